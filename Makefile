@@ -1,0 +1,38 @@
+# Every target does its own set-up: a machine with Python and make is enough.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+JOBS ?= 2
+
+.PHONY: up test test-slow lint bench venv clean
+.DEFAULT_GOAL := test
+
+venv: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "kedge needs Python 3.11 or newer; $(PYTHON) is `$(PYTHON) -V`. Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+up: venv
+	$(BIN)/kedge demo
+
+test: venv
+	$(BIN)/pytest -n $(JOBS) -m "not slow"
+
+test-slow: venv
+	$(BIN)/pytest -n $(JOBS) -m slow
+
+lint: venv
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: venv
+	$(BIN)/python -m benchmarks.store
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

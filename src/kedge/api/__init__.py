@@ -1,0 +1,1 @@
+"""Objects, kinds, selectors, codec and validation, with the conventions of Kubernetes."""

@@ -1,0 +1,1 @@
+"""How a component talks to the API: one contract, several transports."""

@@ -1,0 +1,110 @@
+"""The determinism boundary: time, randomness, identity, spawning, limits and metrics come from here.
+
+Production wires `system_env`; the simulator builds its own. Code under the boundary (`server.service`,
+`runtime`, `scheduler`, `controllers`, `agent.core`) never reaches around it, and lint holds that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Protocol, TypeVar
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.metrics import MetricWrapperBase
+
+from kedge.limits import Limits
+
+_M = TypeVar("_M", bound=MetricWrapperBase)
+
+
+class Metrics:
+    """Named series over one registry. Asking twice for a name gives the same series."""
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self.registry = registry if registry is not None else CollectorRegistry(auto_describe=False)
+        self._series: dict[str, MetricWrapperBase] = {}
+
+    def counter(self, name: str, help_text: str, labels: tuple[str, ...] = ()) -> Counter:
+        return self._series_of(Counter, name, help_text, labels)
+
+    def gauge(self, name: str, help_text: str, labels: tuple[str, ...] = ()) -> Gauge:
+        return self._series_of(Gauge, name, help_text, labels)
+
+    def histogram(self, name: str, help_text: str, labels: tuple[str, ...] = ()) -> Histogram:
+        return self._series_of(Histogram, name, help_text, labels)
+
+    def _series_of(self, cls: type[_M], name: str, help_text: str, labels: tuple[str, ...]) -> _M:
+        series = self._series.get(name)
+        if series is None:
+            series = cls(name, help_text, labels, registry=self.registry)
+            self._series[name] = series
+        if not isinstance(series, cls):
+            raise TypeError(f"metric {name} is a {type(series).__name__}, not a {cls.__name__}")
+        return series
+
+
+class Spawn(Protocol):
+    """Starts a task that is kept alive until it ends, and whose failure is reported, never dropped."""
+
+    def __call__(self, work: Coroutine[Any, Any, Any], *, name: str) -> asyncio.Task[Any]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Env:
+    """What a component may know of the world it runs in."""
+
+    now: Callable[[], datetime]
+    """Wall clock, in UTC. For people and timestamps; never for measuring."""
+    monotonic: Callable[[], float]
+    """Seconds that never go back. For deadlines and durations."""
+    random: random.Random
+    new_uid: Callable[[], str]
+    spawn: Spawn
+    limits: Limits = field(default_factory=Limits)
+    metrics: Metrics = field(default_factory=Metrics)
+
+
+def uid_from(source: random.Random) -> str:
+    """A version 4 UUID drawn from `source`."""
+    bits = source.getrandbits(128) & ~(0xF000 << 64) & ~(0xC000 << 48) | (0x4000 << 64) | (0x8000 << 48)
+    text = f"{bits:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+class TaskSpawner:
+    """`Spawn` on the running event loop."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()  # a loop keeps only weak references to its tasks
+
+    def __call__(self, work: Coroutine[Any, Any, Any], *, name: str) -> asyncio.Task[Any]:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            task.get_loop().call_exception_handler(
+                {"message": f"task {task.get_name()} failed", "exception": error, "task": task}
+            )
+
+
+def system_env(*, limits: Limits | None = None, metrics: Metrics | None = None) -> Env:
+    """The real world: the machine's clocks and its entropy."""
+    source = random.SystemRandom()
+    return Env(
+        now=lambda: datetime.now(UTC),
+        monotonic=time.monotonic,
+        random=source,
+        new_uid=lambda: uid_from(source),
+        spawn=TaskSpawner(),
+        limits=limits or Limits(),
+        metrics=metrics or Metrics(),
+    )

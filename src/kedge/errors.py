@@ -1,0 +1,306 @@
+"""The one tree of errors. Each docstring says what the caller does next.
+
+Operating errors are part of life and map to and from a Kubernetes `Status`; bugs are ours. Adapters wrap
+foreign exceptions in one of these and keep the cause. Nothing here retries: `client.retry` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NoReturn
+
+from kedge.keys import NO_REVISION, Key, Revision
+
+
+class KedgeError(Exception):
+    """Anything kedge raises on purpose."""
+
+
+class OperatingError(KedgeError):
+    """A refusal or failure that a correct program meets. Has a Kubernetes `Status`."""
+
+    code: ClassVar[int] = 500
+    reason: ClassVar[str] = "InternalError"
+    cause: ClassVar[str] = ""
+    """Tells apart errors that share a Kubernetes reason; empty where the reason is enough."""
+
+    def __init__(self, message: str, *, key: Key | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.key = key
+
+
+class NotFound(OperatingError):
+    """The object does not exist. Treat it as deleted; create it only if you own it."""
+
+    code, reason = 404, "NotFound"
+
+
+class AlreadyExists(OperatingError):
+    """Something has this name. Read it: it may be your own earlier attempt."""
+
+    code, reason = 409, "AlreadyExists"
+
+
+class Conflict(OperatingError):
+    """A check failed and nothing was written. Read `key` again and decide again."""
+
+    code, reason = 409, "Conflict"
+
+    def __init__(self, message: str, *, key: Key | None = None, revision: Revision = NO_REVISION) -> None:
+        super().__init__(message, key=key)
+        self.revision = revision
+        """The revision `key` was found at; `NO_REVISION` if it does not exist."""
+
+
+class Compacted(OperatingError):
+    """The history asked for is gone. List again and watch from there; never skip the gap."""
+
+    code, reason = 410, "Expired"
+
+    def __init__(self, message: str, *, oldest: Revision = NO_REVISION) -> None:
+        super().__init__(message)
+        self.oldest = oldest
+        """The oldest revision that can still be read, and watched after."""
+
+
+class Lagged(OperatingError):
+    """A watcher fell too far behind and was cut off. Resume after the last revision it handed out."""
+
+    code, reason, cause = 429, "TooManyRequests", "Lagged"
+
+
+class BadRequest(OperatingError):
+    """The request itself makes no sense. Mend the request; repeating it cannot help."""
+
+    code, reason = 400, "BadRequest"
+
+
+class MethodNotAllowed(OperatingError):
+    """This kind has no such verb or subresource. Use one that it has."""
+
+    code, reason = 405, "MethodNotAllowed"
+
+
+class TooLarge(OperatingError):
+    """The object or commit is over a size limit. Split it; repeating it cannot help."""
+
+    code, reason = 413, "RequestEntityTooLarge"
+
+
+@dataclass(frozen=True, slots=True)
+class FieldError:
+    """One bad field, with Kubernetes' type of complaint (`FieldValueInvalid` and its siblings)."""
+
+    path: str
+    type: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}" if self.path else self.message
+
+
+class Invalid(OperatingError):
+    """The object breaks its kind's rules; `errors` names every bad field. Mend them all, then send it again."""
+
+    code, reason = 422, "Invalid"
+
+    def __init__(self, message: str, *, key: Key | None = None, errors: Sequence[FieldError] = ()) -> None:
+        super().__init__(message, key=key)
+        self.errors = tuple(errors)
+
+
+class Forbidden(OperatingError):
+    """Policy, quota or lifecycle says no to this caller or object. Change that first; a retry alone is noise."""
+
+    code, reason = 403, "Forbidden"
+
+
+class Unauthorized(OperatingError):
+    """The caller is not known. Authenticate again."""
+
+    code, reason = 401, "Unauthorized"
+
+
+class TooManyRequests(OperatingError):
+    """Load is being shed, or a disruption budget is spent. Wait `retry_after_s`, then try again."""
+
+    code, reason = 429, "TooManyRequests"
+
+    def __init__(self, message: str, *, key: Key | None = None, retry_after_s: float = 1.0) -> None:
+        super().__init__(message, key=key)
+        self.retry_after_s = retry_after_s
+
+
+class Unavailable(OperatingError):
+    """The request was not carried out, because what it needs cannot be reached. Back off, then try again."""
+
+    code, reason = 503, "ServiceUnavailable"
+
+
+class Fenced(OperatingError):
+    """A deposed leader's write: the lease behind the fence has moved on. Stop acting as its holder."""
+
+    code, reason, cause = 409, "Conflict", "Fenced"
+
+    def __init__(self, message: str, *, key: Key | None = None, revision: Revision = NO_REVISION) -> None:
+        super().__init__(message, key=key)
+        self.revision = revision
+        """The fence's revision now: the new holder's token."""
+
+
+class Refused(OperatingError):
+    """A claim that no longer fits. See `revision` of `key` in your cache before you try again."""
+
+    code, reason, cause = 409, "Conflict", "Refused"
+
+    def __init__(self, message: str, *, refusal: str, key: Key, revision: Revision) -> None:
+        super().__init__(message, key=key)
+        self.refusal = refusal
+        """A reason code of `placement.reasons`."""
+        self.revision = revision
+
+
+class OutcomeUnknown(OperatingError):
+    """The write may or may not have been made. Read before anything else; it is neither failure nor success."""
+
+    code, reason = 504, "Timeout"
+
+
+class Terminal(OperatingError):
+    """This intent can never succeed as it stands. Stop retrying and say so in a condition."""
+
+    code, reason, cause = 500, "InternalError", "Terminal"
+
+
+class Bug(KedgeError):
+    """Kedge itself is wrong. Nothing to retry: stop, keep the evidence, report it."""
+
+
+class InvariantBroken(Bug):
+    """Something that must always hold does not. The state that broke it is worth more than carrying on."""
+
+
+class ReplayDiverged(Bug):
+    """A run or a decision, done again from its record, went another way. Find the input the record lacks."""
+
+
+def check(condition: object, why: str) -> None:
+    """Assert what must hold, in production too."""
+    if not condition:
+        raise InvariantBroken(why)
+
+
+def unreachable(value: object) -> NoReturn:
+    """End an exhaustive `match`."""
+    raise InvariantBroken(f"no case for {value!r}")
+
+
+# -- Kubernetes Status -----------------------------------------------------------------------------
+
+_CAUSE_PREFIX = "kedge.dev/"
+_CLASSES: tuple[type[OperatingError], ...] = (
+    NotFound, AlreadyExists, Conflict, Compacted, Lagged, BadRequest, MethodNotAllowed, TooLarge, Invalid,
+    Forbidden, Unauthorized, TooManyRequests, Unavailable, Fenced, Refused, OutcomeUnknown, Terminal,
+)  # fmt: skip
+_BY_CAUSE = {cls.cause: cls for cls in _CLASSES if cls.cause}
+_BY_REASON = {cls.reason: cls for cls in reversed(_CLASSES) if not cls.cause}
+_BY_CODE = {cls.code: cls for cls in reversed(_CLASSES) if not cls.cause}
+
+
+def to_status(error: OperatingError) -> dict[str, Any]:
+    """The `v1` `Status` a Kubernetes client expects for `error`."""
+    details: dict[str, Any] = {}
+    if error.key is not None:
+        kind, _, group = error.key.kind.partition(".")
+        details = {"name": error.key.name, "group": group, "kind": kind}
+        if error.key.namespace:
+            details["namespace"] = error.key.namespace
+    causes: list[dict[str, str]] = []
+    match error:
+        case Invalid():
+            causes = [{"reason": e.type, "message": e.message, "field": e.path} for e in error.errors]
+        case Refused():
+            causes = [
+                _extra("Refused", error.refusal),
+                _extra("Revision", str(error.revision)),
+            ]
+        case Fenced():
+            causes = [_extra("Fenced", str(error.revision))]
+        case Conflict():
+            causes = [_extra("Revision", str(error.revision))]
+        case Compacted():
+            causes = [_extra("Oldest", str(error.oldest))]
+        case TooManyRequests():
+            details["retryAfterSeconds"] = max(1, round(error.retry_after_s))
+            causes = [_extra("RetryAfter", repr(error.retry_after_s))]
+        case _ if error.cause:
+            causes = [_extra(error.cause, "")]
+    if causes:
+        details["causes"] = causes
+    status = {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "message": error.message,
+        "reason": error.reason,
+        "code": error.code,
+    }
+    if details:
+        status["details"] = details
+    return status
+
+
+def from_status(status: Mapping[str, Any]) -> OperatingError:
+    """The error a `Status` stands for; one that kedge did not write falls back on reason, then on code."""
+    details = _mapping(status.get("details"))
+    message = str(status.get("message") or "no message")
+    causes = [_mapping(cause) for cause in details.get("causes") or ()]
+    extras = {
+        str(cause.get("reason"))[len(_CAUSE_PREFIX) :]: str(cause.get("message") or "")
+        for cause in causes
+        if str(cause.get("reason")).startswith(_CAUSE_PREFIX)
+    }
+    code = status.get("code")
+    by_cause = next((_BY_CAUSE[name] for name in extras if name in _BY_CAUSE), None)
+    cls = by_cause or _BY_REASON.get(str(status.get("reason"))) or _BY_CODE.get(code if isinstance(code, int) else 0)
+    key = _key_in(details)
+    revision = _integer(extras.get("Revision") or extras.get("Fenced"))
+    if cls is Invalid:
+        fields = tuple(
+            FieldError(str(c.get("field", "")), str(c.get("reason", "")), str(c.get("message", ""))) for c in causes
+        )
+        return Invalid(message, key=key, errors=fields)
+    if cls is Refused and key is not None:
+        return Refused(message, refusal=extras["Refused"], key=key, revision=revision)
+    if cls is Conflict:
+        return Conflict(message, key=key, revision=revision)
+    if cls is Fenced:
+        return Fenced(message, key=key, revision=revision)
+    if cls is Compacted:
+        return Compacted(message, oldest=_integer(extras.get("Oldest")))
+    if cls is TooManyRequests:
+        retry_after_s = extras.get("RetryAfter") or details.get("retryAfterSeconds") or 1.0
+        return TooManyRequests(message, key=key, retry_after_s=float(retry_after_s))
+    return (cls or OperatingError)(message, key=key)
+
+
+def _extra(name: str, message: str) -> dict[str, str]:
+    return {"reason": _CAUSE_PREFIX + name, "message": message}
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _integer(text: str | None) -> int:
+    return int(text) if text and text.isdigit() else NO_REVISION
+
+
+def _key_in(details: Mapping[str, Any]) -> Key | None:
+    if not details.get("name"):
+        return None
+    kind = ".".join(part for part in (details.get("kind"), details.get("group")) if part)
+    return Key(kind, str(details.get("namespace") or ""), str(details["name"]))

@@ -1,0 +1,37 @@
+"""The name of one stored object, and of one point in a store's history.
+
+Every layer speaks of objects by `Key` and of time by `Revision`. This module knows nothing of what is
+stored under a key; `api.kinds` knows which kinds there are.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+Revision = int
+"""A point in a store's history. Strictly increasing, one a commit; gaps are allowed."""
+
+NO_REVISION: Revision = 0
+"""Before any commit: no object ever has it."""
+
+
+class Key(NamedTuple):
+    """Kind, namespace and name. Keys sort as tuples, and every backend lists in that order."""
+
+    kind: str
+    """Kind and group, as in `Pod` or `Deployment.apps`: kinds of two groups may share a name."""
+    namespace: str
+    """Empty for an object that belongs to no namespace."""
+    name: str
+
+    def __str__(self) -> str:
+        if self.namespace:
+            return f"{self.kind}/{self.namespace}/{self.name}"
+        return f"{self.kind}/{self.name}"
+
+    @classmethod
+    def parse(cls, text: str) -> Key:
+        """Read what `str` wrote."""
+        kind, _, rest = text.partition("/")
+        namespace, slash, name = rest.partition("/")
+        return cls(kind, namespace, name) if slash else cls(kind, "", namespace)

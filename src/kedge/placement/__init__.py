@@ -1,0 +1,1 @@
+"""Whether a pod fits a node, and what it takes there. Pure: no I/O, clock or randomness."""

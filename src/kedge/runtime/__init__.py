@@ -1,0 +1,1 @@
+"""What every controller is written against."""

@@ -1,0 +1,1 @@
+"""The API server: what the API means, and later how it is spoken."""

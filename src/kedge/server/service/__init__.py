@@ -1,0 +1,1 @@
+"""What the API means, with no transport around it."""

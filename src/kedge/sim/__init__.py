@@ -1,0 +1,1 @@
+"""The simulator: a kernel for any asyncio program, and a cluster layer on top."""

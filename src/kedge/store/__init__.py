@@ -1,0 +1,43 @@
+"""Revisioned object stores: one contract, three backends, one conformance suite."""
+
+from kedge.store.contract import (
+    NO_ORIGIN,
+    Absent,
+    AtRevision,
+    Batch,
+    Change,
+    Check,
+    Delete,
+    Entry,
+    Fence,
+    Listing,
+    Origin,
+    Present,
+    Put,
+    Reading,
+    Store,
+    StoreStatistics,
+    Watch,
+    Write,
+)
+
+__all__ = [
+    "NO_ORIGIN",
+    "Absent",
+    "AtRevision",
+    "Batch",
+    "Change",
+    "Check",
+    "Delete",
+    "Entry",
+    "Fence",
+    "Listing",
+    "Origin",
+    "Present",
+    "Put",
+    "Reading",
+    "Store",
+    "StoreStatistics",
+    "Watch",
+    "Write",
+]

@@ -1,0 +1,277 @@
+"""What a store promises: one integer revision, atomic commits, and watches without gaps.
+
+Backends (`memory`, `sqlite`, `etcd`) implement `Store` and pass `conformance.check_store` unchanged. A store
+keeps bytes under keys and does not look inside them; what the bytes mean is the business of `api`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, TypeAlias
+
+import msgspec
+
+from kedge.errors import BadRequest, TooLarge
+from kedge.keys import NO_REVISION, Key, Revision
+from kedge.limits import Limits
+
+# -- what is stored --------------------------------------------------------------------------------
+
+
+class Origin(NamedTuple):
+    """Who asked for a version. Stored beside the object, outside its bytes."""
+
+    operation: str = ""
+    """The operation id of the request: a retry recognises its own earlier attempt by it."""
+    decision: str = ""
+    """The decision record that led to the request: the writer of any version is known."""
+
+
+NO_ORIGIN = Origin()
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False):
+    """One version of one object. Shared by every reader, so frozen."""
+
+    key: Key
+    value: bytes
+    created: Revision
+    modified: Revision
+    origin: Origin = NO_ORIGIN
+
+
+class Change(msgspec.Struct, frozen=True, gc=False):
+    """One object in one commit: created if `entry.created == revision`, deleted if `entry` is None."""
+
+    revision: Revision
+    key: Key
+    entry: Entry | None
+    previous: Entry | None
+    """The version this one replaced. None for a creation; for a `latest_only` object it may be None always,
+    or a version that the watcher was never shown."""
+    origin: Origin = NO_ORIGIN
+
+    @property
+    def created(self) -> bool:
+        return self.entry is not None and self.entry.created == self.revision
+
+    @property
+    def deleted(self) -> bool:
+        return self.entry is None
+
+
+# -- commits ---------------------------------------------------------------------------------------
+
+
+class AtRevision(NamedTuple):
+    """The key exists and was last modified at this revision."""
+
+    key: Key
+    revision: Revision
+
+
+class Absent(NamedTuple):
+    """The key does not exist."""
+
+    key: Key
+
+
+class Present(NamedTuple):
+    """The key exists, at whatever revision."""
+
+    key: Key
+
+
+Check: TypeAlias = AtRevision | Absent | Present
+
+
+class Put(NamedTuple):
+    """Create the key, or replace its value."""
+
+    key: Key
+    value: bytes
+    latest_only: bool = False
+    """For leases and heartbeats: the version this replaces need not be kept, and watchers may skip it."""
+
+
+class Delete(NamedTuple):
+    """Remove the key. Implies `Present`: a delete that finds nothing is a conflict."""
+
+    key: Key
+
+
+Write: TypeAlias = Put | Delete
+
+
+class Fence(NamedTuple):
+    """A leader's token: the revision at which its lease's fence key was written."""
+
+    key: Key
+    revision: Revision
+
+
+# -- reads -----------------------------------------------------------------------------------------
+
+
+class Reading(NamedTuple):
+    """What `get` found, in the order asked, all at one revision."""
+
+    entries: tuple[Entry | None, ...]
+    revision: Revision
+
+
+class Listing(NamedTuple):
+    """One page, in key order, all at one revision. Ask for the next with `at=revision, start_after=last key`."""
+
+    entries: list[Entry]
+    revision: Revision
+    remaining: int
+    """How many more there are; 0 on the last page."""
+
+
+class Batch(NamedTuple):
+    """What a watch hands out: changes in revision order, and how far history has now been told.
+
+    Every batch is a progress mark: no change at or below `revision` will follow. An idle watch sends batches
+    with no changes. A batch never splits a commit.
+    """
+
+    changes: tuple[Change, ...]
+    revision: Revision
+
+
+class Watch(Protocol):
+    """A stream of batches. Ends only by an error or by `close`."""
+
+    @property
+    def revision(self) -> Revision:
+        """Everything at or below it has been handed out. Resume with `after=revision`."""
+
+    def __aiter__(self) -> Watch: ...
+
+    async def __anext__(self) -> Batch:
+        """
+        Raises:
+            Compacted: history this watch still needed is gone. List again.
+            Lagged: it fell behind `Limits.watch_backlog_max`. Watch again after `revision`.
+            Unavailable: the store cannot be reached. Watch again after `revision`.
+        """
+
+    def request_progress(self) -> None:
+        """Ask for a batch soon, even an empty one."""
+
+    def close(self) -> None:
+        """End the stream. A waiting reader sees the end of iteration."""
+
+
+class StoreStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """A store's own account of itself."""
+
+    backend: str
+    incarnation: str
+    revision: Revision
+    compacted: Revision
+    objects: int
+    history_changes: int
+    watchers: int
+    commits: int
+    conflicts: int
+    sync_s_max: float = 0.0
+    alarms: tuple[str, ...] = ()
+    """Conditions that need a person, in words; empty when all is well."""
+
+
+class Store(Protocol):
+    """A revisioned object store. Every backend passes `kedge.store.conformance.check_store` unchanged."""
+
+    @property
+    def incarnation(self) -> str:
+        """Changes when the store is created or restored from a backup, and never otherwise."""
+
+    async def commit(
+        self,
+        checks: Sequence[Check],
+        writes: Sequence[Write],
+        *,
+        fence: Fence | None = None,
+        origin: Origin = NO_ORIGIN,
+    ) -> Revision:
+        """Apply every write or none, at one new revision. With no writes, prove the checks at the revision returned.
+
+        Raises:
+            Conflict: a check failed; `key` says which, `revision` where it stands. Nothing was written.
+            Fenced: the lease behind `fence` has moved on. Nothing was written. Stop acting as its holder.
+            BadRequest, TooLarge: over `Limits.commit_ops_max` or `commit_bytes_max`, or a key written twice.
+            Unavailable: nothing was written.
+            OutcomeUnknown: it may have been written. Read before anything else.
+        """
+
+    async def get(self, keys: Sequence[Key], *, at: Revision = NO_REVISION) -> Reading:
+        """Read keys at one revision: the newest, or `at`.
+
+        Raises:
+            Compacted: `at` is no longer in history.
+            Unavailable: `at` is past the newest revision and did not come in time, or the store is unreachable.
+        """
+
+    async def list(
+        self,
+        kind: str,
+        *,
+        namespace: str = "",
+        at: Revision = NO_REVISION,
+        start_after: Key | None = None,
+        limit: int = 0,
+    ) -> Listing:
+        """Read a kind, or one namespace of it, in key order. Raises as `get` does. `limit=0` means all.
+
+        A `latest_only` object read `at` a past revision may come in a newer version.
+        """
+
+    async def watch(self, kind: str, *, after: Revision, namespace: str = "") -> Watch:
+        """Stream every change past `after`; of all kinds if `kind` is empty.
+
+        Raises:
+            Compacted: `after` is no longer in history. List again.
+            Unavailable: `after` is past the newest revision and did not come in time.
+        """
+
+    async def compact(self, revision: Revision) -> None:
+        """Forget versions that were replaced at or before `revision`. Reads and watches from it on still work.
+
+        A revision already compacted is no error; one past the newest is a `BadRequest`.
+        """
+
+    async def revision(self) -> Revision:
+        """The newest revision, as the authority knows it."""
+
+    def statistics(self) -> StoreStatistics: ...
+
+    async def close(self) -> None:
+        """Let go of everything. Open watches end."""
+
+
+def check_commit(checks: Sequence[Check], writes: Sequence[Write], limits: Limits) -> None:
+    """Hold a commit to what every backend can carry, before any of them sees it."""
+    ops = len(checks) + len(writes)
+    if ops > limits.commit_ops_max:
+        raise BadRequest(
+            f"a commit of {ops} operations is over the limit of {limits.commit_ops_max}: split it into smaller ones"
+        )
+    if len(writes) > 1:
+        seen: set[Key] = set()
+        for write in writes:
+            if write.key in seen:
+                raise BadRequest(f"{write.key} is written twice in one commit: merge the writes", key=write.key)
+            seen.add(write.key)
+    size = 0
+    for write in writes:
+        if isinstance(write, Put):
+            size += len(write.value)
+    if size > limits.commit_bytes_max:
+        largest = max((w for w in writes if isinstance(w, Put)), key=lambda w: len(w.value))
+        raise TooLarge(
+            f"a commit of {size} bytes is over the limit of {limits.commit_bytes_max}"
+            f" (its largest object is {largest.key} with {len(largest.value)}): make it smaller",
+            key=largest.key,
+        )

@@ -1,0 +1,136 @@
+"""A store in this process's memory: for simulation and for tests. Nothing survives the process.
+
+Every call suspends once before it acts, so that no race hides behind an `await` that never waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kedge.env import Env
+from kedge.errors import BadRequest, Conflict, Fenced, Unavailable
+from kedge.keys import NO_REVISION, Key, Revision
+from kedge.store.contract import (
+    NO_ORIGIN,
+    Check,
+    Entry,
+    Fence,
+    Listing,
+    Origin,
+    Put,
+    Reading,
+    StoreStatistics,
+    Watch,
+    Write,
+    check_commit,
+)
+from kedge.store.feed import Feed
+from kedge.store.versions import Versions
+
+RESTORE_BUMP = 1_000_000_000
+"""How far a restored backup jumps ahead: past any revision its former self can have reached since."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryBackup:
+    """Everything a memory store held at one revision."""
+
+    entries: tuple[Entry, ...]
+    revision: Revision
+
+
+class MemoryStore:
+    """The contract with nothing around it."""
+
+    def __init__(self, env: Env, *, backup: MemoryBackup | None = None) -> None:
+        self._env = env
+        self.incarnation = env.new_uid()
+        start = backup.revision + RESTORE_BUMP if backup is not None else NO_REVISION
+        self._versions = Versions(backup.entries if backup is not None else ())
+        self._feed = Feed(env, revision=start, compacted=start)
+        self._commits = 0
+        self._conflicts = 0
+        self._closed = False
+
+    async def commit(
+        self,
+        checks: Sequence[Check],
+        writes: Sequence[Write],
+        *,
+        fence: Fence | None = None,
+        origin: Origin = NO_ORIGIN,
+    ) -> Revision:
+        check_commit(checks, writes, self._env.limits)
+        await self._turn()
+        try:
+            self._versions.prove(checks, writes, fence)
+        except (Conflict, Fenced):
+            self._conflicts += 1
+            raise
+        if not writes:
+            return self._feed.revision
+        revision = self._feed.revision + 1
+        changes = self._versions.apply(writes, revision, origin)
+        self._commits += 1
+        latest_only = frozenset(w.key for w in writes if isinstance(w, Put) and w.latest_only)
+        self._feed.publish(revision, changes, latest_only=latest_only)
+        return revision
+
+    async def get(self, keys: Sequence[Key], *, at: Revision = NO_REVISION) -> Reading:
+        await self._turn()
+        await self._feed.wait_reached(at)
+        return self._versions.get(keys, self._feed, at=at)
+
+    async def list(
+        self,
+        kind: str,
+        *,
+        namespace: str = "",
+        at: Revision = NO_REVISION,
+        start_after: Key | None = None,
+        limit: int = 0,
+    ) -> Listing:
+        await self._turn()
+        await self._feed.wait_reached(at)
+        return self._versions.list(kind, self._feed, namespace=namespace, at=at, start_after=start_after, limit=limit)
+
+    async def watch(self, kind: str, *, after: Revision, namespace: str = "") -> Watch:
+        await self._turn()
+        return await self._feed.watch(kind, after=after, namespace=namespace)
+
+    async def compact(self, revision: Revision) -> None:
+        await self._turn()
+        if revision > self._feed.revision:
+            raise BadRequest(f"cannot compact to {revision}: the newest revision is {self._feed.revision}")
+        self._feed.compact(revision)
+
+    async def revision(self) -> Revision:
+        await self._turn()
+        return self._feed.revision
+
+    def backup(self) -> MemoryBackup:
+        return MemoryBackup(tuple(self._versions), self._feed.revision)
+
+    def statistics(self) -> StoreStatistics:
+        return StoreStatistics(
+            backend="memory",
+            incarnation=self.incarnation,
+            revision=self._feed.revision,
+            compacted=self._feed.compacted,
+            objects=len(self._versions),
+            history_changes=self._feed.history_changes,
+            watchers=self._feed.watchers,
+            commits=self._commits,
+            conflicts=self._conflicts,
+        )
+
+    async def close(self) -> None:
+        self._closed = True
+        self._feed.close()
+
+    async def _turn(self) -> None:
+        await asyncio.sleep(0)
+        if self._closed:
+            raise Unavailable("the store is closed")

@@ -1,0 +1,175 @@
+"""The objects of a store that lives in this process: the newest version of each, in key order.
+
+`memory` and `sqlite` share it. It decides whether a commit holds and what it changes; it knows nothing of
+disks. Together with a `Feed` it can also say how things stood at a past revision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from sortedcontainers import SortedDict
+
+from kedge.errors import Conflict, Fenced
+from kedge.keys import NO_REVISION, Key, Revision
+from kedge.store.contract import (
+    Absent,
+    AtRevision,
+    Change,
+    Check,
+    Delete,
+    Entry,
+    Fence,
+    Listing,
+    Origin,
+    Put,
+    Reading,
+    Write,
+)
+from kedge.store.feed import Feed
+
+
+class Versions:
+    """The newest version of every object."""
+
+    def __init__(self, entries: Iterable[Entry] = ()) -> None:
+        self._newest: dict[Key, Entry] = {}
+        self._by_kind: dict[str, SortedDict[Key, Entry]] = {}
+        for entry in entries:
+            self._set(entry)
+
+    def __len__(self) -> int:
+        return len(self._newest)
+
+    def newest(self, key: Key) -> Entry | None:
+        return self._newest.get(key)
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self._newest.values())
+
+    # -- commits -----------------------------------------------------------------------------------
+
+    def prove(self, checks: Sequence[Check], writes: Sequence[Write], fence: Fence | None) -> None:
+        """Raise if the commit does not hold. A lost lease is told first: its holder must stop, not retry."""
+        newest = self._newest
+        if fence is not None:
+            entry = newest.get(fence.key)
+            if entry is None or entry.modified != fence.revision:
+                raise fenced(fence, entry)
+        for each in checks:
+            entry = newest.get(each.key)
+            match each:
+                case AtRevision(_, revision):
+                    if entry is None or entry.modified != revision:
+                        raise conflict(each, entry)
+                case Absent():
+                    if entry is not None:
+                        raise conflict(each, entry)
+                case _:
+                    if entry is None:
+                        raise conflict(each, entry)
+        for write in writes:
+            if isinstance(write, Delete) and write.key not in newest:
+                raise conflict(write, None)
+
+    def apply(self, writes: Sequence[Write], revision: Revision, origin: Origin) -> list[Change]:
+        """Make the writes. The caller has proved them, and publishes what is returned."""
+        changes = []
+        for write in writes:
+            previous = self._newest.get(write.key)
+            entry = None
+            if isinstance(write, Put):
+                created = revision if previous is None else previous.created
+                entry = Entry(write.key, write.value, created, revision, origin)
+                self._set(entry)
+            else:
+                self._remove(write.key)
+            changes.append(Change(revision, write.key, entry, previous, origin))
+        return changes
+
+    def undo(self, changes: Sequence[Change]) -> None:
+        """Take back what `apply` returned."""
+        for change in reversed(changes):
+            if change.previous is not None:
+                self._set(change.previous)
+            else:
+                self._remove(change.key)
+
+    # -- reads -------------------------------------------------------------------------------------
+
+    def get(self, keys: Sequence[Key], feed: Feed, *, at: Revision) -> Reading:
+        if at in (NO_REVISION, feed.revision):
+            return Reading(tuple(map(self._newest.get, keys)), feed.revision)
+        feed.check_readable(at)
+        firsts = {kind: feed.first_changes_after(kind, at) for kind in {key.kind for key in keys}}
+        entries = []
+        for key in keys:
+            first = firsts[key.kind].get(key)
+            entries.append(self._newest.get(key) if first is None else as_of(first, at))
+        return Reading(tuple(entries), at)
+
+    def list(
+        self, kind: str, feed: Feed, *, namespace: str, at: Revision, start_after: Key | None, limit: int
+    ) -> Listing:
+        objects = self._by_kind.get(kind) or SortedDict()
+        if at not in (NO_REVISION, feed.revision):
+            feed.check_readable(at)
+            firsts = feed.first_changes_after(kind, at)
+            if firsts:
+                then = {key: entry for key, entry in objects.items() if key not in firsts}
+                then.update((key, entry) for key, first in firsts.items() if (entry := as_of(first, at)) is not None)
+                objects = SortedDict(then)
+        revision = at or feed.revision
+        low = start_after if start_after is not None else Key(kind, namespace, "")
+        start = objects.bisect_right(low) if start_after is not None else objects.bisect_left(low)
+        # No namespace sorts between "a" and "a\0", so this is where the next namespace begins.
+        end = objects.bisect_left(Key(kind, namespace + "\0", "")) if namespace else len(objects)
+        total = max(0, end - start)
+        count = min(limit, total) if limit else total
+        entries = [objects[key] for key in objects.islice(start, start + count)]
+        return Listing(entries, revision, total - count)
+
+    # -- private -----------------------------------------------------------------------------------
+
+    def _set(self, entry: Entry) -> None:
+        self._newest[entry.key] = entry
+        kind = self._by_kind.get(entry.key.kind)
+        if kind is None:
+            kind = self._by_kind[entry.key.kind] = SortedDict()
+        kind[entry.key] = entry
+
+    def _remove(self, key: Key) -> None:
+        del self._newest[key]
+        del self._by_kind[key.kind][key]
+
+
+def as_of(first: Change, at: Revision) -> Entry | None:
+    """How an object stood at `at`, given its first change after it."""
+    previous = first.previous
+    if previous is None or previous.created > at:
+        return None
+    return previous
+
+
+def conflict(failed: Check | Delete, entry: Entry | None) -> Conflict:
+    """The error for a check that did not hold."""
+    key = failed.key
+    found = entry.modified if entry is not None else NO_REVISION
+    match failed:
+        case AtRevision(_, revision) if entry is not None:
+            why = f"{key} is at revision {found}, not at {revision}: read it and decide again"
+        case Absent():
+            why = f"{key} exists already, at revision {found}"
+        case _:
+            why = f"{key} does not exist"
+    return Conflict(why, key=key, revision=found)
+
+
+def fenced(fence: Fence, entry: Entry | None) -> Fenced:
+    """The error for a fence that has moved."""
+    found = entry.modified if entry is not None else NO_REVISION
+    return Fenced(
+        f"the lease behind {fence.key} was taken at revision {found}; this token is {fence.revision}: stop",
+        key=fence.key,
+        revision=found,
+    )

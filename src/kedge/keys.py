@@ -1,4 +1,4 @@
-"""The name of one stored object, and of one point in a store's history.
+"""The name of one stored object, of one point in a store's history, and of who asked for a write.
 
 Every layer speaks of objects by `Key` and of time by `Revision`. This module knows nothing of what is
 stored under a key; `api.kinds` knows which kinds there are.
@@ -35,3 +35,22 @@ class Key(NamedTuple):
         kind, _, rest = text.partition("/")
         namespace, slash, name = rest.partition("/")
         return cls(kind, namespace, name) if slash else cls(kind, "", namespace)
+
+
+class Origin(NamedTuple):
+    """Who asked for a version. Stored beside the object, outside its bytes."""
+
+    operation: str = ""
+    """The operation id of the request: a retry recognises its own earlier attempt by it."""
+    decision: str = ""
+    """The decision record that led to the request: the writer of any version is known."""
+
+
+NO_ORIGIN = Origin()
+
+
+class Fence(NamedTuple):
+    """A leader's token: the revision at which its lease's fence key was written."""
+
+    key: Key
+    revision: Revision

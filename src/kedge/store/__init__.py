@@ -1,7 +1,7 @@
 """Revisioned object stores: one contract, three backends, one conformance suite."""
 
+from kedge.keys import NO_ORIGIN, Fence, Origin
 from kedge.store.contract import (
-    NO_ORIGIN,
     Absent,
     AtRevision,
     Batch,
@@ -9,9 +9,7 @@ from kedge.store.contract import (
     Check,
     Delete,
     Entry,
-    Fence,
     Listing,
-    Origin,
     Present,
     Put,
     Reading,

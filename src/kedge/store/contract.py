@@ -12,22 +12,10 @@ from typing import NamedTuple, Protocol, TypeAlias
 import msgspec
 
 from kedge.errors import BadRequest, TooLarge
-from kedge.keys import NO_REVISION, Key, Revision
+from kedge.keys import NO_ORIGIN, NO_REVISION, Fence, Key, Origin, Revision
 from kedge.limits import Limits
 
 # -- what is stored --------------------------------------------------------------------------------
-
-
-class Origin(NamedTuple):
-    """Who asked for a version. Stored beside the object, outside its bytes."""
-
-    operation: str = ""
-    """The operation id of the request: a retry recognises its own earlier attempt by it."""
-    decision: str = ""
-    """The decision record that led to the request: the writer of any version is known."""
-
-
-NO_ORIGIN = Origin()
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
@@ -101,13 +89,6 @@ class Delete(NamedTuple):
 
 
 Write: TypeAlias = Put | Delete
-
-
-class Fence(NamedTuple):
-    """A leader's token: the revision at which its lease's fence key was written."""
-
-    key: Key
-    revision: Revision
 
 
 # -- reads -----------------------------------------------------------------------------------------

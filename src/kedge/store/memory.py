@@ -11,14 +11,11 @@ from dataclasses import dataclass
 
 from kedge.env import Env
 from kedge.errors import BadRequest, Conflict, Fenced, Unavailable
-from kedge.keys import NO_REVISION, Key, Revision
+from kedge.keys import NO_ORIGIN, NO_REVISION, Fence, Key, Origin, Revision
 from kedge.store.contract import (
-    NO_ORIGIN,
     Check,
     Entry,
-    Fence,
     Listing,
-    Origin,
     Put,
     Reading,
     StoreStatistics,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from sortedcontainers import SortedDict
 
 from kedge.errors import Conflict, Fenced
-from kedge.keys import NO_REVISION, Key, Revision
+from kedge.keys import NO_REVISION, Fence, Key, Origin, Revision
 from kedge.store.contract import (
     Absent,
     AtRevision,
@@ -19,9 +19,7 @@ from kedge.store.contract import (
     Check,
     Delete,
     Entry,
-    Fence,
     Listing,
-    Origin,
     Put,
     Reading,
     Write,

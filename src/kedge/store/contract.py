@@ -6,6 +6,7 @@ keeps bytes under keys and does not look inside them; what the bytes mean is the
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -232,6 +233,21 @@ class Store(Protocol):
         """Let go of everything. Open watches end."""
 
 
+def check_key(key: Key) -> None:
+    """Refuse a key that some backend could not store, sort or print back."""
+    kind, namespace, name = key
+    whole = f"{kind}{namespace}{name}"
+    if not kind or not name or "/" in whole or "\0" in whole:
+        raise BadRequest(
+            f"{key!r} is no key: kind and name must not be empty, and no part may hold '/' or NUL", key=key
+        )
+    if not whole.isascii():
+        try:
+            whole.encode()
+        except UnicodeEncodeError as error:
+            raise BadRequest(f"{key!r} is no key: it is not valid Unicode", key=key) from error
+
+
 def check_commit(checks: Sequence[Check], writes: Sequence[Write], limits: Limits) -> None:
     """Hold a commit to what every backend can carry, before any of them sees it."""
     ops = len(checks) + len(writes)
@@ -239,16 +255,15 @@ def check_commit(checks: Sequence[Check], writes: Sequence[Write], limits: Limit
         raise BadRequest(
             f"a commit of {ops} operations is over the limit of {limits.commit_ops_max}: split it into smaller ones"
         )
-    if len(writes) > 1:
-        seen: set[Key] = set()
-        for write in writes:
-            if write.key in seen:
-                raise BadRequest(f"{write.key} is written twice in one commit: merge the writes", key=write.key)
-            seen.add(write.key)
     size = 0
     for write in writes:
+        check_key(write.key)
         if isinstance(write, Put):
             size += len(write.value)
+    if len(writes) > 1 and len({write.key for write in writes}) < len(writes):
+        counts = Counter(write.key for write in writes)
+        twice = next(key for key, count in counts.items() if count > 1)
+        raise BadRequest(f"{twice} is written twice in one commit: merge the writes", key=twice)
     if size > limits.commit_bytes_max:
         largest = max((w for w in writes if isinstance(w, Put)), key=lambda w: len(w.value))
         raise TooLarge(

@@ -7,13 +7,13 @@ none has a buffer that could grow. Backends call `publish` in revision order, on
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 from kedge.env import Env
 from kedge.errors import Compacted, Lagged, Unavailable, check
 from kedge.keys import Key, Revision
-from kedge.store.contract import Batch, Change
+from kedge.store.contract import Batch, Change, Entry
 
 ALL_KINDS = ""
 
@@ -40,6 +40,16 @@ class _Log:
     def index_after(self, revision: Revision) -> int:
         return self.base + bisect_right(self.revisions, revision)
 
+    def skip(self, version: Entry) -> None:
+        """Leave a hole where `version` was made, so that watches pass over it."""
+        place = bisect_left(self.revisions, version.modified)
+        while place < len(self.revisions) and self.revisions[place] == version.modified:
+            change = self.changes[place]
+            if change is not None and change.key == version.key:
+                self.changes[place] = None
+                return
+            place += 1
+
     def drop_through(self, revision: Revision) -> None:
         count = bisect_right(self.revisions, revision)
         if count:
@@ -56,10 +66,11 @@ class Feed:
         self.compacted = compacted
         self._limits = env.limits
         self._logs: dict[str, _Log] = {ALL_KINDS: _Log()}
-        self._latest_only: dict[Key, tuple[int, int]] = {}  # where a droppable version stands: kind's log, whole log
+        self._watchers = 0
         self._progress_timer: asyncio.TimerHandle | None = None
         self._future_waiters: dict[asyncio.Future[None], Revision] = {}
-        self._closed: BaseException | None = None
+        self._closed = False
+        self._closed_why = ""  # what ended the watches, if not a plain `close`
         self._delivered = env.metrics.counter("kedge_store_watch_changes_total", "Changes handed to watches")
         self._progress_sent = env.metrics.counter(
             "kedge_store_watch_progress_total", "Progress marks sent to idle watches"
@@ -74,16 +85,18 @@ class Feed:
     def publish(
         self, revision: Revision, changes: Sequence[Change], *, latest_only: frozenset[Key] = frozenset()
     ) -> None:
-        """Append one commit and wake whoever waits for it."""
+        """Append one commit and wake whoever waits for it. Of a key in `latest_only`, forget the change before."""
         check(revision > self.revision, f"revision {revision} published after {self.revision}")
         everything = self._logs[ALL_KINDS]
         for change in changes:
             log = self._log(change.key.kind)
-            if change.key in latest_only or change.key in self._latest_only:
-                self._drop_previous(log, change, keep=change.key not in latest_only)
-            for each in (log, everything):
-                each.changes.append(change)
-                each.revisions.append(revision)
+            if latest_only and change.previous is not None and change.key in latest_only:
+                log.skip(change.previous)
+                everything.skip(change.previous)
+            log.changes.append(change)
+            log.revisions.append(revision)
+            everything.changes.append(change)
+            everything.revisions.append(revision)
         self.revision = revision
         for kind in dict.fromkeys(change.key.kind for change in changes):
             for watch in self._logs[kind].watches:
@@ -92,10 +105,8 @@ class Feed:
             watch.wake()
         if self._future_waiters:
             self._wake_future_waiters()
-        if self._progress_timer is None and any(log.watches for log in self._logs.values()):
-            self._progress_timer = asyncio.get_running_loop().call_later(
-                self._limits.watch_progress_s, self._send_progress
-            )
+        if self._progress_timer is None and self._watchers:
+            self._start_progress_timer()
         if len(everything.changes) > self._limits.history_commits_max:
             # Drop an eighth at once: dropping one at each publish would move the whole list each time.
             self.compact(everything.revisions[len(everything.revisions) // 8])
@@ -113,14 +124,17 @@ class Feed:
             log.drop_through(revision)
         self._history.set(len(self._logs[ALL_KINDS].changes))
 
-    def close(self, error: BaseException | None = None) -> None:
-        """End every watch: with `error`, or quietly."""
-        self._closed = error or StopAsyncIteration()
+    def close(self, why: str = "") -> None:
+        """End every watch: with `Unavailable` that says `why`, or quietly."""
+        if self._closed:
+            return
+        self._closed, self._closed_why = True, why
         if self._progress_timer is not None:
             self._progress_timer.cancel()
+            self._progress_timer = None
         for log in self._logs.values():
             for watch in tuple(log.watches):
-                watch.end(error)
+                watch.end(self._end_of_watch())
         self._wake_future_waiters()
 
     # -- read by everyone --------------------------------------------------------------------------
@@ -131,7 +145,7 @@ class Feed:
 
     @property
     def watchers(self) -> int:
-        return sum(len(log.watches) for log in self._logs.values())
+        return self._watchers
 
     def check_readable(self, revision: Revision) -> None:
         if revision < self.compacted:
@@ -144,6 +158,8 @@ class Feed:
         """Wait until history reaches `revision`, for as long as the limits allow."""
         if revision <= self.revision:
             return
+        if self._closed:
+            raise Unavailable(self._closed_why or "the store was closed")
         self._future_waits.inc()
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._future_waiters[waiter] = revision
@@ -158,7 +174,7 @@ class Feed:
         finally:
             self._future_waiters.pop(waiter, None)
         if revision > self.revision:
-            raise Unavailable("the store was closed")
+            raise Unavailable(self._closed_why or "the store was closed")
 
     async def watch(self, kind: str, *, after: Revision, namespace: str = "") -> FeedWatch:
         self.check_readable(after)
@@ -183,13 +199,12 @@ class Feed:
             log = self._logs[kind] = _Log()
         return log
 
-    def _drop_previous(self, log: _Log, change: Change, *, keep: bool) -> None:
-        everything = self._logs[ALL_KINDS]
-        for each, place in zip((log, everything), self._latest_only.pop(change.key, ()), strict=False):
-            if place >= each.base:
-                each.changes[place - each.base] = None
-        if not keep:
-            self._latest_only[change.key] = (log.end, everything.end)
+    def _end_of_watch(self) -> Exception:
+        # One for each watch: an exception that many tasks raise would gather all their tracebacks.
+        return Unavailable(self._closed_why) if self._closed_why else StopAsyncIteration()
+
+    def _start_progress_timer(self) -> None:
+        self._progress_timer = asyncio.get_running_loop().call_later(self._limits.watch_progress_s, self._send_progress)
 
     def _send_progress(self) -> None:
         self._progress_timer = None
@@ -201,12 +216,24 @@ class Feed:
 
     def _wake_future_waiters(self) -> None:
         for waiter, revision in self._future_waiters.items():
-            if not waiter.done() and (self._closed is not None or revision <= self.revision):
+            if not waiter.done() and (self._closed or revision <= self.revision):
                 waiter.set_result(None)
 
-    @property
-    def closed(self) -> BaseException | None:
-        return self._closed
+    # -- called by watches -------------------------------------------------------------------------
+
+    def joined(self, watch: FeedWatch, log: _Log) -> None:
+        if self._closed:
+            watch.end(self._end_of_watch())
+            return
+        log.watches[watch] = None
+        self._watchers += 1
+        if watch.revision < self.revision and self._progress_timer is None:
+            # History has moved past it already and may not move again: it must hear so all the same.
+            self._start_progress_timer()
+
+    def left(self, watch: FeedWatch, log: _Log) -> None:
+        if log.watches.pop(watch, self) is None:
+            self._watchers -= 1
 
     def count_delivered(self, changes: int) -> None:
         self._delivered.inc(changes)
@@ -223,7 +250,9 @@ class Feed:
 class FeedWatch:
     """A cursor into one log of a feed. Implements `Watch`."""
 
-    __slots__ = ("_end", "_feed", "_log", "_namespace", "_next", "_progress_wanted", "_waiter", "revision")
+    __slots__ = (
+        "_caught_up", "_end", "_feed", "_log", "_namespace", "_next", "_progress_wanted", "_waiter", "revision",
+    )  # fmt: skip
 
     def __init__(self, feed: Feed, log: _Log, *, after: Revision, namespace: str) -> None:
         self.revision = after
@@ -233,9 +262,11 @@ class FeedWatch:
         self._next = log.index_after(after)
         self._progress_wanted = False
         self._waiter: asyncio.Future[None] | None = None
-        self._end: BaseException | None = feed.closed
-        if self._end is None:
-            log.watches[self] = None
+        self._caught_up = log.end
+        """What came before is history that it asked for; only what came since counts as falling behind. Otherwise
+        a watch that was cut off could never resume."""
+        self._end: Exception | None = None
+        feed.joined(self, log)
 
     def __aiter__(self) -> FeedWatch:
         return self
@@ -262,17 +293,17 @@ class FeedWatch:
         self.wake()
 
     def close(self) -> None:
-        self.end(None)
+        self.end(StopAsyncIteration())
 
     def wake(self) -> None:
         waiter = self._waiter
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
-    def end(self, error: BaseException | None) -> None:
+    def end(self, error: Exception) -> None:
         if self._end is None:
-            self._end = error or StopAsyncIteration()
-            self._log.watches.pop(self, None)
+            self._end = error
+            self._feed.left(self, self._log)
             self.wake()
 
     def _take(self) -> Batch | None:
@@ -285,9 +316,10 @@ class FeedWatch:
                 oldest=feed.compacted,
             )
         start, end = self._next - log.base, len(log.changes)
-        if end - start > feed.backlog_max:
+        behind = log.end - max(self._next, self._caught_up)
+        if behind > feed.backlog_max:
             raise Lagged(
-                f"the watch fell {end - start} changes behind (the limit is {feed.backlog_max}):"
+                f"the watch fell {behind} changes behind (the limit is {feed.backlog_max}):"
                 f" watch again after {self.revision}"
             )
         stop = min(end, start + feed.batch_max)

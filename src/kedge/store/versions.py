@@ -7,6 +7,8 @@ disks. Together with a `Feed` it can also say how things stood at a past revisio
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from heapq import merge
+from itertools import islice
 
 from sortedcontainers import SortedDict
 
@@ -99,7 +101,7 @@ class Versions:
         if at in (NO_REVISION, feed.revision):
             return Reading(tuple(map(self._newest.get, keys)), feed.revision)
         feed.check_readable(at)
-        firsts = {kind: feed.first_changes_after(kind, at) for kind in {key.kind for key in keys}}
+        firsts = {kind: feed.first_changes_after(kind, at) for kind in dict.fromkeys(key.kind for key in keys)}
         entries = []
         for key in keys:
             first = firsts[key.kind].get(key)
@@ -110,22 +112,40 @@ class Versions:
         self, kind: str, feed: Feed, *, namespace: str, at: Revision, start_after: Key | None, limit: int
     ) -> Listing:
         objects = self._by_kind.get(kind) or SortedDict()
+        low = Key(kind, namespace, "")  # no object has an empty name, so nothing is equal to it
+        if start_after is not None and start_after > low:
+            low = start_after
+        # No namespace sorts between "a" and "a\0", so this is where the next namespace begins.
+        high = Key(kind, namespace + "\0", "") if namespace else None
         if at not in (NO_REVISION, feed.revision):
             feed.check_readable(at)
-            firsts = feed.first_changes_after(kind, at)
-            if firsts:
-                then = {key: entry for key, entry in objects.items() if key not in firsts}
-                then.update((key, entry) for key, first in firsts.items() if (entry := as_of(first, at)) is not None)
-                objects = SortedDict(then)
-        revision = at or feed.revision
-        low = start_after if start_after is not None else Key(kind, namespace, "")
-        start = objects.bisect_right(low) if start_after is not None else objects.bisect_left(low)
-        # No namespace sorts between "a" and "a\0", so this is where the next namespace begins.
-        end = objects.bisect_left(Key(kind, namespace + "\0", "")) if namespace else len(objects)
+            return self._list_then(objects, feed.first_changes_after(kind, at), at, low, high, limit)
+        start = objects.bisect_right(low)
+        end = objects.bisect_left(high) if high is not None else len(objects)
         total = max(0, end - start)
         count = min(limit, total) if limit else total
         entries = [objects[key] for key in objects.islice(start, start + count)]
-        return Listing(entries, revision, total - count)
+        return Listing(entries, feed.revision, total - count)
+
+    def _list_then(
+        self,
+        objects: SortedDict[Key, Entry],
+        firsts: dict[Key, Change],
+        at: Revision,
+        low: Key,
+        high: Key | None,
+        limit: int,
+    ) -> Listing:
+        """A page as of `at`: the objects untouched since, merged with how the others stood. Costs what changed."""
+        touched = {key: first for key, first in firsts.items() if key > low and (high is None or key < high)}
+        then = {key: entry for key, first in touched.items() if (entry := as_of(first, at)) is not None}
+        start = objects.bisect_right(low)
+        end = objects.bisect_left(high) if high is not None else len(objects)
+        total = max(0, end - start) - sum(key in objects for key in touched) + len(then)
+        count = min(limit, total) if limit else total
+        untouched = (key for key in objects.islice(start, max(start, end)) if key not in touched)
+        page = islice(merge(untouched, sorted(then)), count)
+        return Listing([then.get(key) or objects[key] for key in page], at, total - count)
 
     # -- private -----------------------------------------------------------------------------------
 
@@ -144,9 +164,11 @@ class Versions:
 def as_of(first: Change, at: Revision) -> Entry | None:
     """How an object stood at `at`, given its first change after it."""
     previous = first.previous
-    if previous is None or previous.created > at:
-        return None
-    return previous
+    if previous is None:
+        # A `latest_only` object whose replaced version is gone: the next best is the version that came.
+        entry = first.entry
+        return entry if entry is not None and entry.created <= at else None
+    return previous if previous.created <= at else None
 
 
 def conflict(failed: Check | Delete, entry: Entry | None) -> Conflict:

@@ -1,0 +1,173 @@
+"""Checks that need a store to outlive its process: reopening, and `kill -9` under load.
+
+The load runs in a child process that opens the store itself, so `make_store` must be picklable: a function at
+the top of a module, or a `functools.partial` of one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import signal
+from multiprocessing.connection import Connection
+
+from kedge.errors import Compacted
+from kedge.keys import Key, Revision
+from kedge.limits import Limits
+from kedge.store.conformance.subject import (
+    KIND,
+    WAIT_S,
+    MakeEnv,
+    MakeStore,
+    Subject,
+    expect,
+    key,
+    put_one,
+    same,
+    state_of,
+    tell,
+    within,
+)
+from kedge.store.conformance.watches import churn
+from kedge.store.contract import Delete, Put, Write
+
+KILLS = 3
+WRITERS = 4
+
+
+async def check_reopening_finds_everything(subject: Subject) -> None:
+    """Closed and opened again: same objects, same incarnation, revisions go on, and history is whole or refused."""
+    store = await subject.open()
+    incarnation, start = store.incarnation, await store.revision()
+    await asyncio.gather(*(churn(store, subject, writer, 20) for writer in range(3)))
+    middle = await store.revision()
+    await asyncio.gather(*(churn(store, subject, writer + 3, 20) for writer in range(3)))
+    before = await store.list(KIND)
+    whole = await tell(store, after=start)
+    changes = list(await whole.until(before.revision))
+    then = (await store.list(KIND, at=middle)).entries
+    await store.close()
+
+    store = await subject.open()
+    same(store.incarnation, incarnation, "the incarnation of a store opened again")
+    after = await store.list(KIND)
+    same(after.entries, before.entries, "objects of a store opened again")
+    expect(after.revision >= before.revision, f"opened again at {after.revision}, closed at {before.revision}")
+    try:
+        told = await tell(store, after=start)
+        same(await told.until(before.revision), changes, "history of a store opened again")
+        same((await store.list(KIND, at=middle)).entries, then, f"objects at {middle}, of a store opened again")
+    except Compacted as error:
+        expect(error.oldest > start, f"history from {start} was refused, but the oldest is {error.oldest}")
+    next_one = await put_one(store, "next")
+    expect(next_one > before.revision, f"revision {next_one} was given out after {before.revision}")
+
+
+async def check_reopening_after_compaction(subject: Subject) -> None:
+    """Revisions go on from where they were even if the newest commits left nothing behind."""
+    store = await subject.open()
+    await put_one(store, "kept")
+    await put_one(store, "gone")
+    last = await store.commit([], [Delete(key("gone"))])
+    await store.compact(last)
+    await store.close()
+    store = await subject.open()
+    expect(await store.revision() >= last, f"opened again at {await store.revision()}, closed at {last}")
+    same([e.key for e in (await store.list(KIND)).entries], [key("kept")], "objects after compaction and reopening")
+    expect(await put_one(store, "gone") > last, "a revision was given out twice")
+
+
+async def check_reopening_after_kill(subject: Subject) -> None:
+    """Killed with SIGKILL under load, several times over: what was acknowledged is there, and nothing by halves."""
+    rng = subject.random
+    context = multiprocessing.get_context("spawn")
+    name = subject.name()
+    incarnation = ""
+    newest: Revision = 0
+    acknowledged: dict[int, int] = {}
+    for round_ in range(KILLS):
+        receive, send = context.Pipe(duplex=False)
+        child = context.Process(
+            target=run_load, args=(subject.make_store, subject.make_env, name, round_, send), daemon=True
+        )
+        child.start()
+        send.close()
+        wanted = len(acknowledged) + rng.randrange(40, 200)
+        heard = 0
+        try:
+            async with within(WAIT_S, "acknowledgements from the load's process"):
+                while heard < wanted:
+                    if not receive.poll():
+                        expect(child.is_alive(), f"the load's process died by itself with code {child.exitcode}")
+                        await asyncio.sleep(0.001)
+                        continue
+                    newest, heard = _hear(receive, acknowledged, newest), heard + 1
+        finally:
+            if child.pid is not None and child.is_alive():
+                os.kill(child.pid, signal.SIGKILL)
+            child.join()
+        try:
+            while receive.poll():
+                newest = _hear(receive, acknowledged, newest)
+        except EOFError:
+            pass
+        receive.close()
+        child.close()
+
+        store = await subject.open()
+        incarnation = incarnation or store.incarnation
+        same(store.incarnation, incarnation, "the incarnation after a kill")
+        now = await store.revision()
+        expect(now >= newest, f"revision {newest} was acknowledged, but after the kill the newest is {now}")
+        listing = await store.list(KIND)
+        found = {entry.key: entry for entry in listing.entries}
+        for writer, count in acknowledged.items():
+            pair = [found.get(each) for each in pair_of(writer)]
+            values = [entry and entry.value for entry in pair]
+            expect(values[0] == values[1], f"writer {writer} wrote its pair in one commit, but left {values}")
+            expect(pair[0] is not None and int(pair[0].value) >= count,
+                   f"writer {writer} was acknowledged {count}, but {values} is there")  # fmt: skip
+        compacted = store.statistics().compacted
+        told = await tell(store, after=compacted)
+        changes = await told.until(now)
+        if compacted < min(entry.created for entry in listing.entries):
+            same(state_of(changes), found, "the state that history leads to, after a kill")
+        expect(await put_one(store, "after-kill", b"%d" % round_) > newest, "a revision was given out twice")
+        await store.close()
+
+
+def _hear(receive: Connection, acknowledged: dict[int, int], newest: Revision) -> Revision:
+    revision, writer, count = (int(part) for part in receive.recv_bytes().split())
+    acknowledged[writer] = max(count, acknowledged.get(writer, 0))
+    return max(revision, newest)
+
+
+def pair_of(writer: int) -> tuple[Key, Key]:
+    return key(f"{writer}-left", namespace="a"), key(f"{writer}-right", namespace="b")
+
+
+def run_load(make_store: MakeStore, make_env: MakeEnv, name: str, round_: int, send: Connection) -> None:
+    """Write without end in this process, and tell each acknowledged commit. Ends only by a kill."""
+    asyncio.run(_load(make_store, make_env, name, round_, send))
+
+
+async def _load(make_store: MakeStore, make_env: MakeEnv, name: str, round_: int, send: Connection) -> None:
+    store = await make_store(name, make_env(Limits()))
+
+    async def write(writer: int) -> None:
+        pair = pair_of(writer)
+        count = 0
+        for entry in (await store.get(pair)).entries:
+            count = max(count, int(entry.value) if entry else 0)
+        while True:
+            count += 1
+            passing = key(f"{writer}-passing-{round_}")
+            writes: list[Write] = [Put(each, b"%d" % count) for each in pair]
+            writes.append(Put(passing, b"%d" % count) if count % 2 else Delete(passing))
+            if count % 2 == 0 and (await store.get([passing])).entries[0] is None:
+                writes.pop()
+            revision = await store.commit([], writes)
+            send.send_bytes(b"%d %d %d" % (revision, writer, count))
+
+    await asyncio.gather(*(write(writer) for writer in range(WRITERS)))

@@ -1,0 +1,203 @@
+"""What a check is given: a way to open stores, and the helpers that read watches with suspicion.
+
+`suite` builds a `Subject` for each check; the checks themselves live beside it, one file a theme. Nothing here
+knows any backend, and nothing here needs pytest: a check fails with an `AssertionError` that tells the story.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import NoReturn, Protocol, TypeVar
+
+from kedge.env import Env, system_env
+from kedge.errors import OperatingError
+from kedge.keys import Key, Revision
+from kedge.limits import Limits
+from kedge.store.contract import Batch, Change, Entry, Put, Store, Watch
+
+KIND = "Thing.conformance"
+OTHER_KIND = "Other.conformance"
+WAIT_S = 30.0
+"""How long a check waits for something that must come. Far more than any sound store needs."""
+
+
+class MakeStore(Protocol):
+    """Opens the store called `name`. Opened again, after `close` or after a kill, it finds the same data."""
+
+    def __call__(self, name: str, env: Env) -> Awaitable[Store]: ...
+
+
+Backup = Callable[[Store], Awaitable[MakeStore]]
+"""Copies an open store as it stands now, and returns what opens new stores from that copy."""
+
+MakeEnv = Callable[[Limits], Env]
+
+_E = TypeVar("_E", bound=OperatingError)
+
+
+def real_env(limits: Limits) -> Env:
+    return system_env(limits=limits)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The backend under test, as one check sees it."""
+
+    check: str
+    make_store: MakeStore
+    make_env: MakeEnv = real_env
+    durable: bool = True
+    shared: bool = False
+    backup: Backup | None = None
+    seed: int = 1
+    _open: list[Store] = field(default_factory=list)
+
+    @property
+    def random(self) -> random.Random:
+        """A fresh source for this check and seed: asked twice, it draws the same again."""
+        return random.Random(f"{self.check}/{self.seed}")
+
+    def name(self, label: str = "") -> str:
+        return "-".join(part for part in (self.check.replace("_", "-"), str(self.seed), label) if part)
+
+    async def open(self, label: str = "", *, limits: Limits | None = None) -> Store:
+        """Open the check's store. It is closed when the check ends, if the check has not done so."""
+        return await self.open_with(self.make_store, label, limits=limits)
+
+    async def open_with(self, make_store: MakeStore, label: str = "", *, limits: Limits | None = None) -> Store:
+        store = await make_store(self.name(label), self.make_env(limits or Limits()))
+        self._open.append(store)
+        return store
+
+    async def close(self) -> None:
+        while self._open:
+            await self._open.pop().close()
+
+
+def small_limits(**changes: float) -> Limits:
+    """Limits with some of them replaced: `small_limits(watch_backlog_max=10)`."""
+    return replace(Limits(), **changes)  # type: ignore[arg-type]
+
+
+def key(name: str, *, namespace: str = "ns", kind: str = KIND) -> Key:
+    return Key(kind, namespace, name)
+
+
+def fail(story: str) -> NoReturn:
+    raise AssertionError(story)
+
+
+def expect(condition: object, story: str) -> None:
+    if not condition:
+        raise AssertionError(story)
+
+
+def same(got: object, want: object, what: str) -> None:
+    if got != want:
+        raise AssertionError(f"{what}: got {got!r}, want {want!r}")
+
+
+async def raises(error: type[_E], work: Awaitable[object], what: str) -> _E:
+    """Run `work`, which must fail with `error`."""
+    try:
+        result = await work
+    except error as caught:
+        return caught
+    except OperatingError as caught:
+        raise AssertionError(f"{what}: raised {type(caught).__name__} ({caught}), want {error.__name__}") from caught
+    raise AssertionError(f"{what}: returned {result!r}, want {error.__name__}")
+
+
+@asynccontextmanager
+async def within(seconds: float, what: str) -> AsyncIterator[None]:
+    """Fail, rather than hang, when something that must come does not."""
+    try:
+        async with asyncio.timeout(seconds) as limit:
+            yield
+    except TimeoutError as error:
+        if not limit.expired():
+            raise
+        raise AssertionError(f"{what}: did not happen within {seconds} s") from error
+
+
+async def put_one(store: Store, name: str, value: bytes = b"v", *, kind: str = KIND) -> Revision:
+    return await store.commit([], [Put(key(name, kind=kind), value)])
+
+
+async def entry_of(store: Store, wanted: Key) -> Entry | None:
+    return (await store.get([wanted])).entries[0]
+
+
+class Told:
+    """Everything a watch has said, with its promises checked as it says them."""
+
+    def __init__(self, watch: Watch, after: Revision) -> None:
+        self.watch = watch
+        self.changes: list[Change] = []
+        self.batches: list[Batch] = []
+        self.revision = after
+        self._seen: set[tuple[Revision, Key]] = set()
+
+    async def next(self) -> Batch:
+        """Take one batch. Order, each change once, and commits never split follow from disjoint revision ranges."""
+        async with within(WAIT_S, f"a batch from a watch that stands at revision {self.revision}"):
+            batch = await self.watch.__anext__()
+        expect(
+            batch.revision >= self.revision,
+            f"a batch at revision {batch.revision} came after one at {self.revision}",
+        )
+        before = self.revision
+        for change in batch.changes:
+            expect(
+                change.revision > self.revision,
+                f"{change.key} at revision {change.revision} came after the watch had passed {self.revision}",
+            )
+            expect(
+                change.revision <= batch.revision,
+                f"{change.key} at revision {change.revision} came in a batch that only reaches {batch.revision}",
+            )
+            expect(change.revision >= before, f"revision {change.revision} came after {before} in one batch")
+            before = change.revision
+            expect((change.revision, change.key) not in self._seen, f"{change.key} came twice at {change.revision}")
+            self._seen.add((change.revision, change.key))
+            if change.entry is not None:
+                same(change.entry.modified, change.revision, f"the entry's revision in a change of {change.key}")
+                same(change.entry.key, change.key, "the entry's key in a change")
+        same(self.watch.revision, batch.revision, "the watch's own position after a batch")
+        self.changes.extend(batch.changes)
+        self.batches.append(batch)
+        self.revision = batch.revision
+        return batch
+
+    async def until(self, revision: Revision) -> list[Change]:
+        """Read until the watch has told everything at or below `revision`."""
+        async with within(WAIT_S, f"a watch to reach revision {revision} (it stands at {self.revision})"):
+            while self.revision < revision:
+                self.watch.request_progress()
+                await self.next()
+        return self.changes
+
+
+async def tell(store: Store, *, after: Revision, kind: str = KIND, namespace: str = "") -> Told:
+    return Told(await store.watch(kind, after=after, namespace=namespace), after)
+
+
+def state_of(changes: Sequence[Change], start: dict[Key, Entry] | None = None) -> dict[Key, Entry]:
+    """What a cache holds after these changes, checked as a careful cache would check them."""
+    state = dict(start or {})
+    for change in changes:
+        if change.entry is None:
+            expect(change.key in state, f"{change.key} was deleted at {change.revision} but never shown before")
+            del state[change.key]
+        else:
+            expect(
+                change.created == (change.key not in state),
+                f"{change.key} at {change.revision}: created={change.created} but it was"
+                f" {'' if change.key in state else 'not '}there before",
+            )
+            state[change.key] = change.entry
+    return state

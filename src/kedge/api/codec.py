@@ -1,0 +1,247 @@
+"""Between JSON on the wire and the stored form: lossless bytes that do not contain their own revision.
+
+The stored form has `apiVersion`, `kind` and `metadata` first and no `metadata.resourceVersion`, so readers splice
+the version in without decoding. Nothing here knows what a field means: `validation` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+import msgspec
+
+from kedge.errors import BadRequest, check
+from kedge.keys import Revision
+
+OBJECT_DEPTH_MAX = 100
+"""How deep an object may nest. No setting: what one process stored, every other must be able to walk."""
+
+_DECODER = msgspec.json.Decoder(float_hook=Decimal)
+_ENCODER = msgspec.json.Encoder(decimal_format="number")
+_RAW_DECODER = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_DICT_DECODER = msgspec.json.Decoder(dict[str, Any], float_hook=Decimal)
+_STRING_DECODER = msgspec.json.Decoder(str)
+
+
+# -- whole objects ---------------------------------------------------------------------------------
+
+
+def parse_object(body: bytes | Mapping[str, Any]) -> dict[str, Any]:
+    """Decode an object without losing anything: floats come as Decimal, integers of any size as they are.
+
+    Raises:
+        BadRequest: no JSON object, bad UTF-8, or nested too deep. The message says which.
+    """
+    if isinstance(body, Mapping):
+        body = encode_json(body)
+    value = decode_json(body)
+    if not isinstance(value, dict):
+        raise BadRequest(f"the body must be a JSON object, not {_name_of(value)}")
+    return value
+
+
+def decode_json(body: bytes) -> Any:
+    """Decode any JSON document; raises as `parse_object` does."""
+    try:
+        value = _DECODER.decode(body)
+    except _DECODE_ERRORS as error:
+        raise _bad_body(error) from error
+    if body.count(b"{") + body.count(b"[") > OBJECT_DEPTH_MAX:
+        _check_depth(value)
+    return value
+
+
+def encode_json(value: Any) -> bytes:
+    """Encode plain JSON data, `Decimal`s as the numbers they were."""
+    try:
+        return _ENCODER.encode(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BadRequest(f"the object cannot be written as JSON: {error}") from error
+
+
+def encode_object(obj: Mapping[str, Any]) -> bytes:
+    """The stored form of an object."""
+    try:
+        metadata = obj["metadata"]
+        ordered = {"apiVersion": obj["apiVersion"], "kind": obj["kind"], "metadata": metadata}
+    except KeyError as error:
+        raise BadRequest(f"the object has no {error.args[0]}") from None
+    if not isinstance(metadata, dict):
+        raise BadRequest(f"metadata must be an object, not {_name_of(metadata)}")
+    if "resourceVersion" in metadata:
+        ordered["metadata"] = {name: value for name, value in metadata.items() if name != "resourceVersion"}
+    ordered.update((name, value) for name, value in obj.items() if name not in ordered)
+    return encode_json(ordered)
+
+
+class Draft:
+    """An object on its way in: only `metadata` is decoded; the other fields stay bytes until asked for."""
+
+    __slots__ = ("api_version", "fields", "kind", "metadata")
+
+    def __init__(self, api_version: str, kind: str, metadata: dict[str, Any], fields: dict[str, Any]) -> None:
+        self.api_version = api_version
+        self.kind = kind
+        self.metadata = metadata
+        self.fields = fields
+        """Every other field: `msgspec.Raw`, or decoded JSON once `get` or `set` touched it."""
+
+    @classmethod
+    def parse(cls, body: bytes) -> Draft:
+        """Raises `BadRequest` as `parse_object` does, and when apiVersion, kind or metadata are no such thing."""
+        try:
+            if not body.isascii():
+                body.decode()  # what stays raw is not looked at again: bad UTF-8 must not get past here
+            fields: dict[str, Any] = _RAW_DECODER.decode(body)
+            api_version = fields.pop("apiVersion", None)
+            kind = fields.pop("kind", None)
+            metadata = fields.pop("metadata", None)
+            return cls(
+                "" if api_version is None else _STRING_DECODER.decode(api_version),
+                "" if kind is None else _STRING_DECODER.decode(kind),
+                {} if metadata is None else _DICT_DECODER.decode(metadata),
+                fields,
+            )
+        except msgspec.ValidationError:
+            _explain_envelope(body)
+            raise
+        except _DECODE_ERRORS as error:
+            raise _bad_body(error) from error
+
+    def get(self, name: str) -> Any:
+        """One top-level field, decoded; None if it is absent. Changes to it are kept."""
+        value = self.fields.get(name)
+        if isinstance(value, msgspec.Raw):
+            value = self.fields[name] = decode_json(bytes(value))
+        return value
+
+    def set(self, name: str, value: Any) -> None:
+        self.fields[name] = value
+
+    def encode(self) -> bytes:
+        """The stored form."""
+        metadata = self.metadata
+        if "resourceVersion" in metadata:
+            metadata = {name: value for name, value in metadata.items() if name != "resourceVersion"}
+        return encode_json({"apiVersion": self.api_version, "kind": self.kind, "metadata": metadata, **self.fields})
+
+
+# -- splicing --------------------------------------------------------------------------------------
+
+_METADATA = b'"metadata":{'
+
+
+def splice(value: bytes, revision: Revision) -> bytes:
+    """A stored object as a reader sees it: with its `resourceVersion`, without decoding it."""
+    at = value.find(_METADATA) + len(_METADATA)
+    check(at >= len(_METADATA), "a stored object has its metadata among its first three fields")
+    comma = b"" if value[at : at + 1] == b"}" else b","
+    return b'%b"resourceVersion":"%d"%b%b' % (value[:at], revision, comma, value[at:])
+
+
+def splice_list(
+    api_version: str,
+    kind: str,
+    entries: Iterable[tuple[bytes, Revision]],
+    revision: Revision,
+    continue_token: str = "",
+    remaining: int | None = None,
+) -> bytes:
+    """Stored values and their revisions as the `List` of `kind` (the kind of the items), without encoding any again."""
+    metadata: dict[str, Any] = {"resourceVersion": str(revision)}
+    if continue_token:
+        metadata["continue"] = continue_token
+    if remaining:
+        metadata["remainingItemCount"] = remaining
+    head = _ENCODER.encode({"apiVersion": api_version, "kind": f"{kind}List", "metadata": metadata})
+    items = b",".join([splice(value, modified) for value, modified in entries])
+    return b'%b,"items":[%b]}' % (head[:-1], items)
+
+
+# -- comparing -------------------------------------------------------------------------------------
+
+
+def same_content(a: bytes, b: bytes) -> bool:
+    """Whether two stored objects say the same thing, whatever the order of their members and digits."""
+    return a == b or same_json(decode_json(a), decode_json(b))
+
+
+def same_json(a: Any, b: Any) -> bool:
+    """Equality of decoded JSON. Unlike `==`, true is not 1."""
+    if isinstance(a, dict):
+        return (
+            isinstance(b, dict)
+            and len(a) == len(b)
+            and all(name in b and same_json(value, b[name]) for name, value in a.items())
+        )
+    if isinstance(a, list):
+        return isinstance(b, list) and len(a) == len(b) and all(map(same_json, a, b))
+    if isinstance(a, bool) or isinstance(b, bool):
+        return a is b
+    return bool(a == b)
+
+
+# -- refusing --------------------------------------------------------------------------------------
+
+_DECODE_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, InvalidOperation, ValueError, RecursionError)
+
+
+def _bad_body(error: Exception) -> BadRequest:
+    match error:
+        case RecursionError():
+            return _too_deep()
+        case UnicodeDecodeError():
+            return BadRequest(f"the body is not UTF-8: {error.reason} at byte {error.start}")
+        case InvalidOperation():
+            return BadRequest("the body has a number whose exponent is out of range")
+        case msgspec.MsgspecError():
+            return BadRequest(f"the body is no JSON: {error}")
+        case _:
+            return BadRequest(f"the body has a number that is too long: {error}")
+
+
+def _too_deep() -> BadRequest:
+    return BadRequest(f"the object is nested more than {OBJECT_DEPTH_MAX} deep: flatten it")
+
+
+def _check_depth(value: Any) -> None:
+    level = [value]
+    for _ in range(OBJECT_DEPTH_MAX + 1):
+        level = [
+            item
+            for container in level
+            for item in (container.values() if isinstance(container, dict) else container)
+            if isinstance(item, dict | list)
+        ]
+        if not level:
+            return
+    raise _too_deep()
+
+
+def _explain_envelope(body: bytes) -> None:
+    """Say which part of the envelope is not what it must be."""
+    obj = parse_object(body)
+    for name in ("apiVersion", "kind"):
+        if not isinstance(obj.get(name, ""), str):
+            raise BadRequest(f"{name} must be a string, not {_name_of(obj[name])}")
+    metadata = obj.get("metadata", {})
+    if not isinstance(metadata, dict):
+        raise BadRequest(f"metadata must be an object, not {_name_of(metadata)}")
+
+
+def _name_of(value: Any) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "a boolean"
+        case str():
+            return "a string"
+        case int() | Decimal():
+            return "a number"
+        case list():
+            return "a list"
+        case _:
+            return "an object"

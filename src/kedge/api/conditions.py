@@ -1,0 +1,58 @@
+"""Conditions: what a controller last found out about an object, and at which generation.
+
+They are written as JSON in a patch; `lastTransitionTime` moves only when the status does, so that "since when" is true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from kedge.api.timestamps import format_time
+from kedge.api.views import Condition
+
+TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
+
+
+def condition(
+    type_: str, status: str | bool | None, *, reason: str, message: str = "", observed_generation: int = 0
+) -> dict[str, Any]:
+    """A condition as JSON, without its time: `set_condition` gives it one."""
+    if not isinstance(status, str):
+        status = UNKNOWN if status is None else TRUE if status else FALSE
+    made: dict[str, Any] = {"type": type_, "status": status, "reason": reason, "message": message}
+    if observed_generation:
+        made["observedGeneration"] = observed_generation
+    return made
+
+
+def set_condition(
+    conditions: Sequence[Mapping[str, Any]], new: Mapping[str, Any], now: datetime
+) -> list[dict[str, Any]]:
+    """`conditions` with `new` in the place of the one of its type, or at the end. The input stays as it is."""
+    result = [dict(old) for old in conditions]
+    for index, old in enumerate(result):
+        if old.get("type") == new["type"]:
+            moved = old.get("status") != new["status"] or not old.get("lastTransitionTime")
+            since = format_time(now) if moved else old["lastTransitionTime"]
+            result[index] = {**old, **new, "lastTransitionTime": since}
+            return result
+    result.append({**new, "lastTransitionTime": format_time(now)})
+    return result
+
+
+def remove_condition(conditions: Sequence[Mapping[str, Any]], type_: str) -> list[dict[str, Any]]:
+    return [dict(old) for old in conditions if old.get("type") != type_]
+
+
+def find_condition(conditions: Sequence[Condition], type_: str) -> Condition | None:
+    for found in conditions:
+        if found.type == type_:
+            return found
+    return None
+
+
+def is_true(conditions: Sequence[Condition], type_: str) -> bool:
+    found = find_condition(conditions, type_)
+    return found is not None and found.status == TRUE

@@ -1,0 +1,377 @@
+"""Which kinds there are: names, scope, subresources, printed columns and the view kedge has of each.
+
+Every layer looks a kind up here. The registry is a value: custom kinds make a new one with `Registry.extended`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from kedge.api import views
+from kedge.errors import BadRequest, NotFound, check
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column that `kubectl get` prints."""
+
+    name: str
+    type: str = "string"
+    path: str = ""
+    """Where the value is, as a JSON path; empty for a cell that the table's writer computes."""
+    priority: int = 0
+    """Above zero it is shown only by `-o wide`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """One kind of object, in one version of its group."""
+
+    group: str
+    version: str
+    kind: str
+    plural: str
+    singular: str
+    short_names: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    namespaced: bool = True
+    subresources: frozenset[str] = frozenset()
+    columns: tuple[Column, ...] = ()
+    view: type[views.View] | None = None
+    """The typed view, for kinds that kedge acts on."""
+    latest_only: bool = False
+    """Old versions need not be kept: leases and heartbeats."""
+    has_generation: bool = False
+    """`metadata.generation` counts the changes of its spec."""
+    selectable: frozenset[str] = frozenset()
+    """Fields that a field selector may name, besides `metadata.name` and `metadata.namespace`."""
+
+    @property
+    def key_kind(self) -> str:
+        """What `Key.kind` holds: `Pod`, `Deployment.apps`."""
+        return f"{self.kind}.{self.group}" if self.group else self.kind
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def resource(self) -> str:
+        """Plural and group, as errors and commands name it: `pods`, `deployments.apps`."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    @property
+    def list_kind(self) -> str:
+        return f"{self.kind}List"
+
+    def has(self, subresource: str) -> bool:
+        return subresource in self.subresources
+
+
+class Registry:
+    """Kinds by each of their names. Iterates in the order they were given."""
+
+    def __init__(self, kinds: Iterable[Kind]) -> None:
+        self._kinds = tuple(kinds)
+        self._by_key_kind: dict[str, Kind] = {}
+        self._by_api: dict[tuple[str, str], Kind] = {}
+        self._by_plural: dict[tuple[str, str, str], Kind] = {}
+        self._by_word: dict[str, Kind] = {}
+        for kind in self._kinds:
+            check(kind.key_kind not in self._by_key_kind, f"{kind.key_kind} is registered twice")
+            self._by_key_kind[kind.key_kind] = kind
+            self._by_api[kind.api_version, kind.kind] = kind
+            self._by_plural[kind.group, kind.version, kind.plural] = kind
+            for word in (kind.plural, kind.singular, kind.kind.lower(), *kind.short_names):
+                self._by_word.setdefault(word, kind)  # the first registered wins, as with kubectl
+                if kind.group:
+                    self._by_word.setdefault(f"{word}.{kind.group}", kind)
+                    self._by_word.setdefault(f"{word}.{kind.version}.{kind.group}", kind)
+
+    def __iter__(self) -> Iterator[Kind]:
+        return iter(self._kinds)
+
+    def __len__(self) -> int:
+        return len(self._kinds)
+
+    def of_key_kind(self, key_kind: str) -> Kind:
+        """The kind behind `Key.kind`.
+
+        Raises:
+            NotFound: no such kind is registered.
+        """
+        kind = self._by_key_kind.get(key_kind)
+        if kind is None:
+            raise NotFound(f"there is no kind {key_kind!r}: define it first with a CustomResourceDefinition")
+        return kind
+
+    def of_api(self, api_version: str, kind: str) -> Kind:
+        """The kind that a manifest's `apiVersion` and `kind` name.
+
+        Raises:
+            BadRequest: no such kind; the message says what is close.
+        """
+        found = self._by_api.get((api_version, kind))
+        if found is not None:
+            return found
+        others = sorted(other.api_version for other in self._kinds if other.kind == kind)
+        hint = f"; {kind} is in {', '.join(others)}" if others else ""
+        raise BadRequest(f'no matches for kind "{kind}" in version "{api_version}"{hint}')
+
+    def of_plural(self, group: str, version: str, plural: str) -> Kind:
+        """The kind that a URL's path names.
+
+        Raises:
+            NotFound: the server has no such resource.
+        """
+        found = self._by_plural.get((group, version, plural))
+        if found is None:
+            raise NotFound(
+                f"the server could not find the requested resource {plural!r} in {group or 'core'}/{version}"
+            )
+        return found
+
+    def resolve(self, word: str) -> Kind:
+        """What a person typed: `po`, `pods`, `Pod`, `deploy`, `deployments.apps`, `deployments.v1.apps`.
+
+        Raises:
+            NotFound: no kind goes by this word.
+        """
+        found = self._by_word.get(word.lower())
+        if found is None:
+            raise NotFound(f'the server doesn\'t have a resource type "{word}"')
+        return found
+
+    def extended(self, kinds: Iterable[Kind]) -> Registry:
+        """A new registry with more kinds; this one stays as it is."""
+        return Registry((*self._kinds, *kinds))
+
+
+# -- the built-in kinds ----------------------------------------------------------------------------
+
+_AGE = Column("Age", "date", ".metadata.creationTimestamp")
+_STATUS = frozenset({"status"})
+_STATUS_AND_SCALE = frozenset({"status", "scale"})
+
+_CORE = (
+    Kind(
+        group="", version="v1", kind="Namespace", plural="namespaces", singular="namespace", short_names=("ns",),
+        namespaced=False, subresources=frozenset({"status", "finalize"}), view=views.NamespaceView,
+        columns=(Column("Status", path=".status.phase"), _AGE),
+        selectable=frozenset({"status.phase"}),
+    ),
+    Kind(
+        group="", version="v1", kind="Node", plural="nodes", singular="node", short_names=("no",),
+        namespaced=False, subresources=_STATUS, view=views.NodeView,
+        columns=(
+            Column("Status"), Column("Roles"), _AGE, Column("Version", path=".status.nodeInfo.kubeletVersion"),
+            Column("Internal-IP", path='.status.addresses[?(@.type=="InternalIP")].address', priority=1),
+            Column("External-IP", path='.status.addresses[?(@.type=="ExternalIP")].address', priority=1),
+            Column("OS-Image", path=".status.nodeInfo.osImage", priority=1),
+            Column("Kernel-Version", path=".status.nodeInfo.kernelVersion", priority=1),
+            Column("Container-Runtime", path=".status.nodeInfo.containerRuntimeVersion", priority=1),
+        ),
+        selectable=frozenset({"spec.unschedulable"}),
+    ),
+    Kind(
+        group="", version="v1", kind="Pod", plural="pods", singular="pod", short_names=("po",), categories=("all",),
+        subresources=frozenset({"status", "binding", "eviction"}), view=views.PodView, has_generation=True,
+        columns=(
+            Column("Ready"), Column("Status"), Column("Restarts"), _AGE,
+            Column("IP", path=".status.podIP", priority=1), Column("Node", path=".spec.nodeName", priority=1),
+            Column("Nominated Node", path=".status.nominatedNodeName", priority=1),
+            Column("Readiness Gates", priority=1),
+        ),
+        selectable=frozenset({
+            "spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName",
+            "spec.hostNetwork", "status.phase", "status.podIP", "status.podIPs", "status.nominatedNodeName",
+        }),
+    ),
+    Kind(
+        group="", version="v1", kind="Event", plural="events", singular="event", short_names=("ev",),
+        columns=(
+            Column("Last Seen"), Column("Type", path=".type"), Column("Reason", path=".reason"), Column("Object"),
+            Column("Subobject", path=".involvedObject.fieldPath", priority=1), Column("Source", priority=1),
+            Column("Message", path=".message"), Column("First Seen", priority=1),
+            Column("Count", path=".count", priority=1), Column("Name", path=".metadata.name", priority=1),
+        ),
+        selectable=frozenset({
+            "involvedObject.kind", "involvedObject.namespace", "involvedObject.name", "involvedObject.uid",
+            "involvedObject.apiVersion", "involvedObject.resourceVersion", "involvedObject.fieldPath",
+            "reason", "reportingComponent", "source", "type",
+        }),
+    ),
+    Kind(
+        group="", version="v1", kind="ConfigMap", plural="configmaps", singular="configmap", short_names=("cm",),
+        columns=(Column("Data"), _AGE),
+    ),
+    Kind(
+        group="", version="v1", kind="Secret", plural="secrets", singular="secret",
+        columns=(Column("Type", path=".type"), Column("Data"), _AGE),
+        selectable=frozenset({"type"}),
+    ),
+    Kind(
+        group="", version="v1", kind="Service", plural="services", singular="service", short_names=("svc",),
+        categories=("all",), subresources=_STATUS, view=views.ServiceView,
+        columns=(
+            Column("Type", path=".spec.type"), Column("Cluster-IP", path=".spec.clusterIP"),
+            Column("External-IP"), Column("Port(s)"), _AGE, Column("Selector", priority=1),
+        ),
+        selectable=frozenset({"spec.clusterIP", "spec.type"}),
+    ),
+    Kind(
+        group="", version="v1", kind="ResourceQuota", plural="resourcequotas", singular="resourcequota",
+        short_names=("quota",), subresources=_STATUS, view=views.ResourceQuotaView,
+        columns=(Column("Request"), Column("Limit"), _AGE),
+    ),
+)  # fmt: skip
+
+_GROUPS = (
+    Kind(
+        group="discovery.k8s.io", version="v1", kind="EndpointSlice", plural="endpointslices",
+        singular="endpointslice", view=views.EndpointSliceView, has_generation=True,
+        columns=(Column("AddressType", path=".addressType"), Column("Ports"), Column("Endpoints"), _AGE),
+    ),
+    Kind(
+        group="apps", version="v1", kind="Deployment", plural="deployments", singular="deployment",
+        short_names=("deploy",), categories=("all",), subresources=_STATUS_AND_SCALE, view=views.DeploymentView,
+        has_generation=True,
+        columns=(
+            Column("Ready"), Column("Up-to-date", "integer", ".status.updatedReplicas"),
+            Column("Available", "integer", ".status.availableReplicas"), _AGE, Column("Containers", priority=1),
+            Column("Images", priority=1), Column("Selector", priority=1),
+        ),
+    ),
+    Kind(
+        group="apps", version="v1", kind="ReplicaSet", plural="replicasets", singular="replicaset",
+        short_names=("rs",), categories=("all",), subresources=_STATUS_AND_SCALE, view=views.ReplicaSetView,
+        has_generation=True,
+        columns=(
+            Column("Desired", "integer", ".spec.replicas"), Column("Current", "integer", ".status.replicas"),
+            Column("Ready", "integer", ".status.readyReplicas"), _AGE, Column("Containers", priority=1),
+            Column("Images", priority=1), Column("Selector", priority=1),
+        ),
+        selectable=frozenset({"status.replicas"}),
+    ),
+    Kind(
+        group="batch", version="v1", kind="Job", plural="jobs", singular="job", categories=("all",),
+        subresources=_STATUS, view=views.JobView, has_generation=True,
+        columns=(
+            Column("Status"), Column("Completions"), Column("Duration"), _AGE, Column("Containers", priority=1),
+            Column("Images", priority=1), Column("Selector", priority=1),
+        ),
+        selectable=frozenset({"status.successful"}),
+    ),
+    Kind(
+        group="autoscaling", version="v2", kind="HorizontalPodAutoscaler", plural="horizontalpodautoscalers",
+        singular="horizontalpodautoscaler", short_names=("hpa",), categories=("all",), subresources=_STATUS,
+        view=views.HorizontalPodAutoscalerView,
+        columns=(
+            Column("Reference"), Column("Targets"), Column("MinPods", "integer", ".spec.minReplicas"),
+            Column("MaxPods", "integer", ".spec.maxReplicas"),
+            Column("Replicas", "integer", ".status.currentReplicas"), _AGE,
+        ),
+    ),
+    Kind(
+        group="policy", version="v1", kind="PodDisruptionBudget", plural="poddisruptionbudgets",
+        singular="poddisruptionbudget", short_names=("pdb",), subresources=_STATUS,
+        view=views.PodDisruptionBudgetView, has_generation=True,
+        columns=(
+            Column("Min Available", path=".spec.minAvailable"),
+            Column("Max Unavailable", path=".spec.maxUnavailable"),
+            Column("Allowed Disruptions", "integer", ".status.disruptionsAllowed"), _AGE,
+        ),
+    ),
+    Kind(
+        group="scheduling.k8s.io", version="v1", kind="PriorityClass", plural="priorityclasses",
+        singular="priorityclass", short_names=("pc",), namespaced=False, view=views.PriorityClassView,
+        has_generation=True,
+        columns=(
+            Column("Value", "integer", ".value"), Column("Global-Default", "boolean", ".globalDefault"), _AGE,
+            Column("PreemptionPolicy", path=".preemptionPolicy"),
+        ),
+    ),
+    Kind(
+        group="coordination.k8s.io", version="v1", kind="Lease", plural="leases", singular="lease",
+        view=views.LeaseView, latest_only=True,
+        columns=(Column("Holder", path=".spec.holderIdentity"), _AGE),
+    ),
+    Kind(
+        group="admissionregistration.k8s.io", version="v1", kind="ValidatingAdmissionPolicy",
+        plural="validatingadmissionpolicies", singular="validatingadmissionpolicy", namespaced=False,
+        categories=("api-extensions",), subresources=_STATUS, has_generation=True,
+        columns=(Column("Validations"), Column("ParamKind"), _AGE),
+    ),
+    Kind(
+        group="admissionregistration.k8s.io", version="v1", kind="ValidatingAdmissionPolicyBinding",
+        plural="validatingadmissionpolicybindings", singular="validatingadmissionpolicybinding", namespaced=False,
+        categories=("api-extensions",), has_generation=True,
+        columns=(Column("PolicyName", path=".spec.policyName"), Column("ParamRef"), _AGE),
+    ),
+    Kind(
+        group="admissionregistration.k8s.io", version="v1", kind="MutatingAdmissionPolicy",
+        plural="mutatingadmissionpolicies", singular="mutatingadmissionpolicy", namespaced=False,
+        categories=("api-extensions",), has_generation=True,
+        columns=(Column("Mutations"), Column("ParamKind"), _AGE),
+    ),
+    Kind(
+        group="admissionregistration.k8s.io", version="v1", kind="MutatingAdmissionPolicyBinding",
+        plural="mutatingadmissionpolicybindings", singular="mutatingadmissionpolicybinding", namespaced=False,
+        categories=("api-extensions",), has_generation=True,
+        columns=(Column("PolicyName", path=".spec.policyName"), Column("ParamRef"), _AGE),
+    ),
+    Kind(
+        group="apiextensions.k8s.io", version="v1", kind="CustomResourceDefinition",
+        plural="customresourcedefinitions", singular="customresourcedefinition", short_names=("crd", "crds"),
+        categories=("api-extensions",), namespaced=False, subresources=_STATUS, has_generation=True,
+        columns=(Column("Created At", "date", ".metadata.creationTimestamp"),),
+    ),
+)  # fmt: skip
+
+_OWN = (
+    Kind(
+        group="kedge.dev", version="v1", kind="Reservation", plural="reservations", singular="reservation",
+        short_names=("resv",), categories=("kedge",), subresources=_STATUS, view=views.ReservationView,
+        has_generation=True,
+        columns=(
+            Column("Pod", path=".spec.pod.name"), Column("Node", path=".spec.nodeName"),
+            Column("Phase", path=".status.phase"), Column("Gang", path=".spec.gang"),
+            Column("Deadline", "date", ".spec.deadline"), _AGE,
+        ),
+        selectable=frozenset({"spec.nodeName", "spec.gang", "spec.workloadUID", "status.phase"}),
+    ),
+    Kind(
+        group="kedge.dev", version="v1", kind="NodeAllocation", plural="nodeallocations",
+        singular="nodeallocation", short_names=("nalloc",), categories=("kedge",), namespaced=False,
+        subresources=_STATUS, view=views.NodeAllocationView, has_generation=True,
+        columns=(
+            Column("CPU", path=".status.allocated.cpu"), Column("Memory", path=".status.allocated.memory"),
+            Column("Pods", path=".status.allocated.pods"), _AGE,
+        ),
+    ),
+    Kind(
+        group="kedge.dev", version="v1", kind="SchedulingPolicy", plural="schedulingpolicies",
+        singular="schedulingpolicy", short_names=("schedpol",), categories=("kedge",), namespaced=False,
+        subresources=_STATUS, view=views.SchedulingPolicyView, has_generation=True,
+        columns=(
+            Column("Version", path=".spec.version"), Column("Active", "boolean", ".spec.active"),
+            Column("Canary", path=".spec.canary.version"), Column("Zone-Skew", "integer", ".spec.maxZoneSkew"), _AGE,
+        ),
+    ),
+    Kind(
+        group="kedge.dev", version="v1", kind="ZoneQuota", plural="zonequotas", singular="zonequota",
+        short_names=("zq",), categories=("kedge",), subresources=_STATUS, view=views.ZoneQuotaView,
+        has_generation=True, columns=(Column("Zones"), _AGE),
+    ),
+    Kind(
+        group="kedge.dev", version="v1", kind="Rollout", plural="rollouts", singular="rollout",
+        categories=("kedge",), subresources=_STATUS, view=views.RolloutView, has_generation=True,
+        columns=(
+            Column("Target", path=".spec.target.name"), Column("Phase", path=".status.phase"),
+            Column("Stage", "integer", ".status.stage"), _AGE, Column("Reason", path=".status.reason", priority=1),
+        ),
+    ),
+)  # fmt: skip
+
+KINDS = Registry((*_CORE, *_GROUPS, *_OWN))

@@ -1,0 +1,156 @@
+"""What every typed view is made of: frozen structs, read-only maps, metadata and conditions.
+
+The views of the kinds kedge acts on (`core`, `workloads`, `own`) build on it. A view is decoded once per revision
+and shared by every reader, so nothing in one can be changed; controllers write by patch, never through a view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Annotated, Any, NoReturn, TypeVar
+
+import msgspec
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+IntOrString = Int32 | str
+"""A count, or a percentage such as `25%`; for a port, its number or its name."""
+Time = Annotated[datetime, msgspec.Meta(tz=True)]
+
+
+class FrozenMap(dict[_K, _V]):
+    """A mapping that cannot be changed. Hashable when its values are."""
+
+    __slots__ = ()
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise TypeError("a view is shared by every reader and cannot be changed: write a patch instead")
+
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self.items()))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (dict(self),))
+
+    def __copy__(self) -> FrozenMap[_K, _V]:
+        return self
+
+    def copy(self) -> dict[_K, _V]:
+        """A plain dict, to build a patch from."""
+        return dict(self)
+
+
+EMPTY_MAP: FrozenMap[Any, Any] = FrozenMap()
+Labels = FrozenMap[str, str]
+
+_ACRONYMS = {"cidr": "CIDR", "cidrs": "CIDRs", "id": "ID", "ip": "IP", "ips": "IPs", "uid": "UID", "uuid": "UUID"}
+
+
+def json_name(attribute: str) -> str:
+    """The JSON name of a view's attribute: `pod_ip` is `podIP`, `node_name` is `nodeName`."""
+    first, *rest = attribute.split("_")
+    return first + "".join(_ACRONYMS.get(part) or part.capitalize() for part in rest)
+
+
+class Shape(msgspec.Struct, frozen=True, kw_only=True, rename=json_name, omit_defaults=True, gc=False):
+    """A JSON object of known fields. Every field has a default: `validation` says which ones are required."""
+
+
+def map_field() -> Any:
+    """The default of a mapping: the one empty map."""
+    return msgspec.field(default=EMPTY_MAP)
+
+
+# -- metadata --------------------------------------------------------------------------------------
+
+
+class OwnerReference(Shape, frozen=True):
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool = False
+    block_owner_deletion: bool = False
+
+
+class ObjectMeta(Shape, frozen=True):
+    name: str = ""
+    generate_name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    generation: Int64 = 0
+    labels: Labels = map_field()
+    annotations: Labels = map_field()
+    owner_references: tuple[OwnerReference, ...] = ()
+    finalizers: tuple[str, ...] = ()
+    creation_timestamp: Time | None = None
+    deletion_timestamp: Time | None = None
+    deletion_grace_period_seconds: Int64 | None = None
+
+
+class View(Shape, frozen=True):
+    """The fields of one object that kedge acts on."""
+
+    metadata: ObjectMeta = ObjectMeta()
+
+    @property
+    def name(self) -> str:
+        return self.metadata.name
+
+    @property
+    def namespace(self) -> str:
+        return self.metadata.namespace
+
+    @property
+    def uid(self) -> str:
+        return self.metadata.uid
+
+    @property
+    def generation(self) -> int:
+        return self.metadata.generation
+
+    @property
+    def labels(self) -> FrozenMap[str, str]:
+        return self.metadata.labels
+
+    @property
+    def terminating(self) -> bool:
+        """Deletion was asked for: it goes when its grace and its finalizers are done."""
+        return self.metadata.deletion_timestamp is not None
+
+
+class Condition(Shape, frozen=True):
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+    last_transition_time: Time | None = None
+    last_probe_time: Time | None = None
+    last_heartbeat_time: Time | None = None
+    last_update_time: Time | None = None
+    observed_generation: Int64 = 0
+
+
+class LabelSelectorRequirement(Shape, frozen=True):
+    key: str = ""
+    operator: str = ""
+    values: tuple[str, ...] = ()
+
+
+class LabelSelectorSpec(Shape, frozen=True):
+    """A `LabelSelector` as written; `selectors.label_selector` compiles it."""
+
+    match_labels: Labels = map_field()
+    match_expressions: tuple[LabelSelectorRequirement, ...] = ()
+
+
+def fields_of(shape: type[msgspec.Struct]) -> Iterator[tuple[str, str]]:
+    """Attribute and JSON names of a shape's fields."""
+    return zip(shape.__struct_fields__, shape.__struct_encode_fields__, strict=True)

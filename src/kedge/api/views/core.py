@@ -1,0 +1,445 @@
+"""Views of the `v1` kinds kedge acts on, and of what belongs to nodes and pods in other groups.
+
+Pods and nodes carry what the scheduler, the agent and the bind need; the rest is stored and warned about.
+"""
+
+from __future__ import annotations
+
+from kedge.api.quantity import Quantity
+from kedge.api.views.base import (
+    Condition,
+    FrozenMap,
+    Int32,
+    Int64,
+    IntOrString,
+    Labels,
+    LabelSelectorSpec,
+    ObjectMeta,
+    Shape,
+    Time,
+    View,
+    map_field,
+)
+
+ResourceList = FrozenMap[str, Quantity]
+
+# -- containers ------------------------------------------------------------------------------------
+
+
+class ContainerPort(Shape, frozen=True):
+    name: str = ""
+    container_port: Int32 = 0
+    host_port: Int32 = 0
+    host_ip: str = ""
+    protocol: str = "TCP"
+
+
+class KeySelector(Shape, frozen=True):
+    name: str = ""
+    key: str = ""
+    optional: bool = False
+
+
+class FieldRef(Shape, frozen=True):
+    api_version: str = "v1"
+    field_path: str = ""
+
+
+class EnvVarSource(Shape, frozen=True):
+    config_map_key_ref: KeySelector | None = None
+    secret_key_ref: KeySelector | None = None
+    field_ref: FieldRef | None = None
+
+
+class EnvVar(Shape, frozen=True):
+    name: str = ""
+    value: str = ""
+    value_from: EnvVarSource | None = None
+
+
+class ResourceRequirements(Shape, frozen=True):
+    limits: ResourceList = map_field()
+    requests: ResourceList = map_field()
+
+
+class ExecAction(Shape, frozen=True):
+    command: tuple[str, ...] = ()
+
+
+class HTTPHeader(Shape, frozen=True):
+    name: str = ""
+    value: str = ""
+
+
+class HTTPGetAction(Shape, frozen=True):
+    path: str = "/"
+    port: IntOrString = 0
+    host: str = ""
+    scheme: str = "HTTP"
+    http_headers: tuple[HTTPHeader, ...] = ()
+
+
+class TCPSocketAction(Shape, frozen=True):
+    port: IntOrString = 0
+    host: str = ""
+
+
+class Probe(Shape, frozen=True):
+    exec: ExecAction | None = None
+    http_get: HTTPGetAction | None = None
+    tcp_socket: TCPSocketAction | None = None
+    initial_delay_seconds: Int32 = 0
+    timeout_seconds: Int32 = 1
+    period_seconds: Int32 = 10
+    success_threshold: Int32 = 1
+    failure_threshold: Int32 = 3
+    termination_grace_period_seconds: Int64 | None = None
+
+
+class Container(Shape, frozen=True):
+    name: str = ""
+    image: str = ""
+    command: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()
+    working_dir: str = ""
+    env: tuple[EnvVar, ...] = ()
+    ports: tuple[ContainerPort, ...] = ()
+    resources: ResourceRequirements = ResourceRequirements()
+    liveness_probe: Probe | None = None
+    readiness_probe: Probe | None = None
+    startup_probe: Probe | None = None
+    restart_policy: str = ""
+    """Only an init container may have one, and only `Always`: it then runs beside the others."""
+
+
+# -- where a pod may run ---------------------------------------------------------------------------
+
+
+class NodeSelectorRequirement(Shape, frozen=True):
+    key: str = ""
+    operator: str = ""
+    values: tuple[str, ...] = ()
+
+
+class NodeSelectorTerm(Shape, frozen=True):
+    match_expressions: tuple[NodeSelectorRequirement, ...] = ()
+    match_fields: tuple[NodeSelectorRequirement, ...] = ()
+
+
+class NodeSelectorSpec(Shape, frozen=True):
+    node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
+
+
+class PreferredSchedulingTerm(Shape, frozen=True):
+    weight: Int32 = 0
+    preference: NodeSelectorTerm = NodeSelectorTerm()
+
+
+class NodeAffinity(Shape, frozen=True):
+    required_during_scheduling_ignored_during_execution: NodeSelectorSpec | None = None
+    preferred_during_scheduling_ignored_during_execution: tuple[PreferredSchedulingTerm, ...] = ()
+
+
+class PodAffinityTerm(Shape, frozen=True):
+    label_selector: LabelSelectorSpec | None = None
+    namespaces: tuple[str, ...] = ()
+    namespace_selector: LabelSelectorSpec | None = None
+    topology_key: str = ""
+    match_label_keys: tuple[str, ...] = ()
+    mismatch_label_keys: tuple[str, ...] = ()
+
+
+class WeightedPodAffinityTerm(Shape, frozen=True):
+    weight: Int32 = 0
+    pod_affinity_term: PodAffinityTerm = PodAffinityTerm()
+
+
+class PodAffinity(Shape, frozen=True):
+    """Affinity or anti-affinity to other pods: the two have the same form."""
+
+    required_during_scheduling_ignored_during_execution: tuple[PodAffinityTerm, ...] = ()
+    preferred_during_scheduling_ignored_during_execution: tuple[WeightedPodAffinityTerm, ...] = ()
+
+
+class Affinity(Shape, frozen=True):
+    node_affinity: NodeAffinity | None = None
+    pod_affinity: PodAffinity | None = None
+    pod_anti_affinity: PodAffinity | None = None
+
+
+class Toleration(Shape, frozen=True):
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+    toleration_seconds: Int64 | None = None
+
+
+class TopologySpreadConstraint(Shape, frozen=True):
+    max_skew: Int32 = 0
+    topology_key: str = ""
+    when_unsatisfiable: str = ""
+    label_selector: LabelSelectorSpec | None = None
+    min_domains: Int32 | None = None
+    node_affinity_policy: str = "Honor"
+    node_taints_policy: str = "Ignore"
+    match_label_keys: tuple[str, ...] = ()
+
+
+class SchedulingGate(Shape, frozen=True):
+    name: str = ""
+
+
+# -- Pod -------------------------------------------------------------------------------------------
+
+
+class PodSpec(Shape, frozen=True):
+    containers: tuple[Container, ...] = ()
+    init_containers: tuple[Container, ...] = ()
+    node_name: str = ""
+    node_selector: Labels = map_field()
+    affinity: Affinity | None = None
+    tolerations: tuple[Toleration, ...] = ()
+    topology_spread_constraints: tuple[TopologySpreadConstraint, ...] = ()
+    priority: Int32 | None = None
+    priority_class_name: str = ""
+    preemption_policy: str = "PreemptLowerPriority"
+    scheduler_name: str = "default-scheduler"
+    scheduling_gates: tuple[SchedulingGate, ...] = ()
+    overhead: ResourceList = map_field()
+    restart_policy: str = "Always"
+    termination_grace_period_seconds: Int64 = 30
+    active_deadline_seconds: Int64 | None = None
+    host_network: bool = False
+
+
+class ContainerStateWaiting(Shape, frozen=True):
+    reason: str = ""
+    message: str = ""
+
+
+class ContainerStateRunning(Shape, frozen=True):
+    started_at: Time | None = None
+
+
+class ContainerStateTerminated(Shape, frozen=True):
+    exit_code: Int32 = 0
+    signal: Int32 = 0
+    reason: str = ""
+    message: str = ""
+    started_at: Time | None = None
+    finished_at: Time | None = None
+    container_id: str = ""
+
+
+class ContainerState(Shape, frozen=True):
+    waiting: ContainerStateWaiting | None = None
+    running: ContainerStateRunning | None = None
+    terminated: ContainerStateTerminated | None = None
+
+
+class ContainerStatus(Shape, frozen=True):
+    name: str = ""
+    ready: bool = False
+    started: bool | None = None
+    restart_count: Int32 = 0
+    state: ContainerState = ContainerState()
+    last_state: ContainerState = ContainerState()
+    image: str = ""
+    image_id: str = ""
+    container_id: str = ""
+
+
+class PodIP(Shape, frozen=True):
+    ip: str = ""
+
+
+class PodStatus(Shape, frozen=True):
+    phase: str = ""
+    conditions: tuple[Condition, ...] = ()
+    reason: str = ""
+    message: str = ""
+    host_ip: str = ""
+    pod_ip: str = ""
+    pod_ips: tuple[PodIP, ...] = ()
+    nominated_node_name: str = ""
+    start_time: Time | None = None
+    container_statuses: tuple[ContainerStatus, ...] = ()
+    init_container_statuses: tuple[ContainerStatus, ...] = ()
+    qos_class: str = ""
+    observed_generation: Int64 = 0
+
+
+class PodView(View, frozen=True):
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+    @property
+    def finished(self) -> bool:
+        """It has run to its end and will not run again."""
+        return self.status.phase in ("Succeeded", "Failed")
+
+
+class PodTemplate(Shape, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    spec: PodSpec = PodSpec()
+
+
+# -- Node ------------------------------------------------------------------------------------------
+
+
+class Taint(Shape, frozen=True):
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+    time_added: Time | None = None
+
+
+class NodeSpec(Shape, frozen=True):
+    unschedulable: bool = False
+    taints: tuple[Taint, ...] = ()
+    provider_id: str = ""
+    pod_cidr: str = ""
+    pod_cidrs: tuple[str, ...] = ()
+
+
+class NodeAddress(Shape, frozen=True):
+    type: str = ""
+    address: str = ""
+
+
+class NodeSystemInfo(Shape, frozen=True):
+    machine_id: str = ""
+    system_uuid: str = ""
+    boot_id: str = ""
+    kernel_version: str = ""
+    os_image: str = ""
+    container_runtime_version: str = ""
+    kubelet_version: str = ""
+    kube_proxy_version: str = ""
+    operating_system: str = ""
+    architecture: str = ""
+
+
+class NodeStatus(Shape, frozen=True):
+    capacity: ResourceList = map_field()
+    allocatable: ResourceList = map_field()
+    conditions: tuple[Condition, ...] = ()
+    addresses: tuple[NodeAddress, ...] = ()
+    node_info: NodeSystemInfo = NodeSystemInfo()
+
+
+class NodeView(View, frozen=True):
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()
+
+
+# -- Namespace, ResourceQuota ----------------------------------------------------------------------
+
+
+class NamespaceSpec(Shape, frozen=True):
+    finalizers: tuple[str, ...] = ()
+
+
+class NamespaceStatus(Shape, frozen=True):
+    phase: str = "Active"
+    conditions: tuple[Condition, ...] = ()
+    resource_quotas: tuple[str, ...] = ()
+    """The ResourceQuotas of this namespace, by name. Only the service writes it: a create proves its namespace, so
+    no create can miss a quota."""
+    zone_quotas: tuple[str, ...] = ()
+    """The ZoneQuotas of this namespace, by name, likewise."""
+
+
+class NamespaceView(View, frozen=True):
+    spec: NamespaceSpec = NamespaceSpec()
+    status: NamespaceStatus = NamespaceStatus()
+
+
+class ScopedSelectorRequirement(Shape, frozen=True):
+    scope_name: str = ""
+    operator: str = ""
+    values: tuple[str, ...] = ()
+
+
+class ScopeSelector(Shape, frozen=True):
+    match_expressions: tuple[ScopedSelectorRequirement, ...] = ()
+
+
+class ResourceQuotaSpec(Shape, frozen=True):
+    hard: ResourceList = map_field()
+    scopes: tuple[str, ...] = ()
+    scope_selector: ScopeSelector | None = None
+
+
+class ResourceQuotaStatus(Shape, frozen=True):
+    hard: ResourceList = map_field()
+    used: ResourceList = map_field()
+
+
+class ResourceQuotaView(View, frozen=True):
+    spec: ResourceQuotaSpec = ResourceQuotaSpec()
+    status: ResourceQuotaStatus = ResourceQuotaStatus()
+
+
+# -- Service, EndpointSlice ------------------------------------------------------------------------
+
+
+class ServicePort(Shape, frozen=True):
+    name: str = ""
+    protocol: str = "TCP"
+    app_protocol: str = ""
+    port: Int32 = 0
+    target_port: IntOrString = 0
+    node_port: Int32 = 0
+
+
+class ServiceSpec(Shape, frozen=True):
+    selector: Labels = map_field()
+    ports: tuple[ServicePort, ...] = ()
+    type: str = "ClusterIP"
+    cluster_ip: str = ""
+    cluster_ips: tuple[str, ...] = ()
+    external_name: str = ""
+    publish_not_ready_addresses: bool = False
+
+
+class ServiceView(View, frozen=True):
+    spec: ServiceSpec = ServiceSpec()
+
+
+class ObjectReference(Shape, frozen=True):
+    api_version: str = ""
+    kind: str = ""
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+    field_path: str = ""
+
+
+class EndpointConditions(Shape, frozen=True):
+    ready: bool | None = None
+    serving: bool | None = None
+    terminating: bool | None = None
+
+
+class Endpoint(Shape, frozen=True):
+    addresses: tuple[str, ...] = ()
+    conditions: EndpointConditions = EndpointConditions()
+    hostname: str = ""
+    node_name: str = ""
+    zone: str = ""
+    target_ref: ObjectReference | None = None
+
+
+class EndpointPort(Shape, frozen=True):
+    name: str = ""
+    protocol: str = "TCP"
+    port: Int32 | None = None
+    app_protocol: str = ""
+
+
+class EndpointSliceView(View, frozen=True):
+    address_type: str = ""
+    endpoints: tuple[Endpoint, ...] = ()
+    ports: tuple[EndpointPort, ...] = ()

@@ -1,0 +1,224 @@
+"""Views of the `kedge.dev/v1` kinds: the ledger, reservations, zone quotas, scheduling policies, rollouts."""
+
+from __future__ import annotations
+
+from kedge.api.views.base import Condition, FrozenMap, Int32, Int64, LabelSelectorSpec, Shape, Time, View, map_field
+from kedge.api.views.core import PodTemplate, ResourceList
+
+# -- NodeAllocation: the ledger of one node; only the service writes it ----------------------------
+
+
+class NodeAllocationSpec(Shape, frozen=True):
+    node_uid: str = ""
+
+
+class AllocatedPort(Shape, frozen=True):
+    protocol: str = "TCP"
+    host_ip: str = ""
+    host_port: Int32 = 0
+
+
+class AllocationEntry(Shape, frozen=True):
+    """What one pod holds of a node, keyed by the pod's uid."""
+
+    namespace: str = ""
+    name: str = ""
+    state: str = ""
+    """`Reserved`, then `Bound`."""
+    requests: ResourceList = map_field()
+    ports: tuple[AllocatedPort, ...] = ()
+    zone: str = ""
+    """The node's zone when the claim was made: the tenant's zone quotas are charged for it until release."""
+
+
+class NodeAllocationStatus(Shape, frozen=True):
+    allocated: ResourceList = map_field()
+    """The sum of `entries`, `pods` included."""
+    entries: FrozenMap[str, AllocationEntry] = map_field()
+
+
+class NodeAllocationView(View, frozen=True):
+    spec: NodeAllocationSpec = NodeAllocationSpec()
+    status: NodeAllocationStatus = NodeAllocationStatus()
+
+
+# -- ZoneQuota: what a tenant may hold in each zone ------------------------------------------------
+
+
+class ZoneHard(Shape, frozen=True):
+    hard: ResourceList = map_field()
+
+
+class ZoneUsed(Shape, frozen=True):
+    used: ResourceList = map_field()
+
+
+class ZoneQuotaSpec(Shape, frozen=True):
+    zones: FrozenMap[str, ZoneHard] = map_field()
+
+
+class ZoneQuotaStatus(Shape, frozen=True):
+    zones: FrozenMap[str, ZoneUsed] = map_field()
+
+
+class ZoneQuotaView(View, frozen=True):
+    spec: ZoneQuotaSpec = ZoneQuotaSpec()
+    status: ZoneQuotaStatus = ZoneQuotaStatus()
+
+
+# -- Reservation: a claim on a node for one pod, named by the pod's uid ----------------------------
+
+
+class ReservedPod(Shape, frozen=True):
+    name: str = ""
+    uid: str = ""
+
+
+class ReservationSpec(Shape, frozen=True):
+    pod: ReservedPod = ReservedPod()
+    node_name: str = ""
+    node_uid: str = ""
+    workload_uid: str = ""
+    generation: Int64 = 0
+    slot: Int32 = 0
+    gang: str = ""
+    """The gang record this claim belongs to, or empty for a lone pod."""
+    gang_size: Int32 = 0
+    deadline: Time | None = None
+    requests: ResourceList = map_field()
+
+
+class ReservationStatus(Shape, frozen=True):
+    phase: str = ""
+    """`Held`, then `Committed` or `Aborted`."""
+    reason: str = ""
+    message: str = ""
+    conditions: tuple[Condition, ...] = ()
+
+
+class ReservationView(View, frozen=True):
+    spec: ReservationSpec = ReservationSpec()
+    status: ReservationStatus = ReservationStatus()
+
+
+# -- SchedulingPolicy: versioned, scoped, canaried -------------------------------------------------
+
+
+class Scope(Shape, frozen=True):
+    """Whom a policy or a stage applies to: all that every part that is set admits. Empty admits everyone."""
+
+    tenants: tuple[str, ...] = ()
+    """Namespaces."""
+    workloads: tuple[str, ...] = ()
+    """Names of workloads, as in `risk-api`, or `tenant/risk-api`."""
+    pod_selector: LabelSelectorSpec | None = None
+    regions: tuple[str, ...] = ()
+    zones: tuple[str, ...] = ()
+    percent: Int32 = 100
+    """The share of the workloads that are left, chosen by a hash of their uid."""
+
+
+class PolicyCanary(Shape, frozen=True):
+    """The next version, in force inside its own scope only. Rolling back is removing it: one write."""
+
+    version: str = ""
+    scope: Scope = Scope()
+    max_zone_skew: Int32 | None = None
+    weights: FrozenMap[str, Int32] = map_field()
+
+
+class SchedulingPolicySpec(Shape, frozen=True):
+    version: str = ""
+    active: bool = True
+    rank: Int32 = 0
+    """Where the scopes of two policies meet the higher rank decides, then the name."""
+    scheduler_names: tuple[str, ...] = ()
+    scope: Scope = Scope()
+    max_zone_skew: Int32 | None = None
+    """How far apart a workload's replica counts may be between zones; unset means no rule."""
+    weights: FrozenMap[str, Int32] = map_field()
+    """Weight of each score, by the score's name; one that is not named keeps its default."""
+    canary: PolicyCanary | None = None
+
+
+class SchedulingPolicyStatus(Shape, frozen=True):
+    observed_generation: Int64 = 0
+    active_version: str = ""
+    canary_version: str = ""
+    conditions: tuple[Condition, ...] = ()
+
+
+class SchedulingPolicyView(View, frozen=True):
+    spec: SchedulingPolicySpec = SchedulingPolicySpec()
+    status: SchedulingPolicyStatus = SchedulingPolicyStatus()
+
+
+# -- Rollout: a change, in stages, behind gates ----------------------------------------------------
+
+
+class RolloutTarget(Shape, frozen=True):
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+
+
+class RolloutPolicy(Shape, frozen=True):
+    """The SchedulingPolicy settings that the rollout brings in."""
+
+    version: str = ""
+    max_zone_skew: Int32 | None = None
+    weights: FrozenMap[str, Int32] = map_field()
+
+
+class RolloutStage(Shape, frozen=True):
+    name: str = ""
+    scope: Scope = Scope()
+    hold_seconds: Int32 = 0
+    """How long the gates must hold before the next stage."""
+
+
+class RolloutGates(Shape, frozen=True):
+    """What must be true, and freshly known, before a stage is left. No data means hold."""
+
+    min_samples: Int32 = 1
+    sample_age_seconds_max: Int32 = 60
+    ready_percent_min: Int32 = 100
+    pending_increase_max: Int32 = 0
+    """How many more pending pods, by reason, than before the change count as a regression."""
+
+
+class RolloutSpec(Shape, frozen=True):
+    target: RolloutTarget = RolloutTarget()
+    policy: RolloutPolicy | None = None
+    template: PodTemplate | None = None
+    stages: tuple[RolloutStage, ...] = ()
+    gates: RolloutGates = RolloutGates()
+    paused: bool = False
+    progress_deadline_seconds: Int32 = 600
+    """Past it the rollout pauses; only a regression rolls it back."""
+    on_regression: str = "RollBack"
+
+
+class RolloutGateStatus(Shape, frozen=True):
+    name: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+
+
+class RolloutStatus(Shape, frozen=True):
+    observed_generation: Int64 = 0
+    phase: str = ""
+    stage: Int32 = 0
+    activation_revision: Int64 = 0
+    """Every cache a gate reads must have passed it."""
+    stage_started_at: Time | None = None
+    gates: tuple[RolloutGateStatus, ...] = ()
+    reason: str = ""
+    message: str = ""
+    conditions: tuple[Condition, ...] = ()
+
+
+class RolloutView(View, frozen=True):
+    spec: RolloutSpec = RolloutSpec()
+    status: RolloutStatus = RolloutStatus()

@@ -1,0 +1,239 @@
+"""What a shape's types say about JSON: maps and quantities decoded, bad and unknown fields named by path.
+
+`decode` and `validation` use it. The common path is one msgspec decode; `examine` walks an object field by field and
+is called only when that decode failed, to name everything wrong at once instead of the first thing.
+"""
+
+from __future__ import annotations
+
+import types
+from dataclasses import dataclass, field
+from datetime import datetime
+from decimal import Decimal
+from functools import cache
+from typing import Annotated, Any, Final, Union, get_args, get_origin
+
+import msgspec
+
+from kedge.api.quantity import Quantity, parse_quantity
+from kedge.api.views.base import EMPTY_MAP, FrozenMap, View
+from kedge.errors import FieldError
+
+_MISSING: Final = object()
+
+
+def dec_hook(wanted: Any, value: Any) -> Any:
+    """Decode what msgspec has no type for: read-only maps, and quantities."""
+    if wanted is Quantity:
+        return parse_quantity(value)
+    if not value and (value is None or type(value) is dict):
+        return EMPTY_MAP
+    if type(value) is not dict:
+        raise ValueError("Expected `object`")
+    member = wanted.__args__[1]
+    if member is str:
+        for text in value.values():
+            if type(text) is not str:
+                raise ValueError("Expected `str`")
+        return FrozenMap(value)
+    if member is Quantity:
+        return FrozenMap({name: parse_quantity(amount) for name, amount in value.items()})
+    return FrozenMap(msgspec.convert(value, dict[str, member], dec_hook=dec_hook))  # type: ignore[valid-type]
+
+
+@cache
+def decoder_of(shape: type[Any]) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(shape, dec_hook=dec_hook, float_hook=Decimal)
+
+
+@cache
+def strict_twin(shape: type[msgspec.Struct]) -> type[msgspec.Struct]:
+    """The same shape all the way down, but one that refuses unknown fields."""
+    members: list[tuple[str, Any, Any]] = [
+        (member.name, _strict_type(member.type), msgspec.field(default=member.default))
+        for member in msgspec.structs.fields(shape)
+    ]
+    if issubclass(shape, View):
+        members += [("api_version", str, ""), ("kind", str, "")]
+    return msgspec.defstruct(
+        f"Strict{shape.__name__}",
+        members,
+        frozen=True,
+        kw_only=True,
+        gc=False,
+        rename=dict(zip(shape.__struct_fields__, shape.__struct_encode_fields__, strict=True))
+        | {"api_version": "apiVersion"},
+        forbid_unknown_fields=True,
+    )
+
+
+def _strict_type(wanted: Any) -> Any:
+    if isinstance(wanted, type) and issubclass(wanted, msgspec.Struct):
+        return strict_twin(wanted)
+    origin, arguments = get_origin(wanted), get_args(wanted)
+    if origin is Annotated or not arguments:
+        return wanted
+    strict = tuple(_strict_type(argument) for argument in arguments)
+    if origin in (Union, types.UnionType):
+        return Union[strict]  # noqa: UP007 - built from a tuple
+    return origin[strict]
+
+
+# -- naming everything that is wrong ---------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Findings:
+    """What `examine` found out about one object."""
+
+    cleaned: Any = None
+    """The object without nulls, unknown and bad fields: it always converts to the shape."""
+    errors: list[FieldError] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+    """Paths of fields that the shape does not have."""
+
+
+def examine(shape: type[msgspec.Struct], value: Any) -> Findings:
+    """Hold a decoded object against a shape and name every field that does not fit."""
+    findings = Findings()
+    cleaned = _examine(_rule(shape), value, "", findings)
+    if isinstance(cleaned, dict) and issubclass(shape, View):
+        findings.unknown = [path for path in findings.unknown if path not in _ENVELOPE]
+    findings.cleaned = {} if cleaned is _MISSING else cleaned
+    return findings
+
+
+_ENVELOPE = frozenset({"apiVersion", "kind", "metadata.managedFields", "metadata.selfLink", "metadata.resourceVersion"})
+"""Fields of every object that its server writes, or that were read before a view was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    type: Any
+    demand: str
+    zero: Any
+
+
+@dataclass(frozen=True, slots=True)
+class _Items:
+    item: Any
+    keyed: bool
+    zero: Any
+
+
+@dataclass(frozen=True, slots=True)
+class _Members:
+    shape: type[msgspec.Struct]
+    zero: Any = field(default_factory=dict)
+
+
+@cache
+def _members(shape: type[msgspec.Struct]) -> dict[str, Any]:
+    return {member.encode_name: _rule(member.type) for member in msgspec.structs.fields(shape)}
+
+
+def _rule(wanted: Any) -> _Leaf | _Items | _Members:
+    origin, arguments = get_origin(wanted), get_args(wanted)
+    if origin in (Union, types.UnionType):
+        inner = [argument for argument in arguments if argument is not types.NoneType]
+        if len(inner) == 1:
+            return _rule(inner[0])
+        return _Leaf(wanted, "must be an integer or a string", "")
+    if isinstance(wanted, type) and issubclass(wanted, msgspec.Struct):
+        return _Members(wanted)
+    if origin is tuple:
+        return _Items(_rule(arguments[0]), keyed=False, zero=[])
+    if origin is FrozenMap:
+        return _Items(_rule(arguments[1]), keyed=True, zero={})
+    bare = arguments[0] if origin is Annotated else wanted
+    demand, zero = _DEMANDS[bare]
+    return _Leaf(wanted, demand, zero)
+
+
+_DEMANDS: dict[Any, tuple[str, Any]] = {
+    str: ("must be a string", ""),
+    int: ("must be an integer", 0),
+    bool: ("must be true or false", False),
+    datetime: ("must be a time in RFC 3339, such as 2006-01-02T15:04:05Z", "1970-01-01T00:00:00Z"),
+    Quantity: ("must be a quantity, such as 100m or 1Gi", "0"),
+}
+
+
+def _examine(rule: Any, value: Any, path: str, findings: Findings) -> Any:
+    """The part of `value` that fits, or `_MISSING`."""
+    match rule:
+        case _Leaf():
+            return _examine_leaf(rule, value, path, findings)
+        case _Members():
+            if not isinstance(value, dict):
+                return _reject(findings, path, value, "must be an object")
+            return _examine_members(rule, value, path, findings)
+        case _Items(keyed=True):
+            if not isinstance(value, dict):
+                return _reject(findings, path, value, "must be a map")
+            named: dict[str, Any] = {}
+            for name, item in value.items():
+                fitting = _examine(rule.item, item, f"{path}[{name}]", findings)
+                if fitting is not _MISSING:
+                    named[name] = fitting
+            return named
+        case _:
+            if not isinstance(value, list):
+                return _reject(findings, path, value, "must be a list")
+            # A bad item leaves a blank behind, so that the others keep their index.
+            fitting_items = [_examine(rule.item, item, f"{path}[{i}]", findings) for i, item in enumerate(value)]
+            return [rule.item.zero if item is _MISSING else item for item in fitting_items]
+
+
+def _examine_members(rule: _Members, value: dict[str, Any], path: str, findings: Findings) -> dict[str, Any]:
+    known = _members(rule.shape)
+    fitting: dict[str, Any] = {}
+    for name, item in value.items():
+        place = f"{path}.{name}" if path else name
+        member = known.get(name)
+        if member is None:
+            findings.unknown.append(place)
+        elif item is not None:  # null means unset, as in Kubernetes
+            kept = _examine(member, item, place, findings)
+            if kept is not _MISSING:
+                fitting[name] = kept
+    return fitting
+
+
+def _examine_leaf(rule: _Leaf, value: Any, path: str, findings: Findings) -> Any:
+    plain = float(value) if isinstance(value, Decimal) and rule.type is not Quantity else value
+    try:
+        msgspec.convert(plain, rule.type, dec_hook=dec_hook)
+    except msgspec.ValidationError as error:
+        demand = rule.demand
+        if rule.type is Quantity and isinstance(value, str):
+            demand = str(error.__cause__ or error)
+        elif isinstance(value, int) and not isinstance(value, bool) and "must be an integer" in demand:
+            demand = "is out of range"
+        return _reject(findings, path, value, demand)
+    return plain
+
+
+def _reject(findings: Findings, path: str, value: Any, demand: str) -> Any:
+    kind = "FieldValueInvalid" if isinstance(value, str) and "quantit" in demand else "FieldValueTypeInvalid"
+    findings.errors.append(FieldError(path, kind, f"Invalid value: {quote(value)}: {demand}"))
+    return _MISSING
+
+
+def quote(value: object) -> str:
+    """A value as Kubernetes shows it in a field error."""
+    if isinstance(value, str | bool | int | type(None)):
+        return msgspec.json.encode(value).decode() if _encodable(value) else repr(value)
+    if isinstance(value, Quantity):
+        return f'"{value}"'
+    try:
+        return msgspec.json.encode(
+            value,
+            enc_hook=str,
+        ).decode()
+    except (TypeError, ValueError, RecursionError):
+        return f"<{type(value).__name__}>"
+
+
+def _encodable(value: object) -> bool:
+    return not isinstance(value, str) or value.isascii() or not any("\ud800" <= char <= "\udfff" for char in value)

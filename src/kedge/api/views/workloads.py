@@ -1,0 +1,254 @@
+"""Views of workloads and what steers them: Deployment, ReplicaSet, Job, autoscaler, budget, priority, Lease."""
+
+from __future__ import annotations
+
+from kedge.api.quantity import Quantity
+from kedge.api.views.base import (
+    Condition,
+    FrozenMap,
+    Int32,
+    Int64,
+    IntOrString,
+    LabelSelectorSpec,
+    Shape,
+    Time,
+    View,
+    map_field,
+)
+from kedge.api.views.core import PodTemplate
+
+# -- apps/v1 ---------------------------------------------------------------------------------------
+
+
+class RollingUpdate(Shape, frozen=True):
+    max_surge: IntOrString = "25%"
+    max_unavailable: IntOrString = "25%"
+
+
+class DeploymentStrategy(Shape, frozen=True):
+    type: str = "RollingUpdate"
+    rolling_update: RollingUpdate | None = None
+
+
+class DeploymentSpec(Shape, frozen=True):
+    replicas: Int32 = 1
+    selector: LabelSelectorSpec | None = None
+    template: PodTemplate = PodTemplate()
+    strategy: DeploymentStrategy = DeploymentStrategy()
+    min_ready_seconds: Int32 = 0
+    revision_history_limit: Int32 = 10
+    paused: bool = False
+    progress_deadline_seconds: Int32 = 600
+
+
+class DeploymentStatus(Shape, frozen=True):
+    observed_generation: Int64 = 0
+    replicas: Int32 = 0
+    updated_replicas: Int32 = 0
+    ready_replicas: Int32 = 0
+    available_replicas: Int32 = 0
+    unavailable_replicas: Int32 = 0
+    terminating_replicas: Int32 = 0
+    collision_count: Int32 = 0
+    conditions: tuple[Condition, ...] = ()
+
+
+class DeploymentView(View, frozen=True):
+    spec: DeploymentSpec = DeploymentSpec()
+    status: DeploymentStatus = DeploymentStatus()
+
+
+class ReplicaSetSpec(Shape, frozen=True):
+    replicas: Int32 = 1
+    min_ready_seconds: Int32 = 0
+    selector: LabelSelectorSpec | None = None
+    template: PodTemplate = PodTemplate()
+
+
+class ReplicaSetStatus(Shape, frozen=True):
+    observed_generation: Int64 = 0
+    replicas: Int32 = 0
+    fully_labeled_replicas: Int32 = 0
+    ready_replicas: Int32 = 0
+    available_replicas: Int32 = 0
+    terminating_replicas: Int32 = 0
+    conditions: tuple[Condition, ...] = ()
+
+
+class ReplicaSetView(View, frozen=True):
+    spec: ReplicaSetSpec = ReplicaSetSpec()
+    status: ReplicaSetStatus = ReplicaSetStatus()
+
+
+# -- batch/v1 --------------------------------------------------------------------------------------
+
+
+class JobSpec(Shape, frozen=True):
+    parallelism: Int32 = 1
+    completions: Int32 | None = None
+    completion_mode: str = "NonIndexed"
+    backoff_limit: Int32 = 6
+    active_deadline_seconds: Int64 | None = None
+    ttl_seconds_after_finished: Int32 | None = None
+    suspend: bool = False
+    manual_selector: bool = False
+    selector: LabelSelectorSpec | None = None
+    template: PodTemplate = PodTemplate()
+
+
+class UncountedTerminatedPods(Shape, frozen=True):
+    succeeded: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
+
+
+class JobStatus(Shape, frozen=True):
+    active: Int32 = 0
+    ready: Int32 = 0
+    terminating: Int32 = 0
+    succeeded: Int32 = 0
+    failed: Int32 = 0
+    start_time: Time | None = None
+    completion_time: Time | None = None
+    completed_indexes: str = ""
+    uncounted_terminated_pods: UncountedTerminatedPods = UncountedTerminatedPods()
+    conditions: tuple[Condition, ...] = ()
+
+
+class JobView(View, frozen=True):
+    spec: JobSpec = JobSpec()
+    status: JobStatus = JobStatus()
+
+
+# -- autoscaling/v2 --------------------------------------------------------------------------------
+
+
+class ScaleTargetRef(Shape, frozen=True):
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+
+
+class MetricTarget(Shape, frozen=True):
+    type: str = ""
+    average_utilization: Int32 | None = None
+    average_value: Quantity | None = None
+    value: Quantity | None = None
+
+
+class ResourceMetricSource(Shape, frozen=True):
+    name: str = ""
+    target: MetricTarget = MetricTarget()
+
+
+class ContainerResourceMetricSource(Shape, frozen=True):
+    name: str = ""
+    container: str = ""
+    target: MetricTarget = MetricTarget()
+
+
+class MetricSpec(Shape, frozen=True):
+    type: str = ""
+    resource: ResourceMetricSource | None = None
+    container_resource: ContainerResourceMetricSource | None = None
+
+
+class ScalingPolicy(Shape, frozen=True):
+    type: str = ""
+    value: Int32 = 0
+    period_seconds: Int32 = 0
+
+
+class ScalingRules(Shape, frozen=True):
+    stabilization_window_seconds: Int32 | None = None
+    select_policy: str = "Max"
+    policies: tuple[ScalingPolicy, ...] = ()
+    tolerance: Quantity | None = None
+
+
+class ScalingBehavior(Shape, frozen=True):
+    scale_up: ScalingRules | None = None
+    scale_down: ScalingRules | None = None
+
+
+class AutoscalerSpec(Shape, frozen=True):
+    scale_target_ref: ScaleTargetRef = ScaleTargetRef()
+    min_replicas: Int32 = 1
+    max_replicas: Int32 = 0
+    metrics: tuple[MetricSpec, ...] = ()
+    behavior: ScalingBehavior | None = None
+
+
+class MetricValue(Shape, frozen=True):
+    average_utilization: Int32 | None = None
+    average_value: Quantity | None = None
+    value: Quantity | None = None
+
+
+class ResourceMetricStatus(Shape, frozen=True):
+    name: str = ""
+    container: str = ""
+    current: MetricValue = MetricValue()
+
+
+class MetricStatus(Shape, frozen=True):
+    type: str = ""
+    resource: ResourceMetricStatus | None = None
+    container_resource: ResourceMetricStatus | None = None
+
+
+class AutoscalerStatus(Shape, frozen=True):
+    observed_generation: Int64 = 0
+    current_replicas: Int32 = 0
+    desired_replicas: Int32 = 0
+    last_scale_time: Time | None = None
+    current_metrics: tuple[MetricStatus, ...] = ()
+    conditions: tuple[Condition, ...] = ()
+
+
+class HorizontalPodAutoscalerView(View, frozen=True):
+    spec: AutoscalerSpec = AutoscalerSpec()
+    status: AutoscalerStatus = AutoscalerStatus()
+
+
+# -- policy/v1, scheduling.k8s.io/v1, coordination.k8s.io/v1 ---------------------------------------
+
+
+class DisruptionBudgetSpec(Shape, frozen=True):
+    min_available: IntOrString | None = None
+    max_unavailable: IntOrString | None = None
+    selector: LabelSelectorSpec | None = None
+    unhealthy_pod_eviction_policy: str = "IfHealthyBudget"
+
+
+class DisruptionBudgetStatus(Shape, frozen=True):
+    observed_generation: Int64 = 0
+    disruptions_allowed: Int32 = 0
+    current_healthy: Int32 = 0
+    desired_healthy: Int32 = 0
+    expected_pods: Int32 = 0
+    disrupted_pods: FrozenMap[str, Time] = map_field()
+    conditions: tuple[Condition, ...] = ()
+
+
+class PodDisruptionBudgetView(View, frozen=True):
+    spec: DisruptionBudgetSpec = DisruptionBudgetSpec()
+    status: DisruptionBudgetStatus = DisruptionBudgetStatus()
+
+
+class PriorityClassView(View, frozen=True):
+    value: Int32 = 0
+    global_default: bool = False
+    preemption_policy: str = "PreemptLowerPriority"
+    description: str = ""
+
+
+class LeaseSpec(Shape, frozen=True):
+    holder_identity: str = ""
+    lease_duration_seconds: Int32 | None = None
+    acquire_time: Time | None = None
+    renew_time: Time | None = None
+    lease_transitions: Int32 = 0
+
+
+class LeaseView(View, frozen=True):
+    spec: LeaseSpec = LeaseSpec()

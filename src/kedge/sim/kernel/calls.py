@@ -1,0 +1,378 @@
+"""Calls between hosts: a request crosses a link, is carried out there, and the reply crosses back.
+
+Either may be lost: the caller then sees `OutcomeUnknown`, after its timeout, and cannot tell which it was. A result
+that is an async iterator (a watch) comes back as a `RemoteStream`. Built on `network`; fault points are named here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from kedge.errors import OutcomeUnknown, Unavailable
+from kedge.sim.kernel.hosts import Host
+from kedge.sim.kernel.strands import Process
+
+if TYPE_CHECKING:
+    from kedge.sim.kernel.world import World
+
+REQUEST_FAULTS = ("lose", "delay", "duplicate", "partition", "crash caller", "crash callee")
+"""At `request of SERVICE.METHOD`. The caller crashes as the request leaves, the callee as it arrives."""
+REPLY_FAULTS = ("lose", "delay", "partition", "crash caller", "crash callee")
+"""At `reply of SERVICE.METHOD`: the call has been carried out. The callee crashes before the reply leaves."""
+DELIVERY_FAULTS = ("delay", "disconnect", "hide")
+"""At `delivery of SERVICE.METHOD`, for each item of a stream. `hide` drops one item silently."""
+
+DELAYS_S = (0.05, 0.5, 2.0, 8.0)
+PARTITIONS_S = (0.5, 3.0, 15.0)
+DOWNTIMES_S = (0.0, 0.5, 5.0, 30.0)
+STREAM_WINDOW = 64
+"""Items a stream may have under way; past it the sender waits for the consumer."""
+
+
+class Remote:
+    """A service on another host, as seen from one host. Its attributes are the service's methods, made remote."""
+
+    def __init__(self, world: World, caller: Host, callee: Host, service: str, timeout_s: float) -> None:
+        self._world = world
+        self._caller = caller
+        self._callee = callee
+        self._service = service
+        self._timeout_s = timeout_s
+        self._way = f"{caller.name}>{callee.name}"
+
+    def __getattr__(self, method: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+        if method.startswith("_"):
+            raise AttributeError(method)
+
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            return await self.call(method, *args, **kwargs)
+
+        return call
+
+    async def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Call `method` there.
+
+        Raises:
+            Unavailable: it was not carried out; the host is down or does not serve this.
+            OutcomeUnknown: no reply in time. It may have been carried out.
+            Exception: whatever the method raised there.
+        """
+        exchange = _Exchange(self._world, self._caller, self._callee, f"{self._service}.{method}")
+        exchange.send(self._service, method, args, kwargs)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await exchange.reply
+        except TimeoutError:
+            if exchange.reply.done() and not exchange.reply.cancelled():
+                raise  # the method itself timed out, and that is its answer
+            raise OutcomeUnknown(
+                f"no reply to {exchange.what} from {self._callee.name} within {self._timeout_s}s:"
+                " it may have been carried out; read before anything else"
+            ) from None
+
+
+class _Exchange:
+    """One request and its reply."""
+
+    def __init__(self, world: World, caller: Host, callee: Host, what: str) -> None:
+        self.what = what
+        self.reply: asyncio.Future[Any] = world.loop.create_future()
+        self._world = world
+        self._caller = caller
+        self._caller_process = caller.process
+        self._callee = callee
+        self._way = f"{caller.name}>{callee.name}"
+
+    def _possible(self, kinds: tuple[str, ...]) -> tuple[str, ...]:
+        """Only a mortal host can crash, and a host is never cut off from itself."""
+        caller, callee = self._caller, self._callee
+        return tuple(
+            kind
+            for kind in kinds
+            if (kind != "crash caller" or caller.mortal)
+            and (kind != "crash callee" or callee.mortal)
+            and (kind != "partition" or caller is not callee)
+        )
+
+    # -- there
+
+    def send(self, service: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        world = self._world
+        carry = world.network.carry
+        args, kwargs = carry(args), carry(kwargs)
+        fault = world.faults.at(f"request of {self.what}", self._way, self._possible(REQUEST_FAULTS))
+
+        def arrive(process: Process) -> None:
+            if fault == "crash callee":
+                crash_for_a_while(world, self._callee)
+            if not self._callee.up:
+                self._answer_nothing_done(f"{self._callee.name} is down: connection refused")
+                return
+            target = self._callee.services.get(service)
+            if target is None:
+                self._answer_nothing_done(f"{self._callee.name} does not serve {service}")
+                return
+            work = self._carry_out(getattr(target, method), args, kwargs)
+            world.keep(world.loop.spawn_on(process, work, f"{self.what} for {self._caller.name}"))
+
+        if fault == "lose":
+            return
+        if fault == "partition":
+            cut_for_a_while(world, self._caller, self._callee)
+        extra_s = world.faults.pick_s("delay", DELAYS_S) if fault == "delay" else 0.0
+        world.network.transmit(self._caller, self._callee, arrive, what=f"request of {self.what}", extra_s=extra_s)
+        if fault == "duplicate":
+            world.network.transmit(self._caller, self._callee, arrive, what=f"request of {self.what}")
+        if fault == "crash caller":
+            crash_for_a_while(world, self._caller)
+
+    async def _carry_out(self, method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        process = self._callee.process
+        try:
+            result = method(*args, **kwargs)
+            if asyncio.iscoroutine(result):
+                result = await result
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # noqa: BLE001
+            self._send_reply(error, failed=True)
+            return
+        if hasattr(result, "__anext__") or hasattr(result, "__aiter__"):
+            sender = _StreamSender(self._world, self._caller, self._callee, self.what, result.__aiter__())
+            self._send_reply(sender.receiver)
+            self._world.keep(self._world.loop.spawn_on(process, sender.pump(), f"stream of {self.what}"))
+        else:
+            self._send_reply(result)
+
+    # -- and back
+
+    def _send_reply(self, answer: Any, *, failed: bool = False) -> None:
+        world = self._world
+        fault = world.faults.at(f"reply of {self.what}", self._way, self._possible(REPLY_FAULTS))
+        if fault == "lose":
+            return
+        if fault == "crash callee":
+            crash_for_a_while(world, self._callee)
+            return
+        if fault == "crash caller":
+            crash_for_a_while(world, self._caller)
+        if fault == "partition":
+            cut_for_a_while(world, self._caller, self._callee)
+        extra_s = world.faults.pick_s("delay", DELAYS_S) if fault == "delay" else 0.0
+        if not failed:
+            answer = world.network.carry(answer)
+        self._transmit_back(answer, failed, extra_s)
+
+    def _answer_nothing_done(self, why: str) -> None:
+        self._transmit_back(Unavailable(f"{self.what}: {why}; nothing was done"), failed=True)
+
+    def _transmit_back(self, answer: Any, failed: bool, extra_s: float = 0.0) -> None:
+        def arrive(process: Process) -> None:
+            if self.reply.done() or process is not self._caller_process:
+                return
+            if failed:
+                self.reply.set_exception(answer)
+                self.reply.exception()  # a caller that has gone away is no error
+            else:
+                self.reply.set_result(answer)
+
+        self._world.network.transmit(self._callee, self._caller, arrive, what=f"reply of {self.what}", extra_s=extra_s)
+
+
+# -- streams ---------------------------------------------------------------------------------------
+
+
+class RemoteStream(AsyncIterator[Any]):
+    """The receiving end of a stream. Ends by `StopAsyncIteration`, by the sender's error, or by `Unavailable`."""
+
+    def __init__(self, sender: _StreamSender) -> None:
+        self._sender = sender
+        self._items: deque[Any] = deque()
+        self._end: BaseException | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    def __aiter__(self) -> RemoteStream:
+        return self
+
+    async def __anext__(self) -> Any:
+        await asyncio.sleep(0)  # a scheduling point, even when an item is there
+        while not self._items:
+            if self._end is not None:
+                raise self._end
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        item = self._items.popleft()
+        self._sender.acknowledge()
+        return item
+
+    def close(self) -> None:
+        """Stop listening, and let the sender know."""
+        if self._end is None:
+            self._finish(StopAsyncIteration())
+            self._sender.hang_up("close")
+
+    async def aclose(self) -> None:
+        self.close()
+
+    def tell(self, method: str, *args: Any) -> None:
+        """Call a plain method of the stream at its far end, one way: no reply and no promise."""
+        self._sender.tell(method, args)
+
+    def accept(self, item: Any) -> None:
+        if self._end is None:
+            self._items.append(item)
+            self._wake()
+
+    def finish(self, error: BaseException) -> None:
+        if self._end is None:
+            self._finish(error)
+
+    def _finish(self, error: BaseException) -> None:
+        self._end = error
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class _StreamSender:
+    """The sending end: pulls items from the service, and keeps at most `STREAM_WINDOW` under way."""
+
+    def __init__(self, world: World, caller: Host, callee: Host, what: str, source: AsyncIterator[Any]) -> None:
+        self._world = world
+        self._caller = caller
+        self._callee = callee
+        self._what = what
+        self._source = source
+        self._task: asyncio.Task[Any] | None = None
+        self._under_way = 0
+        self._room = asyncio.Event()
+        self._lives = (caller.process, callee.process)
+        self._last_arrival_s = 0.0
+        self._broken = False
+        self.receiver = RemoteStream(self)
+        world.on_death.append(self._somebody_died)
+
+    async def pump(self) -> None:
+        self._task = asyncio.current_task()
+        try:
+            async for item in self._source:
+                if not await self._deliver(item):
+                    return
+            self._send(self.receiver.finish, StopAsyncIteration())
+        except asyncio.CancelledError:
+            if not self._broken:
+                raise
+        except Exception as error:  # noqa: BLE001
+            self._send(self.receiver.finish, error)
+        finally:
+            await self._close_source()
+
+    async def _deliver(self, item: Any) -> bool:
+        world = self._world
+        point = f"delivery of {self._what}"
+        fault = world.faults.at(point, f"{self._callee.name}>{self._caller.name}", DELIVERY_FAULTS)
+        if fault == "disconnect":
+            self._break(Unavailable(f"{self._what}: the connection was lost"))
+            return False
+        if fault == "hide":
+            return True
+        extra_s = world.faults.pick_s("delay", DELAYS_S) if fault == "delay" else 0.0
+        while self._under_way >= STREAM_WINDOW:
+            self._room.clear()
+            await self._room.wait()
+        self._under_way += 1
+        self._send(self.receiver.accept, world.network.carry(item), extra_s)
+        return True
+
+    def _send(self, accept: Callable[[Any], None], value: Any, extra_s: float = 0.0) -> None:
+        """Send in order. A lost piece breaks the stream: there is no gap in it, ever."""
+        world, network = self._world, self._world.network
+        source, target = self._callee.name, self._caller.name
+        due_s = max(world.loop.now + network.latency_s(source, target) + extra_s, self._last_arrival_s)
+        self._last_arrival_s = due_s
+        lost = world.choices.network.chance(f"loss {source}>{target}", network.link(source, target).loss)
+
+        def arrive() -> None:
+            if self._broken:
+                return
+            if lost or network.is_cut(source, target):
+                self._break(Unavailable(f"{self._what}: the connection was lost"))
+            elif self._caller.process is self._lives[0] and self._caller.up:
+                accept(value)
+
+        world.loop.call_later(due_s - world.loop.now, arrive, context=world.context)
+
+    def acknowledge(self) -> None:
+        self._under_way -= 1
+        self._room.set()
+
+    def tell(self, method: str, args: tuple[Any, ...]) -> None:
+        def arrive(process: Process) -> None:
+            if process is self._lives[1] and not self._broken:
+                self._world.loop.call_on(process, getattr(self._source, method), *args)
+
+        self._world.network.transmit(self._caller, self._callee, arrive, what=f"{method} of {self._what}")
+
+    def hang_up(self, what: str) -> None:
+        """The receiver is gone: end the pump once the word of it arrives."""
+
+        def arrive(process: Process) -> None:
+            if process is self._lives[1]:
+                self._broken = True
+                if self._task is not None:
+                    self._task.cancel()
+
+        self._world.network.transmit(self._caller, self._callee, arrive, what=f"{what} of {self._what}")
+
+    def _somebody_died(self, process: Process) -> None:
+        if process is self._lives[1]:
+            self._break(Unavailable(f"{self._what}: {self._callee.name} went away"))
+        elif process is self._lives[0]:
+            self._break(Unavailable(f"{self._what}: {self._caller.name} went away"))
+
+    def _break(self, error: Unavailable) -> None:
+        """Both ends learn that the connection is gone, each after its own while."""
+        if self._broken:
+            return
+        self._broken = True
+        world, network = self._world, self._world.network
+        delay_s = network.latency_s(self._callee.name, self._caller.name)
+        world.loop.call_later(delay_s, self.receiver.finish, error, context=world.context)
+        if self._task is not None:
+            world.loop.call_later(delay_s, self._task.cancel, context=world.context)
+
+    async def _close_source(self) -> None:
+        close: Any = getattr(self._source, "aclose", None) or getattr(self._source, "close", None)
+        if close is not None:
+            result = close()
+            if asyncio.iscoroutine(result) or hasattr(result, "__await__"):
+                await result
+
+
+# -- faults that last ------------------------------------------------------------------------------
+
+
+def crash_for_a_while(world: World, host: Host) -> None:
+    """Crash a mortal host, and restart it after a drawn while."""
+    if not host.mortal or not host.up:
+        return
+    downtime_s = world.faults.pick_s(f"downtime of {host.name}", DOWNTIMES_S)
+    host.crash()
+    world.loop.call_later(downtime_s, host.restart, context=world.context)
+
+
+def cut_for_a_while(world: World, one: Host, other: Host) -> None:
+    """Cut two hosts off from each other for a drawn while: in both directions or in one."""
+    ways = world.faults.draw(f"partition {one.name}|{other.name}", 3)
+    sources, targets = ([one], [other]) if ways < 2 else ([other], [one])
+    partition = world.network.partition(sources, targets, both_ways=ways == 0)
+    duration_s = world.faults.pick_s(f"partition of {one.name}|{other.name} lasts", PARTITIONS_S)
+    world.loop.call_later(duration_s, partition.heal, context=world.context)

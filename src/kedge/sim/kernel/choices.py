@@ -1,0 +1,186 @@
+"""The tape: every choice a run made, labelled and bounded, in four independent streams.
+
+A run is a function of (program, tape). Recording draws from the seed; replaying reads the tape back: strictly, where
+the first choice that does not fit is reported, or leniently, where choices are found again by label and occurrence
+and missing ones take 0. Choice 0 is always the plain one: no fault, least latency, the host that waited longest.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import accumulate
+from random import Random
+from typing import TypeAlias, TypeVar
+
+from kedge.errors import ReplayDiverged, check
+
+_T = TypeVar("_T")
+
+STREAMS = ("network", "faults", "workload")
+"""Streams of labelled choices. The schedule, asked at every step, has a packed stream of its own."""
+
+Choice: TypeAlias = tuple[str, int, int]
+"""Label, bound, value: `0 <= value < bound`."""
+
+_BOUND_SHIFT = 16
+_VALUE_MASK = (1 << _BOUND_SHIFT) - 1
+
+
+class OutOfStep(ReplayDiverged):
+    """The tape does not fit this program. Replay it on the build that made it, or as a regression test."""
+
+
+class Mode(Enum):
+    """Where values come from."""
+
+    RECORD = "record"
+    """Drawn from the seed."""
+    STRICT = "strict"
+    """Read from a tape that must fit exactly."""
+    LENIENT = "lenient"
+    """Read from a tape by label and occurrence; what is missing takes 0."""
+
+
+@dataclass(slots=True)
+class Tape:
+    """What a run chose. `seed` also feeds the random source of each host."""
+
+    seed: int
+    policy: str = "fifo"
+    schedule: array[int] = field(default_factory=lambda: array("I"))
+    """At each step with more than one host ready: how many, and which."""
+    streams: dict[str, list[Choice]] = field(default_factory=lambda: {name: [] for name in STREAMS})
+
+    def copy(self) -> Tape:
+        return Tape(self.seed, self.policy, self.schedule[:], {name: list(c) for name, c in self.streams.items()})
+
+    def deviations(self) -> int:
+        """How often the schedule left the plain one."""
+        return sum(1 for code in self.schedule if code & _VALUE_MASK)
+
+    def faults(self) -> int:
+        """How many faults struck."""
+        return sum(1 for label, _, value in self.streams["faults"] if value and not label.startswith("swarm "))
+
+
+def pack(bound: int, value: int) -> int:
+    """One schedule choice as one integer."""
+    return bound << _BOUND_SHIFT | value
+
+
+def unpack(code: int) -> tuple[int, int]:
+    """Bound and value of a packed schedule choice."""
+    return code >> _BOUND_SHIFT, code & _VALUE_MASK
+
+
+class Stream:
+    """One source of labelled choices."""
+
+    def __init__(
+        self, name: str, seed: int, mode: Mode, recorded: Iterable[Choice], on_diverged: Callable[[OutOfStep], None]
+    ) -> None:
+        self.name = name
+        self.taken: list[Choice] = []
+        self._mode = mode
+        self._random = Random(f"{seed}/{name}")
+        self._recorded = list(recorded)
+        self._on_diverged = on_diverged
+        self._by_label: dict[str, list[int]] = {}
+        self._seen: dict[str, int] = {}
+        self.missing = 0
+        """Lenient only: choices the tape did not have."""
+        if mode is Mode.LENIENT:
+            for label, _, value in self._recorded:
+                self._by_label.setdefault(label, []).append(value)
+
+    def choose(self, label: str, bound: int, weights: Sequence[float] | None = None) -> int:
+        """A number below `bound`; uniform, or by `weights`. `label` says what for."""
+        check(bound > 0, f"choice {label!r} has nothing to choose from")
+        if bound == 1:
+            return 0
+        if self._mode is Mode.RECORD:
+            value = self._draw(bound, weights)
+        elif self._mode is Mode.STRICT:
+            value = self._next(label, bound)
+        else:
+            value = self._find(label, bound)
+        self.taken.append((label, bound, value))
+        return value
+
+    def chance(self, label: str, probability: float) -> bool:
+        """True with `probability`. The tape's 0 is False."""
+        if probability <= 0.0:
+            return False
+        return self.choose(label, 2, (1.0 - probability, probability)) == 1
+
+    def pick(self, label: str, options: Sequence[_T]) -> _T:
+        """One of `options`. The plainest goes first."""
+        return options[self.choose(label, len(options))]
+
+    def _draw(self, bound: int, weights: Sequence[float] | None) -> int:
+        if weights is None:
+            return int(self._random.random() * bound)
+        check(len(weights) == bound, "one weight for each choice")
+        point = self._random.random() * sum(weights)
+        for value, reached in enumerate(accumulate(weights)):
+            if point < reached:
+                return value
+        return 0
+
+    def _next(self, label: str, bound: int) -> int:
+        place = len(self.taken)
+        if place >= len(self._recorded):
+            self._diverge(f"the tape ends, the run asks {label!r} of {bound}")
+            return 0
+        recorded_label, recorded_bound, value = self._recorded[place]
+        if (recorded_label, recorded_bound) != (label, bound):
+            self._diverge(f"the tape has {recorded_label!r} of {recorded_bound}, the run asks {label!r} of {bound}")
+            return 0
+        return value
+
+    def _find(self, label: str, bound: int) -> int:
+        occurrence = self._seen.get(label, 0)
+        self._seen[label] = occurrence + 1
+        values = self._by_label.get(label, ())
+        if occurrence >= len(values):
+            self.missing += 1
+            return 0
+        return min(values[occurrence], bound - 1)
+
+    def _diverge(self, what: str) -> None:
+        self._on_diverged(OutOfStep(f"out of step at {self.name} choice {len(self.taken)}: {what}"))
+
+
+class Choices:
+    """All the streams of one run, recording as they go."""
+
+    def __init__(self, tape: Tape, mode: Mode) -> None:
+        self.seed = tape.seed
+        self.mode = mode
+        self.source = tape
+        self.diverged: OutOfStep | None = None
+        self.on_diverged: Callable[[], None] = lambda: None
+        self.schedule = array("I")
+        self._streams = {
+            name: Stream(name, tape.seed, mode, tape.streams.get(name, ()), self.diverge) for name in STREAMS
+        }
+        self.network = self._streams["network"]
+        self.faults = self._streams["faults"]
+        self.workload = self._streams["workload"]
+
+    def diverge(self, error: OutOfStep) -> None:
+        """The tape does not fit. The run stops after this step; what follows it would mean nothing."""
+        if self.diverged is None:
+            self.diverged = error
+            self.on_diverged()
+
+    def missing(self) -> int:
+        """Lenient only: how many choices the tape did not have."""
+        return sum(stream.missing for stream in self._streams.values())
+
+    def taken(self, policy: str) -> Tape:
+        """The tape of this run so far."""
+        return Tape(self.seed, policy, self.schedule[:], {n: list(s.taken) for n, s in self._streams.items()})

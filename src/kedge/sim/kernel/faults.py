@@ -1,0 +1,183 @@
+"""Faults by event: named points in the seams, a plan that decides at each, and scripts for scenarios.
+
+`network` and `calls` ask `Faults.at` at every request, reply and delivery; a program may have points of its own. Every
+decision is a choice on the faults stream of the tape. Once `stop` is called nothing more goes wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from kedge.errors import check
+from kedge.sim.kernel.trace import Event
+
+if TYPE_CHECKING:
+    from kedge.sim.kernel.world import World
+
+NOTHING = ""
+"""What a point answers when all goes well."""
+
+RATES = (0.0, 0.01, 0.05, 0.2)
+"""How often a fault may strike at its point. A swarm draws one of these for each fault."""
+_RATE_WEIGHTS = (5, 2, 2, 1)
+
+
+class FaultPlan(Protocol):
+    """How often each kind of fault strikes at each point. Must be picklable."""
+
+    def rate(self, point: str, kind: str, faults: Faults) -> float:
+        """Asked once a run for each point and kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Swarm:
+    """Each seed draws which faults exist at all and how often. Most exist in few runs, together in fewer."""
+
+    without: tuple[str, ...] = ("duplicate", "hide")
+    """Kinds, or "point: kind", that never strike. By default those that a sound transport rules out."""
+
+    def rate(self, point: str, kind: str, faults: Faults) -> float:
+        if kind in self.without or f"{point}: {kind}" in self.without:
+            return 0.0
+        return RATES[faults.draw(f"swarm {point}: {kind}", len(RATES), _RATE_WEIGHTS)]
+
+
+@dataclass(frozen=True, slots=True)
+class FixedRates:
+    """The same rates in every run, by "point: kind" or by kind alone. What is not named never strikes."""
+
+    rates: Mapping[str, float] = field(default_factory=dict)
+
+    def rate(self, point: str, kind: str, faults: Faults) -> float:  # noqa: ARG002
+        return self.rates.get(f"{point}: {kind}", self.rates.get(kind, 0.0))
+
+
+NO_FAULTS = FixedRates()
+
+
+@dataclass(slots=True)
+class _Script:
+    """One scripted fault at a point."""
+
+    point: str
+    kind: str
+    nth: int
+    where: Callable[[str], bool]
+    seen: int = 0
+
+
+class Faults:
+    """The faults of one run."""
+
+    def __init__(self, world: World, plan: FaultPlan) -> None:
+        self._world = world
+        self._plan = plan
+        self._active = True
+        self._rates: dict[str, float] = {}
+        self._weights: dict[tuple[str, tuple[str, ...]], tuple[float, ...]] = {}
+        self._scripts: list[_Script] = []
+        self._watching = False
+        self._on_event: list[Callable[[Event], bool]] = []
+        self.struck: list[Event] = []
+        """Every fault that struck, in order."""
+
+    @property
+    def active(self) -> bool:
+        return self._active
+
+    def at(self, point: str, about: str, kinds: tuple[str, ...]) -> str:
+        """Ask at a named point whether something goes wrong: one of `kinds`, or `NOTHING`."""
+        if not self._active:
+            return NOTHING
+        kind = self._scripted(point, about) or self._drawn(point, about, kinds)
+        if kind:
+            self.struck_now(f"{kind}: {point} {about}")
+        return kind
+
+    def draw(self, label: str, bound: int, weights: Sequence[float] | None = None) -> int:
+        """A choice on the faults stream: how long, how much, which."""
+        return self._world.choices.faults.choose(label, bound, weights)
+
+    def pick_s(self, label: str, durations_s: Sequence[float]) -> float:
+        """How long a fault lasts. The mildest goes first."""
+        return durations_s[self.draw(label, len(durations_s))]
+
+    def struck_now(self, text: str) -> None:
+        """Leave a fault in the trace."""
+        self._world.note("fault", text)
+        self.struck.append(self._world.trace.events[-1])
+
+    def stop(self) -> None:
+        """Nothing goes wrong any more. Scripted faults stop too."""
+        if self._active:
+            self._active = False
+            self._world.note("faults", "stopped")
+
+    def _drawn(self, point: str, about: str, kinds: tuple[str, ...]) -> str:
+        weights = self._weights.get((point, kinds))
+        if weights is None:
+            rates = [self._rate(point, kind) for kind in kinds]
+            weights = (max(0.0, 1.0 - sum(rates)), *rates) if any(rates) else ()
+            self._weights[point, kinds] = weights
+        if not weights:
+            return NOTHING
+        value = self.draw(f"{point} {about}", len(weights), weights)
+        return kinds[value - 1] if value else NOTHING
+
+    def _rate(self, point: str, kind: str) -> float:
+        name = f"{point}: {kind}"
+        if name not in self._rates:
+            self._rates[name] = self._plan.rate(point, kind, self)
+        return self._rates[name]
+
+    # -- scripts
+
+    def script(self, point: str, kind: str, *, nth: int = 1, where: Callable[[str], bool] = bool) -> None:
+        """Let `kind` strike the `nth` time that `point` is passed with an `about` that fits."""
+        check(nth >= 1, "the first time is nth=1")
+        self._scripts.append(_Script(point, kind, nth, where))
+
+    def at_time(self, at_s: float, action: Callable[[], object]) -> None:
+        """Do `action` at a moment of virtual time."""
+        world = self._world
+        world.loop.call_later(max(0.0, at_s - world.loop.now), self._act, action, context=world.context)
+
+    def after(self, kind: str, action: Callable[[], object], *, nth: int = 1, containing: str = "") -> None:
+        """Do `action` after the `nth` event of `kind` whose text contains `containing`."""
+        left = [nth]
+
+        def fits(event: Event) -> bool:
+            if event.kind == kind and containing in event.text:
+                left[0] -= 1
+            return left[0] == 0
+
+        self._watch(fits, action)
+
+    def when(self, predicate: Callable[[], bool], action: Callable[[], object]) -> None:
+        """Do `action` once, after the first event at which `predicate` holds."""
+        self._watch(lambda event: predicate(), action)  # noqa: ARG005
+
+    def _watch(self, fits: Callable[[Event], bool], action: Callable[[], object]) -> None:
+        world = self._world
+        done = [False]
+
+        def listen(event: Event) -> None:
+            if not done[0] and self._active and fits(event):
+                done[0] = True
+                world.loop.call_soon(self._act, action, context=world.context)
+
+        world.listeners.append(listen)
+
+    def _act(self, action: Callable[[], object]) -> None:
+        if self._active:
+            action()
+
+    def _scripted(self, point: str, about: str) -> str:
+        for script in self._scripts:
+            if script.point == point and script.where(about):
+                script.seen += 1
+                if script.seen == script.nth:
+                    return script.kind
+        return NOTHING

@@ -1,0 +1,54 @@
+"""Tasks and futures whose place in a set does not depend on their address.
+
+`asyncio.wait` and `asyncio.all_tasks` hand out sets; a hash made from a serial number gives those sets the same
+order in every process. The serial is drawn at the first hashing, so creating a future costs nothing more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from kedge.sim.kernel.loop import SimLoop
+
+_T = TypeVar("_T")
+
+
+class SimFuture(asyncio.Future[_T]):
+    """`loop.create_future()` of a simulated loop."""
+
+    __slots__ = ("_serial",)
+    _serial: int
+
+    def __hash__(self) -> int:
+        try:
+            return self._serial
+        except AttributeError:
+            self._serial = _serial_of(self)
+            return self._serial
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+class SimTask(asyncio.Task[_T]):
+    """`loop.create_task()` of a simulated loop."""
+
+    __slots__ = ("_serial",)
+    _serial: int
+
+    def __hash__(self) -> int:
+        try:
+            return self._serial
+        except AttributeError:
+            self._serial = _serial_of(self)
+            return self._serial
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+def _serial_of(future: asyncio.Future[Any]) -> int:
+    loop: SimLoop = future.get_loop()  # type: ignore[assignment]
+    return loop.next_serial()

@@ -1,0 +1,248 @@
+"""Hosts: a component's machine. It boots, crashes, restarts, pauses, runs slow, and has clocks of its own.
+
+A crash parks: nothing of the host's work is cancelled and no `finally` runs. `Host.env` is what the component sees of
+the world; `network` carries what it says to other hosts. Hosts know nothing of what runs on them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from kedge.env import Env, Metrics, uid_from
+from kedge.errors import check
+from kedge.limits import Limits
+from kedge.sim.kernel.strands import Handle, Process
+
+if TYPE_CHECKING:
+    from kedge.sim.kernel.calls import Remote
+    from kedge.sim.kernel.world import World
+
+_T = TypeVar("_T")
+
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+"""Where every wall clock starts, before its offset."""
+
+Boot = Callable[["Host"], Coroutine[Any, Any, Any]]
+
+
+class Host:
+    """One simulated machine. Made by `Simulation.host`; every method may be called from anywhere in the run."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.name = name
+        self.services: dict[str, object] = {}
+        """What this life of the host serves, by name. A crash empties it."""
+        self._world = world
+        self._loop = world.loop
+        self._boot: Boot | None = None
+        self.process = self._loop.new_process(name, 1)
+        self.up = True
+        self.paused = False
+        self._step_s = 0.0
+        self._offset = timedelta()
+        self._rate = 1.0
+        self._anchor = (0.0, 0.0)
+        self._random = self._new_random()
+
+    def __repr__(self) -> str:
+        return f"Host({self.name})"
+
+    # -- work
+
+    def spawn(self, work: Coroutine[Any, Any, _T], *, name: str) -> asyncio.Task[_T]:
+        """Start a task on this host. A failure that nobody awaits is a violation of the run."""
+        check(self.up, f"host {self.name} is down: restart it first")
+        task = self._loop.spawn_on(self.process, work, name)
+        self._world.keep(task)
+        return task
+
+    async def run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Do `work` on this host and hand back its result, at no distance. For tests; components use `remote`."""
+        task = self._loop.spawn_on(self.process, work, f"work on {self.name}")
+        return await task
+
+    def boot(self, program: Boot) -> asyncio.Task[Any]:
+        """Run `program(host)` now, and again after every restart. Faults may crash a host that has one."""
+        self._boot = program
+        return self.spawn(program(self), name=f"boot {self.name}")
+
+    @property
+    def mortal(self) -> bool:
+        """Whether faults may crash this host: it knows how to come back."""
+        return self._boot is not None
+
+    def env(self, *, limits: Limits | None = None, metrics: Metrics | None = None) -> Env:
+        """The world as a component on this host sees it."""
+        source = self._random
+        return Env(
+            now=self.now,
+            monotonic=self.monotonic,
+            random=source,
+            new_uid=lambda: uid_from(source),
+            spawn=self._spawn_here(),
+            limits=limits or Limits(),
+            metrics=metrics or Metrics(),
+        )
+
+    def _spawn_here(self) -> Callable[..., asyncio.Task[Any]]:
+        process = self.process  # an Env belongs to one life of the host
+
+        def spawn(work: Coroutine[Any, Any, Any], *, name: str) -> asyncio.Task[Any]:
+            task = self._loop.spawn_on(process, work, name)
+            self._world.keep(task)
+            return task
+
+        return spawn
+
+    # -- talking to other hosts
+
+    def serve(self, name: str, target: object) -> None:
+        """Let other hosts call the methods of `target` as service `name`, until this host crashes."""
+        self.services[name] = target
+
+    def remote(self, host: Host, service: str, *, timeout_s: float | None = None) -> Remote:
+        """`service` on `host` as seen from here: its methods, with a network in between."""
+        return self._world.remote(self, host, service, timeout_s)
+
+    # -- clocks
+
+    def monotonic(self) -> float:
+        """Seconds on this host's own clock."""
+        local, world = self._anchor
+        return local + (self._loop.now - world) * self._rate
+
+    def now(self) -> datetime:
+        """This host's wall clock."""
+        return EPOCH + self._offset + timedelta(seconds=self.monotonic())
+
+    def skew(self, *, offset_s: float | None = None, rate: float | None = None) -> None:
+        """Set the wall clock off by `offset_s`; let both clocks run at `rate`. Timers already set keep their moment."""
+        if offset_s is not None:
+            self._offset = timedelta(seconds=offset_s)
+        if rate is not None:
+            check(rate > 0, "a clock cannot stand still or run backwards")
+            self._anchor = (self.monotonic(), self._loop.now)
+            self._rate = rate
+            if rate != 1.0:
+                self._loop.local_clock = self._world.local_clock
+        self._world.note("clock", f"offset {self._offset.total_seconds()}s, rate {self._rate}", host=self.name)
+
+    @property
+    def clock_rate(self) -> float:
+        return self._rate
+
+    # -- lives
+
+    def crash(self) -> None:
+        """End this life now. Its work is parked for ever: never cancelled, and no `finally` runs.
+
+        Called from the host itself, the step that calls it still runs to its next `await`; what it sends is lost.
+        """
+        if not self.up:
+            return
+        self._world.note("crash", self.name, host=self.name)
+        process = self.process
+        graveyard: deque[Handle] = deque()
+        self._loop.hold(process, graveyard)
+        process.graveyard.extend([graveyard, *self._loop.drop_timers(process)])
+        self._world.bury(process)
+        self.up = False
+        self.paused = False
+        self.services.clear()
+
+    def restart(self) -> None:
+        """Begin a new life: an empty memory, and the boot program from its start."""
+        self.crash()
+        self.process = self._loop.new_process(self.name, self.process.number + 1)
+        self.up = True
+        self._random = self._new_random()
+        self._world.note("restart", f"{self.name}, life {self.process.number}", host=self.name)
+        if self._step_s:
+            self._gate()
+        if self._boot is not None:
+            self.spawn(self._boot(self), name=f"boot {self.name}")
+
+    def pause(self) -> None:
+        """Let nothing run here, as a long garbage collection would. Time goes on; timers come due and wait."""
+        if self.up and not self.paused:
+            self.paused = True
+            self._world.note("pause", self.name, host=self.name)
+            self._loop.hold(self.process, deque())
+
+    def resume(self) -> None:
+        if self.up and self.paused:
+            self.paused = False
+            self._world.note("resume", self.name, host=self.name)
+            self._open_soon()
+
+    def slow(self, step_s: float) -> None:
+        """Let each step take `step_s` of virtual time; 0 makes the host fast again."""
+        check(step_s >= 0, "a step cannot take less than no time")
+        self._step_s = step_s
+        self._world.note("cpu", f"{step_s}s a step", host=self.name)
+        if self.up and not self.paused:
+            self._open_soon()
+
+    def _open_soon(self) -> None:
+        self._loop.call_soon(self._open, self.process, context=self._world.context)
+
+    def _open(self, process: Process) -> None:
+        """Let the host run at its speed of now. A step of the world's own: no step of the host is under way."""
+        if process is not self.process or not self.up or self.paused:
+            return
+        if self._step_s:
+            self._gate()
+        else:
+            self._loop.release(process)
+
+    def _gate(self) -> None:
+        self._loop.hold(self.process, _SlowQueue(self))
+
+    def let_one_step_run(self, queue: deque[Handle]) -> bool:
+        """Move the oldest step of a slow host to where it runs. False if the host is no longer slow in this way."""
+        process = self.process
+        if process.queue is not queue:
+            return False
+        process.run_queue.append(queue.popleft())
+        self._loop.wake(process)
+        return True
+
+    def call_after_step(self, callback: Callable[[], None]) -> None:
+        """Call back when one step's time has passed, whatever this host's own clock says."""
+        self._world.loop.call_later(self._step_s, callback, context=self._world.context)
+
+    def _new_random(self) -> Random:
+        return Random(f"{self._world.choices.seed}/host/{self.name}/{self.process.number}")
+
+
+class _SlowQueue(deque[Handle]):
+    """Takes work and lets it through one step at a time. Unhashable and alive as long as its host is slow."""
+
+    def __init__(self, host: Host) -> None:
+        super().__init__()
+        self._host = host
+        self._ticking = False
+
+    def append(self, handle: Handle) -> None:
+        super().append(handle)
+        self._tick()
+
+    def extend(self, handles: Any) -> None:
+        super().extend(handles)
+        if self:
+            self._tick()
+
+    def _tick(self) -> None:
+        if not self._ticking:
+            self._ticking = True
+            self._host.call_after_step(self._let_through)
+
+    def _let_through(self) -> None:
+        self._ticking = False
+        if self and self._host.let_one_step_run(self) and self:
+            self._tick()

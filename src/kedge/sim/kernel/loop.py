@@ -1,0 +1,443 @@
+"""The event loop: virtual time that jumps, FIFO per process, a policy that picks the process. No real I/O.
+
+`strands` says what is queued, `policies` which process is next, `trace` what is left behind, `refusals` what this loop
+will not do. It knows nothing of links and faults: `network` and `hosts` are built on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+import weakref
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
+from contextvars import Context, copy_context
+from heapq import heapify, heappop, heappush
+from typing import Any, TypeVar, cast
+
+from kedge.errors import check
+from kedge.sim.kernel.choices import Choices
+from kedge.sim.kernel.futures import SimFuture, SimTask
+from kedge.sim.kernel.policies import Chooser
+from kedge.sim.kernel.refusals import RefusingLoop
+from kedge.sim.kernel.strands import STRAND, Handle, Process, Strand, TimerHandle
+from kedge.sim.kernel.trace import CLOCK_JUMP, Trace
+
+_T = TypeVar("_T")
+
+STEPS_A_ROUND = 8_192
+"""Steps between two looks at the limits."""
+STEPS_PER_COLLECTION = 1 << 18
+"""Garbage is collected at fixed steps only: a finalizer must not run wherever the allocator happens to be."""
+
+ExceptionHandler = Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object]
+
+
+class SimLoop(RefusingLoop):
+    """One simulated world's loop. Made by `simulation.run`, which also tears it down."""
+
+    def __init__(self, trace: Trace, choices: Choices) -> None:
+        self.trace = trace
+        self.now = 0.0
+        """Virtual seconds since the run began, on the world's own clock."""
+        self.chooser: Chooser | None = None
+        self.on_round: Callable[[], None] = lambda: None
+        """Called every `STEPS_A_ROUND` steps; may `stop`."""
+        self.on_error: Callable[[dict[str, Any]], None] = print
+        """Hears of exceptions that nobody handled. `World` sets it."""
+        self.local_clock: Callable[[str], tuple[float, float]] | None = None
+        """Monotonic time and rate of a host by name. None while every host's clock is the world's."""
+        self._schedule = choices.schedule
+        self._ready: list[Process] = []
+        self._timers: list[tuple[float, int, TimerHandle]] = []
+        self._timer_serial = 0
+        self._serial = 0
+        self._strands = CLOCK_JUMP
+        self._budget: list[None] = []
+        self._stopping = False
+        self._running = False
+        self._closed = False
+        self._handler: ExceptionHandler | None = None
+        self._asyncgens: weakref.WeakSet[AsyncGenerator[Any, Any]] = weakref.WeakSet()
+        self._task_factory: Any = None
+        self.tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
+        self._processes = 0
+        self.root = Strand(self.new_process("world", 1), self._next_strand(), "world")
+        """Where work goes whose context was born outside the simulation."""
+
+    # -- identity
+
+    def next_serial(self) -> int:
+        self._serial += 1
+        return self._serial
+
+    def _next_strand(self) -> int:
+        self._strands += 1
+        return self._strands
+
+    def new_process(self, host_name: str, number: int) -> Process:
+        self._processes += 1
+        return Process(host_name, number, self._processes)
+
+    def current_strand(self) -> Strand:
+        return STRAND.get(self.root)
+
+    # -- queueing
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> Handle:
+        if context is None:
+            context = copy_context()
+        strand = context.get(STRAND) or self.root
+        handle = Handle(callback, args, context, strand)
+        process = strand.process
+        process.queue.append(handle)
+        if process.idle:
+            process.idle = False
+            self._ready.append(process)
+        return handle
+
+    def call_soon_threadsafe(  # type: ignore[override]
+        self, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> Handle:
+        check(
+            asyncio._get_running_loop() is self or not self._running,
+            "call_soon_threadsafe from another thread: a simulated program has one thread; use run_in_executor",
+        )
+        return self.call_soon(callback, *args, context=context)
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> TimerHandle:
+        if context is None:
+            context = copy_context()
+        strand = context.get(STRAND) or self.root
+        due = now = self.now
+        if self.local_clock is not None:
+            due, rate = self.local_clock(strand.process.host_name)
+            now += delay / rate
+        else:
+            now += delay
+        timer = TimerHandle(callback, args, context, strand, due=due + delay)
+        self._timer_serial = serial = self._timer_serial + 1
+        heappush(self._timers, (now, serial, timer))
+        return timer
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> TimerHandle:
+        return self.call_later(when - self.time(), callback, *args, context=context)
+
+    def time(self) -> float:
+        """The monotonic clock of the host that asks."""
+        if self.local_clock is None:
+            return self.now
+        return self.local_clock(self.current_strand().process.host_name)[0]
+
+    # -- tasks and futures
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return SimFuture(loop=self)
+
+    def create_task(  # type: ignore[override]
+        self, coro: Coroutine[Any, Any, _T], *, name: object = None, context: Context | None = None
+    ) -> asyncio.Task[_T]:
+        if context is None:
+            context = copy_context()
+            parent = context.get(STRAND) or self.root
+            self._strands = number = self._strands + 1
+            context.run(STRAND.set, Strand(parent.process, number))
+        # asyncio's own default name counts over the whole interpreter: two runs in one process would differ.
+        if name is None:
+            name = f"task-{self._strands}"
+        if self._task_factory is not None:
+            task = self._task_factory(self, coro, context=context)
+            task.set_name(str(name))
+            self.tasks.add(task)
+            return cast("asyncio.Task[_T]", task)
+        made: asyncio.Task[_T] = SimTask(coro, loop=self, name=str(name), context=context)
+        self.tasks.add(made)
+        return made
+
+    def spawn_on(self, process: Process, work: Coroutine[Any, Any, _T], name: str) -> asyncio.Task[_T]:
+        """Start a task on a process other than the caller's."""
+        context = copy_context()
+        context.run(STRAND.set, Strand(process, self._next_strand(), name))
+        return self.create_task(work, name=name, context=context)
+
+    def call_on(self, process: Process, callback: Callable[..., Any], *args: Any) -> Handle:
+        """`call_soon` on a process other than the caller's."""
+        return self.call_soon(callback, *args, context=self.context_on(process))
+
+    def context_on(self, process: Process) -> Context:
+        context = Context()
+        context.run(STRAND.set, Strand(process, self._next_strand()))
+        return context
+
+    def set_task_factory(self, factory: Any) -> None:
+        self._task_factory = factory
+
+    def get_task_factory(self) -> Any:
+        return self._task_factory
+
+    # -- running
+
+    def run_forever(self) -> None:
+        self._check_can_run()
+        hooks = sys.get_asyncgen_hooks()
+        sys.set_asyncgen_hooks(firstiter=self._asyncgens.add, finalizer=self._finalize_asyncgen)
+        asyncio._set_running_loop(self)
+        self._running = True
+        try:
+            while not self._stopping:
+                self._budget = [None] * STEPS_A_ROUND
+                if self.chooser is None:
+                    self._run_in_turns(self._budget)
+                else:
+                    self._run_chosen(self._budget, self.chooser)
+                if len(self.trace.steps) // STEPS_PER_COLLECTION > self._collections:
+                    self._collections += 1
+                    gc.collect()
+                self.on_round()
+                if not self._ready and not self._stopping and not self._next_timers():
+                    break
+        finally:
+            self._stopping = False
+            self._running = False
+            asyncio._set_running_loop(None)
+            sys.set_asyncgen_hooks(*hooks)
+
+    _collections = 0
+
+    def _run_in_turns(self, budget: list[None]) -> None:
+        """The fair schedule: the process that has waited longest, one step each."""
+        ready = self._ready
+        record_step = self.trace.steps.append
+        for _ in budget:  # cleared by `stop`
+            if not ready and not self._next_timers():
+                return
+            process = ready.pop(0)
+            queue = process.run_queue
+            handle = queue.popleft()
+            if not handle.dropped:
+                record_step(handle.strand.number)
+                try:
+                    handle.context.run(handle.callback, *handle.args)
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:  # noqa: BLE001
+                    self._callback_failed(handle, error)
+            if queue:
+                ready.append(process)
+            else:
+                process.idle = process.open
+
+    def _run_chosen(self, budget: list[None], choose: Chooser) -> None:
+        """The policy picks a process; the tape remembers which."""
+        ready = self._ready
+        record_step = self.trace.steps.append
+        record_choice = self._schedule.append
+        for _ in budget:  # cleared by `stop` and when the policy changes
+            bound = len(ready)
+            if bound > 1:
+                index = choose(ready)
+                record_choice(bound << 16 | index)
+                process = ready.pop(index)
+            elif bound:
+                process = ready.pop()
+            else:
+                if not self._next_timers():
+                    return
+                continue
+            queue = process.run_queue
+            handle = queue.popleft()
+            if not handle.dropped:
+                record_step(handle.strand.number)
+                try:
+                    handle.context.run(handle.callback, *handle.args)
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:  # noqa: BLE001
+                    self._callback_failed(handle, error)
+            if queue:
+                ready.append(process)
+            else:
+                process.idle = process.open
+
+    def _next_timers(self) -> bool:
+        """Jump to the next timer that still counts, and queue all that fall due at that moment."""
+        timers = self._timers
+        while timers and timers[0][2].dropped:
+            heappop(timers)
+        if not timers:
+            return False
+        now = timers[0][0]
+        if now > self.now:
+            self.now = now
+            self.trace.steps.append(CLOCK_JUMP)
+            self.trace.times.append(now)
+        ready = self._ready
+        while timers and timers[0][0] <= now:
+            timer = heappop(timers)[2]
+            if timer.dropped:
+                continue
+            process = timer.strand.process
+            process.queue.append(timer)
+            if process.idle:
+                process.idle = False
+                ready.append(process)
+        return bool(ready) or self._next_timers()
+
+    def stop(self) -> None:
+        """End the run at the end of this step."""
+        self._stopping = True
+        self._budget.clear()
+
+    def change_policy(self, chooser: Chooser | None) -> None:
+        """Schedule by `chooser` from the next step on."""
+        self.chooser = chooser
+        self._budget.clear()
+
+    def run_until_complete(self, future: Any) -> Any:
+        self._check_can_run()
+        task = asyncio.ensure_future(future, loop=self)
+        task.add_done_callback(lambda _: self.stop())
+        self.run_forever()
+        if not task.done():
+            raise RuntimeError("the loop stopped before the future was done: nothing is left that could wake it")
+        return task.result()
+
+    def is_running(self) -> bool:
+        return self._running
+
+    def is_closed(self) -> bool:
+        return self._closed
+
+    def close(self) -> None:
+        check(not self._running, "a running loop cannot be closed")
+        self._closed = True
+        self._ready.clear()
+        self._timers.clear()
+
+    def _check_can_run(self) -> None:
+        if self._closed:
+            raise RuntimeError("Event loop is closed")
+        if self._running or asyncio._get_running_loop() is not None:
+            raise RuntimeError("a simulation cannot run inside a running event loop: call it from plain code")
+
+    # -- lives of processes; `hosts` calls these
+
+    def hold(self, process: Process, queue: deque[Handle]) -> None:
+        """Let nothing of `process` run; `queue` takes what it still gets to do."""
+        if process in self._ready:
+            self._ready.remove(process)
+        waiting = list(process.run_queue)
+        if process.queue is not process.run_queue:
+            waiting.extend(process.queue)
+            process.queue.clear()
+        process.run_queue.clear()
+        process.queue = queue
+        process.open = False
+        process.idle = False
+        queue.extend(waiting)
+
+    def release(self, process: Process) -> None:
+        """Let `process` run again, beginning with what it could not do while it was held. Not from its own steps."""
+        if process.queue is not process.run_queue:
+            process.run_queue.extend(process.queue)
+            process.queue = process.run_queue
+        process.open = True
+        self.wake(process)
+
+    def wake(self, process: Process) -> None:
+        """Put `process` on the ready list if it has work. Not from its own steps: it would be there twice."""
+        if process in self._ready:
+            return
+        if process.run_queue:
+            process.idle = False
+            self._ready.append(process)
+        else:
+            process.idle = process.open
+
+    def drop_timers(self, process: Process) -> list[TimerHandle]:
+        """Forget the timers of a dead process. Returns them: they hold on to its tasks."""
+        gone = [timer for _, _, timer in self._timers if timer.strand.process is process]
+        self._timers = [entry for entry in self._timers if entry[2].strand.process is not process]
+        heapify(self._timers)
+        return gone
+
+    # -- what goes wrong
+
+    def _callback_failed(self, handle: Handle, error: BaseException) -> None:
+        self.call_exception_handler({"message": f"exception in callback {handle.describe()}", "exception": error})
+
+    def set_exception_handler(self, handler: ExceptionHandler | None) -> None:
+        self._handler = handler
+
+    def get_exception_handler(self) -> ExceptionHandler | None:
+        return self._handler
+
+    def default_exception_handler(self, context: dict[str, Any]) -> None:
+        self.on_error(context)
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        if self._handler is None:
+            self.default_exception_handler(context)
+            return
+        try:
+            self._handler(self, context)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001
+            self.default_exception_handler({"message": "the exception handler itself failed", "exception": error})
+
+    get_debug = staticmethod(bool)  # asyncio asks at every future and task; this answers False at no cost
+
+    def set_debug(self, enabled: bool) -> None:
+        check(not enabled, "asyncio's debug mode reads the real clock: use the trace instead")
+
+    # -- async generators and executors
+
+    def _finalize_asyncgen(self, agen: AsyncGenerator[Any, Any]) -> None:
+        self._asyncgens.discard(agen)
+        if not self._closed:
+            self.create_task(agen.aclose(), name="close of an async generator")
+
+    async def shutdown_asyncgens(self) -> None:
+        closing = list(self._asyncgens)
+        self._asyncgens.clear()
+        await asyncio.gather(*[agen.aclose() for agen in closing], return_exceptions=True)
+
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ARG002
+        return None
+
+    def run_in_executor(  # type: ignore[override]
+        self,
+        executor: Any,  # noqa: ARG002
+        func: Callable[..., _T],
+        *args: Any,
+    ) -> asyncio.Future[_T]:
+        """Run `func` inline, at a step of its own: a thread could not be replayed."""
+        future: asyncio.Future[_T] = self.create_future()
+
+        def work() -> None:
+            if future.cancelled():
+                return
+            try:
+                future.set_result(func(*args))
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as error:  # noqa: BLE001
+                future.set_exception(error)
+
+        self.call_soon(work)
+        return future
+
+    def set_default_executor(self, executor: Any) -> None:
+        """Accepted and ignored: everything runs inline."""
+
+    def pending(self) -> Iterable[asyncio.Task[Any]]:
+        """Tasks that have not ended, in the order in which they were made."""
+        return sorted((task for task in self.tasks if not task.done()), key=hash)

@@ -1,0 +1,200 @@
+"""Links between hosts: latency, loss, duplication, reordering, partitions in one or both directions.
+
+A `Link` says how one direction behaves; `Network.transmit` carries one message over it. `calls` builds requests and
+replies on that, `pipes` ordered connections. Messages are Python objects handed over as they are: keep them frozen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any
+
+from kedge.errors import check
+from kedge.sim.kernel.hosts import Host
+from kedge.sim.kernel.strands import Process
+
+if TYPE_CHECKING:
+    from kedge.sim.kernel.calls import Remote
+    from kedge.sim.kernel.world import World
+
+QUANTILES = 16
+"""A latency is one of so many values: a choice on the tape is bounded, and 0 is the least."""
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """A distribution of one-way delays, as its quantiles from the least to the greatest."""
+
+    quantiles_s: tuple[float, ...]
+
+    @classmethod
+    def fixed(cls, delay_s: float) -> Latency:
+        return cls((delay_s,))
+
+    @classmethod
+    def uniform(cls, low_s: float, high_s: float) -> Latency:
+        check(0 <= low_s <= high_s, "a latency goes from low to high and is never negative")
+        step_s = (high_s - low_s) / (QUANTILES - 1)
+        return cls(tuple(low_s + step_s * i for i in range(QUANTILES)))
+
+    @classmethod
+    def long_tail(cls, median_s: float, p99_s: float) -> Latency:
+        """Log-normal: most messages near the median, a few far out."""
+        check(0 < median_s <= p99_s, "the 99th percentile is not below the median")
+        tail = NormalDist().inv_cdf(0.99)
+        ratio = p99_s / median_s
+        points = [NormalDist().inv_cdf((i + 0.5) / QUANTILES) / tail for i in range(QUANTILES)]
+        return cls(tuple(median_s * ratio**z for z in points))
+
+
+LAN = Latency.uniform(0.0005, 0.0080)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """How messages travel in one direction between two hosts."""
+
+    latency: Latency = LAN
+    loss: float = 0.0
+    """Share of messages that never arrive. On an ordered connection a lost piece arrives late instead."""
+    duplication: float = 0.0
+    """Share of messages that arrive twice."""
+    ordered: bool = False
+    """Whether messages may not overtake each other."""
+    bytes_per_s: float = 0.0
+    """How fast an ordered connection carries bytes: a slow consumer. 0 is as fast as they come."""
+
+
+LOOPBACK = Link(latency=Latency.fixed(0.0), ordered=True)
+
+
+class Network:
+    """Every link of one run."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.default = Link()
+        self.call_timeout_s = 5.0
+        """How long a caller waits before the outcome of a call is unknown."""
+        self.carry: Callable[[Any], Any] = lambda value: value
+        """Applied to arguments and results of calls. Set it to a copy to catch hosts that share mutable state."""
+        self._links: dict[tuple[str, str], Link] = {}
+        self._cut: dict[tuple[str, str], int] = {}
+        self._last_arrival: dict[tuple[str, str], float] = {}
+        self.on_change: list[Callable[[], None]] = []
+        """Called when a partition begins or ends."""
+
+    # -- shape
+
+    def set_link(self, source: Host, target: Host, *, both_ways: bool = True, **changes: Any) -> None:
+        """Change fields of the `Link` from `source` to `target`, and back unless told otherwise."""
+        self._links[source.name, target.name] = replace(self.link(source.name, target.name), **changes)
+        if both_ways:
+            self._links[target.name, source.name] = replace(self.link(target.name, source.name), **changes)
+
+    def link(self, source: str, target: str) -> Link:
+        if source == target:
+            return LOOPBACK
+        return self._links.get((source, target), self.default)
+
+    def partition(self, sources: Iterable[Host], targets: Iterable[Host], *, both_ways: bool = True) -> Partition:
+        """Cut every link from `sources` to `targets`. Ends by `heal` on what is returned, or by `Network.heal`."""
+        pairs = {(a.name, b.name) for a in sources for b in targets if a is not b}
+        if both_ways:
+            pairs |= {(b, a) for a, b in pairs}
+        partition = Partition(self, tuple(sorted(pairs)))
+        for pair in partition.pairs:
+            self._cut[pair] = self._cut.get(pair, 0) + 1
+        self._changed("partition", partition)
+        return partition
+
+    def heal(self) -> None:
+        """End every partition, and take loss and duplication off every link."""
+        self._cut.clear()
+        for pair, link in self._links.items():
+            self._links[pair] = replace(link, loss=0.0, duplication=0.0)
+        self.default = replace(self.default, loss=0.0, duplication=0.0)
+        self._world.note("network", "healed")
+        for tell in self.on_change:
+            tell()
+
+    def is_cut(self, source: str, target: str) -> bool:
+        return (source, target) in self._cut
+
+    def mend(self, partition: Partition) -> None:
+        """End one partition; links that another one cuts stay cut."""
+        for pair in partition.pairs:
+            left = self._cut.get(pair, 0) - 1
+            if left > 0:
+                self._cut[pair] = left
+            else:
+                self._cut.pop(pair, None)
+        self._changed("mended", partition)
+
+    def _changed(self, kind: str, partition: Partition) -> None:
+        self._world.note(kind, " ".join(f"{a}>{b}" for a, b in partition.pairs))
+        for tell in self.on_change:
+            tell()
+
+    # -- carrying
+
+    def latency_s(self, source: str, target: str) -> float:
+        """Draw how long one message takes."""
+        quantiles_s = self.link(source, target).latency.quantiles_s
+        return quantiles_s[self._world.choices.network.choose(f"latency {source}>{target}", len(quantiles_s))]
+
+    def transmit(
+        self, source: Host, target: Host, arrive: Callable[[Process], object], *, what: str, extra_s: float = 0.0
+    ) -> None:
+        """Carry one message: call `arrive` with the life of `target` that it finds, once, twice or never.
+
+        `arrive` runs as the world, not as a host; it starts work on the process it is given.
+        """
+        world = self._world
+        sender = world.loop.current_strand().process
+        if sender.host_name == source.name and (not source.up or sender is not source.process):
+            return  # the last words of a step whose host has crashed
+        draw = world.choices.network
+        link = self.link(source.name, target.name)
+        way = f"{source.name}>{target.name}"
+        if self.is_cut(source.name, target.name) or draw.chance(f"loss {way}", link.loss):
+            world.note("lost", f"{what} {way}")
+            return
+        copies = 2 if draw.chance(f"duplicate {way}", link.duplication) else 1
+        for _ in range(copies):
+            delay_s = self.latency_s(source.name, target.name) + extra_s
+            if link.ordered:
+                due = max(world.loop.now + delay_s, self._last_arrival.get((source.name, target.name), 0.0))
+                self._last_arrival[source.name, target.name] = due
+                delay_s = due - world.loop.now
+            world.loop.call_later(delay_s, self._arrived, source, target, arrive, what, context=world.context)
+
+    def _arrived(self, source: Host, target: Host, arrive: Callable[[Process], object], what: str) -> None:
+        if self.is_cut(source.name, target.name):
+            self._world.note("lost", f"{what} {source.name}>{target.name}")
+            return
+        arrive(target.process)
+
+    def remote(self, caller: Host, callee: Host, service: str, timeout_s: float | None) -> Remote:
+        from kedge.sim.kernel.calls import Remote
+
+        return Remote(self._world, caller, callee, service, self.call_timeout_s if timeout_s is None else timeout_s)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Partition:
+    """Links that are cut together. Also a context manager."""
+
+    network: Network
+    pairs: tuple[tuple[str, str], ...]
+
+    def heal(self) -> None:
+        self.network.mend(self)
+
+    def __enter__(self) -> Partition:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.heal()

@@ -1,0 +1,300 @@
+"""Run a program in a simulated world: `run(program, seed)` gives an `Outcome`, and the same one every time.
+
+    async def program(sim: Simulation) -> None:
+        server, client = sim.host("server"), sim.host("client")
+        server.serve("counter", Counter())
+        counter = client.remote(server, "counter")
+        await client.run(counter.add(1))          # may raise OutcomeUnknown: it may have been carried out
+        sim.heal()                                # no more faults, a fair schedule
+
+    outcome = run(program, 7)                     # outcome.violation, outcome.tape, outcome.hash
+    assert run(program, outcome.tape).hash == outcome.hash
+
+The program itself runs on a host named `driver` that no fault touches. What it raises is a violation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+from kedge.errors import check
+from kedge.sim.kernel.choices import Choices, Mode, OutOfStep, Tape
+from kedge.sim.kernel.faults import FaultPlan, Faults, Swarm
+from kedge.sim.kernel.hosts import Host
+from kedge.sim.kernel.invariants import Liveness, Safety, words_of
+from kedge.sim.kernel.network import Network
+from kedge.sim.kernel.policies import Fifo, Policy, Taped, Uniform
+from kedge.sim.kernel.refusals import watch_for_the_outside_world
+from kedge.sim.kernel.teardown import tear_down, waiting_tasks
+from kedge.sim.kernel.trace import Event, Trace
+from kedge.sim.kernel.verdicts import Violation
+from kedge.sim.kernel.world import World
+
+_T = TypeVar("_T")
+
+Program: TypeAlias = "Callable[[Any], Coroutine[Any, Any, Any]]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """Where a run is stopped because it gets nowhere."""
+
+    virtual_s_max: float = 36_000.0
+    """Longer than any program waits for anything."""
+    steps_max: int = 5_000_000
+    """A run this long is a loop."""
+    steps_at_one_moment_max: int = 200_000
+    """So many steps while time stands still are a busy wait, which never ends in virtual time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """All there is to know of one run."""
+
+    seed: int
+    tape: Tape
+    trace: Trace
+    hash: str
+    violation: Violation | None
+    diverged: OutOfStep | None
+    """Set when a tape did not fit; the rest then means nothing."""
+    marks: dict[str, int]
+    """Each "sometimes" that was reached, and how often."""
+    faults: tuple[Event, ...]
+    virtual_s: float
+    result: Any = None
+    missing_choices: int = 0
+    """Lenient replay: choices that the tape did not have."""
+
+    @property
+    def steps(self) -> int:
+        return len(self.trace.steps)
+
+    def timeline(self) -> str:
+        """What happened, a line an event."""
+        return "\n".join(str(event) for event in self.trace.events)
+
+
+class Simulation:
+    """What a program sees of the world it runs in."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.driver = world.add_host("driver")
+        self._safety: list[tuple[str, Safety]] = []
+        self._liveness: list[tuple[str, Liveness]] = []
+
+    @property
+    def faults(self) -> Faults:
+        return self.world.faults
+
+    @property
+    def network(self) -> Network:
+        return self.world.network
+
+    @property
+    def seed(self) -> int:
+        return self.world.choices.seed
+
+    @property
+    def now_s(self) -> float:
+        """Virtual seconds since the run began."""
+        return self.world.loop.now
+
+    def host(self, name: str) -> Host:
+        """A new host. Names are what links, faults and the trace go by."""
+        return self.world.add_host(name)
+
+    # -- workload
+
+    def choose(self, label: str, options: Sequence[_T]) -> _T:
+        """One of `options`, from the workload stream. The plainest goes first: shrinking moves towards it."""
+        return self.world.choices.workload.pick(label, options)
+
+    def choose_int(self, label: str, low: int, high: int) -> int:
+        """A whole number from `low` to `high`, both included. Shrinking moves towards `low`."""
+        return low + self.world.choices.workload.choose(label, high - low + 1)
+
+    # -- events, invariants, marks
+
+    def note(self, kind: str, text: str) -> None:
+        """Leave an event in the trace, where scripted faults and people can see it."""
+        self.world.note(kind, text)
+
+    def check_always(self, *invariants: Safety) -> None:
+        """Hold every later `commit` to these."""
+        self._safety.extend((words_of(invariant), invariant) for invariant in invariants)
+
+    def check_eventually(self, *invariants: Liveness) -> None:
+        """Demand these of `converge`."""
+        self._liveness.extend((words_of(invariant), invariant) for invariant in invariants)
+
+    def commit(self, step: object) -> None:
+        """Tell the safety invariants of one change. Call it where state is committed, in the same step."""
+        for words, invariant in self._safety:
+            for cause, message in invariant(step) or ():
+                self.world.violate(Violation(words, message, cause))
+                return
+
+    def sometimes(self, name: str, condition: object = True) -> None:
+        """Mark a rare state as reached. A hunt reports marks that no seed reached."""
+        if condition:
+            self.world.mark(name)
+
+    def violate(self, invariant: str, message: str, *, cause: str = "") -> None:
+        """Fail the run."""
+        self.world.violate(Violation(invariant, message, cause))
+
+    # -- phases
+
+    def heal(self) -> None:
+        """End the hostile phase: no more faults, whole links, hosts up and unpaused, and a fair schedule."""
+        world = self.world
+        world.faults.stop()
+        world.network.heal()
+        for host in list(world.hosts.values()):
+            if host.paused:
+                host.resume()
+            if not host.up and host.mortal:
+                host.restart()
+        world.loop.change_policy(None)
+        self.note("phase", "healed")
+
+    async def converge(self, *, within_s: float, every_s: float = 0.25) -> None:
+        """Wait until every liveness invariant holds. One that does not, in time, is a violation."""
+        check(not self.faults.active, "liveness is promised only once faults end: call heal first")
+        deadline_s = self.now_s + within_s
+        while True:
+            behind = [words for words, invariant in self._liveness if not invariant()]
+            if not behind:
+                return
+            if self.now_s >= deadline_s:
+                self.violate(behind[0], f"not within {within_s} virtual seconds after the faults stopped")
+                return
+            await asyncio.sleep(every_s)
+
+
+Face = Callable[[World], Any]
+
+
+def run(
+    program: Program,
+    tape: Tape | int = 0,
+    *,
+    policy: Policy | None = None,
+    faults: FaultPlan | None = None,
+    bounds: Bounds | None = None,
+    lenient: bool = False,
+    face: Face = Simulation,
+) -> Outcome:
+    """Run `program` once.
+
+    `tape` is a seed, which draws every choice and records it, or the tape of a former run, which is followed: exactly,
+    and the outcome says where it went out of step; or leniently, by label and occurrence. `face` makes what the
+    program is given.
+    """
+    watch_for_the_outside_world()
+    recorded = tape if isinstance(tape, Tape) else Tape(tape)
+    mode = Mode.RECORD if not isinstance(tape, Tape) else Mode.LENIENT if lenient else Mode.STRICT
+    chosen = policy or Uniform()
+    choices = Choices(recorded, mode)
+    world = World(choices)
+    name = _set_policy(world, chosen, mode)
+    world.faults = Faults(world, faults or Swarm())
+    world.network = Network(world)
+    guard = _Guard(world, bounds or Bounds())
+    world.loop.on_round = guard.look
+    simulation = face(world)
+    with _fixed_collections():
+        result = _drive(world, program(simulation))
+        outcome = Outcome(
+            seed=choices.seed,
+            tape=choices.taken(name),
+            trace=world.trace,
+            hash=world.trace.hash(),
+            violation=world.violation,
+            diverged=choices.diverged,
+            marks=dict(sorted(world.marks.items())),
+            faults=tuple(world.faults.struck),
+            virtual_s=world.loop.now,
+            result=result,
+            missing_choices=choices.missing(),
+        )
+        tear_down(world)
+    return outcome
+
+
+def _set_policy(world: World, policy: Policy, mode: Mode) -> str:
+    recorded = world.choices.source
+    if mode is Mode.RECORD:
+        world.loop.chooser = policy.chooser(recorded.seed)
+        return policy.name
+    if recorded.policy != Fifo().name and (recorded.schedule or mode is Mode.STRICT):
+        world.loop.chooser = Taped(world.choices)
+    return recorded.policy
+
+
+def _drive(world: World, work: Coroutine[Any, Any, _T]) -> _T | None:
+    loop = world.loop
+    main = loop.spawn_on(world.hosts["driver"].process, work, "program")
+    main.add_done_callback(lambda _: loop.stop(), context=world.context)
+    loop.run_forever()
+    if main.done() and not main.cancelled():
+        error = main.exception()
+        if error is None:
+            return main.result()
+        world.violate(Violation.of_error("the program ends well", "the program failed", error))
+    elif main.cancelled():
+        world.violate(Violation("the program ends well", "the program was cancelled"))
+    elif world.violation is None and world.choices.diverged is None:
+        waiting = waiting_tasks(world)
+        world.violate(
+            Violation(
+                "the program never deadlocks",
+                f"nothing is left to happen, and {len(waiting)} tasks still wait",
+                detail="\n".join(waiting),
+            )
+        )
+    return None
+
+
+class _Guard:
+    """Looks now and then whether the run still gets anywhere."""
+
+    def __init__(self, world: World, bounds: Bounds) -> None:
+        self._world = world
+        self._bounds = bounds
+        self._moment = (0.0, 0)
+
+    def look(self) -> None:
+        world, bounds, loop = self._world, self._bounds, self._world.loop
+        steps = len(world.trace.steps)
+        if loop.now != self._moment[0]:
+            self._moment = (loop.now, steps)
+        if steps - self._moment[1] > bounds.steps_at_one_moment_max:
+            self._give_up(f"{steps - self._moment[1]} steps and time has not moved: a busy wait", "busy wait")
+        elif steps > bounds.steps_max:
+            self._give_up(f"{steps} steps, and no end", "steps")
+        elif loop.now > bounds.virtual_s_max:
+            self._give_up(f"{loop.now:.0f} virtual seconds, and no end", "time")
+
+    def _give_up(self, message: str, cause: str) -> None:
+        detail = "\n".join(waiting_tasks(self._world))
+        self._world.violate(Violation("the program gets somewhere", message, cause, detail))
+
+
+@contextmanager
+def _fixed_collections() -> Any:
+    """No automatic garbage collection: finalizers run at fixed steps or not at all."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

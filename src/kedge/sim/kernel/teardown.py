@@ -1,0 +1,65 @@
+"""The end of a run: who was still waiting, and how what is left is put away without a sound.
+
+While a run lasts nothing of a crashed host is ever finalized. After its outcome is sealed, what is left is closed
+here, so that it does not surface later, as warnings of the interpreter in the middle of another run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kedge.sim.kernel.world import World
+
+_CLOSE_ATTEMPTS = 10
+
+
+def waiting_tasks(world: World) -> list[str]:
+    """Every task that has not ended, with its host and the line it waits at."""
+    lines = []
+    for task in world.loop.pending():
+        stack = task.get_stack(limit=1)
+        place = "not started"
+        if stack:
+            code = stack[-1].f_code
+            place = f"{code.co_filename.rsplit('/', 1)[-1]}:{stack[-1].f_lineno} in {code.co_name}"
+        lines.append(f"{task.get_name()} waits at {place}")
+    return lines
+
+
+def tear_down(world: World) -> None:
+    """Close every coroutine that is left. Their `finally` blocks run now, when nothing they do can matter."""
+    loop = world.loop
+    left = list(loop.pending())
+    loop.close()
+    hook = sys.unraisablehook
+    sys.unraisablehook = bool
+    try:
+        for task in left:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            _close(task.get_coro())
+        for task in list(loop.tasks):
+            task._log_traceback = False
+            asyncio.tasks._unregister_task(task)
+        world.forget()
+    finally:
+        sys.unraisablehook = hook
+    everything: Any = getattr(asyncio.tasks, "_all_tasks", None)
+    if everything is not None and not len(everything):
+        everything.clear()  # an emptied set keeps its size, and its size decides the order of the next run's tasks
+
+
+def _close(coroutine: Any) -> None:
+    for _ in range(_CLOSE_ATTEMPTS):  # a `finally` that awaits refuses the first attempts
+        try:
+            coroutine.close()
+        except RuntimeError:
+            continue
+        except BaseException:  # noqa: BLE001
+            return
+        return
+    with contextlib.suppress(BaseException):
+        coroutine.throw(GeneratorExit)

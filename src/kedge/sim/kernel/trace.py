@@ -1,0 +1,47 @@
+"""All that happened in a run: every step, every jump of the clock, every event in words; and one hash of it.
+
+A step leaves the serial number of its strand, which is cheap enough to leave on always. Events say what a person
+wants to read. Text that depends on addresses or on hash order does not belong in an event: it breaks determinism.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from typing import NamedTuple
+
+CLOCK_JUMP = 0
+"""In the place of a strand: time moved, to the next of `times`."""
+
+
+class Event(NamedTuple):
+    """One thing worth telling, with its place in the run."""
+
+    step: int
+    at_s: float
+    host: str
+    kind: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.at_s:10.4f}s  {self.host:<12} {self.kind:<10} {self.text}"
+
+
+class Trace:
+    """Append-only. Two runs were the same if and only if their hashes are."""
+
+    def __init__(self) -> None:
+        self.steps = array("I")
+        self.times = array("d")
+        self.events: list[Event] = []
+        self._folded = [0, 0, 0]
+        self._hashes = [hashlib.blake2b(digest_size=16) for _ in range(3)]
+
+    def hash(self) -> str:
+        """The hash of everything so far. Cheap to ask again: only what is new is folded in."""
+        steps, times, events = self._hashes
+        steps.update(memoryview(self.steps)[self._folded[0] :].tobytes())
+        times.update(memoryview(self.times)[self._folded[1] :].tobytes())
+        events.update("".join([f"{event!r}\n" for event in self.events[self._folded[2] :]]).encode())
+        self._folded = [len(self.steps), len(self.times), len(self.events)]
+        return hashlib.blake2b(b"".join(part.digest() for part in self._hashes), digest_size=16).hexdigest()

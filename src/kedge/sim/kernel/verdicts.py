@@ -1,0 +1,47 @@
+"""What can be wrong with a run, in words and with a cause to group it by.
+
+`world` keeps the first violation of a run; `invariants` and `simulation` find them; `hunt` groups by `group`.
+"""
+
+from __future__ import annotations
+
+import re
+import traceback
+from dataclasses import dataclass
+from pathlib import PurePath
+
+_ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")
+"""Where an object happens to lie: in the text of many exceptions, and different in every run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One broken promise."""
+
+    invariant: str
+    """The promise, in words."""
+    message: str
+    """What was seen instead."""
+    cause: str = ""
+    """Tells apart different ways to break one promise: a place in the code, or an object's kind."""
+    detail: str = ""
+    """More for a person: a traceback, or who waits for what."""
+
+    @property
+    def group(self) -> tuple[str, str]:
+        """Failures with the same group are taken to be one bug."""
+        return self.invariant, self.cause
+
+    @classmethod
+    def of_error(cls, invariant: str, message: str, error: BaseException | None) -> Violation:
+        """An exception that got away, grouped by its type and the line that raised it."""
+        if error is None:
+            return cls(invariant, message)
+        frames = traceback.extract_tb(error.__traceback__)
+        place = f" at {PurePath(frames[-1].filename).name}:{frames[-1].name}" if frames else ""
+        text = _ADDRESS.sub("0x...", f"{message}: {type(error).__name__}: {error}")
+        detail = _ADDRESS.sub("0x...", "".join(traceback.format_exception(error)))
+        return cls(invariant, text, type(error).__name__ + place, detail)
+
+    def __str__(self) -> str:
+        return f"{self.invariant}: {self.message}"

@@ -1,0 +1,115 @@
+"""What every part of one run shares: loop, choices, trace, hosts, and the one place where a run is found to fail.
+
+`simulation.Simulation` is the face of it for programs. Parts take a `World`; none of them reaches for another part.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from kedge.errors import check
+from kedge.sim.kernel.choices import Choices
+from kedge.sim.kernel.hosts import Host
+from kedge.sim.kernel.loop import SimLoop
+from kedge.sim.kernel.strands import Process
+from kedge.sim.kernel.trace import Event, Trace
+from kedge.sim.kernel.verdicts import Violation
+
+if TYPE_CHECKING:
+    from kedge.sim.kernel.calls import Remote
+    from kedge.sim.kernel.faults import Faults
+    from kedge.sim.kernel.network import Network
+
+
+class World:
+    """One run. Everything in it hangs on this object and goes with it."""
+
+    faults: Faults
+    network: Network
+
+    def __init__(self, choices: Choices) -> None:
+        self.choices = choices
+        self.trace = Trace()
+        self.loop = SimLoop(self.trace, choices)
+        self.context = self.loop.context_on(self.loop.root.process)
+        """For the world's own callbacks: they belong to no host, and no crash stops them."""
+        self.hosts: dict[str, Host] = {}
+        self.violation: Violation | None = None
+        self.marks: dict[str, int] = {}
+        self.listeners: list[Callable[[Event], None]] = []
+        """Hear every event as it is noted: scripted faults and predicates."""
+        self.on_death: list[Callable[[Process], None]] = []
+        self._kept: set[asyncio.Task[Any]] = set()
+        self._dead: list[Process] = []
+        choices.on_diverged = self.loop.stop
+        self.loop.on_error = self._unhandled
+
+    # -- hosts
+
+    def add_host(self, name: str) -> Host:
+        check(name not in self.hosts, f"there is already a host {name}: names are what links and faults go by")
+        host = self.hosts[name] = Host(self, name)
+        return host
+
+    def local_clock(self, name: str) -> tuple[float, float]:
+        host = self.hosts.get(name)
+        return (self.loop.now, 1.0) if host is None else (host.monotonic(), host.clock_rate)
+
+    def current_host(self) -> Host | None:
+        return self.hosts.get(self.loop.current_strand().process.host_name)
+
+    def remote(self, caller: Host, callee: Host, service: str, timeout_s: float | None) -> Remote:
+        return self.network.remote(caller, callee, service, timeout_s)
+
+    def bury(self, process: Process) -> None:
+        """Keep a dead process's work for the rest of the run, and tell those who were talking to it."""
+        self._dead.append(process)
+        for tell in self.on_death:
+            tell(process)
+
+    # -- tasks
+
+    def keep(self, task: asyncio.Task[Any]) -> None:
+        """Hold a task until it ends, and report its failure if it fails."""
+        self._kept.add(task)
+        task.add_done_callback(self._ended, context=self.context)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._kept.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._unhandled({"message": f"task {task.get_name()} failed", "exception": error, "task": task})
+
+    def _unhandled(self, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        message = str(context.get("message") or "something failed")
+        self.violate(Violation.of_error("no unhandled error", message, error))
+
+    # -- events and verdicts
+
+    def note(self, kind: str, text: str, *, host: str | None = None) -> None:
+        """Leave an event in the trace."""
+        if host is None:
+            host = self.loop.current_strand().process.host_name
+        event = Event(len(self.trace.steps), self.loop.now, host, kind, text)
+        self.trace.events.append(event)
+        for listener in self.listeners:
+            listener(event)
+
+    def violate(self, violation: Violation) -> None:
+        """The run has failed. The first violation counts; the run ends after this step."""
+        if self.violation is None:
+            self.violation = violation
+            self.note("violation", f"{violation.invariant}: {violation.message}")
+            self.loop.stop()
+
+    def mark(self, name: str) -> None:
+        self.marks[name] = self.marks.get(name, 0) + 1
+
+    def forget(self) -> None:
+        """Let go of everything, once the outcome is sealed."""
+        self._kept.clear()
+        self._dead.clear()
+        self.listeners.clear()
+        self.on_death.clear()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from decimal import Decimal, InvalidOperation
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -133,6 +133,16 @@ class Draft:
 _METADATA = b'"metadata":{'
 
 
+class Versioned(Protocol):
+    """A stored value and the revision that wrote it; `store.Entry` is one."""
+
+    @property
+    def value(self) -> bytes: ...
+
+    @property
+    def modified(self) -> Revision: ...
+
+
 def splice(value: bytes, revision: Revision) -> bytes:
     """A stored object as a reader sees it: with its `resourceVersion`, without decoding it."""
     at = value.find(_METADATA) + len(_METADATA)
@@ -144,19 +154,19 @@ def splice(value: bytes, revision: Revision) -> bytes:
 def splice_list(
     api_version: str,
     kind: str,
-    entries: Iterable[tuple[bytes, Revision]],
+    entries: Iterable[Versioned],
     revision: Revision,
     continue_token: str = "",
     remaining: int | None = None,
 ) -> bytes:
-    """Stored values and their revisions as the `List` of `kind` (the kind of the items), without encoding any again."""
+    """A `List` of `kind` (the kind of the items) as JSON, without encoding any item again."""
     metadata: dict[str, Any] = {"resourceVersion": str(revision)}
     if continue_token:
         metadata["continue"] = continue_token
     if remaining:
         metadata["remainingItemCount"] = remaining
     head = _ENCODER.encode({"apiVersion": api_version, "kind": f"{kind}List", "metadata": metadata})
-    items = b",".join([splice(value, modified) for value, modified in entries])
+    items = b",".join([splice(entry.value, entry.modified) for entry in entries])
     return b'%b,"items":[%b]}' % (head[:-1], items)
 
 

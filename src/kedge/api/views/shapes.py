@@ -48,35 +48,27 @@ def decoder_of(shape: type[Any]) -> msgspec.json.Decoder[Any]:
 
 @cache
 def strict_twin(shape: type[msgspec.Struct]) -> type[msgspec.Struct]:
-    """The same shape all the way down, but one that refuses unknown fields."""
+    """The same member names all the way down, refusing any other. It leaves the values alone: the view reads those."""
     members: list[tuple[str, Any, Any]] = [
-        (member.name, _strict_type(member.type), msgspec.field(default=member.default))
+        (f"m_{member.name}", _strict_type(member.type), msgspec.field(name=member.encode_name, default=None))
         for member in msgspec.structs.fields(shape)
     ]
     if issubclass(shape, View):
-        members += [("api_version", str, ""), ("kind", str, "")]
-    return msgspec.defstruct(
-        f"Strict{shape.__name__}",
-        members,
-        frozen=True,
-        kw_only=True,
-        gc=False,
-        rename=dict(zip(shape.__struct_fields__, shape.__struct_encode_fields__, strict=True))
-        | {"api_version": "apiVersion"},
-        forbid_unknown_fields=True,
-    )
+        members += [
+            (f"m_{name}", msgspec.Raw, msgspec.field(name=name, default=None)) for name in ("apiVersion", "kind")
+        ]
+    return msgspec.defstruct(f"Strict{shape.__name__}", members, gc=False, forbid_unknown_fields=True)
 
 
 def _strict_type(wanted: Any) -> Any:
-    if isinstance(wanted, type) and issubclass(wanted, msgspec.Struct):
-        return strict_twin(wanted)
-    origin, arguments = get_origin(wanted), get_args(wanted)
-    if origin is Annotated or not arguments:
-        return wanted
-    strict = tuple(_strict_type(argument) for argument in arguments)
-    if origin in (Union, types.UnionType):
-        return Union[strict]  # noqa: UP007 - built from a tuple
-    return origin[strict]
+    """Twins where there are structs below, unread bytes everywhere else."""
+    rule = _rule(wanted)
+    if isinstance(rule, _Members):
+        return strict_twin(rule.shape) | None
+    if isinstance(rule, _Items) and isinstance(rule.item, _Members):
+        twin = strict_twin(rule.item.shape)
+        return (dict[str, twin] if rule.keyed else list[twin]) | None  # type: ignore[valid-type]
+    return msgspec.Raw
 
 
 # -- naming everything that is wrong ---------------------------------------------------------------

@@ -1,0 +1,279 @@
+"""What Kubernetes fills in when a manifest leaves it out, for the fields kedge acts on.
+
+Defaults are stored, because clients read them back. They run before validation, on whatever was sent: what has the
+wrong type is left alone for `validation` to name.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from kedge.api.codec import Draft
+
+if TYPE_CHECKING:
+    from kedge.api.kinds import Kind
+
+_Json = dict[str, Any]
+
+
+def apply_defaults(kind: Kind, obj: _Json) -> bool:
+    """Fill in `obj`, in place. Says whether anything changed. Doing it twice changes nothing more."""
+    rule = _RULES.get(kind.key_kind)
+    return rule is not None and rule(obj)
+
+
+def apply_draft_defaults(kind: Kind, draft: Draft) -> bool:
+    """As `apply_defaults`, decoding only the fields that have defaults."""
+    rule = _RULES.get(kind.key_kind)
+    if rule is None:
+        return False
+    part = {name: draft.get(name) for name in _TOUCHED if name in draft.fields}
+    if not rule(part):
+        return False
+    for name in [*part, *draft.fields]:
+        if name in part:
+            draft.fields[name] = part[name]
+        elif name in _TOUCHED:
+            del draft.fields[name]
+    return True
+
+
+_TOUCHED = ("spec", "preemptionPolicy", "ports", "type", "data", "stringData")
+"""Every top-level field that some default reads or writes."""
+
+
+def _set(obj: _Json, name: str, value: Any) -> bool:
+    """Fill one field in. An empty text counts as left out, as in Go."""
+    if obj.get(name) in (None, ""):
+        obj[name] = value
+        return True
+    return False
+
+
+def _set_number(obj: _Json, name: str, value: int) -> bool:
+    """Fill one number in that makes no sense as zero."""
+    found = obj.get(name)
+    if found is None or (found == 0 and found is not False):
+        obj[name] = value
+        return True
+    return False
+
+
+def _objects(obj: _Json, name: str) -> Iterator[_Json]:
+    """The objects in a list; nothing if it is no such list."""
+    found = obj.get(name)
+    if isinstance(found, list):
+        for item in found:
+            if isinstance(item, dict):
+                yield item
+
+
+# -- pods ------------------------------------------------------------------------------------------
+
+
+def _pod(obj: _Json) -> bool:
+    spec = obj.get("spec")
+    return _pod_spec(spec) if isinstance(spec, dict) else False
+
+
+def _pod_spec(spec: _Json) -> bool:
+    changed = _set(spec, "restartPolicy", "Always")
+    changed |= _set(spec, "schedulerName", "default-scheduler")
+    if spec.get("terminationGracePeriodSeconds") is None:
+        spec["terminationGracePeriodSeconds"] = 30
+        changed = True
+    host_network = spec.get("hostNetwork") is True
+    for field in ("containers", "initContainers"):
+        if field in spec:
+            for container in _objects(spec, field):
+                changed |= _container(container, host_network=host_network)
+    return changed
+
+
+def _container(container: _Json, *, host_network: bool) -> bool:
+    changed = False
+    if "ports" in container:
+        for port in _objects(container, "ports"):
+            changed |= _set(port, "protocol", "TCP")
+            if host_network and "containerPort" in port:
+                changed |= _set_number(port, "hostPort", port["containerPort"])
+    for name in ("livenessProbe", "readinessProbe", "startupProbe"):
+        probe = container.get(name)
+        if isinstance(probe, dict):
+            changed |= _probe(probe)
+    resources = container.get("resources")
+    if isinstance(resources, dict) and isinstance(limits := resources.get("limits"), dict):
+        changed |= _requests_from(limits, resources)
+    for variable in _objects(container, "env"):
+        source = variable.get("valueFrom")
+        reference = source.get("fieldRef") if isinstance(source, dict) else None
+        if isinstance(reference, dict):
+            changed |= _set(reference, "apiVersion", "v1")
+    return changed
+
+
+def _requests_from(limits: _Json, resources: _Json) -> bool:
+    """A container that is limited and asks for nothing asks for its limit."""
+    requests = resources.get("requests")
+    if requests is None:
+        requests = {}
+    if not isinstance(requests, dict):
+        return False
+    missing = {name: limit for name, limit in limits.items() if name not in requests}
+    if not missing:
+        return False
+    resources["requests"] = {**requests, **missing}
+    return True
+
+
+def _probe(probe: _Json) -> bool:
+    changed = _set_number(probe, "timeoutSeconds", 1)
+    changed |= _set_number(probe, "periodSeconds", 10)
+    changed |= _set_number(probe, "successThreshold", 1)
+    changed |= _set_number(probe, "failureThreshold", 3)
+    get = probe.get("httpGet")
+    if isinstance(get, dict):
+        changed |= _set(get, "path", "/")
+        changed |= _set(get, "scheme", "HTTP")
+    return changed
+
+
+def _template(spec: _Json) -> bool:
+    template = spec.get("template")
+    return _pod(template) if isinstance(template, dict) else False
+
+
+# -- workloads -------------------------------------------------------------------------------------
+
+
+def _deployment(spec: _Json) -> bool:
+    changed = _set(spec, "replicas", 1)
+    changed |= _set(spec, "revisionHistoryLimit", 10)
+    changed |= _set(spec, "progressDeadlineSeconds", 600)
+    changed |= _set(spec, "strategy", {})
+    strategy = spec["strategy"]
+    if isinstance(strategy, dict):
+        changed |= _set(strategy, "type", "RollingUpdate")
+        if strategy["type"] == "RollingUpdate":
+            changed |= _set(strategy, "rollingUpdate", {})
+            rolling = strategy["rollingUpdate"]
+            if isinstance(rolling, dict):
+                changed |= _set(rolling, "maxUnavailable", "25%")
+                changed |= _set(rolling, "maxSurge", "25%")
+    return _template(spec) or changed
+
+
+def _replica_set(spec: _Json) -> bool:
+    changed = _set(spec, "replicas", 1)
+    return _template(spec) or changed
+
+
+def _job(spec: _Json) -> bool:
+    changed = False
+    if spec.get("completions") is None and spec.get("parallelism") is None:
+        spec["completions"] = 1
+        changed = True
+    changed |= _set(spec, "parallelism", 1)
+    changed |= _set(spec, "backoffLimit", 6)
+    changed |= _set(spec, "completionMode", "NonIndexed")
+    changed |= _set(spec, "suspend", False)  # noqa: FBT003 - a value of the manifest
+    return _template(spec) or changed
+
+
+_SCALE_UP = {
+    "stabilizationWindowSeconds": 0,
+    "selectPolicy": "Max",
+    "policies": [
+        {"type": "Pods", "value": 4, "periodSeconds": 15},
+        {"type": "Percent", "value": 100, "periodSeconds": 15},
+    ],
+}
+_SCALE_DOWN = {"selectPolicy": "Max", "policies": [{"type": "Percent", "value": 100, "periodSeconds": 15}]}
+
+
+def _autoscaler(spec: _Json) -> bool:
+    changed = _set(spec, "minReplicas", 1)
+    if spec.get("metrics") in (None, []):
+        target = {"type": "Utilization", "averageUtilization": 80}
+        spec["metrics"] = [{"type": "Resource", "resource": {"name": "cpu", "target": target}}]
+        changed = True
+    behavior = spec.get("behavior")
+    if isinstance(behavior, dict):
+        for name, defaults in (("scaleUp", _SCALE_UP), ("scaleDown", _SCALE_DOWN)):
+            changed |= _set(behavior, name, {})
+            rules = behavior[name]
+            if isinstance(rules, dict):
+                for field, value in defaults.items():
+                    copied = [dict(policy) for policy in value] if isinstance(value, list) else value
+                    changed |= _set(rules, field, copied)
+    return changed
+
+
+# -- the rest --------------------------------------------------------------------------------------
+
+
+def _service(spec: _Json) -> bool:
+    changed = _set(spec, "type", "ClusterIP")
+    for port in _objects(spec, "ports"):
+        changed |= _set(port, "protocol", "TCP")
+        if "port" in port:
+            changed |= _set_number(port, "targetPort", port["port"])
+            changed |= _set(port, "targetPort", port["port"])
+    return changed
+
+
+def _endpoint_slice(obj: _Json) -> bool:
+    changed = False
+    for port in _objects(obj, "ports"):
+        changed |= _set(port, "protocol", "TCP")
+    return changed
+
+
+def _secret(obj: _Json) -> bool:
+    """Text that was given plain is stored as all other data is."""
+    changed = _set(obj, "type", "Opaque")
+    plain = obj.get("stringData")
+    data = obj.get("data")
+    if not isinstance(plain, dict) or not isinstance(data, dict | None):
+        return changed
+    if not all(isinstance(text, str) for text in plain.values()):
+        return changed
+    encoded = {key: base64.b64encode(text.encode()).decode() for key, text in plain.items()}
+    obj["data"] = {**(data or {}), **encoded}
+    del obj["stringData"]
+    return True
+
+
+def _scheduling_policy(spec: _Json) -> bool:
+    return _set(spec, "active", True)  # noqa: FBT003 - a value of the manifest
+
+
+def _rollout(spec: _Json) -> bool:
+    changed = _set(spec, "progressDeadlineSeconds", 600)
+    changed |= _set(spec, "onRegression", "RollBack")
+    return _template(spec) or changed
+
+
+def _in_spec(rule: Callable[[_Json], bool]) -> Callable[[_Json], bool]:
+    def apply(obj: _Json) -> bool:
+        spec = obj.get("spec")
+        return rule(spec) if isinstance(spec, dict) else False
+
+    return apply
+
+
+_RULES: dict[str, Callable[[_Json], bool]] = {
+    "Pod": _pod,
+    "Deployment.apps": _in_spec(_deployment),
+    "ReplicaSet.apps": _in_spec(_replica_set),
+    "Job.batch": _in_spec(_job),
+    "HorizontalPodAutoscaler.autoscaling": _in_spec(_autoscaler),
+    "Service": _in_spec(_service),
+    "EndpointSlice.discovery.k8s.io": _endpoint_slice,
+    "PriorityClass.scheduling.k8s.io": lambda obj: _set(obj, "preemptionPolicy", "PreemptLowerPriority"),
+    "Secret": _secret,
+    "SchedulingPolicy.kedge.dev": _in_spec(_scheduling_policy),
+    "Rollout.kedge.dev": _in_spec(_rollout),
+}

@@ -1,0 +1,124 @@
+"""Whether an object keeps its kind's rules, and which of its fields kedge will not act on.
+
+`check_object` runs on every write, so the common case is one strict decode and one pass of plain comparisons; only an
+object that fails it is walked field by field, so that everything wrong is named at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from kedge.api.codec import parse_object
+from kedge.api.validation import others, own, pods, workloads
+from kedge.api.validation.complaints import Complaints
+from kedge.api.validation.metadata import check_metadata
+from kedge.api.validation.updates import check_update
+from kedge.api.views.base import View
+from kedge.api.views.shapes import Findings, dec_hook, decoder_of, examine, strict_twin
+from kedge.errors import FieldError, Invalid
+from kedge.keys import Key
+
+if TYPE_CHECKING:
+    from kedge.api.kinds import Kind
+
+__all__ = ["Checked", "check_object", "check_update"]
+
+
+class Checked(NamedTuple):
+    """An object that keeps the rules."""
+
+    view: View
+    """An instance of the kind's view; of plain `View`, with metadata alone, for a kind that has none."""
+    warnings: tuple[str, ...] = ()
+    """One for each field that is stored but not acted on, naming it."""
+
+
+_RULES: dict[str, Callable[[Complaints, Any], None]] = {
+    "Pod": pods.check_pod,
+    "Node": others.check_node,
+    "Namespace": others.check_namespace,
+    "ResourceQuota": others.check_resource_quota,
+    "Service": others.check_service,
+    "ConfigMap": others.check_config_map,
+    "Secret": others.check_secret,
+    "Event": others.check_event,
+    "EndpointSlice.discovery.k8s.io": others.check_endpoint_slice,
+    "Deployment.apps": workloads.check_deployment,
+    "ReplicaSet.apps": workloads.check_replica_set,
+    "Job.batch": workloads.check_job,
+    "HorizontalPodAutoscaler.autoscaling": workloads.check_autoscaler,
+    "PodDisruptionBudget.policy": workloads.check_disruption_budget,
+    "PriorityClass.scheduling.k8s.io": others.check_priority_class,
+    "Lease.coordination.k8s.io": others.check_lease,
+    "Reservation.kedge.dev": own.check_reservation,
+    "NodeAllocation.kedge.dev": own.check_node_allocation,
+    "SchedulingPolicy.kedge.dev": own.check_scheduling_policy,
+    "ZoneQuota.kedge.dev": own.check_zone_quota,
+    "Rollout.kedge.dev": own.check_rollout,
+}
+_SHAPES: dict[str, type[View]] = {
+    "ConfigMap": others.ConfigMapShape,
+    "Secret": others.SecretShape,
+    "Event": others.EventShape,
+}
+"""What to check of kinds that have no view, because kedge keeps them for others."""
+
+
+def check_object(kind: Kind, value: bytes) -> Checked:
+    """Hold an object in its stored form against its kind's rules.
+
+    Raises:
+        Invalid: `errors` names every bad field at once.
+        BadRequest: it is no JSON object at all.
+    """
+    shape: type[View] = kind.view or _SHAPES.get(kind.key_kind, View)
+    try:
+        decoder_of(strict_twin(shape)).decode(value)
+        view = decoder_of(shape).decode(value)
+    except (msgspec.MsgspecError, ValueError, ArithmeticError, RecursionError):
+        return _check_slowly(kind, shape, value)
+    complaints = Complaints()
+    check_metadata(complaints, kind, view.metadata)
+    rules = _RULES.get(kind.key_kind)
+    if rules is not None:
+        rules(complaints, view)
+    if complaints:
+        raise invalid(kind, view, complaints.errors)
+    return Checked(view)
+
+
+def _check_slowly(kind: Kind, shape: type[View], value: bytes) -> Checked:
+    """As `check_object`, for an object that has nulls, unknown fields, or fields of the wrong type."""
+    findings = examine(shape, parse_object(value))
+    view = msgspec.convert(findings.cleaned, shape, dec_hook=dec_hook)
+    complaints = Complaints()
+    check_metadata(complaints, kind, view.metadata)
+    rules = _RULES.get(kind.key_kind)
+    if rules is not None:
+        rules(complaints, view)
+    errors = [*findings.errors, *(error for error in complaints.errors if not _explained(error, findings))]
+    if errors:
+        raise invalid(kind, view, errors)
+    if kind.view is None:
+        return Checked(view)
+    return Checked(view, tuple(f"{path}: kedge stores this field but does not act on it" for path in findings.unknown))
+
+
+def _explained(error: FieldError, findings: Findings) -> bool:
+    """Whether a rule complains only because the walk had to leave something out."""
+    for wrong in findings.errors:
+        if error.path == wrong.path or error.path.startswith((f"{wrong.path}.", f"{wrong.path}[")):
+            return True
+    # One of several alternatives is required, and the one chosen is a field kedge does not know.
+    return error.type == "FieldValueRequired" and any(path.startswith(f"{error.path}.") for path in findings.unknown)
+
+
+def invalid(kind: Kind, view: View, errors: Sequence[FieldError]) -> Invalid:
+    """The error for an object with these bad fields, as kubectl's users know it."""
+    name = view.metadata.name or view.metadata.generate_name
+    listed = str(errors[0]) if len(errors) == 1 else f"[{', '.join(map(str, errors))}]"
+    key = Key(kind.key_kind, view.metadata.namespace, name) if name else None
+    return Invalid(f'{kind.key_kind} "{name}" is invalid: {listed}', key=key, errors=errors)

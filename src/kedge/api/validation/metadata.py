@@ -1,0 +1,154 @@
+"""Rules of metadata, labels, selectors and conditions: what every kind shares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from kedge.api.names import (
+    label_1035_problem,
+    label_problem,
+    label_value_problem,
+    qualified_name_problem,
+    subdomain_problem,
+)
+from kedge.api.validation.complaints import Complaints
+from kedge.api.views import Condition, LabelSelectorSpec, ObjectMeta, OwnerReference
+
+if TYPE_CHECKING:
+    from kedge.api.kinds import Kind
+
+ANNOTATIONS_BYTES_MAX = 256 * 1024
+"""Kubernetes' limit on all annotations of one object, keys included."""
+
+_NAME_RULES: dict[str, Callable[[str], str]] = {"Namespace": label_problem, "Service": label_1035_problem}
+
+
+def check_metadata(complaints: Complaints, kind: Kind, metadata: ObjectMeta) -> None:
+    name_problem = _NAME_RULES.get(kind.key_kind, subdomain_problem)
+    if metadata.name:
+        problem = name_problem(metadata.name)
+        if problem:
+            complaints.invalid("metadata.name", metadata.name, problem)
+    elif not metadata.generate_name:
+        complaints.required("metadata.name", "name or generateName is required")
+    if metadata.generate_name:
+        # What is appended makes a trailing dash legal.
+        complete = metadata.generate_name[:-1] + "a" if metadata.generate_name.endswith("-") else metadata.generate_name
+        complaints.name("metadata.generateName", metadata.generate_name, name_problem(complete))
+    if kind.namespaced:
+        if not metadata.namespace:
+            complaints.required("metadata.namespace")
+        else:
+            complaints.name("metadata.namespace", metadata.namespace, label_problem(metadata.namespace))
+    elif metadata.namespace:
+        complaints.forbidden("metadata.namespace", "not allowed on this type")
+    if metadata.labels:
+        check_labels(complaints, metadata.labels, "metadata.labels")
+    if metadata.annotations:
+        check_annotations(complaints, metadata.annotations, "metadata.annotations")
+    if metadata.finalizers:
+        _check_finalizers(complaints, metadata.finalizers)
+    if metadata.owner_references:
+        _check_owners(complaints, metadata.owner_references)
+    if metadata.generation < 0:
+        complaints.at_least("metadata.generation", metadata.generation, 0)
+    complaints.at_least("metadata.deletionGracePeriodSeconds", metadata.deletion_grace_period_seconds, 0)
+
+
+def check_labels(complaints: Complaints, labels: Mapping[str, str], path: str) -> None:
+    for key, value in labels.items():
+        problem = qualified_name_problem(key)
+        if problem:
+            complaints.invalid(path, key, problem)
+        problem = label_value_problem(value)
+        if problem:
+            complaints.invalid(path, value, problem)
+
+
+def check_annotations(complaints: Complaints, annotations: Mapping[str, str], path: str) -> None:
+    size = 0
+    for key, value in annotations.items():
+        size += len(key.encode(errors="surrogatepass")) + len(value.encode(errors="surrogatepass"))
+        problem = qualified_name_problem(key.lower())
+        if problem:
+            complaints.invalid(path, key, problem)
+    if size > ANNOTATIONS_BYTES_MAX:
+        complaints.too_long(path, ANNOTATIONS_BYTES_MAX)
+
+
+def _check_finalizers(complaints: Complaints, finalizers: Sequence[str]) -> None:
+    for index, finalizer in enumerate(finalizers):
+        complaints.name(f"metadata.finalizers[{index}]", finalizer, qualified_name_problem(finalizer))
+    if "orphan" in finalizers and "foregroundDeletion" in finalizers:
+        complaints.invalid(
+            "metadata.finalizers",
+            list(finalizers),
+            "finalizers orphan and foregroundDeletion cannot be both set",
+        )
+
+
+def _check_owners(complaints: Complaints, owners: Sequence[OwnerReference]) -> None:
+    controller: OwnerReference | None = None
+    for index, owner in enumerate(owners):
+        if not (owner.api_version and owner.kind and owner.name and owner.uid):
+            path = f"metadata.ownerReferences[{index}]"
+            for attribute, value in (
+                ("apiVersion", owner.api_version),
+                ("kind", owner.kind),
+                ("name", owner.name),
+                ("uid", owner.uid),
+            ):
+                if not value:
+                    complaints.required(f"{path}.{attribute}")
+        if owner.kind == "Event" and owner.api_version in ("v1", "events.k8s.io/v1"):
+            complaints.invalid(f"metadata.ownerReferences[{index}]", owner.kind, "is disallowed from being an owner")
+        if owner.controller:
+            if controller is not None:
+                complaints.invalid(
+                    "metadata.ownerReferences",
+                    owner.name,
+                    'Only one reference can have Controller set to true. Found "true" in references for'
+                    f" {controller.name} and {owner.name}",
+                )
+            controller = owner
+
+
+# -- selectors -------------------------------------------------------------------------------------
+
+
+def check_selector(complaints: Complaints, selector: LabelSelectorSpec, path: str) -> None:
+    """A `LabelSelector` object."""
+    check_labels(complaints, selector.match_labels, f"{path}.matchLabels")
+    for index, requirement in enumerate(selector.match_expressions):
+        place = f"{path}.matchExpressions[{index}]"
+        match requirement.operator:
+            case "In" | "NotIn":
+                if not requirement.values:
+                    complaints.required(f"{place}.values", "must be specified when `operator` is 'In' or 'NotIn'")
+            case "Exists" | "DoesNotExist":
+                if requirement.values:
+                    complaints.forbidden(
+                        f"{place}.values", "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
+                    )
+            case _:
+                complaints.invalid(f"{place}.operator", requirement.operator, "not a valid selector operator")
+        complaints.name(f"{place}.key", requirement.key, qualified_name_problem(requirement.key))
+        for at, value in enumerate(requirement.values):
+            complaints.name(f"{place}.values[{at}]", value, label_value_problem(value))
+
+
+# -- conditions ------------------------------------------------------------------------------------
+
+
+def check_conditions(complaints: Complaints, conditions: Sequence[Condition], path: str = "status.conditions") -> None:
+    seen: set[str] = set()
+    for index, condition in enumerate(conditions):
+        if not condition.type:
+            complaints.required(f"{path}[{index}].type")
+        elif condition.type in seen:
+            complaints.duplicate(f"{path}[{index}].type", condition.type)
+        seen.add(condition.type)
+        if condition.status not in ("True", "False", "Unknown"):
+            complaints.one_of(f"{path}[{index}].status", condition.status, ("True", "False", "Unknown"))
+        complaints.at_least(f"{path}[{index}].observedGeneration", condition.observed_generation, 0)

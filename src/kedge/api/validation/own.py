@@ -1,0 +1,174 @@
+"""Rules of the `kedge.dev/v1` kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kedge.api.names import label_problem, label_value_problem, qualified_name_problem, subdomain_problem
+from kedge.api.validation.complaints import Complaints
+from kedge.api.validation.metadata import check_conditions, check_selector
+from kedge.api.validation.pods import PROTOCOLS, check_template, check_unique_names
+from kedge.api.validation.resources import check_amounts
+from kedge.api.views import NodeAllocationView, ReservationView, RolloutView, SchedulingPolicyView, Scope, ZoneQuotaView
+
+SCORE_WEIGHT_MAX = 100
+_RESERVATION_PHASES = ("Aborted", "Committed", "Held")
+_ROLLOUT_PHASES = ("Pending", "Progressing", "Holding", "Paused", "RollingBack", "RolledBack", "Complete")
+_TARGETS = {"Deployment": "apps/v1", "SchedulingPolicy": "kedge.dev/v1"}
+
+
+def check_node_allocation(complaints: Complaints, allocation: NodeAllocationView) -> None:
+    if not allocation.spec.node_uid:
+        complaints.required("spec.nodeUID")
+    check_amounts(complaints, allocation.status.allocated, "status.allocated")
+    for uid, entry in allocation.status.entries.items():
+        path = f"status.entries[{uid}]"
+        if not entry.name:
+            complaints.required(f"{path}.name")
+        if not entry.namespace:
+            complaints.required(f"{path}.namespace")
+        if entry.state not in ("Bound", "Reserved"):
+            complaints.one_of(f"{path}.state", entry.state, ("Bound", "Reserved"))
+        check_amounts(complaints, entry.requests, f"{path}.requests")
+        for index, port in enumerate(entry.ports):
+            complaints.between(f"{path}.ports[{index}].hostPort", port.host_port, 1, 65535)
+            complaints.one_of(f"{path}.ports[{index}].protocol", port.protocol, PROTOCOLS)
+
+
+def check_zone_quota(complaints: Complaints, quota: ZoneQuotaView) -> None:
+    for zone, limit in quota.spec.zones.items():
+        _check_zone(complaints, zone, "spec.zones")
+        check_amounts(complaints, limit.hard, f"spec.zones[{zone}].hard")
+    for zone, use in quota.status.zones.items():
+        _check_zone(complaints, zone, "status.zones")
+        check_amounts(complaints, use.used, f"status.zones[{zone}].used")
+
+
+def _check_zone(complaints: Complaints, zone: str, path: str) -> None:
+    if not zone:
+        complaints.invalid(path, zone, "a zone must have a name")
+    else:
+        complaints.name(path, zone, label_value_problem(zone))
+
+
+def check_reservation(complaints: Complaints, reservation: ReservationView) -> None:
+    spec = reservation.spec
+    for path, value in (
+        ("spec.pod.name", spec.pod.name),
+        ("spec.pod.uid", spec.pod.uid),
+        ("spec.nodeName", spec.node_name),
+        ("spec.nodeUID", spec.node_uid),
+    ):
+        if not value:
+            complaints.required(path)
+    if spec.pod.uid and reservation.name and reservation.name != spec.pod.uid:
+        complaints.invalid("metadata.name", reservation.name, "must be the uid of the pod it is for")
+    if spec.node_name:
+        complaints.name("spec.nodeName", spec.node_name, subdomain_problem(spec.node_name))
+    if spec.deadline is None:
+        complaints.required("spec.deadline", "a claim without an end could be held for ever")
+    complaints.at_least("spec.generation", spec.generation, 0)
+    complaints.at_least("spec.slot", spec.slot, 0)
+    complaints.at_least("spec.gangSize", spec.gang_size, 1 if spec.gang else 0)
+    check_amounts(complaints, spec.requests, "spec.requests")
+    if reservation.status.phase:
+        complaints.one_of("status.phase", reservation.status.phase, _RESERVATION_PHASES)
+    check_conditions(complaints, reservation.status.conditions)
+
+
+# -- SchedulingPolicy ------------------------------------------------------------------------------
+
+
+def check_scheduling_policy(complaints: Complaints, policy: SchedulingPolicyView) -> None:
+    spec = policy.spec
+    _check_version(complaints, spec.version, "spec.version")
+    for index, name in enumerate(spec.scheduler_names):
+        complaints.name(f"spec.schedulerNames[{index}]", name, subdomain_problem(name))
+    _check_scope(complaints, spec.scope, "spec.scope")
+    _check_settings(complaints, spec.max_zone_skew, spec.weights, "spec")
+    if spec.canary is not None:
+        _check_version(complaints, spec.canary.version, "spec.canary.version")
+        if spec.canary.version and spec.canary.version == spec.version:
+            complaints.invalid("spec.canary.version", spec.canary.version, "must differ from spec.version")
+        _check_scope(complaints, spec.canary.scope, "spec.canary.scope")
+        _check_settings(complaints, spec.canary.max_zone_skew, spec.canary.weights, "spec.canary")
+    check_conditions(complaints, policy.status.conditions)
+
+
+def _check_version(complaints: Complaints, version: str, path: str) -> None:
+    if not version:
+        complaints.required(path, "decisions record the version they were made under")
+    else:
+        complaints.name(path, version, label_value_problem(version))
+
+
+def _check_settings(complaints: Complaints, skew: int | None, weights: Mapping[str, int], path: str) -> None:
+    complaints.at_least(f"{path}.maxZoneSkew", skew, 1)
+    for score, weight in weights.items():
+        complaints.name(f"{path}.weights[{score}]", score, qualified_name_problem(score))
+        complaints.between(f"{path}.weights[{score}]", weight, 0, SCORE_WEIGHT_MAX)
+
+
+def _check_scope(complaints: Complaints, scope: Scope, path: str) -> None:
+    complaints.between(f"{path}.percent", scope.percent, 0, 100)
+    for index, tenant in enumerate(scope.tenants):
+        complaints.name(f"{path}.tenants[{index}]", tenant, label_problem(tenant))
+    for index, workload in enumerate(scope.workloads):
+        tenant, slash, name = workload.rpartition("/")
+        problem = subdomain_problem(name) or (label_problem(tenant) if slash else "")
+        complaints.name(f"{path}.workloads[{index}]", workload, problem)
+    for attribute, places in (("regions", scope.regions), ("zones", scope.zones)):
+        for index, place in enumerate(places):
+            complaints.name(f"{path}.{attribute}[{index}]", place, label_value_problem(place))
+    if scope.pod_selector is not None:
+        check_selector(complaints, scope.pod_selector, f"{path}.podSelector")
+
+
+# -- Rollout ---------------------------------------------------------------------------------------
+
+
+def check_rollout(complaints: Complaints, rollout: RolloutView) -> None:
+    spec, status = rollout.spec, rollout.status
+    target = spec.target
+    complaints.one_of("spec.target.kind", target.kind, tuple(_TARGETS))
+    if target.kind in _TARGETS and target.api_version != _TARGETS[target.kind]:
+        complaints.one_of("spec.target.apiVersion", target.api_version, (_TARGETS[target.kind],))
+    if not target.name:
+        complaints.required("spec.target.name")
+    _check_change(complaints, rollout)
+    if not spec.stages:
+        complaints.required("spec.stages", "a rollout has at least one stage")
+    check_unique_names(complaints, [stage.name for stage in spec.stages], "spec.stages", label_problem)
+    for index, stage in enumerate(spec.stages):
+        _check_scope(complaints, stage.scope, f"spec.stages[{index}].scope")
+        complaints.at_least(f"spec.stages[{index}].holdSeconds", stage.hold_seconds, 0)
+    complaints.at_least("spec.gates.minSamples", spec.gates.min_samples, 1)
+    complaints.at_least("spec.gates.sampleAgeSecondsMax", spec.gates.sample_age_seconds_max, 1)
+    complaints.between("spec.gates.readyPercentMin", spec.gates.ready_percent_min, 0, 100)
+    complaints.at_least("spec.gates.pendingIncreaseMax", spec.gates.pending_increase_max, 0)
+    complaints.at_least("spec.progressDeadlineSeconds", spec.progress_deadline_seconds, 1)
+    complaints.one_of("spec.onRegression", spec.on_regression, ("Pause", "RollBack"))
+    if status.phase:
+        complaints.one_of("status.phase", status.phase, _ROLLOUT_PHASES)
+    complaints.between("status.stage", status.stage, 0, len(spec.stages))
+    check_conditions(complaints, status.conditions)
+
+
+def _check_change(complaints: Complaints, rollout: RolloutView) -> None:
+    """What is rolled out must be the kind of thing the target holds."""
+    spec = rollout.spec
+    if spec.target.kind == "SchedulingPolicy":
+        if spec.policy is None:
+            complaints.required("spec.policy", "a rollout of a SchedulingPolicy brings in its settings")
+        if spec.template is not None:
+            complaints.forbidden("spec.template", "may not be specified when the target is a SchedulingPolicy")
+    if spec.target.kind == "Deployment":
+        if spec.template is None:
+            complaints.required("spec.template", "a rollout of a Deployment brings in its pod template")
+        if spec.policy is not None:
+            complaints.forbidden("spec.policy", "may not be specified when the target is a Deployment")
+    if spec.policy is not None:
+        _check_version(complaints, spec.policy.version, "spec.policy.version")
+        _check_settings(complaints, spec.policy.max_zone_skew, spec.policy.weights, "spec.policy")
+    if spec.template is not None:
+        check_template(complaints, spec.template)

@@ -1,0 +1,77 @@
+"""Rules of resource lists: which names there are, and what amounts they can have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+from kedge.api.names import qualified_name_problem
+from kedge.api.quantity import NANO, Quantity
+from kedge.api.validation.complaints import Complaints
+from kedge.api.views import ResourceRequirements
+
+_STANDARD = frozenset({"cpu", "memory", "ephemeral-storage"})
+
+
+@lru_cache(maxsize=1024)
+def _problem(resource: str) -> str:
+    problem = qualified_name_problem(resource)
+    if problem:
+        return problem
+    if "/" in resource or resource in _STANDARD or resource.startswith("hugepages-"):
+        return ""
+    return "must be a standard resource type or fully qualified"
+
+
+@lru_cache(maxsize=1024)
+def is_overcommittable(resource: str) -> bool:
+    """Whether a container may use more of it than it asked for. Devices and huge pages are all or nothing."""
+    return resource in _STANDARD or ("/" in resource and resource.partition("/")[0].endswith("kubernetes.io"))
+
+
+@lru_cache(maxsize=1024)
+def _whole_only(resource: str) -> bool:
+    """Whether half of one makes no sense."""
+    return "/" in resource or resource in ("pods", "services", "secrets", "configmaps", "resourcequotas")
+
+
+def check_amounts(complaints: Complaints, amounts: Mapping[str, Quantity], path: str) -> None:
+    """Any resource list: names that are qualified, amounts that are not negative."""
+    for resource, amount in amounts.items():
+        problem = qualified_name_problem(resource)
+        if problem:
+            complaints.invalid(f"{path}[{resource}]", resource, problem)
+        if amount.nano < 0:
+            complaints.not_negative(f"{path}[{resource}]", amount)
+        if amount.nano % NANO and _whole_only(resource):
+            complaints.invalid(f"{path}[{resource}]", amount, "must be an integer")
+
+
+def check_container_amounts(complaints: Complaints, amounts: Mapping[str, Quantity], path: str) -> None:
+    """The requests or limits of a container, or a pod's overhead."""
+    for resource, amount in amounts.items():
+        problem = _problem(resource)
+        if problem:
+            complaints.invalid(f"{path}[{resource}]", resource, problem)
+        if amount.nano < 0:
+            complaints.not_negative(f"{path}[{resource}]", amount)
+        if amount.nano % NANO and _whole_only(resource):
+            complaints.invalid(f"{path}[{resource}]", amount, "must be an integer")
+
+
+def check_requirements(complaints: Complaints, resources: ResourceRequirements, path: str) -> None:
+    """A container's resources: what it asks for is never more than what it may use."""
+    limits, requests = resources.limits, resources.requests
+    if limits:
+        check_container_amounts(complaints, limits, f"{path}.limits")
+    if requests:
+        check_container_amounts(complaints, requests, f"{path}.requests")
+    for resource, amount in requests.items():
+        limit = limits.get(resource)
+        if limit is None:
+            if not is_overcommittable(resource):
+                complaints.required(f"{path}.limits", "Limit must be set for non overcommitable resources")
+        elif amount.nano > limit.nano:
+            complaints.invalid(f"{path}.requests", amount, f"must be less than or equal to {resource} limit of {limit}")
+        elif amount.nano != limit.nano and not is_overcommittable(resource):
+            complaints.invalid(f"{path}.requests", amount, f"must be equal to {resource} limit of {limit}")

@@ -1,0 +1,270 @@
+"""Rules of change: what may become of an object once it exists.
+
+`check_object` judges an object alone; `check_update` judges the step from one version to the next. A field of
+metadata that the server owns may be left out of an update: the service carries it over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from kedge.api.codec import parse_object, same_json
+from kedge.api.validation.complaints import Complaints
+from kedge.errors import Invalid
+from kedge.keys import Key
+
+if TYPE_CHECKING:
+    from kedge.api.kinds import Kind
+
+IMMUTABLE = "field is immutable"
+_SERVER_OWNED = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds")
+
+
+def check_update(kind: Kind, old: bytes, new: bytes) -> None:
+    """Hold the step from `old` to `new` against what the kind lets change.
+
+    Raises:
+        Invalid: `errors` names every field that may not change as it does.
+    """
+    before, after = parse_object(old), parse_object(new)
+    complaints = Complaints()
+    _check_metadata(complaints, _map(before, "metadata"), _map(after, "metadata"))
+    rules = _RULES.get(kind.key_kind)
+    if rules is not None:
+        rules(complaints, before, after)
+    if complaints:
+        metadata = _map(after, "metadata")
+        name = str(metadata.get("name") or "")
+        listed = ", ".join(map(str, complaints.errors))
+        raise Invalid(
+            f'{kind.key_kind} "{name}" is invalid: {listed if len(complaints.errors) == 1 else f"[{listed}]"}',
+            key=Key(kind.key_kind, str(metadata.get("namespace") or ""), name) if name else None,
+            errors=complaints.errors,
+        )
+
+
+def _check_metadata(complaints: Complaints, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    for field in ("name", "namespace"):
+        if (after.get(field) or "") != (before.get(field) or ""):
+            complaints.invalid(f"metadata.{field}", after.get(field), IMMUTABLE)
+    for field in _SERVER_OWNED:
+        value = after.get(field)
+        if value is not None and value != "" and not same_json(value, before.get(field)):
+            complaints.invalid(f"metadata.{field}", value, IMMUTABLE)
+    if before.get("deletionTimestamp"):
+        added = [f for f in _list(after, "finalizers") if f not in _list(before, "finalizers")]
+        if added:
+            complaints.forbidden(
+                "metadata.finalizers",
+                f"no new finalizers can be added if the object is being deleted, found new finalizers {added!r}",
+            )
+
+
+# -- pods ------------------------------------------------------------------------------------------
+
+_POD_RULE = (
+    "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,"
+    "`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),"
+    "`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
+)
+
+
+def _check_pod(complaints: Complaints, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    old, new = _map(before, "spec"), _map(after, "spec")
+    if same_json(old, new):
+        return
+    _check_deadline(complaints, old.get("activeDeadlineSeconds"), new.get("activeDeadlineSeconds"))
+    _check_tolerations(complaints, _list(old, "tolerations"), _list(new, "tolerations"))
+    gated = bool(_list(old, "schedulingGates"))
+    _check_gates(complaints, _list(old, "schedulingGates"), _list(new, "schedulingGates"))
+    if gated:
+        _check_narrowed(complaints, old, new)
+    if not same_json(_fixed_part(old, gated=gated), _fixed_part(new, gated=gated)):
+        complaints.forbidden("spec", _POD_RULE)
+
+
+def _fixed_part(spec: Mapping[str, Any], *, gated: bool) -> dict[str, Any]:
+    """What of a pod's spec may never change. Rules of their own hold for what is left out."""
+    fixed = {
+        name: value
+        for name, value in spec.items()
+        if value is not None and name not in ("activeDeadlineSeconds", "tolerations", "schedulingGates")
+    }
+    for field in ("containers", "initContainers"):
+        if field in fixed:
+            fixed[field] = [
+                {name: value for name, value in container.items() if name != "image"}
+                if isinstance(container, Mapping)
+                else container
+                for container in _list(fixed, field)
+            ]
+    if gated:
+        fixed.pop("nodeSelector", None)
+        fixed["affinity"] = _without_node_affinity(fixed.get("affinity"))
+    return fixed
+
+
+def _without_node_affinity(affinity: Any) -> Any:
+    """The affinity less what a gated pod may still narrow; its preferences may change at will."""
+    if not isinstance(affinity, Mapping):
+        return {}
+    return {name: value for name, value in affinity.items() if name != "nodeAffinity" and value is not None}
+
+
+def _check_deadline(complaints: Complaints, old: Any, new: Any) -> None:
+    path = "spec.activeDeadlineSeconds"
+    if old is None or (isinstance(old, int) and isinstance(new, int) and new <= old):
+        return
+    if new is None:
+        complaints.invalid(path, new, "must not update from a positive integer to nil value")
+    else:
+        complaints.invalid(path, new, "must be less than or equal to previous value")
+
+
+def _check_tolerations(complaints: Complaints, old: list[Any], new: list[Any]) -> None:
+    """Old tolerations stay; only how long one lasts may change."""
+
+    def identity(toleration: Any) -> Any:
+        if not isinstance(toleration, Mapping):
+            return toleration
+        return {name: value for name, value in toleration.items() if name != "tolerationSeconds"}
+
+    if not all(any(same_json(identity(was), identity(now)) for now in new) for was in old):
+        complaints.forbidden("spec.tolerations", "existing toleration can not be modified except its tolerationSeconds")
+
+
+def _check_gates(complaints: Complaints, old: list[Any], new: list[Any]) -> None:
+    added = [gate for gate in new if gate not in old]
+    if added:
+        complaints.forbidden(
+            "spec.schedulingGates", f"only deletion is allowed, but found new scheduling gates {added!r}"
+        )
+
+
+def _check_narrowed(complaints: Complaints, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    """While a pod is held by gates its node constraints may be made narrower, never wider."""
+    had, has = _map(old, "nodeSelector"), _map(new, "nodeSelector")
+    if any(has.get(key) != value for key, value in had.items()):
+        complaints.invalid("spec.nodeSelector", dict(has), "only additions are allowed (no mutations or deletions)")
+    path = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution"
+    was, now = _node_terms(old), _node_terms(new)
+    if not was:
+        return
+    if len(was) != len(now):
+        complaints.invalid(
+            f"{path}.nodeSelectorTerms", now, "no additions/deletions to non-empty NodeSelectorTerms list are allowed"
+        )
+        return
+    for index, (one, other) in enumerate(zip(was, now, strict=True)):
+        for field in ("matchExpressions", "matchFields"):
+            if _list(other, field)[: len(_list(one, field))] != _list(one, field):
+                complaints.invalid(
+                    f"{path}.nodeSelectorTerms[{index}].{field}",
+                    _list(other, field),
+                    "only additions are allowed (no mutations or deletions)",
+                )
+
+
+def _node_terms(spec: Mapping[str, Any]) -> list[Any]:
+    required = _map(_map(_map(spec, "affinity"), "nodeAffinity"), "requiredDuringSchedulingIgnoredDuringExecution")
+    return _list(required, "nodeSelectorTerms")
+
+
+# -- other kinds -----------------------------------------------------------------------------------
+
+
+def _fixed(*paths: str) -> Callable[[Complaints, Mapping[str, Any], Mapping[str, Any]], None]:
+    """A rule: none of these fields changes."""
+
+    def check(complaints: Complaints, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+        for path in paths:
+            old, new = _dig(before, path), _dig(after, path)
+            if not same_json(old, new):
+                complaints.invalid(path, new, IMMUTABLE)
+
+    return check
+
+
+def _check_job(complaints: Complaints, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    _fixed("spec.selector", "spec.completionMode", "spec.manualSelector")(complaints, before, after)
+    old, new = _map(before, "spec"), _map(after, "spec")
+    elastic = (new.get("completionMode") == "Indexed" and new.get("completions") == new.get("parallelism")
+               and new.get("completions") is not None)  # fmt: skip
+    if not elastic:
+        _fixed("spec.completions")(complaints, before, after)
+    if not same_json(_job_template(old), _job_template(new)):
+        complaints.invalid("spec.template", None, IMMUTABLE)
+
+
+def _job_template(spec: Mapping[str, Any]) -> Any:
+    """The template of a job; while the job is suspended, less what says where its pods may run."""
+    template = spec.get("template")
+    if not spec.get("suspend") or not isinstance(template, Mapping):
+        return template
+    loose = ("nodeSelector", "affinity", "tolerations", "schedulingGates")
+    pod = {name: value for name, value in _map(template, "spec").items() if name not in loose}
+    metadata = {name: v for name, v in _map(template, "metadata").items() if name not in ("labels", "annotations")}
+    return {**template, "spec": pod, "metadata": metadata}
+
+
+def _check_service(complaints: Complaints, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    old, new = _dig(before, "spec.clusterIP"), _dig(after, "spec.clusterIP")
+    if (
+        old
+        and new != old
+        and _dig(after, "spec.type") != "ExternalName"
+        and _dig(before, "spec.type") != "ExternalName"
+    ):
+        complaints.invalid("spec.clusterIPs[0]", new, "may not change once set")
+
+
+def _check_data(*fields: str) -> Callable[[Complaints, Mapping[str, Any], Mapping[str, Any]], None]:
+    def check(complaints: Complaints, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+        if before.get("immutable") is not True:
+            return
+        if after.get("immutable") is not True:
+            complaints.forbidden("immutable", "field is immutable when `immutable` is set")
+        for field in fields:
+            if not same_json(before.get(field) or {}, after.get(field) or {}):
+                complaints.forbidden(field, "field is immutable when `immutable` is set")
+
+    return check
+
+
+def _check_secret(complaints: Complaints, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    _check_data("data")(complaints, before, after)
+    if (before.get("type") or "Opaque") != (after.get("type") or "Opaque"):
+        complaints.invalid("type", after.get("type"), IMMUTABLE)
+
+
+_RULES: dict[str, Callable[[Complaints, Mapping[str, Any], Mapping[str, Any]], None]] = {
+    "Pod": _check_pod,
+    "Deployment.apps": _fixed("spec.selector"),
+    "ReplicaSet.apps": _fixed("spec.selector"),
+    "Job.batch": _check_job,
+    "Service": _check_service,
+    "ConfigMap": _check_data("data", "binaryData"),
+    "Secret": _check_secret,
+    "EndpointSlice.discovery.k8s.io": _fixed("addressType"),
+    "PriorityClass.scheduling.k8s.io": _fixed("value", "preemptionPolicy"),
+    "CustomResourceDefinition.apiextensions.k8s.io": _fixed("spec.group", "spec.names.plural", "spec.scope"),
+    "Reservation.kedge.dev": _fixed("spec.pod.uid", "spec.workloadUID"),
+    "Rollout.kedge.dev": _fixed("spec.target"),
+}
+
+
+def _dig(value: Any, path: str) -> Any:
+    for part in path.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def _map(value: Any, field: str) -> Mapping[str, Any]:
+    found = value.get(field) if isinstance(value, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
+def _list(value: Any, field: str) -> list[Any]:
+    found = value.get(field) if isinstance(value, Mapping) else None
+    return found if isinstance(found, list) else []

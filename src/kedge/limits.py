@@ -31,6 +31,14 @@ class Limits:
     commit_queue_max: int = bound(
         10_000, "commits waiting for one sync; past this they are shed", metric="kedge_store_commit_queue"
     )
+    sync_ops_max: int = bound(
+        1_000, "writes that share one sync, so that it does not hold the loop for long", metric="kedge_store_sync_ops"
+    )
+    sync_bytes_max: int = bound(
+        4_000_000,
+        "bytes that share one sync, likewise; one commit may be that large alone",
+        metric="kedge_store_sync_bytes",
+    )
     history_commits_max: int = bound(
         100_000, "old versions live in memory beside the new ones", metric="kedge_store_history_commits"
     )
@@ -44,6 +52,17 @@ class Limits:
         500,
         "rows one slice of a compaction may delete before the loop runs on",
         metric="kedge_store_compaction_seconds",
+    )
+    wal_pages_max: int = bound(
+        1_000, "pages in the write-ahead log before they are moved to the database", metric="kedge_store_wal_pages"
+    )
+    backup_rows_max: int = bound(
+        500, "rows one slice of a backup may write before the loop runs on", metric="kedge_store_backup_seconds"
+    )
+    alarm_s: float = bound(
+        60.0,
+        "an alarm that came and went is shown this long, so that somebody sees it",
+        metric="kedge_store_alarms_total",
     )
     sync_hold_s_alarm: float = bound(
         0.1, "a sync holds the event loop; lease renewals wait behind it", metric="kedge_store_sync_seconds"
@@ -66,4 +85,71 @@ class Limits:
     )
     store_request_s: float = bound(
         5.0, "a remote store that has not answered by then has an unknown outcome", metric="kedge_store_request_seconds"
+    )
+    store_connect_s: float = bound(
+        1.0, "an endpoint that has not accepted by then is passed over", metric="kedge_store_request_seconds"
+    )
+    store_reconnect_s_max: float = bound(
+        2.0, "pause before a broken watch of the remote store is begun again", metric="kedge_store_reconnects_total"
+    )
+    store_silence_s: float = bound(
+        1.0,
+        "a remote watch silent for this long is checked against a read; behind for as long again, it is moved",
+        metric="kedge_store_reconnects_total",
+    )
+    store_page_bytes_max: int = bound(
+        8 << 20,
+        "a big list comes from a remote store in pages of about this size",
+        metric="kedge_store_request_seconds",
+    )
+    store_page_objects_max: int = bound(10_000, "objects in one such page", metric="kedge_store_request_seconds")
+
+    # -- service
+    proof_attempts_max: int = bound(
+        16, "lost races a write may lose before its caller is told of contention", metric="kedge_service_proof_attempts"
+    )
+    object_cache_max: int = bound(
+        20_000, "decoded objects kept, so that one revision is decoded once", metric="kedge_service_object_cache"
+    )
+    operation_window_s: float = bound(
+        600.0, "a repeat of an operation id inside it gets the first outcome", metric="kedge_service_operations"
+    )
+    operations_max: int = bound(
+        100_000, "operation ids remembered; under load the window shrinks instead", metric="kedge_service_operations"
+    )
+    list_page_max: int = bound(
+        10_000,
+        "objects one page of a selected list may scan before it is handed out",
+        metric="kedge_service_list_scanned",
+    )
+    admission_rounds_max: int = bound(
+        2,
+        "passes over the mutating policies while they still change each other's work",
+        metric="kedge_service_admission_rounds",
+    )
+    generated_name_attempts_max: int = bound(
+        8, "names drawn for one generateName before giving up", metric="kedge_service_generated_names"
+    )
+
+    # -- client
+    client_in_flight_max: int = bound(
+        32, "many keys that fail at once must not become a storm of requests", metric="kedge_client_in_flight"
+    )
+    client_attempts_max: int = bound(
+        5, "then the caller changes its state instead of trying for ever", metric="kedge_client_attempts_total"
+    )
+    client_deadline_s: float = bound(
+        30.0, "past it the intent is old: the caller decides anew", metric="kedge_client_request_seconds"
+    )
+    client_backoff_s: float = bound(
+        0.1, "the first pause between two attempts; it doubles, with jitter", metric="kedge_client_attempts_total"
+    )
+    client_backoff_s_max: float = bound(
+        5.0, "the longest pause between two attempts", metric="kedge_client_attempts_total"
+    )
+    breaker_failures_max: int = bound(
+        8, "failures in a row that open the breaker of a dependency", metric="kedge_client_breaker_open"
+    )
+    breaker_open_s: float = bound(
+        2.0, "how long an open breaker holds requests off, before one may probe", metric="kedge_client_breaker_open"
     )

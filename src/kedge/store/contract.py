@@ -16,6 +16,9 @@ from kedge.errors import BadRequest, TooLarge
 from kedge.keys import NO_ORIGIN, NO_REVISION, Fence, Key, Origin, Revision
 from kedge.limits import Limits
 
+RESTORE_BUMP = 1_000_000_000
+"""How far a restored backup jumps ahead: past any revision its former self can have reached since."""
+
 # -- what is stored --------------------------------------------------------------------------------
 
 
@@ -241,15 +244,14 @@ def check_key(key: Key) -> None:
         raise BadRequest(
             f"{key!r} is no key: kind and name must not be empty, and no part may hold '/' or NUL", key=key
         )
-    if not whole.isascii():
-        try:
-            whole.encode()
-        except UnicodeEncodeError as error:
-            raise BadRequest(f"{key!r} is no key: it is not valid Unicode", key=key) from error
+    if not _encodable(whole):
+        raise BadRequest(f"{key!r} is no key: it is not valid Unicode", key=key)
 
 
-def check_commit(checks: Sequence[Check], writes: Sequence[Write], limits: Limits) -> None:
-    """Hold a commit to what every backend can carry, before any of them sees it."""
+def check_commit(
+    checks: Sequence[Check], writes: Sequence[Write], limits: Limits, *, origin: Origin = NO_ORIGIN
+) -> int:
+    """Hold a commit to what every backend can carry, before any of them sees it; return its size in bytes."""
     ops = len(checks) + len(writes)
     if ops > limits.commit_ops_max:
         raise BadRequest(
@@ -259,6 +261,8 @@ def check_commit(checks: Sequence[Check], writes: Sequence[Write], limits: Limit
     for write in writes:
         check_key(write.key)
         if isinstance(write, Put):
+            if type(write.value) is not bytes:
+                raise BadRequest(f"the value of {write.key} is not bytes: encode it", key=write.key)
             size += len(write.value)
     if len(writes) > 1 and len({write.key for write in writes}) < len(writes):
         counts = Counter(write.key for write in writes)
@@ -271,3 +275,16 @@ def check_commit(checks: Sequence[Check], writes: Sequence[Write], limits: Limit
             f" (its largest object is {largest.key} with {len(largest.value)}): make it smaller",
             key=largest.key,
         )
+    if origin is not NO_ORIGIN and not _encodable("".join(origin)):
+        raise BadRequest(f"the origin {origin!r} is not valid Unicode")
+    return size
+
+
+def _encodable(text: str) -> bool:
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

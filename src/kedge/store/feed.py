@@ -71,6 +71,7 @@ class Feed:
         self._future_waiters: dict[asyncio.Future[None], Revision] = {}
         self._closed = False
         self._closed_why = ""  # what ended the watches, if not a plain `close`
+        self._closed_compacted = False
         self._delivered = env.metrics.counter("kedge_store_watch_changes_total", "Changes handed to watches")
         self._progress_sent = env.metrics.counter(
             "kedge_store_watch_progress_total", "Progress marks sent to idle watches"
@@ -124,11 +125,11 @@ class Feed:
             log.drop_through(revision)
         self._history.set(len(self._logs[ALL_KINDS].changes))
 
-    def close(self, why: str = "") -> None:
-        """End every watch: with `Unavailable` that says `why`, or quietly."""
+    def close(self, why: str = "", *, compacted: bool = False) -> None:
+        """End every watch: with `Unavailable` that says `why`, or with `Compacted`, or quietly."""
         if self._closed:
             return
-        self._closed, self._closed_why = True, why
+        self._closed, self._closed_why, self._closed_compacted = True, why, compacted
         if self._progress_timer is not None:
             self._progress_timer.cancel()
             self._progress_timer = None
@@ -201,6 +202,8 @@ class Feed:
 
     def _end_of_watch(self) -> Exception:
         # One for each watch: an exception that many tasks raise would gather all their tracebacks.
+        if self._closed_compacted:
+            return Compacted(self._closed_why, oldest=self.revision + 1)
         return Unavailable(self._closed_why) if self._closed_why else StopAsyncIteration()
 
     def _start_progress_timer(self) -> None:

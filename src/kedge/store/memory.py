@@ -13,6 +13,7 @@ from kedge.env import Env
 from kedge.errors import BadRequest, Conflict, Fenced, Unavailable
 from kedge.keys import NO_ORIGIN, NO_REVISION, Fence, Key, Origin, Revision
 from kedge.store.contract import (
+    RESTORE_BUMP,
     Check,
     Entry,
     Listing,
@@ -25,9 +26,6 @@ from kedge.store.contract import (
 )
 from kedge.store.feed import Feed
 from kedge.store.versions import Versions
-
-RESTORE_BUMP = 1_000_000_000
-"""How far a restored backup jumps ahead: past any revision its former self can have reached since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +57,7 @@ class MemoryStore:
         fence: Fence | None = None,
         origin: Origin = NO_ORIGIN,
     ) -> Revision:
-        check_commit(checks, writes, self._env.limits)
+        check_commit(checks, writes, self._env.limits, origin=origin)
         await self._turn()
         try:
             self._versions.prove(checks, writes, fence)

@@ -188,13 +188,14 @@ class Walk:
 
     async def watch(self) -> None:
         """Read a little from the one watch that follows the whole walk."""
-        if self.told is None:
-            self.told = await tell(self.store, after=self.heard_from, kind="")
-        self.told.watch.request_progress()
         try:
+            if self.told is None:
+                self.told = await tell(self.store, after=self.heard_from, kind="")
+            self.told.watch.request_progress()
             await self.told.next()
         except Compacted:
-            expect(self.told.revision < self.model.compacted, "a watch was told Compacted with all its history there")
+            stood = self.heard_from if self.told is None else self.told.revision
+            expect(stood < self.model.compacted, "a watch was told Compacted with all its history there")
             self.told, self.heard_from = None, self.model.newest
             return
         self.check_heard()

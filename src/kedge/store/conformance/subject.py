@@ -145,6 +145,7 @@ class Told:
     async def next(self) -> Batch:
         """Take one batch. Order, each change once, and commits never split follow from disjoint revision ranges."""
         async with within(WAIT_S, f"a batch from a watch that stands at revision {self.revision}"):
+            await asyncio.sleep(0)  # a store may answer without suspending; the others must get their turn
             batch = await self.watch.__anext__()
         expect(
             batch.revision >= self.revision,

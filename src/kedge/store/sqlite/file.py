@@ -1,0 +1,284 @@
+"""The file of a SQLite store: how it is created, recognised, opened, migrated, loaded and copied.
+
+A file is a log of versions and a few named facts. Nothing here decides what is written to it: `store` does,
+and `sweep` forgets. A file that is not ours, or not yet ours, is refused before it is touched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+from kedge.errors import OperatingError, Terminal, Unavailable
+from kedge.keys import NO_ORIGIN, NO_REVISION, Key, Origin, Revision
+from kedge.store.contract import RESTORE_BUMP, Change, Entry
+
+APPLICATION_ID: Final = int.from_bytes(b"kedg")
+SCHEMA_VERSION: Final = 1
+
+MIGRATIONS: Final[dict[int, Callable[[sqlite3.Connection], None]]] = {}
+"""What takes a file from the version that is the key to the next one, inside a transaction that is not its own."""
+
+SEQ_BITS: Final = 10
+"""A row's id is its revision and its place in the commit, so the log is in order and each insert an append."""
+
+_SCHEMA: Final = """
+CREATE TABLE versions (
+    id INTEGER PRIMARY KEY,       -- revision << 10 | place in the commit
+    kind TEXT NOT NULL,
+    namespace TEXT NOT NULL,
+    name TEXT NOT NULL,
+    created INTEGER NOT NULL,     -- the revision that created the object
+    previous INTEGER NOT NULL,    -- the revision of the version this one replaced; 0 for a creation
+    operation TEXT NOT NULL,
+    decision TEXT NOT NULL,
+    value BLOB                    -- NULL for a deletion
+);
+CREATE TABLE facts (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
+"""
+INSERT_VERSION: Final = "INSERT INTO versions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+DELETE_VERSION: Final = "DELETE FROM versions WHERE id BETWEEN ? AND ? AND name = ? AND namespace = ? AND kind = ?"
+SET_FACT: Final = "INSERT OR REPLACE INTO facts VALUES (?, ?)"
+
+Row = tuple[int, str, str, str, int, int, str, str, bytes | None]
+
+
+def row_of(change: Change, seq: int) -> Row:
+    kind, namespace, name = change.key
+    operation, decision = change.origin
+    entry, previous = change.entry, change.previous
+    return (
+        change.revision << SEQ_BITS | seq,
+        kind,
+        namespace,
+        name,
+        entry.created if entry is not None else NO_REVISION,
+        previous.modified if previous is not None else NO_REVISION,
+        operation,
+        decision,
+        entry.value if entry is not None else None,
+    )
+
+
+def ids_of(revision: Revision) -> tuple[int, int]:
+    """The first and the last id that a row of this revision can have."""
+    return revision << SEQ_BITS, (revision + 1 << SEQ_BITS) - 1
+
+
+# -- opening ---------------------------------------------------------------------------------------
+
+
+def open_file(
+    path: Path, new_uid: Callable[[], str], connection: type[sqlite3.Connection] = sqlite3.Connection
+) -> sqlite3.Connection:
+    """Open the store at `path` for this process alone, creating it if there is none."""
+    if not path.parent.is_dir():
+        raise Terminal(f"{path.parent} is not a directory: create it, or put the store elsewhere")
+    try:
+        if not path.exists():
+            _create(path, new_uid())
+        _check_header(path)
+        db = sqlite3.connect(path, timeout=0, isolation_level=None, factory=connection)
+    except (OSError, sqlite3.Error) as error:
+        raise wrapped(error, path) from error
+    try:
+        _prepare(db, path)
+        _note_restored(db, new_uid)
+    except sqlite3.Error as error:
+        db.close()
+        raise wrapped(error, path) from error
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _create(path: Path, incarnation: str) -> None:
+    """Put a complete, empty store at `path` in one step: whoever finds the file finds all of it."""
+    try:
+        for _ in building(path, {"incarnation": incarnation, "compacted": NO_REVISION, "swept": 0}, ()):
+            pass
+    except FileExistsError:
+        pass  # another process created it first: open that one
+
+
+def building(path: Path, facts: dict[str, str | int], slices: Iterable[Sequence[Row]]) -> Iterable[None]:
+    """Write a whole store beside `path`, pausing after each slice, and move it there in one step at the end."""
+    draft = path.with_name(f"{path.name}.draft-{os.getpid()}")
+    draft.unlink(missing_ok=True)
+    try:
+        # No journal and no sync: a draft that is lost is only a draft. It is synced below, slice by slice.
+        db = sqlite3.connect(draft, isolation_level=None)
+        try:
+            db.execute("PRAGMA journal_mode=OFF")
+            db.execute("PRAGMA synchronous=OFF")
+            db.executescript(_SCHEMA)
+            db.execute(f"PRAGMA application_id={APPLICATION_ID}")
+            db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+            db.executemany(SET_FACT, facts.items())
+            for rows in slices:
+                db.execute("BEGIN")
+                db.executemany(INSERT_VERSION, rows)
+                db.execute("COMMIT")
+                _sync(draft)
+                yield
+        finally:
+            db.close()
+        _sync(draft)
+        os.link(draft, path)  # fails if another was quicker, where a rename would take its store away
+        _sync(path.parent)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _check_header(path: Path) -> None:
+    """Look at the first bytes only, so that a file of somebody else's is not so much as locked."""
+    with path.open("rb") as file:
+        header = file.read(100)
+    if len(header) < 100 or not header.startswith(b"SQLite format 3\0"):
+        raise Terminal(f"{path} is not a kedge store, nor any SQLite database: choose another path, or move it away")
+    _check_identity(path, int.from_bytes(header[68:72]), int.from_bytes(header[60:64]))
+
+
+def _check_identity(path: Path, application_id: int, version: int) -> None:
+    if application_id != APPLICATION_ID:
+        raise Terminal(f"{path} is a SQLite database of another program: choose another path")
+    if version > SCHEMA_VERSION:
+        raise Terminal(
+            f"{path} was written by a newer kedge (schema {version}, this one knows {SCHEMA_VERSION}): upgrade kedge"
+        )
+
+
+def _prepare(db: sqlite3.Connection, path: Path) -> None:
+    """Take the file for this process, make commits durable, and bring the schema up to date."""
+    db.execute("PRAGMA locking_mode=EXCLUSIVE")
+    (mode,) = db.execute("PRAGMA journal_mode=WAL").fetchone()
+    if mode != "wal":
+        raise Terminal(f"{path} is on a filesystem without write-ahead logging: put the store on a local disk")
+    db.execute("PRAGMA synchronous=FULL")
+    db.execute("PRAGMA fullfsync=1")  # where a plain fsync does not reach the platter
+    db.execute("PRAGMA checkpoint_fullfsync=1")
+    db.execute("PRAGMA temp_store=MEMORY")
+    db.execute("BEGIN IMMEDIATE")
+    (application_id,) = db.execute("PRAGMA application_id").fetchone()
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    _check_identity(path, application_id, version)
+    for step in range(version, SCHEMA_VERSION):
+        MIGRATIONS[step](db)
+        db.execute(f"PRAGMA user_version={step + 1}")
+    db.execute(SET_FACT, ("opened", 1))  # proves, before anything depends on it, that the file can be written
+    db.execute("COMMIT")
+
+
+def _note_restored(db: sqlite3.Connection, new_uid: Callable[[], str]) -> None:
+    """If this is a backup that was put back: jump ahead, close the past, become somebody else. In one step."""
+    facts = read_facts(db)
+    if "backup_of" not in facts:
+        return
+    jumped = newest_revision(db) + RESTORE_BUMP
+    db.execute("BEGIN IMMEDIATE")
+    db.executemany(SET_FACT, [("incarnation", new_uid()), ("compacted", jumped), ("swept", ids_of(jumped)[1])])
+    db.execute("DELETE FROM facts WHERE name = 'backup_of'")
+    db.execute("COMMIT")
+
+
+def wrapped(error: Exception, path: Path) -> OperatingError:
+    """Say what is wrong with the file, and what to do."""
+    code = getattr(error, "sqlite_errorcode", None)
+    primary = code & 0xFF if isinstance(code, int) else None
+    match primary:
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            return Unavailable(
+                f"{path} is in use by another process, and a store has one at a time:"
+                " stop that one, or connect to its server"
+            )
+        case sqlite3.SQLITE_FULL:
+            return Unavailable(f"the disk of {path} is full: make room")
+        case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM:
+            return Terminal(f"{path} cannot be written ({error}): mend its permissions and its directory's")
+        case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
+            return Terminal(f"{path} is damaged ({error}): restore a backup")
+    if isinstance(error, FileExistsError):
+        return Terminal(f"{path} exists: choose another path")
+    if isinstance(error, PermissionError | IsADirectoryError | NotADirectoryError):
+        return Terminal(f"{path} cannot be opened ({error.strerror}): mend its permissions, or choose another path")
+    return Unavailable(f"{path}: {error}")
+
+
+# -- reading and copying ---------------------------------------------------------------------------
+
+
+def read_facts(db: sqlite3.Connection) -> dict[str, str | int]:
+    return dict(db.execute("SELECT name, value FROM facts").fetchall())
+
+
+def newest_revision(db: sqlite3.Connection) -> Revision:
+    """Of a row or of a compaction: one that left no rows behind is remembered by how far it went."""
+    (newest,) = db.execute("SELECT max(id) FROM versions").fetchone()
+    return max((newest or 0) >> SEQ_BITS, int(read_facts(db)["compacted"]))
+
+
+def load(
+    db: sqlite3.Connection, compacted: Revision, publish: Callable[[Revision, list[Change]], None]
+) -> Iterable[Entry]:
+    """Walk the log once: publish what came after `compacted`, and return the newest versions."""
+    newest: dict[Key, Entry] = {}
+    revision, changes = NO_REVISION, list[Change]()
+    for id_, kind, namespace, name, created, previous, operation, decision, value in db.execute(
+        "SELECT * FROM versions ORDER BY id"
+    ):
+        at = id_ >> SEQ_BITS
+        if at != revision:
+            if changes:
+                publish(revision, changes)
+            revision, changes = at, []
+        key = Key(sys.intern(kind), sys.intern(namespace), name)
+        before = newest.pop(key, None)
+        if before is not None:
+            key = before.key
+            if before.modified != previous:
+                before = None  # the version between was `latest_only` and is gone
+        origin = Origin(operation, decision) if operation or decision else NO_ORIGIN
+        entry = Entry(key, value, created, at, origin) if value is not None else None
+        if entry is not None:
+            newest[key] = entry
+        if at > compacted:
+            changes.append(Change(at, key, entry, before, origin))
+    if changes:
+        publish(revision, changes)
+    return newest.values()
+
+
+async def write_backup(
+    path: Path, entries: Sequence[Entry], revision: Revision, incarnation: str, *, slice_rows: int
+) -> None:
+    """Write a store that holds `entries` and no history, marked as a backup, without holding the loop."""
+    places: dict[Revision, int] = {}
+
+    def row(entry: Entry) -> Row:
+        seq = places[entry.modified] = places.get(entry.modified, -1) + 1
+        return row_of(Change(entry.modified, entry.key, entry, None, entry.origin), seq)
+
+    slices = (
+        [row(entry) for entry in entries[start : start + slice_rows]] for start in range(0, len(entries), slice_rows)
+    )
+    facts: dict[str, str | int]
+    facts = {"incarnation": incarnation, "compacted": revision, "swept": ids_of(revision)[1], "backup_of": incarnation}
+    try:
+        for _ in building(path, facts, slices):
+            await asyncio.sleep(0)
+    except (OSError, sqlite3.Error) as error:
+        raise wrapped(error, path) from error

@@ -1,0 +1,384 @@
+"""A store in one SQLite file. Reads come from memory; the file is the durable log, written before anyone is told.
+
+Group commit on the event loop: commits that arrive together share one transaction and one sync. No thread: beside
+a busy loop a writer thread starves on the interpreter lock. `docs/decisions/` has the measurements.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from kedge.env import Env
+from kedge.errors import BadRequest, Conflict, Fenced, OutcomeUnknown, TooManyRequests, Unavailable, check
+from kedge.keys import NO_ORIGIN, NO_REVISION, Fence, Key, Origin, Revision
+from kedge.store.contract import (
+    Change,
+    Check,
+    Listing,
+    Put,
+    Reading,
+    StoreStatistics,
+    Watch,
+    Write,
+    check_commit,
+)
+from kedge.store.feed import Feed
+from kedge.store.sqlite import file
+from kedge.store.sqlite.alarms import Alarms
+from kedge.store.sqlite.sweep import Sweeper
+from kedge.store.versions import Versions
+
+_PAGE_BYTES = 4096
+
+
+class _Request(NamedTuple):
+    """A commit that waits for its sync."""
+
+    checks: Sequence[Check]
+    writes: Sequence[Write]
+    fence: Fence | None
+    origin: Origin
+    size: int
+    answer: asyncio.Future[Revision]
+
+
+class _Applied(NamedTuple):
+    """A commit that is in memory and about to be in the file."""
+
+    revision: Revision
+    changes: list[Change]
+    latest_only: frozenset[Key]
+
+
+class SqliteStore:
+    """The contract on one file, which this process has to itself. Open with `SqliteStore.open`."""
+
+    def __init__(self, env: Env, path: Path, db: sqlite3.Connection) -> None:
+        self._env = env
+        self._limits = env.limits
+        self._path = path
+        self._db = db
+        facts = file.read_facts(db)
+        self.incarnation = str(facts["incarnation"])
+        compacted = int(facts["compacted"])
+        newest = file.newest_revision(db)
+        self._feed = Feed(env, revision=compacted, compacted=compacted)
+        self._versions = Versions(file.load(db, compacted, self._feed.publish))
+        self._feed.advance(newest)
+        self._alarms = Alarms(env)
+        self._sweeper = Sweeper(env, db, self._feed, self._alarms, swept=int(facts["swept"]))
+        self._sweeping: asyncio.Task[None] | None = None
+        self._pending: deque[_Request] = deque()
+        self._flush_due = False
+        self._closed = ""  # why nothing works any more; empty while it does
+        self._commits = 0
+        self._conflicts = 0
+        self._sync_s_max = 0.0
+        self._wal_pages = 0  # an estimate that errs upward; a checkpoint measures
+        self._meter()
+
+    @classmethod
+    async def open(
+        cls, path: str | Path, env: Env, *, connection: type[sqlite3.Connection] = sqlite3.Connection
+    ) -> SqliteStore:
+        """Open the store at `path`, or create it. Recognises a backup that was put back.
+
+        Raises:
+            Unavailable: another process has it open, or the disk is full. Free it, then open again.
+            Terminal: it is not a store of ours, or damaged, or cannot be written. The message says what to do.
+        """
+        path = Path(path)
+        check(env.limits.commit_ops_max <= 1 << file.SEQ_BITS, "commit_ops_max is more than a row's id has room for")
+        db = file.open_file(path, env.new_uid, connection)
+        try:
+            store = cls(env, path, db)
+        except sqlite3.Error as error:
+            db.close()
+            raise file.wrapped(error, path) from error
+        store._sweeping = env.spawn(store._sweeper.run(), name=f"compaction of {path.name}")
+        return store
+
+    # -- commits -----------------------------------------------------------------------------------
+
+    async def commit(
+        self,
+        checks: Sequence[Check],
+        writes: Sequence[Write],
+        *,
+        fence: Fence | None = None,
+        origin: Origin = NO_ORIGIN,
+    ) -> Revision:
+        size = check_commit(checks, writes, self._limits, origin=origin)
+        self._check_open()
+        if len(self._pending) >= self._limits.commit_queue_max:
+            raise TooManyRequests(f"{len(self._pending)} commits wait for the disk already: try again later")
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Revision] = loop.create_future()
+        self._pending.append(_Request(checks, writes, fence, origin, size, answer))
+        if not self._flush_due:
+            # Not now: whoever else is ready in this round of the loop can still share the sync.
+            self._flush_due = True
+            loop.call_soon(self._flush_soon)
+        return await answer
+
+    def _flush_soon(self) -> None:
+        self._flush_due = False
+        if self._closed:
+            return
+        self._flush(self._take_batch())
+        if self._pending and not self._closed:
+            self._flush_due = True
+            asyncio.get_running_loop().call_soon(self._flush_soon)
+        if self._wal_pages >= self._limits.wal_pages_max and not self._closed:
+            self._checkpoint()
+
+    def _take_batch(self) -> list[_Request]:
+        """What shares the next sync: as much as waits, within bounds, and at least one commit."""
+        batch: list[_Request] = []
+        ops = size = 0
+        while self._pending:
+            request = self._pending[0]
+            ops += len(request.writes)
+            size += request.size
+            if batch and (ops > self._limits.sync_ops_max or size > self._limits.sync_bytes_max):
+                break
+            batch.append(self._pending.popleft())
+        return batch
+
+    def _flush(self, batch: list[_Request]) -> None:
+        """Prove and apply each request in order, make them durable together, and only then tell anyone."""
+        versions = self._versions
+        revision = self._feed.revision
+        outcomes: list[Revision | Exception] = []
+        applied: list[_Applied] = []
+        for request in batch:
+            try:
+                versions.prove(request.checks, request.writes, request.fence)
+            except Exception as error:  # noqa: BLE001  a request that makes no sense fails alone
+                outcomes.append(error)
+                continue
+            if request.writes:
+                revision += 1
+                changes = versions.apply(request.writes, revision, request.origin)
+                latest_only = frozenset(w.key for w in request.writes if isinstance(w, Put) and w.latest_only)
+                applied.append(_Applied(revision, changes, latest_only))
+            outcomes.append(revision)
+        if applied:
+            failure = self._write(applied)
+            if failure is not None:
+                # Conflicts too: some were found against commits of this batch, which do not exist.
+                outcomes = [failure] * len(batch)
+                applied = []
+        for done in applied:
+            self._feed.publish(done.revision, done.changes, latest_only=done.latest_only)
+        self._commits += len(applied)
+        for request, outcome in zip(batch, outcomes, strict=True):
+            answer = request.answer
+            if isinstance(outcome, int):
+                if not answer.done():  # whoever waited may have been cancelled; the commit stands
+                    answer.set_result(outcome)
+                continue
+            if isinstance(outcome, Conflict | Fenced):
+                self._conflicts += 1
+            if not answer.done():
+                answer.set_exception(outcome)
+
+    def _write(self, applied: list[_Applied]) -> Exception | None:
+        """Make the batch durable. If it could not be, take it back from memory and return what to tell its callers."""
+        rows = [file.row_of(change, seq) for done in applied for seq, change in enumerate(done.changes)]
+        replaced = [
+            (*file.ids_of(change.previous.modified), change.key.name, change.key.namespace, change.key.kind)
+            for done in applied
+            if done.latest_only
+            for change in done.changes
+            if change.previous is not None and change.key in done.latest_only
+        ]
+        db, started = self._db, self._env.monotonic()
+        committing = False
+        try:
+            db.execute("BEGIN")
+            db.executemany(file.INSERT_VERSION, rows)
+            if replaced:
+                db.executemany(file.DELETE_VERSION, replaced)
+            committing = True
+            db.execute("COMMIT")
+        except Exception as error:  # noqa: BLE001  whatever it was, memory and file must agree afterwards
+            return self._unwritten(error, applied, committing=committing)
+        self._synced(self._env.monotonic() - started, rows, len(replaced))
+        return None
+
+    def _unwritten(self, error: Exception, applied: list[_Applied], *, committing: bool) -> Exception:
+        """The write failed. Go on if it is certain that nothing was written; otherwise stop here."""
+        # A full disk stops the log before its commit mark is written, so that much is certain even in COMMIT.
+        certain = not committing or getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+        if certain:
+            try:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+            except sqlite3.Error:
+                certain = False
+        if not certain:
+            self._break(
+                f"a sync of {self._path} failed ({error}) and may or may not have been written: open the store again"
+            )
+            return OutcomeUnknown(f"a sync of {self._path} failed ({error}): read before anything else")
+        for done in reversed(applied):
+            self._versions.undo(done.changes)
+        failure = file.wrapped(error, self._path)
+        self._alarms.sound("write failed", f"commits fail: {failure}")
+        return Unavailable(f"nothing was written: {failure}")
+
+    def _synced(self, held: float, rows: list[file.Row], replaced: int) -> None:
+        size = sum(len(row[8]) if row[8] is not None else 0 for row in rows) + 100 * len(rows)
+        self._wal_pages += size // _PAGE_BYTES + 3 + replaced
+        self._sync_seconds.observe(held)
+        self._sync_ops.set(len(rows))
+        self._sync_bytes.set(size)
+        if held > self._sync_s_max:
+            self._sync_s_max = held
+        if held > self._limits.sync_hold_s_alarm:
+            self._alarms.sound(
+                "sync held the loop",
+                f"a sync of {len(rows)} writes held the loop for {held:.3f} s"
+                f" (alarm at {self._limits.sync_hold_s_alarm} s): use a faster disk",
+            )
+
+    def _checkpoint(self, mode: str = "PASSIVE") -> None:
+        """Move the log into the database, so that it stays short. After the answers, which do not wait for it."""
+        started = self._env.monotonic()
+        try:
+            _, pages, moved = self._db.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
+        except sqlite3.Error as error:
+            self._wal_pages = 0  # try again after as many pages more; the log keeps everything until then
+            self._alarms.sound("checkpoint failed", f"a checkpoint of {self._path} failed: {error}")
+            return
+        held = self._env.monotonic() - started
+        self._wal_pages = max(0, pages - moved)
+        self._wal_gauge.set(pages)
+        self._checkpoint_seconds.observe(held)
+        if held > self._limits.sync_hold_s_alarm:
+            self._alarms.sound(
+                "checkpoint held the loop",
+                f"a checkpoint of {moved} pages held the loop for {held:.3f} s"
+                f" (alarm at {self._limits.sync_hold_s_alarm} s): lower wal_pages_max, or use a faster disk",
+            )
+
+    # -- reads -------------------------------------------------------------------------------------
+
+    async def get(self, keys: Sequence[Key], *, at: Revision = NO_REVISION) -> Reading:
+        self._check_open()
+        await self._feed.wait_reached(at)
+        return self._versions.get(keys, self._feed, at=at)
+
+    async def list(
+        self,
+        kind: str,
+        *,
+        namespace: str = "",
+        at: Revision = NO_REVISION,
+        start_after: Key | None = None,
+        limit: int = 0,
+    ) -> Listing:
+        self._check_open()
+        await self._feed.wait_reached(at)
+        return self._versions.list(kind, self._feed, namespace=namespace, at=at, start_after=start_after, limit=limit)
+
+    async def watch(self, kind: str, *, after: Revision, namespace: str = "") -> Watch:
+        self._check_open()
+        return await self._feed.watch(kind, after=after, namespace=namespace)
+
+    async def revision(self) -> Revision:
+        self._check_open()
+        return self._feed.revision
+
+    def statistics(self) -> StoreStatistics:
+        stalled = "" if self._closed else self._sweeper.stalled()
+        return StoreStatistics(
+            backend="sqlite",
+            incarnation=self.incarnation,
+            revision=self._feed.revision,
+            compacted=self._feed.compacted,
+            objects=len(self._versions),
+            history_changes=self._feed.history_changes,
+            watchers=self._feed.watchers,
+            commits=self._commits,
+            conflicts=self._conflicts,
+            sync_s_max=self._sync_s_max,
+            alarms=(*self._alarms.texts(), *((stalled,) if stalled else ())),
+        )
+
+    # -- upkeep ------------------------------------------------------------------------------------
+
+    async def compact(self, revision: Revision) -> None:
+        self._check_open()
+        if revision > self._feed.revision:
+            raise BadRequest(f"cannot compact to {revision}: the newest revision is {self._feed.revision}")
+        self._feed.compact(revision)
+        await self._sweeper.sweep()
+
+    async def backup(self, path: str | Path) -> Revision:
+        """Write a copy of everything at one revision to `path`, while the store goes on. Returns that revision.
+
+        Put back by opening it: `SqliteStore.open` sees that it is a backup, jumps ahead by `RESTORE_BUMP`, and takes
+        a new incarnation. Copy the file first if it should be put back more than once.
+
+        Raises:
+            Terminal: `path` exists or cannot be written.
+            Unavailable: the disk is full.
+        """
+        self._check_open()
+        # The versions are frozen and all of them are durable, so holding them is a snapshot.
+        revision, entries = self._feed.revision, sorted(self._versions, key=lambda entry: entry.modified)
+        with self._backup_seconds.time():
+            await file.write_backup(
+                Path(path), entries, revision, self.incarnation, slice_rows=self._limits.backup_rows_max
+            )
+        return revision
+
+    async def close(self) -> None:
+        """Commits that wait are made first. The log is moved into the database, so that one file holds everything."""
+        while self._pending and not self._closed:
+            self._flush(self._take_batch())
+        if self._sweeping is not None:
+            task, self._sweeping = self._sweeping, None
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        if not self._closed:
+            while self._pending:
+                self._flush(self._take_batch())
+            self._closed = "the store is closed"
+            self._feed.close()
+            self._checkpoint("TRUNCATE")
+            self._db.close()
+
+    def _break(self, why: str) -> None:
+        """Memory and file may differ from here on: serve nothing more."""
+        self._closed = why
+        self._alarms.sound("store broken", why)
+        self._feed.close(why)
+        while self._pending:
+            answer = self._pending.popleft().answer
+            if not answer.done():
+                answer.set_exception(Unavailable(f"nothing was written: {why}"))
+        self._db.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Unavailable(self._closed)
+
+    def _meter(self) -> None:
+        metrics = self._env.metrics
+        self._sync_seconds = metrics.histogram("kedge_store_sync_seconds", "How long one sync held the loop")
+        self._sync_ops = metrics.gauge("kedge_store_sync_ops", "Writes that shared the last sync")
+        self._sync_bytes = metrics.gauge("kedge_store_sync_bytes", "Bytes that shared the last sync")
+        self._checkpoint_seconds = metrics.histogram(
+            "kedge_store_checkpoint_seconds", "How long one checkpoint held the loop"
+        )
+        self._wal_gauge = metrics.gauge("kedge_store_wal_pages", "Pages in the write-ahead log at the last checkpoint")
+        self._backup_seconds = metrics.histogram("kedge_store_backup_seconds", "How long a backup took")
+        metrics.gauge("kedge_store_commit_queue", "Commits waiting for a sync").set_function(self._pending.__len__)

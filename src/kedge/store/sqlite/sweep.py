@@ -1,0 +1,119 @@
+"""Forgetting: versions that compaction has passed leave the file, little and often.
+
+The log itself says what to forget. Each row names the revision it replaced, so walking once over the rows up to
+the compacted revision finds every version they made obsolete, with no index and no second write of any row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections import deque
+
+from kedge.env import Env
+from kedge.errors import Unavailable
+from kedge.keys import NO_REVISION, Revision
+from kedge.store.feed import Feed
+from kedge.store.sqlite.alarms import Alarms
+from kedge.store.sqlite.file import DELETE_VERSION, SET_FACT, ids_of
+
+_ROWS = """
+SELECT id, kind, namespace, name, previous, value IS NULL FROM versions
+WHERE id > ? AND id <= ? ORDER BY id LIMIT ?
+"""
+
+
+class Sweeper:
+    """Moves `swept`, the id up to which rows have been walked, after the feed's compacted revision."""
+
+    def __init__(self, env: Env, db: sqlite3.Connection, feed: Feed, alarms: Alarms, *, swept: int) -> None:
+        self._env = env
+        self._limits = env.limits
+        self._db = db
+        self._feed = feed
+        self._alarms = alarms
+        self._swept = swept
+        self._turn = asyncio.Lock()
+        self._marks: deque[tuple[float, Revision]] = deque()  # when history stood where, oldest first
+        self._ran_at = env.monotonic()
+        self._seconds = env.metrics.histogram(
+            "kedge_store_compaction_seconds", "How long one slice of a compaction held the loop"
+        )
+        self._age = env.metrics.gauge("kedge_store_history_age_seconds", "Age of the oldest history that is kept")
+
+    async def run(self) -> None:
+        """Keep `history_s` of history, for as long as the store is open."""
+        while True:
+            await asyncio.sleep(self._limits.compact_every_s)
+            self._feed.compact(self._due(self._env.monotonic()))
+            try:
+                await self.sweep()
+            except Unavailable as error:
+                self._alarms.sound("compaction failed", f"compaction failed and will be tried again: {error}")
+
+    def _due(self, now: float) -> Revision:
+        """The revision at which history should begin."""
+        marks = self._marks
+        marks.append((now, self._feed.revision))
+        due = NO_REVISION
+        while now - marks[0][0] >= self._limits.history_s:
+            due = marks.popleft()[1]
+            if not marks:
+                break
+        self._age.set(now - marks[0][0] if marks else 0.0)
+        return due
+
+    async def sweep(self) -> None:
+        """Bring the file up to the feed's compacted revision, slice by slice, letting the loop run in between."""
+        async with self._turn:
+            started = self._env.monotonic()
+            while self._swept < ids_of(self._feed.compacted)[1]:
+                self._slice()
+                await asyncio.sleep(0)
+            self._ran_at = self._env.monotonic()
+        if (took := self._ran_at - started) > self._limits.compact_every_s:
+            self._alarms.sound(
+                "compaction slow",
+                f"a compaction took {took:.1f} s, and one is due every {self._limits.compact_every_s} s:"
+                " history grows faster than it is forgotten",
+            )
+
+    def stalled(self) -> str:
+        """Why a person should look, if compaction has not run for far too long."""
+        idle = self._env.monotonic() - self._ran_at
+        if idle < 3 * self._limits.compact_every_s:
+            return ""
+        return f"no compaction has finished for {idle:.0f} s; one is due every {self._limits.compact_every_s} s"
+
+    def _slice(self) -> None:
+        started = self._env.monotonic()
+        db, last = self._db, ids_of(self._feed.compacted)[1]
+        try:
+            rows = db.execute(_ROWS, (self._swept, last, self._limits.compact_rows_max)).fetchall()
+            reached = rows[-1][0] if len(rows) == self._limits.compact_rows_max else last
+            db.execute("BEGIN")
+            db.executemany(
+                DELETE_VERSION,
+                [
+                    (*ids_of(previous), name, namespace, kind)
+                    for _, kind, namespace, name, previous, _ in rows
+                    if previous
+                ],
+            )
+            db.executemany("DELETE FROM versions WHERE id = ?", [(row[0],) for row in rows if row[5]])
+            db.executemany(SET_FACT, [("compacted", self._feed.compacted), ("swept", reached)])
+            db.execute("COMMIT")
+        except sqlite3.Error as error:
+            # What is in memory does not depend on this, so whichever way it went the store goes on.
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+            raise Unavailable(f"a compaction could not be written: {error}") from error
+        self._swept = reached
+        held = self._env.monotonic() - started
+        self._seconds.observe(held)
+        if held > self._limits.sync_hold_s_alarm:
+            self._alarms.sound(
+                "compaction held the loop",
+                f"one slice of a compaction held the loop for {held:.3f} s"
+                f" (alarm at {self._limits.sync_hold_s_alarm} s): lower compact_rows_max, or use a faster disk",
+            )

@@ -56,3 +56,27 @@ def find_condition(conditions: Sequence[Condition], type_: str) -> Condition | N
 def is_true(conditions: Sequence[Condition], type_: str) -> bool:
     found = find_condition(conditions, type_)
     return found is not None and found.status == TRUE
+
+
+def keep_transition_times(old: Any, new: Any, now: str) -> Any:
+    """A new status whose conditions keep `lastTransitionTime` unless their status moved, whoever wrote them.
+
+    Both are JSON as sent, so either may be anything: what is no list of conditions is left as it is.
+    """
+    conditions = new.get("conditions") if isinstance(new, Mapping) else None
+    if not isinstance(conditions, list):
+        return new
+    known = old.get("conditions") if isinstance(old, Mapping) else None
+    before = {c.get("type"): c for c in known if isinstance(c, Mapping)} if isinstance(known, list) else {}
+    return {**new, "conditions": [_with_time(each, before, now) for each in conditions]}
+
+
+def _with_time(condition: Any, before: Mapping[Any, Mapping[str, Any]], now: str) -> Any:
+    if not isinstance(condition, Mapping):
+        return condition
+    old = before.get(condition.get("type")) if isinstance(condition.get("type"), str) else None
+    since = old.get("lastTransitionTime") if old is not None else None
+    given = condition.get("lastTransitionTime")
+    if old is not None and since and old.get("status") == condition.get("status"):
+        return {**condition, "lastTransitionTime": since}
+    return {**condition, "lastTransitionTime": given if given and given != since else now}

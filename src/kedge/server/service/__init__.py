@@ -1,1 +1,6 @@
 """What the API means, with no transport around it."""
+
+from kedge.server.service.admission import AdmissionChain, AdmissionRequest, FunctionPolicy, mutations_of
+from kedge.server.service.service import Service
+
+__all__ = ["AdmissionChain", "AdmissionRequest", "FunctionPolicy", "Service", "mutations_of"]

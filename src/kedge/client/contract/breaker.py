@@ -1,0 +1,92 @@
+"""A circuit breaker: holds requests off a dependency that keeps failing, and lets one probe it now and then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum
+
+from kedge.env import Env
+from kedge.errors import Lagged, OutcomeUnknown, TooManyRequests, Unavailable
+
+
+class BreakerState(Enum):
+    CLOSED = "closed"
+    """Requests go through."""
+    OPEN = "open"
+    """Requests fail at once, until a time."""
+    PROBING = "probing"
+    """One request is out to see whether the dependency is back; the rest still fail at once."""
+
+
+class Breaker:
+    """Opens after failures in a row; a success, or any answer that shows the far side alive, closes it."""
+
+    def __init__(self, env: Env, dependency: str) -> None:
+        self._env = env
+        self._dependency = dependency
+        self._state = BreakerState.CLOSED
+        self._failures = 0
+        self._opens = 0
+        self._open_until_s = 0.0
+        self._gauge = env.metrics.gauge("kedge_client_breaker_open", "1 while held off", ("dependency",)).labels(
+            dependency
+        )
+
+    @property
+    def state(self) -> BreakerState:
+        return self._state
+
+    @contextmanager
+    def guard(self) -> Iterator[None]:
+        """Around one request.
+
+        Raises:
+            Unavailable: the breaker is open; the request was not sent.
+        """
+        self._admit()
+        try:
+            yield
+        except (Unavailable, OutcomeUnknown):
+            self._failed()
+            raise
+        except (TooManyRequests, Lagged):
+            self._probe_ended()  # alive but loaded: neither a failure of the dependency nor a reason to rush
+            raise
+        except Exception:
+            self._succeeded()  # a refusal is an answer
+            raise
+        except BaseException:
+            self._probe_ended()  # cancelled: nothing was learned
+            raise
+        else:
+            self._succeeded()
+
+    def _admit(self) -> None:
+        if self._state is BreakerState.CLOSED:
+            return
+        wait_s = self._open_until_s - self._env.monotonic()
+        if self._state is BreakerState.PROBING or wait_s > 0:
+            raise Unavailable(
+                f"{self._dependency} failed {self._failures} times in a row; requests are held off"
+                f" for another {max(wait_s, 0.0):.1f} s"
+            )
+        self._state = BreakerState.PROBING
+
+    def _failed(self) -> None:
+        self._failures += 1
+        if self._state is BreakerState.PROBING or self._failures >= self._env.limits.breaker_failures_max:
+            self._opens += 1
+            hold_s = self._env.limits.breaker_open_s * min(2 ** (self._opens - 1), 16)
+            self._open_until_s = self._env.monotonic() + hold_s * self._env.random.uniform(0.5, 1.5)
+            self._state = BreakerState.OPEN
+            self._gauge.set(1)
+
+    def _succeeded(self) -> None:
+        self._state = BreakerState.CLOSED
+        self._failures = self._opens = 0
+        self._gauge.set(0)
+
+    def _probe_ended(self) -> None:
+        if self._state is BreakerState.PROBING:
+            self._state = BreakerState.OPEN

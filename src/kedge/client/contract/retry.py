@@ -1,0 +1,59 @@
+"""Retries with shape: bounded, backed off with jitter, under a deadline, and only where repeating is safe.
+
+What may be repeated is decided by the error alone. `OutcomeUnknown` is never repeated here: `Client` reads first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from kedge.env import Env
+from kedge.errors import OperatingError, TooManyRequests, Unavailable
+
+_T = TypeVar("_T")
+
+NOT_CARRIED_OUT = (Unavailable, TooManyRequests)
+"""Errors that say the request had no effect, and that another time it may have."""
+
+
+class Backoff:
+    """The pauses of one intent: each up to twice the last, jittered so that many do not line up."""
+
+    def __init__(self, env: Env) -> None:
+        self._env = env
+        self._next_s = env.limits.client_backoff_s
+        self._deadline_s = env.monotonic() + env.limits.client_deadline_s
+        self._attempts_left = env.limits.client_attempts_max
+        self._attempts = env.metrics.counter("kedge_client_attempts_total", "Attempts at requests, by why", ("why",))
+
+    def begin(self, why: str) -> None:
+        """Count an attempt that is about to be made."""
+        self._attempts_left -= 1
+        self._attempts.labels(why).inc()
+
+    async def pause(self, error: OperatingError) -> None:
+        """Wait before the next attempt.
+
+        Raises:
+            OperatingError: `error` itself, if there is no attempt or no time left.
+        """
+        pause_s = self._next_s * self._env.random.uniform(0.5, 1.5)
+        if isinstance(error, TooManyRequests):
+            pause_s = max(pause_s, error.retry_after_s)
+        self._next_s = min(self._next_s * 2, self._env.limits.client_backoff_s_max)
+        if self._attempts_left <= 0 or self._env.monotonic() + pause_s >= self._deadline_s:
+            raise error
+        await asyncio.sleep(pause_s)
+
+
+async def retry_reads(env: Env, read: Callable[[], Awaitable[_T]]) -> _T:
+    """Repeat a read that did not come through. Reading has no effect, so even an unknown outcome may be repeated."""
+    backoff = Backoff(env)
+    while True:
+        backoff.begin("read")
+        try:
+            return await read()
+        except NOT_CARRIED_OUT as error:
+            await backoff.pause(error)

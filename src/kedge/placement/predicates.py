@@ -1,0 +1,136 @@
+"""Node-local predicates: may this pod run on this node, given what is claimed there?
+
+They live here once. The bind calls them on committed state; the scheduler's vector masks are property-tested
+equal to them. Spread and inter-pod rules look at other nodes and are the scheduler's alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from kedge.api.conditions import is_true
+from kedge.api.quantity import format_units
+from kedge.api.selectors import node_selector
+from kedge.api.views import NodeView, PodView, Taint, Toleration
+from kedge.placement.ledger import ANY_ADDRESS, HostPort, Ledger
+from kedge.placement.reasons import Misfit, Reason
+from kedge.placement.resources import node_allocatable, pod_requests, shortages
+
+SUSPECT = "Suspect"
+"""The node condition that stops new placement: evidence against the node, no proof."""
+_UNSCHEDULABLE_TAINT = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
+_FORBIDDING = frozenset({"NoSchedule", "NoExecute"})
+
+
+def first_misfit(pod: PodView, node: NodeView, ledger: Ledger) -> Misfit | None:
+    """The first thing in the way, in the order of `PREDICATES`; None if the pod fits."""
+    for predicate in PREDICATES:
+        misfit = predicate(pod, node, ledger)
+        if misfit is not None:
+            return misfit
+    return None
+
+
+def node_is_open(pod: PodView, node: NodeView, _ledger: Ledger) -> Misfit | None:
+    if node.spec.unschedulable and not _tolerated(_UNSCHEDULABLE_TAINT, pod.spec.tolerations):
+        return Misfit(Reason.NODE_CORDONED, f"node {node.name} is cordoned")
+    return None
+
+
+def node_is_trusted(_pod: PodView, node: NodeView, _ledger: Ledger) -> Misfit | None:
+    if is_true(node.status.conditions, SUSPECT):
+        return Misfit(Reason.NODE_SUSPECT, f"node {node.name} is suspect: its heartbeats are late")
+    return None
+
+
+def node_is_named(pod: PodView, node: NodeView, _ledger: Ledger) -> Misfit | None:
+    if pod.spec.node_name and pod.spec.node_name != node.name:
+        return Misfit(Reason.NODE_NAME, f"{pod.name} asks for node {pod.spec.node_name}, not {node.name}")
+    return None
+
+
+def taints_are_tolerated(pod: PodView, node: NodeView, _ledger: Ledger) -> Misfit | None:
+    for taint in node.spec.taints:
+        if taint.effect in _FORBIDDING and not _tolerated(taint, pod.spec.tolerations):
+            value = f"={taint.value}" if taint.value else ""
+            return Misfit(Reason.TAINT, f"node {node.name} has the taint {taint.key}{value}:{taint.effect}")
+    return None
+
+
+def node_is_selected(pod: PodView, node: NodeView, _ledger: Ledger) -> Misfit | None:
+    labels = node.labels
+    for key, value in pod.spec.node_selector.items():
+        if labels.get(key) != value:
+            return Misfit(Reason.NODE_SELECTOR, f"node {node.name} has no label {key}={value}")
+    return None
+
+
+def affinity_is_met(pod: PodView, node: NodeView, _ledger: Ledger) -> Misfit | None:
+    affinity = pod.spec.affinity.node_affinity if pod.spec.affinity is not None else None
+    required = affinity.required_during_scheduling_ignored_during_execution if affinity is not None else None
+    if required is not None and not node_selector(required).matches(node.name, node.labels):
+        return Misfit(Reason.NODE_AFFINITY, f"node {node.name} meets no term of the required node affinity")
+    return None
+
+
+def ports_are_free(pod: PodView, node: NodeView, ledger: Ledger) -> Misfit | None:
+    wanted = host_ports(pod)
+    if not wanted:
+        return None
+    for taken in ledger.ports():
+        for port in wanted:
+            if port.clashes(taken):
+                return Misfit(Reason.PORT, f"port {port.port}/{port.protocol} of node {node.name} is taken")
+    return None
+
+
+def resources_are_free(pod: PodView, node: NodeView, ledger: Ledger) -> Misfit | None:
+    asked, available = pod_requests(pod), node_allocatable(node)
+    short = shortages(asked, ledger.allocated, available)
+    if not short:
+        return None
+    words = ", ".join(
+        f"{r} (asked {format_units(r, asked[r])}, claimed {format_units(r, ledger.allocated.get(r, 0))}"
+        f" of {format_units(r, available.get(r, 0))})"
+        for r in short
+    )
+    return Misfit(Reason.RESOURCE, f"node {node.name} has too little {words}")
+
+
+PREDICATES: tuple[Callable[[PodView, NodeView, Ledger], Misfit | None], ...] = (
+    node_is_open,
+    node_is_trusted,
+    node_is_named,
+    taints_are_tolerated,
+    node_is_selected,
+    affinity_is_met,
+    ports_are_free,
+    resources_are_free,
+)
+"""In the order in which they are asked: what concerns every pod first, what changes fastest last."""
+
+
+def host_ports(pod: PodView) -> tuple[HostPort, ...]:
+    """The ports of the node itself that the pod asks for, those of its sidecars included."""
+    sidecars = tuple(c for c in pod.spec.init_containers if c.restart_policy == "Always")
+    return tuple(
+        HostPort(port.protocol, port.host_ip or ANY_ADDRESS, port.host_port)
+        for container in (*sidecars, *pod.spec.containers)
+        for port in container.ports
+        if port.host_port
+    )
+
+
+def _tolerated(taint: Taint, tolerations: tuple[Toleration, ...]) -> bool:
+    return any(tolerates(toleration, taint) for toleration in tolerations)
+
+
+def tolerates(toleration: Toleration, taint: Taint) -> bool:
+    """Kubernetes' rule: an empty effect means every effect, an empty key with `Exists` every taint."""
+    if toleration.effect and toleration.effect != taint.effect:
+        return False
+    if toleration.key and toleration.key != taint.key:
+        return False
+    if toleration.operator == "Exists":
+        return True
+    return bool(toleration.key) and toleration.operator in ("", "Equal") and toleration.value == taint.value

@@ -1,0 +1,97 @@
+"""The arithmetic of quotas: what an object costs its namespace, and what a pod costs its tenant in a zone.
+
+Pure. The service charges in the same commit as what the charge pays for; a cost is always a difference
+between how an object was and how it will be, so creating, changing and removing are one rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from kedge.api.kinds import Kind
+from kedge.api.views import PodView, ResourceQuotaView, ZoneQuotaView
+from kedge.placement.resources import PODS, Units, pod_limits, pod_requests, subtract, to_units
+
+POD_KIND = "Pod"
+_LEGACY_COUNTS = {
+    "ConfigMap": "configmaps",
+    "Secret": "secrets",
+    "Service": "services",
+    "ResourceQuota": "resourcequotas",
+}
+"""Kinds that old manifests count by their bare plural; every kind can be counted as `count/plural.group`."""
+
+
+def count_name(kind: Kind) -> str:
+    return f"count/{kind.plural}.{kind.group}" if kind.group else f"count/{kind.plural}"
+
+
+def object_cost(kind: Kind, pod: PodView | None) -> dict[str, int]:
+    """Everything one object of `kind` could be charged for. `pod` is its view if it is a pod."""
+    cost = {count_name(kind): 1}
+    if kind.key_kind in _LEGACY_COUNTS:
+        cost[_LEGACY_COUNTS[kind.key_kind]] = 1
+    if pod is not None and not pod.finished:
+        for resource, amount in pod_requests(pod).items():
+            if resource == PODS:
+                cost[PODS] = amount
+                continue
+            cost[f"requests.{resource}"] = amount
+            if resource in ("cpu", "memory", "ephemeral-storage"):
+                cost[resource] = amount
+        for resource, amount in pod_limits(pod).items():
+            cost[f"limits.{resource}"] = amount
+    return cost
+
+
+def in_scope(quota: ResourceQuotaView, pod: PodView | None) -> bool:
+    """Whether the quota's scopes cover the object. Scopes speak of pods, so a scoped quota counts nothing else."""
+    scopes = quota.spec.scopes
+    if not scopes:
+        return True
+    if pod is None:
+        return False
+    best_effort = not any(c.resources.requests or c.resources.limits for c in pod.spec.containers)
+    terminating = pod.spec.active_deadline_seconds is not None
+    answers = {
+        "Terminating": terminating,
+        "NotTerminating": not terminating,
+        "BestEffort": best_effort,
+        "NotBestEffort": not best_effort,
+        "PriorityClass": bool(pod.spec.priority_class_name),
+    }
+    return all(answers.get(scope, False) for scope in scopes)
+
+
+def tracked(amounts: Units, hard: Iterable[str]) -> dict[str, int]:
+    """Those amounts that a quota speaks of."""
+    names = set(hard)
+    return {resource: amount for resource, amount in amounts.items() if resource in names}
+
+
+def quota_delta(kind: Kind, quota: ResourceQuotaView, old: PodView | None, new: PodView | None, exists: int) -> Units:
+    """What a write adds to the quota's use (less than nothing if it frees).
+
+    `old` and `new` are the pod before and after, None for other kinds and for absence; `exists` is +1 for a
+    creation, -1 for a removal and 0 for a change of an object that stays.
+    """
+    before = object_cost(kind, old) if exists <= 0 and in_scope(quota, old) else {}
+    after = object_cost(kind, new) if exists >= 0 and in_scope(quota, new) else {}
+    return tracked(subtract(after, before), quota.spec.hard)
+
+
+def overruns(delta: Units, used: Units, hard: Units) -> list[str]:
+    """The resources that the write would take past their limit. What does not grow never overruns."""
+    return sorted(r for r, amount in delta.items() if amount > 0 and used.get(r, 0) + amount > hard.get(r, 0))
+
+
+def zone_hard(quota: ZoneQuotaView, zone: str) -> dict[str, int] | None:
+    """The tenant's limits in a zone; None if this quota does not speak of it."""
+    limits = quota.spec.zones.get(zone)
+    return None if limits is None else to_units(limits.hard)
+
+
+def zone_used(quota: ZoneQuotaView, zone: str) -> dict[str, int] | None:
+    """What the tenant's claims in a zone come to; None if they were not counted yet."""
+    use = quota.status.zones.get(zone)
+    return None if use is None else to_units(use.used)

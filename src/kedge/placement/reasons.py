@@ -1,0 +1,45 @@
+"""Why a pod does not fit, as codes that stay the same from release to release.
+
+A refusal of the service, a filter of the scheduler, a condition and a metric all use these words.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class Reason(StrEnum):
+    """One code for each thing that can stand between a pod and a node."""
+
+    # -- the pod
+    POD_GONE = "PodGone"
+    POD_REPLACED = "PodReplaced"
+    POD_TERMINATING = "PodTerminating"
+    POD_ENDED = "PodEnded"
+    POD_BOUND = "PodBound"
+    POD_GATED = "SchedulingGated"
+    # -- the node, by itself
+    NODE_GONE = "NodeGone"
+    NODE_REPLACED = "NodeReplaced"
+    NODE_TERMINATING = "NodeTerminating"
+    NODE_CORDONED = "NodeCordoned"
+    NODE_SUSPECT = "NodeSuspect"
+    # -- the pair
+    NODE_NAME = "NodeName"
+    NODE_SELECTOR = "NodeSelector"
+    NODE_AFFINITY = "NodeAffinity"
+    TAINT = "Taint"
+    PORT = "HostPort"
+    RESOURCE = "Resource"
+    # -- claims
+    ZONE_QUOTA = "ZoneQuota"
+    RESERVED_ELSEWHERE = "ReservedElsewhere"
+    GANG_NOT_COMMITTED = "GangNotCommitted"
+
+
+class Misfit(NamedTuple):
+    """The first thing that stands in the way, and in words."""
+
+    reason: Reason
+    message: str

@@ -1,0 +1,103 @@
+"""What a pod asks for and what a node has, as plain integers: milli-CPUs, and whole units of all else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from kedge.api.quantity import Quantity, units
+from kedge.api.views import Container, NodeView, PodView
+
+Units = Mapping[str, int]
+"""Resource name to amount: `cpu` in thousandths, everything else in its own unit."""
+
+PODS = "pods"
+CPU = "cpu"
+MEMORY = "memory"
+
+
+def to_units(quantities: Mapping[str, Quantity]) -> dict[str, int]:
+    return {resource: units(resource, quantity) for resource, quantity in quantities.items()}
+
+
+def pod_requests(pod: PodView) -> dict[str, int]:
+    """What the pod takes on its node while it runs, itself included as one of `pods`."""
+    total = _pod_total(pod, "requests")
+    for resource, amount in to_units(pod.spec.overhead).items():
+        total[resource] = total.get(resource, 0) + amount
+    total[PODS] = 1
+    return total
+
+
+def pod_limits(pod: PodView) -> dict[str, int]:
+    """What the pod may take at most, for the resources it limits."""
+    total = _pod_total(pod, "limits")
+    for resource, amount in to_units(pod.spec.overhead).items():
+        if resource in total:
+            total[resource] += amount
+    return total
+
+
+def node_allocatable(node: NodeView) -> dict[str, int]:
+    """What the node offers to pods; its capacity where it does not say."""
+    return to_units(node.status.allocatable or node.status.capacity)
+
+
+def add(*parts: Units) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for part in parts:
+        for resource, amount in part.items():
+            total[resource] = total.get(resource, 0) + amount
+    return total
+
+
+def subtract(whole: Units, part: Units) -> dict[str, int]:
+    """`whole` less `part`; a resource that comes to nothing is left out."""
+    rest = dict(whole)
+    for resource, amount in part.items():
+        rest[resource] = rest.get(resource, 0) - amount
+        if not rest[resource]:
+            del rest[resource]
+    return rest
+
+
+def shortages(asked: Units, used: Units, available: Units) -> list[str]:
+    """The resources of which `used + asked` is more than is `available`, by name. Nothing asked is never short."""
+    return sorted(
+        resource
+        for resource, amount in asked.items()
+        if amount > 0 and used.get(resource, 0) + amount > available.get(resource, 0)
+    )
+
+
+def _pod_total(pod: PodView, which: str) -> dict[str, int]:
+    """Containers run together; init containers run one after another before them, except sidecars, which stay."""
+    total = _sum(pod.spec.containers, which)
+    if not pod.spec.init_containers:
+        return total
+    sidecars: dict[str, int] = {}
+    highest: dict[str, int] = {}
+    for container in pod.spec.init_containers:
+        own = to_units(getattr(container.resources, which))
+        if container.restart_policy == "Always":
+            total = add(total, own)
+            sidecars = add(sidecars, own)
+            running = sidecars
+        else:
+            running = add(sidecars, own)
+        highest = _maximum(highest, running)
+    return _maximum(total, highest)
+
+
+def _sum(containers: Iterable[Container], which: str) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for container in containers:
+        for resource, quantity in getattr(container.resources, which).items():
+            total[resource] = total.get(resource, 0) + units(resource, quantity)
+    return total
+
+
+def _maximum(one: Units, other: Units) -> dict[str, int]:
+    highest = dict(one)
+    for resource, amount in other.items():
+        highest[resource] = max(highest.get(resource, 0), amount)
+    return highest

@@ -1,0 +1,187 @@
+"""The admission chain: policies that may change a write, then policies that may refuse it.
+
+A policy is a pure function of the request and of the objects it declares as inputs; the commit proves those
+inputs, so a policy cannot decide on state that moved. Every mutation is recorded in the object with the
+policy's name and revision. Policies in CEL will implement the same two protocols.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from kedge.api.codec import encode_json
+from kedge.api.kinds import Kind
+from kedge.api.objects import Object
+from kedge.api.patch import apply_json_patch
+from kedge.errors import Forbidden, Invalid
+from kedge.keys import Key, Revision
+
+MUTATIONS_ANNOTATION = "kedge.dev/mutations"
+"""Where an object says which policies changed it: a JSON list of {policy, revision, paths}."""
+
+
+class AdmissionRequest(NamedTuple):
+    """One write, as policies see it."""
+
+    verb: str
+    """`create`, `update` or `delete`; a patch is an update."""
+    kind: Kind
+    key: Key
+    subresource: str
+    caller: str
+    object: Mapping[str, Any]
+    """As it will be. For a delete: as it is."""
+    old: Mapping[str, Any] | None
+    dry_run: bool
+
+
+Inputs = Mapping[Key, Object | None]
+
+
+class Policy(Protocol):
+    """What mutating and validating policies share."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def revision(self) -> Revision:
+        """Of the object that configures the policy; 0 for one that is built in."""
+
+    def applies(self, verb: str, kind: Kind, subresource: str) -> bool:
+        """Whether to look at such writes at all. Cheap: it is asked for every write."""
+
+    def inputs(self, request: AdmissionRequest) -> Sequence[Key]:
+        """The other objects it must see. They are read and proved with the write."""
+
+
+class MutatingPolicy(Policy, Protocol):
+    def mutate(self, request: AdmissionRequest, inputs: Inputs) -> Sequence[Mapping[str, Any]]:
+        """JSON patch operations; none if the object is fine as it is. Must be idempotent."""
+
+
+class ValidatingPolicy(Policy, Protocol):
+    def validate(self, request: AdmissionRequest, inputs: Inputs) -> Iterable[str]:
+        """Reasons to refuse the write, in words for whoever sent it."""
+
+
+class Mutation(msgspec.Struct, frozen=True):
+    """One policy's changes to one object."""
+
+    policy: str
+    revision: Revision
+    paths: tuple[str, ...]
+
+
+class AdmissionChain:
+    """Mutating policies in order, then validating ones. Immutable: a new configuration is a new chain."""
+
+    def __init__(self, mutating: Sequence[MutatingPolicy] = (), validating: Sequence[ValidatingPolicy] = ()) -> None:
+        self._mutating = tuple(mutating)
+        self._validating = tuple(validating)
+
+    def for_write(self, verb: str, kind: Kind, subresource: str) -> AdmissionChain | None:
+        """The policies that look at such a write; None if none does, so that the common case costs nothing."""
+        mutating = tuple(p for p in self._mutating if p.applies(verb, kind, subresource))
+        validating = tuple(p for p in self._validating if p.applies(verb, kind, subresource))
+        return AdmissionChain(mutating, validating) if mutating or validating else None
+
+    async def mutate(self, request: AdmissionRequest, read: ReadInputs, *, rounds_max: int) -> dict[str, Any]:
+        """The object after every mutating policy, with the record of what they did.
+
+        A second round lets an early policy see what a later one changed, as Kubernetes' reinvocation does.
+        """
+        document: dict[str, Any] = dict(request.object)
+        mutations: dict[str, Mutation] = {}
+        for _ in range(rounds_max):
+            changed = False
+            for policy in self._mutating:
+                asked = request._replace(object=document)
+                operations = policy.mutate(asked, await read(policy.inputs(asked)))
+                if not operations:
+                    continue
+                try:
+                    after = apply_json_patch(document, operations)
+                except Invalid as error:
+                    raise Forbidden(
+                        f"policy {policy.name} made a patch that does not apply to {request.key}: {error.message}",
+                        key=request.key,
+                    ) from error
+                if after == document:
+                    continue
+                document, changed = after, True
+                paths = tuple(str(operation["path"]) for operation in operations)
+                before = mutations.get(policy.name)
+                known = before.paths if before is not None else ()
+                mutations[policy.name] = Mutation(policy.name, policy.revision, tuple(dict.fromkeys(known + paths)))
+            if not changed:
+                break
+        return _record(document, mutations) if mutations else document
+
+    async def validate(self, request: AdmissionRequest, read: ReadInputs) -> None:
+        """Raise `Forbidden` with every refusal at once."""
+        refusals = []
+        for policy in self._validating:
+            reasons = policy.validate(request, await read(policy.inputs(request)))
+            refusals += [f"policy {policy.name} denied it: {reason}" for reason in reasons]
+        if refusals:
+            raise Forbidden(f"{request.verb} of {request.key} is forbidden: {'; '.join(refusals)}", key=request.key)
+
+    @property
+    def mutates(self) -> bool:
+        return bool(self._mutating)
+
+
+class ReadInputs(Protocol):
+    """Reads a policy's inputs under the proof of the write at hand."""
+
+    async def __call__(self, keys: Sequence[Key]) -> Inputs: ...
+
+
+def mutations_of(annotations: Mapping[str, str]) -> tuple[Mutation, ...]:
+    """What policies did to an object, from its annotations."""
+    text = annotations.get(MUTATIONS_ANNOTATION)
+    try:
+        return msgspec.json.decode(text, type=tuple[Mutation, ...]) if text else ()
+    except msgspec.MsgspecError:
+        return ()  # a person may have written anything there
+
+
+def _record(document: dict[str, Any], mutations: Mapping[str, Mutation]) -> dict[str, Any]:
+    metadata = dict(document.get("metadata") or {})
+    annotations = dict(metadata.get("annotations") or {})
+    kept = [m for m in mutations_of(annotations) if m.policy not in mutations]
+    annotations[MUTATIONS_ANNOTATION] = encode_json([*kept, *mutations.values()]).decode()
+    return {**document, "metadata": {**metadata, "annotations": annotations}}
+
+
+# -- policies as plain functions -------------------------------------------------------------------
+
+
+class FunctionPolicy:
+    """A policy made of functions, for those that need no class of their own. Serves as either kind."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        kinds: Iterable[str],
+        verbs: Iterable[str] = ("create", "update"),
+        revision: Revision = 0,
+        inputs: Callable[[AdmissionRequest], Sequence[Key]] = lambda _: (),
+        mutate: Callable[[AdmissionRequest, Inputs], Sequence[Mapping[str, Any]]] = lambda _request, _inputs: (),
+        validate: Callable[[AdmissionRequest, Inputs], Iterable[str]] = lambda _request, _inputs: (),
+    ) -> None:
+        self.name = name
+        self.revision = revision
+        self.inputs = inputs
+        self.mutate = mutate
+        self.validate = validate
+        self._kinds = frozenset(kinds)
+        self._verbs = frozenset(verbs)
+
+    def applies(self, verb: str, kind: Kind, subresource: str) -> bool:
+        return not subresource and verb in self._verbs and kind.key_kind in self._kinds

@@ -1,0 +1,117 @@
+"""The bind: one transaction that proves a placement on committed state and claims what it takes.
+
+The scheduler decides on a cache; this is where the decision becomes exclusive. It proves the pod, the node,
+the node's ledger, the tenant's zone quotas, any reservation or gang, and the scheduler's fence.
+"""
+
+from __future__ import annotations
+
+from kedge.api.codec import encode_json, encode_object
+from kedge.api.conditions import set_condition
+from kedge.api.objects import Object
+from kedge.api.requests import Binding, WriteOptions, Written
+from kedge.api.views import NodeAllocationView, PodView, ReservationView
+from kedge.errors import BadRequest, Conflict, NotFound
+from kedge.keys import NO_REVISION, Key
+from kedge.placement.ledger import ClaimState
+from kedge.placement.reasons import Misfit, Reason
+from kedge.server.service import claims
+from kedge.server.service.core import Core, Proof, Staged
+
+BIND_ANNOTATION = "kedge.dev/bind"
+"""Both sides of the staleness boundary: the revisions the decision used, and those the commit proved."""
+
+
+async def bind(core: Core, binding: Binding, options: WriteOptions) -> Written:
+    if not binding.node:
+        raise BadRequest(f"the binding of {binding.pod} names no node: set target.name", key=binding.pod)
+
+    async def attempt(proof: Proof) -> Staged:
+        pod, node, _ = await proof.objects(
+            binding.pod, claims.node_key(binding.node), claims.allocation_key(binding.node)
+        )
+        if pod is None:
+            raise NotFound(f'pods "{binding.pod.name}" not found', key=binding.pod)
+        view = pod.as_view(PodView)
+        if view.spec.node_name == binding.node and binding.pod_uid in ("", pod.uid):
+            # It is as asked, so there is nothing to write. A bind is its own record: a repeat ends here.
+            return Staged(pod.kind, pod.key, pod.value, created=pod.created)
+        claims.check_pod_claimable(pod, binding.pod_uid)
+        target = claims.existing_node(node, binding.node, binding.node_uid)
+        await _use_reservation(proof, pod, binding.node)
+        await claims.claim(core, proof, pod, target, ClaimState.BOUND)
+        value = _bound(core, proof, pod, binding)
+        proof.put(pod.key, value)
+        return Staged(pod.kind, pod.key, value, created=pod.created)
+
+    return await core.prove(attempt, options)
+
+
+async def confirm_ended(core: Core, node: str, node_uid: str, pod_uid: str, options: WriteOptions) -> Written:
+    """The agent's word that nothing of a pod runs on its node any more: frees the claim a forced deletion left.
+
+    Raises:
+        NotFound: the node has no ledger.
+        Conflict: the pod still exists; or the node is another incarnation now, for which this agent cannot speak.
+    """
+
+    async def attempt(proof: Proof) -> Staged:
+        allocation = await proof.object(claims.allocation_key(node))
+        if allocation is None:
+            raise NotFound(f"node {node} has no ledger", key=claims.allocation_key(node))
+        owner = allocation.as_view(NodeAllocationView).spec.node_uid
+        if owner != node_uid:
+            raise Conflict(
+                f"node {node} is another incarnation now (uid {owner}, not {node_uid})",
+                key=allocation.key,
+                revision=allocation.revision,
+            )
+        held = allocation.as_view(NodeAllocationView).status.entries.get(pod_uid)
+        if held is not None:
+            pod = await proof.object(Key("Pod", held.namespace, held.name))
+            if pod is not None and pod.uid == pod_uid and not pod.as_view(PodView).finished:
+                raise Conflict(
+                    f"{pod.key} still exists: record its end in its status instead", key=pod.key, revision=pod.revision
+                )
+            await claims.release(core, proof, node, pod_uid)
+        return Staged(allocation.kind, allocation.key, allocation.value, created=allocation.created)
+
+    return await core.prove(attempt, options)
+
+
+async def _use_reservation(proof: Proof, pod: Object, node: str) -> None:
+    """A reservation for this pod is used up by its bind; one for another node forbids it."""
+    reservation = await proof.object(claims.reservation_key(pod.key.namespace, pod.uid))
+    if reservation is None:
+        return
+    spec = reservation.as_view(ReservationView).spec
+    if spec.node_name != node:
+        message = (
+            f"{pod.key} is reserved on {spec.node_name}, not on {node}: release or supersede the reservation first"
+        )
+        raise claims.refuse(Misfit(Reason.RESERVED_ELSEWHERE, message), reservation.key, reservation.revision)
+    if spec.gang:
+        gang_key = Key(claims.RESERVATION, pod.key.namespace, spec.gang)
+        gang = await proof.object(gang_key)
+        if gang is None or gang.as_view(ReservationView).status.phase != "Committed":
+            phase = gang.as_view(ReservationView).status.phase if gang is not None else "gone"
+            message = f"the gang {spec.gang} of {pod.key} is not committed ({phase or 'no phase'})"
+            revision = gang.revision if gang is not None else NO_REVISION
+            raise claims.refuse(Misfit(Reason.GANG_NOT_COMMITTED, message), gang_key, revision)
+    proof.delete(reservation.key)
+
+
+def _bound(core: Core, proof: Proof, pod: Object, binding: Binding) -> bytes:
+    document = pod.edit()
+    document["spec"]["nodeName"] = binding.node
+    proved = {str(key): entry.modified for key, entry in proof.reads.items() if entry is not None}
+    annotations = document["metadata"].setdefault("annotations", {})
+    annotations[BIND_ANNOTATION] = encode_json({"decidedOn": dict(binding.decided_on), "provedOn": proved}).decode()
+    status = document.setdefault("status", {})
+    condition = {
+        "type": "PodScheduled",
+        "status": "True",
+        "observedGeneration": document["metadata"].get("generation", 0),
+    }
+    status["conditions"] = set_condition(status.get("conditions", ()), condition, core.env.now())
+    return encode_object(document)

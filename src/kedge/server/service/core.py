@@ -1,0 +1,208 @@
+"""What every verb of the service stands on: the store, the kinds, and writes that prove what they read.
+
+A verb is an attempt: it reads through a `Proof`, decides, and stages writes. Whatever it read is checked by
+the commit; a lost race runs the attempt again on fresh reads, so no verb ever handles a conflict itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+from kedge.api.kinds import Kind, Registry
+from kedge.api.objects import Object
+from kedge.api.requests import WriteOptions, Written
+from kedge.api.timestamps import format_time
+from kedge.env import Env
+from kedge.errors import Conflict, Unavailable
+from kedge.keys import NO_REVISION, Key, Revision
+from kedge.server.service.admission import AdmissionChain
+from kedge.store import Absent, AtRevision, Check, Delete, Entry, Put, Store, Write
+
+
+class Staged(NamedTuple):
+    """What an attempt came to: the object as it will be once the staged writes are committed."""
+
+    kind: Kind
+    key: Key
+    value: bytes
+    created: Revision = NO_REVISION
+    """`NO_REVISION` if this commit creates it."""
+    warnings: tuple[str, ...] = ()
+    removed: bool = False
+
+
+class Proof:
+    """Reads that the commit will check, and writes that it will make.
+
+    Invariant: every key in `writes` is in `reads`. Nothing is written that was not looked at.
+    """
+
+    __slots__ = ("_core", "_held", "reads", "writes")
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._held: asyncio.Lock | None = None
+        self.reads: dict[Key, Entry | None] = {}
+        self.writes: dict[Key, Write] = {}
+
+    async def entries(self, *keys: Key) -> list[Entry | None]:
+        """Read keys, each once: a later read in the same attempt sees the same version."""
+        reads = self.reads
+        missing = [key for key in keys if key not in reads]
+        if missing:
+            if self._core.contended and self._held is None:
+                await self._queue_for(missing)
+            reading = await self._core.store.get(missing)
+            reads.update(zip(missing, reading.entries, strict=True))
+        return [reads[key] for key in keys]
+
+    async def objects(self, *keys: Key) -> list[Object | None]:
+        return [None if entry is None else self._core.object_of(entry) for entry in await self.entries(*keys)]
+
+    async def object(self, key: Key) -> Object | None:
+        return (await self.objects(key))[0]
+
+    def put(self, key: Key, value: bytes, *, latest_only: bool = False) -> None:
+        self.writes[key] = Put(key, value, latest_only)
+
+    def delete(self, key: Key) -> None:
+        self.writes[key] = Delete(key)
+
+    def checks(self) -> list[Check]:
+        return [Absent(key) if entry is None else AtRevision(key, entry.modified) for key, entry in self.reads.items()]
+
+    def release(self) -> None:
+        if self._held is not None:
+            self._held.release()
+            self._held = None
+
+    async def _queue_for(self, keys: list[Key]) -> None:
+        """Wait in line for the first key that others are fighting over. One lock an attempt, so no deadlock."""
+        for key in keys:
+            lock = self._core.contended.get(key)
+            if lock is not None:
+                await lock.acquire()
+                self._held = lock
+                return
+
+
+class Core:
+    """The service's means. Verb modules take it as their first argument."""
+
+    def __init__(self, store: Store, env: Env, kinds: Registry, admission: AdmissionChain) -> None:
+        self.store = store
+        self.env = env
+        self.kinds = kinds
+        self.admission = admission
+        self.contended: dict[Key, asyncio.Lock] = {}
+        """Keys that attempts lately lost races on. Whoever reads one waits in line instead of racing."""
+        self._objects: dict[Key, Object] = {}
+        self._stamp: tuple[int, str] = (-1, "")
+        self._attempts = env.metrics.counter("kedge_service_proof_attempts", "Lost races by key kind", ("kind",))
+
+    # -- objects -----------------------------------------------------------------------------------
+
+    def kind_of(self, key: Key) -> Kind:
+        return self.kinds.of_key_kind(key.kind)
+
+    def object_of(self, entry: Entry) -> Object:
+        """The object of a stored version, decoded once however many read it."""
+        known = self._objects.get(entry.key)
+        if known is not None and known.revision == entry.modified:
+            return known
+        found = Object(
+            self.kind_of(entry.key),
+            entry.key,
+            entry.value,
+            revision=entry.modified,
+            created=entry.created,
+            origin=entry.origin,
+        )
+        if known is None or known.revision < entry.modified:
+            self.remember(found)
+        return found
+
+    def remember(self, found: Object) -> None:
+        if len(self._objects) >= self.env.limits.object_cache_max and found.key not in self._objects:
+            for key in list(self._objects)[: len(self._objects) // 8 + 1]:
+                del self._objects[key]
+        self._objects[found.key] = found
+
+    def forget(self, key: Key) -> None:
+        self._objects.pop(key, None)
+
+    def timestamp(self) -> str:
+        """Now, as objects write it."""
+        now = self.env.now()
+        second = int(now.timestamp())
+        if self._stamp[0] != second:
+            self._stamp = (second, format_time(now))
+        return self._stamp[1]
+
+    # -- commits -----------------------------------------------------------------------------------
+
+    async def prove(self, attempt: Callable[[Proof], Awaitable[Staged | Written]], options: WriteOptions) -> Written:
+        """Run an attempt and commit what it staged; on a lost race, run it again on fresh reads."""
+        lost: Conflict | None = None
+        for _ in range(self.env.limits.proof_attempts_max):
+            proof = Proof(self)
+            try:
+                staged = await attempt(proof)
+                if isinstance(staged, Written):
+                    return staged  # a repeat: it was written long ago
+                if options.dry_run or not proof.writes:
+                    return self._unwritten(proof, staged, dry_run=options.dry_run)
+                try:
+                    revision = await self.store.commit(
+                        proof.checks(), list(proof.writes.values()), fence=options.fence, origin=options.origin
+                    )
+                except Conflict as conflict:
+                    lost = conflict
+                    self._note_contention(conflict)
+                    continue
+            finally:
+                proof.release()
+            return self._written(staged, revision, options)
+        raise Unavailable(
+            f"{lost.key if lost else 'a key'} was changed by others {self.env.limits.proof_attempts_max} times"
+            " while this write was being proved: try again later",
+            key=lost.key if lost else None,
+        )
+
+    def _written(self, staged: Staged, revision: Revision, options: WriteOptions) -> Written:
+        if staged.removed:
+            self.forget(staged.key)
+        found = Object(
+            staged.kind,
+            staged.key,
+            staged.value,
+            revision=revision,
+            created=staged.created or revision,
+            origin=options.origin,
+        )
+        return Written(found, staged.warnings, staged.removed)
+
+    def _unwritten(self, proof: Proof, staged: Staged, *, dry_run: bool) -> Written:
+        """A write that changes nothing answers with what is there; a dry run with what would be."""
+        entry = proof.reads.get(staged.key)
+        if entry is not None and not dry_run:
+            return Written(self.object_of(entry), staged.warnings, staged.removed)
+        found = Object(
+            staged.kind,
+            staged.key,
+            staged.value,
+            revision=entry.modified if entry is not None else NO_REVISION,
+            created=staged.created,
+        )
+        return Written(found, staged.warnings, staged.removed)
+
+    def _note_contention(self, conflict: Conflict) -> None:
+        key = conflict.key
+        if key is None:
+            return
+        self._attempts.labels(key.kind).inc()
+        for idle in [k for k, lock in self.contended.items() if not lock.locked()]:
+            del self.contended[idle]
+        self.contended.setdefault(key, asyncio.Lock())

@@ -1,0 +1,166 @@
+"""Deletion: mark, wait for grace and finalizers, remove.
+
+`plan_deletion` is pure and says which of these a request comes to. Removing is the same staging as every other
+write, so quotas, claims and reservations are settled in the commit that removes the object.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from kedge.api.codec import encode_object
+from kedge.api.kinds import Kind
+from kedge.api.objects import Object
+from kedge.api.requests import DeleteOptions, Written
+from kedge.api.timestamps import format_time
+from kedge.api.views import PodView
+from kedge.errors import BadRequest, Conflict, NotFound
+from kedge.keys import NO_REVISION, Key
+from kedge.server.service import operations
+from kedge.server.service.admission import AdmissionRequest, Inputs
+from kedge.server.service.core import Core, Proof, Staged
+from kedge.server.service.effects import stage
+from kedge.server.service.namespaces import NAMESPACE
+
+FOREGROUND = "foregroundDeletion"
+ORPHAN = "orphan"
+_PROPAGATION = {"Foreground": (FOREGROUND,), "Orphan": (ORPHAN,), "Background": ()}
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """Nothing stands in the way: the object goes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """It must wait: for its grace, or for its finalizers. `document` says so."""
+
+    document: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """It is already going at least as fast as this request asks."""
+
+
+def plan_deletion(kind: Kind, old: Object, options: DeleteOptions, now: datetime) -> Remove | Mark | Wait:
+    """Decide what a delete request does to an object. Pure."""
+    metadata = old.metadata
+    grace_s = _grace_s(kind, old, options)
+    finalizers = _finalizers(metadata.finalizers, options.propagation)
+    waits = bool(finalizers) or (kind.key_kind == NAMESPACE and bool(old.view.spec.finalizers))
+    if grace_s == 0 and not waits:
+        return Remove()
+    document = old.edit()
+    marked: dict[str, Any] = document["metadata"]
+    if finalizers:
+        marked["finalizers"] = list(finalizers)
+    else:
+        marked.pop("finalizers", None)
+    if metadata.deletion_timestamp is None:
+        marked["deletionTimestamp"] = format_time(now + timedelta(seconds=grace_s))
+        marked["deletionGracePeriodSeconds"] = grace_s
+        if kind.has_generation:
+            marked["generation"] = metadata.generation + 1
+    elif grace_s < (metadata.deletion_grace_period_seconds or 0):
+        # A second request may only hurry it.
+        sooner = now + timedelta(seconds=grace_s)
+        marked["deletionTimestamp"] = format_time(min(sooner, metadata.deletion_timestamp))
+        marked["deletionGracePeriodSeconds"] = grace_s
+    elif finalizers == metadata.finalizers:
+        return Wait()
+    if kind.key_kind == NAMESPACE:
+        document["status"] = {**document.get("status", {}), "phase": "Terminating"}
+    return Mark(document)
+
+
+def ready_to_go(kind: Kind, found: Object) -> bool:
+    """Whether an object marked for deletion has nothing left to wait for."""
+    metadata = found.metadata
+    if metadata.deletion_timestamp is None or metadata.finalizers:
+        return False
+    if kind.key_kind == NAMESPACE and found.view.spec.finalizers:
+        return False
+    return not metadata.deletion_grace_period_seconds
+
+
+async def delete(core: Core, key: Key, options: DeleteOptions) -> Written:
+    kind = core.kind_of(key)
+    if options.propagation and options.propagation not in _PROPAGATION:
+        raise BadRequest(f"propagation policy {options.propagation!r} is none of {', '.join(_PROPAGATION)}", key=key)
+    chain = core.admission.for_write("delete", kind, "")
+
+    async def attempt(proof: Proof) -> Staged | Written:
+        repeat = await operations.first_outcome(core, proof, "delete", key, options)
+        if repeat is not None:
+            return repeat
+        old = await proof.object(key)
+        if old is None:
+            raise NotFound(f'{kind.resource} "{key.name}" not found', key=key)
+        check_delete_preconditions(kind, old, options)
+        if chain is not None:
+            document = old.edit()
+            request = AdmissionRequest("delete", kind, key, "", options.caller, document, document, options.dry_run)
+
+            async def read(keys: Any) -> Inputs:
+                return dict(zip(keys, await proof.objects(*keys), strict=True))
+
+            await chain.validate(request, read)
+        staged = await stage_deletion(core, proof, old, options)
+        if proof.writes:
+            operations.record(core, proof, "delete", key, options)
+        return staged
+
+    return await core.prove(attempt, options)
+
+
+async def stage_deletion(core: Core, proof: Proof, old: Object, options: DeleteOptions) -> Staged:
+    """Stage what the request comes to. Eviction deletes through here too."""
+    kind, key = old.kind, old.key
+    match plan_deletion(kind, old, options, core.env.now()):
+        case Remove():
+            await stage(core, proof, kind, key, old, None)
+            return Staged(kind, key, old.value, created=old.created, removed=True)
+        case Mark(document):
+            new = Object(kind, key, encode_object(document), revision=NO_REVISION)
+            await stage(core, proof, kind, key, old, new)
+            return Staged(kind, key, new.value, created=old.created)
+        case Wait():
+            return Staged(kind, key, old.value, created=old.created)
+
+
+def check_delete_preconditions(kind: Kind, old: Object, options: DeleteOptions) -> None:
+    if options.uid and options.uid != old.uid:
+        raise Conflict(
+            f'Operation cannot be fulfilled on {kind.resource} "{old.key.name}": the uid in the precondition'
+            f" ({options.uid}) is not that of the object ({old.uid})",
+            key=old.key,
+            revision=old.revision,
+        )
+    if options.revision and options.revision != old.revision:
+        raise Conflict(
+            f'Operation cannot be fulfilled on {kind.resource} "{old.key.name}": the resourceVersion in the'
+            f" precondition ({options.revision}) is not that of the object ({old.revision})",
+            key=old.key,
+            revision=old.revision,
+        )
+
+
+def _grace_s(kind: Kind, old: Object, options: DeleteOptions) -> int:
+    if kind.key_kind != "Pod":
+        return 0
+    pod = old.as_view(PodView)
+    if not pod.spec.node_name or pod.finished:
+        return 0  # nothing runs that could need time to stop
+    grace_s = pod.spec.termination_grace_period_seconds if options.grace_s is None else options.grace_s
+    return grace_s if grace_s >= 0 else 1
+
+
+def _finalizers(current: tuple[str, ...], propagation: str) -> tuple[str, ...]:
+    if not propagation:
+        return current
+    kept = tuple(name for name in current if name not in (FOREGROUND, ORPHAN))
+    return kept + _PROPAGATION[propagation]

@@ -1,0 +1,109 @@
+"""What else moves when an object is written: its namespace's quotas, its claims, the quotas' registration.
+
+Every verb stages its object through `stage`, so nothing can be created, ended or removed without settling what
+it owes in the same commit.
+"""
+
+from __future__ import annotations
+
+from kedge.api.kinds import Kind
+from kedge.api.objects import Object
+from kedge.api.views import PodView, ReservationView
+from kedge.errors import FieldError, Invalid, NotFound
+from kedge.keys import Key
+from kedge.placement.ledger import ClaimState
+from kedge.placement.quota import POD_KIND
+from kedge.server.service import claims
+from kedge.server.service.core import Core, Proof
+from kedge.server.service.namespaces import active_namespace, register_quota
+from kedge.server.service.quotas import RESOURCE_QUOTA, charge_quotas
+
+
+async def stage(core: Core, proof: Proof, kind: Kind, key: Key, old: Object | None, new: Object | None) -> None:
+    """Stage the object's next state, or its removal if `new` is None, with everything that goes with it."""
+    if kind.namespaced:
+        if old is None:
+            await active_namespace(proof, key)
+        await _charge(core, proof, kind, key, old, new)
+    if key.kind == POD_KIND:
+        await _follow_pod(core, proof, key, old, new)
+    elif key.kind == claims.RESERVATION:
+        await _follow_reservation(core, proof, key, old, new)
+    elif key.kind in (RESOURCE_QUOTA, claims.ZONE_QUOTA) and (old is None or new is None):
+        await register_quota(proof, key, present=new is not None)
+    if new is None:
+        proof.delete(key)
+    else:
+        proof.put(key, new.value, latest_only=kind.latest_only)
+
+
+async def _charge(core: Core, proof: Proof, kind: Kind, key: Key, old: Object | None, new: Object | None) -> None:
+    exists = (new is not None) - (old is not None)
+    before = old.as_view(PodView) if old is not None and key.kind == POD_KIND else None
+    after = new.as_view(PodView) if new is not None and key.kind == POD_KIND else None
+    if exists == 0 and (
+        before is None or after is None or (before.finished == after.finished and before.spec == after.spec)
+    ):
+        return  # most writes change nothing that is paid for
+    await charge_quotas(core, proof, kind, key, before, after, exists)
+
+
+async def _follow_pod(core: Core, proof: Proof, key: Key, old: Object | None, new: Object | None) -> None:
+    """Claims follow the pod: made if it is born on a node, released when its end is recorded or it goes unbound."""
+    before = old.as_view(PodView) if old is not None else None
+    after = new.as_view(PodView) if new is not None else None
+    if before is None:
+        if new is not None and after is not None and after.spec.node_name:
+            await _claim_at_birth(core, proof, new, after.spec.node_name)
+        return
+    if before.finished:
+        if after is not None and not after.finished:
+            error = FieldError(
+                "status.phase", "FieldValueForbidden", "the pod's end is recorded: it does not run again"
+            )
+            raise Invalid(f'Pod "{key.name}" is invalid: {error}', key=key, errors=[error])
+        return
+    if after is not None and not after.finished:
+        return
+    if not before.spec.node_name:
+        await claims.release_reservation(core, proof, key.namespace, before.uid)
+    elif after is not None:
+        await claims.release(core, proof, before.spec.node_name, before.uid)
+    # Otherwise a bound pod was removed by force: its processes may still run, and the claim stays until the
+    # agent confirms their end (`release_claim`) or the node comes back as another incarnation.
+
+
+async def _claim_at_birth(core: Core, proof: Proof, pod: Object, node_name: str) -> None:
+    node = claims.existing_node(await proof.object(claims.node_key(node_name)), node_name, "")
+    await claims.claim(core, proof, pod, node, ClaimState.BOUND)
+
+
+async def _follow_reservation(core: Core, proof: Proof, key: Key, old: Object | None, new: Object | None) -> None:
+    """A reservation claims when it is made, moves its claim with a new generation, and releases when it goes."""
+    before = old.as_view(ReservationView).spec if old is not None else None
+    after = new.as_view(ReservationView).spec if new is not None else None
+    if before is not None and after is not None:
+        if before == after:
+            return
+        if after.generation <= before.generation or after.pod != before.pod:
+            error = FieldError(
+                "spec", "FieldValueForbidden", "only a newer generation for the same pod may supersede it"
+            )
+            raise Invalid(f'Reservation "{key.name}" is invalid: {error}', key=key, errors=[error])
+    if old is not None:
+        await claims.release_reserved(core, proof, old)
+    if after is None or not after.pod.uid:
+        return  # gone, or the record of a gang, which claims nothing itself
+    if after.pod.uid != key.name:
+        error = FieldError(
+            "metadata.name", "FieldValueInvalid", "must be the uid of the pod, so that it can have only one"
+        )
+        raise Invalid(f'Reservation "{key.name}" is invalid: {error}', key=key, errors=[error])
+    pod_key = Key(POD_KIND, key.namespace, after.pod.name)
+    pod, node = await proof.objects(pod_key, claims.node_key(after.node_name))
+    if pod is None:
+        raise NotFound(f'pods "{after.pod.name}" not found: there is nothing to reserve for', key=pod_key)
+    claims.check_pod_claimable(pod, after.pod.uid)
+    await claims.claim(
+        core, proof, pod, claims.existing_node(node, after.node_name, after.node_uid), ClaimState.RESERVED
+    )

@@ -1,0 +1,88 @@
+"""Eviction: a deletion that a disruption budget must allow, and is charged for in the same commit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kedge.api.codec import encode_object
+from kedge.api.objects import Object
+from kedge.api.requests import DeleteOptions, Written
+from kedge.api.selectors import label_selector
+from kedge.api.views import PodDisruptionBudgetView, PodView
+from kedge.errors import NotFound, OperatingError, TooManyRequests
+from kedge.keys import Key
+from kedge.server.service import operations
+from kedge.server.service.core import Core, Proof, Staged
+from kedge.server.service.deletion import check_delete_preconditions, stage_deletion
+
+BUDGET = "PodDisruptionBudget.policy"
+_RETRY_AFTER_S = 10.0
+
+
+async def evict(core: Core, key: Key, options: DeleteOptions) -> Written:
+    """Delete a pod if its disruption budget allows.
+
+    Raises:
+        TooManyRequests: the budget is spent, or its status lags its spec. Wait and ask again.
+    """
+
+    async def attempt(proof: Proof) -> Staged | Written:
+        repeat = await operations.first_outcome(core, proof, "evict", key, options)
+        if repeat is not None:
+            return repeat
+        pod = await proof.object(key)
+        if pod is None:
+            raise NotFound(f'pods "{key.name}" not found', key=key)
+        check_delete_preconditions(pod.kind, pod, options)
+        view = pod.as_view(PodView)
+        if view.spec.node_name and not view.finished and not view.terminating:
+            await _charge_budget(core, proof, pod)
+        staged = await stage_deletion(core, proof, pod, options)
+        if proof.writes:
+            operations.record(core, proof, "evict", key, options)
+        return staged
+
+    return await core.prove(attempt, options)
+
+
+async def _charge_budget(core: Core, proof: Proof, pod: Object) -> None:
+    budget = await _budget_of(core, proof, pod)
+    if budget is None:
+        return
+    view = budget.as_view(PodDisruptionBudgetView)
+    if view.status.observed_generation < view.metadata.generation:
+        raise TooManyRequests(
+            f"cannot evict {pod.key}: the disruption budget {budget.key.name} is being processed by its controller",
+            key=pod.key,
+            retry_after_s=_RETRY_AFTER_S,
+        )
+    if view.status.disruptions_allowed <= 0:
+        raise TooManyRequests(
+            f"cannot evict {pod.key}: it would violate the disruption budget {budget.key.name}, which needs"
+            f" {view.status.desired_healthy} healthy pods and has {view.status.current_healthy}",
+            key=pod.key,
+            retry_after_s=_RETRY_AFTER_S,
+        )
+    document = budget.edit()
+    status: dict[str, Any] = document["status"]
+    status["disruptionsAllowed"] = view.status.disruptions_allowed - 1
+    status["disruptedPods"] = {**status.get("disruptedPods", {}), pod.key.name: core.timestamp()}
+    proof.put(budget.key, encode_object(document))
+
+
+async def _budget_of(core: Core, proof: Proof, pod: Object) -> Object | None:
+    """The one budget that covers the pod. Found by a list, then read under the proof."""
+    labels = pod.metadata.labels
+    listing = await core.store.list(BUDGET, namespace=pod.key.namespace)
+    covering = [
+        entry.key
+        for entry in listing.entries
+        if label_selector(core.object_of(entry).as_view(PodDisruptionBudgetView).spec.selector).matches(labels)
+    ]
+    if len(covering) > 1:
+        names = ", ".join(key.name for key in covering)
+        raise OperatingError(
+            f"cannot evict {pod.key}: it is covered by more than one disruption budget ({names}); leave one of them",
+            key=pod.key,
+        )
+    return await proof.object(covering[0]) if covering else None

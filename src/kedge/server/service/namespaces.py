@@ -1,0 +1,70 @@
+"""The life of a namespace, as it bears on what is created in it.
+
+A namespace knows its quotas by name in its status. Writers prove the namespace they read, so a quota
+that appears, or a namespace that begins to end, makes every write in flight look again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kedge.api.codec import encode_object
+from kedge.api.objects import Object
+from kedge.api.views import NamespaceView
+from kedge.errors import Forbidden, NotFound
+from kedge.keys import Key
+from kedge.server.service.core import Proof
+
+NAMESPACE = "Namespace"
+FINALIZER = "kubernetes"
+"""Stands in `spec.finalizers` until the namespace is empty."""
+
+
+def namespace_key(name: str) -> Key:
+    return Key(NAMESPACE, "", name)
+
+
+async def active_namespace(proof: Proof, key: Key) -> NamespaceView:
+    """The namespace of `key`, which must accept new objects. The commit proves that it still does."""
+    namespace = await proof.object(namespace_key(key.namespace))
+    if namespace is None:
+        raise NotFound(
+            f'namespaces "{key.namespace}" not found: create it before {key}', key=namespace_key(key.namespace)
+        )
+    view = namespace.as_view(NamespaceView)
+    if view.metadata.deletion_timestamp is not None or view.status.phase == "Terminating":
+        raise Forbidden(f'{key} cannot be created: namespace "{key.namespace}" is being terminated', key=key)
+    return view
+
+
+async def register_quota(proof: Proof, quota: Key, *, present: bool) -> None:
+    """Name a quota in its namespace's status, or strike it out."""
+    namespace = await proof.object(namespace_key(quota.namespace))
+    if namespace is None:
+        return
+    field = _quota_field(quota)
+    document = namespace.edit()
+    status: dict[str, Any] = document.setdefault("status", {})
+    names = [name for name in status.get(field, ()) if name != quota.name]
+    if present:
+        names = sorted([*names, quota.name])
+    status[field] = names
+    proof.put(namespace.key, encode_object(document))
+
+
+def keep_quota_names(document: dict[str, Any], old: Object | None) -> None:
+    """Nobody but `register_quota` changes which quotas a namespace has."""
+    known = old.as_view(NamespaceView).status if old is not None else None
+    status: dict[str, Any] = document.setdefault("status", {})
+    for field, names in (
+        ("resourceQuotas", known.resource_quotas if known else ()),
+        ("zoneQuotas", known.zone_quotas if known else ()),
+    ):
+        if names:
+            status[field] = list(names)
+        else:
+            status.pop(field, None)
+
+
+def _quota_field(quota: Key) -> str:
+    return "resourceQuotas" if quota.kind == "ResourceQuota" else "zoneQuotas"

@@ -1,0 +1,105 @@
+"""Operation ids: a write that is repeated inside its window gets the first outcome instead of happening twice.
+
+The record of an operation is written by the commit it describes, so its own revision is that commit's. It is
+an internal key, not an object of the API. `sweep` forgets those past their window.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import msgspec
+
+from kedge.api.codec import encode_object
+from kedge.api.objects import Object
+from kedge.api.requests import WriteOptions, Written
+from kedge.api.timestamps import format_time
+from kedge.errors import BadRequest, Compacted, Conflict
+from kedge.keys import NO_REVISION, Key
+from kedge.server.service.core import Core, Proof
+from kedge.store import AtRevision, Delete, Entry
+
+OPERATION = "Operation.kedge.dev"
+
+
+class Operation(msgspec.Struct, frozen=True):
+    """What one operation id did."""
+
+    verb: str
+    object: str
+    """The key written, as text."""
+    at: str
+
+
+_DECODER = msgspec.json.Decoder(Operation)
+
+
+def operation_key(operation: str) -> Key:
+    return Key(OPERATION, "", operation)
+
+
+async def first_outcome(
+    core: Core, proof: Proof, verb: str, key: Key, options: WriteOptions, *, named: bool = True
+) -> Written | None:
+    """The outcome this operation id already had, or None if it had none. `named` is false for a generated name."""
+    operation = options.origin.operation
+    if not operation:
+        return None
+    (entry,) = await proof.entries(operation_key(operation))
+    if entry is None:
+        return None
+    first = _DECODER.decode(entry.value)
+    first_key = Key.parse(first.object)
+    same = first_key == key if named else first_key[:2] == key[:2]
+    if first.verb != verb or not same:
+        raise BadRequest(
+            f"operation id {operation} was used to {first.verb} {first.object}; it cannot {verb} {key} as well:"
+            " use a new id",
+            key=key,
+        )
+    return await _outcome(core, first_key, entry)
+
+
+def record(core: Core, proof: Proof, verb: str, key: Key, options: WriteOptions) -> None:
+    """Stage the record of this operation, in the same commit as what it did."""
+    if options.origin.operation:
+        done = Operation(verb, str(key), core.timestamp())
+        proof.put(operation_key(options.origin.operation), msgspec.json.encode(done))
+
+
+async def sweep(core: Core) -> int:
+    """Forget operations past their window, and the oldest past the bound on their number. Returns how many went."""
+    limits = core.env.limits
+    horizon = format_time(core.env.now() - timedelta(seconds=limits.operation_window_s))
+    entries = sorted((await core.store.list(OPERATION)).entries, key=lambda entry: entry.modified)
+    surplus = max(0, len(entries) - limits.operations_max)
+    old = [e for n, e in enumerate(entries) if n < surplus or _DECODER.decode(e.value).at < horizon]
+    swept = 0
+    step = limits.commit_ops_max // 2
+    for start in range(0, len(old), step):
+        part = old[start : start + step]
+        try:
+            await core.store.commit([AtRevision(e.key, e.modified) for e in part], [Delete(e.key) for e in part])
+        except Conflict:
+            continue  # another server sweeps too, and was first
+        swept += len(part)
+    return swept
+
+
+async def _outcome(core: Core, key: Key, record: Entry) -> Written:
+    """The object as that commit left it, or as it is now if history no longer goes back so far."""
+    try:
+        (found,) = (await core.store.get([key], at=record.modified)).entries
+        if found is not None:
+            return Written(core.object_of(found))
+        (last,) = (await core.store.get([key], at=record.modified - 1)).entries
+    except Compacted:
+        (last,) = (await core.store.get([key])).entries
+        if last is not None:
+            return Written(core.object_of(last))
+    if last is not None:
+        return Written(core.object_of(last), removed=True)
+    kind = core.kind_of(key)
+    name = {"name": key.name, **({"namespace": key.namespace} if key.namespace else {})}
+    stub = encode_object({"apiVersion": kind.api_version, "kind": kind.kind, "metadata": name})
+    return Written(Object(kind, key, stub, revision=NO_REVISION), removed=True)

@@ -1,0 +1,103 @@
+"""Resource quotas: every write pays its namespace's quotas in its own commit.
+
+A charge is the difference a write makes, so creating, changing, ending and removing are one rule. A quota whose
+use was never counted is counted by the first write that needs it: every write since the quota was registered
+must touch it, so a count at a later revision can miss nothing.
+"""
+
+from __future__ import annotations
+
+from kedge.api.codec import encode_object
+from kedge.api.kinds import Kind
+from kedge.api.objects import Object
+from kedge.api.quantity import format_units
+from kedge.api.views import NamespaceView, PodView, ResourceQuotaView
+from kedge.errors import Forbidden
+from kedge.keys import Key
+from kedge.placement.quota import (
+    POD_KIND,
+    in_scope,
+    object_cost,
+    overruns,
+    quota_delta,
+    tracked,
+)
+from kedge.placement.resources import add, to_units
+from kedge.server.service.core import Core, Proof
+from kedge.server.service.namespaces import namespace_key
+
+RESOURCE_QUOTA = "ResourceQuota"
+
+
+async def charge_quotas(
+    core: Core, proof: Proof, kind: Kind, key: Key, old: PodView | None, new: PodView | None, exists: int
+) -> None:
+    """Charge a write to every quota of its namespace, or raise `Forbidden` and name the quota it would overrun."""
+    namespace = await proof.object(namespace_key(key.namespace))
+    if namespace is None:
+        return
+    names = namespace.as_view(NamespaceView).status.resource_quotas
+    if not names:
+        return
+    quotas = await proof.objects(*(Key(RESOURCE_QUOTA, key.namespace, name) for name in names))
+    for quota in quotas:
+        if quota is not None and quota.key != key:
+            await _charge_one(core, proof, quota, kind, key, old, new, exists)
+
+
+async def _charge_one(
+    core: Core, proof: Proof, quota: Object, kind: Kind, key: Key, old: PodView | None, new: PodView | None, exists: int
+) -> None:
+    view = quota.as_view(ResourceQuotaView)
+    delta = {r: amount for r, amount in quota_delta(kind, view, old, new, exists).items() if amount}
+    if not delta:
+        return
+    hard = to_units(view.spec.hard)
+    used = to_units(view.status.used)
+    if set(used) != set(hard):
+        used = await count_use(core, quota)
+    broken = overruns(delta, used, hard)
+    if broken:
+
+        def say(amounts: dict[str, int]) -> str:
+            return ",".join(f"{r}={format_units(r, amounts.get(r, 0))}" for r in broken)
+
+        raise Forbidden(
+            f'{kind.resource} "{key.name}" is forbidden: exceeded quota: {quota.key.name},'
+            f" requested: {say(delta)}, used: {say(used)}, limited: {say(hard)}",
+            key=key,
+        )
+    write_use(proof, quota, add(used, delta))
+
+
+def write_use(proof: Proof, quota: Object, used: dict[str, int]) -> None:
+    """Stage the quota's status: what is used, of what may be."""
+    document = quota.edit()
+    hard = document.get("spec", {}).get("hard", {})
+    document["status"] = {
+        **(document.get("status") or {}),
+        "hard": hard,
+        "used": {r: format_units(r, max(0, used.get(r, 0))) for r in hard},
+    }
+    proof.put(quota.key, encode_object(document))
+
+
+async def count_use(core: Core, quota: Object) -> dict[str, int]:
+    """What the namespace holds now of everything the quota speaks of."""
+    view = quota.as_view(ResourceQuotaView)
+    hard = set(view.spec.hard)
+    used: dict[str, int] = dict.fromkeys(hard, 0)
+    for kind in core.kinds:
+        if not _may_charge(kind, hard):
+            continue
+        listing = await core.store.list(kind.key_kind, namespace=quota.key.namespace)
+        for entry in listing.entries:
+            pod = core.object_of(entry).as_view(PodView) if kind.key_kind == POD_KIND else None
+            if in_scope(view, pod):
+                used = add(used, tracked(object_cost(kind, pod), hard))
+    return used
+
+
+def _may_charge(kind: Kind, hard: set[str]) -> bool:
+    """Whether objects of `kind` can cost anything `hard` speaks of. Pods can cost resources of any name."""
+    return kind.namespaced and (kind.key_kind == POD_KIND or not hard.isdisjoint(object_cost(kind, None)))

@@ -1,0 +1,157 @@
+"""Get and list, with Kubernetes' meaning of `resourceVersion`, `limit`, `continue` and selectors.
+
+A continued list stays at the revision of its first page. Selectors are applied here, page by page, so that a
+selective list over a large kind holds neither the loop nor the whole kind.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable
+
+import msgspec
+
+from kedge.api.kinds import Kind
+from kedge.api.objects import Object
+from kedge.api.requests import ListOptions, ObjectList
+from kedge.api.selectors import FieldSelector, LabelSelector, parse_field_selector, parse_label_selector
+from kedge.errors import BadRequest, NotFound
+from kedge.keys import NO_REVISION, Key, Revision
+from kedge.server.service.core import Core
+from kedge.store import Listing
+
+Matches = Callable[[Object], bool]
+
+
+class _Continue(msgspec.Struct, frozen=True):
+    """Where the next page begins, and at which revision the whole list is."""
+
+    rv: Revision
+    ns: str
+    name: str
+
+
+async def get(core: Core, key: Key, resource_version: str = "") -> Object:
+    """Read one object: the newest, and no older than `resource_version` if that is given."""
+    kind = core.kind_of(key)
+    floor = parse_resource_version(resource_version)
+    reading = await core.store.get([key])
+    if reading.revision < floor:
+        reading = await core.store.get([key], at=floor)  # waits until the store has come so far
+    (entry,) = reading.entries
+    if entry is None:
+        raise NotFound(f'{kind.resource} "{key.name}" not found', key=key)
+    return core.object_of(entry)
+
+
+async def list_objects(core: Core, kind: Kind, options: ListOptions) -> ObjectList:
+    at, start_after = _where(kind, options)
+    matches = compile_selectors(kind, options.label_selector, options.field_selector)
+    if at > NO_REVISION and not (options.continue_token or _exact(options)):
+        await core.store.get([], at=at)  # no older than: wait for it, then serve the newest
+        at = NO_REVISION
+    if matches is None:
+        listing = await core.store.list(
+            kind.key_kind, namespace=options.namespace, at=at, start_after=start_after, limit=options.limit
+        )
+        found = [core.object_of(entry) for entry in listing.entries]
+        last = found[-1].key if found else None
+        return _page(kind, found, listing.revision, last if listing.remaining else None, listing.remaining or None)
+    return await _list_selected(core, kind, options, matches, at, start_after)
+
+
+async def _list_selected(
+    core: Core, kind: Kind, options: ListOptions, matches: Matches, at: Revision, start_after: Key | None
+) -> ObjectList:
+    """Scan in chunks at one revision until the page is full or the kind is through."""
+    found: list[Object] = []
+    while True:
+        listing: Listing = await core.store.list(
+            kind.key_kind,
+            namespace=options.namespace,
+            at=at,
+            start_after=start_after,
+            limit=core.env.limits.list_page_max,
+        )
+        at = listing.revision
+        for entry in listing.entries:
+            candidate = core.object_of(entry)
+            if not matches(candidate):
+                continue
+            if options.limit and len(found) == options.limit:
+                return _page(kind, found, at, found[-1].key, None)
+            found.append(candidate)
+        if not listing.remaining:
+            return _page(kind, found, at, None, None)
+        start_after = listing.entries[-1].key
+
+
+def compile_selectors(kind: Kind, label_text: str, field_text: str) -> Matches | None:
+    """One predicate for both selectors; None if they let everything through."""
+    labels: LabelSelector | None = parse_label_selector(label_text) if label_text else None
+    fields: FieldSelector | None = parse_field_selector(kind, field_text) if field_text else None
+    if labels is None and fields is None:
+        return None
+
+    def matches(candidate: Object) -> bool:
+        if labels is not None and not labels.matches(candidate.metadata.labels):
+            return False
+        return fields is None or fields.matches(candidate.value)
+
+    return matches
+
+
+def parse_resource_version(text: str) -> Revision:
+    """The revision a client names; 0 for "" and "0", which both mean no particular one."""
+    if not text:
+        return NO_REVISION
+    if not (text.isascii() and text.isdigit()):
+        raise BadRequest(f"resourceVersion {text!r} is no version of this server: leave it out to read the newest")
+    return int(text)
+
+
+def _where(kind: Kind, options: ListOptions) -> tuple[Revision, Key | None]:
+    """At which revision, and after which key, the page asked for begins."""
+    match = options.resource_version_match
+    if match not in ("", "Exact", "NotOlderThan"):
+        raise BadRequest(f"resourceVersionMatch {match!r} is neither Exact nor NotOlderThan")
+    if options.limit < 0:
+        raise BadRequest(f"limit {options.limit} is less than 0")
+    if options.continue_token:
+        if match:
+            raise BadRequest("resourceVersionMatch is forbidden with continue: the token fixes the version")
+        if options.resource_version not in ("", "0"):
+            raise BadRequest("resourceVersion is forbidden with continue: the token fixes the version")
+        return _parse_continue(kind, options)
+    if match and not options.resource_version:
+        raise BadRequest("resourceVersionMatch is forbidden unless resourceVersion is given")
+    if match == "Exact" and options.resource_version == "0":
+        raise BadRequest('resourceVersionMatch "Exact" is forbidden for resourceVersion "0"')
+    return parse_resource_version(options.resource_version), None
+
+
+def _exact(options: ListOptions) -> bool:
+    """Whether the list must be at just the version given. With a limit that is the old meaning of giving one."""
+    if options.resource_version_match:
+        return options.resource_version_match == "Exact"
+    return bool(options.limit)
+
+
+def _page(kind: Kind, found: list[Object], revision: Revision, last: Key | None, remaining: int | None) -> ObjectList:
+    token = "" if last is None else _format_continue(revision, last)
+    return ObjectList(kind=kind, objects=found, revision=revision, continue_token=token, remaining=remaining)
+
+
+def _format_continue(revision: Revision, last: Key) -> str:
+    return base64.urlsafe_b64encode(msgspec.json.encode(_Continue(revision, last.namespace, last.name))).decode()
+
+
+def _parse_continue(kind: Kind, options: ListOptions) -> tuple[Revision, Key]:
+    try:
+        token = msgspec.json.decode(base64.urlsafe_b64decode(options.continue_token), type=_Continue)
+    except (msgspec.MsgspecError, binascii.Error, ValueError) as error:
+        raise BadRequest("continue is not a token of this server: begin the list again without it") from error
+    if token.rv <= NO_REVISION or (options.namespace and token.ns != options.namespace):
+        raise BadRequest("continue belongs to another list: begin this one again without it")
+    return token.rv, Key(kind.key_kind, token.ns, token.name)

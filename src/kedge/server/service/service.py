@@ -1,0 +1,134 @@
+"""The service: every verb of the API as a method, with no transport around it.
+
+Transports (direct now, HTTP later) call this and nothing below it. It is the only part that sees a store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any
+
+from kedge.api.kinds import KINDS, Kind, Registry
+from kedge.api.objects import Object
+from kedge.api.requests import (
+    Binding,
+    DeleteOptions,
+    ListOptions,
+    ObjectList,
+    PatchType,
+    WatchEvent,
+    WatchOptions,
+    WriteOptions,
+    Written,
+)
+from kedge.env import Env
+from kedge.errors import NotFound
+from kedge.keys import Key
+from kedge.server.service import binding, deletion, eviction, operations, reading, scale, watching, writing
+from kedge.server.service.admission import AdmissionChain
+from kedge.server.service.core import Core
+from kedge.store import Store
+
+_NO_OPTIONS = WriteOptions()
+_DELETE = DeleteOptions()
+
+
+class Service:
+    """One API server's worth of meaning. Several may stand on one store."""
+
+    def __init__(
+        self, store: Store, env: Env, *, kinds: Registry = KINDS, admission: AdmissionChain | None = None
+    ) -> None:
+        self._core = Core(store, env, kinds, admission or AdmissionChain())
+
+    @property
+    def kinds(self) -> Registry:
+        return self._core.kinds
+
+    # -- reads -------------------------------------------------------------------------------------
+
+    async def get(self, key: Key, *, resource_version: str = "") -> Object:
+        return await reading.get(self._core, key, resource_version)
+
+    async def list(self, kind: Kind, options: ListOptions | None = None) -> ObjectList:
+        return await reading.list_objects(self._core, kind, options or ListOptions())
+
+    async def watch(self, kind: Kind, options: WatchOptions | None = None) -> AsyncGenerator[WatchEvent, None]:
+        return await watching.watch(self._core, kind, options or WatchOptions())
+
+    async def get_scale(self, key: Key) -> dict[str, Any]:
+        return scale.scale_of(await self.get(key))
+
+    # -- writes ------------------------------------------------------------------------------------
+
+    async def create(
+        self,
+        kind: Kind,
+        body: bytes | Mapping[str, Any],
+        *,
+        namespace: str = "",
+        options: WriteOptions = _NO_OPTIONS,
+    ) -> Written:
+        return await writing.create(self._core, kind, body, namespace, options)
+
+    async def update(
+        self,
+        key: Key,
+        body: bytes | Mapping[str, Any],
+        *,
+        subresource: str = "",
+        options: WriteOptions = _NO_OPTIONS,
+    ) -> Written:
+        if subresource == "scale":
+            return await scale.update_scale(self._core, key, body, options)
+        return await writing.update(self._core, key, body, subresource, options)
+
+    async def patch(
+        self,
+        key: Key,
+        body: Any,
+        *,
+        patch_type: PatchType = PatchType.MERGE,
+        subresource: str = "",
+        options: WriteOptions = _NO_OPTIONS,
+    ) -> Written:
+        if subresource == "scale":
+            return await scale.patch_scale(self._core, key, body, patch_type, options)
+        return await writing.patch(self._core, key, body, patch_type, subresource, options)
+
+    async def delete(self, key: Key, options: DeleteOptions = _DELETE) -> Written:
+        writing.check_open_to_callers(self._core.kind_of(key))
+        return await deletion.delete(self._core, key, options)
+
+    async def delete_collection(
+        self, kind: Kind, selection: ListOptions | None = None, options: DeleteOptions = _DELETE
+    ) -> Sequence[Written]:
+        """Delete each object that the selection finds. What vanishes meanwhile is as deleted as can be."""
+        writing.check_open_to_callers(kind)
+        deleted = []
+        for found in (await self.list(kind, selection)).objects:
+            try:
+                deleted.append(await deletion.delete(self._core, found.key, options))
+            except NotFound:
+                continue
+        return deleted
+
+    async def bind(self, request: Binding, *, options: WriteOptions = _NO_OPTIONS) -> Written:
+        return await binding.bind(self._core, request, options)
+
+    async def evict(self, key: Key, options: DeleteOptions = _DELETE) -> Written:
+        return await eviction.evict(self._core, key, options)
+
+    async def confirm_ended(
+        self, *, node: str, node_uid: str, pod_uid: str, options: WriteOptions = _NO_OPTIONS
+    ) -> Written:
+        return await binding.confirm_ended(self._core, node, node_uid, pod_uid, options)
+
+    # -- upkeep ------------------------------------------------------------------------------------
+
+    async def run_upkeep(self) -> None:
+        """Forget old operation ids, for ever. The composition root spawns it."""
+        while True:
+            await asyncio.sleep(self._core.env.limits.operation_window_s / 10)
+            await operations.sweep(self._core)

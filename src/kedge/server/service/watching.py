@@ -1,0 +1,126 @@
+"""Watch: the store's changes as Kubernetes events, seen through selectors.
+
+An object that starts to match was added, as far as this watcher knows; one that stops matching was deleted. The
+stream ends by its timeout, or with an error that says where to go on from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+from kedge.api.kinds import Kind
+from kedge.api.objects import Object
+from kedge.api.requests import EventType, ListOptions, WatchEvent, WatchOptions
+from kedge.errors import BadRequest
+from kedge.server.service.core import Core
+from kedge.server.service.reading import Matches, compile_selectors, list_objects, parse_resource_version
+from kedge.store import Batch, Change, Entry, Watch
+
+
+async def watch(core: Core, kind: Kind, options: WatchOptions) -> AsyncGenerator[WatchEvent, None]:
+    """Stream events. Close the generator to stop.
+
+    Raises:
+        Compacted: the version asked for, or the place the stream stood at, is gone. List again.
+        Lagged: the reader was too slow. Watch again after the last revision seen.
+    """
+    initial = _wants_initial_events(options)
+    matches = compile_selectors(kind, options.label_selector, options.field_selector)
+    after = parse_resource_version(options.resource_version)
+    listed: list[WatchEvent] = []
+    if initial:
+        listing = await list_objects(
+            core,
+            kind,
+            ListOptions(
+                namespace=options.namespace,
+                label_selector=options.label_selector,
+                field_selector=options.field_selector,
+                resource_version=options.resource_version,
+                resource_version_match="NotOlderThan" if options.resource_version else "",
+            ),
+        )
+        after = listing.revision
+        listed = [WatchEvent(EventType.ADDED, found, found.revision) for found in listing.objects]
+        if options.send_initial_events and options.allow_bookmarks:
+            listed.append(WatchEvent(EventType.BOOKMARK, None, after, initial_end=True))
+    elif options.send_initial_events is False and not after:
+        after = await core.store.revision()
+    stream = await core.store.watch(kind.key_kind, after=after, namespace=options.namespace)
+    return _events(core, kind, options, matches, stream, listed)
+
+
+async def _events(
+    core: Core, kind: Kind, options: WatchOptions, matches: Matches | None, stream: Watch, listed: list[WatchEvent]
+) -> AsyncGenerator[WatchEvent, None]:
+    deadline = None if options.timeout_s is None else core.env.monotonic() + options.timeout_s
+    try:
+        for event in listed:
+            yield event
+        while (batch := await _next_batch(core, stream, deadline)) is not None:
+            for change in batch.changes:
+                seen = _event(core, kind, change, matches)
+                if seen is not None:
+                    yield seen
+            if options.allow_bookmarks and not batch.changes:
+                yield WatchEvent(EventType.BOOKMARK, None, batch.revision)
+    finally:
+        stream.close()
+
+
+async def _next_batch(core: Core, stream: Watch, deadline: float | None) -> Batch | None:
+    """The next batch; None at the end of the stream or of its time."""
+    try:
+        if deadline is None:
+            return await anext(stream)
+        async with asyncio.timeout(max(0.0, deadline - core.env.monotonic())):
+            return await anext(stream)
+    except (TimeoutError, StopAsyncIteration):
+        return None
+
+
+def _event(core: Core, kind: Kind, change: Change, matches: Matches | None) -> WatchEvent | None:
+    found = _object(core, change.entry)
+    if matches is None:
+        if found is not None:
+            kind_of_event = EventType.ADDED if change.created else EventType.MODIFIED
+            return WatchEvent(kind_of_event, found, change.revision)
+        return _deleted(core, change)
+    matched_before = change.previous is not None and matches(core.object_of(change.previous))
+    if kind.latest_only and change.entry is not None and not change.created:
+        matched_before = True  # this watcher may have been shown a version that history no longer has
+    if found is not None and matches(found):
+        return WatchEvent(EventType.MODIFIED if matched_before else EventType.ADDED, found, change.revision)
+    return _deleted(core, change) if matched_before else None
+
+
+def _deleted(core: Core, change: Change) -> WatchEvent:
+    """A deletion shows the last state that was seen, at the revision that ended it."""
+    last = change.entry or change.previous
+    assert last is not None  # a deletion always has what it deleted
+    shown = change.previous or last
+    gone = Object(
+        core.kind_of(change.key),
+        change.key,
+        shown.value,
+        revision=change.revision,
+        created=shown.created,
+        origin=change.origin,
+    )
+    return WatchEvent(EventType.DELETED, gone, change.revision)
+
+
+def _object(core: Core, entry: Entry | None) -> Object | None:
+    return None if entry is None else core.object_of(entry)
+
+
+def _wants_initial_events(options: WatchOptions) -> bool:
+    """Whether to begin with what exists. Asked for outright, or in the old way: by naming no version."""
+    if options.send_initial_events is not None:
+        if options.resource_version_match != "NotOlderThan":
+            raise BadRequest("sendInitialEvents requires resourceVersionMatch to be NotOlderThan")
+        return options.send_initial_events
+    if options.resource_version_match:
+        raise BadRequest("resourceVersionMatch is forbidden for watch unless sendInitialEvents is given")
+    return options.resource_version in ("", "0")

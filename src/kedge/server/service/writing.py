@@ -1,0 +1,353 @@
+"""Create, update and patch: from a request body to an object that may be stored.
+
+The order is that of Kubernetes: fields only the server owns, defaults, mutating policies, validation, validating
+policies; then `effects` stages whatever else must move in the same commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from kedge.api.codec import decode_json, encode_object, parse_object
+from kedge.api.conditions import keep_transition_times
+from kedge.api.defaults import apply_defaults
+from kedge.api.kinds import Kind
+from kedge.api.objects import Object
+from kedge.api.patch import apply_json_patch, apply_merge_patch
+from kedge.api.requests import PatchType, WriteOptions, Written
+from kedge.api.validation import check_object, check_update
+from kedge.errors import AlreadyExists, BadRequest, Conflict, FieldError, Forbidden, Invalid, MethodNotAllowed, NotFound
+from kedge.keys import NO_REVISION, Key
+from kedge.server.service import operations
+from kedge.server.service.admission import AdmissionChain, AdmissionRequest, Inputs
+from kedge.server.service.core import Core, Proof, Staged
+from kedge.server.service.deletion import ready_to_go
+from kedge.server.service.effects import stage
+from kedge.server.service.namespaces import FINALIZER, NAMESPACE, keep_quota_names
+
+Document = dict[str, Any]
+Edit = Callable[[Document], Document]
+"""Turns the object as it is (with its resource version) into the object as the caller wants it."""
+
+_NAME_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # as Kubernetes: nothing that spells a word
+_SERVER_METADATA = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation")
+_STATUS_AT_CREATE = frozenset({"Node"})
+"""Kinds that register themselves with a status; everywhere else a new object has none."""
+_INITIAL_STATUS: dict[str, Document] = {"Pod": {"phase": "Pending"}, NAMESPACE: {"phase": "Active"}}
+_SERVICE_ONLY = frozenset({"NodeAllocation.kedge.dev"})
+
+
+# -- create ----------------------------------------------------------------------------------------
+
+
+async def create(
+    core: Core, kind: Kind, body: bytes | Mapping[str, Any], namespace: str, options: WriteOptions
+) -> Written:
+    check_open_to_callers(kind)
+    document = parse_object(body)
+    metadata = _check_address(kind, document, namespace)
+    _prepare_create(core, kind, document, metadata)
+    apply_defaults(kind, document)
+    if metadata.get("name"):
+        return await _create_named(core, kind, document, options)
+    prefix = metadata.get("generateName")
+    if not prefix:
+        raise _required(kind, "metadata.name", "name or generateName is required")
+    for _ in range(core.env.limits.generated_name_attempts_max):
+        suffix = "".join(core.env.random.choice(_NAME_ALPHABET) for _ in range(5))
+        # Kubernetes cuts long prefixes, so that the name stays a label.
+        metadata["name"] = f"{str(prefix)[: 63 - len(suffix)]}{suffix}"
+        try:
+            return await _create_named(core, kind, document, options)
+        except AlreadyExists:
+            continue
+    raise AlreadyExists(f"no free name was found for generateName {prefix!r} of {kind.kind}: try again", key=None)
+
+
+async def _create_named(core: Core, kind: Kind, document: Document, options: WriteOptions) -> Written:
+    metadata = document["metadata"]
+    key = Key(kind.key_kind, metadata.get("namespace", ""), metadata["name"])
+    chain = core.admission.for_write("create", kind, "")
+    checked = _checked(kind, key, document) if chain is None else None
+
+    async def attempt(proof: Proof) -> Staged | Written:
+        repeat = await operations.first_outcome(
+            core, proof, "create", key, options, named="generateName" not in metadata
+        )
+        if repeat is not None:
+            return repeat
+        if (await proof.entries(key))[0] is not None:
+            raise AlreadyExists(f'{kind.resource} "{key.name}" already exists', key=key)
+        if chain is None:
+            assert checked is not None
+            new, warnings = checked
+        else:
+            admitted = await _admit(core, proof, chain, "create", kind, key, "", document, None, options)
+            new, warnings = admitted
+        await stage(core, proof, kind, key, None, new)
+        operations.record(core, proof, "create", key, options)
+        return Staged(kind, key, new.value, warnings=warnings)
+
+    return await core.prove(attempt, options)
+
+
+def _check_address(kind: Kind, document: Document, namespace: str) -> Document:
+    """Hold the body to the kind and namespace it was sent to. Returns its metadata."""
+    api_version, kind_name = document.get("apiVersion"), document.get("kind")
+    if api_version is None and kind_name is None:
+        document["apiVersion"], document["kind"] = kind.api_version, kind.kind
+    elif (api_version, kind_name) != (kind.api_version, kind.kind):
+        raise BadRequest(
+            f"the object is a {kind_name} of {api_version}, but was sent as a {kind.kind} of {kind.api_version}"
+        )
+    metadata = document.get("metadata")
+    if metadata is None:
+        metadata = {}
+    if not isinstance(metadata, dict):
+        raise Invalid(
+            f"{kind.kind} is invalid: metadata: must be an object",
+            errors=[FieldError("metadata", "FieldValueTypeInvalid", "must be an object")],
+        )
+    document["metadata"] = metadata
+    named = metadata.get("namespace") or ""
+    if not kind.namespaced:
+        if namespace or named:
+            raise BadRequest(f"{kind.kind} belongs to no namespace, but {namespace or named!r} was given")
+        metadata.pop("namespace", None)
+    else:
+        if namespace and named and namespace != named:
+            raise BadRequest(f"the namespace of the object ({named}) is not the namespace it was sent to ({namespace})")
+        if not (namespace or named):
+            raise BadRequest(f"{kind.kind} belongs to a namespace, and none was given")
+        metadata["namespace"] = namespace or named
+    return metadata
+
+
+def _prepare_create(core: Core, kind: Kind, document: Document, metadata: Document) -> None:
+    """Set what only the server may say."""
+    if metadata.get("resourceVersion"):
+        raise BadRequest("resourceVersion should not be set on objects to be created")
+    for field in (*_SERVER_METADATA, "resourceVersion", "selfLink", "managedFields"):
+        metadata.pop(field, None)
+    metadata["uid"] = core.env.new_uid()
+    metadata["creationTimestamp"] = core.timestamp()
+    if kind.has_generation:
+        metadata["generation"] = 1
+    if kind.key_kind not in _STATUS_AT_CREATE and "status" in kind.subresources:
+        document.pop("status", None)
+    if kind.key_kind in _INITIAL_STATUS:
+        document["status"] = dict(_INITIAL_STATUS[kind.key_kind])
+    if kind.key_kind == NAMESPACE:
+        document["spec"] = {**_mapping(document.get("spec")), "finalizers": [FINALIZER]}
+
+
+# -- update and patch ------------------------------------------------------------------------------
+
+
+async def update(
+    core: Core, key: Key, body: bytes | Mapping[str, Any], subresource: str, options: WriteOptions
+) -> Written:
+    proposed = parse_object(body)
+    kind = core.kind_of(key)
+    metadata = _check_address(kind, proposed, key.namespace)
+    if metadata.setdefault("name", key.name) != key.name:
+        raise BadRequest(f"the name of the object ({metadata['name']}) is not the name it was sent to ({key.name})")
+    return await change(core, key, lambda _: parse_object(proposed), subresource, options)
+
+
+async def patch(
+    core: Core, key: Key, body: bytes | Any, patch_type: PatchType, subresource: str, options: WriteOptions
+) -> Written:
+    return await change(core, key, lambda now: patched(now, body, patch_type), subresource, options)
+
+
+def patched(document: Document, body: Any, patch_type: PatchType) -> Document:
+    """`document` with a patch applied, given as bytes or as decoded JSON."""
+    change_body = decode_json(body) if isinstance(body, bytes) else body
+    if patch_type is PatchType.JSON:
+        if not isinstance(change_body, Sequence) or isinstance(change_body, str):
+            raise BadRequest("a JSON patch is a list of operations")
+        result = apply_json_patch(document, change_body)
+    else:
+        if not isinstance(change_body, Mapping):
+            raise BadRequest("a merge patch is an object")
+        result = apply_merge_patch(document, change_body)
+    if not isinstance(result, dict):
+        raise BadRequest("the patch leaves no object behind")
+    return result
+
+
+async def change(core: Core, key: Key, edit: Edit, subresource: str, options: WriteOptions) -> Written:
+    """Bring the object from how it is to how `edit` wants it."""
+    kind = core.kind_of(key)
+    check_open_to_callers(kind)
+    if subresource and subresource not in kind.subresources and (kind.key_kind, subresource) != (NAMESPACE, "finalize"):
+        raise MethodNotAllowed(f"{kind.kind} has no subresource {subresource!r}", key=key)
+    chain = core.admission.for_write("update", kind, subresource)
+
+    async def attempt(proof: Proof) -> Staged | Written:
+        repeat = await operations.first_outcome(core, proof, "update", key, options)
+        if repeat is not None:
+            return repeat
+        old = await proof.object(key)
+        if old is None:
+            raise NotFound(f'{kind.resource} "{key.name}" not found', key=key)
+        before = old.edit()
+        proposed = edit(_with_resource_version(before, old))
+        _check_preconditions(kind, old, proposed)
+        after = _merge(core, kind, old, before, proposed, subresource)
+        apply_defaults(kind, after)
+        _count_generation(kind, before, after)
+        if after == before:
+            return Staged(kind, key, old.value, created=old.created)
+        if chain is None:
+            new, warnings = _checked(kind, key, after)
+        else:
+            new, warnings = await _admit(core, proof, chain, "update", kind, key, subresource, after, before, options)
+        check_update(kind, old.value, new.value)
+        removed = ready_to_go(kind, new)
+        await stage(core, proof, kind, key, old, None if removed else new)
+        operations.record(core, proof, "update", key, options)
+        return Staged(kind, key, new.value, created=old.created, warnings=warnings, removed=removed)
+
+    return await core.prove(attempt, options)
+
+
+def _check_preconditions(kind: Kind, old: Object, proposed: Document) -> None:
+    metadata = _mapping(proposed.get("metadata"))
+    given = metadata.get("resourceVersion")
+    if given and given != str(old.revision):
+        raise Conflict(
+            f'Operation cannot be fulfilled on {kind.resource} "{old.key.name}": the object has been modified;'
+            " please apply your changes to the latest version and try again",
+            key=old.key,
+            revision=old.revision,
+        )
+    uid = metadata.get("uid")
+    if uid and uid != old.uid:
+        raise Conflict(
+            f'Operation cannot be fulfilled on {kind.resource} "{old.key.name}": it was replaced by another of its name'
+            f" (uid {old.uid}, not {uid})",
+            key=old.key,
+            revision=old.revision,
+        )
+    for field, value in (("name", old.key.name), ("namespace", old.key.namespace)):
+        if metadata.get(field, value) != value:
+            message = f"{kind.kind} {old.key.name} is invalid: metadata.{field}: field is immutable"
+            raise Invalid(
+                message,
+                key=old.key,
+                errors=[FieldError(f"metadata.{field}", "FieldValueInvalid", "field is immutable")],
+            )
+
+
+def _merge(core: Core, kind: Kind, old: Object, before: Document, proposed: Document, subresource: str) -> Document:
+    """Those parts of `proposed` that a write to `subresource` may change, on top of how the object is."""
+    if subresource == "status":
+        after = {**before}
+        if "status" in proposed:
+            after["status"] = keep_transition_times(before.get("status"), proposed["status"], core.timestamp())
+        else:
+            after.pop("status", None)
+    elif subresource == "finalize":
+        after = {**before, "spec": {**_mapping(before.get("spec")), "finalizers": _finalizers(proposed)}}
+    else:
+        after = {**proposed, "apiVersion": kind.api_version, "kind": kind.kind}
+        after["metadata"] = _merge_metadata(before["metadata"], _mapping(proposed.get("metadata")))
+        if "status" in kind.subresources:
+            after.pop("status", None)
+            if "status" in before:
+                after["status"] = before["status"]
+        if kind.key_kind == NAMESPACE:
+            after["spec"] = before.get("spec", {})
+    if kind.key_kind == NAMESPACE:
+        after["status"] = dict(_mapping(after.get("status")))
+        keep_quota_names(after, old)
+    return after
+
+
+def _merge_metadata(before: Mapping[str, Any], proposed: Mapping[str, Any]) -> Document:
+    metadata = {k: v for k, v in proposed.items() if k not in ("resourceVersion", "selfLink", "managedFields")}
+    for field in (*_SERVER_METADATA, "name", "namespace", "generateName"):
+        metadata.pop(field, None)
+        if field in before:
+            metadata[field] = before[field]
+    # Keep the stored order of fields: a write that changes nothing must come out as the same bytes.
+    return {field: metadata[field] for field in (*before, *metadata) if field in metadata}
+
+
+def _count_generation(kind: Kind, before: Document, after: Document) -> None:
+    """Move `generation` if anything but metadata and status changed."""
+    if not kind.has_generation:
+        return
+
+    def desired(document: Document) -> Document:
+        return {field: value for field, value in document.items() if field not in ("metadata", "status")}
+
+    if desired(before) != desired(after):
+        generation = before["metadata"].get("generation", 0)
+        after["metadata"] = {**after["metadata"], "generation": generation + 1}
+
+
+# -- shared ----------------------------------------------------------------------------------------
+
+
+def check_open_to_callers(kind: Kind) -> None:
+    if kind.key_kind in _SERVICE_ONLY:
+        raise Forbidden(f"{kind.plural} are written by the service alone: bind, reserve or delete pods instead")
+
+
+async def _admit(
+    core: Core,
+    proof: Proof,
+    chain: AdmissionChain,
+    verb: str,
+    kind: Kind,
+    key: Key,
+    subresource: str,
+    document: Document,
+    old: Document | None,
+    options: WriteOptions,
+) -> tuple[Object, tuple[str, ...]]:
+    request = AdmissionRequest(verb, kind, key, subresource, options.caller, document, old, options.dry_run)
+
+    async def read(keys: Sequence[Key]) -> Inputs:
+        return dict(zip(keys, await proof.objects(*keys), strict=True))
+
+    if chain.mutates:
+        document = await chain.mutate(request, read, rounds_max=core.env.limits.admission_rounds_max)
+        _check_identity_kept(key, request.object, document)
+    checked = _checked(kind, key, document)
+    await chain.validate(request._replace(object=document), read)
+    return checked
+
+
+def _check_identity_kept(key: Key, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    for field in ("name", "namespace", "uid"):
+        if before["metadata"].get(field) != _mapping(after.get("metadata")).get(field):
+            raise Forbidden(f"an admission policy tried to change metadata.{field} of {key}", key=key)
+
+
+def _checked(kind: Kind, key: Key, document: Document) -> tuple[Object, tuple[str, ...]]:
+    value = encode_object(document)
+    checked = check_object(kind, value)
+    return Object(kind, key, value, revision=NO_REVISION, view=checked.view), checked.warnings
+
+
+def _with_resource_version(document: Document, old: Object) -> Document:
+    return {**document, "metadata": {**document["metadata"], "resourceVersion": str(old.revision)}}
+
+
+def _required(kind: Kind, path: str, why: str) -> Invalid:
+    error = FieldError(path, "FieldValueRequired", f"Required value: {why}")
+    return Invalid(f"{kind.kind} is invalid: {error}", errors=[error])
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _finalizers(proposed: Document) -> list[Any]:
+    found = _mapping(proposed.get("spec")).get("finalizers", [])
+    return list(found) if isinstance(found, list) else []

@@ -1,0 +1,47 @@
+"""One compactor among several API servers: each tries now and then, one at a time wins.
+
+The turn is a key that changes hands by compare-and-swap, so a server that dies needs no successor: the next to try
+takes it. What is compacted was the newest revision a whole `Limits.history_s` ago.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from kedge.env import Env
+from kedge.errors import OperatingError
+from kedge.keys import NO_REVISION, Revision
+from kedge.store.etcd.layout import Layout
+from kedge.store.etcd.transactions import plan_compaction_turn
+from kedge.store.etcd.transport import TXN, RevisionError, Transport
+
+if TYPE_CHECKING:
+    from kedge.store.etcd.store import EtcdStore
+
+_log = logging.getLogger(__name__)
+
+
+async def compact_now_and_then(store: EtcdStore, transport: Transport, layout: Layout, env: Env) -> None:
+    """Run until cancelled."""
+    turn, then, incarnation = 0, NO_REVISION, store.incarnation
+    while True:
+        # Nobody should wait for exactly as long as the others do.
+        await asyncio.sleep(env.limits.history_s * (1 + 0.1 * env.random.random()))
+        try:
+            now: Revision = await store.revision()
+            response = await transport.send_once(TXN, plan_compaction_turn(layout, turn))
+            if store.incarnation != incarnation:
+                then, incarnation = NO_REVISION, store.incarnation
+            elif response.succeeded and then:
+                await store.compact(then)
+            elif then:
+                store.forget(then)  # whoever had the turn compacts etcd; each lets go of its own memory
+            if response.succeeded:
+                turn = response.header.revision
+            else:
+                turn = next((kv.mod_revision for kv in response.responses[0].response_range.kvs), 0)
+            then = now
+        except (OperatingError, RevisionError) as error:
+            _log.warning("history was not compacted, the next turn will: %s", error)

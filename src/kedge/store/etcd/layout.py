@@ -1,0 +1,154 @@
+"""How keys and values look inside etcd. Pure; readable with `etcdctl get --prefix /kedge/`.
+
+Objects live at `<prefix>/objects/<kind>!<namespace>!<name>`, a form whose byte order is the order of `Key`. A
+value is one line that tells its origin (empty if it has none) and then the object's own bytes, untouched.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+import msgspec
+
+from kedge.keys import NO_ORIGIN, Key, Origin, Revision
+from kedge.store.contract import Entry
+
+RESTORE_BUMP = 1_000_000_000
+"""How far a restored backup jumps ahead: past any revision its former self can have reached since."""
+
+NEVER = -1
+"""A revision that no key has. 0 would not do: to etcd it means that the key is absent."""
+
+# `!` sorts below every character that names are made of. What sorts at or below it, or is the escape itself, is
+# written as the escape and a second character in the same order, so that no name can break the order of keys.
+_SEPARATOR, _ESCAPE, _SHIFT = "!", '"', 0x30
+_AFTER_SEPARATOR = b'"'
+_UNSAFE = re.compile(r'[\x00-"]')
+_ESCAPED = re.compile(r'"(.)', re.DOTALL)
+
+
+def encode_key(key: Key) -> bytes:
+    """The part of an etcd key that names the object."""
+    return _SEPARATOR.join([_escaped(part) for part in key]).encode()
+
+
+def decode_key(encoded: bytes) -> Key:
+    kind, namespace, name = encoded.decode().split(_SEPARATOR)
+    return Key(_plain(kind), _plain(namespace), _plain(name))
+
+
+def _escaped(part: str) -> str:
+    return _UNSAFE.sub(lambda found: _ESCAPE + chr(ord(found[0]) + _SHIFT), part) if _UNSAFE.search(part) else part
+
+
+def _plain(part: str) -> str:
+    return _ESCAPED.sub(lambda found: chr(ord(found[1]) - _SHIFT), part) if _ESCAPE in part else part
+
+
+def encode_value(value: bytes, origin: Origin) -> bytes:
+    return _origin_line(origin) + value
+
+
+def _origin_line(origin: Origin) -> bytes:
+    return msgspec.json.encode(origin) + b"\n" if origin != NO_ORIGIN else b"\n"
+
+
+def decode_value(stored: bytes) -> tuple[bytes, Origin]:
+    end = stored.index(b"\n")  # JSON on one line holds no newline of its own
+    return stored[end + 1 :], Origin(*msgspec.json.decode(stored[:end])) if end else NO_ORIGIN
+
+
+class CommitRecord(NamedTuple):
+    """What every commit writes at `Layout.record`: the etcd version of that key counts commits.
+
+    With it a reader of etcd's watch can prove that it missed nothing, which etcd itself does not promise on
+    every release (etcd#17529, etcd#18089).
+    """
+
+    changes: int
+    origin: Origin = NO_ORIGIN
+
+    def encode(self) -> bytes:
+        return msgspec.json.encode((self.changes, *self.origin))
+
+    @classmethod
+    def decode(cls, stored: bytes) -> CommitRecord:
+        changes, operation, decision = msgspec.json.decode(stored)
+        return cls(changes, Origin(operation, decision))
+
+
+class Era(NamedTuple):
+    """From etcd revision `since` on, a kedge revision is etcd's and `offset`."""
+
+    since: int
+    offset: Revision
+
+
+class Meta(msgspec.Struct, frozen=True):
+    """What a store is: written once, and again only when a backup was restored."""
+
+    incarnation: str
+    cluster: str
+    """etcd's own id of the cluster the store lives in, in hexadecimal: another one means a restored backup."""
+    eras: tuple[Era, ...] = (Era(0, 0),)
+    """Oldest first, one more for each restored backup: objects keep the revisions they had, and none is given
+    out twice."""
+
+    @property
+    def offset(self) -> Revision:
+        return self.eras[-1].offset
+
+    def kedge_revision(self, etcd_revision: int) -> Revision:
+        for era in reversed(self.eras):
+            if etcd_revision >= era.since:
+                return etcd_revision + era.offset
+        return etcd_revision
+
+    def etcd_revision(self, revision: Revision) -> int:
+        """The etcd revision that `revision` stands for, or `NEVER`."""
+        etcd_revision = revision - self.offset
+        for era in reversed(self.eras):
+            etcd_revision = revision - era.offset
+            if etcd_revision >= era.since:
+                break
+        return etcd_revision if etcd_revision > 0 and self.kedge_revision(etcd_revision) == revision else NEVER
+
+    def restored(self, incarnation: str, cluster: str, *, since: int) -> Meta:
+        return Meta(incarnation, cluster, (*self.eras, Era(since, self.offset + RESTORE_BUMP)))
+
+    def encode(self) -> bytes:
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def decode(cls, stored: bytes) -> Meta:
+        return msgspec.json.decode(stored, type=cls)
+
+
+class Layout:
+    """Where things are under one prefix."""
+
+    def __init__(self, prefix: str) -> None:
+        base = prefix.rstrip("/").encode()
+        self.start, self.end = base + b"/", base + b"0"  # `0` is what follows `/`: the range holds all of the prefix
+        self.objects, self.objects_end = base + b"/objects/", base + b"/objects0"
+        self.meta = base + b"/meta"
+        self.record = base + b"/commit"
+        self.compaction = base + b"/compaction"
+
+    def key(self, key: Key) -> bytes:
+        return self.objects + encode_key(key)
+
+    def parse(self, stored: bytes) -> Key:
+        return decode_key(stored[len(self.objects) :])
+
+    def range(self, kind: str, namespace: str = "") -> tuple[bytes, bytes]:
+        """First key and end of a kind, or of one namespace of it."""
+        stem = self.objects + _SEPARATOR.join([_escaped(part) for part in filter(None, (kind, namespace))]).encode()
+        return stem + _SEPARATOR.encode(), stem + _AFTER_SEPARATOR
+
+    def entry(self, kv: Any, meta: Meta) -> Entry:
+        """The object version that etcd's `KeyValue` holds."""
+        value, origin = decode_value(kv.value) if kv.value else (b"", NO_ORIGIN)
+        created, modified = meta.kedge_revision(kv.create_revision), meta.kedge_revision(kv.mod_revision)
+        return Entry(self.parse(kv.key), value, created, modified, origin)

@@ -1,0 +1,533 @@
+"""The contract on etcd: its revisions, its transactions, its history. Several API servers may share one cluster.
+
+`transactions` plans what is sent, `transport` sends it, `feeder` follows etcd's watch. Nothing here retries a
+commit that may have been made: that is `OutcomeUnknown`, and the caller reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kedge.env import Env
+from kedge.errors import BadRequest, Compacted, Conflict, Fenced, OperatingError, OutcomeUnknown, Unavailable
+from kedge.keys import NO_ORIGIN, NO_REVISION, Fence, Key, Origin, Revision
+from kedge.store.contract import Check, Entry, Listing, Reading, StoreStatistics, Watch, Write, check_commit
+from kedge.store.etcd import messages as m
+from kedge.store.etcd.chain import Chain, Gap
+from kedge.store.etcd.compactor import compact_now_and_then
+from kedge.store.etcd.feeder import Beginning, Feeder, watch_request
+from kedge.store.etcd.layout import Layout, Meta
+from kedge.store.etcd.transactions import (
+    Standing,
+    explain_failure,
+    plan_commit,
+    plan_meta,
+    plan_read,
+    record_version,
+    standing_in,
+)
+from kedge.store.etcd.transport import (
+    COMPACT,
+    COMPACTED,
+    RANGE,
+    STATUS,
+    TXN,
+    EtcdTls,
+    NotSent,
+    RevisionError,
+    Transport,
+    Unanswered,
+)
+from kedge.store.etcd.watch import CatchUp, EtcdWatch
+from kedge.store.feed import Feed, FeedWatch
+
+_log = logging.getLogger(__name__)
+
+GET_KEYS_MAX = 100
+"""Keys read in one transaction, which etcd bounds to 128 operations."""
+
+ATTEMPTS_MAX = 4
+"""Times a request is made again because the store itself was restored meanwhile."""
+
+UNSOUND = ("3.5.0", "3.5.1", "3.5.2")
+"""Releases that can lose a member's data when it is killed (etcd#13766)."""
+
+_Ranges = Callable[[Standing], Sequence[Any]]
+
+
+class EtcdStore:
+    """Implements `Store`. Make one with `open`."""
+
+    def __init__(self, transport: Transport, layout: Layout, env: Env) -> None:
+        self._env = env
+        self._layout = layout
+        self._transport = transport
+        self._feeder = Feeder(env, transport, layout, self)
+        self._standing: Standing
+        self._seen = 0
+        """The newest etcd revision that an answer has named. A later answer with an older one comes from a
+        restored backup."""
+        self._restoring = asyncio.Lock()
+        self._compacted: Revision = NO_REVISION
+        self._catch_ups: dict[EtcdWatch, None] = {}
+        self._progress_wanted: list[FeedWatch] = []
+        self._progress: asyncio.Task[Any] | None = None
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+        self._commits = 0
+        self._conflicts = 0
+        self._alarms: dict[str, str] = {}
+        self._closed = False
+
+    @classmethod
+    async def open(
+        cls,
+        endpoints: Sequence[str],
+        env: Env,
+        *,
+        prefix: str = "/kedge",
+        tls: EtcdTls | None = None,
+        compactor: bool = True,
+    ) -> EtcdStore:
+        """Connect, and create the store under `prefix` if there is none.
+
+        Args:
+            endpoints: `host:port` or URLs of members of one cluster; any that answers will do.
+            tls: for a cluster that speaks TLS.
+            compactor: take turns with other openers at compacting history older than `Limits.history_s`.
+
+        Raises:
+            Unavailable: no endpoint can be reached, or the cluster has no leader.
+        """
+        transport = Transport(endpoints, env, tls=tls)
+        store = cls(transport, Layout(prefix), env)
+        try:
+            store._feeder.begin(await store.read_beginning())
+            await store._check_releases()
+        except BaseException:
+            await transport.close()
+            raise
+        store._spawn(store._feeder.run(), "follow")
+        if compactor:
+            store._spawn(compact_now_and_then(store, transport, store._layout, env), "compact")
+        return store
+
+    @property
+    def incarnation(self) -> str:
+        return self._standing.meta.incarnation
+
+    @property
+    def feed(self) -> Feed:
+        return self._feeder.feed
+
+    # -- commits -----------------------------------------------------------------------------------
+
+    async def commit(
+        self,
+        checks: Sequence[Check],
+        writes: Sequence[Write],
+        *,
+        fence: Fence | None = None,
+        origin: Origin = NO_ORIGIN,
+    ) -> Revision:
+        check_commit(checks, writes, self._env.limits)
+        for _ in range(ATTEMPTS_MAX):
+            self._check_open()
+            standing, seen = self._standing, self._seen
+            request = plan_commit(self._layout, standing, checks, writes, fence, origin)
+            response = await self._transport.send_once(TXN, request)
+            etcd_revision: int = response.header.revision
+            if self._is_foreign(response.header, standing, seen):
+                await self._restored_beneath(response, wrote=bool(writes))
+                if not response.succeeded or not writes:
+                    continue
+            elif not response.succeeded:
+                try:
+                    moved = explain_failure(self._layout, standing, response, checks, writes, fence)
+                except (Conflict, Fenced):
+                    self._conflicts += 1
+                    raise
+                await self._adopt(moved)
+                continue
+            if writes:
+                self._commits += 1
+            else:
+                self._feeder.prove_idle(etcd_revision=etcd_revision, commits=record_version(response))
+            return self._standing.meta.kedge_revision(etcd_revision)
+        raise Unavailable("the store is being restored, nothing was written: try again")
+
+    # -- reads -------------------------------------------------------------------------------------
+
+    async def get(self, keys: Sequence[Key], *, at: Revision = NO_REVISION) -> Reading:
+        entries: list[Entry | None] = []
+        encoded = [self._layout.key(key) for key in keys]
+        for first in range(0, max(1, len(encoded)), GET_KEYS_MAX):
+            chunk = encoded[first : first + GET_KEYS_MAX]
+
+            def ranges(standing: Standing, chunk: list[bytes] = chunk, at: Revision = at) -> list[Any]:
+                etcd_at = self._etcd_at(standing, at)
+                return [m.RangeRequest(key=key, revision=etcd_at) for key in chunk]
+
+            standing, response = await self._read_at(ranges, at)
+            at = at or standing.meta.kedge_revision(response.header.revision)
+            for op in response.responses[:-1]:
+                kvs = op.response_range.kvs
+                entries.append(self._layout.entry(kvs[0], standing.meta) if kvs else None)
+        return Reading(tuple(entries), at)
+
+    async def list(
+        self,
+        kind: str,
+        *,
+        namespace: str = "",
+        at: Revision = NO_REVISION,
+        start_after: Key | None = None,
+        limit: int = 0,
+    ) -> Listing:
+        start, end = self._layout.range(kind, namespace)
+        if start_after is not None:
+            start = max(start, self._layout.key(start_after) + b"\0")
+        limits = self._env.limits
+        entries: list[Entry] = []
+        page = min(1_000, limits.store_page_objects_max)
+        while True:
+            wanted = min(page, limit - len(entries)) if limit else page
+
+            def ranges(standing: Standing, start: bytes = start, at: Revision = at, wanted: int = wanted) -> list[Any]:
+                revision = self._etcd_at(standing, at)
+                if start >= end:
+                    return []
+                return [m.RangeRequest(key=start, range_end=end, limit=wanted, revision=revision)]
+
+            standing, response = await self._read_at(ranges, at)
+            at = at or standing.meta.kedge_revision(response.header.revision)
+            if len(response.responses) == 1:
+                return Listing(entries, at, 0)
+            found = response.responses[0].response_range
+            entries.extend([self._layout.entry(kv, standing.meta) for kv in found.kvs])
+            remaining = found.count - len(found.kvs)
+            if not remaining or (limit and len(entries) >= limit):
+                return Listing(entries, at, remaining)
+            start = found.kvs[-1].key + b"\0"
+            bytes_each = max(1, found.ByteSize() // len(found.kvs))
+            page = max(1, min(limits.store_page_objects_max, limits.store_page_bytes_max // bytes_each))
+
+    async def revision(self) -> Revision:
+        standing, response = await self._read(_nothing)
+        return standing.meta.kedge_revision(response.header.revision)
+
+    # -- watches -----------------------------------------------------------------------------------
+
+    async def watch(self, kind: str, *, after: Revision, namespace: str = "") -> Watch:
+        self._check_open()
+        if after > self.feed.revision:
+            await self._wait_reached(after)
+        source: FeedWatch | CatchUp
+        if after >= self.feed.compacted:
+            source = await self.feed.watch(kind, after=after, namespace=namespace)
+        else:
+            source = await self._open_catch_up(kind, after, namespace)
+        watch = EtcdWatch(self, source, kind=kind, namespace=namespace)
+        if isinstance(source, CatchUp):
+            self._catch_ups[watch] = None
+        return watch
+
+    def want_progress(self, watch: FeedWatch) -> None:
+        """Bring the feed up to date with etcd, then have `watch` tell of it."""
+        self._progress_wanted.append(watch)
+        if (self._progress is None or self._progress.done()) and not self._closed:
+            self._progress = self._spawn(self._make_progress(), "progress")
+
+    def left(self, watch: EtcdWatch) -> None:
+        """A watch has ended, or has no more need of a watch of its own."""
+        self._catch_ups.pop(watch, None)
+
+    async def sync(self) -> bool:
+        """Whether the feed has every commit there is. If so it moves to the newest revision."""
+        etcd_revision, commits = await self.read_commits()
+        return self._feeder.prove_idle(etcd_revision=etcd_revision, commits=commits)
+
+    async def read_commits(self) -> tuple[int, int]:
+        """The newest etcd revision, and how many commits there were by then."""
+        _, response = await self._read(_nothing)
+        return response.header.revision, record_version(response)
+
+    async def check_position(self, etcd_revision: int, commits: int) -> None:
+        """Raise `Gap` unless history after this place is still there, and still the same history."""
+        try:
+            found = await self._commits_at(etcd_revision)
+        except RevisionError as error:
+            raise Gap(f"etcd has no history after its revision {etcd_revision}: {error}") from error
+        if found != commits:
+            raise Gap(f"etcd revision {etcd_revision} was commit {commits} and is now commit {found}")
+
+    # -- history -----------------------------------------------------------------------------------
+
+    async def compact(self, revision: Revision) -> None:
+        self._check_open()
+        standing = self._standing
+        if revision <= max(standing.floor, standing.meta.offset):
+            return
+        if revision > self.feed.revision and revision > (newest := await self.revision()):
+            raise BadRequest(f"cannot compact to {revision}: the newest revision is {newest}")
+        await self._wait_reached(revision)  # our own watches should not be overtaken by it
+        try:
+            request = m.CompactionRequest(revision=revision - standing.meta.offset)
+            await self._transport.send_until_answered(COMPACT, request)
+        except RevisionError as error:
+            if str(error) != COMPACTED:
+                raise BadRequest(f"cannot compact to {revision}: {error}") from error
+        self._compacted = max(self._compacted, revision)
+        self.forget(revision)
+
+    def forget(self, revision: Revision) -> None:
+        """Keep no history up to `revision` in memory: whoever still asks for it is served by etcd."""
+        self.feed.compact(min(revision, self.feed.revision))
+
+    async def mark_restored(self) -> None:
+        """Say that etcd was restored from a backup: a new incarnation, far ahead, with its past compacted.
+
+        The store sees this for itself if the restored cluster has another id (a new `--initial-cluster-token`)
+        or falls back behind what this process has seen. Call it if neither can be.
+        """
+        self._check_open()
+        response = await self._transport.send_until_answered(RANGE, m.RangeRequest(key=self._layout.meta))
+        await self._restore(self._standing, _cluster(response.header), since=response.header.revision + 1)
+
+    # -- the rest ----------------------------------------------------------------------------------
+
+    def statistics(self) -> StoreStatistics:
+        feed = self.feed
+        return StoreStatistics(
+            backend="etcd",
+            incarnation=self.incarnation,
+            revision=max(feed.revision, self._standing.meta.kedge_revision(self._seen)),
+            compacted=max(self._compacted, self._standing.floor),
+            objects=self._feeder.objects,
+            history_changes=feed.history_changes,
+            watchers=feed.watchers + len(self._catch_ups),
+            commits=self._commits,
+            conflicts=self._conflicts,
+            alarms=tuple(self._alarms.values()),
+        )
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for watch in tuple(self._catch_ups):
+            watch.close()
+        self.feed.close()
+        await self._transport.close()
+
+    async def read_beginning(self) -> Beginning:
+        """Read, or write, what the store is; and where a feed can begin."""
+        await self._learn_standing()
+
+        def count(standing: Standing) -> list[Any]:
+            del standing
+            return [m.RangeRequest(key=self._layout.objects, range_end=self._layout.objects_end, count_only=True)]
+
+        standing, response = await self._read(count)
+        objects: int = response.responses[0].response_range.count
+        return Beginning(standing, response.header.revision, record_version(response), objects)
+
+    # -- private: reading --------------------------------------------------------------------------
+
+    async def _read(self, ranges: _Ranges) -> tuple[Standing, Any]:
+        """One linearizable transaction of ranges, under the standing that it is returned with."""
+        for _ in range(ATTEMPTS_MAX):
+            self._check_open()
+            standing, seen = self._standing, self._seen
+            request = plan_read(self._layout, standing, ranges(standing))
+            response = await self._transport.send_until_answered(TXN, request)
+            if self._is_foreign(response.header, standing, seen):
+                await self._restored_beneath(response, wrote=False)
+            elif response.succeeded:
+                commits = record_version(response)
+                self._feeder.prove_idle(etcd_revision=response.header.revision, commits=commits)
+                return standing, response
+            else:
+                await self._adopt(standing_in(response.responses[0].response_range))
+        raise Unavailable("the store is being restored: try again")
+
+    async def _read_at(self, ranges: _Ranges, at: Revision) -> tuple[Standing, Any]:
+        """As `_read`, at a revision that may be gone, or still to come."""
+        while True:
+            try:
+                return await self._read(ranges)
+            except RevisionError as error:
+                if str(error) == COMPACTED:
+                    raise self._compacted_at(at) from error
+            await self._wait_reached(at)
+
+    def _etcd_at(self, standing: Standing, at: Revision) -> int:
+        if at == NO_REVISION:
+            return 0  # to etcd, the newest
+        if at < standing.floor:
+            raise self._compacted_at(at)
+        return at - standing.meta.offset
+
+    def _compacted_at(self, at: Revision) -> Compacted:
+        oldest = max(self._compacted, self._standing.floor, at + 1)
+        return Compacted(f"revision {at} is no longer in history, which begins at {oldest}: list again", oldest=oldest)
+
+    async def _commits_at(self, etcd_revision: int) -> int:
+        """How many commits there were by then. Raises `RevisionError` if etcd no longer knows."""
+
+        def record(standing: Standing) -> list[Any]:
+            del standing
+            return [m.RangeRequest(key=self._layout.record, revision=etcd_revision, keys_only=True)]
+
+        _, response = await self._read(record)
+        kvs = response.responses[0].response_range.kvs
+        return kvs[0].version if kvs else 0
+
+    # -- private: watching -------------------------------------------------------------------------
+
+    async def _wait_reached(self, revision: Revision) -> None:
+        """Wait for the feed, and nudge it: etcd may have moved without a commit of ours to tell of it."""
+        feed = self.feed
+        if revision <= feed.revision:
+            return
+        nudge = self._spawn(self._nudge(feed, revision), "nudge")
+        try:
+            await feed.wait_reached(revision)
+        finally:
+            nudge.cancel()
+
+    async def _nudge(self, feed: Feed, revision: Revision) -> None:
+        pause_s = 0.005
+        while feed.revision < revision:
+            try:
+                await self.sync()
+            except OperatingError as error:
+                _log.debug("cannot tell how far the store is: %s", error)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, 0.2)
+
+    async def _make_progress(self) -> None:
+        while self._progress_wanted:
+            watches = tuple(self._progress_wanted)
+            try:
+                await self._wait_reached(await self.revision())
+            except OperatingError as error:
+                _log.debug("progress is told without asking etcd: %s", error)
+            for watch in watches:
+                watch.request_progress()
+            del self._progress_wanted[: len(watches)]
+
+    async def _open_catch_up(self, kind: str, after: Revision, namespace: str) -> CatchUp:
+        standing = self._standing
+        if after < max(standing.floor, self._compacted):
+            raise self._compacted_at(after)
+        # Before it was written for the first time nothing happened in the store, whatever else etcd was used for.
+        etcd_revision = max(after - standing.meta.offset, standing.written)
+        try:
+            commits = await self._commits_at(etcd_revision)
+            stream = await self._transport.watch(watch_request(self._layout, etcd_revision))
+        except RevisionError as error:
+            raise self._compacted_at(after) from error
+        except (NotSent, Unanswered) as error:
+            raise Unavailable(f"etcd cannot be watched ({error}): try again") from error
+        chain = Chain(self._layout, standing.meta, etcd_revision=etcd_revision, commits=commits)
+        return CatchUp(self, stream, chain, kind=kind, namespace=namespace, batch_max=self._env.limits.watch_batch_max)
+
+    # -- private: what the store is ----------------------------------------------------------------
+
+    def _is_foreign(self, header: Any, standing: Standing, seen: int) -> bool:
+        """Whether an answer came from a restored backup: another cluster, or one that fell back."""
+        if _cluster(header) == standing.meta.cluster and header.revision >= seen:
+            self._seen = max(self._seen, header.revision)
+            return False
+        return True
+
+    async def _restored_beneath(self, response: Any, *, wrote: bool) -> None:
+        """An answer came from a restored backup. Say so in the store, before anyone relies on its revisions."""
+        made = wrote and response.succeeded
+        since = response.header.revision + (0 if made else 1)
+        try:
+            await self._restore(self._standing, _cluster(response.header), since=since)
+        except OperatingError as error:
+            if made:
+                raise OutcomeUnknown(f"the write was made in a backup that is being restored: {error}") from error
+            raise Unavailable(f"the store is being restored: {error}") from error
+
+    async def _restore(self, known: Standing, cluster: str, *, since: int) -> None:
+        async with self._restoring:
+            if self._standing != known:
+                return  # someone else in this process was first
+            meta = known.meta.restored(self._env.new_uid(), cluster, since=since)
+            response = await self._transport.send_once(TXN, plan_meta(self._layout, known, meta))
+            if response.succeeded:
+                moved: Standing | None = Standing(meta, response.header.revision)
+            else:
+                moved = standing_in(response.responses[0].response_range)
+            await self._adopt(moved)
+
+    async def _adopt(self, standing: Standing | None) -> None:
+        """Go on under another standing than before; every watch lists again."""
+        if standing is None:
+            raise Unavailable(f"{self._layout.meta.decode()} is gone from etcd: open the store again")
+        if standing != self._standing:
+            self._standing, self._seen, self._compacted = standing, standing.written, NO_REVISION
+            self._feeder.begin_anew("the store was restored from a backup")
+
+    async def _learn_standing(self) -> None:
+        """Read the meta key, or be the one that writes it."""
+        known: Standing | None = None
+        while True:
+            response = await self._transport.send_until_answered(RANGE, m.RangeRequest(key=self._layout.meta))
+            known = standing_in(response)
+            cluster = _cluster(response.header)
+            if known is None:
+                meta = Meta(self._env.new_uid(), cluster)
+            elif known.meta.cluster != cluster:
+                meta = known.meta.restored(self._env.new_uid(), cluster, since=response.header.revision + 1)
+            else:
+                self._standing, self._seen = known, response.header.revision
+                return
+            try:
+                await self._transport.send_once(TXN, plan_meta(self._layout, known, meta))
+            except OutcomeUnknown:
+                continue  # the read at the top tells
+
+    async def _check_releases(self) -> None:
+        async def release(address: str) -> tuple[str, str]:
+            try:
+                status = await self._transport.ask(address, STATUS, m.StatusRequest())
+            except (NotSent, Unanswered, OperatingError):
+                return address, ""
+            return address, str(status.version)
+
+        addresses = self._transport.addresses
+        for address, version in await asyncio.gather(*(release(each) for each in addresses)):
+            if version in UNSOUND:
+                words = f"{address} runs etcd {version}, which can lose data when killed (etcd#13766): upgrade it"
+                self._alarms[address] = words
+                _log.warning("%s", words)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Unavailable("the store is closed")
+
+    def _spawn(self, work: Any, name: str) -> asyncio.Task[Any]:
+        task = self._env.spawn(work, name=f"etcd store: {name}")
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
+        return task
+
+
+def _cluster(header: Any) -> str:
+    return f"{header.cluster_id:x}"
+
+
+def _nothing(standing: Standing) -> list[Any]:
+    del standing
+    return []

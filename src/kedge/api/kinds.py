@@ -6,7 +6,7 @@ Every layer looks a kind up here. The registry is a value: custom kinds make a n
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kedge.api import views
 from kedge.errors import BadRequest, NotFound, check
@@ -47,19 +47,18 @@ class Kind:
     selectable: frozenset[str] = frozenset()
     """Fields that a field selector may name, besides `metadata.name` and `metadata.namespace`."""
 
-    @property
-    def key_kind(self) -> str:
-        """What `Key.kind` holds: `Pod`, `Deployment.apps`."""
-        return f"{self.kind}.{self.group}" if self.group else self.kind
+    key_kind: str = field(init=False)
+    """What `Key.kind` holds: `Pod`, `Deployment.apps`."""
+    api_version: str = field(init=False)
+    """As in a manifest: `v1`, `apps/v1`."""
+    resource: str = field(init=False)
+    """Plural and group, as errors and commands name it: `pods`, `deployments.apps`."""
 
-    @property
-    def api_version(self) -> str:
-        return f"{self.group}/{self.version}" if self.group else self.version
-
-    @property
-    def resource(self) -> str:
-        """Plural and group, as errors and commands name it: `pods`, `deployments.apps`."""
-        return f"{self.plural}.{self.group}" if self.group else self.plural
+    def __post_init__(self) -> None:
+        group = f".{self.group}" if self.group else ""
+        object.__setattr__(self, "key_kind", f"{self.kind}{group}")
+        object.__setattr__(self, "resource", f"{self.plural}{group}")
+        object.__setattr__(self, "api_version", f"{self.group}/{self.version}" if self.group else self.version)
 
     @property
     def list_kind(self) -> str:

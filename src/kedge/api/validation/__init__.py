@@ -7,6 +7,7 @@ object that fails it is walked field by field, so that everything wrong is named
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -76,8 +77,9 @@ def check_object(kind: Kind, value: bytes) -> Checked:
     """
     shape: type[View] = kind.view or _SHAPES.get(kind.key_kind, View)
     try:
-        decoder_of(strict_twin(shape)).decode(value)
-        view = decoder_of(shape).decode(value)
+        decode_names, decode = _decoders(shape)
+        decode_names(value)
+        view = decode(value)
     except (msgspec.MsgspecError, ValueError, ArithmeticError, RecursionError):
         return _check_slowly(kind, shape, value)
     complaints = Complaints()
@@ -88,6 +90,12 @@ def check_object(kind: Kind, value: bytes) -> Checked:
     if complaints:
         raise invalid(kind, view, complaints.errors)
     return Checked(view)
+
+
+@cache
+def _decoders(shape: type[View]) -> tuple[Callable[[bytes], Any], Callable[[bytes], View]]:
+    """One that refuses unknown fields, and one that reads the known ones."""
+    return decoder_of(strict_twin(shape)).decode, decoder_of(shape).decode
 
 
 def _check_slowly(kind: Kind, shape: type[View], value: bytes) -> Checked:

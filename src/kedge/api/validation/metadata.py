@@ -67,14 +67,19 @@ def check_labels(complaints: Complaints, labels: Mapping[str, str], path: str) -
 
 
 def check_annotations(complaints: Complaints, annotations: Mapping[str, str], path: str) -> None:
-    size = 0
+    characters = 0
     for key, value in annotations.items():
-        size += len(key.encode(errors="surrogatepass")) + len(value.encode(errors="surrogatepass"))
+        characters += len(key) + len(value)
         problem = qualified_name_problem(key.lower())
         if problem:
             complaints.invalid(path, key, problem)
-    if size > ANNOTATIONS_BYTES_MAX:
+    # A character takes at most four bytes: small annotations need no exact count.
+    if characters * 4 > ANNOTATIONS_BYTES_MAX and _size(annotations) > ANNOTATIONS_BYTES_MAX:
         complaints.too_long(path, ANNOTATIONS_BYTES_MAX)
+
+
+def _size(texts: Mapping[str, str]) -> int:
+    return sum(len(key.encode()) + len(value.encode()) for key, value in texts.items())
 
 
 def _check_finalizers(complaints: Complaints, finalizers: Sequence[str]) -> None:

@@ -53,13 +53,13 @@ def _check_zone(complaints: Complaints, zone: str, path: str) -> None:
 
 def check_reservation(complaints: Complaints, reservation: ReservationView) -> None:
     spec = reservation.spec
+    gang_record = spec.gang_size > 0 and not (spec.gang or spec.pod.name or spec.pod.uid)
     for path, value in (
         ("spec.pod.name", spec.pod.name),
         ("spec.pod.uid", spec.pod.uid),
         ("spec.nodeName", spec.node_name),
-        ("spec.nodeUID", spec.node_uid),
     ):
-        if not value:
+        if not value and not gang_record:
             complaints.required(path)
     if spec.pod.uid and reservation.name and reservation.name != spec.pod.uid:
         complaints.invalid("metadata.name", reservation.name, "must be the uid of the pod it is for")
@@ -69,7 +69,7 @@ def check_reservation(complaints: Complaints, reservation: ReservationView) -> N
         complaints.required("spec.deadline", "a claim without an end could be held for ever")
     complaints.at_least("spec.generation", spec.generation, 0)
     complaints.at_least("spec.slot", spec.slot, 0)
-    complaints.at_least("spec.gangSize", spec.gang_size, 1 if spec.gang else 0)
+    complaints.at_least("spec.gangSize", spec.gang_size, 0)
     check_amounts(complaints, spec.requests, "spec.requests")
     if reservation.status.phase:
         complaints.one_of("status.phase", reservation.status.phase, _RESERVATION_PHASES)

@@ -117,7 +117,11 @@ def check_containers(complaints: Complaints, spec: PodSpec, path: str) -> None:
         if container.restart_policy and not sidecar:
             complaints.unsupported(f"{place}.restartPolicy", container.restart_policy, ("Always",))
         if not sidecar:
-            for attribute, probe in _probes(container):
+            for attribute, probe in (
+                ("livenessProbe", container.liveness_probe),
+                ("readinessProbe", container.readiness_probe),
+                ("startupProbe", container.startup_probe),
+            ):
                 if probe is not None:
                     complaints.forbidden(
                         f"{place}.{attribute}", "may not be set for init containers without restartPolicy=Always"
@@ -149,17 +153,12 @@ def _check_container(
         _check_env(complaints, container.env, f"{path}.env")
     if container.resources.requests or container.resources.limits:
         check_requirements(complaints, container.resources, f"{path}.resources")
-    for attribute, probe in _probes(container):
-        if probe is not None:
-            _check_probe(complaints, probe, f"{path}.{attribute}", ready=attribute == "readinessProbe")
-
-
-def _probes(container: Container) -> tuple[tuple[str, Probe | None], ...]:
-    return (
-        ("livenessProbe", container.liveness_probe),
-        ("readinessProbe", container.readiness_probe),
-        ("startupProbe", container.startup_probe),
-    )
+    if container.liveness_probe is not None:
+        _check_probe(complaints, container.liveness_probe, f"{path}.livenessProbe", ready=False)
+    if container.readiness_probe is not None:
+        _check_probe(complaints, container.readiness_probe, f"{path}.readinessProbe", ready=True)
+    if container.startup_probe is not None:
+        _check_probe(complaints, container.startup_probe, f"{path}.startupProbe", ready=False)
 
 
 def _check_ports(
@@ -237,15 +236,7 @@ def _check_probe(complaints: Complaints, probe: Probe, path: str, *, ready: bool
         complaints.required(path, "must specify a handler type")
     elif handlers > 1:
         complaints.forbidden(path, "may not specify more than 1 handler type")
-    for attribute, value in (
-        ("initialDelaySeconds", probe.initial_delay_seconds),
-        ("timeoutSeconds", probe.timeout_seconds),
-        ("periodSeconds", probe.period_seconds),
-        ("successThreshold", probe.success_threshold),
-        ("failureThreshold", probe.failure_threshold),
-    ):
-        if value < 0:
-            complaints.at_least(f"{path}.{attribute}", value, 0)
+    _check_probe_numbers(complaints, probe, path)
     if probe.success_threshold > 1 and not ready:
         complaints.invalid(f"{path}.successThreshold", probe.success_threshold, "must be 1")
     grace = probe.termination_grace_period_seconds
@@ -264,6 +255,18 @@ def _check_probe(complaints: Complaints, probe: Probe, path: str, *, ready: bool
         check_port(complaints, probe.http_get.port, f"{path}.httpGet.port")
     if probe.tcp_socket is not None:
         check_port(complaints, probe.tcp_socket.port, f"{path}.tcpSocket.port")
+
+
+def _check_probe_numbers(complaints: Complaints, probe: Probe, path: str) -> None:
+    for attribute, value in (
+        ("initialDelaySeconds", probe.initial_delay_seconds),
+        ("timeoutSeconds", probe.timeout_seconds),
+        ("periodSeconds", probe.period_seconds),
+        ("successThreshold", probe.success_threshold),
+        ("failureThreshold", probe.failure_threshold),
+    ):
+        if value < 0:
+            complaints.at_least(f"{path}.{attribute}", value, 0)
 
 
 def check_port(complaints: Complaints, port: int | str, path: str) -> None:

@@ -59,9 +59,22 @@ def check_container_amounts(complaints: Complaints, amounts: Mapping[str, Quanti
             complaints.invalid(f"{path}[{resource}]", amount, "must be an integer")
 
 
+def _plainly_fine(limits: Mapping[str, Quantity], requests: Mapping[str, Quantity]) -> bool:
+    """Whether it is the common case: cpu and memory only, nothing negative, requests within limits."""
+    for resource, amount in requests.items():
+        if resource not in _STANDARD or amount.nano < 0:
+            return False
+        limit = limits.get(resource)
+        if limit is not None and limit.nano < amount.nano:
+            return False
+    return all(resource in _STANDARD and limit.nano >= 0 for resource, limit in limits.items())
+
+
 def check_requirements(complaints: Complaints, resources: ResourceRequirements, path: str) -> None:
     """A container's resources: what it asks for is never more than what it may use."""
     limits, requests = resources.limits, resources.requests
+    if _plainly_fine(limits, requests):
+        return
     if limits:
         check_container_amounts(complaints, limits, f"{path}.limits")
     if requests:

@@ -8,6 +8,7 @@ from kedge.api.views.base import (
     LabelSelectorSpec,
     ObjectMeta,
     OwnerReference,
+    ResourceList,
     Shape,
     View,
 )
@@ -32,7 +33,6 @@ from kedge.api.views.core import (
     PodTemplate,
     PodView,
     Probe,
-    ResourceList,
     ResourceQuotaView,
     ResourceRequirements,
     ServiceView,

@@ -12,6 +12,8 @@ from typing import Annotated, Any, NoReturn, TypeVar
 
 import msgspec
 
+from kedge.api.quantity import Quantity
+
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 
@@ -49,6 +51,7 @@ class FrozenMap(dict[_K, _V]):
 
 EMPTY_MAP: FrozenMap[Any, Any] = FrozenMap()
 Labels = FrozenMap[str, str]
+ResourceList = FrozenMap[str, Quantity]
 
 _ACRONYMS = {"cidr": "CIDR", "cidrs": "CIDRs", "id": "ID", "ip": "IP", "ips": "IPs", "uid": "UID", "uuid": "UUID"}
 

@@ -5,23 +5,20 @@ Pods and nodes carry what the scheduler, the agent and the bind need; the rest i
 
 from __future__ import annotations
 
-from kedge.api.quantity import Quantity
 from kedge.api.views.base import (
     Condition,
-    FrozenMap,
     Int32,
     Int64,
     IntOrString,
     Labels,
     LabelSelectorSpec,
     ObjectMeta,
+    ResourceList,
     Shape,
     Time,
     View,
     map_field,
 )
-
-ResourceList = FrozenMap[str, Quantity]
 
 # -- containers ------------------------------------------------------------------------------------
 

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
-from kedge.api.views.base import Condition, FrozenMap, Int32, Int64, LabelSelectorSpec, Shape, Time, View, map_field
-from kedge.api.views.core import PodTemplate, ResourceList
+from kedge.api.views.base import (
+    Condition,
+    FrozenMap,
+    Int32,
+    Int64,
+    LabelSelectorSpec,
+    ResourceList,
+    Shape,
+    Time,
+    View,
+    map_field,
+)
+from kedge.api.views.core import PodTemplate
 
 # -- NodeAllocation: the ledger of one node; only the service writes it ----------------------------
 

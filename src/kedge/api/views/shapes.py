@@ -10,7 +10,7 @@ import types
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
-from functools import cache
+from functools import cache, lru_cache
 from typing import Annotated, Any, Final, Union, get_args, get_origin
 
 import msgspec
@@ -37,8 +37,17 @@ def dec_hook(wanted: Any, value: Any) -> Any:
                 raise ValueError("Expected `str`")
         return FrozenMap(value)
     if member is Quantity:
-        return FrozenMap({name: parse_quantity(amount) for name, amount in value.items()})
+        for amount in value.values():
+            if type(amount) is not str:
+                return FrozenMap({name: parse_quantity(each) for name, each in value.items()})
+        return _resource_list(tuple(value.items()))
     return FrozenMap(msgspec.convert(value, dict[str, member], dec_hook=dec_hook))  # type: ignore[valid-type]
+
+
+@lru_cache(maxsize=8192)
+def _resource_list(amounts: tuple[tuple[str, str], ...]) -> FrozenMap[str, Quantity]:
+    """Pods come in few sizes: those of one size share one map."""
+    return FrozenMap({name: parse_quantity(amount) for name, amount in amounts})
 
 
 @cache

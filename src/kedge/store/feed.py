@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from kedge.env import Env
 from kedge.errors import Compacted, Lagged, Unavailable, check
@@ -84,30 +84,38 @@ class Feed:
     # -- written by the backend --------------------------------------------------------------------
 
     def publish(
-        self, revision: Revision, changes: Sequence[Change], *, latest_only: frozenset[Key] = frozenset()
+        self, revision: Revision, changes: Sequence[Change], latest_only: Collection[Key] = frozenset()
     ) -> None:
         """Append one commit and wake whoever waits for it. Of a key in `latest_only`, forget the change before."""
-        check(revision > self.revision, f"revision {revision} published after {self.revision}")
+        self.publish_all([(revision, changes, latest_only)])
+
+    def publish_all(self, commits: Iterable[tuple[Revision, Sequence[Change], Collection[Key]]]) -> None:
+        """Append commits, then wake whoever waits: once, however many there are."""
         everything = self._logs[ALL_KINDS]
-        for change in changes:
-            log = self._log(change.key.kind)
-            if latest_only and change.previous is not None and change.key in latest_only:
-                log.skip(change.previous)
-                everything.skip(change.previous)
-            log.changes.append(change)
-            log.revisions.append(revision)
-            everything.changes.append(change)
-            everything.revisions.append(revision)
-        self.revision = revision
-        for kind in dict.fromkeys(change.key.kind for change in changes):
-            for watch in self._logs[kind].watches:
-                watch.wake()
-        for watch in everything.watches:
-            watch.wake()
+        kinds: dict[str, _Log] = {}
+        for revision, changes, latest_only in commits:
+            check(revision > self.revision, "revisions are published in order")
+            for change in changes:
+                kind = change.key.kind
+                log = kinds.get(kind)
+                if log is None:
+                    log = kinds[kind] = self._log(kind)
+                if latest_only and change.previous is not None and change.key in latest_only:
+                    log.skip(change.previous)
+                    everything.skip(change.previous)
+                log.changes.append(change)
+                log.revisions.append(revision)
+                everything.changes.append(change)
+                everything.revisions.append(revision)
+            self.revision = revision
+        if self._watchers:
+            for log in (*kinds.values(), everything):
+                for watch in log.watches:
+                    watch.wake()
+            if self._progress_timer is None:
+                self._start_progress_timer()
         if self._future_waiters:
             self._wake_future_waiters()
-        if self._progress_timer is None and self._watchers:
-            self._start_progress_timer()
         if len(everything.changes) > self._limits.history_commits_max:
             # Drop an eighth at once: dropping one at each publish would move the whole list each time.
             self.compact(everything.revisions[len(everything.revisions) // 8])

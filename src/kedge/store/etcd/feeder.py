@@ -108,7 +108,7 @@ class Feeder:
                 response = await stream.next(self._env.limits.store_silence_s)
                 if response is not None:
                     behind_since_s = None
-                    self._take(response)
+                    await self._take(response)
                     continue
                 behind_since_s = await self._check_silence(behind_since_s)
                 if behind_since_s is not None:
@@ -120,12 +120,20 @@ class Feeder:
             self._stream = None
             stream.close()
 
-    def _take(self, response: Any) -> None:
+    async def _take(self, response: Any) -> None:
         check_alive(response)
+        limits = self._env.limits
+        turn = max(1, min(limits.watch_batch_max, limits.watch_backlog_max // 2))
+        published = 0
         for revision, changes in self._chain.take(response.events):
             for change in changes:
                 self.objects += change.created - change.deleted
             self.feed.publish(revision, changes)
+            published += len(changes)
+            if published >= turn:
+                # etcd sends up to 1,000 revisions at once: a watch that keeps up must not be cut off for that.
+                published = 0
+                await asyncio.sleep(0)
 
     async def _check_silence(self, behind_since_s: float | None) -> float | None:
         """Since when commits were made that the watch has not told of; None if there are none."""

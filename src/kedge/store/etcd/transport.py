@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
@@ -105,6 +105,7 @@ class Transport:
     """Channels to the members of one etcd cluster. Sticks to one while it is well."""
 
     def __init__(self, endpoints: Sequence[str], env: Env, *, tls: EtcdTls | None = None) -> None:
+        _keep_grpc_alive()
         self._env = env
         self._request_s = env.limits.store_request_s
         self._members = [_Member(address, _channel(address, tls)) for address in map(_address, endpoints)]
@@ -317,6 +318,12 @@ def outcome_of(error: grpc.aio.AioRpcError, address: str) -> Exception:
     if details in _REFUSALS:
         return _REFUSALS[details](f"etcd refused the request, nothing was written: {details}")
     return Unanswered(f"{address}: {error.code().name} {details}")
+
+
+@cache
+def _keep_grpc_alive() -> None:
+    """gRPC stops its polling thread with the last channel, and one that is opened meanwhile may never be polled."""
+    grpc.aio.init_grpc_aio()
 
 
 def _address(endpoint: str) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 from kedge.api.codec import encode_object
-from kedge.api.objects import Object
 from kedge.api.views import NamespaceView
 from kedge.errors import Forbidden, NotFound
 from kedge.keys import Key
@@ -50,20 +49,6 @@ async def register_quota(proof: Proof, quota: Key, *, present: bool) -> None:
         names = sorted([*names, quota.name])
     status[field] = names
     proof.put(namespace.key, encode_object(document))
-
-
-def keep_quota_names(document: dict[str, Any], old: Object | None) -> None:
-    """Nobody but `register_quota` changes which quotas a namespace has."""
-    known = old.as_view(NamespaceView).status if old is not None else None
-    status: dict[str, Any] = document.setdefault("status", {})
-    for field, names in (
-        ("resourceQuotas", known.resource_quotas if known else ()),
-        ("zoneQuotas", known.zone_quotas if known else ()),
-    ):
-        if names:
-            status[field] = list(names)
-        else:
-            status.pop(field, None)
 
 
 def _quota_field(quota: Key) -> str:

@@ -21,10 +21,12 @@ from kedge.errors import AlreadyExists, BadRequest, Conflict, FieldError, Forbid
 from kedge.keys import NO_REVISION, Key
 from kedge.server.service import operations
 from kedge.server.service.admission import AdmissionChain, AdmissionRequest, Inputs
+from kedge.server.service.claims import ZONE_QUOTA
 from kedge.server.service.core import Core, Proof, Staged
 from kedge.server.service.deletion import ready_to_go
 from kedge.server.service.effects import stage
-from kedge.server.service.namespaces import FINALIZER, NAMESPACE, keep_quota_names
+from kedge.server.service.namespaces import FINALIZER, NAMESPACE
+from kedge.server.service.quotas import RESOURCE_QUOTA
 
 Document = dict[str, Any]
 Edit = Callable[[Document], Document]
@@ -36,6 +38,12 @@ _STATUS_AT_CREATE = frozenset({"Node"})
 """Kinds that register themselves with a status; everywhere else a new object has none."""
 _INITIAL_STATUS: dict[str, Document] = {"Pod": {"phase": "Pending"}, NAMESPACE: {"phase": "Active"}}
 _SERVICE_ONLY = frozenset({"NodeAllocation.kedge.dev"})
+_SERVICE_STATUS = {
+    NAMESPACE: ("resourceQuotas", "zoneQuotas"),
+    RESOURCE_QUOTA: ("hard", "used"),
+    ZONE_QUOTA: ("zones",),
+}
+"""Status fields that are the service's own accounts."""
 
 
 # -- create ----------------------------------------------------------------------------------------
@@ -196,7 +204,7 @@ async def change(core: Core, key: Key, edit: Edit, subresource: str, options: Wr
         before = old.edit()
         proposed = edit(_with_resource_version(before, old))
         _check_preconditions(kind, old, proposed)
-        after = _merge(core, kind, old, before, proposed, subresource)
+        after = _merge(core, kind, before, proposed, subresource)
         apply_defaults(kind, after)
         _count_generation(kind, before, after)
         if after == before:
@@ -242,7 +250,7 @@ def _check_preconditions(kind: Kind, old: Object, proposed: Document) -> None:
             )
 
 
-def _merge(core: Core, kind: Kind, old: Object, before: Document, proposed: Document, subresource: str) -> Document:
+def _merge(core: Core, kind: Kind, before: Document, proposed: Document, subresource: str) -> Document:
     """Those parts of `proposed` that a write to `subresource` may change, on top of how the object is."""
     if subresource == "status":
         after = {**before}
@@ -261,10 +269,26 @@ def _merge(core: Core, kind: Kind, old: Object, before: Document, proposed: Docu
                 after["status"] = before["status"]
         if kind.key_kind == NAMESPACE:
             after["spec"] = before.get("spec", {})
-    if kind.key_kind == NAMESPACE:
-        after["status"] = dict(_mapping(after.get("status")))
-        keep_quota_names(after, old)
+    if kind.key_kind in _SERVICE_STATUS:
+        after["status"] = _keep_service_status(kind, before, after)
     return after
+
+
+def _keep_service_status(kind: Kind, before: Document, after: Document) -> Document:
+    """The status with its accounts as the service left them: callers cannot write those."""
+    kept = _mapping(before.get("status"))
+    status = {**_mapping(after.get("status"))}
+    for field in _SERVICE_STATUS[kind.key_kind]:
+        status.pop(field, None)
+        if field in kept:
+            status[field] = kept[field]
+    if kind.key_kind == ZONE_QUOTA and "zones" in status:
+        # What is no longer limited is no longer counted: should the zone return, it is counted anew.
+        limited = _mapping(_mapping(after.get("spec")).get("zones"))
+        status["zones"] = {zone: use for zone, use in status["zones"].items() if zone in limited}
+    if kind.key_kind == RESOURCE_QUOTA and _scopes(before) != _scopes(after):
+        status.pop("used", None)
+    return status
 
 
 def _merge_metadata(before: Mapping[str, Any], proposed: Mapping[str, Any]) -> Document:
@@ -351,3 +375,8 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 def _finalizers(proposed: Document) -> list[Any]:
     found = _mapping(proposed.get("spec")).get("finalizers", [])
     return list(found) if isinstance(found, list) else []
+
+
+def _scopes(quota: Document) -> Any:
+    spec = _mapping(quota.get("spec"))
+    return spec.get("scopes"), spec.get("scopeSelector")

@@ -1,0 +1,131 @@
+"""The admission chain: ordered, proved, recorded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from kedge.api.requests import WriteOptions
+from kedge.errors import Forbidden, Invalid
+from kedge.keys import Key
+from kedge.server.service import AdmissionChain, AdmissionRequest, FunctionPolicy, mutations_of
+from tests.objects import asynchronous, config_map, make_world, pod, pod_key
+
+DEFAULT = Key("Namespace", "", "default")
+
+
+def add_label(name: str, label: str, value: str, revision: int = 0) -> FunctionPolicy:
+    def mutate(request: AdmissionRequest, _inputs: Any) -> Sequence[dict[str, Any]]:
+        labels = request.object["metadata"].get("labels")
+        if labels is None:
+            return [{"op": "add", "path": "/metadata/labels", "value": {label: value}}]
+        if label in labels:
+            return []
+        return [{"op": "add", "path": f"/metadata/labels/{label}", "value": value}]
+
+    return FunctionPolicy(name, kinds=["Pod", "ConfigMap"], revision=revision, mutate=mutate)
+
+
+def deny(name: str, why: str, verbs: Sequence[str] = ("create", "update")) -> FunctionPolicy:
+    return FunctionPolicy(name, kinds=["Pod", "ConfigMap"], verbs=verbs, validate=lambda _r, _i: [why])
+
+
+@asynchronous
+async def test_every_mutation_is_recorded_with_its_policy_and_revision() -> None:
+    chain = AdmissionChain([add_label("cost", "team", "risk", revision=41), add_label("zones", "zone", "c")])
+    world = await make_world(admission=chain)
+    made = await world.create(pod())
+    assert made.metadata.labels == {"app": "web", "team": "risk", "zone": "c"}
+    assert [(m.policy, m.revision, m.paths) for m in mutations_of(made.metadata.annotations)] == [
+        ("cost", 41, ("/metadata/labels/team",)),
+        ("zones", 0, ("/metadata/labels/zone",)),
+    ]
+
+
+@asynchronous
+async def test_policies_run_in_order_and_see_what_earlier_ones_did() -> None:
+    chain = AdmissionChain([add_label("first", "who", "first"), add_label("second", "who", "second")])
+    world = await make_world(admission=chain)
+    assert (await world.create(config_map())).metadata.labels == {"who": "first"}
+
+
+@asynchronous
+async def test_an_early_policy_sees_what_a_later_one_changed() -> None:
+    def mutate(request: AdmissionRequest, _inputs: Any) -> Sequence[dict[str, Any]]:
+        labels = request.object["metadata"].get("labels", {})
+        if labels.get("tier") == "gold" and "paid" not in labels:
+            return [{"op": "add", "path": "/metadata/labels/paid", "value": "yes"}]
+        return []
+
+    early = FunctionPolicy("early", kinds=["ConfigMap"], mutate=mutate)
+    world = await make_world(admission=AdmissionChain([early, add_label("late", "tier", "gold")]))
+    assert (await world.create(config_map())).metadata.labels == {"tier": "gold", "paid": "yes"}
+
+
+@asynchronous
+async def test_every_refusal_is_told_at_once() -> None:
+    world = await make_world(admission=AdmissionChain([], [deny("a", "too red"), deny("b", "too late")]))
+    with pytest.raises(Forbidden, match="policy a denied it: too red; policy b denied it: too late"):
+        await world.create(config_map())
+    assert await world.store.revision() == 1  # the namespace alone
+
+
+@asynchronous
+async def test_what_a_policy_makes_of_an_object_is_validated() -> None:
+    def mutate(_request: AdmissionRequest, _inputs: Any) -> Sequence[dict[str, Any]]:
+        return [{"op": "replace", "path": "/spec/restartPolicy", "value": "Perhaps"}]
+
+    world = await make_world(admission=AdmissionChain([FunctionPolicy("bad", kinds=["Pod"], mutate=mutate)]))
+    with pytest.raises(Invalid, match=r"spec\.restartPolicy"):
+        await world.create(pod())
+
+
+@asynchronous
+async def test_a_policy_cannot_change_who_an_object_is() -> None:
+    def mutate(_request: AdmissionRequest, _inputs: Any) -> Sequence[dict[str, Any]]:
+        return [{"op": "replace", "path": "/metadata/name", "value": "other"}]
+
+    world = await make_world(admission=AdmissionChain([FunctionPolicy("bad", kinds=["Pod"], mutate=mutate)]))
+    with pytest.raises(Forbidden, match=r"metadata\.name"):
+        await world.create(pod())
+
+
+@asynchronous
+async def test_a_policys_inputs_are_proved_by_the_commit() -> None:
+    """Between the policy's look at its input and the commit, the input changes: the policy must look again."""
+    started = asyncio.Event()
+
+    def validate(_request: AdmissionRequest, inputs: Any) -> Sequence[str]:
+        started.set()
+        labels = inputs[DEFAULT].metadata.labels
+        return ["the namespace is frozen"] if labels.get("frozen") else []
+
+    policy = FunctionPolicy("freeze", kinds=["ConfigMap"], inputs=lambda _: [DEFAULT], validate=validate)
+    world = await make_world(admission=AdmissionChain([], [policy]))
+    creating = asyncio.ensure_future(world.create(config_map()))
+    freezing = asyncio.ensure_future(world.service.patch(DEFAULT, {"metadata": {"labels": {"frozen": "yes"}}}))
+    outcome, frozen = await asyncio.gather(creating, freezing, return_exceptions=True)
+    assert not isinstance(frozen, BaseException)
+    if isinstance(outcome, BaseException):
+        assert isinstance(outcome, Forbidden)
+    else:
+        assert outcome.revision < frozen.object.revision
+
+
+@asynchronous
+async def test_deletes_are_admitted_too() -> None:
+    world = await make_world(admission=AdmissionChain([], [deny("keep", "needed for the audit", verbs=["delete"])]))
+    await world.create(pod())
+    with pytest.raises(Forbidden, match="needed for the audit"):
+        await world.service.delete(pod_key())
+
+
+@asynchronous
+async def test_a_dry_run_is_admitted_like_any_other_write() -> None:
+    world = await make_world(admission=AdmissionChain([add_label("cost", "team", "risk")]))
+    kind = (await world.create(config_map())).kind
+    shown = await world.service.create(kind, config_map("dry"), options=WriteOptions(dry_run=True))
+    assert shown.object.metadata.labels == {"team": "risk"}

@@ -1,0 +1,114 @@
+"""Eviction: a deletion that a disruption budget allows, once for each disruption."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kedge.api.requests import Binding, DeleteOptions
+from kedge.errors import Conflict, NotFound, OperatingError, TooManyRequests
+from kedge.keys import Key
+from tests.objects import World, asynchronous, make_world, node, pod, pod_key
+
+BUDGET = Key("PodDisruptionBudget.policy", "default", "web")
+
+
+async def cluster(*, allowed: int, pods: int = 3) -> World:
+    world = await make_world()
+    await world.create(node())
+    for n in range(pods):
+        await world.create(pod(f"web-{n}"))
+        await world.service.bind(Binding(pod=pod_key(f"web-{n}"), node="node-a"))
+    await add_budget(world, "web", allowed)
+    return world
+
+
+async def add_budget(world: World, name: str, allowed: int) -> None:
+    body = {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {"app": "web"}}},
+    }
+    made = await world.create(body)
+    status = {
+        "disruptionsAllowed": allowed,
+        "currentHealthy": 3,
+        "desiredHealthy": 2,
+        "expectedPods": 3,
+        "observedGeneration": made.metadata.generation,
+    }
+    await world.service.patch(made.key, {"status": status}, subresource="status")
+
+
+@asynchronous
+async def test_an_eviction_is_charged_to_the_budget_in_its_own_commit() -> None:
+    world = await cluster(allowed=1)
+    evicted = (await world.service.evict(pod_key("web-0"))).object
+    assert evicted.metadata.deletion_timestamp is not None
+    budget = await world.get(BUDGET)
+    assert budget.revision == evicted.revision
+    assert budget.view.status.disruptions_allowed == 0
+    assert "web-0" in budget.edit()["status"]["disruptedPods"]
+
+
+@asynchronous
+async def test_a_spent_budget_refuses_and_says_when_to_ask_again() -> None:
+    world = await cluster(allowed=0)
+    with pytest.raises(TooManyRequests, match="disruption budget web") as caught:
+        await world.service.evict(pod_key("web-0"))
+    assert caught.value.retry_after_s > 0
+    assert (await world.get(pod_key("web-0"))).metadata.deletion_timestamp is None
+
+
+@asynchronous
+async def test_evictions_at_once_never_overspend() -> None:
+    world = await cluster(allowed=1)
+    outcomes = await asyncio.gather(
+        *(world.service.evict(pod_key(f"web-{n}")) for n in range(3)), return_exceptions=True
+    )
+    assert sum(isinstance(o, TooManyRequests) for o in outcomes) == 2
+    assert (await world.get(BUDGET)).view.status.disruptions_allowed == 0
+
+
+@asynchronous
+async def test_a_pod_already_going_is_not_charged_again() -> None:
+    world = await cluster(allowed=1)
+    await world.service.evict(pod_key("web-0"))
+    await world.service.evict(pod_key("web-0"))
+
+
+@asynchronous
+async def test_a_budget_whose_status_lags_its_spec_allows_nothing() -> None:
+    world = await cluster(allowed=1)
+    await world.service.patch(BUDGET, {"spec": {"maxUnavailable": 2}})
+    with pytest.raises(TooManyRequests, match="processed by its controller"):
+        await world.service.evict(pod_key("web-0"))
+
+
+@asynchronous
+async def test_what_runs_nowhere_is_nobodys_disruption() -> None:
+    world = await cluster(allowed=0)
+    await world.create(pod("pending"))
+    assert (await world.service.evict(pod_key("pending"))).removed
+    await world.record_end(pod_key("web-0"), "Failed")
+    assert (await world.service.evict(pod_key("web-0"))).removed
+
+
+@asynchronous
+async def test_two_budgets_for_one_pod_are_an_error_to_mend() -> None:
+    world = await cluster(allowed=1)
+    await add_budget(world, "second", 1)
+    with pytest.raises(OperatingError, match="second, web"):
+        await world.service.evict(pod_key("web-0"))
+
+
+@asynchronous
+async def test_preconditions_hold_for_evictions_too() -> None:
+    world = await cluster(allowed=1)
+    with pytest.raises(Conflict):
+        await world.service.evict(pod_key("web-0"), DeleteOptions(uid="of-another"))
+    with pytest.raises(NotFound):
+        await world.service.evict(pod_key("absent"))
+    assert (await world.get(BUDGET)).view.status.disruptions_allowed == 1

@@ -7,7 +7,7 @@ keeps bytes under keys and does not look inside them; what the bytes mean is the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
 import msgspec
@@ -90,6 +90,10 @@ class Delete(NamedTuple):
     """Remove the key. Implies `Present`: a delete that finds nothing is a conflict."""
 
     key: Key
+
+    @property
+    def latest_only(self) -> bool:
+        return False
 
 
 Write: TypeAlias = Put | Delete
@@ -234,6 +238,14 @@ class Store(Protocol):
 
     async def close(self) -> None:
         """Let go of everything. Open watches end."""
+
+
+def latest_only_keys(writes: Sequence[Write]) -> Collection[Key]:
+    """The keys whose replaced versions need not be kept."""
+    for write in writes:
+        if write.latest_only:
+            return {write.key for write in writes if write.latest_only}
+    return ()
 
 
 def check_key(key: Key) -> None:

@@ -17,12 +17,12 @@ from kedge.store.contract import (
     Check,
     Entry,
     Listing,
-    Put,
     Reading,
     StoreStatistics,
     Watch,
     Write,
     check_commit,
+    latest_only_keys,
 )
 from kedge.store.feed import Feed
 from kedge.store.versions import Versions
@@ -69,8 +69,7 @@ class MemoryStore:
         revision = self._feed.revision + 1
         changes = self._versions.apply(writes, revision, origin)
         self._commits += 1
-        latest_only = frozenset(w.key for w in writes if isinstance(w, Put) and w.latest_only)
-        self._feed.publish(revision, changes, latest_only=latest_only)
+        self._feed.publish(revision, changes, latest_only_keys(writes))
         return revision
 
     async def get(self, keys: Sequence[Key], *, at: Revision = NO_REVISION) -> Reading:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from heapq import merge
 from itertools import islice
 
-from sortedcontainers import SortedDict
+from sortedcontainers import SortedList
 
 from kedge.errors import Conflict, Fenced
 from kedge.keys import NO_REVISION, Fence, Key, Origin, Revision
@@ -34,9 +34,10 @@ class Versions:
 
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
         self._newest: dict[Key, Entry] = {}
-        self._by_kind: dict[str, SortedDict[Key, Entry]] = {}
+        self._keys: dict[str, SortedList[Key]] = {}  # by kind; together with `_unsorted`, the keys of `_newest`
+        self._unsorted: dict[str, list[Key]] = {}  # created since their kind was last listed
         for entry in entries:
-            self._set(entry)
+            self._set(entry, new=True)
 
     def __len__(self) -> int:
         return len(self._newest)
@@ -76,22 +77,27 @@ class Versions:
         """Make the writes. The caller has proved them, and publishes what is returned."""
         changes = []
         for write in writes:
-            previous = self._newest.get(write.key)
+            key = write.key
+            previous = self._newest.get(key)
             entry = None
             if isinstance(write, Put):
-                created = revision if previous is None else previous.created
-                entry = Entry(write.key, write.value, created, revision, origin)
-                self._set(entry)
+                if previous is None:
+                    entry = Entry(key, write.value, revision, revision, origin)
+                    self._set(entry, new=True)
+                else:
+                    key = previous.key  # one key object for all versions, not one a version
+                    entry = Entry(key, write.value, previous.created, revision, origin)
+                    self._set(entry, new=False)
             else:
-                self._remove(write.key)
-            changes.append(Change(revision, write.key, entry, previous, origin))
+                self._remove(key)
+            changes.append(Change(revision, key, entry, previous, origin))
         return changes
 
     def undo(self, changes: Sequence[Change]) -> None:
         """Take back what `apply` returned."""
         for change in reversed(changes):
             if change.previous is not None:
-                self._set(change.previous)
+                self._set(change.previous, new=change.entry is None)
             else:
                 self._remove(change.key)
 
@@ -111,7 +117,7 @@ class Versions:
     def list(
         self, kind: str, feed: Feed, *, namespace: str, at: Revision, start_after: Key | None, limit: int
     ) -> Listing:
-        objects = self._by_kind.get(kind) or SortedDict()
+        keys = self._sorted_keys(kind)
         low = Key(kind, namespace, "")  # no object has an empty name, so nothing is equal to it
         if start_after is not None and start_after > low:
             low = start_after
@@ -119,17 +125,17 @@ class Versions:
         high = Key(kind, namespace + "\0", "") if namespace else None
         if at not in (NO_REVISION, feed.revision):
             feed.check_readable(at)
-            return self._list_then(objects, feed.first_changes_after(kind, at), at, low, high, limit)
-        start = objects.bisect_right(low)
-        end = objects.bisect_left(high) if high is not None else len(objects)
+            return self._list_then(keys, feed.first_changes_after(kind, at), at, low, high, limit)
+        start = keys.bisect_right(low)
+        end = keys.bisect_left(high) if high is not None else len(keys)
         total = max(0, end - start)
         count = min(limit, total) if limit else total
-        entries = [objects[key] for key in objects.islice(start, start + count)]
+        entries = [self._newest[key] for key in keys.islice(start, start + count)]
         return Listing(entries, feed.revision, total - count)
 
     def _list_then(
         self,
-        objects: SortedDict[Key, Entry],
+        keys: SortedList[Key],
         firsts: dict[Key, Change],
         at: Revision,
         low: Key,
@@ -139,26 +145,37 @@ class Versions:
         """A page as of `at`: the objects untouched since, merged with how the others stood. Costs what changed."""
         touched = {key: first for key, first in firsts.items() if key > low and (high is None or key < high)}
         then = {key: entry for key, first in touched.items() if (entry := as_of(first, at)) is not None}
-        start = objects.bisect_right(low)
-        end = objects.bisect_left(high) if high is not None else len(objects)
-        total = max(0, end - start) - sum(key in objects for key in touched) + len(then)
+        start = keys.bisect_right(low)
+        end = keys.bisect_left(high) if high is not None else len(keys)
+        total = max(0, end - start) - sum(key in self._newest for key in touched) + len(then)
         count = min(limit, total) if limit else total
-        untouched = (key for key in objects.islice(start, max(start, end)) if key not in touched)
+        untouched = (key for key in keys.islice(start, max(start, end)) if key not in touched)
         page = islice(merge(untouched, sorted(then)), count)
-        return Listing([then.get(key) or objects[key] for key in page], at, total - count)
+        return Listing([then.get(key) or self._newest[key] for key in page], at, total - count)
 
     # -- private -----------------------------------------------------------------------------------
 
-    def _set(self, entry: Entry) -> None:
-        self._newest[entry.key] = entry
-        kind = self._by_kind.get(entry.key.kind)
-        if kind is None:
-            kind = self._by_kind[entry.key.kind] = SortedDict()
-        kind[entry.key] = entry
+    def _set(self, entry: Entry, *, new: bool) -> None:
+        key = entry.key
+        self._newest[key] = entry
+        if new:
+            # Sorted when somebody lists: many at once are cheaper than one by one, and no commit waits for it.
+            unsorted = self._unsorted.get(key.kind)
+            if unsorted is None:
+                unsorted = self._unsorted[key.kind] = []
+            unsorted.append(key)
 
     def _remove(self, key: Key) -> None:
         del self._newest[key]
-        del self._by_kind[key.kind][key]
+        self._sorted_keys(key.kind).remove(key)
+
+    def _sorted_keys(self, kind: str) -> SortedList[Key]:
+        keys = self._keys.get(kind)
+        if keys is None:
+            keys = self._keys[kind] = SortedList()
+        if unsorted := self._unsorted.pop(kind, None):
+            keys.update(unsorted)
+        return keys
 
 
 def as_of(first: Change, at: Revision) -> Entry | None:

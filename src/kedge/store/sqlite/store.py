@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,12 +20,12 @@ from kedge.store.contract import (
     Change,
     Check,
     Listing,
-    Put,
     Reading,
     StoreStatistics,
     Watch,
     Write,
     check_commit,
+    latest_only_keys,
 )
 from kedge.store.feed import Feed
 from kedge.store.sqlite import file
@@ -47,12 +47,8 @@ class _Request(NamedTuple):
     answer: asyncio.Future[Revision]
 
 
-class _Applied(NamedTuple):
-    """A commit that is in memory and about to be in the file."""
-
-    revision: Revision
-    changes: list[Change]
-    latest_only: frozenset[Key]
+_Applied = tuple[Revision, Sequence[Change], Collection[Key]]
+"""A commit that is in memory and about to be in the file: revision, changes, keys that were put `latest_only`."""
 
 
 class SqliteStore:
@@ -156,27 +152,24 @@ class SqliteStore:
         revision = self._feed.revision
         outcomes: list[Revision | Exception] = []
         applied: list[_Applied] = []
-        for request in batch:
+        for checks, writes, fence, origin, _, _ in batch:
             try:
-                versions.prove(request.checks, request.writes, request.fence)
+                versions.prove(checks, writes, fence)
             except Exception as error:  # noqa: BLE001  a request that makes no sense fails alone
                 outcomes.append(error)
                 continue
-            if request.writes:
+            if writes:
                 revision += 1
-                changes = versions.apply(request.writes, revision, request.origin)
-                latest_only = frozenset(w.key for w in request.writes if isinstance(w, Put) and w.latest_only)
-                applied.append(_Applied(revision, changes, latest_only))
+                applied.append((revision, versions.apply(writes, revision, origin), latest_only_keys(writes)))
             outcomes.append(revision)
         if applied:
-            failure = self._write(applied)
-            if failure is not None:
+            failure = self._write(applied, sum(request.size for request in batch))
+            if failure is None:
+                self._feed.publish_all(applied)
+                self._commits += len(applied)
+            else:
                 # Conflicts too: some were found against commits of this batch, which do not exist.
                 outcomes = [failure] * len(batch)
-                applied = []
-        for done in applied:
-            self._feed.publish(done.revision, done.changes, latest_only=done.latest_only)
-        self._commits += len(applied)
         for request, outcome in zip(batch, outcomes, strict=True):
             answer = request.answer
             if isinstance(outcome, int):
@@ -188,15 +181,15 @@ class SqliteStore:
             if not answer.done():
                 answer.set_exception(outcome)
 
-    def _write(self, applied: list[_Applied]) -> Exception | None:
+    def _write(self, applied: Sequence[_Applied], size: int) -> Exception | None:
         """Make the batch durable. If it could not be, take it back from memory and return what to tell its callers."""
-        rows = [file.row_of(change, seq) for done in applied for seq, change in enumerate(done.changes)]
+        rows = [file.row_of(change, seq) for _, changes, _ in applied for seq, change in enumerate(changes)]
         replaced = [
             (*file.ids_of(change.previous.modified), change.key.name, change.key.namespace, change.key.kind)
-            for done in applied
-            if done.latest_only
-            for change in done.changes
-            if change.previous is not None and change.key in done.latest_only
+            for _, changes, latest_only in applied
+            if latest_only
+            for change in changes
+            if change.previous is not None and change.key in latest_only
         ]
         db, started = self._db, self._env.monotonic()
         committing = False
@@ -209,10 +202,10 @@ class SqliteStore:
             db.execute("COMMIT")
         except Exception as error:  # noqa: BLE001  whatever it was, memory and file must agree afterwards
             return self._unwritten(error, applied, committing=committing)
-        self._synced(self._env.monotonic() - started, rows, len(replaced))
+        self._synced(self._env.monotonic() - started, len(rows), size, len(replaced))
         return None
 
-    def _unwritten(self, error: Exception, applied: list[_Applied], *, committing: bool) -> Exception:
+    def _unwritten(self, error: Exception, applied: Sequence[_Applied], *, committing: bool) -> Exception:
         """The write failed. Go on if it is certain that nothing was written; otherwise stop here."""
         # A full disk stops the log before its commit mark is written, so that much is certain even in COMMIT.
         certain = not committing or getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
@@ -227,24 +220,24 @@ class SqliteStore:
                 f"a sync of {self._path} failed ({error}) and may or may not have been written: open the store again"
             )
             return OutcomeUnknown(f"a sync of {self._path} failed ({error}): read before anything else")
-        for done in reversed(applied):
-            self._versions.undo(done.changes)
+        for _, changes, _ in reversed(applied):
+            self._versions.undo(changes)
         failure = file.wrapped(error, self._path)
         self._alarms.sound("write failed", f"commits fail: {failure}")
         return Unavailable(f"nothing was written: {failure}")
 
-    def _synced(self, held: float, rows: list[file.Row], replaced: int) -> None:
-        size = sum(len(row[8]) if row[8] is not None else 0 for row in rows) + 100 * len(rows)
-        self._wal_pages += size // _PAGE_BYTES + 3 + replaced
+    def _synced(self, held: float, rows: int, size: int, replaced: int) -> None:
+        # A row has its key and origin beside its value; a transaction has a few pages of its own.
+        self._wal_pages += (size + 200 * rows) // _PAGE_BYTES + 3 + replaced
         self._sync_seconds.observe(held)
-        self._sync_ops.set(len(rows))
+        self._sync_ops.set(rows)
         self._sync_bytes.set(size)
         if held > self._sync_s_max:
             self._sync_s_max = held
         if held > self._limits.sync_hold_s_alarm:
             self._alarms.sound(
                 "sync held the loop",
-                f"a sync of {len(rows)} writes held the loop for {held:.3f} s"
+                f"a sync of {rows} writes held the loop for {held:.3f} s"
                 f" (alarm at {self._limits.sync_hold_s_alarm} s): use a faster disk",
             )
 

@@ -79,7 +79,11 @@ class Feed:
         self._future_waits = env.metrics.counter(
             "kedge_store_future_waits_total", "Reads and watches past the newest revision"
         )
-        self._history = env.metrics.gauge("kedge_store_history_commits", "Changes kept in history")
+        self._batch_largest = 0
+        gauge = env.metrics.gauge
+        gauge("kedge_store_history_commits", "Changes kept in history").set_function(lambda: self.history_changes)
+        gauge("kedge_store_watch_backlog", "Changes the slowest watch is behind").set_function(self._backlog)
+        gauge("kedge_store_watch_batch", "Changes in the largest batch").set_function(lambda: self._batch_largest)
 
     # -- written by the backend --------------------------------------------------------------------
 
@@ -131,7 +135,6 @@ class Feed:
         self.compacted = revision
         for log in self._logs.values():
             log.drop_through(revision)
-        self._history.set(len(self._logs[ALL_KINDS].changes))
 
     def close(self, why: str = "", *, compacted: bool = False) -> None:
         """End every watch: with `Unavailable` that says `why`, or with `Compacted`, or quietly."""
@@ -155,6 +158,10 @@ class Feed:
     @property
     def watchers(self) -> int:
         return self._watchers
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
 
     def check_readable(self, revision: Revision) -> None:
         if revision < self.compacted:
@@ -208,6 +215,9 @@ class Feed:
             log = self._logs[kind] = _Log()
         return log
 
+    def _backlog(self) -> int:
+        return max((watch.behind for log in self._logs.values() for watch in log.watches), default=0)
+
     def _end_of_watch(self) -> Exception:
         # One for each watch: an exception that many tasks raise would gather all their tracebacks.
         if self._closed_compacted:
@@ -248,6 +258,8 @@ class Feed:
 
     def count_delivered(self, changes: int) -> None:
         self._delivered.inc(changes)
+        if changes > self._batch_largest:
+            self._batch_largest = changes
 
     @property
     def backlog_max(self) -> int:
@@ -278,6 +290,11 @@ class FeedWatch:
         a watch that was cut off could never resume."""
         self._end: Exception | None = None
         feed.joined(self, log)
+
+    @property
+    def behind(self) -> int:
+        """How many changes have come since it began, or since it last read, that it has not."""
+        return self._log.end - max(self._next, self._caught_up)
 
     def __aiter__(self) -> FeedWatch:
         return self
@@ -327,8 +344,7 @@ class FeedWatch:
                 oldest=feed.compacted,
             )
         start, end = self._next - log.base, len(log.changes)
-        behind = log.end - max(self._next, self._caught_up)
-        if behind > feed.backlog_max:
+        if (behind := self.behind) > feed.backlog_max:
             raise Lagged(
                 f"the watch fell {behind} changes behind (the limit is {feed.backlog_max}):"
                 f" watch again after {self.revision}"

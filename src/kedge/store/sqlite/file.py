@@ -10,7 +10,7 @@ import asyncio
 import os
 import sqlite3
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +19,8 @@ from kedge.keys import NO_ORIGIN, NO_REVISION, Key, Origin, Revision
 from kedge.store.contract import RESTORE_BUMP, Change, Entry
 
 APPLICATION_ID: Final = int.from_bytes(b"kedg")
+BACKUP_ID: Final = int.from_bytes(b"kedb")
+"""Marks a backup, in the file's first bytes, until it is opened as a store."""
 SCHEMA_VERSION: Final = 1
 
 MIGRATIONS: Final[dict[int, Callable[[sqlite3.Connection], None]]] = {}
@@ -87,8 +89,7 @@ def open_file(
     except (OSError, sqlite3.Error) as error:
         raise wrapped(error, path) from error
     try:
-        _prepare(db, path)
-        _note_restored(db, new_uid)
+        _prepare(db, path, new_uid)
     except sqlite3.Error as error:
         db.close()
         raise wrapped(error, path) from error
@@ -100,14 +101,23 @@ def open_file(
 
 def _create(path: Path, incarnation: str) -> None:
     """Put a complete, empty store at `path` in one step: whoever finds the file finds all of it."""
+    if _log_of(path).exists():
+        # SQLite would play the log of the old file into the new one.
+        raise Terminal(f"{path} is missing but its log {_log_of(path)} is there: put it back, or move the log away")
     try:
-        for _ in building(path, {"incarnation": incarnation, "compacted": NO_REVISION, "swept": 0}, ()):
+        for _ in building(path, APPLICATION_ID, {"incarnation": incarnation, "compacted": NO_REVISION, "swept": 0}):
             pass
     except FileExistsError:
         pass  # another process created it first: open that one
 
 
-def building(path: Path, facts: dict[str, str | int], slices: Iterable[Sequence[Row]]) -> Iterable[None]:
+def _log_of(path: Path) -> Path:
+    return path.with_name(path.name + "-wal")
+
+
+def building(
+    path: Path, application_id: int, facts: dict[str, str | int], slices: Iterable[Sequence[Row]] = ()
+) -> Iterator[None]:
     """Write a whole store beside `path`, pausing after each slice, and move it there in one step at the end."""
     draft = path.with_name(f"{path.name}.draft-{os.getpid()}")
     draft.unlink(missing_ok=True)
@@ -118,7 +128,7 @@ def building(path: Path, facts: dict[str, str | int], slices: Iterable[Sequence[
             db.execute("PRAGMA journal_mode=OFF")
             db.execute("PRAGMA synchronous=OFF")
             db.executescript(_SCHEMA)
-            db.execute(f"PRAGMA application_id={APPLICATION_ID}")
+            db.execute(f"PRAGMA application_id={application_id}")
             db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
             db.executemany(SET_FACT, facts.items())
             for rows in slices:
@@ -150,11 +160,15 @@ def _check_header(path: Path) -> None:
         header = file.read(100)
     if len(header) < 100 or not header.startswith(b"SQLite format 3\0"):
         raise Terminal(f"{path} is not a kedge store, nor any SQLite database: choose another path, or move it away")
-    _check_identity(path, int.from_bytes(header[68:72]), int.from_bytes(header[60:64]))
+    application_id = int.from_bytes(header[68:72])
+    _check_identity(path, application_id, int.from_bytes(header[60:64]))
+    if application_id == BACKUP_ID and _log_of(path).exists():
+        # A backup copied over a store that was not closed: SQLite would play that store's log into it.
+        raise Terminal(f"{path} is a backup but {_log_of(path)} is the log of another store: move the log away")
 
 
 def _check_identity(path: Path, application_id: int, version: int) -> None:
-    if application_id != APPLICATION_ID:
+    if application_id not in (APPLICATION_ID, BACKUP_ID):
         raise Terminal(f"{path} is a SQLite database of another program: choose another path")
     if version > SCHEMA_VERSION:
         raise Terminal(
@@ -162,16 +176,12 @@ def _check_identity(path: Path, application_id: int, version: int) -> None:
         )
 
 
-def _prepare(db: sqlite3.Connection, path: Path) -> None:
-    """Take the file for this process, make commits durable, and bring the schema up to date."""
+def _prepare(db: sqlite3.Connection, path: Path, new_uid: Callable[[], str]) -> None:
+    """Take the file for this process, make commits durable, and bring it up to date in one step."""
     db.execute("PRAGMA locking_mode=EXCLUSIVE")
-    (mode,) = db.execute("PRAGMA journal_mode=WAL").fetchone()
-    if mode != "wal":
-        raise Terminal(f"{path} is on a filesystem without write-ahead logging: put the store on a local disk")
     db.execute("PRAGMA synchronous=FULL")
     db.execute("PRAGMA fullfsync=1")  # where a plain fsync does not reach the platter
     db.execute("PRAGMA checkpoint_fullfsync=1")
-    db.execute("PRAGMA temp_store=MEMORY")
     db.execute("BEGIN IMMEDIATE")
     (application_id,) = db.execute("PRAGMA application_id").fetchone()
     (version,) = db.execute("PRAGMA user_version").fetchone()
@@ -179,20 +189,21 @@ def _prepare(db: sqlite3.Connection, path: Path) -> None:
     for step in range(version, SCHEMA_VERSION):
         MIGRATIONS[step](db)
         db.execute(f"PRAGMA user_version={step + 1}")
-    db.execute(SET_FACT, ("opened", 1))  # proves, before anything depends on it, that the file can be written
+    if application_id == BACKUP_ID:
+        _restore(db, new_uid())
+    db.execute(SET_FACT, ("schema", SCHEMA_VERSION))  # proves, before anything depends on it, that it can be written
     db.execute("COMMIT")
+    # Only now: what was done to a backup stands in the file itself, where `_check_header` looks, not in a log.
+    (mode,) = db.execute("PRAGMA journal_mode=WAL").fetchone()
+    if mode != "wal":
+        raise Terminal(f"{path} is on a filesystem without write-ahead logging: put the store on a local disk")
 
 
-def _note_restored(db: sqlite3.Connection, new_uid: Callable[[], str]) -> None:
-    """If this is a backup that was put back: jump ahead, close the past, become somebody else. In one step."""
-    facts = read_facts(db)
-    if "backup_of" not in facts:
-        return
+def _restore(db: sqlite3.Connection, incarnation: str) -> None:
+    """A backup is being put back: jump ahead, close the past, become somebody else."""
     jumped = newest_revision(db) + RESTORE_BUMP
-    db.execute("BEGIN IMMEDIATE")
-    db.executemany(SET_FACT, [("incarnation", new_uid()), ("compacted", jumped), ("swept", ids_of(jumped)[1])])
-    db.execute("DELETE FROM facts WHERE name = 'backup_of'")
-    db.execute("COMMIT")
+    db.executemany(SET_FACT, [("incarnation", incarnation), ("compacted", jumped), ("swept", ids_of(jumped)[1])])
+    db.execute(f"PRAGMA application_id={APPLICATION_ID}")
 
 
 def wrapped(error: Exception, path: Path) -> OperatingError:
@@ -276,9 +287,9 @@ async def write_backup(
         [row(entry) for entry in entries[start : start + slice_rows]] for start in range(0, len(entries), slice_rows)
     )
     facts: dict[str, str | int]
-    facts = {"incarnation": incarnation, "compacted": revision, "swept": ids_of(revision)[1], "backup_of": incarnation}
+    facts = {"incarnation": incarnation, "compacted": revision, "swept": ids_of(revision)[1]}
     try:
-        for _ in building(path, facts, slices):
+        for _ in building(path, BACKUP_ID, facts, slices):
             await asyncio.sleep(0)
     except (OSError, sqlite3.Error) as error:
         raise wrapped(error, path) from error

@@ -14,7 +14,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kedge.env import Env
-from kedge.errors import BadRequest, Conflict, Fenced, OutcomeUnknown, TooManyRequests, Unavailable, check
+from kedge.errors import (
+    BadRequest,
+    Conflict,
+    Fenced,
+    OperatingError,
+    OutcomeUnknown,
+    TooManyRequests,
+    Unavailable,
+    check,
+)
 from kedge.keys import NO_ORIGIN, NO_REVISION, Fence, Key, Origin, Revision
 from kedge.store.contract import (
     Change,
@@ -72,6 +81,8 @@ class SqliteStore:
         self._pending: deque[_Request] = deque()
         self._flush_due = False
         self._closed = ""  # why nothing works any more; empty while it does
+        self._ops_largest = 0
+        self._bytes_largest = 0
         self._commits = 0
         self._conflicts = 0
         self._sync_s_max = 0.0
@@ -91,6 +102,8 @@ class SqliteStore:
         path = Path(path)
         check(env.limits.commit_ops_max <= 1 << file.SEQ_BITS, "commit_ops_max is more than a row's id has room for")
         db = file.open_file(path, env.new_uid, connection)
+        # Checkpoints are ours to time; SQLite steps in only if our count of pages were far off.
+        db.execute(f"PRAGMA wal_autocheckpoint={4 * env.limits.wal_pages_max}")
         try:
             store = cls(env, path, db)
         except sqlite3.Error as error:
@@ -116,6 +129,8 @@ class SqliteStore:
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Revision] = loop.create_future()
         self._pending.append(_Request(checks, writes, fence, origin, size, answer))
+        self._ops_largest = max(self._ops_largest, len(checks) + len(writes))
+        self._bytes_largest = max(self._bytes_largest, size)
         if not self._flush_due:
             # Not now: whoever else is ready in this round of the loop can still share the sync.
             self._flush_due = True
@@ -127,11 +142,12 @@ class SqliteStore:
         if self._closed:
             return
         self._flush(self._take_batch())
-        if self._pending and not self._closed:
+        loop = asyncio.get_running_loop()
+        if self._wal_pages >= self._limits.wal_pages_max:
+            loop.call_soon(self._checkpoint)  # after those who were just answered have run
+        if self._pending:
             self._flush_due = True
-            asyncio.get_running_loop().call_soon(self._flush_soon)
-        if self._wal_pages >= self._limits.wal_pages_max and not self._closed:
-            self._checkpoint()
+            loop.call_soon(self._flush_soon)
 
     def _take_batch(self) -> list[_Request]:
         """What shares the next sync: as much as waits, within bounds, and at least one commit."""
@@ -147,7 +163,28 @@ class SqliteStore:
         return batch
 
     def _flush(self, batch: list[_Request]) -> None:
-        """Prove and apply each request in order, make them durable together, and only then tell anyone."""
+        """Settle a batch. Whatever goes wrong, nobody is left waiting, and nobody is told what is not certain."""
+        try:
+            outcomes = self._settle(batch)
+        except BaseException as error:
+            self._break(f"a bug in the store ({error!r}) left it in doubt: open it again, and report this")
+            for request in batch:
+                if not request.answer.done():
+                    request.answer.set_exception(OutcomeUnknown(f"{self._closed}; read before anything else"))
+            raise
+        for request, outcome in zip(batch, outcomes, strict=True):
+            answer = request.answer
+            if isinstance(outcome, int):
+                if not answer.done():  # whoever waited may have been cancelled; the commit stands
+                    answer.set_result(outcome)
+                continue
+            if isinstance(outcome, Conflict | Fenced):
+                self._conflicts += 1
+            if not answer.done():
+                answer.set_exception(outcome)
+
+    def _settle(self, batch: list[_Request]) -> Sequence[Revision | Exception]:
+        """Prove and apply each request in order, make them durable together, and only then publish."""
         versions = self._versions
         revision = self._feed.revision
         outcomes: list[Revision | Exception] = []
@@ -168,20 +205,12 @@ class SqliteStore:
                 self._feed.publish_all(applied)
                 self._commits += len(applied)
             else:
-                # Conflicts too: some were found against commits of this batch, which do not exist.
-                outcomes = [failure] * len(batch)
-        for request, outcome in zip(batch, outcomes, strict=True):
-            answer = request.answer
-            if isinstance(outcome, int):
-                if not answer.done():  # whoever waited may have been cancelled; the commit stands
-                    answer.set_result(outcome)
-                continue
-            if isinstance(outcome, Conflict | Fenced):
-                self._conflicts += 1
-            if not answer.done():
-                answer.set_exception(outcome)
+                # Conflicts too: some were found against commits of this batch, which do not exist. And to each
+                # its own error: one that many tasks raise would gather all their tracebacks.
+                return [type(failure)(failure.message) for _ in batch]
+        return outcomes
 
-    def _write(self, applied: Sequence[_Applied], size: int) -> Exception | None:
+    def _write(self, applied: Sequence[_Applied], size: int) -> OperatingError | None:
         """Make the batch durable. If it could not be, take it back from memory and return what to tell its callers."""
         rows = [file.row_of(change, seq) for _, changes, _ in applied for seq, change in enumerate(changes)]
         replaced = [
@@ -205,7 +234,7 @@ class SqliteStore:
         self._synced(self._env.monotonic() - started, len(rows), size, len(replaced))
         return None
 
-    def _unwritten(self, error: Exception, applied: Sequence[_Applied], *, committing: bool) -> Exception:
+    def _unwritten(self, error: Exception, applied: Sequence[_Applied], *, committing: bool) -> OperatingError:
         """The write failed. Go on if it is certain that nothing was written; otherwise stop here."""
         # A full disk stops the log before its commit mark is written, so that much is certain even in COMMIT.
         certain = not committing or getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
@@ -243,6 +272,8 @@ class SqliteStore:
 
     def _checkpoint(self, mode: str = "PASSIVE") -> None:
         """Move the log into the database, so that it stays short. After the answers, which do not wait for it."""
+        if self._closed and mode == "PASSIVE":
+            return
         started = self._env.monotonic()
         try:
             _, pages, moved = self._db.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
@@ -375,3 +406,9 @@ class SqliteStore:
         self._wal_gauge = metrics.gauge("kedge_store_wal_pages", "Pages in the write-ahead log at the last checkpoint")
         self._backup_seconds = metrics.histogram("kedge_store_backup_seconds", "How long a backup took")
         metrics.gauge("kedge_store_commit_queue", "Commits waiting for a sync").set_function(self._pending.__len__)
+        metrics.gauge("kedge_store_commit_ops", "Operations in the largest commit").set_function(
+            lambda: self._ops_largest
+        )
+        metrics.gauge("kedge_store_commit_bytes", "Bytes in the largest commit").set_function(
+            lambda: self._bytes_largest
+        )

@@ -68,6 +68,8 @@ class Sweeper:
         async with self._turn:
             started = self._env.monotonic()
             while self._swept < ids_of(self._feed.compacted)[1]:
+                if self._feed.closed:
+                    raise Unavailable("the store was closed")
                 self._slice()
                 await asyncio.sleep(0)
             self._ran_at = self._env.monotonic()

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
-from typing import Literal
+from typing import Final, Literal, NoReturn
 
 Format = Literal["DecimalSI", "BinarySI", "DecimalExponent"]
 
@@ -31,12 +30,32 @@ _EXPONENT_MAX = 60
 _TEXT_LENGTH_MAX = 1_000
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Quantity:
-    """An amount of something. Equal and ordered by amount alone; `format` only says how to write it."""
+    """An amount of something. Equal and ordered by amount alone; `format` only says how to write it.
 
-    nano: int
-    format: Format = "DecimalSI"
+    No dataclass: msgspec would read those from JSON objects, and a quantity is a text or a number.
+    """
+
+    __slots__ = ("format", "nano")
+
+    nano: Final[int]  # type: ignore[misc]
+    format: Final[Format]  # type: ignore[misc]
+
+    def __init__(self, nano: int, format: Format = "DecimalSI") -> None:  # noqa: A002 - Kubernetes' word
+        object.__setattr__(self, "nano", nano)
+        object.__setattr__(self, "format", format)
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"a quantity cannot be changed: {name}")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"a quantity cannot be changed: {name}")
+
+    def __reduce__(self) -> tuple[type[Quantity], tuple[int, Format]]:
+        return Quantity, (self.nano, self.format)
+
+    def __repr__(self) -> str:
+        return f"Quantity({self})"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Quantity) and self.nano == other.nano

@@ -13,7 +13,7 @@ from kedge.sim.kernel.invariants import liveness, safety
 from kedge.sim.kernel.network import Latency, Link, Network, Partition
 from kedge.sim.kernel.policies import Fifo, Pct, Policy, Uniform
 from kedge.sim.kernel.refusals import OutsideWorld
-from kedge.sim.kernel.simulation import Bounds, Outcome, Simulation, run
+from kedge.sim.kernel.simulation import Bounds, Outcome, Program, Simulation, run
 from kedge.sim.kernel.trace import Event, Trace
 from kedge.sim.kernel.verdicts import Violation
 
@@ -35,6 +35,7 @@ __all__ = [
     "Partition",
     "Pct",
     "Policy",
+    "Program",
     "Remote",
     "RemoteStream",
     "Simulation",

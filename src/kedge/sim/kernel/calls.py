@@ -308,7 +308,7 @@ class _StreamSender:
             elif self._caller.process is self._lives[0] and self._caller.up:
                 accept(value)
 
-        world.loop.call_later(due_s - world.loop.now, arrive, context=world.context)
+        world.loop.call_at_moment(due_s, arrive, context=world.context)
 
     def acknowledge(self) -> None:
         self._under_way -= 1
@@ -344,7 +344,7 @@ class _StreamSender:
             return
         self._broken = True
         world, network = self._world, self._world.network
-        delay_s = network.latency_s(self._callee.name, self._caller.name)
+        delay_s = network.word_of_loss_s(self._callee.name, self._caller.name)
         world.loop.call_later(delay_s, self.receiver.finish, error, context=world.context)
         if self._task is not None:
             world.loop.call_later(delay_s, self._task.cancel, context=world.context)
@@ -366,7 +366,13 @@ def crash_for_a_while(world: World, host: Host) -> None:
         return
     downtime_s = world.faults.pick_s(f"downtime of {host.name}", DOWNTIMES_S)
     host.crash()
-    world.loop.call_later(downtime_s, host.restart, context=world.context)
+    dead = host.process
+
+    def come_back() -> None:
+        if host.process is dead:
+            host.restart()
+
+    world.loop.call_later(downtime_s, come_back, context=world.context)
 
 
 def cut_for_a_while(world: World, one: Host, other: Host) -> None:

@@ -185,7 +185,11 @@ class Host:
         check(step_s >= 0, "a step cannot take less than no time")
         self._step_s = step_s
         self._world.note("cpu", f"{step_s}s a step", host=self.name)
-        if self.up and not self.paused:
+        if not self.up or self.paused:
+            return
+        if step_s:
+            self._gate()
+        else:
             self._open_soon()
 
     def _open_soon(self) -> None:

@@ -13,8 +13,8 @@ import weakref
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
 from contextvars import Context, copy_context
-from heapq import heapify, heappop, heappush
-from typing import Any, TypeVar, cast
+from heapq import heappop, heappush
+from typing import Any, Protocol, TypeVar, cast
 
 from kedge.errors import check
 from kedge.sim.kernel.choices import Choices
@@ -26,10 +26,31 @@ from kedge.sim.kernel.trace import CLOCK_JUMP, Trace
 
 _T = TypeVar("_T")
 
+_SLEEP = asyncio.sleep.__code__
+_getframe = sys._getframe
+wake_sleeper: Any = asyncio.futures._set_result_unless_cancelled  # type: ignore[attr-defined]
+
 STEPS_A_ROUND = 8_192
 """Steps between two looks at the limits."""
 STEPS_PER_COLLECTION = 1 << 18
 """Garbage is collected at fixed steps only: a finalizer must not run wherever the allocator happens to be."""
+
+
+class Wires(Protocol):
+    """The network under `create_connection` and `create_server`."""
+
+    async def connect(
+        self, factory: Callable[[], Any], host: str | None, port: int | None, options: dict[str, Any]
+    ) -> tuple[asyncio.Transport, Any]: ...
+
+    def listen(
+        self, factory: Callable[[], Any], host: Any, port: int | None, options: dict[str, Any]
+    ) -> asyncio.AbstractServer: ...
+
+    def resolve(self, host: Any, port: Any) -> list[Any]: ...
+
+    def close(self) -> None: ...
+
 
 ExceptionHandler = Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object]
 
@@ -50,8 +71,10 @@ class SimLoop(RefusingLoop):
         """Monotonic time and rate of a host by name. None while every host's clock is the world's."""
         self._schedule = choices.schedule
         self._ready: list[Process] = []
-        self._timers: list[tuple[float, int, TimerHandle]] = []
-        self._timer_serial = 0
+        self._moments: list[float] = []
+        """A heap of the moments at which something falls due."""
+        self._due: dict[float, list[TimerHandle]] = {}
+        """What falls due at each of `_moments`, in the order it was asked for."""
         self._serial = 0
         self._strands = CLOCK_JUMP
         self._budget: list[None] = []
@@ -111,19 +134,39 @@ class SimLoop(RefusingLoop):
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> TimerHandle:
-        if context is None:
-            context = copy_context()
-        strand = context.get(STRAND) or self.root
-        due = now = self.now
-        if self.local_clock is not None:
-            due, rate = self.local_clock(strand.process.host_name)
-            now += delay / rate
+        if callback is wake_sleeper:  # `asyncio.sleep`: only its future is ever used, so it needs no context
+            strand = STRAND.get(self.root)
         else:
-            now += delay
-        timer = TimerHandle(callback, args, context, strand, due=due + delay)
-        self._timer_serial = serial = self._timer_serial + 1
-        heappush(self._timers, (now, serial, timer))
+            if context is None:
+                context = copy_context()
+            strand = context.get(STRAND) or self.root
+        if self.local_clock is None:
+            moment = local = self.now + delay
+        else:
+            local, rate = self.local_clock(strand.process.host_name)
+            local += delay
+            moment = self.now + delay / rate
+        timer = TimerHandle(callback, args, context, strand, False, local)  # type: ignore[arg-type]  # noqa: FBT003
+        due = self._due.get(moment)
+        if due is None:
+            self._due[moment] = [timer]
+            heappush(self._moments, moment)
+        else:
+            due.append(timer)
         return timer
+
+    def call_at_moment(self, moment_s: float, callback: Callable[..., Any], *args: Any, context: Context) -> None:
+        """Call back at an exact moment of the world's clock: two callbacks for one moment keep their order."""
+        timer = TimerHandle(callback, args, context, context.get(STRAND) or self.root, due=moment_s)
+        self._push(max(moment_s, self.now), timer)
+
+    def _push(self, moment_s: float, timer: TimerHandle) -> None:
+        due = self._due.get(moment_s)
+        if due is None:
+            self._due[moment_s] = [timer]
+            heappush(self._moments, moment_s)
+        else:
+            due.append(timer)
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
@@ -139,6 +182,9 @@ class SimLoop(RefusingLoop):
     # -- tasks and futures
 
     def create_future(self) -> asyncio.Future[Any]:
+        # Tasks await a plain future faster. The one in `asyncio.sleep` is seen by nobody else, so its hash is free.
+        if _getframe(1).f_code is _SLEEP:
+            return asyncio.Future(loop=self)
         return SimFuture(loop=self)
 
     def create_task(  # type: ignore[override]
@@ -185,7 +231,7 @@ class SimLoop(RefusingLoop):
     # -- running
 
     def run_forever(self) -> None:
-        self._check_can_run()
+        self.check_can_run()
         hooks = sys.get_asyncgen_hooks()
         sys.set_asyncgen_hooks(firstiter=self._asyncgens.add, finalizer=self._finalize_asyncgen)
         asyncio._set_running_loop(self)
@@ -267,28 +313,29 @@ class SimLoop(RefusingLoop):
                 process.idle = process.open
 
     def _next_timers(self) -> bool:
-        """Jump to the next timer that still counts, and queue all that fall due at that moment."""
-        timers = self._timers
-        while timers and timers[0][2].dropped:
-            heappop(timers)
-        if not timers:
-            return False
-        now = timers[0][0]
-        if now > self.now:
-            self.now = now
-            self.trace.steps.append(CLOCK_JUMP)
-            self.trace.times.append(now)
-        ready = self._ready
-        while timers and timers[0][0] <= now:
-            timer = heappop(timers)[2]
-            if timer.dropped:
-                continue
-            process = timer.strand.process
-            process.queue.append(timer)
-            if process.idle:
-                process.idle = False
-                ready.append(process)
-        return bool(ready) or self._next_timers()
+        """Jump to the next moment at which something falls due, and let it wake what it wakes."""
+        moments, ready = self._moments, self._ready
+        while moments and not ready:
+            moment = heappop(moments)
+            for timer in self._due.pop(moment):
+                if timer.dropped:
+                    continue
+                if moment > self.now:
+                    self.now = moment
+                    self.trace.steps.append(CLOCK_JUMP)
+                    self.trace.times.append(moment)
+                if timer.callback is wake_sleeper:
+                    # Waking a sleeper takes no step of its own: its next step is the event.
+                    future, result = timer.args
+                    if not future.done():
+                        future.set_result(result)
+                    continue
+                process = timer.strand.process
+                process.queue.append(timer)
+                if process.idle:
+                    process.idle = False
+                    ready.append(process)
+        return bool(ready)
 
     def stop(self) -> None:
         """End the run at the end of this step."""
@@ -301,7 +348,7 @@ class SimLoop(RefusingLoop):
         self._budget.clear()
 
     def run_until_complete(self, future: Any) -> Any:
-        self._check_can_run()
+        self.check_can_run()
         task = asyncio.ensure_future(future, loop=self)
         task.add_done_callback(lambda _: self.stop())
         self.run_forever()
@@ -319,9 +366,12 @@ class SimLoop(RefusingLoop):
         check(not self._running, "a running loop cannot be closed")
         self._closed = True
         self._ready.clear()
-        self._timers.clear()
+        self._moments.clear()
+        self._due.clear()
+        if self.wires is not None:
+            self.wires.close()
 
-    def _check_can_run(self) -> None:
+    def check_can_run(self) -> None:
         if self._closed:
             raise RuntimeError("Event loop is closed")
         if self._running or asyncio._get_running_loop() is not None:
@@ -363,9 +413,12 @@ class SimLoop(RefusingLoop):
 
     def drop_timers(self, process: Process) -> list[TimerHandle]:
         """Forget the timers of a dead process. Returns them: they hold on to its tasks."""
-        gone = [timer for _, _, timer in self._timers if timer.strand.process is process]
-        self._timers = [entry for entry in self._timers if entry[2].strand.process is not process]
-        heapify(self._timers)
+        gone: list[TimerHandle] = []
+        for moment in self._moments:
+            for timer in self._due[moment]:
+                if timer.strand.process is process:
+                    gone.append(timer)
+                    timer.dropped = True
         return gone
 
     # -- what goes wrong
@@ -397,6 +450,26 @@ class SimLoop(RefusingLoop):
 
     def set_debug(self, enabled: bool) -> None:
         check(not enabled, "asyncio's debug mode reads the real clock: use the trace instead")
+
+    # -- connections; `pipes` sets `wires`
+
+    wires: Wires | None = None
+
+    async def create_connection(
+        self, protocol_factory: Callable[[], Any], host: str | None = None, port: int | None = None, **options: Any
+    ) -> tuple[asyncio.Transport, Any]:
+        check(self.wires is not None, "this loop has no network: run the program with `kedge.sim.kernel.run`")
+        return await cast("Wires", self.wires).connect(protocol_factory, host, port, options)
+
+    async def create_server(  # type: ignore[override]
+        self, protocol_factory: Callable[[], Any], host: Any = None, port: int | None = None, **options: Any
+    ) -> asyncio.AbstractServer:
+        check(self.wires is not None, "this loop has no network: run the program with `kedge.sim.kernel.run`")
+        return cast("Wires", self.wires).listen(protocol_factory, host, port, options)
+
+    async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> list[Any]:  # noqa: ARG002
+        check(self.wires is not None, "this loop has no network: run the program with `kedge.sim.kernel.run`")
+        return cast("Wires", self.wires).resolve(host, port)
 
     # -- async generators and executors
 

@@ -67,6 +67,12 @@ class Link:
     """How fast an ordered connection carries bytes: a slow consumer. 0 is as fast as they come."""
 
 
+STALL_S_MAX = 20.0
+"""How long a connection may be stuck behind a partition before it is lost."""
+
+RETRANSMIT_S = 0.2
+"""What one lost piece costs on a connection."""
+
 LOOPBACK = Link(latency=Latency.fixed(0.0), ordered=True)
 
 
@@ -145,12 +151,24 @@ class Network:
         quantiles_s = self.link(source, target).latency.quantiles_s
         return quantiles_s[self._world.choices.network.choose(f"latency {source}>{target}", len(quantiles_s))]
 
+    def word_of_loss_s(self, source: str, target: str) -> float:
+        """How long until `target` learns that its connection to `source` is gone."""
+        return STALL_S_MAX if self.is_cut(source, target) else self.latency_s(source, target)
+
     def transmit(
-        self, source: Host, target: Host, arrive: Callable[[Process], object], *, what: str, extra_s: float = 0.0
+        self,
+        source: Host,
+        target: Host,
+        arrive: Callable[[Process], object],
+        *,
+        what: str,
+        extra_s: float = 0.0,
+        resent: bool = False,
     ) -> None:
         """Carry one message: call `arrive` with the life of `target` that it finds, once, twice or never.
 
-        `arrive` runs as the world, not as a host; it starts work on the process it is given.
+        `arrive` runs as the world, not as a host; it starts work on the process it is given. A message that is
+        `resent` comes late instead of never, unless the link is cut.
         """
         world = self._world
         sender = world.loop.current_strand().process
@@ -159,17 +177,19 @@ class Network:
         draw = world.choices.network
         link = self.link(source.name, target.name)
         way = f"{source.name}>{target.name}"
-        if self.is_cut(source.name, target.name) or draw.chance(f"loss {way}", link.loss):
+        lost = draw.chance(f"loss {way}", link.loss)
+        if self.is_cut(source.name, target.name) or (lost and not resent):
             world.note("lost", f"{what} {way}")
             return
-        copies = 2 if draw.chance(f"duplicate {way}", link.duplication) else 1
+        if lost:
+            extra_s += RETRANSMIT_S
+        copies = 2 if not resent and draw.chance(f"duplicate {way}", link.duplication) else 1
         for _ in range(copies):
-            delay_s = self.latency_s(source.name, target.name) + extra_s
+            due_s = world.loop.now + self.latency_s(source.name, target.name) + extra_s
             if link.ordered:
-                due = max(world.loop.now + delay_s, self._last_arrival.get((source.name, target.name), 0.0))
-                self._last_arrival[source.name, target.name] = due
-                delay_s = due - world.loop.now
-            world.loop.call_later(delay_s, self._arrived, source, target, arrive, what, context=world.context)
+                due_s = max(due_s, self._last_arrival.get((source.name, target.name), 0.0))
+                self._last_arrival[source.name, target.name] = due_s
+            world.loop.call_at_moment(due_s, self._arrived, source, target, arrive, what, context=world.context)
 
     def _arrived(self, source: Host, target: Host, arrive: Callable[[Process], object], what: str) -> None:
         if self.is_cut(source.name, target.name):

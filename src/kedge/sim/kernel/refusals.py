@@ -6,8 +6,11 @@ real sockets, processes and threads, even when a library opens them by itself.
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import sys
+import threading
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from kedge.errors import Bug
@@ -88,9 +91,21 @@ _installed = False
 def watch_for_the_outside_world() -> None:
     """Install the audit hook, once for the interpreter. It acts only while a simulated loop runs in the thread."""
     global _installed  # noqa: PLW0603
-    if not _installed:
-        _installed = True
-        sys.addaudithook(_audit)
+    if _installed:
+        return
+    _installed = True
+    sys.addaudithook(_audit)
+    if sys.version_info < (3, 13):  # which are silent about new threads
+        for module, name in ((threading, "_start_new_thread"), (_thread, "start_new_thread")):
+            setattr(module, name, _audited_thread_start(getattr(module, name)))
+
+
+def _audited_thread_start(start: Callable[..., int]) -> Callable[..., int]:
+    def start_new_thread(*args: Any, **kwargs: Any) -> int:
+        _audit("_thread.start_new_thread", args)
+        return start(*args, **kwargs)
+
+    return start_new_thread
 
 
 def _audit(event: str, args: tuple[Any, ...]) -> None:  # noqa: ARG001

@@ -28,6 +28,7 @@ from kedge.sim.kernel.faults import FaultPlan, Faults, Swarm
 from kedge.sim.kernel.hosts import Host
 from kedge.sim.kernel.invariants import Liveness, Safety, words_of
 from kedge.sim.kernel.network import Network
+from kedge.sim.kernel.pipes import SimulatedWires
 from kedge.sim.kernel.policies import Fifo, Policy, Taped, Uniform
 from kedge.sim.kernel.refusals import watch_for_the_outside_world
 from kedge.sim.kernel.teardown import tear_down, waiting_tasks
@@ -207,9 +208,11 @@ def run(
     name = _set_policy(world, chosen, mode)
     world.faults = Faults(world, faults or Swarm())
     world.network = Network(world)
+    world.loop.wires = SimulatedWires(world)
     guard = _Guard(world, bounds or Bounds())
     world.loop.on_round = guard.look
     simulation = face(world)
+    world.loop.check_can_run()
     with _fixed_collections():
         result = _drive(world, program(simulation))
         outcome = Outcome(

@@ -26,7 +26,6 @@ class Handle(msgspec.Struct, eq=False):
 
     def cancel(self) -> None:
         self.dropped = True
-        self.args = ()
 
     def cancelled(self) -> bool:
         return self.dropped

@@ -6,7 +6,7 @@ Every call suspends once before it acts, so that no race hides behind an `await`
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from kedge.env import Env
@@ -103,6 +103,10 @@ class MemoryStore:
     async def revision(self) -> Revision:
         await self._turn()
         return self._feed.revision
+
+    def entries(self) -> Iterator[Entry]:
+        """Everything held now, in no order. For invariants, which must not share the caches they judge."""
+        return iter(self._versions)
 
     def backup(self) -> MemoryBackup:
         return MemoryBackup(tuple(self._versions), self._feed.revision)

@@ -1,0 +1,222 @@
+"""Kedge's own parts as the kernel's hosts see them: a store, API servers on it, and clients across links.
+
+This is the second composition root. The components are the production ones; only what lies between them is
+simulated, so a reply can be lost between client and server, and between server and store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from typing import Any
+
+from kedge.api.kinds import KINDS, Kind, Registry
+from kedge.api.objects import Object
+from kedge.api.requests import (
+    Binding,
+    DeleteOptions,
+    ListOptions,
+    ObjectList,
+    PatchType,
+    WatchEvent,
+    WatchOptions,
+    WriteOptions,
+    Written,
+)
+from kedge.client.contract import Client
+from kedge.keys import NO_ORIGIN, NO_REVISION, Fence, Key, Origin, Revision
+from kedge.server.service import AdmissionChain, Service
+from kedge.sim.kernel import Host, Simulation
+from kedge.store import Batch, Check, Listing, Reading, Store, StoreStatistics, Watch, Write
+from kedge.store.memory import MemoryStore
+
+STORE, API = "store", "api"
+
+
+class Commit:
+    """One commit, as safety invariants see it: what the store holds after it."""
+
+    def __init__(self, store: MemoryStore, revision: Revision, writes: Sequence[Write]) -> None:
+        self.store = store
+        self.revision = revision
+        self.keys = tuple(write.key for write in writes)
+
+
+class WatchedStore(MemoryStore):
+    """A memory store that tells the simulation of each commit, in the step that makes it."""
+
+    def __init__(self, host: Host, tell: Callable[[object], None]) -> None:
+        super().__init__(host.env())
+        self._tell = tell
+
+    async def commit(
+        self,
+        checks: Sequence[Check],
+        writes: Sequence[Write],
+        *,
+        fence: Fence | None = None,
+        origin: Origin = NO_ORIGIN,
+    ) -> Revision:
+        revision = await super().commit(checks, writes, fence=fence, origin=origin)
+        if writes:
+            self._tell(Commit(self, revision, writes))
+        return revision
+
+
+class RemoteStore:
+    """A store on another host. Implements `Store`; a commit without a reply has an unknown outcome."""
+
+    def __init__(self, remote: Any, incarnation: str) -> None:
+        self._remote = remote
+        self.incarnation = incarnation
+
+    async def commit(
+        self,
+        checks: Sequence[Check],
+        writes: Sequence[Write],
+        *,
+        fence: Fence | None = None,
+        origin: Origin = NO_ORIGIN,
+    ) -> Revision:
+        revision: Revision = await self._remote.commit(checks, writes, fence=fence, origin=origin)
+        return revision
+
+    async def get(self, keys: Sequence[Key], *, at: Revision = NO_REVISION) -> Reading:
+        reading: Reading = await self._remote.get(keys, at=at)
+        return reading
+
+    async def list(
+        self,
+        kind: str,
+        *,
+        namespace: str = "",
+        at: Revision = NO_REVISION,
+        start_after: Key | None = None,
+        limit: int = 0,
+    ) -> Listing:
+        listing: Listing = await self._remote.list(
+            kind, namespace=namespace, at=at, start_after=start_after, limit=limit
+        )
+        return listing
+
+    async def watch(self, kind: str, *, after: Revision, namespace: str = "") -> Watch:
+        return RemoteWatch(await self._remote.watch(kind, after=after, namespace=namespace), after)
+
+    async def compact(self, revision: Revision) -> None:
+        await self._remote.compact(revision)
+
+    async def revision(self) -> Revision:
+        revision: Revision = await self._remote.revision()
+        return revision
+
+    def statistics(self) -> StoreStatistics:
+        raise NotImplementedError("ask the store on its own host")
+
+    async def close(self) -> None:
+        """Nothing is held here: streams end with the host."""
+
+
+class RemoteWatch:
+    """A store's watch across a link."""
+
+    def __init__(self, stream: Any, after: Revision) -> None:
+        self._stream = stream
+        self.revision = after
+
+    def __aiter__(self) -> RemoteWatch:
+        return self
+
+    async def __anext__(self) -> Batch:
+        batch: Batch = await anext(self._stream)
+        self.revision = batch.revision
+        return batch
+
+    def request_progress(self) -> None:
+        self._stream.tell("request_progress")
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+class RemoteTransport:
+    """An API server on another host. Implements `client.contract.Transport`."""
+
+    repeats_safely = True
+
+    def __init__(self, remote: Any, kinds: Registry = KINDS) -> None:
+        self._remote = remote
+        self.kinds = kinds
+
+    async def get(self, key: Key, *, resource_version: str = "") -> Object:
+        found: Object = await self._remote.get(key, resource_version=resource_version)
+        return found
+
+    async def list(self, kind: Kind, options: ListOptions) -> ObjectList:
+        listing: ObjectList = await self._remote.list(kind, options)
+        return listing
+
+    async def watch(self, kind: Kind, options: WatchOptions) -> AsyncGenerator[WatchEvent, None]:
+        stream: AsyncGenerator[WatchEvent, None] = await self._remote.watch(kind, options)
+        return stream
+
+    async def create(
+        self, kind: Kind, body: bytes | Mapping[str, Any], *, namespace: str, options: WriteOptions
+    ) -> Written:
+        written: Written = await self._remote.create(kind, body, namespace=namespace, options=options)
+        return written
+
+    async def update(
+        self, key: Key, body: bytes | Mapping[str, Any], *, subresource: str, options: WriteOptions
+    ) -> Written:
+        written: Written = await self._remote.update(key, body, subresource=subresource, options=options)
+        return written
+
+    async def patch(
+        self, key: Key, body: Any, *, patch_type: PatchType, subresource: str, options: WriteOptions
+    ) -> Written:
+        written: Written = await self._remote.patch(
+            key, body, patch_type=patch_type, subresource=subresource, options=options
+        )
+        return written
+
+    async def delete(self, key: Key, options: DeleteOptions) -> Written:
+        written: Written = await self._remote.delete(key, options)
+        return written
+
+    async def bind(self, request: Binding, *, options: WriteOptions) -> Written:
+        written: Written = await self._remote.bind(request, options=options)
+        return written
+
+    async def evict(self, key: Key, options: DeleteOptions) -> Written:
+        written: Written = await self._remote.evict(key, options)
+        return written
+
+    async def confirm_ended(self, *, node: str, node_uid: str, pod_uid: str, options: WriteOptions) -> Written:
+        written: Written = await self._remote.confirm_ended(
+            node=node, node_uid=node_uid, pod_uid=pod_uid, options=options
+        )
+        return written
+
+
+class Cluster:
+    """A store, API servers on it, and clients for whoever needs one."""
+
+    def __init__(self, sim: Simulation, *, servers: int = 1, admission: AdmissionChain | None = None) -> None:
+        self.sim = sim
+        self.store_host = sim.host(STORE)
+        self.store = WatchedStore(self.store_host, sim.commit)
+        self.store_host.serve(STORE, self.store)
+        self.servers = [self._serve(sim.host(f"{API}-{n}"), admission) for n in range(servers)]
+        self.authority = Service(self.store, self.store_host.env(), admission=admission)
+        """The service beside the store, with no link between: for setting the scene, and for judging."""
+
+    def client(self, host: Host, *, server: int = 0) -> Client:
+        """A client on `host` that talks to one of the servers."""
+        return Client(self.transport(host, server=server), host.env(), component=host.name)
+
+    def transport(self, host: Host, *, server: int = 0) -> RemoteTransport:
+        return RemoteTransport(host.remote(self.servers[server], API))
+
+    def _serve(self, host: Host, admission: AdmissionChain | None) -> Host:
+        store: Store = RemoteStore(host.remote(self.store_host, STORE), self.store.incarnation)
+        host.serve(API, Service(store, host.env(), admission=admission))
+        return host

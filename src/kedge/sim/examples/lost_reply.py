@@ -1,0 +1,121 @@
+"""A reply lost after the commit: a controller that takes a timeout for a failure, and one that does not.
+
+Both want three pods for one ReplicaSet. `careless` creates a pod under a drawn name and, when no reply comes, tries
+again; `careful` ensures a pod for each slot, through the client that every component uses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+from kedge.api.kinds import KINDS
+from kedge.api.requests import WriteOptions
+from kedge.errors import OutcomeUnknown
+from kedge.keys import Key
+from kedge.runtime import Action, Context, Controller
+from kedge.sim.cluster import Cluster, Commit, RemoteTransport
+from kedge.sim.kernel import Simulation
+from kedge.store.memory import MemoryStore
+
+POD = KINDS.of_key_kind("Pod")
+REPLICA_SET = KINDS.of_key_kind("ReplicaSet.apps")
+NAMESPACE = KINDS.of_key_kind("Namespace")
+WANTED = 3
+OWNER = Key("ReplicaSet.apps", "default", "risk-api")
+
+
+class CarefulReconciler:
+    """The slot fixes the name, so a pod that is there already is found, not doubled."""
+
+    async def reconcile(self, ctx: Context, key: Key) -> Action:
+        owner = await ctx.get(key)
+        if owner is None:
+            return Action.await_change()
+        for slot in range(owner.view.spec.replicas):
+            await ctx.ensure(POD, pod_of(owner.uid, name=f"{key.name}-{slot}"))
+        return Action.await_change()
+
+
+class CarelessReconciler:
+    """Counts pods, creates the missing ones, and tries again when a create times out."""
+
+    def __init__(self, transport: RemoteTransport) -> None:
+        self._transport = transport
+
+    async def reconcile(self, ctx: Context, key: Key) -> Action:
+        owner = await ctx.get(key)
+        if owner is None:
+            return Action.await_change()
+        missing = owner.view.spec.replicas - len(await ctx.owned(POD, owner))
+        for _ in range(missing):
+            await self._create(pod_of(owner.uid, generate_name=f"{key.name}-"))
+        return Action.await_change()
+
+    async def _create(self, body: dict[str, Any]) -> None:
+        while True:
+            try:
+                await self._transport.create(POD, body, namespace="default", options=WriteOptions())
+                return
+            except OutcomeUnknown:
+                await asyncio.sleep(0.1)  # "it failed, so try again": the bug
+
+
+def pod_of(owner_uid: str, *, name: str = "", generate_name: str = "") -> dict[str, Any]:
+    named = {"name": name} if name else {"generateName": generate_name}
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": OWNER.name, "uid": owner_uid, "controller": True}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {**named, "namespace": "default", "labels": {"app": "risk-api"}, "ownerReferences": [owner]},
+        "spec": {"containers": [{"name": "main", "image": "risk-api:1"}]},
+    }
+
+
+def count_pods(store: MemoryStore) -> int:
+    return sum(entry.key.kind == POD.key_kind for entry in store.entries())
+
+
+def never_more_pods_than_asked_for(commit: Commit) -> Iterator[tuple[str, str]]:
+    """A ReplicaSet never has more pods than it asks for."""
+    count = count_pods(commit.store)
+    if count > WANTED:
+        yield "too many pods", f"{count} pods for {WANTED} replicas at revision {commit.revision}"
+
+
+async def careful(sim: Simulation) -> None:
+    """Three pods, whatever is lost on the way."""
+    await _play(sim, careless=False)
+
+
+async def careless(sim: Simulation) -> None:
+    """Three pods, or four."""
+    await _play(sim, careless=True)
+
+
+async def _play(sim: Simulation, *, careless: bool) -> None:
+    cluster = Cluster(sim)
+    sim.check_always(never_more_pods_than_asked_for)
+    sim.check_eventually(lambda: count_pods(cluster.store) == WANTED)
+    await cluster.authority.create(NAMESPACE, {"metadata": {"name": "default"}})
+    template = pod_of("")
+    await cluster.authority.create(
+        REPLICA_SET,
+        {
+            "metadata": {"name": OWNER.name, "namespace": OWNER.namespace},
+            "spec": {
+                "replicas": WANTED,
+                "selector": {"matchLabels": {"app": "risk-api"}},
+                "template": {"metadata": {"labels": {"app": "risk-api"}}, "spec": template["spec"]},
+            },
+        },
+    )
+    host = sim.host("controller")
+    client = cluster.client(host)
+    reconciler = CarelessReconciler(cluster.transport(host)) if careless else CarefulReconciler()
+    controller = Controller(reconciler, client, host.env(), kind=REPLICA_SET, owns=(POD,))
+    host.spawn(controller.run(), name="controller")
+    await asyncio.sleep(20)
+    sim.heal()
+    await sim.converge(within_s=120)

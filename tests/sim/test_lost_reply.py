@@ -1,0 +1,36 @@
+"""The seams, end to end: a real controller, client, service and store in a simulated world."""
+
+from __future__ import annotations
+
+from kedge.sim.examples.lost_reply import careful, careless
+from kedge.sim.kernel import Outcome, run
+
+SEEDS = range(150)
+
+
+def first_failure() -> Outcome:
+    for seed in SEEDS:
+        outcome = run(careless, seed)
+        if outcome.violation is not None:
+            return outcome
+    raise AssertionError("no seed lost a reply at the wrong moment: the world is too polite")
+
+
+def test_a_timeout_taken_for_a_failure_makes_a_duplicate_and_the_hunt_finds_it() -> None:
+    found = first_failure()
+    assert found.violation is not None
+    assert found.violation.invariant == "never more pods than asked for"
+    assert found.faults, "without a fault nothing is lost"
+
+
+def test_the_run_that_found_it_is_run_again_exactly() -> None:
+    found = first_failure()
+    again = run(careless, found.tape)
+    assert again.diverged is None
+    assert (again.hash, again.violation) == (found.hash, found.violation)
+
+
+def test_a_controller_that_ensures_survives_the_same_worlds() -> None:
+    for seed in SEEDS:
+        outcome = run(careful, seed)
+        assert outcome.violation is None, f"seed {seed}: {outcome.violation}"

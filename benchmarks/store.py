@@ -77,7 +77,7 @@ def bare_sqlite(folder: Path, rows: int) -> float:
     connection = sqlite3.connect(folder / f"bare-{time.monotonic_ns()}.db", isolation_level=None)
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=FULL")
-    connection.execute("CREATE TABLE t (name TEXT PRIMARY KEY, value BLOB) WITHOUT ROWID")
+    connection.execute("CREATE TABLE t (name TEXT PRIMARY KEY, value BLOB)")
     started = time.perf_counter()
     for first in range(0, rows, CONCURRENCY):
         connection.execute("BEGIN IMMEDIATE")

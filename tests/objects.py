@@ -57,7 +57,9 @@ def pod(name: str = "web-0", *, cpu: str = "100m", memory: str = "64Mi", **spec:
     }
 
 
-def node(name: str = "node-a", *, zone: str = "zone-a", cpu: str = "4", pods: str = "110", **spec: Any) -> dict[str, Any]:
+def node(
+    name: str = "node-a", *, zone: str = "zone-a", cpu: str = "4", pods: str = "110", **spec: Any
+) -> dict[str, Any]:
     offered = {"cpu": cpu, "memory": "32Gi", "pods": pods}
     return {
         "apiVersion": "v1",

@@ -49,7 +49,9 @@ async def check_ledgers(world: World, *nodes: str) -> None:
     for name in nodes:
         status = await world.ledger(name)
         for resource in {r for entry in status.entries.values() for r in entry.requests} | set(status.allocated):
-            total = sum(units(resource, e.requests[resource]) for e in status.entries.values() if resource in e.requests)
+            total = sum(
+                units(resource, e.requests[resource]) for e in status.entries.values() if resource in e.requests
+            )
             assert units(resource, status.allocated[resource]) == total
         bound = {p.uid for p in pods if p.view.spec.node_name == name and not p.view.finished}
         assert {uid for uid, entry in status.entries.items() if entry.state == "Bound"} == bound
@@ -339,7 +341,9 @@ async def test_binds_across_nodes_of_a_zone_never_overrun_its_quota() -> None:
         await world.create(node(f"n{n}"))
     for n in range(20):
         await world.create(pod(f"web-{n}"))
-    outcomes = await asyncio.gather(*(bind(world, f"web-{n}", to=f"n{n % 5}") for n in range(20)), return_exceptions=True)
+    outcomes = await asyncio.gather(
+        *(bind(world, f"web-{n}", to=f"n{n % 5}") for n in range(20)), return_exceptions=True
+    )
     assert sum(not isinstance(o, BaseException) for o in outcomes) == 7
     assert await zone_use(world, "cpu") == {"zone-a": "700m"}
 

@@ -9,7 +9,18 @@ import pytest
 from kedge.api.requests import WriteOptions
 from kedge.errors import AlreadyExists, BadRequest, Forbidden, Invalid, NotFound, TooLarge
 from kedge.keys import Key
-from tests.objects import CONFIG_MAP, NAMESPACE, POD, asynchronous, config_map, deployment, make_world, node, pod, pod_key
+from tests.objects import (
+    CONFIG_MAP,
+    NAMESPACE,
+    POD,
+    asynchronous,
+    config_map,
+    deployment,
+    make_world,
+    node,
+    pod,
+    pod_key,
+)
 
 
 @asynchronous

@@ -101,7 +101,9 @@ async def test_operations_are_forgotten_after_their_window_and_beyond_their_numb
     for n in range(8):
         await world.service.create(CONFIG_MAP, config_map(f"m{n}"), options=once(f"op-{n}"))
     assert await operations.sweep(core) == 3
-    assert [e.key.name for e in (await world.store.list(operations.OPERATION)).entries] == [f"op-{n}" for n in range(3, 8)]
+    assert [e.key.name for e in (await world.store.list(operations.OPERATION)).entries] == [
+        f"op-{n}" for n in range(3, 8)
+    ]
     world.clock.advance(61)
     assert await operations.sweep(core) == 5
     assert await operations.sweep(core) == 0

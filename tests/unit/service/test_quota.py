@@ -116,9 +116,7 @@ async def test_nobody_but_the_service_writes_a_quotas_use() -> None:
     await world.create(pod("a"))
     await world.service.patch(QUOTA, {"status": {"used": {"pods": "0"}}}, subresource="status")
     assert await used(world) == {"pods": "1"}
-    await world.service.patch(
-        Key("Namespace", "", "default"), {"status": {"resourceQuotas": []}}, subresource="status"
-    )
+    await world.service.patch(Key("Namespace", "", "default"), {"status": {"resourceQuotas": []}}, subresource="status")
     with pytest.raises(Forbidden):
         await world.create(pod("b"))
 

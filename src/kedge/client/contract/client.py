@@ -46,7 +46,7 @@ class Client:
         self._transport = transport
         self._env = env
         self._component = component
-        self._breaker = Breaker(env, f"api of {component}")
+        self.breaker = Breaker(env, f"api of {component}")
         self._slots = asyncio.Semaphore(env.limits.client_in_flight_max)
         self._in_flight = env.metrics.gauge("kedge_client_in_flight", "Requests out", ("component",)).labels(component)
         self._unknown = env.metrics.counter(
@@ -160,7 +160,7 @@ class Client:
     async def _send(self, request: Callable[[], Awaitable[_T]]) -> _T:
         """One request: within the bound on those in flight, and past the breaker."""
         async with self._slots:
-            with self._in_flight.track_inprogress(), self._breaker.guard():
+            with self._in_flight.track_inprogress(), self.breaker.guard():
                 return await request()
 
     async def _write(

@@ -1,0 +1,350 @@
+"""Two API servers, several writers, a hostile network: accounts must balance at every commit.
+
+The invariants read committed state, not a cache, and recompute every account from what it accounts for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from kedge.api.kinds import KINDS
+from kedge.api.objects import Object
+from kedge.api.requests import Binding, DeleteOptions
+from kedge.client.contract import Client
+from kedge.errors import OperatingError
+from kedge.keys import Key
+from kedge.placement.ledger import ClaimState, Ledger, ledger_of
+from kedge.placement.resources import Units, add, node_allocatable, pod_requests, to_units
+from kedge.sim.cluster import Cluster, Commit
+from kedge.sim.kernel import Simulation, run
+from tests.objects import (
+    NAMESPACE,
+    NODE,
+    POD,
+    RESERVATION,
+    RESOURCE_QUOTA,
+    ZONE_QUOTA,
+    node,
+    pod,
+    reservation,
+    resource_quota,
+    zone_quota,
+)
+
+Wrong = Iterator[tuple[str, str]]
+NODES = ("node-a", "node-b")
+PODS = tuple(f"web-{n}" for n in range(6))
+
+
+class State:
+    """Everything a store holds after a commit, by kind, as views."""
+
+    def __init__(self, commit: Commit) -> None:
+        self.commit = commit
+        self.objects: dict[str, dict[str, Object]] = {}
+        for entry in commit.store.entries():
+            if entry.key.kind.startswith(("Operation", "Fence")):
+                continue
+            kind = KINDS.of_key_kind(entry.key.kind)
+            found = Object(kind, entry.key, entry.value, revision=entry.modified, created=entry.created)
+            self.objects.setdefault(entry.key.kind, {})[entry.key.name] = found
+
+    def of(self, kind: str) -> dict[str, Object]:
+        return self.objects.get(kind, {})
+
+    def ledgers(self) -> dict[str, Ledger]:
+        return {name: ledger_of(found.view) for name, found in self.of("NodeAllocation.kedge.dev").items()}
+
+    def live_ledgers(self) -> dict[str, Ledger]:
+        """Those of nodes that are still the incarnation the ledger is about."""
+        nodes = self.of("Node")
+        return {n: ledger for n, ledger in self.ledgers().items() if n in nodes and nodes[n].uid == ledger.node_uid}
+
+
+def totals_are_the_sum_of_claims(commit: Commit) -> Wrong:
+    """A ledger's totals are the sum of its claims."""
+    for name, ledger in State(commit).ledgers().items():
+        total = add(*(claim.requests for claim in ledger.claims.values()))
+        if total != ledger.allocated:
+            yield "ledger", f"{name}: claims come to {total}, the ledger says {ledger.allocated}"
+
+
+def a_pod_claims_one_node(commit: Commit) -> Wrong:
+    """A pod has a claim on at most one node."""
+    seen: dict[str, str] = {}
+    for name, ledger in State(commit).live_ledgers().items():
+        for uid in ledger.claims:
+            if uid in seen:
+                yield "two nodes", f"{uid} has claims on {seen[uid]} and {name}"
+            seen[uid] = name
+
+
+def a_running_pod_is_in_the_ledger_of_its_node(commit: Commit) -> Wrong:
+    """A bound pod that has not ended is in the ledger of its node, with what it asks for."""
+    state = State(commit)
+    ledgers = state.live_ledgers()
+    for found in state.of("Pod").values():
+        view = found.view
+        ledger = ledgers.get(view.spec.node_name)
+        if not view.spec.node_name or view.finished or ledger is None:
+            continue
+        node_object = state.of("Node")[view.spec.node_name]
+        if node_object.created > found.revision:
+            continue  # bound to an earlier incarnation of the node
+        claim = ledger.claims.get(view.uid)
+        if claim is None or claim.state is not ClaimState.BOUND or claim.requests != pod_requests(view):
+            yield "missing claim", f"{found.key} runs on {view.spec.node_name} without its claim: {claim}"
+
+
+def an_ended_pod_holds_nothing(commit: Commit) -> Wrong:
+    """A pod whose end is recorded has no claim."""
+    state = State(commit)
+    claimed = {uid for ledger in state.ledgers().values() for uid in ledger.claims}
+    for found in state.of("Pod").values():
+        if found.view.finished and found.uid in claimed:
+            yield "leak", f"{found.key} has ended and still holds a claim"
+
+
+def a_reservation_is_backed_by_a_claim(commit: Commit) -> Wrong:
+    """A reservation has its claim, and a reserved claim its reservation."""
+    state = State(commit)
+    ledgers = state.live_ledgers()
+    for found in state.of("Reservation.kedge.dev").values():
+        spec = found.view.spec
+        ledger = ledgers.get(spec.node_name)
+        if ledger is None or state.of("Node")[spec.node_name].created > found.revision:
+            continue
+        claim = ledger.claims.get(spec.pod.uid)
+        if claim is None or claim.state is not ClaimState.RESERVED:
+            yield "unbacked", f"{found.key} holds nothing on {spec.node_name}: {claim}"
+    for name, ledger in ledgers.items():
+        for uid, claim in ledger.claims.items():
+            if claim.state is ClaimState.RESERVED and uid not in state.of("Reservation.kedge.dev"):
+                yield "orphan", f"{name} keeps a place for {claim.name} that nobody reserved"
+
+
+class NeverOverfull:
+    """No commit adds to a node, or to a quota, past its limit. (Limits themselves may shrink.)"""
+
+    def __init__(self) -> None:
+        self._before: dict[str, Units] = {}
+
+    def __call__(self, commit: Commit) -> Wrong:
+        state = State(commit)
+        after: dict[str, Units] = {}
+        limits: dict[str, Units] = {}
+        for name, ledger in state.live_ledgers().items():
+            after[name] = ledger.allocated
+            limits[name] = node_allocatable(state.of("Node")[name].view)
+        for found in state.of("ResourceQuota").values():
+            after[str(found.key)] = to_units(found.view.status.used)
+            limits[str(found.key)] = to_units(found.view.spec.hard)
+        for found in state.of("ZoneQuota.kedge.dev").values():
+            for zone, use in found.view.status.zones.items():
+                after[f"{found.key}/{zone}"] = to_units(use.used)
+                limits[f"{found.key}/{zone}"] = to_units(found.view.spec.zones[zone].hard)
+        for what, amounts in after.items():
+            before = self._before.get(what)
+            if before is None:
+                continue
+            for resource, limit in limits[what].items():
+                if amounts.get(resource, 0) > max(limit, before.get(resource, 0)):
+                    yield (
+                        "overfull",
+                        f"{what}: {resource} went from {before.get(resource, 0)} to {amounts[resource]} of {limit}",
+                    )
+        self._before = after
+
+
+def quotas_count_what_is_there(commit: Commit) -> Wrong:
+    """A quota that was counted says exactly what its namespace holds."""
+    state = State(commit)
+    running = [found.view for found in state.of("Pod").values() if not found.view.finished]
+    for found in state.of("ResourceQuota").values():
+        used = to_units(found.view.status.used)
+        if set(used) != set(found.view.spec.hard):
+            continue  # not counted yet
+        expected = {"pods": len(running), "requests.cpu": sum(pod_requests(view)["cpu"] for view in running)}
+        for resource, amount in used.items():
+            if expected[resource] != amount:
+                yield "quota", f"{found.key}: {resource} is {expected[resource]}, the quota says {amount}"
+
+
+def zone_quotas_count_what_is_claimed(commit: Commit) -> Wrong:
+    """A zone quota that was counted is the sum of the tenant's claims in the zone."""
+    state = State(commit)
+    for found in state.of("ZoneQuota.kedge.dev").values():
+        for zone, use in found.view.status.zones.items():
+            claims = (c for ledger in state.ledgers().values() for c in ledger.claims.values() if c.zone == zone)
+            total = add(*(claim.requests for claim in claims))
+            if total != {r: n for r, n in to_units(use.used).items() if n}:
+                yield "zone quota", f"{found.key}: claims in {zone} come to {total}, the quota says {dict(use.used)}"
+
+
+INVARIANTS: tuple[Callable[[Commit], Wrong], ...] = (
+    totals_are_the_sum_of_claims,
+    a_pod_claims_one_node,
+    a_running_pod_is_in_the_ledger_of_its_node,
+    an_ended_pod_holds_nothing,
+    a_reservation_is_backed_by_a_claim,
+    quotas_count_what_is_there,
+    zone_quotas_count_what_is_claimed,
+)
+
+
+# -- the workload ----------------------------------------------------------------------------------
+
+
+def pod_key(name: str) -> Key:
+    return Key("Pod", "default", name)
+
+
+class Writer:
+    """Does one random thing after another, and minds no refusal."""
+
+    def __init__(self, sim: Simulation, client: Client) -> None:
+        self._sim = sim
+        self._client = client
+        self._steps: tuple[tuple[str, Callable[[], Awaitable[object]]], ...] = (
+            ("create pod", self._create_pod),
+            ("bind", self._bind),
+            ("bind again", self._bind),
+            ("end pod", self._end_pod),
+            ("delete pod", self._delete_pod),
+            ("reserve", self._reserve),
+            ("release", self._release),
+            ("quota", self._quota),
+            ("zone quota", self._zone_quota),
+            ("node", self._node),
+        )
+
+    async def run(self, count: int) -> None:
+        for _ in range(count):
+            name, step = self._sim.choose("step", self._steps)
+            try:
+                await step()
+            except OperatingError as error:
+                self._sim.sometimes(f"{name}: {type(error).__name__}")
+            else:
+                self._sim.sometimes(name)
+
+    def _name(self) -> str:
+        return self._sim.choose("pod", PODS)
+
+    def _node_name(self) -> str:
+        return self._sim.choose("node", NODES)
+
+    async def _create_pod(self) -> None:
+        cpu = self._sim.choose("cpu", ("300m", "500m"))
+        body = pod(self._name(), cpu=cpu)
+        if self._sim.choose("born bound", (False, False, True)):
+            body["spec"]["nodeName"] = self._node_name()
+        await self._client.create(POD, body)
+
+    async def _bind(self) -> None:
+        found = await self._client.get(pod_key(self._name()))
+        await self._client.bind(Binding(pod=found.key, pod_uid=found.uid, node=self._node_name()))
+
+    async def _end_pod(self) -> None:
+        key = pod_key(self._name())
+        await self._client.patch(key, {"status": {"phase": "Succeeded"}}, subresource="status")
+
+    async def _delete_pod(self) -> None:
+        found = await self._client.get(pod_key(self._name()))
+        forced = self._sim.choose("forced", (True, False))
+        await self._client.delete(found.key, DeleteOptions(uid=found.uid, grace_s=0 if forced else None))
+        if forced and found.view.spec.node_name:
+            owner = await self._client.get(Key("Node", "", found.view.spec.node_name))
+            await self._client.confirm_ended(node=owner.key.name, node_uid=owner.uid, pod_uid=found.uid)
+
+    async def _reserve(self) -> None:
+        found = await self._client.get(pod_key(self._name()))
+        generation = self._sim.choose_int("generation", 1, 3)
+        body = reservation(found, self._node_name(), generation=generation)
+        existing = await self._client.find(Key("Reservation.kedge.dev", "default", found.uid))
+        if existing is None:
+            await self._client.create(RESERVATION, body)
+        else:
+            await self._client.update(existing.key, body)
+
+    async def _release(self) -> None:
+        found = await self._client.get(pod_key(self._name()))
+        await self._client.delete(Key("Reservation.kedge.dev", "default", found.uid))
+
+    async def _quota(self) -> None:
+        key = Key("ResourceQuota", "default", "limits")
+        if await self._client.find(key) is None:
+            hard: dict[str, Any] = self._sim.choose("hard", ({"pods": "4"}, {"pods": "5", "requests__cpu": "1500m"}))
+            await self._client.create(RESOURCE_QUOTA, resource_quota(**hard))
+        else:
+            await self._client.delete(key)
+
+    async def _zone_quota(self) -> None:
+        key = Key("ZoneQuota.kedge.dev", "default", "zones")
+        if await self._client.find(key) is None:
+            await self._client.create(ZONE_QUOTA, zone_quota(zone_a={"cpu": "800m"}, zone_b={"pods": "2"}))
+        elif self._sim.choose("what to do with the quota", ("drop a zone", "delete")) == "delete":
+            await self._client.delete(key)
+        else:
+            zone = self._sim.choose("quota of zone", ({"zone-a": None}, {"zone-a": {"hard": {"cpu": "700m"}}}))
+            await self._client.patch(key, {"spec": {"zones": zone}})
+
+    async def _node(self) -> None:
+        name = self._node_name()
+        found = await self._client.find(Key("Node", "", name))
+        if found is None:
+            await self._client.create(NODE, node(name, zone=f"zone-{name[-1]}", cpu="1"))
+        elif self._sim.choose("what to do with the node", ("cordon", "cordon", "replace")) == "replace":
+            await self._client.delete(found.key, DeleteOptions(uid=found.uid))
+        else:
+            await self._client.patch(found.key, {"spec": {"unschedulable": not found.view.spec.unschedulable}})
+
+
+async def accounts_under_fire(sim: Simulation) -> None:
+    cluster = Cluster(sim, servers=2)
+    sim.check_always(*INVARIANTS, NeverOverfull())
+    await cluster.authority.create(NAMESPACE, {"metadata": {"name": "default"}})
+    for name in NODES:
+        await cluster.authority.create(NODE, node(name, zone=f"zone-{name[-1]}", cpu="1"))
+    writers = []
+    for n in range(3):
+        host = sim.host(f"writer-{n}")
+        client = cluster.client(host, server=n % 2)
+        writers.append(host.spawn(Writer(sim, client).run(12), name=f"writer-{n}"))
+    await asyncio.wait(writers, timeout=600)
+    sim.heal()
+
+
+# -- the tests -------------------------------------------------------------------------------------
+
+
+def test_accounts_balance_at_every_commit_whatever_is_lost_or_late() -> None:
+    reached: dict[str, int] = {}
+    for seed in range(250):
+        outcome = run(accounts_under_fire, seed)
+        assert outcome.violation is None, f"seed {seed}: {outcome.violation}\n{outcome.timeline()[-3000:]}"
+        for mark, times in outcome.marks.items():
+            reached[mark] = reached.get(mark, 0) + times
+    for needed in (
+        "bind",
+        "bind: Refused",
+        "end pod",
+        "delete pod",
+        "reserve",
+        "quota",
+        "zone quota",
+        "node",
+        "create pod: Forbidden",
+    ):
+        assert reached.get(needed), f"no seed ever reached {needed!r}: {reached}"
+
+
+@pytest.mark.slow
+def test_accounts_balance_over_many_more_seeds() -> None:
+    for seed in range(1_000, 5_000):
+        outcome = run(accounts_under_fire, seed)
+        assert outcome.violation is None, f"seed {seed}: {outcome.violation}\n{outcome.timeline()[-3000:]}"

@@ -1,0 +1,308 @@
+"""The client's manners: bounded, patient, and honest about what it does not know."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kedge.api.requests import WriteOptions
+from kedge.client.contract import BreakerState, Client
+from kedge.client.direct import DirectTransport
+from kedge.errors import (
+    AlreadyExists,
+    BadRequest,
+    Conflict,
+    NotFound,
+    OperatingError,
+    OutcomeUnknown,
+    TooManyRequests,
+    Unavailable,
+)
+from kedge.keys import Key, Origin
+from kedge.limits import Limits
+from tests.objects import CONFIG_MAP, World, asynchronous, config_map, make_world
+
+SETTINGS = Key("ConfigMap", "default", "settings")
+QUICK = Limits(client_backoff_s=0.0, client_backoff_s_max=0.0, breaker_failures_max=100)
+OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "owner-1", "controller": True}
+
+
+class FlakyTransport(DirectTransport):
+    """A real service behind a wire that breaks on request: before a call arrives, or after it was carried out."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world.service)
+        self.before: list[OperatingError | None] = []
+        self.after: list[OperatingError | None] = []
+        self.calls: list[str] = []
+        self.in_flight = 0
+        self.in_flight_max = 0
+        self.gate: asyncio.Event | None = None
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        if name not in ("create", "patch", "get", "delete", "list", "update", "bind"):
+            return found
+
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            self.calls.append(name)
+            self.in_flight += 1
+            self.in_flight_max = max(self.in_flight_max, self.in_flight)
+            try:
+                if self.gate is not None:
+                    await self.gate.wait()
+                if self.before and (error := self.before.pop(0)) is not None:
+                    raise error
+                result = await found(*args, **kwargs)
+                if self.after and name != "get" and (error := self.after.pop(0)) is not None:
+                    raise error
+                return result
+            finally:
+                self.in_flight -= 1
+
+        return call
+
+
+async def flaky(limits: Limits = QUICK) -> tuple[World, FlakyTransport, Client]:
+    world = await make_world(limits=limits)
+    transport = FlakyTransport(world)
+    return world, transport, Client(transport, world.env, component="test")
+
+
+def lost() -> OutcomeUnknown:
+    return OutcomeUnknown("no reply")
+
+
+@asynchronous
+async def test_a_request_that_was_not_carried_out_is_sent_again() -> None:
+    world, transport, client = await flaky()
+    transport.before = [Unavailable("down"), TooManyRequests("busy", retry_after_s=0.0), None]
+    await client.create(CONFIG_MAP, config_map())
+    assert transport.calls == ["create"] * 3
+    transport.calls.clear()
+    transport.before = [Unavailable("down"), None]
+    await client.get(SETTINGS)
+    assert transport.calls == ["get"] * 2
+
+
+@asynchronous
+async def test_attempts_are_bounded() -> None:
+    _, transport, client = await flaky()
+    transport.before = [Unavailable("down")] * 50
+    with pytest.raises(Unavailable):
+        await client.create(CONFIG_MAP, config_map())
+    assert len(transport.calls) == QUICK.client_attempts_max
+
+
+@asynchronous
+async def test_a_deadline_ends_the_waiting() -> None:
+    world, transport, client = await flaky(Limits(client_deadline_s=0.0))
+    transport.before = [Unavailable("down"), None]
+    with pytest.raises(Unavailable):
+        await client.create(CONFIG_MAP, config_map())
+    assert len(transport.calls) == 1
+
+
+@pytest.mark.parametrize("error", [Conflict("x"), AlreadyExists("x"), BadRequest("x"), NotFound("x")])
+def test_an_answer_is_not_asked_for_twice(error: OperatingError) -> None:
+    @asynchronous
+    async def run() -> None:
+        _, transport, client = await flaky()
+        transport.before = [error]
+        with pytest.raises(type(error)):
+            await client.create(CONFIG_MAP, config_map())
+        assert transport.calls == ["create"]
+
+    run()
+
+
+@asynchronous
+async def test_a_lost_reply_leads_to_a_read_that_finds_the_write() -> None:
+    world, transport, client = await flaky()
+    transport.after = [lost()]
+    written = await client.create(CONFIG_MAP, config_map())
+    assert transport.calls == ["create", "get"]
+    assert written.object.revision == (await world.get(SETTINGS)).revision
+
+
+@asynchronous
+async def test_a_lost_request_is_read_for_and_then_sent_again_under_the_same_id() -> None:
+    world, transport, client = await flaky()
+    transport.before = [lost()]
+    await client.create(CONFIG_MAP, config_map())
+    assert transport.calls == ["create", "get", "create"]
+
+
+@asynchronous
+async def test_a_write_that_was_overwritten_since_is_not_made_twice() -> None:
+    """The reply is lost, somebody else writes, the read finds their version: the repeat gets the first outcome."""
+    world, transport, client = await flaky()
+    await world.create(config_map(a="0"))
+
+    async def meddle() -> None:
+        while (await world.get(SETTINGS)).edit()["data"] != {"a": "1"}:
+            await asyncio.sleep(0)
+        await world.service.patch(SETTINGS, {"data": {"a": "2"}})
+
+    meddling = asyncio.ensure_future(meddle())
+    original = transport.patch
+
+    async def patch_then_wait(*args: Any, **kwargs: Any) -> Any:
+        result = await original(*args, **kwargs)
+        if not meddling.done():
+            await meddling
+            raise lost()
+        return result
+
+    transport.patch = patch_then_wait  # type: ignore[method-assign]
+    await client.patch(SETTINGS, {"data": {"a": "1"}})
+    assert (await world.get(SETTINGS)).edit()["data"] == {"a": "2"}
+
+
+@asynchronous
+async def test_an_outcome_that_stays_unknown_is_said_to_be_unknown() -> None:
+    _, transport, client = await flaky()
+    transport.before = [lost(), *[Unavailable("down")] * 20]
+    with pytest.raises(OutcomeUnknown):
+        await client.create(CONFIG_MAP, config_map())
+
+
+@asynchronous
+async def test_without_operation_ids_a_write_is_not_repeated_blindly() -> None:
+    _, transport, client = await flaky()
+    transport.repeats_safely = False
+    transport.before = [lost()]
+    with pytest.raises(OutcomeUnknown):
+        await client.create(CONFIG_MAP, config_map())
+    assert transport.calls == ["create", "get"]
+
+
+# -- ensure ----------------------------------------------------------------------------------------
+
+
+def owned(uid: str = "owner-1") -> dict[str, Any]:
+    body = config_map()
+    body["metadata"]["ownerReferences"] = [{**OWNER, "uid": uid}]
+    return body
+
+
+@asynchronous
+async def test_ensure_creates_once_and_confirms_ever_after() -> None:
+    world, _, client = await flaky()
+    first = await client.ensure(CONFIG_MAP, owned())
+    before = await world.store.revision()
+    again = await client.ensure(CONFIG_MAP, owned())
+    assert again.object.uid == first.object.uid
+    assert await world.store.revision() == before
+
+
+@asynchronous
+async def test_ensure_does_not_adopt_what_is_anothers() -> None:
+    world, _, client = await flaky()
+    await world.create(owned("owner-2"))
+    with pytest.raises(AlreadyExists, match="another owner"):
+        await client.ensure(CONFIG_MAP, owned("owner-1"))
+
+
+@asynchronous
+async def test_ensure_survives_every_way_of_losing_a_message() -> None:
+    ways: list[Callable[[FlakyTransport], None]] = [
+        lambda t: t.before.extend([lost()]),
+        lambda t: t.after.extend([lost()]),
+        lambda t: t.after.extend([lost(), lost(), lost()]),
+        lambda t: t.before.extend([lost(), Unavailable("x"), None]),
+    ]
+    for way in ways:
+        world, transport, client = await flaky()
+        way(transport)
+        await client.ensure(CONFIG_MAP, owned())
+        assert len((await world.service.list(CONFIG_MAP)).objects) == 1
+
+
+@asynchronous
+async def test_what_has_no_name_of_its_own_cannot_be_ensured() -> None:
+    _, _, client = await flaky()
+    with pytest.raises(BadRequest, match="generated name"):
+        await client.ensure(CONFIG_MAP, {"metadata": {"generateName": "x-", "namespace": "default"}})
+
+
+# -- bounds and breaker ----------------------------------------------------------------------------
+
+
+@asynchronous
+async def test_requests_in_flight_are_bounded() -> None:
+    world, transport, client = await flaky(Limits(client_in_flight_max=4))
+    await world.create(config_map())
+    transport.gate = asyncio.Event()
+    reads = [asyncio.ensure_future(client.get(SETTINGS)) for _ in range(30)]
+    for _ in range(10):
+        await asyncio.sleep(0)
+    transport.gate.set()
+    await asyncio.gather(*reads)
+    assert transport.in_flight_max == 4
+
+
+@asynchronous
+async def test_a_dependency_that_keeps_failing_is_left_alone_and_probed() -> None:
+    limits = Limits(breaker_failures_max=3, client_attempts_max=1, breaker_open_s=10.0)
+    world, transport, client = await flaky(limits)
+    await world.create(config_map())
+    transport.before = [Unavailable("down")] * 4
+    for _ in range(3):
+        with pytest.raises(Unavailable):
+            await client.get(SETTINGS)
+    assert client.breaker.state is BreakerState.OPEN
+    calls = len(transport.calls)
+    with pytest.raises(Unavailable, match="held off"):
+        await client.get(SETTINGS)
+    assert len(transport.calls) == calls
+    world.clock.advance(60)
+    with pytest.raises(Unavailable, match="down"):  # the probe goes out, and fails
+        await client.get(SETTINGS)
+    assert client.breaker.state is BreakerState.OPEN
+    world.clock.advance(60)
+    await client.get(SETTINGS)
+    assert client.breaker.state is BreakerState.CLOSED
+
+
+@asynchronous
+async def test_only_one_request_probes_at_a_time() -> None:
+    limits = Limits(breaker_failures_max=1, client_attempts_max=1, breaker_open_s=1.0)
+    world, transport, client = await flaky(limits)
+    await world.create(config_map())
+    transport.before = [Unavailable("down")]
+    with pytest.raises(Unavailable):
+        await client.get(SETTINGS)
+    world.clock.advance(60)
+    transport.gate = asyncio.Event()
+    calls = len(transport.calls)
+    probes = [asyncio.ensure_future(client.get(SETTINGS)) for _ in range(5)]
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert len(transport.calls) == calls + 1
+    probes[0].cancel()  # a probe that is given up must not leave the breaker probing for ever
+    await asyncio.gather(*probes, return_exceptions=True)
+    transport.gate = None
+    await client.get(SETTINGS)
+    assert client.breaker.state is BreakerState.CLOSED
+
+
+@asynchronous
+async def test_a_refusal_shows_that_the_dependency_lives() -> None:
+    _, transport, client = await flaky(Limits(breaker_failures_max=1, client_attempts_max=1))
+    for _ in range(5):
+        with pytest.raises(NotFound):
+            await client.get(SETTINGS)
+    assert client.breaker.state is BreakerState.CLOSED
+
+
+@asynchronous
+async def test_the_writer_of_a_version_is_known() -> None:
+    world, _, client = await flaky()
+    await client.create(CONFIG_MAP, config_map(), options=WriteOptions(origin=Origin(decision="d-7")))
+    found = await world.get(SETTINGS)
+    assert found.origin.decision == "d-7"
+    assert found.origin.operation

@@ -96,8 +96,7 @@ class EtcdServer:
     def wait_ready(self) -> None:
         deadline = time.monotonic() + START_S
         while time.monotonic() < deadline:
-            if not self.running:
-                raise RuntimeError(f"etcd {self.name} ended: {(self.folder / f'{self.name}.log').read_text()[-2000:]}")
+            self.check_running()
             try:
                 with urllib.request.urlopen(f"http://{self.endpoint}/health", timeout=1) as answer:
                     if json.load(answer).get("health") == "true":
@@ -106,6 +105,11 @@ class EtcdServer:
                 pass
             time.sleep(0.05)
         raise RuntimeError(f"etcd {self.name} was not ready within {START_S} s")
+
+    def check_running(self) -> None:
+        """Tell a server that ended by itself from a store that is wrong."""
+        if not self.running:
+            raise RuntimeError(f"etcd {self.name} ended: {(self.folder / f'{self.name}.log').read_text()[-4000:]}")
 
     def kill(self) -> None:
         if self._process is not None:
@@ -127,6 +131,7 @@ def etcd_server(binary: str, *arguments: str) -> Iterator[EtcdServer]:
             server.start()
             server.wait_ready()
             yield server
+            server.check_running()
         finally:
             server.kill()
 

@@ -62,6 +62,8 @@ class Chain:
         objects = [event for event in events if event.kv.key.startswith(layout.objects)]
         record, origin = None, NO_ORIGIN
         for event in events:
+            if event.kv.key == layout.meta:
+                raise Gap("the store was restored from a backup")
             if event.kv.key == layout.record:
                 if event.kv.version != self.commits + 1:
                     raise Gap(f"commit {event.kv.version} came after commit {self.commits}")

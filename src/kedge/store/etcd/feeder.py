@@ -100,7 +100,7 @@ class Feeder:
 
     async def _follow(self) -> None:
         """Read etcd's watch from the chain's place until it breaks."""
-        await self._store.check_position(self._chain.etcd_revision, self._chain.commits)
+        await self._store.check_position(self._chain.revision, self._chain.commits)
         self._stream = stream = await self._transport.watch(watch_request(self._layout, self._chain.etcd_revision))
         behind_since_s: float | None = None
         try:

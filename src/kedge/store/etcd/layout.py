@@ -135,6 +135,7 @@ class Layout:
         self.meta = base + b"/meta"
         self.record = base + b"/commit"
         self.compaction = base + b"/compaction"
+        self.nothing = base + b"/nothing"  # never written
 
     def key(self, key: Key) -> bytes:
         return self.objects + encode_key(key)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from kedge.env import Env
@@ -25,8 +25,6 @@ from kedge.store.etcd.transactions import (
     explain_failure,
     plan_commit,
     plan_meta,
-    plan_read,
-    record_version,
     standing_in,
 )
 from kedge.store.etcd.transport import (
@@ -46,16 +44,14 @@ from kedge.store.feed import Feed, FeedWatch
 
 _log = logging.getLogger(__name__)
 
-GET_KEYS_MAX = 100
-"""Keys read in one transaction, which etcd bounds to 128 operations."""
+GETS_IN_FLIGHT = 64
+"""Ranges of one `get` that are under way at a time."""
 
 ATTEMPTS_MAX = 4
 """Times a request is made again because the store itself was restored meanwhile."""
 
 UNSOUND = ("3.5.0", "3.5.1", "3.5.2")
 """Releases that can lose a member's data when it is killed (etcd#13766)."""
-
-_Ranges = Callable[[Standing], Sequence[Any]]
 
 
 class EtcdStore:
@@ -140,8 +136,9 @@ class EtcdStore:
             response = await self._transport.send_once(TXN, request)
             etcd_revision: int = response.header.revision
             if self._is_foreign(response.header, standing, seen):
-                await self._restored_beneath(response, wrote=bool(writes))
-                if not response.succeeded or not writes:
+                wrote = bool(writes and response.succeeded)
+                await self._restored_beneath(response.header, wrote=wrote)
+                if not wrote:
                     continue
             elif not response.succeeded:
                 try:
@@ -149,33 +146,32 @@ class EtcdStore:
                 except (Conflict, Fenced):
                     self._conflicts += 1
                     raise
-                await self._adopt(moved)
+                self._adopt(moved)
                 continue
-            if writes:
-                self._commits += 1
-            else:
-                self._feeder.prove_idle(etcd_revision=etcd_revision, commits=record_version(response))
+            self._commits += bool(writes)
             return self._standing.meta.kedge_revision(etcd_revision)
         raise Unavailable("the store is being restored, nothing was written: try again")
 
     # -- reads -------------------------------------------------------------------------------------
 
     async def get(self, keys: Sequence[Key], *, at: Revision = NO_REVISION) -> Reading:
+        # One range a key, all but the first at the revision of the first. A transaction would need one round trip
+        # less, but one that only reads can crash etcd 3.5.0-3.5.4.
         entries: list[Entry | None] = []
-        encoded = [self._layout.key(key) for key in keys]
-        for first in range(0, max(1, len(encoded)), GET_KEYS_MAX):
-            chunk = encoded[first : first + GET_KEYS_MAX]
-
-            def ranges(standing: Standing, chunk: list[bytes] = chunk, at: Revision = at) -> list[Any]:
-                etcd_at = self._etcd_at(standing, at)
-                return [m.RangeRequest(key=key, revision=etcd_at) for key in chunk]
-
-            standing, response = await self._read_at(ranges, at)
-            at = at or standing.meta.kedge_revision(response.header.revision)
-            for op in response.responses[:-1]:
-                kvs = op.response_range.kvs
-                entries.append(self._layout.entry(kvs[0], standing.meta) if kvs else None)
+        if not at:
+            first, at = await self._get_one(keys[0], NO_REVISION) if keys else (None, await self.revision())
+            entries = [first] if keys else []
+        rest = keys[len(entries) :]
+        for start in range(0, len(rest), GETS_IN_FLIGHT):
+            chunk = rest[start : start + GETS_IN_FLIGHT]
+            found = await asyncio.gather(*(self._get_one(key, at) for key in chunk))
+            entries.extend(entry for entry, _ in found)
         return Reading(tuple(entries), at)
+
+    async def _get_one(self, key: Key, at: Revision) -> tuple[Entry | None, Revision]:
+        standing, found = await self._range(at, key=self._layout.key(key))
+        entry = self._layout.entry(found.kvs[0], standing.meta) if found.kvs else None
+        return entry, at or standing.meta.kedge_revision(found.header.revision)
 
     async def list(
         self,
@@ -188,24 +184,14 @@ class EtcdStore:
     ) -> Listing:
         start, end = self._layout.range(kind, namespace)
         if start_after is not None:
-            start = max(start, self._layout.key(start_after) + b"\0")
+            start = min(max(start, self._layout.key(start_after) + b"\0"), end)
         limits = self._env.limits
         entries: list[Entry] = []
         page = min(1_000, limits.store_page_objects_max)
         while True:
             wanted = min(page, limit - len(entries)) if limit else page
-
-            def ranges(standing: Standing, start: bytes = start, at: Revision = at, wanted: int = wanted) -> list[Any]:
-                revision = self._etcd_at(standing, at)
-                if start >= end:
-                    return []
-                return [m.RangeRequest(key=start, range_end=end, limit=wanted, revision=revision)]
-
-            standing, response = await self._read_at(ranges, at)
-            at = at or standing.meta.kedge_revision(response.header.revision)
-            if len(response.responses) == 1:
-                return Listing(entries, at, 0)
-            found = response.responses[0].response_range
+            standing, found = await self._range(at, key=start, range_end=end, limit=wanted)
+            at = at or standing.meta.kedge_revision(found.header.revision)
             entries.extend([self._layout.entry(kv, standing.meta) for kv in found.kvs])
             remaining = found.count - len(found.kvs)
             if not remaining or (limit and len(entries) >= limit):
@@ -215,8 +201,8 @@ class EtcdStore:
             page = max(1, min(limits.store_page_objects_max, limits.store_page_bytes_max // bytes_each))
 
     async def revision(self) -> Revision:
-        standing, response = await self._read(_nothing)
-        return standing.meta.kedge_revision(response.header.revision)
+        standing, found = await self._read_record()
+        return standing.meta.kedge_revision(found.header.revision)
 
     # -- watches -----------------------------------------------------------------------------------
 
@@ -251,17 +237,17 @@ class EtcdStore:
 
     async def read_commits(self) -> tuple[int, int]:
         """The newest etcd revision, and how many commits there were by then."""
-        _, response = await self._read(_nothing)
-        return response.header.revision, record_version(response)
+        _, found = await self._read_record()
+        return found.header.revision, _version(found)
 
-    async def check_position(self, etcd_revision: int, commits: int) -> None:
+    async def check_position(self, revision: Revision, commits: int) -> None:
         """Raise `Gap` unless history after this place is still there, and still the same history."""
         try:
-            found = await self._commits_at(etcd_revision)
-        except RevisionError as error:
-            raise Gap(f"etcd has no history after its revision {etcd_revision}: {error}") from error
-        if found != commits:
-            raise Gap(f"etcd revision {etcd_revision} was commit {commits} and is now commit {found}")
+            _, record = await self._read_record(revision)
+        except Compacted as error:
+            raise Gap(error.message) from error
+        if _version(record) != commits:
+            raise Gap(f"revision {revision} was commit {commits} and is now commit {_version(record)}")
 
     # -- history -----------------------------------------------------------------------------------
 
@@ -329,65 +315,41 @@ class EtcdStore:
     async def read_beginning(self) -> Beginning:
         """Read, or write, what the store is; and where a feed can begin."""
         await self._learn_standing()
-
-        def count(standing: Standing) -> list[Any]:
-            del standing
-            return [m.RangeRequest(key=self._layout.objects, range_end=self._layout.objects_end, count_only=True)]
-
-        standing, response = await self._read(count)
-        objects: int = response.responses[0].response_range.count
-        return Beginning(standing, response.header.revision, record_version(response), objects)
+        layout = self._layout
+        standing, record = await self._read_record()
+        at = standing.meta.kedge_revision(record.header.revision)
+        _, found = await self._range(at, key=layout.objects, range_end=layout.objects_end, count_only=True)
+        return Beginning(standing, record.header.revision, _version(record), found.count)
 
     # -- private: reading --------------------------------------------------------------------------
 
-    async def _read(self, ranges: _Ranges) -> tuple[Standing, Any]:
-        """One linearizable transaction of ranges, under the standing that it is returned with."""
+    async def _range(self, at: Revision = NO_REVISION, **request: Any) -> tuple[Standing, Any]:
+        """One linearizable range, at a revision that may be gone or still to come, and the standing to read it by."""
         for _ in range(ATTEMPTS_MAX):
             self._check_open()
             standing, seen = self._standing, self._seen
-            request = plan_read(self._layout, standing, ranges(standing))
-            response = await self._transport.send_until_answered(TXN, request)
-            if self._is_foreign(response.header, standing, seen):
-                await self._restored_beneath(response, wrote=False)
-            elif response.succeeded:
-                commits = record_version(response)
-                self._feeder.prove_idle(etcd_revision=response.header.revision, commits=commits)
-                return standing, response
-            else:
-                await self._adopt(standing_in(response.responses[0].response_range))
-        raise Unavailable("the store is being restored: try again")
-
-    async def _read_at(self, ranges: _Ranges, at: Revision) -> tuple[Standing, Any]:
-        """As `_read`, at a revision that may be gone, or still to come."""
-        while True:
+            if at and at < standing.floor:
+                raise self._compacted_at(at)
+            etcd_at = at - standing.meta.offset if at else 0  # to etcd 0 is the newest
             try:
-                return await self._read(ranges)
+                answer = self._transport.send_until_answered(RANGE, m.RangeRequest(revision=etcd_at, **request))
+                response = await answer
             except RevisionError as error:
                 if str(error) == COMPACTED:
                     raise self._compacted_at(at) from error
-            await self._wait_reached(at)
+                await self._wait_reached(at)
+                continue
+            if not self._is_foreign(response.header, standing, seen):
+                return standing, response
+            await self._restored_beneath(response.header, wrote=False)
+        raise Unavailable("the store is being restored: try again")
 
-    def _etcd_at(self, standing: Standing, at: Revision) -> int:
-        if at == NO_REVISION:
-            return 0  # to etcd, the newest
-        if at < standing.floor:
-            raise self._compacted_at(at)
-        return at - standing.meta.offset
+    async def _read_record(self, at: Revision = NO_REVISION) -> tuple[Standing, Any]:
+        return await self._range(at, key=self._layout.record, keys_only=True)
 
     def _compacted_at(self, at: Revision) -> Compacted:
         oldest = max(self._compacted, self._standing.floor, at + 1)
         return Compacted(f"revision {at} is no longer in history, which begins at {oldest}: list again", oldest=oldest)
-
-    async def _commits_at(self, etcd_revision: int) -> int:
-        """How many commits there were by then. Raises `RevisionError` if etcd no longer knows."""
-
-        def record(standing: Standing) -> list[Any]:
-            del standing
-            return [m.RangeRequest(key=self._layout.record, revision=etcd_revision, keys_only=True)]
-
-        _, response = await self._read(record)
-        kvs = response.responses[0].response_range.kvs
-        return kvs[0].version if kvs else 0
 
     # -- private: watching -------------------------------------------------------------------------
 
@@ -429,14 +391,12 @@ class EtcdStore:
             raise self._compacted_at(after)
         # Before it was written for the first time nothing happened in the store, whatever else etcd was used for.
         etcd_revision = max(after - standing.meta.offset, standing.written)
+        standing, record = await self._read_record(etcd_revision + standing.meta.offset)
         try:
-            commits = await self._commits_at(etcd_revision)
             stream = await self._transport.watch(watch_request(self._layout, etcd_revision))
-        except RevisionError as error:
-            raise self._compacted_at(after) from error
         except (NotSent, Unanswered) as error:
             raise Unavailable(f"etcd cannot be watched ({error}): try again") from error
-        chain = Chain(self._layout, standing.meta, etcd_revision=etcd_revision, commits=commits)
+        chain = Chain(self._layout, standing.meta, etcd_revision=etcd_revision, commits=_version(record))
         return CatchUp(self, stream, chain, kind=kind, namespace=namespace, batch_max=self._env.limits.watch_batch_max)
 
     # -- private: what the store is ----------------------------------------------------------------
@@ -448,14 +408,13 @@ class EtcdStore:
             return False
         return True
 
-    async def _restored_beneath(self, response: Any, *, wrote: bool) -> None:
+    async def _restored_beneath(self, header: Any, *, wrote: bool) -> None:
         """An answer came from a restored backup. Say so in the store, before anyone relies on its revisions."""
-        made = wrote and response.succeeded
-        since = response.header.revision + (0 if made else 1)
+        since = header.revision + (0 if wrote else 1)
         try:
-            await self._restore(self._standing, _cluster(response.header), since=since)
+            await self._restore(self._standing, _cluster(header), since=since)
         except OperatingError as error:
-            if made:
+            if wrote:
                 raise OutcomeUnknown(f"the write was made in a backup that is being restored: {error}") from error
             raise Unavailable(f"the store is being restored: {error}") from error
 
@@ -469,9 +428,9 @@ class EtcdStore:
                 moved: Standing | None = Standing(meta, response.header.revision)
             else:
                 moved = standing_in(response.responses[0].response_range)
-            await self._adopt(moved)
+            self._adopt(moved)
 
-    async def _adopt(self, standing: Standing | None) -> None:
+    def _adopt(self, standing: Standing | None) -> None:
         """Go on under another standing than before; every watch lists again."""
         if standing is None:
             raise Unavailable(f"{self._layout.meta.decode()} is gone from etcd: open the store again")
@@ -528,6 +487,6 @@ def _cluster(header: Any) -> str:
     return f"{header.cluster_id:x}"
 
 
-def _nothing(standing: Standing) -> list[Any]:
-    del standing
-    return []
+def _version(record: Any) -> int:
+    """How many commits there were, according to a range of the commit record."""
+    return record.kvs[0].version if record.kvs else 0

@@ -37,13 +37,13 @@ async def check_compacted_past_is_refused(subject: Subject) -> None:
     last = await store.commit([], [Put(a, b"last")])
     await store.compact(made[3])
     for old in made[:3]:
-        for what, work in (
-            ("get", store.get([a], at=old)),
-            ("list", store.list(KIND, at=old)),
-            ("watch", store.watch(KIND, after=old)),
+        after = f"at {old}, after compaction to {made[3]}"
+        for error in (
+            await raises(Compacted, store.get([a], at=old), f"a get {after}"),
+            await raises(Compacted, store.list(KIND, at=old), f"a list {after}"),
+            await raises(Compacted, store.watch(KIND, after=old), f"a watch {after}"),
         ):
-            error = await raises(Compacted, work, f"a {what} at {old}, after compaction to {made[3]}")
-            expect(old < error.oldest <= last, f"the oldest revision named by a {what} is {error.oldest}")
+            expect(old < error.oldest <= last, f"the oldest revision named by {error!r} is {error.oldest}")
     for n in (3, 4, 5):
         same(
             (await store.get([a], at=made[n])).entries[0], Entry(a, b"%d" % n, made[0], made[n]), f"a get at {made[n]}"

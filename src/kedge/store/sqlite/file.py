@@ -85,6 +85,7 @@ def open_file(
         if not path.exists():
             _create(path, new_uid())
         _check_header(path)
+        _check_writable(path)
         db = sqlite3.connect(path, timeout=0, isolation_level=None, factory=connection)
     except (OSError, sqlite3.Error) as error:
         raise wrapped(error, path) from error
@@ -165,6 +166,13 @@ def _check_header(path: Path) -> None:
     if application_id == BACKUP_ID and _log_of(path).exists():
         # A backup copied over a store that was not closed: SQLite would play that store's log into it.
         raise Terminal(f"{path} is a backup but {_log_of(path)} is the log of another store: move the log away")
+
+
+def _check_writable(path: Path) -> None:
+    """SQLite would open it for reading only, and fail later with less to say."""
+    for each in (path, path.parent):
+        if not os.access(each, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
+            raise Terminal(f"{path} cannot be written, for want of permission on {each}: mend its permissions")
 
 
 def _check_identity(path: Path, application_id: int, version: int) -> None:

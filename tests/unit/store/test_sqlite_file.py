@@ -1,0 +1,189 @@
+"""What is opened and what is refused, with the file as it was."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.store.sqlite_faults import env_with, rows_in
+
+from kedge.errors import Terminal, Unavailable
+from kedge.keys import Key
+from kedge.store.contract import Put
+from kedge.store.sqlite import SqliteStore, file
+
+
+async def open_and_close(path: Path, **options: Any) -> None:
+    await (await SqliteStore.open(path, env_with(), **options)).close()
+
+
+def refuse(path: Path, match: str, error: type[Exception] = Terminal, **options: Any) -> None:
+    """Opening must fail, say so, and leave every byte beside and in the file as it was."""
+    directory = path.parent
+    before = {each.name: each.read_bytes() for each in directory.iterdir()} if directory.is_dir() else {}
+    with pytest.raises(error, match=match) as caught:
+        asyncio.run(open_and_close(path, **options))
+    assert path.name in str(caught.value) or str(directory) in str(caught.value)
+    if directory.is_dir():
+        assert {each.name: each.read_bytes() for each in directory.iterdir()} == before
+
+
+def store_at(path: Path, objects: int = 1) -> None:
+    async def run() -> None:
+        store = await SqliteStore.open(path, env_with())
+        for n in range(objects):
+            await store.commit([], [Put(Key("Thing", "ns", str(n)), b"x" * 1000)])
+        await store.close()
+
+    asyncio.run(run())
+
+
+def test_a_missing_directory_is_named(tmp_path: Path) -> None:
+    refuse(tmp_path / "nowhere" / "a.db", "is not a directory: create it")
+
+
+@pytest.mark.parametrize("content", [b"", b"not a database at all" * 100, b"SQLite format 3\0"])
+def test_a_file_of_garbage_is_refused(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a.db").write_bytes(content)
+    refuse(tmp_path / "a.db", "is not a kedge store")
+
+
+def test_a_database_of_another_program_is_refused(tmp_path: Path) -> None:
+    db = sqlite3.connect(tmp_path / "a.db")
+    db.execute("CREATE TABLE theirs (x)")
+    db.execute("PRAGMA application_id=42")
+    db.commit()
+    db.close()
+    refuse(tmp_path / "a.db", "another program")
+
+
+def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
+    store_at(tmp_path / "a.db")
+    db = sqlite3.connect(tmp_path / "a.db")
+    db.execute("PRAGMA user_version=99")
+    db.close()
+    refuse(tmp_path / "a.db", "newer kedge .schema 99, this one knows 1.: upgrade kedge")
+
+
+def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
+    store_at(tmp_path / "a.db", objects=50)
+    content = bytearray((tmp_path / "a.db").read_bytes())
+    content[4 * 4096 : 8 * 4096] = b"\xa5" * (4 * 4096)
+    (tmp_path / "a.db").write_bytes(content)
+    with pytest.raises(Terminal, match=r"damaged .*: restore a backup"):
+        asyncio.run(open_and_close(tmp_path / "a.db"))
+
+
+def test_a_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "inner" / "a.db").mkdir(parents=True)
+    with pytest.raises(Terminal, match="cannot be opened"):
+        asyncio.run(open_and_close(tmp_path / "inner" / "a.db"))
+
+
+@pytest.mark.parametrize("what", ["file", "directory"])
+def test_a_file_that_cannot_be_written_is_refused(what: str) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name, "a.db")
+        store_at(path)
+        path.chmod(0o444 if what == "file" else 0o666)
+        path.parent.chmod(0o777 if what == "file" else 0o555)
+        before = os.geteuid()
+        if before == 0:
+            os.seteuid(65534)  # permissions mean nothing to root
+        try:
+            with pytest.raises(Terminal, match=r"a\.db cannot be written.*mend its permissions"):
+                asyncio.run(open_and_close(path))
+        finally:
+            os.seteuid(before)
+            path.parent.chmod(0o755)
+
+
+def test_a_log_without_its_file_is_not_played_into_a_new_one(tmp_path: Path) -> None:
+    (tmp_path / "a.db-wal").write_bytes(b"the only copy of something")
+    refuse(tmp_path / "a.db", "is missing but its log")
+
+
+def test_a_backup_is_not_opened_over_the_log_of_another_store(tmp_path: Path) -> None:
+    async def run() -> None:
+        store = await SqliteStore.open(tmp_path / "a.db", env_with())
+        await store.commit([], [Put(Key("Thing", "ns", "a"), b"")])
+        (tmp_path / "restored").mkdir()
+        await store.backup(tmp_path / "restored" / "a.db")
+        # As after a crash: the log of the store that was lost is still there.
+        (tmp_path / "restored" / "a.db-wal").write_bytes((tmp_path / "a.db-wal").read_bytes())
+        await store.close()
+
+    asyncio.run(run())
+    refuse(tmp_path / "restored" / "a.db", "is the log of another store: move the log away")
+
+
+HOLD = """
+import asyncio, sys
+from kedge.env import system_env
+from kedge.store.sqlite import SqliteStore
+async def run():
+    store = await SqliteStore.open(sys.argv[1], system_env())
+    print("open", flush=True)
+    sys.stdin.read()
+    await store.close()
+asyncio.run(run())
+"""
+
+
+def test_a_second_process_is_told_who_has_it(tmp_path: Path) -> None:
+    store_at(tmp_path / "a.db")
+    command = [sys.executable, "-c", HOLD, str(tmp_path / "a.db")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"open\n"
+        refuse(tmp_path / "a.db", "in use by another process.*stop that one", Unavailable)
+        holder.communicate()
+    asyncio.run(open_and_close(tmp_path / "a.db"))
+
+
+def test_one_process_cannot_open_it_twice(tmp_path: Path) -> None:
+    async def run() -> None:
+        store = await SqliteStore.open(tmp_path / "a.db", env_with())
+        with pytest.raises(Unavailable, match="in use"):
+            await SqliteStore.open(tmp_path / "a.db", env_with())
+        await store.commit([], [Put(Key("Thing", "ns", "a"), b"")])
+        await store.close()
+
+    asyncio.run(run())
+
+
+def test_creation_leaves_nothing_but_the_store(tmp_path: Path) -> None:
+    store_at(tmp_path / "a.db")
+    assert [each.name for each in tmp_path.iterdir()] == ["a.db"]
+    assert rows_in(tmp_path / "a.db", "PRAGMA application_id") == [(file.APPLICATION_ID,)]
+    assert rows_in(tmp_path / "a.db", "PRAGMA user_version") == [(file.SCHEMA_VERSION,)]
+
+
+def test_a_migration_runs_once_and_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store_at(tmp_path / "a.db")
+
+    def half_done(db: sqlite3.Connection) -> None:
+        db.execute("CREATE TABLE extra (x)")
+        raise sqlite3.OperationalError("injected")
+
+    def done(db: sqlite3.Connection) -> None:
+        db.execute("CREATE TABLE extra (x)")
+
+    monkeypatch.setattr(file, "SCHEMA_VERSION", 2)
+    monkeypatch.setitem(file.MIGRATIONS, 1, half_done)
+    with pytest.raises(Unavailable, match="injected"):
+        asyncio.run(open_and_close(tmp_path / "a.db"))
+    assert rows_in(tmp_path / "a.db", "PRAGMA user_version") == [(1,)]
+    monkeypatch.setitem(file.MIGRATIONS, 1, done)
+    for _ in range(2):  # a second time, the table would be in the way
+        asyncio.run(open_and_close(tmp_path / "a.db"))
+    assert rows_in(tmp_path / "a.db", "PRAGMA user_version") == [(2,)]
+    assert rows_in(tmp_path / "a.db", "SELECT * FROM extra") == []
+    assert len(rows_in(tmp_path / "a.db")) == 1

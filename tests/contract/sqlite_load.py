@@ -1,0 +1,90 @@
+"""The load that the SQLite torture test kills: writers that leave evidence of every half-done commit."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from kedge.env import system_env
+from kedge.keys import Key
+from kedge.limits import Limits
+from kedge.store.contract import Absent, AtRevision, Check, Delete, Entry, Put, Write
+from kedge.store.sqlite import SqliteStore
+
+WRITERS = 12
+LIMITS = replace(Limits(), compact_every_s=0.01, history_s=0.03, compact_rows_max=25, wal_pages_max=40, sync_ops_max=40)
+"""Everything often: compaction, checkpoints, more than one sync for what waits."""
+
+
+def key(writer: int, name: str) -> Key:
+    return Key("Thing" if writer % 2 else "Other", f"w{writer}", name)
+
+
+def group(writer: int, names: str) -> list[Key]:
+    return [key(writer, name) for name in names]
+
+
+def counters(entries: Mapping[Key, Entry]) -> dict[tuple[int, str], int]:
+    """Where each writer's four counters stand; raises if any commit is there by half."""
+    found: dict[tuple[int, str], int] = {}
+    for writer in range(WRITERS):
+        for what, names in (("pair", "lr"), ("many", "abcdefghij")):
+            values = {entry.value if (entry := entries.get(each)) else b"0" for each in group(writer, names)}
+            assert len(values) == 1, f"writer {writer}: half of a commit, {what} holds {values}"
+            found[writer, what] = int(values.pop())
+        witness, toggle = (entries.get(key(writer, name)) for name in ("witness", "toggle"))
+        count = int(witness.value) if witness else 0
+        assert (toggle is not None) == bool(count % 2), f"writer {writer}: witness {count} beside toggle {toggle}"
+        assert toggle is None or (int(toggle.value) == count and toggle.created == toggle.modified)
+        found[writer, "toggle"] = count
+        beat = entries.get(key(writer, "beat"))
+        found[writer, "beat"] = int(beat.value) if beat else 0
+    return found
+
+
+def run_load(path: Path, seed: str, send: Connection) -> None:
+    """Write until killed, and tell of each commit once it was acknowledged."""
+    asyncio.run(_load(path, seed, send))
+
+
+async def _load(path: Path, seed: str, send: Connection) -> None:
+    store = await SqliteStore.open(path, system_env(limits=LIMITS))
+    rng = random.Random(seed)
+    entries = {e.key: e for kind in ("Thing", "Other") for e in (await store.list(kind)).entries}
+    at = counters(entries)
+
+    def plan(writer: int, what: str, count: int) -> tuple[list[Check], list[Write]]:
+        value = b"%d" % count
+        match what:
+            case "pair":
+                left = entries.get(key(writer, "l"))
+                guard = AtRevision(left.key, left.modified) if left else Absent(key(writer, "l"))
+                return [guard], [Put(each, value) for each in group(writer, "lr")]
+            case "many":
+                return [], [Put(each, value) for each in group(writer, "abcdefghij")]
+            case "toggle":
+                toggle = key(writer, "toggle")
+                return [], [Put(key(writer, "witness"), value), Put(toggle, value) if count % 2 else Delete(toggle)]
+        return [], [Put(key(writer, "beat"), value, latest_only=True)]
+
+    async def write(writer: int) -> None:
+        while True:
+            what = rng.choice(("pair", "many", "toggle", "beat", "beat"))
+            count = at[writer, what] + 1
+            checks, writes = plan(writer, what, count)
+            revision = await store.commit(checks, writes)
+            send.send_bytes(f"{revision} {writer} {what} {count}".encode())
+            at[writer, what] = count
+            if what == "pair":
+                found = (await store.get([key(writer, "l")])).entries[0]
+                assert found is not None
+                assert found.modified == revision
+                entries[found.key] = found
+            if rng.random() < 0.05:
+                await asyncio.sleep(rng.random() * 0.01)
+
+    await asyncio.gather(*(write(writer) for writer in range(WRITERS)))

@@ -1,0 +1,174 @@
+"""`kill -9` under load, hundreds of times on one file: nothing acknowledged is lost, nothing is there by half.
+
+A kill proves nothing about syncs, because the page cache survives it. That full sync is in force and that nobody
+is answered before it is `tests/unit/store/test_sqlite_commit.py`'s business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import random
+import shutil
+import signal
+import sqlite3
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+from tests.contract.sqlite_load import counters, run_load
+
+from kedge.env import system_env
+from kedge.keys import Key
+from kedge.store.contract import Change, Entry
+from kedge.store.sqlite import SqliteStore
+
+KILLS = 220
+
+
+class Evidence:
+    """What the dead have acknowledged, and how far the file had come when it was last looked at."""
+
+    def __init__(self) -> None:
+        self.acknowledged: dict[tuple[int, str], int] = {}
+        self.newest = 0
+        self.verified = 0
+        self.incarnation = ""
+        self.commits = 0
+
+    def hear(self, message: bytes) -> None:
+        revision, writer, what, count = message.decode().split()
+        assert int(revision) > self.verified, f"revision {revision} was given out, but {self.verified} was there before"
+        place = (int(writer), what)
+        before = self.acknowledged.get(place, 0)
+        assert int(count) > before, f"{place} was acknowledged {before}, then {count}"
+        self.acknowledged[place] = int(count)
+        self.newest = max(self.newest, int(revision))
+        self.commits += 1
+
+
+@pytest.mark.slow
+def test_a_store_survives_hundreds_of_kills_under_load(tmp_path: Path) -> None:
+    seed = os.environ.get("KEDGE_TORTURE_SEED") or str(random.randrange(10**9))
+    print(f"KEDGE_TORTURE_SEED={seed}")
+    rng = random.Random(seed)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.contract.sqlite_load"])
+    path, evidence = tmp_path / "a.db", Evidence()
+    early = 0
+    for round_ in range(KILLS):
+        receive, send = context.Pipe(duplex=False)
+        child = context.Process(target=run_load, args=(path, f"{seed}/{round_}", send), daemon=True)
+        child.start()
+        send.close()
+        if rng.random() < 0.2:
+            early += 1  # while it still opens, recovers or creates the file
+            _listen(receive, evidence, rng.random() * 0.05)
+        else:
+            assert receive.poll(30), f"the load of round {round_} never began; seed {seed}"
+            _listen(receive, evidence, rng.random() * 0.15)
+        assert child.is_alive(), f"the load died by itself with code {child.exitcode}; seed {seed}, round {round_}"
+        assert child.pid is not None
+        os.kill(child.pid, signal.SIGKILL)
+        child.join()
+        _listen(receive, evidence, None)
+        receive.close()
+        child.close()
+        if path.exists():
+            # On a copy: the next load must itself recover what this one left behind.
+            copy = tmp_path / "copy"
+            shutil.rmtree(copy, ignore_errors=True)
+            copy.mkdir()
+            for each in (path, path.with_name("a.db-wal")):
+                if each.exists():
+                    shutil.copy(each, copy / each.name)
+            asyncio.run(_verify(copy / "a.db", evidence, whole=round_ % 10 == 0))
+        else:
+            assert not evidence.acknowledged, "the file is gone"
+    print(f"{KILLS} kills, {early} of them early; {evidence.commits} commits acknowledged, newest {evidence.newest}")
+    assert early > 10
+    assert evidence.commits > 20 * KILLS, "too little load to prove anything"
+
+
+def _listen(receive: Connection, evidence: Evidence, seconds: float | None) -> None:
+    """Take acknowledgements for a while, or to the end of what a dead process has left."""
+    deadline = time.monotonic() + seconds if seconds is not None else None
+    while True:
+        wait = max(0.0, deadline - time.monotonic()) if deadline is not None else 0.0
+        if not receive.poll(wait):
+            return
+        try:
+            evidence.hear(receive.recv_bytes())
+        except (EOFError, OSError):
+            return  # the pipe ends, perhaps in the middle of a message
+        if deadline is not None and time.monotonic() >= deadline:
+            return
+
+
+async def _verify(path: Path, evidence: Evidence, *, whole: bool) -> None:
+    store = await SqliteStore.open(path, system_env())
+    evidence.incarnation = evidence.incarnation or store.incarnation
+    assert store.incarnation == evidence.incarnation
+    revision = await store.revision()
+    assert revision >= evidence.newest, f"revision {evidence.newest} was acknowledged, the file is at {revision}"
+    assert revision >= evidence.verified, f"the file went back from {evidence.verified} to {revision}"
+    evidence.verified = revision
+    found = {entry.key: entry for kind in ("Thing", "Other") for entry in (await store.list(kind)).entries}
+    standing = counters(found)
+    for place, count in evidence.acknowledged.items():
+        assert standing[place] in (count, count + 1), (
+            f"{place} was acknowledged {count}, and {standing[place]} is there"
+        )
+    evidence.acknowledged.update(standing)  # one more may have been written than was told of; it must stay now
+    await _check_history(store, found)
+    await store.close()
+    _check_rows(path, found, whole=whole)
+
+
+async def _check_history(store: SqliteStore, found: dict[Key, Entry]) -> None:
+    """What history tells from where it begins leads to what is there."""
+    begin, end = store.statistics().compacted, await store.revision()
+    state = (
+        {e.key: e for kind in ("Thing", "Other") for e in (await store.list(kind, at=begin)).entries} if begin else {}
+    )
+    watch = await store.watch("", after=begin)
+    changes: list[Change] = []
+    while watch.revision < end:
+        watch.request_progress()
+        changes.extend((await watch.__anext__()).changes)
+    assert [c.revision for c in changes] == sorted(c.revision for c in changes)
+    for change in changes:
+        if change.entry is None:
+            del state[change.key]
+        else:
+            state[change.key] = change.entry
+    assert state == found
+
+
+def _check_rows(path: Path, found: dict[Key, Entry], *, whole: bool) -> None:
+    """The log equals the state, worked out from the rows with nothing of kedge's in between."""
+    db = sqlite3.connect(path)
+    try:
+        state: dict[Key, tuple[bytes, int, int]] = {}
+        for id_, kind, namespace, name, created, value in db.execute(
+            "SELECT id, kind, namespace, name, created, value FROM versions ORDER BY id"
+        ):
+            state.pop(Key(kind, namespace, name), None)
+            if value is not None:
+                state[Key(kind, namespace, name)] = (value, created, id_ >> 10)
+        assert state == {each: (e.value, e.created, e.modified) for each, e in found.items()}
+        facts = dict(db.execute("SELECT name, value FROM facts").fetchall())
+        assert facts["swept"] >> 10 <= facts["compacted"]
+        stale = db.execute(
+            "SELECT count(*) FROM versions old JOIN versions new"
+            " ON old.kind = new.kind AND old.namespace = new.namespace AND old.name = new.name AND old.id < new.id"
+            " WHERE new.id <= ?",
+            (facts["swept"],),
+        ).fetchone()
+        assert stale == (0,), f"{stale[0]} rows that compaction had passed are still there"
+        if whole:
+            assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    finally:
+        db.close()

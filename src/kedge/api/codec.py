@@ -206,6 +206,8 @@ def _bad_body(error: Exception) -> BadRequest:
             return BadRequest(f"the body is not UTF-8: {error.reason} at byte {error.start}")
         case InvalidOperation():
             return BadRequest("the body has a number whose exponent is out of range")
+        case msgspec.ValidationError():
+            return BadRequest(f"the body cannot be read: {error}")
         case msgspec.MsgspecError():
             return BadRequest(f"the body is no JSON: {error}")
         case _:
@@ -218,7 +220,7 @@ def _too_deep() -> BadRequest:
 
 def _check_depth(value: Any) -> None:
     level = [value]
-    for _ in range(OBJECT_DEPTH_MAX + 1):
+    for _ in range(OBJECT_DEPTH_MAX):
         level = [
             item
             for container in level

@@ -16,7 +16,7 @@ TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
 
 
 def condition(
-    type_: str, status: str | bool | None, *, reason: str, message: str = "", observed_generation: int = 0
+    type_: str, *, status: str | bool | None, reason: str, message: str = "", observed_generation: int = 0
 ) -> dict[str, Any]:
     """A condition as JSON, without its time: `set_condition` gives it one."""
     if not isinstance(status, str):

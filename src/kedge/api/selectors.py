@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from kedge.api.codec import decode_json
 from kedge.api.names import label_value_problem, qualified_name_problem
 from kedge.api.views import LabelSelectorSpec, NodeSelectorRequirement, NodeSelectorSpec, NodeSelectorTerm
 from kedge.errors import BadRequest
@@ -420,7 +421,7 @@ def _field_reader(paths: tuple[str, ...]) -> Callable[[bytes], dict[str, str]]:
         try:
             decoded: Any = decoder.decode(value)
         except msgspec.ValidationError:
-            decoded = msgspec.json.decode(value)
+            decoded = decode_json(value)
         return {path: _text(_dig(decoded, steps)) or _WHEN_ABSENT.get(path, "") for path, steps in parts}
 
     return read

@@ -193,14 +193,15 @@ def _check_job(complaints: Complaints, before: Mapping[str, Any], after: Mapping
                and new.get("completions") is not None)  # fmt: skip
     if not elastic:
         _fixed("spec.completions")(complaints, before, after)
-    if not same_json(_job_template(old), _job_template(new)):
+    suspended = old.get("suspend") is True
+    if not same_json(_job_template(old, suspended=suspended), _job_template(new, suspended=suspended)):
         complaints.invalid("spec.template", None, IMMUTABLE)
 
 
-def _job_template(spec: Mapping[str, Any]) -> Any:
+def _job_template(spec: Mapping[str, Any], *, suspended: bool) -> Any:
     """The template of a job; while the job is suspended, less what says where its pods may run."""
     template = spec.get("template")
-    if not spec.get("suspend") or not isinstance(template, Mapping):
+    if not suspended or not isinstance(template, Mapping):
         return template
     loose = ("nodeSelector", "affinity", "tolerations", "schedulingGates")
     pod = {name: value for name, value in _map(template, "spec").items() if name not in loose}

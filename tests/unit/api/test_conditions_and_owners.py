@@ -1,0 +1,101 @@
+"""Conditions that say since when, and owners by uid."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from kedge.api.codec import encode_json
+from kedge.api.conditions import condition, find_condition, is_true, remove_condition, set_condition
+from kedge.api.kinds import KINDS
+from kedge.api.owners import controller_of, is_owned_by, owner_reference
+from kedge.api.views import PodView, ReplicaSetView, decode_as
+
+T1 = datetime(2026, 1, 1, tzinfo=UTC)
+T2 = datetime(2026, 1, 2, tzinfo=UTC)
+
+
+def test_the_transition_time_moves_only_when_the_status_does() -> None:
+    first = set_condition([], condition("Ready", status=False, reason="Starting", observed_generation=1), T1)
+    assert first[0]["lastTransitionTime"] == "2026-01-01T00:00:00Z"
+    again = set_condition(
+        first, condition("Ready", status=False, reason="Slow", message="m", observed_generation=2), T2
+    )
+    assert again[0]["lastTransitionTime"] == "2026-01-01T00:00:00Z"
+    assert (again[0]["reason"], again[0]["message"], again[0]["observedGeneration"]) == ("Slow", "m", 2)
+    ready = set_condition(again, condition("Ready", status=True, reason="Up"), T2)
+    assert ready[0]["lastTransitionTime"] == "2026-01-02T00:00:00Z"
+    assert first[0]["reason"] == "Starting"
+
+
+def test_conditions_keep_their_place_and_their_neighbours() -> None:
+    two = set_condition(
+        set_condition([], condition("A", status=True, reason="r"), T1), condition("B", status=None, reason="r"), T1
+    )
+    changed = set_condition(two, condition("A", status=False, reason="r"), T2)
+    assert [(each["type"], each["status"]) for each in changed] == [("A", "False"), ("B", "Unknown")]
+    assert changed[1] == two[1]
+    assert [each["type"] for each in remove_condition(changed, "A")] == ["B"]
+
+
+def test_setting_what_is_already_so_changes_nothing() -> None:
+    new = condition("A", status=True, reason="r", observed_generation=3)
+    once = set_condition([], new, T1)
+    assert set_condition(once, new, T2) == once
+
+
+def test_a_condition_without_a_time_is_given_one() -> None:
+    assert (
+        set_condition([{"type": "A", "status": "True"}], condition("A", status=True, reason="r"), T2)[0][
+            "lastTransitionTime"
+        ]
+        == "2026-01-02T00:00:00Z"
+    )
+
+
+def test_conditions_of_a_view_are_found_by_type() -> None:
+    status = {"conditions": set_condition([], condition("Ready", status=True, reason="Up"), T1)}
+    pod = decode_as(PodView, encode_json({"status": status}))
+    assert is_true(pod.status.conditions, "Ready")
+    assert not is_true(pod.status.conditions, "Other")
+    assert find_condition(pod.status.conditions, "Other") is None
+    found = find_condition(pod.status.conditions, "Ready")
+    assert found is not None
+    assert found.last_transition_time == T1
+
+
+def owned(*references: dict[str, Any]) -> PodView:
+    return decode_as(PodView, encode_json({"metadata": {"ownerReferences": list(references)}}))
+
+
+@pytest.fixture
+def owner() -> ReplicaSetView:
+    return decode_as(ReplicaSetView, b'{"metadata":{"name":"web","uid":"u1"}}')
+
+
+def test_a_reference_names_its_owner_by_uid(owner: ReplicaSetView) -> None:
+    reference = owner_reference(KINDS.resolve("rs"), owner)
+    assert reference == {
+        "apiVersion": "apps/v1",
+        "kind": "ReplicaSet",
+        "name": "web",
+        "uid": "u1",
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+    pod = owned(reference)
+    assert is_owned_by(pod, "u1")
+    assert not is_owned_by(pod, "u2")
+    found = controller_of(pod)
+    assert found is not None
+    assert found.uid == "u1"
+
+
+def test_an_owner_need_not_be_the_controller(owner: ReplicaSetView) -> None:
+    reference = owner_reference(KINDS.resolve("rs"), owner.metadata, controller=False, block_owner_deletion=False)
+    pod = owned(reference)
+    assert set(reference) == {"apiVersion", "kind", "name", "uid"}
+    assert controller_of(pod.metadata) is None
+    assert is_owned_by(pod.metadata, "u1")

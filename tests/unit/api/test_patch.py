@@ -1,0 +1,134 @@
+"""JSON Patch and JSON Merge Patch, by the examples and rules of their RFCs."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.api.json_values import objects, values
+
+from kedge.api.codec import same_json
+from kedge.api.patch import JSON_PATCH_OPERATIONS_MAX, apply_json_patch, apply_merge_patch
+from kedge.errors import Invalid
+
+
+def pointer(*parts: str) -> str:
+    return "".join("/" + part.replace("~", "~0").replace("/", "~1") for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("document", "operation", "expected"),
+    [
+        ({"foo": "bar"}, {"op": "add", "path": "/baz", "value": "qux"}, {"foo": "bar", "baz": "qux"}),
+        ({"foo": [1, 3]}, {"op": "add", "path": "/foo/1", "value": 2}, {"foo": [1, 2, 3]}),
+        ({"foo": [1]}, {"op": "add", "path": "/foo/-", "value": [2]}, {"foo": [1, [2]]}),
+        ({"foo": [1]}, {"op": "add", "path": "/foo/1", "value": 2}, {"foo": [1, 2]}),
+        ({"a": 1, "b": 2}, {"op": "remove", "path": "/a"}, {"b": 2}),
+        ({"a": [1, 2, 3]}, {"op": "remove", "path": "/a/1"}, {"a": [1, 3]}),
+        ({"a": {"b": {"c": 1}}}, {"op": "remove", "path": "/a/b/c"}, {"a": {"b": {}}}),
+        ({"a": [{"b": 1}]}, {"op": "replace", "path": "/a/0/b", "value": 2}, {"a": [{"b": 2}]}),
+        ({"a": {"x": 1}, "b": {}}, {"op": "move", "from": "/a/x", "path": "/b/y"}, {"a": {}, "b": {"y": 1}}),
+        ({"a": ["x", "y", "z"]}, {"op": "move", "from": "/a/0", "path": "/a/2"}, {"a": ["y", "z", "x"]}),
+        ({"a": [1]}, {"op": "copy", "from": "/a", "path": "/b"}, {"a": [1], "b": [1]}),
+        ({"a/b": 1, "m~n": 2}, {"op": "replace", "path": "/a~1b", "value": 3}, {"a/b": 3, "m~n": 2}),
+        ({"m~n": 2}, {"op": "test", "path": "/m~0n", "value": 2}, {"m~n": 2}),
+        ({"a": None}, {"op": "replace", "path": "/a", "value": 1}, {"a": 1}),
+        ({"a": 1}, {"op": "replace", "path": "", "value": {"b": 2}}, {"b": 2}),
+        ({"": 1}, {"op": "remove", "path": "/"}, {}),
+    ],
+)
+def test_each_operation_does_what_its_rfc_says(document: Any, operation: Any, expected: Any) -> None:
+    before = copy.deepcopy(document)
+    assert apply_json_patch(document, [operation]) == expected
+    assert document == before
+
+
+@pytest.mark.parametrize(
+    ("operations", "why"),
+    [
+        ([{"op": "test", "path": "/a", "value": 2}], "testing '/a' failed"),
+        ([{"op": "test", "path": "/flag", "value": 1}], "testing '/flag' failed"),
+        ([{"op": "remove", "path": "/none"}], "'/none' is not there"),
+        ([{"op": "replace", "path": "/none", "value": 1}], "'/none' is not there"),
+        ([{"op": "add", "path": "/none/x", "value": 1}], "is not there"),
+        ([{"op": "add", "path": "/a/x", "value": 1}], "is not there"),
+        ([{"op": "add", "path": "/list/9", "value": 1}], "past the end"),
+        ([{"op": "remove", "path": "/list/1"}], "past the end"),
+        ([{"op": "remove", "path": "/list/-"}], "no index"),
+        ([{"op": "add", "path": "/list/01", "value": 1}], "no index"),
+        ([{"op": "add", "path": "/list/x", "value": 1}], "no index"),
+        ([{"op": "move", "from": "/list", "path": "/list/0"}], "into itself"),
+        ([{"op": "copy", "path": "/b"}], "from must be a JSON pointer"),
+        ([{"op": "add", "path": "a", "value": 1}], "path must be a JSON pointer"),
+        ([{"op": "add", "path": "/a"}], "needs a value"),
+        ([{"op": "twist", "path": "/a"}], "unknown op"),
+        ([{"op": "remove", "path": ""}], "cannot be removed"),
+        ([{"op": "replace", "path": "", "value": 3}], "something that is none"),
+        ([3], "an operation is an object"),
+        ({"op": "add"}, "list of operations"),
+        ([{"op": "test", "path": "", "value": {}}] * (JSON_PATCH_OPERATIONS_MAX + 1), "at most"),
+    ],
+)
+def test_a_patch_that_cannot_be_applied_says_which_operation_and_why(operations: Any, why: str) -> None:
+    with pytest.raises(Invalid, match=why.replace("(", r"\(")) as caught:
+        apply_json_patch({"a": 1, "flag": True, "list": [0]}, operations)
+    assert caught.value.errors[0].path.startswith("patch")
+
+
+def test_a_patch_is_all_or_nothing() -> None:
+    document = {"a": {"b": 1}}
+    with pytest.raises(Invalid, match=r"\[1\]"):
+        apply_json_patch(document, [{"op": "add", "path": "/a/c", "value": 2}, {"op": "remove", "path": "/x"}])
+    assert document == {"a": {"b": 1}}
+
+
+@given(objects, st.data())
+def test_a_value_that_was_added_is_there_and_its_removal_restores_the_object(
+    document: Any, data: st.DataObject
+) -> None:
+    name, value = data.draw(st.text(max_size=5).filter(lambda n: n not in document)), data.draw(values)
+    before = copy.deepcopy(document)
+    added = apply_json_patch(document, [{"op": "add", "path": pointer(name), "value": value}])
+    assert same_json(added[name], value)
+    assert same_json(apply_json_patch(added, [{"op": "remove", "path": pointer(name)}]), before)
+    assert same_json(document, before)
+
+
+# -- merge patch -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("target", "patch", "expected"),
+    [
+        ({"a": "b"}, {"a": "c"}, {"a": "c"}),
+        ({"a": "b"}, {"b": "c"}, {"a": "b", "b": "c"}),
+        ({"a": "b"}, {"a": None}, {}),
+        ({"a": "b", "b": "c"}, {"a": None}, {"b": "c"}),
+        ({"a": ["b"]}, {"a": "c"}, {"a": "c"}),
+        ({"a": "c"}, {"a": ["b"]}, {"a": ["b"]}),
+        ({"a": {"b": "c"}}, {"a": {"b": "d", "c": None}}, {"a": {"b": "d"}}),
+        ({"a": [{"b": "c"}]}, {"a": [1]}, {"a": [1]}),
+        (["a", "b"], ["c", "d"], ["c", "d"]),
+        ({"a": "b"}, ["c"], ["c"]),
+        ({"a": "foo"}, None, None),
+        ({"a": "foo"}, "bar", "bar"),
+        ({"e": None}, {"a": 1}, {"e": None, "a": 1}),
+        ([1, 2], {"a": "b", "c": None}, {"a": "b"}),
+        ({}, {"a": {"bb": {"ccc": None}}}, {"a": {"bb": {}}}),
+    ],
+)
+def test_merge_patch_passes_the_examples_of_its_rfc(target: Any, patch: Any, expected: Any) -> None:
+    before = copy.deepcopy(target)
+    assert apply_merge_patch(target, patch) == expected
+    assert target == before
+
+
+@given(objects, objects)
+def test_a_merge_patch_applied_twice_changes_nothing_more(target: Any, patch: Any) -> None:
+    before = copy.deepcopy(target)
+    once = apply_merge_patch(target, patch)
+    assert same_json(apply_merge_patch(once, patch), once)
+    assert same_json(target, before)

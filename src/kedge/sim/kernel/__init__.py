@@ -5,30 +5,42 @@ It knows nothing of control planes. Begin with `run`; `docs/simulation.md` is th
 
 from __future__ import annotations
 
+from kedge.sim.kernel.artefacts import Artefact, BadArtefact, make_artefact, read_artefact, write_artefact
 from kedge.sim.kernel.calls import Remote, RemoteStream
 from kedge.sim.kernel.choices import OutOfStep, Tape
+from kedge.sim.kernel.determinism import Determined, NotDeterministic, check_determinism
 from kedge.sim.kernel.faults import NO_FAULTS, FaultPlan, Faults, FixedRates, Swarm
 from kedge.sim.kernel.hosts import Host
+from kedge.sim.kernel.hunt import Hunt, hunt
 from kedge.sim.kernel.invariants import liveness, safety
 from kedge.sim.kernel.network import Latency, Link, Network, Partition
-from kedge.sim.kernel.policies import Fifo, Pct, Policy, Uniform
+from kedge.sim.kernel.policies import Fifo, Mixed, Pct, Policy, Uniform
 from kedge.sim.kernel.refusals import OutsideWorld
+from kedge.sim.kernel.replay import Replay, Verdict, replay
+from kedge.sim.kernel.scenarios import Scenario, UnknownTarget, find_scenario, simulate
+from kedge.sim.kernel.shrink import Shrunk, shrink
 from kedge.sim.kernel.simulation import Bounds, Outcome, Program, Simulation, run
 from kedge.sim.kernel.trace import Event, Trace
 from kedge.sim.kernel.verdicts import Violation
 
 __all__ = [
     "NO_FAULTS",
+    "Artefact",
+    "BadArtefact",
     "Bounds",
+    "Determined",
     "Event",
     "FaultPlan",
     "Faults",
     "Fifo",
     "FixedRates",
     "Host",
+    "Hunt",
     "Latency",
     "Link",
+    "Mixed",
     "Network",
+    "NotDeterministic",
     "OutOfStep",
     "Outcome",
     "OutsideWorld",
@@ -38,13 +50,27 @@ __all__ = [
     "Program",
     "Remote",
     "RemoteStream",
+    "Replay",
+    "Scenario",
+    "Shrunk",
     "Simulation",
     "Swarm",
     "Tape",
     "Trace",
     "Uniform",
+    "UnknownTarget",
+    "Verdict",
     "Violation",
+    "check_determinism",
+    "find_scenario",
+    "hunt",
     "liveness",
+    "make_artefact",
+    "read_artefact",
+    "replay",
     "run",
     "safety",
+    "shrink",
+    "simulate",
+    "write_artefact",
 ]

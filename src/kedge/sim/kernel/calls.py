@@ -68,6 +68,7 @@ class Remote:
         except TimeoutError:
             if exchange.reply.done() and not exchange.reply.cancelled():
                 raise  # the method itself timed out, and that is its answer
+            self._world.note("unknown", f"{exchange.what} {self._way}")
             raise OutcomeUnknown(
                 f"no reply to {exchange.what} from {self._callee.name} within {self._timeout_s}s:"
                 " it may have been carried out; read before anything else"
@@ -115,6 +116,7 @@ class _Exchange:
             if target is None:
                 self._answer_nothing_done(f"{self._callee.name} does not serve {service}")
                 return
+            world.note("call", f"{self.what} {self._way}", host=self._callee.name)
             work = self._carry_out(getattr(target, method), args, kwargs)
             world.keep(world.loop.spawn_on(process, work, f"{self.what} for {self._caller.name}"))
 
@@ -122,7 +124,7 @@ class _Exchange:
             return
         if fault == "partition":
             cut_for_a_while(world, self._caller, self._callee)
-        extra_s = world.faults.pick_s("delay", DELAYS_S) if fault == "delay" else 0.0
+        extra_s = world.faults.pick("long the delay is", DELAYS_S) if fault == "delay" else 0.0
         world.network.transmit(self._caller, self._callee, arrive, what=f"request of {self.what}", extra_s=extra_s)
         if fault == "duplicate":
             world.network.transmit(self._caller, self._callee, arrive, what=f"request of {self.what}")
@@ -161,7 +163,7 @@ class _Exchange:
             crash_for_a_while(world, self._caller)
         if fault == "partition":
             cut_for_a_while(world, self._caller, self._callee)
-        extra_s = world.faults.pick_s("delay", DELAYS_S) if fault == "delay" else 0.0
+        extra_s = world.faults.pick("long the delay is", DELAYS_S) if fault == "delay" else 0.0
         if not failed:
             answer = world.network.carry(answer)
         self._transmit_back(answer, failed, extra_s)
@@ -284,7 +286,7 @@ class _StreamSender:
             return False
         if fault == "hide":
             return True
-        extra_s = world.faults.pick_s("delay", DELAYS_S) if fault == "delay" else 0.0
+        extra_s = world.faults.pick("long the delay is", DELAYS_S) if fault == "delay" else 0.0
         while self._under_way >= STREAM_WINDOW:
             self._room.clear()
             await self._room.wait()
@@ -364,7 +366,7 @@ def crash_for_a_while(world: World, host: Host) -> None:
     """Crash a mortal host, and restart it after a drawn while."""
     if not host.mortal or not host.up:
         return
-    downtime_s = world.faults.pick_s(f"downtime of {host.name}", DOWNTIMES_S)
+    downtime_s = world.faults.pick(f"long {host.name} is down", DOWNTIMES_S)
     host.crash()
     dead = host.process
 
@@ -377,8 +379,10 @@ def crash_for_a_while(world: World, host: Host) -> None:
 
 def cut_for_a_while(world: World, one: Host, other: Host) -> None:
     """Cut two hosts off from each other for a drawn while: in both directions or in one."""
-    ways = world.faults.draw(f"partition {one.name}|{other.name}", 3)
-    sources, targets = ([one], [other]) if ways < 2 else ([other], [one])
-    partition = world.network.partition(sources, targets, both_ways=ways == 0)
-    duration_s = world.faults.pick_s(f"partition of {one.name}|{other.name} lasts", PARTITIONS_S)
+    pair = f"{one.name}|{other.name}"
+    source, target, both_ways = world.faults.pick(
+        f"{pair} is cut", ((one, other, True), (one, other, False), (other, one, False))
+    )
+    partition = world.network.partition([source], [target], both_ways=both_ways)
+    duration_s = world.faults.pick(f"long {pair} is cut", PARTITIONS_S)
     world.loop.call_later(duration_s, partition.heal, context=world.context)

@@ -25,6 +25,11 @@ STREAMS = ("network", "faults", "workload")
 Choice: TypeAlias = tuple[str, int, int]
 """Label, bound, value: `0 <= value < bound`."""
 
+SWARM = "swarm "
+"""Begins the labels of choices on which faults a run may have at all."""
+DETAIL = "how "
+"""Begins the labels of choices on how long or which way a fault that struck goes."""
+
 _BOUND_SHIFT = 16
 _VALUE_MASK = (1 << _BOUND_SHIFT) - 1
 
@@ -61,9 +66,15 @@ class Tape:
         """How often the schedule left the plain one."""
         return sum(1 for code in self.schedule if code & _VALUE_MASK)
 
-    def faults(self) -> int:
-        """How many faults struck."""
-        return sum(1 for label, _, value in self.streams["faults"] if value and not label.startswith("swarm "))
+    def strikes(self) -> list[int]:
+        """Where in the faults stream a fault struck."""
+        return [place for place, choice in enumerate(self.streams["faults"]) if is_strike(choice)]
+
+
+def is_strike(choice: Choice) -> bool:
+    """Whether this choice is a fault that struck, and not how long one lasted or whether one exists at all."""
+    label, _, value = choice
+    return value > 0 and not label.startswith((SWARM, DETAIL))
 
 
 def pack(bound: int, value: int) -> int:

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from kedge.errors import check
+from kedge.sim.kernel.choices import DETAIL, SWARM
 from kedge.sim.kernel.trace import Event
 
 if TYPE_CHECKING:
     from kedge.sim.kernel.world import World
+
+_T = TypeVar("_T")
 
 NOTHING = ""
 """What a point answers when all goes well."""
@@ -41,7 +44,7 @@ class Swarm:
     def rate(self, point: str, kind: str, faults: Faults) -> float:
         if kind in self.without or f"{point}: {kind}" in self.without:
             return 0.0
-        return RATES[faults.draw(f"swarm {point}: {kind}", len(RATES), _RATE_WEIGHTS)]
+        return RATES[faults.draw(f"{SWARM}{point}: {kind}", len(RATES), _RATE_WEIGHTS)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +100,12 @@ class Faults:
         return kind
 
     def draw(self, label: str, bound: int, weights: Sequence[float] | None = None) -> int:
-        """A choice on the faults stream: how long, how much, which."""
+        """A choice on the faults stream."""
         return self._world.choices.faults.choose(label, bound, weights)
 
-    def pick_s(self, label: str, durations_s: Sequence[float]) -> float:
-        """How long a fault lasts. The mildest goes first."""
-        return durations_s[self.draw(label, len(durations_s))]
+    def pick(self, label: str, options: Sequence[_T]) -> _T:
+        """How a fault that struck goes: how long, how much, which way. The mildest goes first."""
+        return options[self.draw(f"{DETAIL}{label}", len(options))]
 
     def struck_now(self, text: str) -> None:
         """Leave a fault in the trace."""

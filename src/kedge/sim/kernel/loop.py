@@ -55,6 +55,10 @@ class Wires(Protocol):
 ExceptionHandler = Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object]
 
 
+def _name_of(coroutine: Any) -> str:
+    return str(getattr(coroutine, "__qualname__", type(coroutine).__name__))
+
+
 class SimLoop(RefusingLoop):
     """One simulated world's loop. Made by `simulation.run`, which also tears it down."""
 
@@ -69,6 +73,8 @@ class SimLoop(RefusingLoop):
         """Hears of exceptions that nobody handled. `World` sets it."""
         self.local_clock: Callable[[str], tuple[float, float]] | None = None
         """Monotonic time and rate of a host by name. None while every host's clock is the world's."""
+        self.strand_names: dict[int, str] | None = None
+        """Who each strand is, for reports; kept only if set to a dictionary."""
         self._schedule = choices.schedule
         self._ready: list[Process] = []
         self._moments: list[float] = []
@@ -86,7 +92,7 @@ class SimLoop(RefusingLoop):
         self._task_factory: Any = None
         self.tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
         self._processes = 0
-        self.root = Strand(self.new_process("world", 1), self._next_strand(), "world")
+        self.root = Strand(self.new_process("world", 1), self._next_strand())
         """Where work goes whose context was born outside the simulation."""
 
     # -- identity
@@ -195,6 +201,8 @@ class SimLoop(RefusingLoop):
             parent = context.get(STRAND) or self.root
             self._strands = number = self._strands + 1
             context.run(STRAND.set, Strand(parent.process, number))
+            if self.strand_names is not None:
+                self.strand_names[number] = f"{parent.process.host_name}: {name or _name_of(coro)}"
         # asyncio's own default name counts over the whole interpreter: two runs in one process would differ.
         if name is None:
             name = f"task-{self._strands}"
@@ -210,7 +218,10 @@ class SimLoop(RefusingLoop):
     def spawn_on(self, process: Process, work: Coroutine[Any, Any, _T], name: str) -> asyncio.Task[_T]:
         """Start a task on a process other than the caller's."""
         context = copy_context()
-        context.run(STRAND.set, Strand(process, self._next_strand(), name))
+        number = self._next_strand()
+        context.run(STRAND.set, Strand(process, number))
+        if self.strand_names is not None:
+            self.strand_names[number] = f"{process.host_name}: {name}"
         return self.create_task(work, name=name, context=context)
 
     def call_on(self, process: Process, callback: Callable[..., Any], *args: Any) -> Handle:

@@ -277,7 +277,7 @@ class _End:
             if fault == "reset":
                 self.reset()
                 return
-            extra_s = world.faults.pick_s("delay", DELAYS_S) if fault == "delay" else 0.0
+            extra_s = world.faults.pick("long the delay is", DELAYS_S) if fault == "delay" else 0.0
         link = network.link(source, target)
         if draw.chance(f"loss {source}>{target}", link.loss):
             extra_s += RETRANSMIT_S

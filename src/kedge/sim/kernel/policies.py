@@ -77,6 +77,17 @@ class Pct:
         return _PctChooser(self, Random(f"{seed}/schedule"))
 
 
+@dataclass(frozen=True, slots=True)
+class Mixed:
+    """Each seed takes one of several policies: bugs differ in the schedule they need."""
+
+    parts: tuple[Policy, ...] = (Uniform(), Pct(), Uniform(), Fifo())
+    name: str = "mixed"
+
+    def chooser(self, seed: int) -> Chooser | None:
+        return self.parts[seed % len(self.parts)].chooser(seed)
+
+
 class _PctChooser:
     def __init__(self, policy: Pct, source: Random) -> None:
         horizon = policy.horizon or 1_000

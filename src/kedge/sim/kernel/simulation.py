@@ -19,7 +19,7 @@ import asyncio
 import gc
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
 from kedge.errors import check
@@ -71,6 +71,10 @@ class Outcome:
     result: Any = None
     missing_choices: int = 0
     """Lenient replay: choices that the tape did not have."""
+    attachments: dict[str, Any] = field(default_factory=dict)
+    """What the program wants kept with a failure: initial objects, versions, policies."""
+    strands: dict[int, str] = field(default_factory=dict)
+    """Who each strand number of the trace was. Only when asked for."""
 
     @property
     def steps(self) -> int:
@@ -147,6 +151,10 @@ class Simulation:
         if condition:
             self.world.mark(name)
 
+    def attach(self, name: str, value: Any) -> None:
+        """Keep something JSON can hold with the run: initial objects, versions, flags, policies."""
+        self.world.attachments[name] = value
+
     def violate(self, invariant: str, message: str, *, cause: str = "") -> None:
         """Fail the run."""
         self.world.violate(Violation(invariant, message, cause))
@@ -192,6 +200,7 @@ def run(
     bounds: Bounds | None = None,
     lenient: bool = False,
     face: Face = Simulation,
+    name_strands: bool = False,
 ) -> Outcome:
     """Run `program` once.
 
@@ -211,6 +220,8 @@ def run(
     world.loop.wires = SimulatedWires(world)
     guard = _Guard(world, bounds or Bounds())
     world.loop.on_round = guard.look
+    if name_strands:
+        world.loop.strand_names = {}
     simulation = face(world)
     world.loop.check_can_run()
     with _fixed_collections():
@@ -227,6 +238,8 @@ def run(
             virtual_s=world.loop.now,
             result=result,
             missing_choices=choices.missing(),
+            attachments=dict(world.attachments),
+            strands=dict(world.loop.strand_names or {}),
         )
         tear_down(world)
     return outcome
@@ -236,10 +249,12 @@ def _set_policy(world: World, policy: Policy, mode: Mode) -> str:
     recorded = world.choices.source
     if mode is Mode.RECORD:
         world.loop.chooser = policy.chooser(recorded.seed)
-        return policy.name
-    if recorded.policy != Fifo().name and (recorded.schedule or mode is Mode.STRICT):
-        world.loop.chooser = Taped(world.choices)
-    return recorded.policy
+        name = policy.name
+    else:
+        if recorded.policy != Fifo().name and (recorded.schedule or mode is Mode.STRICT):
+            world.loop.chooser = Taped(world.choices)
+        name = recorded.policy
+    return Fifo().name if world.loop.chooser is None else name
 
 
 def _drive(world: World, work: Coroutine[Any, Any, _T]) -> _T | None:

@@ -76,12 +76,11 @@ class Process:
 class Strand:
     """One line of work on one process. Its serial number is what a step leaves in the trace."""
 
-    __slots__ = ("name", "number", "process")
+    __slots__ = ("number", "process")
 
-    def __init__(self, process: Process, number: int, name: str = "") -> None:
+    def __init__(self, process: Process, number: int) -> None:
         self.process = process
         self.number = number
-        self.name = name
 
 
 STRAND: ContextVar[Strand] = ContextVar("kedge.sim.strand")

@@ -38,6 +38,7 @@ class World:
         self.hosts: dict[str, Host] = {}
         self.violation: Violation | None = None
         self.marks: dict[str, int] = {}
+        self.attachments: dict[str, Any] = {}
         self.listeners: list[Callable[[Event], None]] = []
         """Hear every event as it is noted: scripted faults and predicates."""
         self.on_death: list[Callable[[Process], None]] = []

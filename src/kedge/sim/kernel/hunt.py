@@ -1,0 +1,300 @@
+"""Try many seeds, over any `concurrent.futures.Executor`, and bring back each bug once: grouped, shrunk and in a file.
+
+A worker that dies loses only its own seed, and the seed is reported. Ctrl-C keeps what was found. `scenarios` is what
+runs, `shrink` makes failures plain, `artefacts` keeps them; `kedge.cli.hunt` shows it all.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    BrokenExecutor,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+    wait,
+)
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from multiprocessing import get_context, parent_process
+from pathlib import Path
+from typing import Any
+
+from kedge.errors import KedgeError
+from kedge.sim.kernel.artefacts import Artefact, make_artefact, write_artefact
+from kedge.sim.kernel.choices import Tape
+from kedge.sim.kernel.policies import Policy
+from kedge.sim.kernel.scenarios import Scenario, find_scenario
+from kedge.sim.kernel.shrink import SHRINK_RUNS_MAX, Shrunk, shrink
+from kedge.sim.kernel.verdicts import Violation
+
+BATCH_SEEDS = 8
+"""Seeds a worker is given at once: few, so that a bar moves and a death costs little."""
+UNDER_WAY_PER_JOB = 3
+"""Batches handed out ahead for each worker."""
+GROUP_SEEDS_KEPT = 3
+"""Failures of one group whose tapes are kept, to choose the plainest from."""
+
+
+class UnknownExecutor(KedgeError):
+    """There is no such executor. Give `process`, `thread`, `inline`, or `package.module:callable`."""
+
+
+# -- in the workers --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a worker is sent."""
+
+    reference: str
+    policy: Policy | None
+    seeds: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SeedResult:
+    """What a worker sends back of one seed."""
+
+    seed: int
+    hash: str
+    steps: int
+    cpu_s: float
+    marks: dict[str, int]
+    violation: Violation | None = None
+    tape: Tape | None = None
+    """Only of a failure."""
+
+
+@lru_cache(maxsize=8)
+def _scenario_for(reference: str) -> Scenario:
+    scenario = find_scenario(reference)
+    if parent_process() is not None:  # a worker of our own: what it has loaded by now need never be collected
+        scenario.run(0)
+        gc.collect()
+        gc.freeze()
+    return scenario
+
+
+def run_seeds(work: Work) -> list[SeedResult]:
+    """Run a batch of seeds. A module-level function, so that any executor can carry it."""
+    scenario = _scenario_for(work.reference)
+    if work.policy is not None:
+        scenario = replace(scenario, policy=work.policy)
+    return [run_seed(scenario, seed) for seed in work.seeds]
+
+
+def run_seed(scenario: Scenario, seed: int) -> SeedResult:
+    begin_s = time.process_time()
+    outcome = scenario.run(seed)
+    failed = outcome.violation is not None
+    result = SeedResult(
+        seed=seed,
+        hash=outcome.hash,
+        steps=outcome.steps,
+        cpu_s=time.process_time() - begin_s,
+        marks=outcome.marks,
+        violation=outcome.violation,
+        tape=outcome.tape if failed else None,
+    )
+    del outcome
+    return result
+
+
+# -- executors -------------------------------------------------------------------------------------
+
+
+class InlineExecutor(Executor):
+    """Runs each call at once, in this thread. For tests, debuggers and small hunts."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:  # noqa: BLE001
+            future.set_exception(error)
+        return future
+
+
+def make_executor(name: str, jobs: int) -> Executor:
+    """An executor by name: `process`, `thread`, `inline`, or `package.module:callable`, called with the jobs."""
+    match name:
+        case "process":
+            return ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
+        case "thread":
+            return ThreadPoolExecutor(jobs)
+        case "inline":
+            return InlineExecutor()
+    module, _, attribute = name.partition(":")
+    try:
+        factory = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UnknownExecutor(
+            f"there is no executor {name!r}: give process, thread, inline or package.module:callable"
+        ) from error
+    executor = factory(jobs)
+    if not isinstance(executor, Executor):
+        raise UnknownExecutor(f"{name} made a {type(executor).__name__}, which is no concurrent.futures.Executor")
+    return executor
+
+
+# -- the hunt --------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Group:
+    """Failures that are taken to be one bug."""
+
+    violation: Violation
+    seeds: list[int] = field(default_factory=list)
+    tapes: list[tuple[int, Tape]] = field(default_factory=list)
+    """The plainest few, by steps."""
+    shrunk: Shrunk | None = None
+    artefact: Artefact | None = None
+    path: Path | None = None
+
+
+@dataclass(slots=True)
+class Hunt:
+    """A hunt under way, and what it has found. `seeds_per_s` and the like are for the person who waits."""
+
+    scenario: Scenario
+    total: int
+    done: int = 0
+    steps: int = 0
+    cpu_s: float = 0.0
+    groups: dict[tuple[str, str], Group] = field(default_factory=dict)
+    marks: dict[str, int] = field(default_factory=dict)
+    """For each mark, the number of seeds that reached it."""
+    lost: list[int] = field(default_factory=list)
+    """Seeds whose worker died."""
+    broken: list[tuple[int, str]] = field(default_factory=list)
+    """Seeds that could not be run at all, and why."""
+    interrupted: bool = False
+
+    @property
+    def failures(self) -> int:
+        return sum(len(group.seeds) for group in self.groups.values())
+
+    def marks_missed(self) -> list[str]:
+        return [name for name in self.scenario.marks if not self.marks.get(name)]
+
+    def add(self, result: SeedResult) -> None:
+        self.done += 1
+        self.steps += result.steps
+        self.cpu_s += result.cpu_s
+        for name in result.marks:
+            self.marks[name] = self.marks.get(name, 0) + 1
+        if result.violation is None or result.tape is None:
+            return
+        group = self.groups.setdefault(result.violation.group, Group(result.violation))
+        group.seeds.append(result.seed)
+        group.tapes.append((result.steps, result.tape))
+        group.tapes.sort(key=lambda item: (len(item[1].strikes()), item[0], item[1].seed))
+        del group.tapes[GROUP_SEEDS_KEPT:]
+
+
+def hunt(
+    scenario: Scenario,
+    seeds: Iterable[int],
+    *,
+    executor: str | Callable[[], Executor] = "process",
+    jobs: int | None = None,
+    policy: Policy | None = None,
+    directory: Path | None = None,
+    shrink_runs_max: int = SHRINK_RUNS_MAX,
+    on_progress: Callable[[Hunt], object] = lambda hunt: None,  # noqa: ARG005
+) -> Hunt:
+    """Run every seed; shrink one failure of each group; write artefacts to `directory` if it is given."""
+    jobs = jobs or os.cpu_count() or 1
+    scenario = (replace(scenario, policy=policy) if policy is not None else scenario).calibrated()
+    wanted = list(seeds)
+    found = Hunt(scenario, len(wanted))
+
+    def make() -> Executor:
+        return executor() if callable(executor) else make_executor(executor, jobs)
+
+    try:
+        _run_all(found, wanted, make, jobs, on_progress)
+    except KeyboardInterrupt:
+        found.interrupted = True
+    for group in found.groups.values():
+        _keep(found, group, directory, 0 if found.interrupted else shrink_runs_max)
+        on_progress(found)
+    return found
+
+
+def _keep(found: Hunt, group: Group, directory: Path | None, runs_max: int) -> None:
+    scenario = found.scenario
+    failure = scenario.run(group.tapes[0][1])
+    if failure.violation is None or failure.diverged is not None:
+        seed = group.tapes[0][1].seed
+        found.broken.append((seed, f"did not fail again: {failure.diverged or 'not deterministic'}; check_determinism"))
+        return
+    group.shrunk = shrink(scenario, failure, runs_max=runs_max)
+    group.artefact = make_artefact(scenario, group.shrunk.outcome, group.shrunk.conditions)
+    if directory is not None:
+        group.path = write_artefact(group.artefact, directory)
+
+
+def _run_all(
+    found: Hunt, seeds: list[int], make: Callable[[], Executor], jobs: int, on_progress: Callable[[Hunt], object]
+) -> None:
+    batches: list[tuple[int, ...]] = list(_batches(seeds, min(BATCH_SEEDS, max(1, len(seeds) // (jobs * 4)))))
+    while batches:
+        suspects = _run_until_death(found, batches, make, jobs, on_progress)
+        for seed in suspects:  # one at a time, so that the seed that kills its worker is known
+            alone: list[tuple[int, ...]] = [(seed,)]
+            if _run_until_death(found, alone, make, 1, on_progress):
+                found.lost.append(seed)
+                found.done += 1
+                on_progress(found)
+
+
+def _run_until_death(
+    found: Hunt,
+    batches: list[tuple[int, ...]],
+    make: Callable[[], Executor],
+    jobs: int,
+    on_progress: Callable[[Hunt], object],
+) -> list[int]:
+    """Run batches until there are none, or until a worker dies; then return the seeds that were under way."""
+    executor = make()
+    under_way: dict[Future[list[SeedResult]], tuple[int, ...]] = {}
+    suspects: list[int] = []
+    try:
+        while (batches and not suspects) or under_way:
+            while batches and not suspects and len(under_way) < jobs * UNDER_WAY_PER_JOB:
+                batch = batches.pop(0)
+                work = Work(found.scenario.reference, found.scenario.policy, batch)
+                try:
+                    under_way[executor.submit(run_seeds, work)] = batch
+                except BrokenExecutor:
+                    suspects.extend(batch)
+            for future in wait(under_way, return_when=FIRST_COMPLETED).done:
+                batch = under_way.pop(future)
+                try:
+                    for result in future.result():
+                        found.add(result)
+                except BrokenExecutor:
+                    suspects.extend(batch)
+                except Exception as error:  # noqa: BLE001
+                    found.done += len(batch)
+                    found.broken.extend((seed, f"{type(error).__name__}: {error}") for seed in batch)
+                on_progress(found)
+    except KeyboardInterrupt:
+        executor.shutdown(wait=False, cancel_futures=True)
+        raise
+    executor.shutdown(wait=True, cancel_futures=True)
+    return suspects
+
+
+def _batches(seeds: list[int], size: int) -> Iterator[tuple[int, ...]]:
+    for start in range(0, len(seeds), size):
+        yield tuple(seeds[start : start + size])

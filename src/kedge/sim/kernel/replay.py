@@ -1,0 +1,98 @@
+"""Run an artefact again: the same, or exactly where it diverged; on another build it is a regression test.
+
+The regression run follows the tape leniently: faults are found again by label and occurrence, missing choices take
+defaults, and the invariants judge. It says how far the run has drifted from the recorded one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from kedge.sim.kernel.artefacts import Artefact, fingerprint
+from kedge.sim.kernel.differences import Difference, first_difference
+from kedge.sim.kernel.scenarios import Scenario, find_scenario
+from kedge.sim.kernel.simulation import Outcome
+
+
+class Verdict(Enum):
+    """What a replay found."""
+
+    SAME = "same"
+    """The same run, to the last step."""
+    DIVERGED = "diverged"
+    """The same build went another way: something in it is not deterministic."""
+    STILL_FAILS = "still fails"
+    """Another build breaks the same invariant."""
+    FAILS_OTHERWISE = "fails otherwise"
+    """Another build breaks another invariant."""
+    HOLDS = "holds"
+    """Another build keeps every invariant on this tape."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """What came of running an artefact again."""
+
+    verdict: Verdict
+    outcome: Outcome
+    words: str
+    difference: Difference | None = None
+    drift: str = ""
+    """Regression only: how far the run was from the recorded one."""
+
+    @property
+    def passed(self) -> bool:
+        """For a person waiting for a fix: does the failure no longer happen? For the same build: was it the same?"""
+        return self.verdict in (Verdict.SAME, Verdict.HOLDS)
+
+
+def replay(artefact: Artefact, *, scenario: Scenario | None = None, regression: bool | None = None) -> Replay:
+    """Run `artefact` again. `regression` forces the kind of replay; without it the build decides."""
+    scenario = scenario or find_scenario(artefact.target)
+    if regression is None:
+        regression = fingerprint(scenario) != artefact.build
+    return _as_regression(artefact, scenario) if regression else _exactly(artefact, scenario)
+
+
+def _exactly(artefact: Artefact, scenario: Scenario) -> Replay:
+    outcome = scenario.run(artefact.tape, name_strands=True)
+    if outcome.hash == artefact.hash and outcome.diverged is None:
+        return Replay(verdict=Verdict.SAME, outcome=outcome, words=f"same: {outcome.violation}, trace {outcome.hash}")
+    difference = first_difference(artefact.trace, outcome.trace, other_strands=outcome.strands)
+    where = f" {difference}" if difference is not None else ""
+    tape = f"; {outcome.diverged}" if outcome.diverged is not None else ""
+    return Replay(
+        verdict=Verdict.DIVERGED,
+        outcome=outcome,
+        words=f"diverged on the same build{where}{tape}. One is the record, the other this run:"
+        " something here is not deterministic",
+        difference=difference,
+    )
+
+
+def _as_regression(artefact: Artefact, scenario: Scenario) -> Replay:
+    outcome = scenario.run(artefact.tape, lenient=True, name_strands=True)
+    difference = first_difference(artefact.trace, outcome.trace, other_strands=outcome.strands)
+    drift = _drift(artefact, outcome, difference)
+    if outcome.violation is None:
+        verdict, words = Verdict.HOLDS, "holds: every invariant is kept on this tape"
+    elif outcome.violation.group == artefact.violation.group:
+        verdict, words = Verdict.STILL_FAILS, f"still fails: {outcome.violation}"
+    else:
+        verdict, words = Verdict.FAILS_OTHERWISE, f"fails otherwise: {outcome.violation}"
+    return Replay(verdict=verdict, outcome=outcome, words=words, difference=difference, drift=drift)
+
+
+def _drift(artefact: Artefact, outcome: Outcome, difference: Difference | None) -> str:
+    if difference is None:
+        return "no drift: the run is the recorded one"
+    recorded = sum(len(choices) for choices in artefact.tape.streams.values())
+    taken = sum(len(choices) for choices in outcome.tape.streams.values())
+    struck, planned = len(outcome.tape.strikes()), len(artefact.tape.strikes())
+    shared = difference.step / max(1, len(artefact.trace.steps))
+    return (
+        f"drifted after {difference.step} of {len(artefact.trace.steps)} steps ({shared:.0%});"
+        f" {outcome.missing_choices} of {taken} choices were not on the tape ({recorded} recorded),"
+        f" {struck} of {planned} faults struck; first difference {difference}"
+    )

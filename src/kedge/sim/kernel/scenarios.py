@@ -1,0 +1,166 @@
+"""A scenario: a program with the policy, faults and bounds it is run under, found again by name in any process.
+
+`@simulate` makes one of an async function; `hunt`, `replay`, `determinism` and the pytest plugin run it. A reference is
+`package.module:name` or `path/to/file.py:name` (`::` will do); it is what an artefact stores and a worker is sent.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from kedge.errors import KedgeError
+from kedge.sim.kernel.choices import Tape
+from kedge.sim.kernel.faults import FaultPlan, Swarm
+from kedge.sim.kernel.policies import Mixed, Pct, Policy, Uniform
+from kedge.sim.kernel.simulation import Bounds, Face, Outcome, Program, Simulation, run
+
+SCENARIO_ATTRIBUTE = "kedge_scenario"
+
+
+class UnknownTarget(KedgeError):
+    """There is no scenario of that name. Give `package.module:function` or `file.py:function`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """All that a run needs beside its tape."""
+
+    program: Program
+    reference: str = ""
+    """How another process finds it; empty for one that cannot be found by name."""
+    seeds: int = 100
+    """How many seeds a test run tries."""
+    policy: Policy = field(default_factory=Mixed)
+    faults: FaultPlan = field(default_factory=Swarm)
+    bounds: Bounds = field(default_factory=Bounds)
+    face: Face = Simulation
+    marks: tuple[str, ...] = ()
+    """States that a hunt must have reached in some seed, or it got nowhere."""
+
+    def run(self, tape: Tape | int, *, lenient: bool = False, name_strands: bool = False) -> Outcome:
+        return run(
+            self.program,
+            tape,
+            policy=self.policy,
+            faults=self.faults,
+            bounds=self.bounds,
+            face=self.face,
+            lenient=lenient,
+            name_strands=name_strands,
+        )
+
+    def calibrated(self) -> Scenario:
+        """The same, with the horizon of any PCT policy set to what one run really takes."""
+        policy = self.policy
+        if not policy_needs_horizon(policy):
+            return self
+        choices = len(replace(self, policy=Uniform()).run(0).tape.schedule)
+        return replace(self, policy=with_horizon(policy, max(1, choices)))
+
+
+def policy_needs_horizon(policy: Policy) -> bool:
+    match policy:
+        case Pct():
+            return policy.horizon == 0
+        case Mixed():
+            return any(policy_needs_horizon(part) for part in policy.parts)
+    return False
+
+
+def with_horizon(policy: Policy, horizon: int) -> Policy:
+    match policy:
+        case Pct(horizon=0):
+            return replace(policy, horizon=horizon)
+        case Mixed():
+            return replace(policy, parts=tuple(with_horizon(part, horizon) for part in policy.parts))
+    return policy
+
+
+def simulate(
+    *,
+    seeds: int = 100,
+    policy: Policy | None = None,
+    faults: FaultPlan | None = None,
+    bounds: Bounds | None = None,
+    face: Face = Simulation,
+    marks: tuple[str, ...] = (),
+) -> Callable[[Program], Callable[[], None]]:
+    """Make a test, and a target for `kedge hunt`, of an async function that takes a `Simulation`."""
+
+    def decorate(program: Program) -> Callable[[], None]:
+        scenario = Scenario(
+            program=program,
+            reference=f"{program.__module__}:{program.__qualname__}",
+            seeds=seeds,
+            policy=policy or Mixed(),
+            faults=faults or Swarm(),
+            bounds=bounds or Bounds(),
+            face=face,
+            marks=marks,
+        )
+
+        def test() -> None:
+            for seed in range(scenario.seeds):
+                outcome = scenario.run(seed)
+                if outcome.violation is not None:
+                    raise AssertionError(f"seed {seed}: {outcome.violation}\n{outcome.timeline()}")
+
+        for name in ("__name__", "__qualname__", "__module__", "__doc__"):
+            setattr(test, name, getattr(program, name))
+        setattr(test, SCENARIO_ATTRIBUTE, scenario)
+        return test
+
+    return decorate
+
+
+def find_scenario(reference: str) -> Scenario:
+    """The scenario a reference names; any async function of one argument will do."""
+    place, _, name = reference.replace("::", ":").rpartition(":")
+    if not place or not name:
+        raise UnknownTarget(f"{reference!r} is no target: give package.module:function or file.py:function")
+    found: Any = _load(place, reference)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if found is None:
+        raise UnknownTarget(f"{place} has nothing called {name}: check the name in {reference!r}")
+    scenario = found if isinstance(found, Scenario) else getattr(found, SCENARIO_ATTRIBUTE, None)
+    if scenario is None:
+        if not callable(found):
+            raise UnknownTarget(
+                f"{reference} is a {type(found).__name__}: a target is an async function of one argument"
+            )
+        scenario = Scenario(program=found)
+    return replace(scenario, reference=reference)
+
+
+def _load(place: str, reference: str) -> ModuleType:
+    try:
+        if place.endswith(".py"):
+            return _load_file(Path(place))
+        if "" not in sys.path:
+            sys.path.insert(0, "")
+        return importlib.import_module(place)
+    except ModuleNotFoundError as error:
+        raise UnknownTarget(f"cannot load {reference!r}: {error}; run this where the module can be imported") from error
+
+
+def _load_file(path: Path) -> ModuleType:
+    full = path.resolve()
+    name = f"kedge_target_{full.stem}"
+    loaded = sys.modules.get(name)
+    if loaded is not None and loaded.__file__ == str(full):
+        return loaded
+    spec = importlib.util.spec_from_file_location(name, full)
+    if spec is None or spec.loader is None or not full.exists():
+        raise UnknownTarget(f"there is no file {path}")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module

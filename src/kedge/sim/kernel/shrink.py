@@ -1,0 +1,243 @@
+"""Make a failing run plainer while it still fails in the same way, and say which of its faults it needs.
+
+Fewer faults first, then fewer schedule deviations, then fewer objects, then shorter. A candidate is an edited tape run
+leniently; the tape that is kept is always the one re-recorded by that run, so it replays exactly.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from kedge.errors import check
+from kedge.sim.kernel.choices import DETAIL, Choice, Tape, pack, unpack
+from kedge.sim.kernel.scenarios import Scenario
+from kedge.sim.kernel.simulation import Outcome
+
+SHRINK_RUNS_MAX = 600
+"""Runs one failure may cost; the report says when this was what ended it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One thing the failure has, and whether it fails without it."""
+
+    what: str
+    needed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Shrunk:
+    """The plainest run that was found, and what it cost."""
+
+    outcome: Outcome
+    conditions: tuple[Condition, ...]
+    runs: int
+    exhausted: bool
+    """True if `SHRINK_RUNS_MAX` ended it, so there may be a plainer one."""
+
+
+class OutOfRuns(Exception):
+    """The budget of runs is spent. Caught here; never seen outside."""
+
+
+def shrink(
+    scenario: Scenario,
+    failure: Outcome,
+    *,
+    runs_max: int = SHRINK_RUNS_MAX,
+    on_run: Callable[[Outcome], object] = lambda outcome: None,  # noqa: ARG005
+) -> Shrunk:
+    """Shrink `failure`, a run of `scenario` that broke an invariant."""
+    check(failure.violation is not None, "only a failing run can be shrunk")
+    shrinker = _Shrinker(scenario, failure, runs_max, on_run)
+    exhausted = False
+    try:
+        shrinker.to_fixpoint()
+    except OutOfRuns:
+        exhausted = True
+    return Shrunk(shrinker.best, shrinker.conditions(), shrinker.runs, exhausted)
+
+
+class _Shrinker:
+    def __init__(
+        self, scenario: Scenario, failure: Outcome, runs_max: int, on_run: Callable[[Outcome], object]
+    ) -> None:
+        assert failure.violation is not None
+        self.best = failure
+        self.runs = 0
+        self._scenario = scenario
+        self._group = failure.violation.group
+        self._runs_max = runs_max
+        self._on_run = on_run
+
+    def to_fixpoint(self) -> None:
+        while True:
+            before = _size(self.best)
+            self._fewer_faults()
+            self._milder_faults()
+            self._fewer_deviations()
+            self._fewer_objects()
+            self._shorter()
+            if _size(self.best) >= before:
+                return
+
+    def conditions(self) -> tuple[Condition, ...]:
+        """Take away each fault that is left, one at a time, and see whether it still fails. No budget limits this."""
+        found = []
+        tape = self.best.tape
+        for place in tape.strikes():
+            label, bound, _ = tape.streams["faults"][place]
+            candidate = tape.copy()
+            candidate.streams["faults"][place] = (label, bound, 0)
+            found.append(Condition(self._words_of_strike(place), not self._fails(self._try_free(candidate))))
+        if deviations := tape.deviations():
+            plain = tape.copy()
+            plain.schedule = array("I")
+            what = f"{deviations} deviation{'s' if deviations > 1 else ''} from the plain schedule"
+            found.append(Condition(what, not self._fails(self._try_free(plain))))
+        return tuple(found)
+
+    def _words_of_strike(self, place: int) -> str:
+        order = self.best.tape.strikes().index(place)
+        strikes = [event for event in self.best.faults if ": " in event.text]
+        if order < len(strikes):
+            return f"{strikes[order].text} at {strikes[order].at_s:.4f}s"
+        return self.best.tape.streams["faults"][place][0]
+
+    # -- trying
+
+    def _try(self, tape: Tape) -> bool:
+        """Run a candidate; keep it if it fails in the same way and is plainer."""
+        if self.runs >= self._runs_max:
+            raise OutOfRuns
+        self.runs += 1
+        outcome = self._scenario.run(tape, lenient=True)
+        self._on_run(outcome)
+        if self._fails(outcome) and _size(outcome) < _size(self.best):
+            self.best = outcome
+            return True
+        return False
+
+    def _try_free(self, tape: Tape) -> Outcome:
+        return self._scenario.run(tape, lenient=True)
+
+    def _fails(self, outcome: Outcome) -> bool:
+        return outcome.violation is not None and outcome.violation.group == self._group
+
+    # -- passes
+
+    def _fewer_faults(self) -> None:
+        self._without("faults", lambda tape: tape.strikes())
+
+    def _milder_faults(self) -> None:
+        """Shorten what lasts, and prefer the first kind of fault at each point."""
+        for place in range(len(self.best.tape.streams["faults"])):
+            choices = self.best.tape.streams["faults"]
+            if place >= len(choices):
+                return
+            label, bound, value = choices[place]
+            if value and label.startswith(DETAIL):
+                self._try(_with_choice(self.best.tape, "faults", place, (label, bound, 0)))
+
+    def _fewer_objects(self) -> None:
+        """Lower each workload choice: to 0 if that still fails, or as far as halving goes."""
+        place = 0
+        while place < len(self.best.tape.streams["workload"]):
+            label, bound, value = self.best.tape.streams["workload"][place]
+            low = 0
+            while low < value:
+                middle = (low + value) // 2
+                if self._try(_with_choice(self.best.tape, "workload", place, (label, bound, middle))):
+                    if place >= len(self.best.tape.streams["workload"]):
+                        break
+                    value = self.best.tape.streams["workload"][place][2]
+                else:
+                    low = middle + 1
+            place += 1
+
+    def _shorter(self) -> None:
+        """Least latency wherever the failure does not need more."""
+        self._without("network", lambda tape: [i for i, choice in enumerate(tape.streams["network"]) if choice[2]])
+
+    def _fewer_deviations(self) -> None:
+        if not self.best.tape.deviations():
+            return
+        plain = self.best.tape.copy()
+        plain.schedule = array("I")
+        if self._try(plain):
+            return
+        self._cut_the_tail()
+        self._zero_in_chunks(_deviating, _without_deviations)
+
+    def _cut_the_tail(self) -> None:
+        """Find, by halving, how much of the schedule matters; all that follows is plain."""
+        low, high = 0, len(self.best.tape.schedule)
+        while low < high:
+            middle = (low + high) // 2
+            candidate = self.best.tape.copy()
+            candidate.schedule = candidate.schedule[:middle]
+            if self._try(candidate):
+                high = min(middle, _last_deviation(self.best.tape) + 1)
+            else:
+                low = middle + 1
+
+    def _without(self, stream: str, places: Callable[[Tape], list[int]]) -> None:
+        def without(tape: Tape, gone: Sequence[int]) -> Tape:
+            candidate = tape.copy()
+            for place in gone:
+                label, bound, _ = candidate.streams[stream][place]
+                candidate.streams[stream][place] = (label, bound, 0)
+            return candidate
+
+        self._zero_in_chunks(places, without)
+
+    def _zero_in_chunks(
+        self, places: Callable[[Tape], list[int]], without: Callable[[Tape, Sequence[int]], Tape]
+    ) -> None:
+        """Delta debugging: take away all, halves, quarters, down to single ones, as long as it still fails."""
+        size = max(1, len(places(self.best.tape)))
+        while True:
+            start = 0
+            while start < len(left := places(self.best.tape)):
+                if not self._try(without(self.best.tape, left[start : start + size])):
+                    start += size
+            if size == 1:
+                return
+            size = max(1, size // 2)
+
+
+def _size(outcome: Outcome) -> tuple[int, ...]:
+    """What plainer means, most important first. Ties are no progress."""
+    tape = outcome.tape
+    return (
+        len(tape.strikes()),
+        sum(choice[2] for choice in tape.streams["faults"] if choice[0].startswith(DETAIL)),
+        tape.deviations(),
+        sum(choice[2] for choice in tape.streams["workload"]),
+        outcome.steps,
+        sum(1 for choice in tape.streams["network"] if choice[2]),
+    )
+
+
+def _with_choice(tape: Tape, stream: str, place: int, choice: Choice) -> Tape:
+    candidate = tape.copy()
+    candidate.streams[stream][place] = choice
+    return candidate
+
+
+def _deviating(tape: Tape) -> list[int]:
+    return [place for place, code in enumerate(tape.schedule) if unpack(code)[1]]
+
+
+def _last_deviation(tape: Tape) -> int:
+    places = _deviating(tape)
+    return places[-1] if places else -1
+
+
+def _without_deviations(tape: Tape, gone: Sequence[int]) -> Tape:
+    candidate = tape.copy()
+    for place in gone:
+        candidate.schedule[place] = pack(unpack(candidate.schedule[place])[0], 0)
+    return candidate

@@ -1,0 +1,53 @@
+"""`check_determinism`: equal runs pass, and a leak is caught and placed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kedge.errors import KedgeError
+from kedge.sim.kernel import NotDeterministic, check_determinism
+
+HERE = Path(__file__).parent
+
+
+def test_sets_of_tasks_and_futures_have_one_order_in_every_process() -> None:
+    check_determinism(f"{HERE}/leaky.py:sets_of_tasks", seeds=20)
+
+
+@pytest.mark.parametrize("name", ["lost_update", "duplicate_create", "deadlock", "sound"])
+def test_the_planted_programs_run_alike_in_two_processes(name: str) -> None:
+    check_determinism(f"{HERE}/planted.py:{name}", seeds=100)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["lost_update", "duplicate_create", "deadlock", "sound"])
+def test_a_thousand_seeds_of_each_planted_program_run_alike_in_two_processes(name: str) -> None:
+    assert check_determinism(f"{HERE}/planted.py:{name}", seeds=1_000).seeds == 1_000
+
+
+def test_an_order_taken_from_a_set_is_caught_at_the_event_that_shows_it() -> None:
+    with pytest.raises(NotDeterministic) as caught:
+        check_determinism(f"{HERE}/leaky.py:hash_order", seeds=3)
+    assert caught.value.difference is not None
+    assert "visit pod-" in caught.value.difference.one
+    assert "visit pod-" in caught.value.difference.other
+
+
+def test_an_order_that_shows_in_no_event_is_caught_at_the_step_and_names_the_tasks() -> None:
+    with pytest.raises(NotDeterministic) as caught:
+        check_determinism(f"{HERE}/leaky.py:hash_order_of_tasks", seeds=3)
+    assert caught.value.difference is not None
+    assert "a step of a: pod-" in caught.value.difference.one
+    assert "a step of a: pod-" in caught.value.difference.other
+
+
+def test_randomness_from_the_machine_is_caught() -> None:
+    with pytest.raises(NotDeterministic, match="the clock jumps to"):
+        check_determinism(f"{HERE}/leaky.py:entropy", seeds=3)
+
+
+def test_a_target_that_cannot_be_loaded_says_so() -> None:
+    with pytest.raises(KedgeError, match="has nothing called missing"):
+        check_determinism(f"{HERE}/leaky.py:missing", seeds=1)

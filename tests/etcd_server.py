@@ -76,6 +76,11 @@ class EtcdServer:
         return f"{self.name}=http://127.0.0.1:{self.peer_port}"
 
     @property
+    def advertised(self) -> str:
+        """The peer address that the cluster knows this member by."""
+        return dict(peer.split("=") for peer in self.initial_cluster.split(","))[self.name]
+
+    @property
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
@@ -85,7 +90,7 @@ class EtcdServer:
         command = [
             self._binary, "--name", self.name, "--data-dir", str(self.data),
             "--listen-client-urls", client_url, "--advertise-client-urls", client_url,
-            "--listen-peer-urls", peer_url, "--initial-advertise-peer-urls", peer_url,
+            "--listen-peer-urls", peer_url, "--initial-advertise-peer-urls", self.advertised,
             "--initial-cluster", self.initial_cluster, "--initial-cluster-token", self.token,
             "--heartbeat-interval", "50", "--election-timeout", "500", "--logger", "zap", "--log-level", "error",
             *self._arguments,
@@ -155,16 +160,21 @@ def etcd_cluster(binary: str, size: int = 3) -> Iterator[list[EtcdServer]]:
 
 
 @contextmanager
-def restored_server(server: EtcdServer, snapshot: Path, *, token: str = "restored") -> Iterator[EtcdServer]:
-    """A new cluster of one, from a snapshot taken with `save_snapshot`."""
+def restored_server(server: EtcdServer, snapshot: Path, *, like: EtcdServer | None = None) -> Iterator[EtcdServer]:
+    """A new cluster of one, from a snapshot taken with `save_snapshot`.
+
+    etcd makes a cluster's id from the members' names, peer addresses and token: with those of `like`, it is the same.
+    """
     with tempfile.TemporaryDirectory(prefix="kedge-etcd-", ignore_cleanup_errors=True) as folder:
         restored = EtcdServer(server._binary, Path(folder))
-        restored.token = token
+        restored.token = "restored"
+        if like is not None:
+            restored.token, restored.initial_cluster = like.token, like.initial_cluster
         subprocess.run(
             [
                 wheel_etcd("etcdutl") or "etcdutl", "snapshot", "restore", str(snapshot), "--name", restored.name,
-                "--initial-cluster", restored.initial_cluster, "--initial-cluster-token", token,
-                "--initial-advertise-peer-urls", restored.peer.partition("=")[2], "--data-dir", str(restored.data),
+                "--initial-cluster", restored.initial_cluster, "--initial-cluster-token", restored.token,
+                "--initial-advertise-peer-urls", restored.advertised, "--data-dir", str(restored.data),
             ],
             check=True, capture_output=True,
         )  # fmt: skip
@@ -172,14 +182,21 @@ def restored_server(server: EtcdServer, snapshot: Path, *, token: str = "restore
             restored.start()
             restored.wait_ready()
             yield restored
+            restored.check_running()
         finally:
             restored.kill()
 
 
 def save_snapshot(server: EtcdServer, path: Path) -> None:
-    subprocess.run(
-        [wheel_etcd("etcdctl") or "etcdctl", "--endpoints", server.endpoint, "snapshot", "save", str(path)],
+    etcdctl(server, "snapshot", "save", str(path))
+
+
+def etcdctl(server: EtcdServer, *command: str) -> str:
+    done = subprocess.run(
+        [wheel_etcd("etcdctl") or "etcdctl", "--endpoints", server.endpoint, *command],
         check=True,
         capture_output=True,
+        text=True,
         env={**os.environ, "ETCDCTL_API": "3"},
     )
+    return done.stdout

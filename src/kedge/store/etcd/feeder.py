@@ -43,6 +43,7 @@ class Feeder:
         self._layout = layout
         self._store = store
         self._stream: WatchStream | None = None
+        self._sound = asyncio.Event()
         self._gone = "it has not begun"  # why the feed must begin anew; empty while it is sound
         self._reconnects = env.metrics.counter(
             "kedge_store_reconnects_total", "Watches of the remote store begun again", ("cause",)
@@ -59,11 +60,18 @@ class Feeder:
         self.objects = beginning.objects
         self.feed = Feed(self._env, revision=self._chain.revision, compacted=self._chain.revision)
         self._gone = ""
+        self._sound.set()
+
+    async def sound_feed(self) -> Feed:
+        """The feed; while it must begin anew, the next one."""
+        await self._sound.wait()
+        return self.feed
 
     def begin_anew(self, why: str) -> None:
         """End every local watch with `Compacted`, and have `run` start a new feed."""
         if not self._gone:
             self._gone = why
+            self._sound.clear()
             self._reconnects.labels("gone").inc()
             _log.warning("history was lost, every watch must list again: %s", why)
             self.feed.close(f"{why}: list again", compacted=True)

@@ -156,7 +156,7 @@ class EtcdStore:
 
     async def get(self, keys: Sequence[Key], *, at: Revision = NO_REVISION) -> Reading:
         # One range a key, all but the first at the revision of the first. A transaction would need one round trip
-        # less, but one that only reads can crash etcd 3.5.0-3.5.4.
+        # less, but one that only reads can crash etcd 3.5.0-3.5.4 (etcd#14110).
         entries: list[Entry | None] = []
         if not at:
             first, at = await self._get_one(keys[0], NO_REVISION) if keys else (None, await self.revision())
@@ -208,11 +208,10 @@ class EtcdStore:
 
     async def watch(self, kind: str, *, after: Revision, namespace: str = "") -> Watch:
         self._check_open()
-        if after > self.feed.revision:
-            await self._wait_reached(after)
+        feed = await self._wait_reached(after)
         source: FeedWatch | CatchUp
-        if after >= self.feed.compacted:
-            source = await self.feed.watch(kind, after=after, namespace=namespace)
+        if after >= feed.compacted:
+            source = await feed.watch(kind, after=after, namespace=namespace)
         else:
             source = await self._open_catch_up(kind, after, namespace)
         watch = EtcdWatch(self, source, kind=kind, namespace=namespace)
@@ -337,7 +336,9 @@ class EtcdStore:
             except RevisionError as error:
                 if str(error) == COMPACTED:
                     raise self._compacted_at(at) from error
-                await self._wait_reached(at)
+                await self._read_record()  # is it still to come, or was it lost with a restored backup?
+                if self._standing == standing:
+                    await self._wait_reached(at)
                 continue
             if not self._is_foreign(response.header, standing, seen):
                 return standing, response
@@ -353,16 +354,27 @@ class EtcdStore:
 
     # -- private: watching -------------------------------------------------------------------------
 
-    async def _wait_reached(self, revision: Revision) -> None:
+    async def _wait_reached(self, revision: Revision) -> Feed:
         """Wait for the feed, and nudge it: etcd may have moved without a commit of ours to tell of it."""
-        feed = self.feed
-        if revision <= feed.revision:
-            return
-        nudge = self._spawn(self._nudge(feed, revision), "nudge")
+        while True:
+            feed = await self._sound_feed()
+            if revision <= feed.revision:
+                return feed
+            nudge = self._spawn(self._nudge(feed, revision), "nudge")
+            try:
+                await feed.wait_reached(revision)
+            except Unavailable:
+                if feed is await self._sound_feed():
+                    raise
+            finally:
+                nudge.cancel()
+
+    async def _sound_feed(self) -> Feed:
         try:
-            await feed.wait_reached(revision)
-        finally:
-            nudge.cancel()
+            async with asyncio.timeout(self._env.limits.watch_future_wait_s):
+                return await self._feeder.sound_feed()
+        except TimeoutError:
+            raise Unavailable("history begins anew, but etcd cannot be reached for it: try again") from None
 
     async def _nudge(self, feed: Feed, revision: Revision) -> None:
         pause_s = 0.005

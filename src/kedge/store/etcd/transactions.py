@@ -46,7 +46,7 @@ def plan_commit(
         record = CommitRecord(len(writes), origin).encode()
         success.append(m.RequestOp(request_put=m.PutRequest(key=layout.record, value=record)))
     else:
-        # A transaction that only reads crashes etcd 3.5.0-3.5.4 if its client goes away meanwhile. This one deletes
+        # A transaction that only reads crashes etcd 3.5.0-3.5.4 if its client gives up (etcd#14110). This one deletes
         # a key that never exists, so it goes through the log like a write, and changes nothing.
         success.append(m.RequestOp(request_delete_range=m.DeleteRangeRequest(key=layout.nothing)))
     compared = dict.fromkeys(condition.key for condition in compares.values() if condition.key != layout.meta)

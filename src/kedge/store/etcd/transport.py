@@ -33,7 +33,8 @@ _OPTIONS = [
 _REQUIRE_LEADER = (("hasleader", "true"),)
 _READY, _FAILED = grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.TRANSIENT_FAILURE
 
-# What etcd says before it proposes anything, or instead of applying it: nothing was written.
+# What etcd says before it proposes anything, or instead of applying it: nothing was written. "Database space
+# exceeded" is not among them: the write that first crosses the limit gets that answer, and is made.
 COMPACTED = "etcdserver: mvcc: required revision has been compacted"
 FUTURE = "etcdserver: mvcc: required revision is a future revision"
 _NO_LEADER = "etcdserver: no leader"
@@ -43,8 +44,6 @@ _REFUSALS: dict[str, type[OperatingError]] = {
     "etcdserver: too many operations in txn request": BadRequest,
     "etcdserver: duplicate key given in txn request": BadRequest,
     "etcdserver: too many requests": Unavailable,
-    "etcdserver: mvcc: database space exceeded": Unavailable,
-    "etcdserver: corrupt cluster": Unavailable,
     "etcdserver: permission denied": Unavailable,
     "etcdserver: user name is empty": Unavailable,
     "etcdserver: invalid auth token": Unavailable,

@@ -1,0 +1,419 @@
+"""What an `EtcdStore` makes of a network and a server that misbehave: real etcd, behind a proxy that can fail."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+from tests.e2e.tcp_proxy import Proxy, proxy_to
+from tests.etcd_server import EtcdServer, etcd_server, etcdctl, restored_server, save_snapshot, sound_etcd, wheel_etcd
+from tests.tools import missing_tool
+
+from kedge.env import system_env
+from kedge.errors import Compacted, OutcomeUnknown, Unavailable
+from kedge.keys import Key, Origin, Revision
+from kedge.limits import Limits
+from kedge.store.contract import Change, Delete, Put, Watch
+from kedge.store.etcd import EtcdStore
+
+KIND = "Thing.e2e"
+WAIT_S = 30.0
+PATIENT = Limits()
+HASTY = replace(Limits(), store_request_s=0.6)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EtcdServer]:
+    with etcd_server(wheel_etcd() or missing_tool("etcd", install="make venv"), "--unsafe-no-fsync") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def sound_server() -> Iterator[EtcdServer]:
+    with etcd_server(sound_etcd() or missing_tool("a sound etcd", install="apt-get install etcd-server")) as running:
+        yield running
+
+
+def key(name: str) -> Key:
+    return Key(KIND, "ns", name)
+
+
+@asynccontextmanager
+async def opened(*endpoints: str, prefix: str, limits: Limits = PATIENT) -> AsyncIterator[EtcdStore]:
+    store = await EtcdStore.open(endpoints, system_env(limits=limits), prefix=prefix, compactor=False)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@asynccontextmanager
+async def beside_a_proxy(
+    server: EtcdServer, prefix: str, limits: Limits = PATIENT
+) -> AsyncIterator[tuple[Proxy, EtcdStore, EtcdStore]]:
+    """A proxy, a store that goes through it, and one that does not."""
+    async with (
+        proxy_to(server.endpoint) as proxy,
+        opened(server.endpoint, prefix=prefix) as direct,
+        opened(proxy.endpoint, prefix=prefix, limits=limits) as store,
+    ):
+        yield proxy, store, direct
+
+
+async def eventually(found: Callable[[], Awaitable[bool]], what: str) -> None:
+    try:
+        async with asyncio.timeout(WAIT_S):
+            while not await found():  # noqa: ASYNC110 - what is waited for happens elsewhere
+                await asyncio.sleep(0.02)
+    except TimeoutError:
+        pytest.fail(f"did not happen within {WAIT_S} s: {what}")
+
+
+async def heard_until(watch: Watch, revision: Revision) -> list[Change]:
+    """Everything a watch tells up to a revision, each change once and in order."""
+    heard: list[Change] = []
+    async with asyncio.timeout(WAIT_S):
+        while watch.revision < revision:
+            watch.request_progress()
+            heard.extend((await watch.__anext__()).changes)
+    assert [change.revision for change in heard] == sorted(change.revision for change in heard)
+    assert len({(change.revision, change.key) for change in heard}) == len(heard)
+    return heard
+
+
+def test_a_lost_reply_is_an_unknown_outcome_and_a_read_shows_the_write(server: EtcdServer) -> None:
+    async def scenario() -> None:
+        async with beside_a_proxy(server, "/lost-reply") as (proxy, store, direct):
+            proxy.swallow_replies = True
+            commit = asyncio.ensure_future(store.commit([], [Put(key("a"), b"1")], origin=Origin("mine")))
+
+            async def written() -> bool:
+                return (await direct.get([key("a")])).entries[0] is not None
+
+            await eventually(written, "the request reached etcd")
+            proxy.hang_up()
+            with pytest.raises(OutcomeUnknown):
+                await commit
+            proxy.swallow_replies = False
+            entry = (await store.get([key("a")])).entries[0]
+            assert entry is not None
+            assert entry.origin == Origin("mine")
+
+    asyncio.run(scenario())
+
+
+def test_a_request_that_is_held_up_has_an_unknown_outcome_at_its_deadline(server: EtcdServer) -> None:
+    async def scenario() -> None:
+        async with beside_a_proxy(server, "/held-up", HASTY) as (proxy, store, direct):
+            proxy.requests_flow.clear()
+            with pytest.raises(OutcomeUnknown):
+                await store.commit([], [Put(key("a"), b"1")])
+            with pytest.raises(Unavailable):
+                await store.get([key("a")])
+            assert (await direct.get([key("a")])).entries == (None,)
+
+    asyncio.run(scenario())
+
+
+def test_a_refused_connection_means_that_nothing_was_written(server: EtcdServer) -> None:
+    async def scenario() -> None:
+        async with beside_a_proxy(server, "/refused", HASTY) as (proxy, store, direct):
+            await proxy.refuse()
+            with pytest.raises(Unavailable):  # and by then the broken connection has been noticed
+                await store.revision()
+            with pytest.raises(Unavailable):
+                await store.commit([], [Put(key("a"), b"1")])
+            assert (await direct.get([key("a")])).entries == (None,)
+            await proxy.listen()
+
+            async def back() -> bool:
+                try:
+                    await store.commit([], [Put(key("b"), b"1")])
+                except Unavailable:
+                    return False
+                return True
+
+            await eventually(back, "commits go through again")
+
+    asyncio.run(scenario())
+
+
+def test_an_unreachable_cluster_cannot_be_opened(server: EtcdServer) -> None:
+    async def scenario() -> None:
+        async with proxy_to(server.endpoint) as proxy:
+            await proxy.refuse()
+            with pytest.raises(Unavailable):
+                await EtcdStore.open([proxy.endpoint], system_env(limits=HASTY), prefix="/unreachable")
+
+    asyncio.run(scenario())
+
+
+def test_a_watch_outlives_broken_connections_with_each_change_once(server: EtcdServer) -> None:
+    async def scenario() -> None:
+        async with beside_a_proxy(server, "/broken") as (proxy, store, direct):
+            watch = await store.watch(KIND, after=await store.revision())
+            made = []
+            for number in range(120):
+                made.append(await direct.commit([], [Put(key(f"{number % 5}"), b"%d" % number)]))
+                if number % 20 == 10:
+                    proxy.hang_up()
+                    await asyncio.sleep(0.01)
+            heard = await heard_until(watch, made[-1])
+            assert [change.revision for change in heard] == made
+
+    asyncio.run(scenario())
+
+
+def test_a_watch_moves_away_from_an_endpoint_that_stops_delivering(server: EtcdServer) -> None:
+    """The connection stays open and silent; only a read through another endpoint shows that changes are missing."""
+
+    async def scenario() -> None:
+        limits = replace(Limits(), store_request_s=1.0, store_silence_s=0.2)
+        async with (
+            proxy_to(server.endpoint) as first,
+            proxy_to(server.endpoint) as second,
+            opened(server.endpoint, prefix="/silent") as direct,
+            opened(first.endpoint, second.endpoint, prefix="/silent", limits=limits) as store,
+        ):
+            used, spare = (first, second) if first._writers else (second, first)
+            assert not spare._writers or used._writers
+            watch = await store.watch(KIND, after=await store.revision())
+            used.replies_flow.clear()
+            made = [await direct.commit([], [Put(key("a"), b"%d" % number)]) for number in range(10)]
+            assert [change.revision for change in await heard_until(watch, made[-1])] == made
+
+    asyncio.run(scenario())
+
+
+def test_reads_and_commits_go_to_an_endpoint_that_is_well(server: EtcdServer) -> None:
+    async def scenario() -> None:
+        async with (
+            proxy_to(server.endpoint) as first,
+            proxy_to(server.endpoint) as second,
+            opened(first.endpoint, second.endpoint, prefix="/failover") as store,
+        ):
+            for well, ill in ((first, second), (second, first)):
+                await ill.refuse()
+                await well.listen() if well._server is None else None
+                await store.revision()  # an idempotent request may meet the broken connection; it goes elsewhere
+                made = await store.commit([], [Put(key("a"), b"1")])
+                entry = (await store.get([key("a")])).entries[0]
+                assert entry is not None
+                assert entry.modified == made
+
+    asyncio.run(scenario())
+
+
+def test_compaction_that_overtakes_the_feed_ends_watches_with_compacted(sound_server: EtcdServer) -> None:
+    async def scenario() -> None:
+        async with beside_a_proxy(sound_server, "/overtaken") as (proxy, store, direct):
+            first = await direct.commit([], [Put(key("a"), b"0")])
+            watch = await store.watch(KIND, after=first)
+            await proxy.refuse()
+            made = [await direct.commit([], [Put(key("a"), b"%d" % number)]) for number in range(1, 20)]
+            await direct.compact(made[-1])
+            await proxy.listen()
+            with pytest.raises(Compacted):
+                await heard_until(watch, made[-1])
+            with pytest.raises(Compacted):
+                await store.watch(KIND, after=first)
+            listing = await store.list(KIND)
+            assert [entry.modified for entry in listing.entries] == [made[-1]]
+            again = await store.watch(KIND, after=listing.revision)
+            last = await direct.commit([], [Delete(key("a"))])
+            assert [change.revision for change in await heard_until(again, last)] == [last]
+
+    asyncio.run(scenario())
+
+
+def test_a_slow_watch_that_etcd_silently_skips_is_told_compacted(sound_server: EtcdServer) -> None:
+    """etcd#17529: compaction overtakes a watch whose connection is up but slow, and etcd leaves out what it owed."""
+
+    async def scenario() -> None:
+        async with beside_a_proxy(sound_server, "/skipped") as (proxy, store, direct):
+            start = await store.revision()
+            watch = await store.watch(KIND, after=start)
+            proxy.replies_flow.clear()
+            made: list[Revision] = []
+            for first in range(0, 2_560, 64):
+                writes = ([Put(key(f"{number % 100}"), b"x" * 4_000)] for number in range(first, first + 64))
+                made += await asyncio.gather(*(direct.commit([], each) for each in writes))
+            made.sort()
+            await direct.compact(made[-1])
+            proxy.replies_flow.set()
+            heard: list[Revision] = []
+            told = ""
+            try:
+                async with asyncio.timeout(WAIT_S):
+                    while watch.revision < made[-1]:
+                        watch.request_progress()
+                        heard += [change.revision for change in (await watch.__anext__()).changes]
+            except Compacted as error:
+                told = error.message
+            assert heard == made[: len(heard)], "what was heard has a gap"
+            assert told, "compaction did not overtake the watch: the test tests nothing"
+            listing = await store.list(KIND)
+            again = await store.watch(KIND, after=listing.revision)
+            last = await direct.commit([], [Put(key("last"), b"")])
+            assert [change.revision for change in await heard_until(again, last)] == [last]
+
+    asyncio.run(scenario())
+
+
+def test_history_that_ends_in_a_delete_is_refused_whole(sound_server: EtcdServer) -> None:
+    """etcd#18089: compacted exactly at a delete, etcd would leave the delete out of a watch that begins there."""
+
+    async def scenario() -> None:
+        async with (
+            opened(sound_server.endpoint, prefix="/delete") as store,
+            opened(sound_server.endpoint, prefix="/delete") as other,
+        ):
+            before = await store.commit([], [Put(key("a"), b"1")])
+            deleted = await store.commit([], [Delete(key("a"))])
+            last = await store.commit([], [Put(key("a"), b"2")])
+            await store.compact(deleted)
+            for each in (store, other):
+                with pytest.raises(Compacted):
+                    await each.watch(KIND, after=before)
+                watch = await each.watch(KIND, after=deleted)
+                assert [change.revision for change in await heard_until(watch, last)] == [last]
+
+    asyncio.run(scenario())
+
+
+def test_an_object_edited_behind_the_store_ends_watches_instead_of_slipping_by(server: EtcdServer) -> None:
+    async def scenario() -> None:
+        async with opened(server.endpoint, prefix="/edited") as store:
+            first = await store.commit([], [Put(key("a"), b"1")])
+            watch = await store.watch(KIND, after=first)
+            etcdctl(server, "del", f"/edited/objects/{KIND}!ns!a")
+            with pytest.raises(Compacted):
+                async with asyncio.timeout(WAIT_S):
+                    await watch.__anext__()
+            assert (await store.list(KIND)).entries == []
+
+            async def counted() -> bool:
+                return store.statistics().objects == 0
+
+            await eventually(counted, "the store counts its objects anew")
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("same_cluster_id", [False, True], ids=["another cluster id", "the same cluster id"])
+def test_a_backup_restored_beneath_a_running_store_is_no_progress(server: EtcdServer, same_cluster_id: bool) -> None:
+    prefix = f"/beneath-{same_cluster_id}"
+
+    async def scenario() -> None:
+        async with proxy_to(server.endpoint) as proxy, opened(proxy.endpoint, prefix=prefix) as store:
+            kept = await store.commit([], [Put(key("kept"), b"1")])
+            snapshot = server.folder / f"{same_cluster_id}.snapshot"
+            save_snapshot(server, snapshot)
+            lost = [await store.commit([], [Put(key("lost"), b"%d" % number)]) for number in range(3)]
+            former = store.incarnation
+            watch = await store.watch(KIND, after=lost[-1])
+            with restored_server(server, snapshot, like=server if same_cluster_id else None) as restored:
+                proxy.target = restored.endpoint
+                proxy.hang_up()
+                with pytest.raises(Compacted):
+                    async with asyncio.timeout(WAIT_S):
+                        await watch.__anext__()
+                made = await store.commit([], [Put(key("new"), b"1")])
+                assert made > lost[-1] + 1_000_000
+                assert store.incarnation != former
+                listing = await store.list(KIND)
+                assert [(entry.key.name, entry.modified) for entry in listing.entries] == [
+                    ("kept", kept),
+                    ("new", made),
+                ]
+                with pytest.raises(Compacted):
+                    await store.watch(KIND, after=lost[-1])
+                async with opened(restored.endpoint, prefix=prefix) as other:
+                    assert other.incarnation == store.incarnation
+                    assert (await other.list(KIND)).entries == listing.entries
+
+    asyncio.run(scenario())
+
+
+def test_mark_restored_moves_the_store_ahead_for_every_opener(server: EtcdServer) -> None:
+    async def scenario() -> None:
+        async with (
+            opened(server.endpoint, prefix="/marked") as store,
+            opened(server.endpoint, prefix="/marked") as other,
+        ):
+            made = await store.commit([], [Put(key("a"), b"1")])
+            watches = [await each.watch(KIND, after=made) for each in (store, other)]
+            await store.mark_restored()
+            for watch in watches:
+                with pytest.raises(Compacted):
+                    async with asyncio.timeout(WAIT_S):
+                        await watch.__anext__()
+            after = await other.commit([], [Put(key("b"), b"1")])
+            assert after > made + 1_000_000
+            assert other.incarnation == store.incarnation
+            assert [entry.modified for entry in (await other.list(KIND)).entries] == [made, after]
+
+    asyncio.run(scenario())
+
+
+def test_one_of_several_openers_compacts_and_another_goes_on_when_it_ends(server: EtcdServer) -> None:
+    async def scenario() -> None:
+        limits = replace(Limits(), history_s=0.15)
+        first = await EtcdStore.open([server.endpoint], system_env(limits=limits), prefix="/turns")
+        second = await EtcdStore.open([server.endpoint], system_env(limits=limits), prefix="/turns")
+        try:
+            for store in (first, second):
+                made = await store.commit([], [Put(key("a"), b"1")])
+                await store.commit([], [Put(key("a"), b"2")])
+
+                async def compacted(made: Revision = made) -> bool:
+                    try:
+                        await second.get([key("a")], at=made)
+                    except Compacted:
+                        return True
+                    return False
+
+                await eventually(compacted, f"history up to {made} is compacted")
+                entry = (await second.get([key("a")])).entries[0]
+                assert entry is not None
+                assert entry.value == b"2"
+                await first.close()
+        finally:
+            await first.close()
+            await second.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_full_server_leaves_the_outcome_unknown() -> None:
+    """etcd makes the write that first crosses its limit, and says that there is no space."""
+
+    async def scenario(endpoint: str) -> None:
+        async with opened(endpoint, prefix="/full") as store:
+            acknowledged, unknown = [], 0
+            for number in range(12):
+                try:
+                    await store.commit([], [Put(key(f"{number:02}"), b"x" * 1_000_000)])
+                    acknowledged.append(f"{number:02}")
+                except OutcomeUnknown:
+                    unknown += 1
+            found = [entry.key.name for entry in (await store.list(KIND)).entries]
+            assert unknown > 0
+            assert found[: len(acknowledged)] == acknowledged
+
+    binary = wheel_etcd() or missing_tool("etcd", install="make venv")
+    with etcd_server(binary, "--unsafe-no-fsync", "--quota-backend-bytes", "4000000") as small:
+        asyncio.run(scenario(small.endpoint))
+
+
+def test_unsound_releases_raise_an_alarm_and_sound_ones_do_not(server: EtcdServer, sound_server: EtcdServer) -> None:
+    async def alarms(endpoint: str) -> tuple[str, ...]:
+        async with opened(endpoint, prefix="/release") as store:
+            return store.statistics().alarms
+
+    (alarm,) = asyncio.run(alarms(server.endpoint))
+    assert "3.5.1" in alarm
+    assert asyncio.run(alarms(sound_server.endpoint)) == ()

@@ -159,7 +159,7 @@ def _whole(draft: Draft) -> dict[str, Any]:
 
 names = st.sampled_from(
     ["containers", "template", "strategy", "ports", "behavior", "metrics", "completions", "spec", "resources", "limits",
-     "livenessProbe", "requests", "httpGet", "rollingUpdate", "scaleUp", "type", "env", "valueFrom", "stringData", "data"]
+     "livenessProbe", "requests", "httpGet", "rollingUpdate", "scaleUp", "type", "env", "valueFrom", "stringData"]
 )  # fmt: skip
 strange = st.recursive(
     values, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(names, inner, max_size=4), max_leaves=8

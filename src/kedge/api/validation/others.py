@@ -29,7 +29,7 @@ from kedge.api.views import (
     ServiceView,
     View,
 )
-from kedge.api.views.base import FrozenMap, Int32, Time, map_field
+from kedge.api.views.base import Annotations, Int32, Time, map_field
 from kedge.api.views.core import ObjectReference, ServicePort
 
 # -- Node, Namespace, ResourceQuota ----------------------------------------------------------------
@@ -215,14 +215,14 @@ DATA_BYTES_MAX = 1024 * 1024
 
 
 class ConfigMapShape(View, frozen=True):
-    data: FrozenMap[str, str] = map_field()
-    binary_data: FrozenMap[str, str] = map_field()
+    data: Annotations = map_field()
+    binary_data: Annotations = map_field()
     immutable: bool = False
 
 
 class SecretShape(View, frozen=True):
-    data: FrozenMap[str, str] = map_field()
-    string_data: FrozenMap[str, str] = map_field()
+    data: Annotations = map_field()
+    string_data: Annotations = map_field()
     type: str = "Opaque"
     immutable: bool = False
 

@@ -231,12 +231,20 @@ def _check_env(complaints: Complaints, env: Sequence[EnvVar], path: str) -> None
 
 
 def _check_probe(complaints: Complaints, probe: Probe, path: str, *, ready: bool) -> None:
-    handlers = sum(handler is not None for handler in (probe.exec, probe.http_get, probe.tcp_socket))
+    handlers = (probe.exec is not None) + (probe.http_get is not None) + (probe.tcp_socket is not None)
     if not handlers:
         complaints.required(path, "must specify a handler type")
     elif handlers > 1:
         complaints.forbidden(path, "may not specify more than 1 handler type")
-    _check_probe_numbers(complaints, probe, path)
+    lowest = min(
+        probe.initial_delay_seconds,
+        probe.timeout_seconds,
+        probe.period_seconds,
+        probe.success_threshold,
+        probe.failure_threshold,
+    )
+    if lowest < 0:
+        _check_probe_numbers(complaints, probe, path)
     if probe.success_threshold > 1 and not ready:
         complaints.invalid(f"{path}.successThreshold", probe.success_threshold, "must be 1")
     grace = probe.termination_grace_period_seconds
@@ -258,15 +266,11 @@ def _check_probe(complaints: Complaints, probe: Probe, path: str, *, ready: bool
 
 
 def _check_probe_numbers(complaints: Complaints, probe: Probe, path: str) -> None:
-    for attribute, value in (
-        ("initialDelaySeconds", probe.initial_delay_seconds),
-        ("timeoutSeconds", probe.timeout_seconds),
-        ("periodSeconds", probe.period_seconds),
-        ("successThreshold", probe.success_threshold),
-        ("failureThreshold", probe.failure_threshold),
-    ):
-        if value < 0:
-            complaints.at_least(f"{path}.{attribute}", value, 0)
+    complaints.at_least(f"{path}.initialDelaySeconds", probe.initial_delay_seconds, 0)
+    complaints.at_least(f"{path}.timeoutSeconds", probe.timeout_seconds, 0)
+    complaints.at_least(f"{path}.periodSeconds", probe.period_seconds, 0)
+    complaints.at_least(f"{path}.successThreshold", probe.success_threshold, 0)
+    complaints.at_least(f"{path}.failureThreshold", probe.failure_threshold, 0)
 
 
 def check_port(complaints: Complaints, port: int | str, path: str) -> None:

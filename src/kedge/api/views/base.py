@@ -6,7 +6,6 @@ and shared by every reader, so nothing in one can be changed; controllers write 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import datetime
 from typing import Annotated, Any, NoReturn, TypeVar
 
@@ -50,8 +49,25 @@ class FrozenMap(dict[_K, _V]):
 
 
 EMPTY_MAP: FrozenMap[Any, Any] = FrozenMap()
-Labels = FrozenMap[str, str]
-ResourceList = FrozenMap[str, Quantity]
+
+
+class Labels(FrozenMap[str, str]):
+    """Labels, or what selects by them. Objects alike share one map."""
+
+    __slots__ = ()
+
+
+class Annotations(FrozenMap[str, str]):
+    """Texts that may be long, and are seldom alike."""
+
+    __slots__ = ()
+
+
+class ResourceList(FrozenMap[str, Quantity]):
+    """Amounts by resource. Pods come in few sizes: those of one size share one map."""
+
+    __slots__ = ()
+
 
 _ACRONYMS = {"cidr": "CIDR", "cidrs": "CIDRs", "id": "ID", "ip": "IP", "ips": "IPs", "uid": "UID", "uuid": "UUID"}
 
@@ -90,7 +106,7 @@ class ObjectMeta(Shape, frozen=True):
     uid: str = ""
     generation: Int64 = 0
     labels: Labels = map_field()
-    annotations: Labels = map_field()
+    annotations: Annotations = map_field()
     owner_references: tuple[OwnerReference, ...] = ()
     finalizers: tuple[str, ...] = ()
     creation_timestamp: Time | None = None
@@ -152,8 +168,3 @@ class LabelSelectorSpec(Shape, frozen=True):
 
     match_labels: Labels = map_field()
     match_expressions: tuple[LabelSelectorRequirement, ...] = ()
-
-
-def fields_of(shape: type[msgspec.Struct]) -> Iterator[tuple[str, str]]:
-    """Attribute and JSON names of a shape's fields."""
-    return zip(shape.__struct_fields__, shape.__struct_encode_fields__, strict=True)

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, Union, get_args, get_origin
 import msgspec
 
 from kedge.api.quantity import Quantity, parse_quantity
-from kedge.api.views.base import EMPTY_MAP, FrozenMap, View
+from kedge.api.views.base import EMPTY_MAP, Annotations, FrozenMap, Labels, ResourceList, View
 from kedge.errors import FieldError
 
 _MISSING: Final = object()
@@ -26,28 +26,33 @@ def dec_hook(wanted: Any, value: Any) -> Any:
     """Decode what msgspec has no type for: read-only maps, and quantities."""
     if wanted is Quantity:
         return parse_quantity(value)
-    if not value and (value is None or type(value) is dict):
-        return EMPTY_MAP
     if type(value) is not dict:
+        if value is None:
+            return EMPTY_MAP
         raise ValueError("Expected `object`")
-    member = wanted.__args__[1]
-    if member is str:
+    if not value:
+        return EMPTY_MAP
+    if wanted is ResourceList:
+        for amount in value.values():
+            if type(amount) is not str:
+                return ResourceList({name: parse_quantity(each) for name, each in value.items()})
+        return _resource_list(tuple(value.items()))
+    if wanted is Labels or wanted is Annotations:
         for text in value.values():
             if type(text) is not str:
                 raise ValueError("Expected `str`")
-        return FrozenMap(value)
-    if member is Quantity:
-        for amount in value.values():
-            if type(amount) is not str:
-                return FrozenMap({name: parse_quantity(each) for name, each in value.items()})
-        return _resource_list(tuple(value.items()))
-    return FrozenMap(msgspec.convert(value, dict[str, member], dec_hook=dec_hook))  # type: ignore[valid-type]
+        return _labels(tuple(value.items())) if wanted is Labels else Annotations(value)
+    return FrozenMap(msgspec.convert(value, dict[str, wanted.__args__[1]], dec_hook=dec_hook))
 
 
 @lru_cache(maxsize=8192)
-def _resource_list(amounts: tuple[tuple[str, str], ...]) -> FrozenMap[str, Quantity]:
-    """Pods come in few sizes: those of one size share one map."""
-    return FrozenMap({name: parse_quantity(amount) for name, amount in amounts})
+def _resource_list(amounts: tuple[tuple[str, str], ...]) -> ResourceList:
+    return ResourceList({name: parse_quantity(amount) for name, amount in amounts})
+
+
+@lru_cache(maxsize=8192)
+def _labels(labels: tuple[tuple[str, str], ...]) -> Labels:
+    return Labels(labels)
 
 
 @cache
@@ -144,6 +149,8 @@ def _rule(wanted: Any) -> _Leaf | _Items | _Members:
         return _Members(wanted)
     if origin is tuple:
         return _Items(_rule(arguments[0]), keyed=False, zero=[])
+    if wanted in _MAPS:
+        return _Items(_rule(_MAPS[wanted]), keyed=True, zero={})
     if origin is FrozenMap:
         return _Items(_rule(arguments[1]), keyed=True, zero={})
     bare = arguments[0] if origin is Annotated else wanted
@@ -151,6 +158,7 @@ def _rule(wanted: Any) -> _Leaf | _Items | _Members:
     return _Leaf(wanted, demand, zero)
 
 
+_MAPS: dict[Any, Any] = {Labels: str, Annotations: str, ResourceList: Quantity}
 _DEMANDS: dict[Any, tuple[str, Any]] = {
     str: ("must be a string", ""),
     int: ("must be an integer", 0),

@@ -81,6 +81,23 @@ def test_a_manifest_with_nulls_passes_as_if_they_were_not_there() -> None:
     assert check(obj) == check(manifest("Deployment"))
 
 
+def test_empty_maps_and_lists_are_as_good_as_absent_ones() -> None:
+    obj = manifest("Pod")
+    obj["metadata"] |= {"labels": {}, "annotations": {}, "finalizers": [], "ownerReferences": []}
+    obj["spec"] |= {"nodeSelector": {}, "overhead": {}, "tolerations": [], "topologySpreadConstraints": []}
+    obj["spec"]["containers"][0]["resources"] = {"limits": {}, "requests": {}}
+    obj["status"] = {}
+    bare = manifest("Pod")
+    for field in ("nodeSelector", "overhead", "tolerations", "topologySpreadConstraints"):
+        del bare["spec"][field]
+    del bare["spec"]["containers"][0]["resources"], bare["status"]
+    assert check(obj) == check(bare)
+    for kind, field in (("ZoneQuota", "spec"), ("NodeAllocation", "status"), ("ConfigMap", "data")):
+        empty = manifest(kind)
+        empty[field] = {"zones": {}, "entries": {}} if kind != "ConfigMap" else {}
+        check(empty)
+
+
 # -- warnings --------------------------------------------------------------------------------------
 
 

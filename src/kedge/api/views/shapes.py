@@ -28,10 +28,10 @@ def dec_hook(wanted: Any, value: Any) -> Any:
         return parse_quantity(value)
     if type(value) is not dict:
         if value is None:
-            return EMPTY_MAP
+            return _EMPTY.get(wanted, EMPTY_MAP)
         raise ValueError("Expected `object`")
     if not value:
-        return EMPTY_MAP
+        return _EMPTY.get(wanted, EMPTY_MAP)
     if wanted is ResourceList:
         for amount in value.values():
             if type(amount) is not str:
@@ -43,6 +43,9 @@ def dec_hook(wanted: Any, value: Any) -> Any:
                 raise ValueError("Expected `str`")
         return _labels(tuple(value.items())) if wanted is Labels else Annotations(value)
     return FrozenMap(msgspec.convert(value, dict[str, wanted.__args__[1]], dec_hook=dec_hook))
+
+
+_EMPTY: dict[Any, FrozenMap[str, Any]] = {Labels: Labels(), Annotations: Annotations(), ResourceList: ResourceList()}
 
 
 @lru_cache(maxsize=8192)

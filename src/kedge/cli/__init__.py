@@ -1,1 +1,40 @@
-"""The command line: composition root of production."""
+"""The command line: composition root of production. One file a verb, loaded only when it is called.
+
+A verb's module has a click command of the same name. Nothing heavy is imported here: `kedge --help` is instant.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+import click
+
+VERBS = {
+    "demo": "Find, shrink and replay a bug in a simulated cluster.",
+    "hunt": "Run many seeds of a simulated program and bring back each bug once.",
+    "replay": "Run a recorded failure again.",
+}
+
+
+class LazyGroup(click.Group):
+    """Knows its verbs by name and loads one when it is needed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return sorted(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in VERBS:
+            return None
+        command = getattr(importlib.import_module(f"kedge.cli.{cmd_name}"), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl(sorted(VERBS.items()))
+
+
+@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="kedge")
+def main() -> None:
+    """A distributed scheduler and control plane that can be rewound."""

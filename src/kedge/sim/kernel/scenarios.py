@@ -141,11 +141,11 @@ def find_scenario(reference: str) -> Scenario:
 
 
 def _load(place: str, reference: str) -> ModuleType:
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, "")  # a target may import its neighbours, as under `python -m`
     try:
         if place.endswith(".py"):
             return _load_file(Path(place))
-        if "" not in sys.path:
-            sys.path.insert(0, "")
         return importlib.import_module(place)
     except ModuleNotFoundError as error:
         raise UnknownTarget(f"cannot load {reference!r}: {error}; run this where the module can be imported") from error

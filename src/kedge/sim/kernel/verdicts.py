@@ -27,6 +27,9 @@ class Violation:
     detail: str = ""
     """More for a person: a traceback, or who waits for what."""
 
+    told: str = ""
+    """What the trace says of it, if not `message`: the text of an assertion depends on how the program was loaded."""
+
     @property
     def group(self) -> tuple[str, str]:
         """Failures with the same group are taken to be one bug."""
@@ -41,7 +44,8 @@ class Violation:
         place = f" at {PurePath(frames[-1].filename).name}:{frames[-1].name}" if frames else ""
         text = _ADDRESS.sub("0x...", f"{message}: {type(error).__name__}: {error}")
         detail = _ADDRESS.sub("0x...", "".join(traceback.format_exception(error)))
-        return cls(invariant, text, type(error).__name__ + place, detail)
+        cause = type(error).__name__ + place
+        return cls(invariant, text, cause, detail, f"{message}: {cause}")
 
     def __str__(self) -> str:
         return f"{self.invariant}: {self.message}"

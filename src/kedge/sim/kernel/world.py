@@ -102,7 +102,7 @@ class World:
         """The run has failed. The first violation counts; the run ends after this step."""
         if self.violation is None:
             self.violation = violation
-            self.note("violation", f"{violation.invariant}: {violation.message}")
+            self.note("violation", f"{violation.invariant}: {violation.told or violation.message}")
             self.loop.stop()
 
     def mark(self, name: str) -> None:

@@ -1,0 +1,153 @@
+"""`kedge hunt TARGET`: run many seeds, show how it goes, and end with each bug once: shrunk, told and in a file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from kedge.sim.kernel import Hunt
+    from kedge.sim.kernel.policies import Policy
+
+
+@click.command()
+@click.argument("target")
+@click.option("--seeds", "-n", default=1_000, show_default=True, help="How many seeds to run.")
+@click.option("--start", default=0, show_default=True, help="The first seed.")
+@click.option("--jobs", "-j", default=os.cpu_count() or 1, show_default="one a core", help="Workers at once.")
+@click.option(
+    "--executor",
+    default="process",
+    show_default=True,
+    help="process, thread, inline, or package.module:callable that takes the jobs and gives an Executor.",
+)
+@click.option(
+    "--policy",
+    type=click.Choice(["program", "mixed", "uniform", "fifo", "pct"]),
+    default="program",
+    show_default=True,
+    help="How hosts are scheduled; `program` is what the target says.",
+)
+@click.option("--depth", default=3, show_default=True, help="Depth of the pct policy.")
+@click.option(
+    "--directory",
+    "-d",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path(".kedge/failures"),
+    show_default=True,
+    help="Where failures are kept.",
+)
+@click.option("--shrink-runs", default=600, show_default=True, help="Runs one failure may cost to shrink; 0 keeps it.")
+def hunt(
+    target: str,
+    seeds: int,
+    start: int,
+    jobs: int,
+    executor: str,
+    policy: str,
+    depth: int,
+    directory: Path,
+    shrink_runs: int,
+) -> None:
+    """Hunt for bugs in TARGET: package.module:name or file.py:name, an async function that takes a Simulation.
+
+    Ends with 0 if every invariant held, 1 if one was broken, 2 if seeds were lost or a mark was never reached.
+    """
+    from kedge.errors import KedgeError
+    from kedge.sim.kernel import find_scenario
+    from kedge.sim.kernel import hunt as run_hunt
+
+    try:
+        scenario = find_scenario(target)
+        with _Progress(seeds) as progress:
+            found = run_hunt(
+                scenario,
+                range(start, start + seeds),
+                executor=executor,
+                jobs=jobs,
+                policy=_policy(policy, depth),
+                directory=directory,
+                shrink_runs_max=shrink_runs,
+                on_progress=progress.show,
+            )
+    except KedgeError as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(report(found))
+    raise SystemExit(1 if found.groups else 2 if found.lost or found.broken or found.marks_missed() else 0)
+
+
+def _policy(name: str, depth: int) -> Policy | None:
+    from kedge.sim.kernel import Fifo, Mixed, Pct, Uniform
+
+    policies: dict[str, Policy | None] = {
+        "program": None,
+        "mixed": Mixed(),
+        "uniform": Uniform(),
+        "fifo": Fifo(),
+        "pct": Pct(depth=depth),
+    }
+    return policies[name]
+
+
+def report(found: Hunt) -> str:
+    """What a hunt found, for a person."""
+    from kedge.sim.kernel.stories import tell
+
+    lines: list[str] = []
+    for number, group in enumerate(found.groups.values(), 1):
+        lines += [f"=== bug {number}: {len(group.seeds)} of {found.done} seeds, first {min(group.seeds)}"]
+        if group.artefact is not None:
+            lines.append(tell(group.artefact, path=group.path))
+        if group.shrunk is not None and group.shrunk.exhausted:
+            lines.append(f"(shrinking stopped after {group.shrunk.runs} runs: there may be a shorter one)")
+        lines.append("")
+    per_s = found.done / found.cpu_s if found.cpu_s else 0.0
+    lines.append(
+        f"{found.done} of {found.total} seeds, {found.failures} failures in {len(found.groups)} groups,"
+        f" {found.steps} steps, {per_s:.0f} seeds per CPU-second"
+    )
+    lines += [f"mark       {name}: {count} seeds" for name, count in sorted(found.marks.items())]
+    lines += [
+        f"never      {name}: no seed reached it, so this hunt proves nothing there" for name in found.marks_missed()
+    ]
+    lines += [f"lost       seed {seed}: its worker died" for seed in found.lost]
+    lines += [f"broken     seed {seed}: {why}" for seed, why in found.broken]
+    if found.interrupted:
+        lines.append("interrupted: what was found so far is kept, not shrunk")
+    return "\n".join(lines)
+
+
+class _Progress:
+    """A bar with seeds a second, failures and marks. Silent when nobody looks."""
+
+    def __init__(self, total: int) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self._bar = Progress(
+            TextColumn("seeds"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]} seeds/s"),
+            TextColumn("{task.fields[failures]} failures"),
+            TextColumn("{task.fields[marks]} marks"),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        self._task = self._bar.add_task("hunt", total=total, rate="-", failures=0, marks=0)
+
+    def __enter__(self) -> _Progress:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._bar.stop()
+
+    def show(self, found: Hunt) -> None:
+        task = self._bar.tasks[0]
+        rate = f"{found.done / task.elapsed:.0f}" if task.elapsed else "-"
+        self._bar.update(self._task, completed=found.done, rate=rate, failures=found.failures, marks=len(found.marks))

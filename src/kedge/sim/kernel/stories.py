@@ -1,0 +1,64 @@
+"""A failure told to a person: the invariant in words, the shortest story, what it needs, and how to replay it.
+
+Used by `kedge hunt`, `kedge replay` and the pytest plugin, so that all three say it alike.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kedge.sim.kernel.artefacts import Artefact
+from kedge.sim.kernel.trace import Event
+
+STORY_EVENTS_MAX = 60
+"""Events told of a long run: those around each fault, and the last ones."""
+_AROUND = 3
+
+
+def tell(artefact: Artefact, *, path: Path | None = None) -> str:
+    """The failure as text."""
+    lines = [
+        f"broken     {artefact.violation.invariant}",
+        f"seen       {artefact.violation.message.splitlines()[0]}",
+        f"program    {artefact.target}",
+        f"run        seed {artefact.seed}, {_size(artefact)}, trace {artefact.hash}",
+        "",
+        "story",
+        *[f"  {line}" for line in story(artefact.trace.events)],
+    ]
+    if artefact.violation.detail:
+        lines += ["", "detail", *[f"  {line}" for line in artefact.violation.detail.rstrip().splitlines()[-30:]]]
+    if artefact.conditions:
+        lines += ["", "does the failure need it?"]
+        lines += [f"  {'yes' if c.needed else 'no ':<4} {c.what}" for c in artefact.conditions]
+    if path is not None:
+        lines += ["", f"replay with: kedge replay {path}"]
+    return "\n".join(lines)
+
+
+def _size(artefact: Artefact) -> str:
+    faults, deviations = len(artefact.tape.strikes()), artefact.tape.deviations()
+    return f"{faults} faults, {deviations} schedule deviations, {len(artefact.trace.steps)} steps"
+
+
+def story(events: list[Event]) -> list[str]:
+    """The events worth reading, in order, with a mark where some are left out."""
+    kept = _worth_telling(events)
+    lines: list[str] = []
+    before = -1
+    for index in kept:
+        if index != before + 1:
+            lines.append(f"... {index - before - 1} events ...")
+        lines.append(str(events[index]))
+        before = index
+    return lines
+
+
+def _worth_telling(events: list[Event]) -> list[int]:
+    if len(events) <= STORY_EVENTS_MAX:
+        return list(range(len(events)))
+    last = set(range(len(events) - STORY_EVENTS_MAX // 2, len(events)))
+    for index, event in enumerate(events):
+        if event.kind in ("fault", "crash", "restart", "violation"):
+            last.update(range(max(0, index - _AROUND), min(len(events), index + _AROUND + 1)))
+    return sorted(last)[-STORY_EVENTS_MAX:]

@@ -1,0 +1,160 @@
+"""A pytest plugin: `@simulate` tests run many seeds; a failure comes shrunk, in a file, with how to replay it.
+
+Loaded in every run of pytest, so it imports the kernel only when a test needs it. Each test is one
+item, run where pytest-xdist puts it; files are written whole or not at all, so workers do not get in each other's way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from kedge.sim.kernel.artefacts import Artefact
+    from kedge.sim.kernel.scenarios import Scenario
+
+SECTION = "kedge simulation"
+SHRINK_RUNS_MAX = 400
+_ATTRIBUTE = "kedge_scenario"
+
+
+class SimulationFailed(AssertionError):
+    """A seed broke an invariant. The text is the story; the section below it says how to run it again."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("kedge", "simulated tests")
+    group.addoption("--kedge-seeds", type=int, default=None, metavar="N", help="seeds for every @simulate test")
+    group.addoption("--kedge-start", type=int, default=0, metavar="SEED", help="the first seed (default: 0)")
+    group.addoption(
+        "--kedge-replay", type=Path, default=None, metavar="FILE", help="run only the failure in FILE again"
+    )
+    group.addoption(
+        "--kedge-failures", type=Path, default=None, metavar="DIR", help="where failures are kept (.kedge/failures)"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With `--kedge-replay`, keep only the test that the failure came from."""
+    if config.getoption("--kedge-replay") is None:
+        return
+    target = _recorded(config).target
+    kept = [item for item in items if _scenario_of(item) is not None and _reference(item) == target]
+    if not kept:
+        raise pytest.UsageError(f"none of the collected tests is {target}: give pytest the file that has it")
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = kept
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> object | None:
+    scenario = _scenario_of(pyfuncitem)
+    if scenario is None:
+        return None
+    if pyfuncitem.config.getoption("--kedge-replay") is not None:
+        _replay(pyfuncitem, scenario)
+    else:
+        _run_seeds(pyfuncitem, scenario)
+    return True
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if call.excinfo is not None and isinstance(call.excinfo.value, SimulationFailed):
+        report.longrepr = str(call.excinfo.value)
+        report.sections.append((SECTION, _how_to_replay(item)))
+    return report
+
+
+# -- running ---------------------------------------------------------------------------------------
+
+
+def _run_seeds(item: pytest.Function, scenario: Scenario) -> None:
+    from kedge.sim.kernel import make_artefact, shrink, write_artefact
+    from kedge.sim.kernel.stories import tell
+
+    asked = item.config.getoption("--kedge-seeds")
+    start = item.config.getoption("--kedge-start")
+    seeds = scenario.seeds if asked is None else asked
+    scenario = scenario.calibrated()
+    reached: set[str] = set()
+    for seed in range(start, start + seeds):
+        outcome = scenario.run(seed)
+        reached.update(outcome.marks)
+        if outcome.violation is not None:
+            shrunk = shrink(scenario, outcome, runs_max=SHRINK_RUNS_MAX)
+            artefact = make_artefact(scenario, shrunk.outcome, shrunk.conditions)
+            path = write_artefact(artefact, _failures(item.config))
+            item.stash[_PATH] = path
+            raise SimulationFailed(f"seed {seed} of {item.name}\n{tell(artefact)}")
+    missed = [mark for mark in scenario.marks if mark not in reached]
+    if missed and seeds >= scenario.seeds:
+        pytest.fail(f"no seed of {seeds} reached {', '.join(missed)}: the test proves nothing there", pytrace=False)
+
+
+def _replay(item: pytest.Function, scenario: Scenario) -> None:
+    from kedge.sim.kernel import Verdict, replay
+    from kedge.sim.kernel.stories import tell
+
+    artefact = _recorded(item.config)
+    again = replay(artefact, scenario=scenario)
+    if again.verdict is not Verdict.HOLDS:
+        item.stash[_PATH] = item.config.getoption("--kedge-replay")
+        raise SimulationFailed(f"{again.words}\n{again.drift}\n{tell(artefact)}")
+
+
+# -- finding things --------------------------------------------------------------------------------
+
+_PATH = pytest.StashKey[Path]()
+_ARTEFACT = pytest.StashKey["Artefact"]()
+
+
+def _scenario_of(item: pytest.Item) -> Scenario | None:
+    from dataclasses import replace
+
+    scenario: Scenario | None = getattr(getattr(item, "obj", None), _ATTRIBUTE, None)
+    return None if scenario is None else replace(scenario, reference=_reference(item))
+
+
+def _reference(item: pytest.Item) -> str:
+    """The test as `kedge replay` finds it: its file, from the root of the tests, and its name."""
+    name = getattr(item, "originalname", None) or item.name
+    try:
+        return f"{item.path.relative_to(item.config.rootpath).as_posix()}:{name}"
+    except ValueError:
+        return f"{item.path}:{name}"
+
+
+def _recorded(config: pytest.Config) -> Artefact:
+    from kedge.sim.kernel import BadArtefact, read_artefact
+
+    if _ARTEFACT not in config.stash:
+        try:
+            config.stash[_ARTEFACT] = read_artefact(config.getoption("--kedge-replay"))
+        except BadArtefact as error:
+            raise pytest.UsageError(str(error)) from error
+    return config.stash[_ARTEFACT]
+
+
+def _failures(config: pytest.Config) -> Path:
+    chosen: Path | None = config.getoption("--kedge-failures")
+    return chosen if chosen is not None else config.rootpath / ".kedge" / "failures"
+
+
+def _how_to_replay(item: pytest.Item) -> str:
+    path = item.stash.get(_PATH, None)
+    if path is None:
+        return "the failure could not be kept"
+    root = item.config.rootpath
+    shown = path.relative_to(root) if path.is_relative_to(root) else path
+    return (
+        f"kept in    {shown}\n"
+        f"replay     kedge replay {shown}\n"
+        f"as a test  pytest {_reference(item).replace('.py:', '.py::')} --kedge-replay {shown}"
+    )

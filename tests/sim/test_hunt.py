@@ -1,0 +1,343 @@
+"""Hunt, shrink, artefacts and replay: the planted bugs are found, made short, and repeated in a fresh process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from kedge.cli import main
+from kedge.sim.kernel import (
+    NO_FAULTS,
+    BadArtefact,
+    Fifo,
+    FixedRates,
+    Hunt,
+    Scenario,
+    Simulation,
+    Verdict,
+    find_scenario,
+    hunt,
+    make_artefact,
+    read_artefact,
+    replay,
+    shrink,
+    simulate,
+    write_artefact,
+)
+from kedge.sim.kernel.hunt import UnknownExecutor
+
+HERE = Path(__file__).parent
+PLANTED = HERE / "planted.py"
+ROOT = HERE.parent.parent
+
+
+def planted(name: str) -> str:
+    return f"{PLANTED}:{name}"
+
+
+@pytest.mark.parametrize("name", ["lost_update", "duplicate_create", "deadlock"])
+def test_a_planted_bug_is_found_shrunk_and_replayed_identically_in_a_fresh_process(name: str, tmp_path: Path) -> None:
+    found = hunt(find_scenario(planted(name)), range(1_000), jobs=2, directory=tmp_path)
+    assert found.done == 1_000
+    assert len(found.groups) == 1
+    (group,) = found.groups.values()
+    assert group.shrunk is not None
+    assert group.path is not None
+    assert len(group.shrunk.outcome.tape.strikes()) <= 3
+    assert not group.shrunk.exhausted
+    assert all(condition.needed for condition in group.shrunk.conditions)
+    fresh = subprocess.run(
+        [sys.executable, "-c", "from kedge.cli import main; main()", "replay", str(group.path)],
+        env={**os.environ, "PYTHONHASHSEED": "77"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert fresh.returncode == 0, fresh.stdout + fresh.stderr
+    assert f"trace {group.shrunk.outcome.hash}" in fresh.stdout.splitlines()[-1]
+    assert fresh.stdout.splitlines()[-1].startswith("same: ")
+
+
+def test_a_sound_program_is_not_accused_and_its_marks_are_reached() -> None:
+    found = hunt(find_scenario(planted("sound")), range(200), executor="inline")
+    assert not found.groups
+    assert found.marks_missed() == []
+
+
+def test_a_mark_that_no_seed_reaches_is_reported(tmp_path: Path) -> None:
+    target = tmp_path / "quiet.py"
+    target.write_text(
+        "from kedge.sim.kernel import simulate\n"
+        "@simulate(marks=('rare', 'common'))\n"
+        "async def program(sim):\n"
+        "    sim.sometimes('common')\n"
+        "    sim.sometimes('rare', sim.seed > 100)\n"
+    )
+    found = hunt(find_scenario(f"{target}:program"), range(3), executor="inline")
+    assert found.marks == {"common": 3}
+    assert found.marks_missed() == ["rare"]
+
+
+@pytest.mark.parametrize("executor", ["inline", "thread", "process", "concurrent.futures:ThreadPoolExecutor"])
+def test_every_executor_finds_the_same(executor: str) -> None:
+    found = hunt(find_scenario(planted("duplicate_create")), range(60), executor=executor, jobs=2)
+    (group,) = found.groups.values()
+    assert sorted(group.seeds) == _expected()
+
+
+def _expected() -> list[int]:
+    scenario = find_scenario(planted("duplicate_create")).calibrated()
+    return [seed for seed in range(60) if scenario.run(seed).violation is not None]
+
+
+def test_an_executor_that_does_not_exist_is_refused_by_name() -> None:
+    with pytest.raises(UnknownExecutor, match="there is no executor 'nowhere:nothing'"):
+        hunt(find_scenario(planted("sound")), range(1), executor="nowhere:nothing")
+
+
+def test_a_worker_that_dies_loses_only_its_seed_and_the_seed_is_reported(tmp_path: Path) -> None:
+    target = tmp_path / "deadly.py"
+    target.write_text(
+        "import os\nasync def program(sim):\n    sim.sometimes('alive')\n    if sim.seed == 13:\n        os._exit(9)\n"
+    )
+    found = hunt(find_scenario(f"{target}:program"), range(40), jobs=2)
+    assert found.lost == [13]
+    assert found.done == 40
+    assert found.marks == {"alive": 39}
+
+
+def test_an_interrupt_keeps_what_was_found(tmp_path: Path) -> None:
+    def interrupt(found: Hunt) -> None:
+        if found.failures and not found.interrupted:
+            raise KeyboardInterrupt
+
+    found = hunt(
+        find_scenario(planted("duplicate_create")),
+        range(1_000),
+        executor="inline",
+        directory=tmp_path,
+        on_progress=interrupt,
+    )
+    assert found.interrupted
+    assert found.done < 1_000
+    assert len(list(tmp_path.glob("*.json"))) == 1
+
+
+# -- shrinking -------------------------------------------------------------------------------------
+
+
+@simulate(faults=FixedRates({"lose": 0.3, "delay": 0.3}))
+async def needs_two_faults(sim: Simulation) -> None:
+    """Fails only if the second and the fourth of many events are struck, and at least three objects are there."""
+    struck = [bool(sim.faults.at("write", f"w{index}", ("lose", "delay"))) for index in range(12)]
+    objects = sim.choose_int("objects", 1, 30)
+    if struck[1] and struck[3] and objects >= 3:
+        sim.violate("nothing is lost", "lost", cause="two faults")
+
+
+def test_shrinking_leaves_just_the_faults_and_objects_that_are_needed() -> None:
+    scenario = find_scenario(f"{__file__}:needs_two_faults")
+    failure = next(o for seed in range(200) if (o := scenario.run(seed)).violation is not None and len(o.faults) > 4)
+    shrunk = shrink(scenario, failure)
+    labels = [shrunk.outcome.tape.streams["faults"][place][0] for place in shrunk.outcome.tape.strikes()]
+    assert labels == ["write w1", "write w3"]
+    assert [value for _, _, value in shrunk.outcome.tape.streams["workload"]] == [2]
+    assert [condition.needed for condition in shrunk.conditions] == [True, True]
+    assert scenario.run(shrunk.outcome.tape).hash == shrunk.outcome.hash
+
+
+@simulate(faults=NO_FAULTS)
+async def needs_one_preemption(sim: Simulation) -> None:
+    """Fails only if host b runs between the first two steps of host a."""
+    state = {"a": 0, "b": 0}
+
+    async def work_a() -> None:
+        for _ in range(20):
+            await asyncio.sleep(0)
+        state["a"] = 1
+        await asyncio.sleep(0)
+        state["a"] = 2
+
+    async def work_b() -> None:
+        for _ in range(26):
+            await asyncio.sleep(0)
+        state["b"] = 1
+        if state["a"] == 1:
+            sim.violate("b never sees half of a", "it did")
+
+    one = sim.host("a").spawn(work_a(), name="a")
+    other = sim.host("b").spawn(work_b(), name="b")
+    await asyncio.gather(one, other)
+
+
+def test_shrinking_leaves_few_schedule_deviations() -> None:
+    scenario = find_scenario(f"{__file__}:needs_one_preemption")
+    assert replace(scenario, policy=Fifo()).run(0).violation is None
+    failure = next(o for seed in range(300) if (o := scenario.run(seed)).violation is not None)
+    assert failure.tape.deviations() > 10
+    shrunk = shrink(scenario, failure)
+    assert 1 <= shrunk.outcome.tape.deviations() <= 7
+    assert scenario.run(shrunk.outcome.tape).hash == shrunk.outcome.hash
+    assert shrunk.conditions[-1].needed
+
+
+def test_a_budget_ends_shrinking_and_is_reported() -> None:
+    scenario = find_scenario(f"{__file__}:needs_two_faults")
+    failure = next(o for seed in range(200) if (o := scenario.run(seed)).violation is not None and len(o.faults) > 4)
+    shrunk = shrink(scenario, failure, runs_max=2)
+    assert shrunk.exhausted
+    assert shrunk.runs == 2
+
+
+# -- files and replay ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def artefact_file(tmp_path: Path) -> Path:
+    scenario = find_scenario(planted("duplicate_create")).calibrated()
+    failure = next(o for seed in range(200) if (o := scenario.run(seed)).violation is not None)
+    return write_artefact(make_artefact(scenario, failure), tmp_path)
+
+
+def test_a_file_holds_everything_and_reads_back_equal(artefact_file: Path) -> None:
+    document = json.loads(artefact_file.read_text())
+    assert document["formatVersion"] == 1
+    for part in ("target", "invariant", "tape", "trace", "faults", "versions", "flags", "attachments", "hash", "build"):
+        assert part in document
+    artefact = read_artefact(artefact_file)
+    again = replay(artefact)
+    assert again.verdict is Verdict.SAME
+    assert again.outcome.tape == artefact.tape
+    assert again.outcome.trace.events == artefact.trace.events
+
+
+def test_what_a_program_attaches_is_in_the_file(tmp_path: Path) -> None:
+    async def program(sim: Simulation) -> None:
+        sim.attach("objects", [{"kind": "Pod", "name": "p"}])
+        sim.violate("never", "it did")
+
+    scenario = Scenario(program=program)
+    path = write_artefact(make_artefact(scenario, scenario.run(1)), tmp_path)
+    assert read_artefact(path).attachments == {"objects": [{"kind": "Pod", "name": "p"}]}
+
+
+def test_damaged_truncated_and_foreign_files_are_told_apart(artefact_file: Path) -> None:
+    whole = artefact_file.read_text()
+    cases = {
+        "is cut short or damaged": whole[: len(whole) // 2],
+        "its checksum does not match": whole.replace('"seed": ', '"seed": 1', 1),
+        "it has no format": '{"kind": "Pod"}',
+        "is not a simulation failure": "hello",
+        "use a matching kedge": whole.replace('"formatVersion": 1', '"formatVersion": 99', 1),
+    }
+    for message, text in cases.items():
+        artefact_file.write_text(text)
+        with pytest.raises(BadArtefact, match=message):
+            read_artefact(artefact_file)
+    artefact_file.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(BadArtefact, match="it is not text"):
+        read_artefact(artefact_file)
+    with pytest.raises(BadArtefact, match="No such file"):
+        read_artefact(artefact_file.parent / "nothing.json")
+
+
+def test_a_replay_that_goes_another_way_says_exactly_where(artefact_file: Path) -> None:
+    artefact = read_artefact(artefact_file)
+
+    async def other(sim: Simulation) -> None:
+        await find_scenario(planted("duplicate_create")).program(_Renamed(sim))
+
+    class _Renamed:
+        def __init__(self, sim: Simulation) -> None:
+            self._sim = sim
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._sim, name)
+
+        def choose_int(self, label: str, low: int, high: int) -> int:
+            return self._sim.choose_int(label + " wanted", low, high)
+
+    scenario = replace(find_scenario(planted("duplicate_create")), program=other)
+    again = replay(artefact, scenario=scenario, regression=False)
+    assert again.verdict is Verdict.DIVERGED
+    assert "out of step at workload choice 0: the tape has 'objects' of 8, the run asks 'objects wanted'" in again.words
+
+
+def test_on_another_build_a_replay_is_a_regression_test_that_tells_its_drift(tmp_path: Path) -> None:
+    target = tmp_path / "program.py"
+    text = PLANTED.read_text()
+    target.write_text(text)
+    scenario = find_scenario(f"{target}:duplicate_create").calibrated()
+    failure = next(o for seed in range(200) if (o := scenario.run(seed)).violation is not None)
+    path = write_artefact(make_artefact(scenario, failure), tmp_path)
+
+    def replayed() -> tuple[int, str]:
+        ended = subprocess.run(
+            [sys.executable, "-c", "from kedge.cli import main; main()", "replay", "-q", str(path)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return ended.returncode, ended.stdout + ended.stderr
+
+    target.write_text(
+        text.replace(
+            "async def ensure(name: str) -> None:",
+            "async def ensure(name: str) -> None:\n        sim.note('new', 'code')",
+        )
+    )
+    code, words = replayed()
+    assert code == 1
+    assert words.startswith("still fails: no name is taken twice")
+    assert "drifted after" in words
+    target.write_text(
+        text.replace(
+            "        self.names.append(name)\n",
+            "        if name in self.names:\n            return\n        self.names.append(name)\n",
+        )
+    )
+    code, words = replayed()
+    assert code == 0
+    assert words.startswith("holds: every invariant is kept")
+    assert "faults struck" in words
+
+
+# -- the command -----------------------------------------------------------------------------------
+
+
+def test_kedge_hunt_tells_the_bug_and_the_command_that_replays_it(tmp_path: Path) -> None:
+    arguments = ["hunt", planted("duplicate_create"), "--seeds", "60", "--executor", "inline", "-d", str(tmp_path)]
+    ended = CliRunner().invoke(main, arguments)
+    assert ended.exit_code == 1, ended.output
+    (file,) = tmp_path.glob("*.json")
+    assert f"replay with: kedge replay {file}" in ended.output
+    assert "does the failure need it?" in ended.output
+    assert "60 of 60 seeds" in ended.output
+    assert CliRunner().invoke(main, ["replay", str(file)]).exit_code == 0
+
+
+@pytest.mark.parametrize("policy", ["mixed", "uniform", "fifo", "pct"])
+def test_kedge_hunt_takes_every_policy(policy: str, tmp_path: Path) -> None:
+    arguments = ["hunt", planted("sound"), "-n", "30", "--executor", "inline", "--policy", policy, "-d", str(tmp_path)]
+    ended = CliRunner().invoke(main, arguments)
+    assert ended.exit_code == 0, ended.output
+
+
+def test_kedge_hunt_and_replay_say_what_is_wrong_with_their_arguments(tmp_path: Path) -> None:
+    for arguments, message in (
+        (["hunt", "nonsense"], "give package.module:function or file.py:function"),
+        (["hunt", f"{PLANTED}:missing"], "has nothing called missing"),
+        (["hunt", "no.such.module:x"], "cannot load"),
+        (["replay", str(tmp_path / "none.json")], "No such file"),
+    ):
+        ended = CliRunner().invoke(main, arguments)
+        assert ended.exit_code == 1
+        assert message in ended.output

@@ -21,8 +21,7 @@ _DECLARATIONS = {
     "KeyValue": "key 1 bytes, create_revision 2 int64, mod_revision 3 int64, version 4 int64, value 5 bytes",
     "Event": "type 1 int32, kv 2 KeyValue, prev_kv 3 KeyValue",
     "RangeRequest": (
-        "key 1 bytes, range_end 2 bytes, limit 3 int64, revision 4 int64, serializable 7 bool,"
-        " keys_only 8 bool, count_only 9 bool"
+        "key 1 bytes, range_end 2 bytes, limit 3 int64, revision 4 int64, keys_only 8 bool, count_only 9 bool"
     ),
     "RangeResponse": "header 1 Header, kvs 2 *KeyValue, more 3 bool, count 4 int64",
     "PutRequest": "key 1 bytes, value 2 bytes",
@@ -36,14 +35,10 @@ _DECLARATIONS = {
     "Compare": "result 1 int32, target 2 int32, key 3 bytes, create_revision 5 |int64, mod_revision 6 |int64",
     "TxnRequest": "compare 1 *Compare, success 2 *RequestOp, failure 3 *RequestOp",
     "TxnResponse": "header 1 Header, succeeded 2 bool, responses 3 *ResponseOp",
-    "CompactionRequest": "revision 1 int64, physical 2 bool",
+    "CompactionRequest": "revision 1 int64",
     "CompactionResponse": "header 1 Header",
-    "WatchCreateRequest": (
-        "key 1 bytes, range_end 2 bytes, start_revision 3 int64, progress_notify 4 bool, prev_kv 6 bool,"
-        " watch_id 7 int64, fragment 8 bool"
-    ),
-    "WatchProgressRequest": "",
-    "WatchRequest": "create_request 1 |WatchCreateRequest, progress_request 3 |WatchProgressRequest",
+    "WatchCreateRequest": ("key 1 bytes, range_end 2 bytes, start_revision 3 int64, prev_kv 6 bool"),
+    "WatchRequest": "create_request 1 |WatchCreateRequest",
     "WatchResponse": (
         "header 1 Header, watch_id 2 int64, created 3 bool, canceled 4 bool, compact_revision 5 int64,"
         " cancel_reason 6 string, fragment 7 bool, events 11 *Event"
@@ -88,7 +83,6 @@ Event: Any = _classes["Event"]
 RangeRequest: Any = _classes["RangeRequest"]
 RangeResponse: Any = _classes["RangeResponse"]
 PutRequest: Any = _classes["PutRequest"]
-PutResponse: Any = _classes["PutResponse"]
 DeleteRangeRequest: Any = _classes["DeleteRangeRequest"]
 RequestOp: Any = _classes["RequestOp"]
 Compare: Any = _classes["Compare"]
@@ -97,7 +91,6 @@ TxnResponse: Any = _classes["TxnResponse"]
 CompactionRequest: Any = _classes["CompactionRequest"]
 CompactionResponse: Any = _classes["CompactionResponse"]
 WatchCreateRequest: Any = _classes["WatchCreateRequest"]
-WatchProgressRequest: Any = _classes["WatchProgressRequest"]
 WatchRequest: Any = _classes["WatchRequest"]
 WatchResponse: Any = _classes["WatchResponse"]
 StatusRequest: Any = _classes["StatusRequest"]

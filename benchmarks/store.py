@@ -23,8 +23,8 @@ from typing import Any
 import msgspec
 
 from benchmarks.report import print_json, print_table
-from kedge.api.kinds import KINDS
 from kedge.api.codec import encode_object
+from kedge.api.kinds import KINDS
 from kedge.api.objects import Object
 from kedge.env import Env, system_env
 from kedge.keys import Key

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.objects import CONFIG_MAP, World, asynchronous, config_map, make_world
 
 from kedge.api.requests import WriteOptions
 from kedge.client.contract import BreakerState, Client
@@ -23,7 +24,6 @@ from kedge.errors import (
 )
 from kedge.keys import Key, Origin
 from kedge.limits import Limits
-from tests.objects import CONFIG_MAP, World, asynchronous, config_map, make_world
 
 SETTINGS = Key("ConfigMap", "default", "settings")
 QUICK = Limits(client_backoff_s=0.0, client_backoff_s_max=0.0, breaker_failures_max=100)
@@ -143,15 +143,16 @@ async def test_a_write_that_was_overwritten_since_is_not_made_twice() -> None:
     await world.create(config_map(a="0"))
 
     async def meddle() -> None:
-        while (await world.get(SETTINGS)).edit()["data"] != {"a": "1"}:
-            await asyncio.sleep(0)
+        await patched.wait()
         await world.service.patch(SETTINGS, {"data": {"a": "2"}})
 
+    patched = asyncio.Event()
     meddling = asyncio.ensure_future(meddle())
     original = transport.patch
 
     async def patch_then_wait(*args: Any, **kwargs: Any) -> Any:
         result = await original(*args, **kwargs)
+        patched.set()
         if not meddling.done():
             await meddling
             raise lost()
@@ -265,7 +266,8 @@ async def test_a_dependency_that_keeps_failing_is_left_alone_and_probed() -> Non
     assert client.breaker.state is BreakerState.OPEN
     world.clock.advance(60)
     await client.get(SETTINGS)
-    assert client.breaker.state is BreakerState.CLOSED
+    closed: BreakerState = client.breaker.state
+    assert closed is BreakerState.CLOSED
 
 
 @asynchronous

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from tests.objects import asynchronous, config_map, make_world, pod, pod_key
 
 from kedge.api.requests import WriteOptions
 from kedge.errors import Forbidden, Invalid
 from kedge.keys import Key
 from kedge.server.service import AdmissionChain, AdmissionRequest, FunctionPolicy, mutations_of
-from tests.objects import asynchronous, config_map, make_world, pod, pod_key
 
 DEFAULT = Key("Namespace", "", "default")
 

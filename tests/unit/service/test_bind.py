@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import pytest
+from tests.objects import World, asynchronous, make_world, node, pod, pod_key, reservation, zone_quota
 
 from kedge.api.quantity import units
 from kedge.api.requests import Binding, DeleteOptions, WriteOptions
@@ -14,7 +15,6 @@ from kedge.errors import AlreadyExists, Conflict, Fenced, Invalid, NotFound, Ref
 from kedge.keys import Fence, Key
 from kedge.placement.reasons import Reason
 from kedge.store import Put
-from tests.objects import World, asynchronous, make_world, node, pod, pod_key, reservation, zone_quota
 
 NODE_A = Key("Node", "", "node-a")
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.objects import asynchronous, config_map, deployment, make_world, pod, pod_key
 
 from kedge.api.requests import PatchType
 from kedge.errors import BadRequest, Conflict, Invalid, MethodNotAllowed, NotFound
 from kedge.keys import Key
-from tests.objects import asynchronous, config_map, deployment, make_world, pod, pod_key
 
 SETTINGS = Key("ConfigMap", "default", "settings")
 WEB = Key("Deployment.apps", "default", "web")
@@ -146,9 +146,9 @@ async def test_immutable_fields_stay() -> None:
     with pytest.raises(Invalid):
         await world.service.patch(pod_key(), {"spec": {"nodeName": "node-a"}})
     await world.create(deployment())
+    selector = {"matchLabels": {"app": "web", "tier": "x"}}
+    template = {"metadata": {"labels": {"app": "web", "tier": "x"}}}
     with pytest.raises(Invalid, match=r"spec\.selector"):
-        selector = {"matchLabels": {"app": "web", "tier": "x"}}
-        template = {"metadata": {"labels": {"app": "web", "tier": "x"}}}
         await world.service.patch(WEB, {"spec": {"selector": selector, "template": template}})
 
 

@@ -5,10 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
-from kedge.api.requests import WriteOptions
-from kedge.errors import AlreadyExists, BadRequest, Forbidden, Invalid, NotFound, TooLarge
-from kedge.keys import Key
 from tests.objects import (
     CONFIG_MAP,
     NAMESPACE,
@@ -21,6 +17,10 @@ from tests.objects import (
     pod,
     pod_key,
 )
+
+from kedge.api.requests import WriteOptions
+from kedge.errors import AlreadyExists, BadRequest, Forbidden, Invalid, NotFound, TooLarge
+from kedge.keys import Key
 
 
 @asynchronous
@@ -58,7 +58,7 @@ async def test_what_kedge_does_not_know_is_kept_and_warned_about() -> None:
 @asynchronous
 async def test_numbers_survive_as_they_were_written() -> None:
     world = await make_world()
-    body = b'{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"n","namespace":"default"},"odd":{"a":1.10,"b":1e400}}'
+    body = b'{"metadata":{"name":"n","namespace":"default"},"odd":{"a":1.10,"b":1e400}}'
     await world.service.create(CONFIG_MAP, body)
     stored = (await world.get(Key("ConfigMap", "default", "n"))).value
     assert b"1.10" in stored

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from tests.objects import CONFIG_MAP, World, asynchronous, config_map, deployment, make_world, node, pod, pod_key
 
 from kedge.api.requests import Binding, DeleteOptions, ListOptions
 from kedge.errors import BadRequest, Conflict, Invalid, NotFound
 from kedge.keys import Key
-from tests.objects import CONFIG_MAP, World, asynchronous, config_map, deployment, make_world, node, pod, pod_key
 
 SETTINGS = Key("ConfigMap", "default", "settings")
 DEFAULT = Key("Namespace", "", "default")
 
 
-async def bound_pod(world: World, **spec: object) -> None:
+async def bound_pod(world: World, **spec: Any) -> None:
     await world.create(node())
     await world.create(pod(**spec))
     await world.service.bind(Binding(pod=pod_key(), node="node-a"))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.objects import World, asynchronous, make_world, node, pod, pod_key
 
 from kedge.api.requests import Binding, DeleteOptions
 from kedge.errors import Conflict, NotFound, OperatingError, TooManyRequests
 from kedge.keys import Key
-from tests.objects import World, asynchronous, make_world, node, pod, pod_key
 
 BUDGET = Key("PodDisruptionBudget.policy", "default", "web")
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from tests.objects import CONFIG_MAP, asynchronous, config_map, make_world
 
 from kedge.api.requests import DeleteOptions, WriteOptions
 from kedge.errors import BadRequest, NotFound
 from kedge.keys import Key, Origin
 from kedge.limits import Limits
 from kedge.server.service import operations
-from tests.objects import CONFIG_MAP, asynchronous, config_map, make_world
 
 SETTINGS = Key("ConfigMap", "default", "settings")
 

@@ -6,11 +6,11 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.objects import World, asynchronous, config_map, make_world, node, pod, pod_key, resource_quota
 
 from kedge.api.requests import Binding, DeleteOptions
 from kedge.errors import AlreadyExists, Forbidden, Invalid, Refused
 from kedge.keys import Key
-from tests.objects import World, asynchronous, config_map, make_world, node, pod, pod_key, resource_quota
 
 QUOTA = Key("ResourceQuota", "default", "limits")
 

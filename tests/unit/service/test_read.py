@@ -8,12 +8,12 @@ from collections.abc import AsyncGenerator
 
 import msgspec
 import pytest
+from tests.objects import CONFIG_MAP, LEASE, POD, World, asynchronous, config_map, make_world, node, pod, pod_key
 
 from kedge.api.requests import Binding, EventType, ListOptions, WatchEvent, WatchOptions
 from kedge.errors import BadRequest, Compacted, NotFound, Unavailable
 from kedge.keys import Key
 from kedge.limits import Limits
-from tests.objects import CONFIG_MAP, LEASE, POD, World, asynchronous, config_map, make_world, node, pod, pod_key
 
 
 async def make_maps(world: World, count: int) -> None:
@@ -104,8 +104,8 @@ async def test_a_list_is_as_fresh_as_it_is_asked_to_be() -> None:
     assert len((await world.service.list(CONFIG_MAP, newer)).objects) == 2
     assert len((await world.service.list(CONFIG_MAP, ListOptions(resource_version="0"))).objects) == 2
     for match in ("Exact", "NotOlderThan"):
+        future = ListOptions(resource_version=str(then + 1_000), resource_version_match=match)
         with pytest.raises(Unavailable):
-            future = ListOptions(resource_version=str(then + 1_000), resource_version_match=match)
             await world.service.list(CONFIG_MAP, future)
     await world.store.compact(await world.store.revision())
     with pytest.raises(Compacted):

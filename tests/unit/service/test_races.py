@@ -1,0 +1,344 @@
+"""What happens between a verb's reads and its commit: each test changes one thing there.
+
+Whatever an attempt has read is proved by its commit, so the verb must notice, look again, and decide on what is
+true now. Every test here fails if that one key is left out of the checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import pytest
+from tests.objects import (
+    CONFIG_MAP,
+    World,
+    asynchronous,
+    config_map,
+    make_env,
+    make_world,
+    node,
+    pod,
+    pod_key,
+    reservation,
+    resource_quota,
+    zone_quota,
+)
+
+from kedge.api.requests import Binding, WriteOptions
+from kedge.errors import AlreadyExists, Forbidden, Refused, TooManyRequests, Unavailable
+from kedge.keys import NO_ORIGIN, Fence, Key, Origin, Revision
+from kedge.limits import Limits
+from kedge.placement.reasons import Reason
+from kedge.server.service import AdmissionChain, FunctionPolicy
+from kedge.server.service.core import Proof
+from kedge.store import Check, Put, Write
+from kedge.store.memory import MemoryStore
+
+NODE_A = Key("Node", "", "node-a")
+DEFAULT = Key("Namespace", "", "default")
+SETTINGS = Key("ConfigMap", "default", "settings")
+
+
+class MeddledStore(MemoryStore):
+    """Lets somebody else act just before a commit is made."""
+
+    meddle: Callable[[], Awaitable[Any]] | None = None
+
+    async def commit(
+        self,
+        checks: Sequence[Check],
+        writes: Sequence[Write],
+        *,
+        fence: Fence | None = None,
+        origin: Origin = NO_ORIGIN,
+    ) -> Revision:
+        meddle, self.meddle = self.meddle, None
+        if meddle is not None:
+            await meddle()
+        return await super().commit(checks, writes, fence=fence, origin=origin)
+
+
+async def meddled_world(admission: AdmissionChain | None = None) -> tuple[World, MeddledStore]:
+    store = MeddledStore(make_env(seed=2))
+    return await make_world(store=store, admission=admission), store
+
+
+@asynchronous
+async def test_a_namespace_that_begins_to_end_takes_nothing_new() -> None:
+    world, store = await meddled_world()
+    store.meddle = lambda: world.service.delete(DEFAULT)
+    with pytest.raises(Forbidden, match="being terminated"):
+        await world.create(config_map())
+
+
+@asynchronous
+async def test_a_quota_that_appears_counts_the_create_in_flight() -> None:
+    world, store = await meddled_world()
+    store.meddle = lambda: world.create(resource_quota(pods="0"))
+    with pytest.raises(Forbidden, match="exceeded quota"):
+        await world.create(pod())
+
+
+@asynchronous
+async def test_a_name_taken_meanwhile_is_taken() -> None:
+    world, store = await meddled_world()
+    store.meddle = lambda: world.create(config_map())
+    with pytest.raises(AlreadyExists):
+        await world.create(config_map())
+
+
+@asynchronous
+async def test_a_change_meanwhile_is_not_overwritten() -> None:
+    world, store = await meddled_world()
+    await world.create(config_map(a="1"))
+    store.meddle = lambda: world.service.patch(SETTINGS, {"data": {"b": "2"}})
+    await world.service.patch(SETTINGS, {"data": {"c": "3"}})
+    assert (await world.get(SETTINGS)).edit()["data"] == {"a": "1", "b": "2", "c": "3"}
+
+
+async def refused_bind(
+    world: World, store: MeddledStore, meddle: Callable[[], Awaitable[Any]], **binding: Any
+) -> Refused:
+    store.meddle = meddle
+    with pytest.raises(Refused) as caught:
+        await world.service.bind(Binding(pod=pod_key(), node="node-a", **binding))
+    assert store.meddle is None
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("patch", "subresource", "reason"),
+    [
+        ({"spec": {"unschedulable": True}}, "", Reason.NODE_CORDONED),
+        ({"spec": {"taints": [{"key": "gone", "effect": "NoExecute"}]}}, "", Reason.TAINT),
+        ({"status": {"conditions": [{"type": "Suspect", "status": "True"}]}}, "status", Reason.NODE_SUSPECT),
+        ({"status": {"allocatable": {"cpu": "50m"}}}, "status", Reason.RESOURCE),
+    ],
+)
+def test_a_node_that_changes_meanwhile_is_judged_as_it_is(
+    patch: dict[str, Any], subresource: str, reason: Reason
+) -> None:
+    @asynchronous
+    async def run() -> None:
+        world, store = await meddled_world()
+        await world.create(node())
+        await world.create(pod())
+        caught = await refused_bind(world, store, lambda: world.service.patch(NODE_A, patch, subresource=subresource))
+        assert caught.refusal == reason
+        assert caught.revision == (await world.get(NODE_A)).revision
+
+    run()
+
+
+@asynchronous
+async def test_a_node_replaced_meanwhile_is_another_node() -> None:
+    world, store = await meddled_world()
+    made = await world.create(node())
+    await world.create(pod())
+
+    async def replace() -> None:
+        await world.service.delete(NODE_A)
+        await world.create(node())
+
+    caught = await refused_bind(world, store, replace, node_uid=made.uid)
+    assert caught.refusal == Reason.NODE_REPLACED
+
+
+@asynchronous
+async def test_room_taken_meanwhile_is_taken() -> None:
+    world, store = await meddled_world()
+    await world.create(node(cpu="150m"))
+    await world.create(pod())
+    await world.create(pod("web-1"))
+    caught = await refused_bind(world, store, lambda: world.service.bind(Binding(pod=pod_key("web-1"), node="node-a")))
+    assert caught.refusal == Reason.RESOURCE
+
+
+@asynchronous
+async def test_a_lost_race_for_a_ledger_with_room_is_no_refusal() -> None:
+    world, store = await meddled_world()
+    await world.create(node())
+    await world.create(pod())
+    await world.create(pod("web-1"))
+    store.meddle = lambda: world.service.bind(Binding(pod=pod_key("web-1"), node="node-a"))
+    await world.service.bind(Binding(pod=pod_key(), node="node-a"))
+    assert str((await world.ledger("node-a")).allocated["pods"]) == "2"
+
+
+@asynchronous
+async def test_a_zone_quota_that_appears_counts_the_bind_in_flight() -> None:
+    world, store = await meddled_world()
+    await world.create(node())
+    await world.create(pod())
+    caught = await refused_bind(world, store, lambda: world.create(zone_quota(zone_a={"pods": "0"})))
+    assert caught.refusal == Reason.ZONE_QUOTA
+
+
+@asynchronous
+async def test_quota_spent_meanwhile_is_spent() -> None:
+    world, store = await meddled_world()
+    await world.create(zone_quota(zone_a={"pods": "1"}))
+    await world.create(node())
+    await world.create(node("node-b"))
+    await world.create(pod())
+    await world.create(pod("web-1"))
+    caught = await refused_bind(world, store, lambda: world.service.bind(Binding(pod=pod_key("web-1"), node="node-b")))
+    assert caught.refusal == Reason.ZONE_QUOTA
+
+
+@asynchronous
+async def test_a_reservation_made_elsewhere_meanwhile_holds() -> None:
+    world, store = await meddled_world()
+    await world.create(node())
+    await world.create(node("node-b"))
+    made = await world.create(pod())
+    caught = await refused_bind(world, store, lambda: world.create(reservation(made, "node-b")))
+    assert caught.refusal == Reason.RESERVED_ELSEWHERE
+
+
+@asynchronous
+async def test_a_gang_aborted_meanwhile_binds_nobody() -> None:
+    world, store = await meddled_world()
+    await world.create(node())
+    made = await world.create(pod())
+    gang = {
+        "apiVersion": "kedge.dev/v1",
+        "kind": "Reservation",
+        "metadata": {"name": "gang-1", "namespace": "default"},
+        "spec": {"gangSize": 1, "deadline": "2030-01-01T00:00:00Z"},
+    }
+    record = await world.create(gang)
+    await world.service.patch(record.key, {"status": {"phase": "Committed"}}, subresource="status")
+    await world.create(reservation(made, "node-a", gang="gang-1"))
+    caught = await refused_bind(
+        world,
+        store,
+        lambda: world.service.patch(record.key, {"status": {"phase": "Aborted"}}, subresource="status"),
+    )
+    assert caught.refusal == Reason.GANG_NOT_COMMITTED
+
+
+@asynchronous
+async def test_a_pod_replaced_by_its_namesake_meanwhile_is_another_pod() -> None:
+    world, store = await meddled_world()
+    await world.create(node())
+    made = await world.create(pod())
+
+    async def replace() -> None:
+        await world.service.delete(pod_key())
+        await world.create(pod())
+
+    caught = await refused_bind(world, store, replace, pod_uid=made.uid)
+    assert caught.refusal == Reason.POD_REPLACED
+
+
+@asynchronous
+async def test_an_input_of_a_policy_that_changes_meanwhile_is_read_again() -> None:
+    def frozen(_request: Any, inputs: Any) -> list[str]:
+        return ["the namespace is frozen"] if inputs[SETTINGS] is not None else []
+
+    policy = FunctionPolicy("freeze", kinds=["Pod"], inputs=lambda _: [SETTINGS], validate=frozen)
+    world, store = await meddled_world(AdmissionChain([], [policy]))
+    store.meddle = lambda: world.create(config_map())
+    with pytest.raises(Forbidden, match="frozen"):
+        await world.create(pod())
+
+
+@asynchronous
+async def test_a_disruption_budget_spent_meanwhile_is_spent() -> None:
+    world, store = await meddled_world()
+    await world.create(node())
+    for name in ("web-0", "web-1"):
+        await world.create(pod(name))
+        await world.service.bind(Binding(pod=pod_key(name), node="node-a"))
+    budget = await world.create(
+        {
+            "apiVersion": "policy/v1",
+            "kind": "PodDisruptionBudget",
+            "metadata": {"name": "web", "namespace": "default"},
+            "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {"app": "web"}}},
+        }
+    )
+    status = {
+        "disruptionsAllowed": 1,
+        "observedGeneration": 1,
+        "currentHealthy": 2,
+        "desiredHealthy": 1,
+        "expectedPods": 2,
+    }
+    await world.service.patch(budget.key, {"status": status}, subresource="status")
+    store.meddle = lambda: world.service.evict(pod_key("web-1"))
+    with pytest.raises(TooManyRequests):
+        await world.service.evict(pod_key("web-0"))
+
+
+@asynchronous
+async def test_an_operation_that_lands_late_is_not_done_twice() -> None:
+    """The first attempt is slow, its repeat overtakes it: whichever commits second must see the other."""
+    world, store = await meddled_world()
+    body = config_map()
+    body["metadata"] = {"generateName": "m-", "namespace": "default"}
+    options = WriteOptions(origin=Origin(operation="op-1"))
+    store.meddle = lambda: world.service.create(CONFIG_MAP, body, options=options)
+    await world.service.create(CONFIG_MAP, body, options=options)
+    assert len((await world.service.list(CONFIG_MAP)).objects) == 1
+
+
+@asynchronous
+async def test_a_write_that_always_loses_says_so_in_the_end() -> None:
+    store = MeddledStore(make_env(seed=2))
+    world = await make_world(store=store, limits=Limits(proof_attempts_max=3))
+    await world.create(config_map())
+    turns = 0
+
+    async def meddle() -> None:
+        nonlocal turns
+        turns += 1
+        await MemoryStore.commit(store, [], [(await rewritten(world))])
+        store.meddle = meddle
+
+    store.meddle = meddle
+    with pytest.raises(Unavailable, match="changed by others 3 times"):
+        await world.service.patch(SETTINGS, {"data": {"x": "y"}})
+    assert turns == 3
+
+
+async def rewritten(world: World) -> Write:
+    return Put(SETTINGS, (await world.get(SETTINGS)).value)
+
+
+# -- the safeguards themselves ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("race", "unchecked"),
+    [
+        (test_a_namespace_that_begins_to_end_takes_nothing_new, "Namespace"),
+        (test_a_quota_that_appears_counts_the_create_in_flight, "Namespace"),
+        (test_a_name_taken_meanwhile_is_taken, "ConfigMap"),
+        (test_a_change_meanwhile_is_not_overwritten, "ConfigMap"),
+        (test_a_node_replaced_meanwhile_is_another_node, "Node"),
+        (test_room_taken_meanwhile_is_taken, "NodeAllocation.kedge.dev"),
+        (test_a_zone_quota_that_appears_counts_the_bind_in_flight, "Namespace"),
+        (test_quota_spent_meanwhile_is_spent, "ZoneQuota.kedge.dev"),
+        (test_a_reservation_made_elsewhere_meanwhile_holds, "Reservation.kedge.dev"),
+        (test_a_gang_aborted_meanwhile_binds_nobody, "Reservation.kedge.dev"),
+        (test_a_pod_replaced_by_its_namesake_meanwhile_is_another_pod, "Pod"),
+        (test_an_input_of_a_policy_that_changes_meanwhile_is_read_again, "ConfigMap"),
+        (test_a_disruption_budget_spent_meanwhile_is_spent, "PodDisruptionBudget.policy"),
+        (test_an_operation_that_lands_late_is_not_done_twice, "Operation.kedge.dev"),
+    ],
+)
+def test_each_race_is_lost_without_its_check(
+    race: Callable[[], None], unchecked: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A test that would pass without the safeguard tests nothing."""
+    every_check = Proof.checks
+
+    def all_but_one(proof: Proof) -> list[Check]:
+        return [check for check in every_check(proof) if check.key.kind != unchecked]
+
+    monkeypatch.setattr(Proof, "checks", all_but_one)
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        race()

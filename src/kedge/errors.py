@@ -201,11 +201,12 @@ def unreachable(value: object) -> NoReturn:
 
 _CAUSE_PREFIX = "kedge.dev/"
 _CLASSES: tuple[type[OperatingError], ...] = (
-    NotFound, AlreadyExists, Conflict, Compacted, Lagged, BadRequest, MethodNotAllowed, TooLarge, Invalid,
+    NotFound, Conflict, AlreadyExists, Compacted, Lagged, BadRequest, MethodNotAllowed, TooLarge, Invalid,
     Forbidden, Unauthorized, TooManyRequests, Unavailable, Fenced, Refused, OutcomeUnknown, Terminal,
 )  # fmt: skip
 _BY_CAUSE = {cls.cause: cls for cls in _CLASSES if cls.cause}
 _BY_REASON = {cls.reason: cls for cls in reversed(_CLASSES) if not cls.cause}
+# Of those that share a code, the first listed stands for a status that says nothing more.
 _BY_CODE = {cls.code: cls for cls in reversed(_CLASSES) if not cls.cause}
 
 
@@ -275,15 +276,14 @@ def from_status(status: Mapping[str, Any]) -> OperatingError:
         return Invalid(message, key=key, errors=fields)
     if cls is Refused and key is not None:
         return Refused(message, refusal=extras["Refused"], key=key, revision=revision)
-    if cls is Conflict:
+    if cls in (Conflict, Refused):
         return Conflict(message, key=key, revision=revision)
     if cls is Fenced:
         return Fenced(message, key=key, revision=revision)
     if cls is Compacted:
         return Compacted(message, oldest=_integer(extras.get("Oldest")))
     if cls is TooManyRequests:
-        retry_after_s = extras.get("RetryAfter") or details.get("retryAfterSeconds") or 1.0
-        return TooManyRequests(message, key=key, retry_after_s=float(retry_after_s))
+        return TooManyRequests(message, key=key, retry_after_s=_retry_after_s(extras, details))
     return (cls or OperatingError)(message, key=key)
 
 
@@ -297,6 +297,13 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 def _integer(text: str | None) -> int:
     return int(text) if text and text.isdigit() else NO_REVISION
+
+
+def _retry_after_s(extras: Mapping[str, str], details: Mapping[str, Any]) -> float:
+    try:
+        return float(extras.get("RetryAfter") or details.get("retryAfterSeconds") or 1.0)
+    except (TypeError, ValueError):
+        return 1.0
 
 
 def _key_in(details: Mapping[str, Any]) -> Key | None:

@@ -1,0 +1,232 @@
+"""Node-local placement: against plain, slow, obviously right versions of the same rules."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kedge.api.views import NodeAllocationView, NodeView, PodView, Taint, Toleration, decode_as
+from kedge.placement.ledger import ANY_ADDRESS, Claim, ClaimState, HostPort, Ledger, ledger_of, write_ledger
+from kedge.placement.predicates import PREDICATES, first_misfit, host_ports, tolerates
+from kedge.placement.reasons import Reason
+from kedge.placement.resources import add, pod_limits, pod_requests, shortages, subtract
+
+AMOUNTS = st.dictionaries(st.sampled_from(["cpu", "memory", "gpu"]), st.integers(0, 50), max_size=3)
+
+
+def pod_view(**spec: Any) -> PodView:
+    spec.setdefault("containers", [{"name": "main", "image": "x"}])
+    return decode_as(PodView, msgspec.json.encode({"metadata": {"name": "p", "namespace": "d"}, "spec": spec}))
+
+
+def node_view(labels: dict[str, str] | None = None, *, status: dict[str, Any] | None = None, **spec: Any) -> NodeView:
+    offered = {"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "10"}}
+    return decode_as(
+        NodeView,
+        msgspec.json.encode(
+            {"metadata": {"name": "n", "labels": labels or {}}, "spec": spec, "status": status or offered}
+        ),
+    )
+
+
+def container(
+    requests: dict[str, int], *, sidecar: bool = False, limits: dict[str, int] | None = None
+) -> dict[str, Any]:
+    made: dict[str, Any] = {"name": "c", "image": "x", "resources": {"requests": requests, "limits": limits or {}}}
+    return {**made, "restartPolicy": "Always"} if sidecar else made
+
+
+EMPTY = Ledger("n", "u")
+
+# -- resources -------------------------------------------------------------------------------------
+
+
+@given(
+    st.lists(AMOUNTS, min_size=1, max_size=3),
+    st.lists(st.tuples(AMOUNTS, st.booleans()), max_size=4),
+    AMOUNTS,
+)
+def test_a_pod_asks_for_the_most_it_needs_at_any_moment(
+    mains: list[dict[str, int]], inits: list[tuple[dict[str, int], bool]], overhead: dict[str, int]
+) -> None:
+    """Played through: each init container in turn beside the sidecars before it, then all containers and sidecars."""
+    pod = pod_view(
+        containers=[container(m) for m in mains],
+        initContainers=[container(amount, sidecar=sidecar) for amount, sidecar in inits],
+        overhead=overhead,
+    )
+    moments, running = [], []
+    for amount, sidecar in inits:
+        moments.append([*running, amount])
+        if sidecar:
+            running.append(amount)
+    moments.append([*running, *mains])
+    scale = {"cpu": 1000, "memory": 1, "gpu": 1}
+    for resource in ("cpu", "memory", "gpu"):
+        most = max(sum(part.get(resource, 0) for part in moment) for moment in moments)
+        assert pod_requests(pod).get(resource, 0) == (most + overhead.get(resource, 0)) * scale[resource]
+    assert pod_requests(pod)["pods"] == 1
+
+
+def test_overhead_counts_only_against_limits_that_exist() -> None:
+    pod = pod_view(containers=[container({}, limits={"cpu": 1})], overhead={"cpu": "1", "memory": "5"})
+    assert pod_limits(pod) == {"cpu": 2000}
+
+
+@given(AMOUNTS, AMOUNTS)
+def test_adding_and_taking_away_is_doing_nothing(one: dict[str, int], other: dict[str, int]) -> None:
+    back = subtract(add(one, other), other)
+    assert {r: n for r, n in back.items() if n} == {r: n for r, n in one.items() if n}
+
+
+@given(AMOUNTS, AMOUNTS, AMOUNTS)
+def test_what_is_short_is_what_would_go_past_the_offer(
+    asked: dict[str, int], used: dict[str, int], offered: dict[str, int]
+) -> None:
+    expected = [r for r, n in sorted(asked.items()) if n and used.get(r, 0) + n > offered.get(r, 0)]
+    assert shortages(asked, used, offered) == expected
+
+
+# -- ledger ----------------------------------------------------------------------------------------
+
+CLAIMS = st.builds(
+    lambda requests, ports, state: Claim("d", "p", state, {r: n for r, n in requests.items() if n}, tuple(ports), "z"),
+    AMOUNTS,
+    st.lists(st.builds(HostPort, st.sampled_from(["TCP", "UDP"]), st.just(ANY_ADDRESS), st.integers(1, 9)), max_size=2),
+    st.sampled_from(ClaimState),
+)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcd"), st.none() | CLAIMS), max_size=20))
+def test_a_ledger_is_the_sum_of_its_claims_and_survives_being_stored(steps: list[tuple[str, Claim | None]]) -> None:
+    ledger, model = EMPTY, {}
+    for uid, claim in steps:
+        if claim is None:
+            ledger = ledger.release(uid)
+            model.pop(uid, None)
+        else:
+            ledger = ledger.charge(uid, claim)
+            model[uid] = claim
+    assert dict(ledger.claims) == model
+    assert {r: n for r, n in ledger.allocated.items() if n} == {
+        r: n for r, n in add(*(c.requests for c in model.values())).items() if n
+    }
+    document = write_ledger(ledger, {"apiVersion": "kedge.dev/v1", "kind": "NodeAllocation", "metadata": {"name": "n"}})
+    stored = ledger_of(decode_as(NodeAllocationView, msgspec.json.encode(document)))
+    assert stored == ledger
+
+
+# -- predicates ------------------------------------------------------------------------------------
+
+
+def test_taints_are_tolerated_by_kubernetes_rules() -> None:
+    keys, values, effects = ("", "k", "j"), ("", "v", "w"), ("", "NoSchedule", "NoExecute")
+    for key, value, effect, operator in product(keys, values, effects, ("", "Equal", "Exists")):
+        if not key and operator != "Exists":
+            continue  # validation refuses it
+        toleration = Toleration(key=key, value=value, effect=effect, operator=operator)
+        for taint_key, taint_value, taint_effect in product(keys[1:], values, effects[1:]):
+            taint = Taint(key=taint_key, value=taint_value, effect=taint_effect)
+            expected = (
+                (not effect or effect == taint_effect)
+                and (not key or key == taint_key)
+                and (operator == "Exists" or value == taint_value)
+            )
+            assert tolerates(toleration, taint) == expected, (toleration, taint)
+
+
+@given(
+    st.lists(
+        st.builds(
+            HostPort, st.sampled_from(["TCP", "UDP"]), st.sampled_from([ANY_ADDRESS, "10.0.0.1"]), st.integers(1, 3)
+        ),
+        max_size=4,
+    ),
+    st.lists(
+        st.builds(
+            HostPort, st.sampled_from(["TCP", "UDP"]), st.sampled_from(["", "10.0.0.1", "10.0.0.2"]), st.integers(1, 3)
+        ),
+        max_size=3,
+    ),
+)
+def test_a_port_is_taken_for_its_protocol_on_its_address(taken: list[HostPort], wanted: list[HostPort]) -> None:
+    ports = [{"containerPort": 1, "hostPort": w.port, "protocol": w.protocol, "hostIP": w.host_ip} for w in wanted]
+    pod = pod_view(containers=[{"name": "c", "image": "x", "ports": ports}])
+    ledger = EMPTY.charge("u", Claim("d", "other", ClaimState.BOUND, {}, tuple(taken)))
+    clash = any(
+        (t.protocol, t.port) == (w.protocol, w.port)
+        and (t.host_ip == w.host_ip or "" in (w.host_ip,) or t.host_ip == ANY_ADDRESS)
+        for t in taken
+        for w in wanted
+    )
+    misfit = first_misfit(pod, node_view(), ledger)
+    assert (misfit is not None) == clash
+    if misfit is not None:
+        assert misfit.reason is Reason.PORT
+
+
+def test_the_ports_of_a_sidecar_count_and_those_of_an_init_container_do_not() -> None:
+    port = [{"containerPort": 1, "hostPort": 80}]
+    init = {"name": "i", "image": "x", "ports": port}
+    assert host_ports(pod_view(initContainers=[init])) == ()
+    assert host_ports(pod_view(initContainers=[{**init, "restartPolicy": "Always"}])) == (
+        HostPort("TCP", ANY_ADDRESS, 80),
+    )
+
+
+AFFINITY = {
+    "nodeAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": {
+            "nodeSelectorTerms": [
+                {"matchExpressions": [{"key": "gen", "operator": "Gt", "values": ["3"]}]},
+                {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["m"]}]},
+            ]
+        }
+    }
+}
+
+
+@pytest.mark.parametrize(
+    ("pod", "node", "reason"),
+    [
+        (pod_view(), node_view(), None),
+        (pod_view(), node_view(unschedulable=True), Reason.NODE_CORDONED),
+        (
+            pod_view(tolerations=[{"key": "node.kubernetes.io/unschedulable", "operator": "Exists"}]),
+            node_view(unschedulable=True),
+            None,
+        ),
+        (pod_view(nodeName="other"), node_view(), Reason.NODE_NAME),
+        (pod_view(nodeSelector={"disk": "ssd"}), node_view({"disk": "hdd"}), Reason.NODE_SELECTOR),
+        (pod_view(nodeSelector={"disk": "ssd"}), node_view({"disk": "ssd"}), None),
+        (pod_view(affinity=AFFINITY), node_view({"gen": "3"}), Reason.NODE_AFFINITY),
+        (pod_view(affinity=AFFINITY), node_view({"gen": "4"}), None),
+        (pod_view(), node_view(taints=[{"key": "a", "effect": "PreferNoSchedule"}]), None),
+        (pod_view(), node_view(taints=[{"key": "a", "effect": "NoExecute"}]), Reason.TAINT),
+        (
+            pod_view(),
+            node_view(status={"conditions": [{"type": "Suspect", "status": "True"}], "allocatable": {"pods": "9"}}),
+            Reason.NODE_SUSPECT,
+        ),
+        (pod_view(containers=[container({"example.dev/gpu": 1})]), node_view(), Reason.RESOURCE),
+        (pod_view(), node_view(status={"capacity": {"cpu": "1", "pods": "0"}}), Reason.RESOURCE),
+    ],
+)
+def test_each_predicate_has_its_reason(pod: PodView, node: NodeView, reason: Reason | None) -> None:
+    misfit = first_misfit(pod, node, EMPTY)
+    assert (misfit.reason if misfit else None) == reason
+
+
+def test_the_first_misfit_is_the_first_in_the_published_order() -> None:
+    pod = pod_view(nodeSelector={"disk": "ssd"}, containers=[container({"cpu": 99})])
+    node = node_view(unschedulable=True)
+    reasons = [misfit.reason for predicate in PREDICATES if (misfit := predicate(pod, node, EMPTY)) is not None]
+    assert reasons == [Reason.NODE_CORDONED, Reason.NODE_SELECTOR, Reason.RESOURCE]
+    first = first_misfit(pod, node, EMPTY)
+    assert first is not None
+    assert first.reason is Reason.NODE_CORDONED

@@ -1,0 +1,79 @@
+"""Errors and their Kubernetes `Status`, there and back."""
+
+from __future__ import annotations
+
+import pytest
+
+from kedge import errors
+from kedge.errors import FieldError, OperatingError, from_status, to_status
+from kedge.keys import Key
+
+KEY = Key("Deployment.apps", "default", "web")
+EVERY = [
+    errors.NotFound("gone", key=KEY),
+    errors.AlreadyExists("there", key=KEY),
+    errors.Conflict("moved", key=KEY, revision=41),
+    errors.Compacted("old", oldest=7),
+    errors.Lagged("slow"),
+    errors.BadRequest("nonsense"),
+    errors.MethodNotAllowed("no such verb", key=KEY),
+    errors.TooLarge("huge", key=KEY),
+    errors.Invalid("bad", key=KEY, errors=[FieldError("spec.a", "FieldValueInvalid", "no"), FieldError("", "X", "y")]),
+    errors.Forbidden("no", key=KEY),
+    errors.Unauthorized("who"),
+    errors.TooManyRequests("later", key=KEY, retry_after_s=2.5),
+    errors.Unavailable("down"),
+    errors.Fenced("deposed", key=KEY, revision=12),
+    errors.Refused("full", refusal="Resource", key=KEY, revision=99),
+    errors.OutcomeUnknown("no reply", key=KEY),
+    errors.Terminal("never", key=KEY),
+]
+
+
+def test_every_operating_error_is_here() -> None:
+    known = {cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, OperatingError)}
+    assert {type(error) for error in EVERY} == known - {OperatingError}
+
+
+@pytest.mark.parametrize("error", EVERY, ids=lambda e: type(e).__name__)
+def test_a_status_tells_all_that_the_error_knew(error: OperatingError) -> None:
+    status = to_status(error)
+    assert (status["code"], status["reason"], status["message"]) == (error.code, error.reason, error.message)
+    again = from_status(status)
+    assert type(again) is type(error)
+    assert vars(again) == vars(error)
+
+
+@pytest.mark.parametrize("error", EVERY, ids=lambda e: type(e).__name__)
+def test_every_error_says_what_to_do_next(error: OperatingError) -> None:
+    doc = type(error).__doc__
+    assert doc is not None
+    assert doc.count(".") >= 2 or ";" in doc or ":" in doc
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        ({"code": 404}, errors.NotFound),
+        ({"code": 409, "reason": "AlreadyExists"}, errors.AlreadyExists),
+        ({"code": 409}, errors.Conflict),
+        ({"code": 429, "details": {"retryAfterSeconds": "soon"}}, errors.TooManyRequests),
+        ({"code": 429, "details": {"retryAfterSeconds": 3}}, errors.TooManyRequests),
+        ({"code": 500, "reason": "InternalError"}, OperatingError),
+        ({"code": 599}, OperatingError),
+        ({}, OperatingError),
+        ({"details": "not even an object"}, OperatingError),
+        ({"code": 409, "details": {"causes": [{"reason": "kedge.dev/Refused"}]}}, errors.Conflict),
+        ({"code": "409", "details": {"causes": ["x", None]}}, OperatingError),
+    ],
+)
+def test_a_status_of_anothers_making_is_read_as_well_as_can_be(
+    status: dict[str, object], expected: type[OperatingError]
+) -> None:
+    assert isinstance(from_status(status), expected)
+
+
+def test_a_failed_check_is_a_bug_of_ours() -> None:
+    errors.check(1, "fine")
+    with pytest.raises(errors.InvariantBroken, match="not fine"):
+        errors.check(0, "not fine")

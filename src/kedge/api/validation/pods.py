@@ -27,6 +27,7 @@ from kedge.api.views import (
     PodAffinity,
     PodAffinityTerm,
     PodSpec,
+    PodStatus,
     PodTemplate,
     PodView,
     Probe,
@@ -44,7 +45,10 @@ _PHASES = ("Pending", "Running", "Succeeded", "Failed", "Unknown")
 
 def check_pod(complaints: Complaints, pod: PodView) -> None:
     check_pod_spec(complaints, pod.spec, "spec")
-    status = pod.status
+    check_pod_status(complaints, pod.status)
+
+
+def check_pod_status(complaints: Complaints, status: PodStatus) -> None:
     if status.phase and status.phase not in _PHASES:
         complaints.unsupported("status.phase", status.phase, _PHASES)
     if status.conditions:

@@ -60,7 +60,8 @@ def test_a_pod_asks_for_the_most_it_needs_at_any_moment(
         initContainers=[container(amount, sidecar=sidecar) for amount, sidecar in inits],
         overhead=overhead,
     )
-    moments, running = [], []
+    moments: list[list[dict[str, int]]] = []
+    running: list[dict[str, int]] = []
     for amount, sidecar in inits:
         moments.append([*running, amount])
         if sidecar:
@@ -104,7 +105,8 @@ CLAIMS = st.builds(
 
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.none() | CLAIMS), max_size=20))
 def test_a_ledger_is_the_sum_of_its_claims_and_survives_being_stored(steps: list[tuple[str, Claim | None]]) -> None:
-    ledger, model = EMPTY, {}
+    ledger = EMPTY
+    model: dict[str, Claim] = {}
     for uid, claim in steps:
         if claim is None:
             ledger = ledger.release(uid)

@@ -49,6 +49,9 @@ class Client:
         self.breaker = Breaker(env, f"api of {component}")
         self._slots = asyncio.Semaphore(env.limits.client_in_flight_max)
         self._in_flight = env.metrics.gauge("kedge_client_in_flight", "Requests out", ("component",)).labels(component)
+        self._request_s = env.metrics.histogram(
+            "kedge_client_request_seconds", "Time a request was out", ("component",)
+        ).labels(component)
         self._unknown = env.metrics.counter(
             "kedge_client_outcomes_unknown_total", "Writes whose outcome had to be read", ("component",)
         ).labels(component)
@@ -161,7 +164,11 @@ class Client:
         """One request: within the bound on those in flight, and past the breaker."""
         async with self._slots:
             with self._in_flight.track_inprogress(), self.breaker.guard():
-                return await request()
+                started_s = self._env.monotonic()
+                try:
+                    return await request()
+                finally:
+                    self._request_s.observe(self._env.monotonic() - started_s)
 
     async def _write(
         self, key: Key | None, options: WriteOptions, request: Callable[[], Awaitable[Written]]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
+from prometheus_client import Counter
 
 from kedge.api.codec import encode_json
 from kedge.api.kinds import Kind
@@ -89,7 +90,9 @@ class AdmissionChain:
         validating = tuple(p for p in self._validating if p.applies(verb, kind, subresource))
         return AdmissionChain(mutating, validating) if mutating or validating else None
 
-    async def mutate(self, request: AdmissionRequest, read: ReadInputs, *, rounds_max: int) -> dict[str, Any]:
+    async def mutate(
+        self, request: AdmissionRequest, read: ReadInputs, *, rounds_max: int, rounds: Counter
+    ) -> dict[str, Any]:
         """The object after every mutating policy, with the record of what they did.
 
         A second round lets an early policy see what a later one changed, as Kubernetes' reinvocation does.
@@ -98,6 +101,7 @@ class AdmissionChain:
         mutations: dict[str, Mutation] = {}
         for _ in range(rounds_max):
             changed = False
+            rounds.inc()
             for policy in self._mutating:
                 asked = request._replace(object=document)
                 operations = policy.mutate(asked, await read(policy.inputs(asked)))

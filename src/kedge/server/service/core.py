@@ -100,7 +100,13 @@ class Core:
         """Keys that attempts lately lost races on. Whoever reads one waits in line instead of racing."""
         self._objects: dict[Key, Object] = {}
         self._stamp: tuple[int, str] = (-1, "")
-        self._attempts = env.metrics.counter("kedge_service_proof_attempts", "Lost races by key kind", ("kind",))
+        metrics = env.metrics
+        self._attempts = metrics.counter("kedge_service_proof_attempts", "Lost races by kind of key", ("kind",))
+        self.scanned = metrics.counter("kedge_service_list_scanned", "Objects looked at by selected lists")
+        self.admission_rounds = metrics.counter("kedge_service_admission_rounds", "Passes over mutating policies")
+        self.generated_names = metrics.counter("kedge_service_generated_names", "Names drawn for generateName")
+        self.operations = metrics.gauge("kedge_service_operations", "Operation ids remembered at the last sweep")
+        metrics.gauge("kedge_service_object_cache", "Decoded objects kept").set_function(lambda: len(self._objects))
 
     # -- objects -----------------------------------------------------------------------------------
 

@@ -83,6 +83,7 @@ async def sweep(core: Core) -> int:
         except Conflict:
             continue  # another server sweeps too, and was first
         swept += len(part)
+    core.operations.set(len(entries) - swept)
     return swept
 
 

@@ -75,6 +75,7 @@ async def _list_selected(
             limit=core.env.limits.list_page_max,
         )
         at = listing.revision
+        core.scanned.inc(len(listing.entries))
         for entry in listing.entries:
             candidate = core.object_of(entry)
             if not matches(candidate):

@@ -63,6 +63,7 @@ async def create(
     if not prefix:
         raise _required(kind, "metadata.name", "name or generateName is required")
     for _ in range(core.env.limits.generated_name_attempts_max):
+        core.generated_names.inc()
         suffix = "".join(core.env.random.choice(_NAME_ALPHABET) for _ in range(5))
         # Kubernetes cuts long prefixes, so that the name stays a label.
         metadata["name"] = f"{str(prefix)[: 63 - len(suffix)]}{suffix}"
@@ -340,7 +341,9 @@ async def _admit(
         return dict(zip(keys, await proof.objects(*keys), strict=True))
 
     if chain.mutates:
-        document = await chain.mutate(request, read, rounds_max=core.env.limits.admission_rounds_max)
+        document = await chain.mutate(
+            request, read, rounds_max=core.env.limits.admission_rounds_max, rounds=core.admission_rounds
+        )
         _check_identity_kept(key, request.object, document)
     checked = _checked(kind, key, document)
     await chain.validate(request._replace(object=document), read)

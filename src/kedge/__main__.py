@@ -1,0 +1,5 @@
+"""`python -m kedge`: the command line."""
+
+from kedge.cli import main
+
+main()

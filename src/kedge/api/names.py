@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, wraps
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", re.ASCII)
 _LABEL_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?", re.ASCII)
@@ -20,6 +21,21 @@ _PORT_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", re.ASCII)
 
 LABEL_LENGTH_MAX = 63
 SUBDOMAIN_LENGTH_MAX = 253
+
+_REMEMBERED_LENGTH_MAX = SUBDOMAIN_LENGTH_MAX + 1 + LABEL_LENGTH_MAX
+"""No good name is longer. Longer ones are judged every time, so that nobody can fill memory with them."""
+
+
+def _remembered(problem_of: Callable[[str], str]) -> Callable[[str], str]:
+    """Judge each name once."""
+    cached = lru_cache(maxsize=8192)(problem_of)
+
+    @wraps(problem_of)
+    def ask(name: str) -> str:
+        return cached(name) if len(name) <= _REMEMBERED_LENGTH_MAX else problem_of(name)
+
+    return ask
+
 
 _SUBDOMAIN_RULE = (
     "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and"
@@ -48,7 +64,7 @@ _VALUE_RULE = (
 )
 
 
-@lru_cache(maxsize=8192)
+@_remembered
 def subdomain_problem(name: str) -> str:
     """A name such as most objects have: `web-7f2.example`."""
     if len(name) > SUBDOMAIN_LENGTH_MAX:
@@ -56,7 +72,7 @@ def subdomain_problem(name: str) -> str:
     return "" if _SUBDOMAIN.fullmatch(name) else _SUBDOMAIN_RULE
 
 
-@lru_cache(maxsize=8192)
+@_remembered
 def label_problem(name: str) -> str:
     """A name that is one DNS label: a namespace, a container."""
     if len(name) > LABEL_LENGTH_MAX:
@@ -71,7 +87,7 @@ def label_1035_problem(name: str) -> str:
     return "" if _LABEL_1035.fullmatch(name) else _LABEL_1035_RULE
 
 
-@lru_cache(maxsize=8192)
+@_remembered
 def qualified_name_problem(name: str) -> str:
     """A label key, a taint key, a resource: `app`, `example.com/gpu`."""
     prefix, slash, rest = name.rpartition("/")
@@ -92,14 +108,14 @@ def qualified_name_problem(name: str) -> str:
     return "" if _QUALIFIED.fullmatch(rest) else _QUALIFIED_RULE
 
 
-@lru_cache(maxsize=8192)
+@_remembered
 def label_value_problem(value: str) -> str:
     if len(value) > LABEL_LENGTH_MAX:
         return f"must be no more than {LABEL_LENGTH_MAX} characters"
     return "" if not value or _QUALIFIED.fullmatch(value) else _VALUE_RULE
 
 
-@lru_cache(maxsize=1024)
+@_remembered
 def config_key_problem(key: str) -> str:
     """A key of a ConfigMap or a Secret: it becomes a file name."""
     if len(key) > SUBDOMAIN_LENGTH_MAX:
@@ -111,12 +127,12 @@ def config_key_problem(key: str) -> str:
     return ""
 
 
-@lru_cache(maxsize=1024)
+@_remembered
 def env_name_problem(name: str) -> str:
     return "" if _ENV_NAME.fullmatch(name) else "a valid environment variable name has no '=' and no control characters"
 
 
-@lru_cache(maxsize=1024)
+@_remembered
 def port_name_problem(name: str) -> str:
     """An IANA service name: what a container calls its port."""
     if len(name) > 15:

@@ -95,7 +95,7 @@ EVERYTHING: Final = LabelSelector()
 NOTHING: Final = LabelSelector(never=True)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def label_selector(spec: LabelSelectorSpec | None) -> LabelSelector:
     """Compile a `LabelSelector` object. Absent matches nothing; present and empty matches everything."""
     if spec is None:
@@ -119,7 +119,6 @@ def _in_order(requirements: Iterable[Requirement]) -> tuple[Requirement, ...]:
 _TOKEN = re.compile(r"\s*(==|!=|=|!|>|<|\(|\)|,|[^\s=!<>(),]+)\s*")
 
 
-@lru_cache(maxsize=4096)
 def parse_label_selector(text: str) -> LabelSelector:
     """Read what `kubectl get -l` takes: `app=web,tier in (a, b),!old,size!=3`. Empty text matches everything.
 
@@ -270,12 +269,12 @@ class NodeSelector:
         return any(term.matches(name, labels) for term in self.terms)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def node_selector(spec: NodeSelectorSpec) -> NodeSelector:
     return NodeSelector(tuple(node_term(term) for term in spec.node_selector_terms))
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def node_term(term: NodeSelectorTerm) -> NodeTerm:
     """Compile one term, such as a preference is."""
     return NodeTerm(_compiled(term.match_expressions), _compiled(term.match_fields))

@@ -15,7 +15,7 @@ from tests.unit.api.manifests import manifest, manifests
 from kedge.api.codec import encode_json, parse_object
 from kedge.api.defaults import apply_defaults
 from kedge.api.kinds import KINDS, Kind
-from kedge.api.validation import Checked, check_object
+from kedge.api.validation import Checked, _check_whole, check_object
 from kedge.api.views import View, decode_view
 from kedge.api.views.shapes import decoder_of, examine, strict_twin
 from kedge.errors import BadRequest, Invalid
@@ -51,6 +51,33 @@ def complaints(kind: str, *changes: tuple[str, Any]) -> list[str]:
     with pytest.raises(Invalid) as caught:
         check(obj)
     return [str(error) for error in caught.value.errors]
+
+
+def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Every place in a JSON value."""
+    found = [at]
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, item in items:
+        found += places(item, (*at, name))
+    return found
+
+
+def replaced(value: Any, at: tuple[Any, ...], new: Any) -> Any:
+    if not at:
+        return new
+    result = copy.copy(value)
+    result[at[0]] = replaced(value[at[0]], at[1:], new)
+    return result
+
+
+def mutated(kind: str, changes: list[tuple[tuple[Any, ...], Any]]) -> dict[str, Any]:
+    obj = manifest(kind)
+    for at, value in changes:
+        try:
+            obj = replaced(obj, at, copy.deepcopy(value))
+        except (KeyError, IndexError, TypeError):
+            continue  # an earlier change took the place away
+    return obj
 
 
 # -- what is right ---------------------------------------------------------------------------------
@@ -362,7 +389,51 @@ RULES: list[tuple[str, str, Any, str]] = [
     ("ConfigMap", "data", [], "data: Invalid value: []: must be a map"),
     ("Secret", "data", {"a": "%%"}, "data[a]: Invalid value"),
     ("Event", "involvedObject/namespace", "other", "does not match event.namespace"),
+    ("Pod", "metadata/ownerReferences", [{"apiVersion": "v1", "kind": "Event", "name": "a", "uid": "u"}], "disallowed"),
+    ("Deployment", "spec/selector/matchExpressions", [{"key": "a b", "operator": "Exists"}], "key: Invalid value"),
+    ("Deployment", "spec/selector/matchExpressions", [{"key": "a", "operator": "In", "values": ["-"]}], "values[0]"),
+    ("Deployment", "spec/minReadySeconds", -1, "spec.minReadySeconds: Invalid value"),
+    ("Job", "spec/selector", {"matchLabels": {"app": "other"}}, "`selector` does not match template `labels`"),
+    ("HorizontalPodAutoscaler", "spec/metrics/1/containerResource", DELETE, "containerResource: Required value"),
+    ("HorizontalPodAutoscaler", "spec/metrics/0/resource/name", "", "must specify a resource name"),
+    ("HorizontalPodAutoscaler", "spec/metrics/0/resource/target/averageUtilization", 0, "must be greater than 0"),
+    ("HorizontalPodAutoscaler", "spec/metrics/0/resource/target/averageValue", "1", "may not set both"),
+    ("HorizontalPodAutoscaler", "spec/behavior/scaleDown/policies/0/value", 0, "must be greater than zero"),
+    ("ResourceQuota", "spec/hard/a b", "1", "spec.hard[a b]: Invalid value"),
+    ("ResourceQuota", "spec/scopeSelector", {"matchExpressions": [{"scopeName": "x"}]}, "scopeName: Unsupported value"),
+    (
+        "ResourceQuota",
+        "spec/scopeSelector",
+        {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In"}]},
+        "values: Required value",
+    ),
+    (
+        "ResourceQuota",
+        "spec/scopeSelector",
+        {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "Exists", "values": ["a"]}]},
+        "must be no value",
+    ),
+    ("Service", "spec/ports/0/name", "A", "spec.ports[0].name: Invalid value"),
+    ("Service", "spec/ports/0/nodePort", 70000, "spec.ports[0].nodePort: Invalid value"),
+    ("Service", "spec/ports", [{"name": "a", "port": 1}, {"name": "a", "port": 2}], "spec.ports[1].name: Duplicate"),
+    ("Service", "spec/ports", [{"name": "a", "port": 1}, {"name": "b", "port": 1}], "spec.ports[1]: Duplicate value"),
+    ("EndpointSlice", "endpoints/0/addresses", ["10.0.0.1"] * 101, "endpoints[0].addresses: Too many"),
+    ("EndpointSlice", "endpoints/0/nodeName", "A", "endpoints[0].nodeName: Invalid value"),
+    ("EndpointSlice", "ports/0/port", 0, "ports[0].port: Invalid value"),
+    ("Secret", "data", {"a": "A" * 1_400_000}, "data: Too long"),
+    ("Lease", "spec/leaseTransitions", -1, "spec.leaseTransitions: Invalid value"),
     # kedge's own
+    ("ZoneQuota", "spec/zones", {"": {}}, "a zone must have a name"),
+    ("NodeAllocation", "status/entries", {"u": {"ports": [{}]}}, "status.entries[u].ports[0].hostPort: Invalid value"),
+    ("SchedulingPolicy", "spec/schedulerNames", ["A"], "spec.schedulerNames[0]: Invalid value"),
+    ("SchedulingPolicy", "spec/scope/zones", ["a b"], "spec.scope.zones[0]: Invalid value"),
+    ("SchedulingPolicy", "spec/scope/tenants", ["A"], "spec.scope.tenants[0]: Invalid value"),
+    ("SchedulingPolicy", "spec/scope/podSelector", {"matchLabels": {"a b": ""}}, "podSelector.matchLabels: Invalid"),
+    ("Rollout", "spec/template", {"spec": {}}, "spec.template: Forbidden"),
+    ("Rollout", "spec/template", {"spec": {}}, "spec.template.spec.containers: Required value"),
+    ("Rollout", "spec/target", {"kind": "Deployment", "apiVersion": "apps/v1", "name": "x"}, "spec.policy: Forbidden"),
+    ("Rollout", "spec/target", {"kind": "Deployment", "apiVersion": "apps/v1"}, "spec.target.name: Required value"),
+    ("Rollout", "spec/stages/0/holdSeconds", -1, "spec.stages[0].holdSeconds: Invalid value"),
     ("Reservation", "spec/pod/uid", "", "spec.pod.uid: Required value"),
     ("Reservation", "spec/deadline", DELETE, "spec.deadline: Required value"),
     ("Reservation", "metadata/name", "x", "must be the uid of the pod it is for"),
@@ -456,24 +527,122 @@ def test_a_reservation_without_a_pod_is_a_gangs_record() -> None:
     check(obj)
 
 
+def test_an_indexed_job_must_say_how_many() -> None:
+    (found,) = complaints("Job", ("spec/completionMode", "Indexed"), ("spec/completions", DELETE))
+    assert found == "spec.completions: Required value: when completion mode is Indexed"
+
+
+def test_an_external_name_must_be_one() -> None:
+    found = complaints("Service", ("spec/type", "ExternalName"), ("spec/externalName", "A"))
+    assert any("spec.externalName: Invalid value" in each for each in found)
+
+
+# -- real clusters ---------------------------------------------------------------------------------
+
+
+def test_a_pod_as_a_real_cluster_shows_it_loads_with_warnings_only() -> None:
+    obj = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+            "generateName": "coredns-7f9c-",
+            "labels": {"k8s-app": "kube-dns", "pod-template-hash": "7f9c"},
+            "managedFields": [{"manager": "kubelet", "operation": "Update"}],
+            "name": "coredns-7f9c-2xkzq",
+            "namespace": "kube-system",
+            "ownerReferences": [
+                {"apiVersion": "apps/v1", "blockOwnerDeletion": True, "controller": True, "kind": "ReplicaSet",
+                 "name": "coredns-7f9c", "uid": "a"}
+            ],
+            "resourceVersion": "812",
+            "uid": "b",
+        },
+        "spec": {
+            "affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [
+                {"podAffinityTerm": {"labelSelector": {"matchExpressions": [
+                    {"key": "k8s-app", "operator": "In", "values": ["kube-dns"]}]},
+                    "topologyKey": "kubernetes.io/hostname"}, "weight": 100}]}},
+            "containers": [{
+                "args": ["-conf", "/etc/coredns/Corefile"], "image": "coredns:v1", "imagePullPolicy": "IfNotPresent",
+                "livenessProbe": {"failureThreshold": 5, "httpGet": {"path": "/health", "port": 8080, "scheme": "HTTP"},
+                                  "initialDelaySeconds": 60, "periodSeconds": 10, "successThreshold": 1,
+                                  "timeoutSeconds": 5},
+                "name": "coredns",
+                "ports": [{"containerPort": 53, "name": "dns", "protocol": "UDP"},
+                          {"containerPort": 53, "name": "dns-tcp", "protocol": "TCP"}],
+                "resources": {"limits": {"memory": "170Mi"}, "requests": {"cpu": "100m", "memory": "70Mi"}},
+                "securityContext": {"allowPrivilegeEscalation": False},
+                "terminationMessagePath": "/dev/termination-log",
+                "volumeMounts": [{"mountPath": "/etc/coredns", "name": "config-volume", "readOnly": True}]}],
+            "dnsPolicy": "Default",
+            "enableServiceLinks": True,
+            "nodeName": "node-1",
+            "nodeSelector": {"kubernetes.io/os": "linux"},
+            "preemptionPolicy": "PreemptLowerPriority",
+            "priority": 2000000000,
+            "priorityClassName": "system-cluster-critical",
+            "restartPolicy": "Always",
+            "schedulerName": "default-scheduler",
+            "securityContext": {},
+            "serviceAccountName": "coredns",
+            "terminationGracePeriodSeconds": 30,
+            "tolerations": [{"key": "CriticalAddonsOnly", "operator": "Exists"},
+                            {"effect": "NoExecute", "key": "node.kubernetes.io/not-ready", "operator": "Exists",
+                             "tolerationSeconds": 300}],
+            "volumes": [{"configMap": {"defaultMode": 420, "name": "coredns"}, "name": "config-volume"}],
+        },
+        "status": {
+            "conditions": [{"lastProbeTime": None, "lastTransitionTime": "2026-01-01T00:00:10Z", "status": "True",
+                            "type": "Ready"}],
+            "containerStatuses": [{"containerID": "containerd://x", "image": "coredns:v1", "imageID": "sha256:x",
+                                   "lastState": {}, "name": "coredns", "ready": True, "restartCount": 0,
+                                   "started": True, "state": {"running": {"startedAt": "2026-01-01T00:00:05Z"}}}],
+            "hostIP": "10.0.0.1",
+            "hostIPs": [{"ip": "10.0.0.1"}],
+            "phase": "Running",
+            "podIP": "10.1.0.5",
+            "podIPs": [{"ip": "10.1.0.5"}],
+            "qosClass": "Burstable",
+            "startTime": "2026-01-01T00:00:00Z",
+        },
+    }  # fmt: skip
+    checked = check(obj)
+    assert {warning.split(":")[0] for warning in checked.warnings} == {
+        "spec.containers[0].imagePullPolicy", "spec.containers[0].securityContext", "spec.dnsPolicy",
+        "spec.containers[0].terminationMessagePath", "spec.containers[0].volumeMounts", "spec.enableServiceLinks",
+        "spec.securityContext", "spec.serviceAccountName", "spec.volumes", "status.hostIPs",
+    }  # fmt: skip
+
+
+# -- the short cut for replicas --------------------------------------------------------------------
+
+
+def test_replicas_share_the_spec_that_was_judged_once() -> None:
+    one, other = manifest("Pod"), manifest("Pod")
+    other["metadata"]["name"] = "web-1"
+    assert check(one).view.spec is check(other).view.spec  # type: ignore[attr-defined]
+    other["metadata"]["name"] = "No"
+    other["status"]["phase"] = "Napping"
+    with pytest.raises(Invalid) as caught:
+        check(other)
+    assert [error.path for error in caught.value.errors] == ["metadata.name", "status.phase"]
+
+
+@given(st.lists(st.tuples(st.sampled_from(places(manifest("Pod"))[1:]), values), max_size=2))
+def test_the_short_cut_comes_to_what_the_long_way_comes_to(changes: list[tuple[Any, Any]]) -> None:
+    kind, body = KINDS.resolve("po"), encode_json(mutated("Pod", changes))
+
+    def outcome(check_one: Any) -> Any:
+        try:
+            return check_one(kind, body)
+        except (Invalid, BadRequest) as error:
+            return type(error), error.message
+
+    assert outcome(check_object) == outcome(_check_whole)
+
+
 # -- garbage ---------------------------------------------------------------------------------------
-
-
-def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Every place in a JSON value."""
-    found = [at]
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for name, item in items:
-        found += places(item, (*at, name))
-    return found
-
-
-def replaced(value: Any, at: tuple[Any, ...], new: Any) -> Any:
-    if not at:
-        return new
-    result = copy.copy(value)
-    result[at[0]] = replaced(value[at[0]], at[1:], new)
-    return result
 
 
 kinds = [each["kind"] for each in manifests()]
@@ -483,16 +652,6 @@ mutants = st.sampled_from(kinds).flatmap(
         st.lists(st.tuples(st.sampled_from(places(manifest(kind))[1:]), values), min_size=1, max_size=3),
     )
 )
-
-
-def mutated(kind: str, changes: list[tuple[tuple[Any, ...], Any]]) -> dict[str, Any]:
-    obj = manifest(kind)
-    for at, value in changes:
-        try:
-            obj = replaced(obj, at, copy.deepcopy(value))
-        except (KeyError, IndexError, TypeError):
-            continue  # an earlier change took the place away
-    return obj
 
 
 @settings(max_examples=300)

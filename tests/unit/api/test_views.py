@@ -122,6 +122,16 @@ def test_pods_of_one_size_share_one_map() -> None:
     assert one.spec.containers[0].resources.requests is other.spec.containers[0].resources.requests
 
 
+def test_replicas_share_their_labels_but_long_texts_are_not_kept() -> None:
+    def labels(value: str) -> Any:
+        return decode_as(PodView, encode_json({"metadata": {"labels": {"app": value}, "annotations": {"a": value}}}))
+
+    assert labels("web").labels is labels("web").labels
+    assert labels("web").metadata.annotations is not labels("web").metadata.annotations
+    assert labels("x" * 200).labels is not labels("x" * 200).labels
+    assert labels("x" * 200).labels == {"app": "x" * 200}
+
+
 def test_an_object_that_says_little_has_the_defaults_of_kubernetes() -> None:
     pod = decode_as(PodView, b'{"metadata":{"name":"a"}}')
     assert pod.spec.restart_policy == "Always"

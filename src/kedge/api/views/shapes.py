@@ -33,17 +33,26 @@ def dec_hook(wanted: Any, value: Any) -> Any:
     if not value:
         return _EMPTY.get(wanted, EMPTY_MAP)
     if wanted is ResourceList:
-        for amount in value.values():
-            if type(amount) is not str:
-                return ResourceList({name: parse_quantity(each) for name, each in value.items()})
+        for name, amount in value.items():
+            if type(amount) is not str or len(name) + len(amount) > _SHARED_LENGTH_MAX:
+                return ResourceList({each: parse_quantity(value[each]) for each in value})
+        if len(value) > _SHARED_ITEMS_MAX:
+            return ResourceList({name: parse_quantity(amount) for name, amount in value.items()})
         return _resource_list(tuple(value.items()))
     if wanted is Labels or wanted is Annotations:
-        for text in value.values():
+        shared = wanted is Labels and len(value) <= _SHARED_ITEMS_MAX
+        for name, text in value.items():
             if type(text) is not str:
                 raise ValueError("Expected `str`")
-        return _labels(tuple(value.items())) if wanted is Labels else Annotations(value)
+            if len(name) + len(text) > _SHARED_LENGTH_MAX:
+                shared = False
+        return _labels(tuple(value.items())) if shared else wanted(value)
     return FrozenMap(msgspec.convert(value, dict[str, wanted.__args__[1]], dec_hook=dec_hook))
 
+
+_SHARED_ITEMS_MAX = 32
+_SHARED_LENGTH_MAX = 128
+"""Maps that are larger than most, or that hold longer texts, are not kept to be shared: memory stays bounded."""
 
 _EMPTY: dict[Any, FrozenMap[str, Any]] = {Labels: Labels(), Annotations: Annotations(), ResourceList: ResourceList()}
 

@@ -97,6 +97,9 @@ class Limits:
         "a remote watch silent for this long is checked against a read; behind for as long again, it is moved",
         metric="kedge_store_reconnects_total",
     )
+    store_watch_lag_max: int = bound(
+        256, "revisions a remote watch may be behind before it is told in bulk", metric="kedge_store_reconnects_total"
+    )
     store_page_bytes_max: int = bound(
         8 << 20,
         "a big list comes from a remote store in pages of about this size",

@@ -22,6 +22,8 @@ from kedge.store.feed import Feed
 
 _log = logging.getLogger(__name__)
 
+_BULK_EVENTS = 64
+
 
 class Beginning(NamedTuple):
     """Where a feed can begin: one linearizable read of the store as a whole."""
@@ -86,6 +88,8 @@ class Feeder:
                 if self._gone:
                     self.begin(await self._store.read_beginning())
                 await self._follow()
+                pause_s = 0.0
+                continue
             except Gap as gap:
                 self.begin_anew(str(gap))
             except (NotSent, Unanswered, OperatingError) as error:
@@ -117,6 +121,9 @@ class Feeder:
                 if response is not None:
                     behind_since_s = None
                     await self._take(response)
+                    if self._tells_too_slowly(response):
+                        self._reconnects.labels("behind").inc()
+                        return
                     continue
                 behind_since_s = await self._check_silence(behind_since_s)
                 if behind_since_s is not None:
@@ -142,6 +149,15 @@ class Feeder:
                 # etcd sends up to 1,000 revisions at once: a watch that keeps up must not be cut off for that.
                 published = 0
                 await asyncio.sleep(0)
+
+    def _tells_too_slowly(self, response: Any) -> bool:
+        """Whether it is quicker to begin the watch again.
+
+        etcd tells a watch that keeps up of one revision at a time, and each takes several turns of a busy event
+        loop. A watch that begins in the past is told a thousand revisions at once.
+        """
+        behind: int = self._store.seen - self._chain.etcd_revision
+        return behind > self._env.limits.store_watch_lag_max and 0 < len(response.events) < _BULK_EVENTS
 
     async def _check_silence(self, behind_since_s: float | None) -> float | None:
         """Since when commits were made that the watch has not told of; None if there are none."""

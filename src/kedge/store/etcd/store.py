@@ -63,7 +63,7 @@ class EtcdStore:
         self._transport = transport
         self._feeder = Feeder(env, transport, layout, self)
         self._standing: Standing
-        self._seen = 0
+        self.seen = 0
         """The newest etcd revision that an answer has named. A later answer with an older one comes from a
         restored backup."""
         self._restoring = asyncio.Lock()
@@ -131,7 +131,7 @@ class EtcdStore:
         check_commit(checks, writes, self._env.limits)
         for _ in range(ATTEMPTS_MAX):
             self._check_open()
-            standing, seen = self._standing, self._seen
+            standing, seen = self._standing, self.seen
             request = plan_commit(self._layout, standing, checks, writes, fence, origin)
             response = await self._transport.send_once(TXN, request)
             etcd_revision: int = response.header.revision
@@ -288,7 +288,7 @@ class EtcdStore:
         return StoreStatistics(
             backend="etcd",
             incarnation=self.incarnation,
-            revision=max(feed.revision, self._standing.meta.kedge_revision(self._seen)),
+            revision=max(feed.revision, self._standing.meta.kedge_revision(self.seen)),
             compacted=max(self._compacted, self._standing.floor),
             objects=self._feeder.objects,
             history_changes=feed.history_changes,
@@ -326,7 +326,7 @@ class EtcdStore:
         """One linearizable range, at a revision that may be gone or still to come, and the standing to read it by."""
         for _ in range(ATTEMPTS_MAX):
             self._check_open()
-            standing, seen = self._standing, self._seen
+            standing, seen = self._standing, self.seen
             if at and at < standing.floor:
                 raise self._compacted_at(at)
             etcd_at = at - standing.meta.offset if at else 0  # to etcd 0 is the newest
@@ -416,7 +416,7 @@ class EtcdStore:
     def _is_foreign(self, header: Any, standing: Standing, seen: int) -> bool:
         """Whether an answer came from a restored backup: another cluster, or one that fell back."""
         if _cluster(header) == standing.meta.cluster and header.revision >= seen:
-            self._seen = max(self._seen, header.revision)
+            self.seen = max(self.seen, header.revision)
             return False
         return True
 
@@ -447,7 +447,7 @@ class EtcdStore:
         if standing is None:
             raise Unavailable(f"{self._layout.meta.decode()} is gone from etcd: open the store again")
         if standing != self._standing:
-            self._standing, self._seen, self._compacted = standing, standing.written, NO_REVISION
+            self._standing, self.seen, self._compacted = standing, standing.written, NO_REVISION
             self._feeder.begin_anew("the store was restored from a backup")
 
     async def _learn_standing(self) -> None:
@@ -462,7 +462,7 @@ class EtcdStore:
             elif known.meta.cluster != cluster:
                 meta = known.meta.restored(self._env.new_uid(), cluster, since=response.header.revision + 1)
             else:
-                self._standing, self._seen = known, response.header.revision
+                self._standing, self.seen = known, response.header.revision
                 return
             try:
                 await self._transport.send_once(TXN, plan_meta(self._layout, known, meta))

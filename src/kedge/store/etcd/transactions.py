@@ -38,9 +38,11 @@ def plan_commit(
     origin: Origin,
 ) -> Any:
     """The one transaction that is this commit."""
-    compares: dict[bytes, Any] = {}  # by what is sent, so that nothing is compared twice
-    for condition in (_at(layout.meta, standing.written), *_conditions(layout, standing.meta, checks, writes, fence)):
-        compares[condition.SerializeToString(deterministic=True)] = condition
+    compares = [_at(layout.meta, standing.written)]
+    compared: dict[bytes, None] = {}
+    for condition in _conditions(layout, standing.meta, checks, writes, fence):
+        compares.append(condition)
+        compared[condition.key] = None
     success = [_write_op(layout, write, origin) for write in writes]
     if writes:
         record = CommitRecord(len(writes), origin).encode()
@@ -49,10 +51,9 @@ def plan_commit(
         # A transaction that only reads crashes etcd 3.5.0-3.5.4 if its client gives up (etcd#14110). This one deletes
         # a key that never exists, so it goes through the log like a write, and changes nothing.
         success.append(m.RequestOp(request_delete_range=m.DeleteRangeRequest(key=layout.nothing)))
-    compared = dict.fromkeys(condition.key for condition in compares.values() if condition.key != layout.meta)
     failure = [m.RequestOp(request_range=m.RangeRequest(key=layout.meta))]
     failure += [m.RequestOp(request_range=m.RangeRequest(key=key, keys_only=True)) for key in compared]
-    return m.TxnRequest(compare=list(compares.values()), success=success, failure=failure)
+    return m.TxnRequest(compare=compares, success=success, failure=failure)
 
 
 def explain_failure(
@@ -116,7 +117,10 @@ def _conditions(
                 )
             case _:
                 conditions.append(_present(layout, each.key))
-    conditions.extend(_present(layout, write.key) for write in writes if isinstance(write, Delete))
+    checked = {each.key for each in checks if not isinstance(each, Absent)}
+    conditions.extend(
+        _present(layout, write.key) for write in writes if isinstance(write, Delete) and write.key not in checked
+    )
     return conditions
 
 

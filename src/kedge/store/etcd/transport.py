@@ -54,6 +54,7 @@ _NOT_SENT = "failed to connect to all addresses"
 
 _POLL_S = 0.01
 _DRAIN_S = 0.02
+_AHEAD_MAX = 8
 
 
 class EtcdTls(NamedTuple):
@@ -250,12 +251,16 @@ class Transport:
 
 
 class WatchStream:
-    """One etcd watch. A read that is abandoned takes nothing with it: the next one gets what it would have got."""
+    """One etcd watch. A read that is abandoned takes nothing with it: the next one gets what it would have got.
+
+    A task of its own reads a few responses ahead: on a busy event loop each read takes several turns of the loop.
+    """
 
     def __init__(self, call: Any, avoid: Callable[[], None]) -> None:
         self._call = call
         self._avoid = avoid
-        self._reading: asyncio.Task[Any] | None = None
+        self._ahead: asyncio.Queue[Any] = asyncio.Queue(_AHEAD_MAX)
+        self._reader: asyncio.Task[None] | None = None
 
     async def begin(self, request: Any) -> None:
         try:
@@ -263,30 +268,38 @@ class WatchStream:
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
             self._avoid()
             raise Unanswered(f"the watch could not begin: {error}") from error
+        self._reader = asyncio.ensure_future(self._read_ahead())
 
     async def next(self, timeout_s: float) -> Any:
         """The next response, or None if none came in time."""
-        if self._reading is None:
-            self._reading = asyncio.ensure_future(self._read())
-            self._reading.add_done_callback(_look_at)
-        await asyncio.wait({self._reading}, timeout=timeout_s)
-        if not self._reading.done():
-            return None
-        reading, self._reading = self._reading, None
-        return reading.result()
-
-    async def _read(self) -> Any:
-        try:
-            response = await self._call.read()
-        except grpc.aio.AioRpcError as error:
-            self._avoid()
-            raise Unanswered(f"the watch broke: {error.code().name} {error.details()}") from error
-        except asyncio.CancelledError:
-            raise Unanswered("the watch was closed") from None
-        if response is grpc.aio.EOF:
-            self._avoid()
-            raise Unanswered("the watch was ended by etcd")
+        if self._ahead.empty():
+            try:
+                async with asyncio.timeout(timeout_s):
+                    response = await self._ahead.get()
+            except TimeoutError:
+                return None
+        else:
+            response = self._ahead.get_nowait()
+        if isinstance(response, Unanswered):
+            self._ahead.put_nowait(response)  # it has ended for whoever asks again, too
+            raise response
         return response
+
+    async def _read_ahead(self) -> None:
+        while True:
+            try:
+                response = await self._call.read()
+            except grpc.aio.AioRpcError as error:
+                self._avoid()
+                response = Unanswered(f"the watch broke: {error.code().name} {error.details()}")
+            except asyncio.CancelledError:
+                response = Unanswered("the watch was closed")
+            if response is grpc.aio.EOF:
+                self._avoid()
+                response = Unanswered("the watch was ended by etcd")
+            await self._ahead.put(response)
+            if isinstance(response, Unanswered):
+                return
 
     def give_up(self) -> None:
         """Close, and go elsewhere next time: this member does not deliver."""
@@ -295,16 +308,12 @@ class WatchStream:
 
     def close(self) -> None:
         self._call.cancel()
+        while not self._ahead.empty():  # so that the reader is not left waiting for room
+            self._ahead.get_nowait()
 
     async def wait_closed(self) -> None:
-        if self._reading is not None:
-            await asyncio.gather(self._reading, return_exceptions=True)
-
-
-def _look_at(reading: asyncio.Task[Any]) -> None:
-    """The last read of a watch that was closed may fail, with nobody left to hear of it."""
-    if not reading.cancelled():
-        reading.exception()
+        if self._reader is not None:
+            await self._reader
 
 
 def outcome_of(error: grpc.aio.AioRpcError, address: str) -> Exception:

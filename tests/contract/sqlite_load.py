@@ -69,7 +69,7 @@ async def _load(path: Path, seed: str, send: Connection) -> None:
             case "toggle":
                 toggle = key(writer, "toggle")
                 return [], [Put(key(writer, "witness"), value), Put(toggle, value) if count % 2 else Delete(toggle)]
-        return [], [Put(key(writer, "beat"), value, latest_only=True)]
+        return [], [Put(key(writer, "beat"), value, latest_only=rng.random() < 0.7)]
 
     async def write(writer: int) -> None:
         while True:

@@ -123,7 +123,7 @@ def test_an_acknowledged_commit_is_in_the_files_at_that_moment(tmp_path: Path) -
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("statement", ["BEGIN", "INSERT", "DELETE", "COMMIT"])
+@pytest.mark.parametrize("statement", ["BEGIN", "INSERT", "\nUPDATE", "DELETE", "COMMIT"])
 def test_a_full_disk_fails_the_batch_and_the_store_goes_on(statement: str, tmp_path: Path) -> None:
     async def run() -> None:
         probe = Probe()

@@ -177,6 +177,33 @@ def test_heartbeats_leave_one_row_and_keep_the_past_readable(tmp_path: Path) -> 
     asyncio.run(run())
 
 
+def test_a_heartbeat_over_ordinary_versions_takes_them_all_along(tmp_path: Path) -> None:
+    async def run() -> None:
+        store = await SqliteStore.open(tmp_path / "a.db", env_with())
+        await put(store, "a", b"1")
+        second = await put(store, "a", b"2")
+        # In one sync: each must take over from the one before it, not from what was in the file.
+        await asyncio.gather(
+            store.commit([], [Put(key("a"), b"3", latest_only=True)]),
+            store.commit([], [Put(key("a"), b"4", latest_only=True)]),
+        )
+        await store.close()
+        store = await SqliteStore.open(tmp_path / "a.db", env_with())
+        then = (await store.get([key("a")], at=second)).entries[0]
+        assert then is not None
+        assert then.value == b"4", "the second version is gone, and the first is not what stood then"
+        last = await store.commit([], [Delete(key("a"))])
+        await store.compact(last)
+        await store.close()
+        assert rows_in(tmp_path / "a.db") == [], "a row that nobody would ever forget"
+        store = await SqliteStore.open(tmp_path / "a.db", env_with())
+        assert (await store.list("Thing")).entries == []
+        assert await store.revision() == last
+        await store.close()
+
+    asyncio.run(run())
+
+
 def test_a_backup_is_one_moment_while_writers_write(tmp_path: Path) -> None:
     async def run() -> None:
         store = await SqliteStore.open(tmp_path / "a.db", env_with(backup_rows_max=3))

@@ -78,6 +78,34 @@ async def check_reopening_after_compaction(subject: Subject) -> None:
     expect(await put_one(store, "gone") > last, "a revision was given out twice")
 
 
+async def check_nothing_rises_from_the_dead(subject: Subject) -> None:
+    """Ordinary and `latest_only` versions of one object, deletes, compactions and reopenings in any order.
+
+    A store that forgets versions must not forget what made them obsolete: an old one would come back.
+    """
+    store = await subject.open()
+    rng = subject.random
+    keys = [key(f"k{n}") for n in range(4)]
+    state: dict[Key, tuple[bytes, Revision, Revision]] = {}
+    for n in range(250):
+        chosen = rng.choice(keys)
+        before = state.get(chosen)
+        if before is not None and rng.random() < 0.25:
+            await store.commit([], [Delete(chosen)])
+            del state[chosen]
+        else:
+            put = Put(chosen, b"%d" % n, latest_only=rng.random() < 0.4)
+            revision = await store.commit([], [put])
+            state[chosen] = (put.value, before[1] if before is not None else revision, revision)
+        if rng.random() < 0.1:
+            await store.compact(rng.randrange(store.statistics().compacted, await store.revision() + 1))
+        if rng.random() < 0.1:
+            await store.close()
+            store = await subject.open()
+        found = {e.key: (e.value, e.created, e.modified) for e in (await store.list(KIND)).entries}
+        same(found, state, f"objects after {n + 1} commits, some compactions and some reopenings")
+
+
 async def check_reopening_after_kill(subject: Subject) -> None:
     """Killed with SIGKILL under load, several times over: what was acknowledged is there, and nothing by halves."""
     rng = subject.random

@@ -83,6 +83,9 @@ def _checks() -> dict[str, StoreCheck]:
     checks |= {run.__name__: StoreCheck(run, seeded=True) for run in seeded}
     for run in (durability.check_reopening_finds_everything, durability.check_reopening_after_compaction):
         checks[run.__name__] = StoreCheck(run, durable=True)
+    checks["check_nothing_rises_from_the_dead"] = StoreCheck(
+        durability.check_nothing_rises_from_the_dead, seeded=True, durable=True
+    )
     checks["check_reopening_after_kill"] = StoreCheck(durability.check_reopening_after_kill, durable=True)
     checks["check_two_openers_agree"] = StoreCheck(watches.check_two_openers_agree, seeded=True, shared=True)
     checks["check_restored_backup"] = StoreCheck(compaction.check_restored_backup, backup=True)

@@ -36,7 +36,8 @@ CREATE TABLE versions (
     namespace TEXT NOT NULL,
     name TEXT NOT NULL,
     created INTEGER NOT NULL,     -- the revision that created the object
-    previous INTEGER NOT NULL,    -- the revision of the version this one replaced; 0 for a creation
+    previous INTEGER NOT NULL,    -- the revision of the version this one replaced; 0 if there is none
+                                  -- negative: that version is gone, and this is the one that it had replaced
     operation TEXT NOT NULL,
     decision TEXT NOT NULL,
     value BLOB                    -- NULL for a deletion
@@ -45,6 +46,14 @@ CREATE TABLE facts (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 """
 INSERT_VERSION: Final = "INSERT INTO versions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 DELETE_VERSION: Final = "DELETE FROM versions WHERE id BETWEEN ? AND ? AND name = ? AND namespace = ? AND kind = ?"
+INHERIT_PREVIOUS: Final = """
+UPDATE versions SET previous = (
+    SELECT -abs(old.previous) FROM versions AS old
+    WHERE old.id BETWEEN ?1 AND ?2 AND old.name = ?3 AND old.namespace = ?4 AND old.kind = ?5
+) WHERE id = ?6
+"""
+"""For a `latest_only` version, whose predecessor goes at once: it takes over what the predecessor would have had
+forgotten. Otherwise nobody would forget that version, and after a delete it would rise from the dead."""
 SET_FACT: Final = "INSERT OR REPLACE INTO facts VALUES (?, ?)"
 
 Row = tuple[int, str, str, str, int, int, str, str, bytes | None]
@@ -55,7 +64,7 @@ def row_of(change: Change, seq: int) -> Row:
     operation, decision = change.origin
     entry, previous = change.entry, change.previous
     return (
-        change.revision << SEQ_BITS | seq,
+        id_of(change.revision, seq),
         kind,
         namespace,
         name,
@@ -65,6 +74,16 @@ def row_of(change: Change, seq: int) -> Row:
         decision,
         entry.value if entry is not None else None,
     )
+
+
+def id_of(revision: Revision, seq: int) -> int:
+    return revision << SEQ_BITS | seq
+
+
+def place_of(version: Entry) -> tuple[int, int, str, str, str]:
+    """What finds the row of a version: the ids it can have, and its key."""
+    kind, namespace, name = version.key
+    return *ids_of(version.modified), name, namespace, kind
 
 
 def ids_of(revision: Revision) -> tuple[int, int]:

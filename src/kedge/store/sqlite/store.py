@@ -214,10 +214,10 @@ class SqliteStore:
         """Make the batch durable. If it could not be, take it back from memory and return what to tell its callers."""
         rows = [file.row_of(change, seq) for _, changes, _ in applied for seq, change in enumerate(changes)]
         replaced = [
-            (*file.ids_of(change.previous.modified), change.key.name, change.key.namespace, change.key.kind)
-            for _, changes, latest_only in applied
+            (*file.place_of(change.previous), file.id_of(revision, seq))
+            for revision, changes, latest_only in applied
             if latest_only
-            for change in changes
+            for seq, change in enumerate(changes)
             if change.previous is not None and change.key in latest_only
         ]
         db, started = self._db, self._env.monotonic()
@@ -226,7 +226,8 @@ class SqliteStore:
             db.execute("BEGIN")
             db.executemany(file.INSERT_VERSION, rows)
             if replaced:
-                db.executemany(file.DELETE_VERSION, replaced)
+                db.executemany(file.INHERIT_PREVIOUS, replaced)
+                db.executemany(file.DELETE_VERSION, [each[:5] for each in replaced])
             committing = True
             db.execute("COMMIT")
         except Exception as error:  # noqa: BLE001  whatever it was, memory and file must agree afterwards

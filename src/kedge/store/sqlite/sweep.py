@@ -97,7 +97,7 @@ class Sweeper:
             db.executemany(
                 DELETE_VERSION,
                 [
-                    (*ids_of(previous), name, namespace, kind)
+                    (*ids_of(abs(previous)), name, namespace, kind)
                     for _, kind, namespace, name, previous, _ in rows
                     if previous
                 ],

@@ -105,8 +105,9 @@ def test_a_file_that_cannot_be_written_is_refused(what: str) -> None:
             path.parent.chmod(0o755)
 
 
-def test_a_log_without_its_file_is_not_played_into_a_new_one(tmp_path: Path) -> None:
-    (tmp_path / "a.db-wal").write_bytes(b"the only copy of something")
+@pytest.mark.parametrize("log", ["a.db-wal", "a.db-journal"])
+def test_a_log_without_its_file_is_not_played_into_a_new_one(log: str, tmp_path: Path) -> None:
+    (tmp_path / log).write_bytes(b"the only copy of something")
     refuse(tmp_path / "a.db", "is missing but its log")
 
 
@@ -143,7 +144,7 @@ def test_a_second_process_is_told_who_has_it(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"open\n"
-        refuse(tmp_path / "a.db", "in use by another process.*stop that one", Unavailable)
+        refuse(tmp_path / "a.db", "in use, .*stop the other one", Unavailable)
         holder.communicate()
     asyncio.run(open_and_close(tmp_path / "a.db"))
 
@@ -153,6 +154,10 @@ def test_one_process_cannot_open_it_twice(tmp_path: Path) -> None:
         store = await SqliteStore.open(tmp_path / "a.db", env_with())
         with pytest.raises(Unavailable, match="in use"):
             await SqliteStore.open(tmp_path / "a.db", env_with())
+        # The attempt must not cost the first its lock, as closing any descriptor of the file would.
+        command = [sys.executable, "-c", HOLD, str(tmp_path / "a.db")]
+        other = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)  # noqa: ASYNC221
+        assert "Unavailable" in other.stderr
         await store.commit([], [Put(Key("Thing", "ns", "a"), b"")])
         await store.close()
 

@@ -7,6 +7,7 @@ and `sweep` forgets. A file that is not ours, or not yet ours, is refused before
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import sqlite3
 import sys
@@ -103,27 +104,47 @@ def open_file(
     try:
         if not path.exists():
             _create(path, new_uid())
+        held = _identity(path)
+        if held in _held.values():
+            raise in_use(path)
         _check_header(path)
         _check_writable(path)
         db = sqlite3.connect(path, timeout=0, isolation_level=None, factory=connection)
     except (OSError, sqlite3.Error) as error:
         raise wrapped(error, path) from error
+    _held[id(db)] = held
     try:
         _prepare(db, path, new_uid)
     except sqlite3.Error as error:
-        db.close()
+        close_file(db)
         raise wrapped(error, path) from error
     except BaseException:
-        db.close()
+        close_file(db)
         raise
     return db
 
 
+def close_file(db: sqlite3.Connection) -> None:
+    db.close()
+    _held.pop(id(db), None)
+
+
+_held: Final[dict[int, tuple[int, int]]] = {}
+"""Files this process has open, by connection. A process loses its locks on a file when it closes *any* descriptor of
+it, so looking into one of these, as `_check_header` does, would hand it to the next process that asks."""
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_dev, status.st_ino
+
+
 def _create(path: Path, incarnation: str) -> None:
     """Put a complete, empty store at `path` in one step: whoever finds the file finds all of it."""
-    if _log_of(path).exists():
-        # SQLite would play the log of the old file into the new one.
-        raise Terminal(f"{path} is missing but its log {_log_of(path)} is there: put it back, or move the log away")
+    for log in (_log_of(path), path.with_name(path.name + "-journal")):
+        if log.exists():
+            # SQLite would play the log of the old file into the new one.
+            raise Terminal(f"{path} is missing but its log {log} is there: put it back, or move the log away")
     try:
         for _ in building(path, APPLICATION_ID, {"incarnation": incarnation, "compacted": NO_REVISION, "swept": 0}):
             pass
@@ -135,12 +156,15 @@ def _log_of(path: Path) -> Path:
     return path.with_name(path.name + "-wal")
 
 
+_drafts: Final = itertools.count()
+
+
 def building(
     path: Path, application_id: int, facts: dict[str, str | int], slices: Iterable[Sequence[Row]] = ()
 ) -> Iterator[None]:
     """Write a whole store beside `path`, pausing after each slice, and move it there in one step at the end."""
-    draft = path.with_name(f"{path.name}.draft-{os.getpid()}")
-    draft.unlink(missing_ok=True)
+    draft = path.with_name(f"{path.name}.draft-{os.getpid()}-{next(_drafts)}")
+    draft.unlink(missing_ok=True)  # of a process that had our id and was killed
     try:
         # No journal and no sync: a draft that is lost is only a draft. It is synced below, slice by slice.
         db = sqlite3.connect(draft, isolation_level=None)
@@ -233,16 +257,19 @@ def _restore(db: sqlite3.Connection, incarnation: str) -> None:
     db.execute(f"PRAGMA application_id={APPLICATION_ID}")
 
 
+def in_use(path: Path) -> Unavailable:
+    return Unavailable(
+        f"{path} is in use, and a store has one process at a time: stop the other one, or connect to its server"
+    )
+
+
 def wrapped(error: Exception, path: Path) -> OperatingError:
     """Say what is wrong with the file, and what to do."""
     code = getattr(error, "sqlite_errorcode", None)
     primary = code & 0xFF if isinstance(code, int) else None
     match primary:
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
-            return Unavailable(
-                f"{path} is in use by another process, and a store has one at a time:"
-                " stop that one, or connect to its server"
-            )
+            return in_use(path)
         case sqlite3.SQLITE_FULL:
             return Unavailable(f"the disk of {path} is full: make room")
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM:

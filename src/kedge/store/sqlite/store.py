@@ -107,7 +107,7 @@ class SqliteStore:
         try:
             store = cls(env, path, db)
         except sqlite3.Error as error:
-            db.close()
+            file.close_file(db)
             raise file.wrapped(error, path) from error
         store._sweeping = env.spawn(store._sweeper.run(), name=f"compaction of {path.name}")
         return store
@@ -379,7 +379,7 @@ class SqliteStore:
             self._closed = "the store is closed"
             self._feed.close()
             self._checkpoint("TRUNCATE")
-            self._db.close()
+            file.close_file(self._db)
 
     def _break(self, why: str) -> None:
         """Memory and file may differ from here on: serve nothing more."""
@@ -390,7 +390,7 @@ class SqliteStore:
             answer = self._pending.popleft().answer
             if not answer.done():
                 answer.set_exception(Unavailable(f"nothing was written: {why}"))
-        self._db.close()
+        file.close_file(self._db)
 
     def _check_open(self) -> None:
         if self._closed:

@@ -18,6 +18,8 @@ NANO = 10**9
 QUANTITY_MAX = (2**63 - 1) * NANO
 """What Kubernetes caps a written quantity at."""
 
+UNITS_MAX = 2**63 - 1
+
 _TEXT = re.compile(r"([+-]?)(\d+)?(?:\.(\d*))?([A-Za-z]*)([+-]?\d+)?", re.ASCII)
 _DECIMAL_SUFFIXES = {-9: "n", -6: "u", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P", 18: "E"}
 _BINARY_SUFFIXES = {0: "", 10: "Ki", 20: "Mi", 30: "Gi", 40: "Ti", 50: "Pi", 60: "Ei"}
@@ -171,8 +173,12 @@ def sum_quantities(quantities: Iterable[Quantity]) -> Quantity:
 
 
 def units(resource: str, quantity: Quantity) -> int:
-    """`quantity` in the units its resource is counted in: thousandths of a cpu, and whole units of all else."""
-    return quantity.milli if _is_cpu(resource) else quantity.value
+    """`quantity` in the units its resource is counted in: thousandths of a cpu, and whole units of all else.
+
+    Fits 64 bits, whatever was asked for: columns of such counts are added up in NumPy.
+    """
+    count = quantity.milli if _is_cpu(resource) else quantity.value
+    return max(-UNITS_MAX, min(count, UNITS_MAX))
 
 
 def format_units(resource: str, amount: int) -> str:

@@ -93,6 +93,12 @@ def test_a_draft_keeps_what_was_changed_through_it() -> None:
     assert draft.get("nothing") is None
 
 
+def test_a_draft_stores_no_resource_version() -> None:
+    draft = Draft.parse(b'{"metadata":{"resourceVersion":"5","name":"a"},"kind":"Pod","apiVersion":"v1"}')
+    assert draft.encode() == b'{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a"}}'
+    assert draft.metadata["resourceVersion"] == "5"  # a caller may still want to compare it
+
+
 def test_a_mapping_is_copied_on_the_way_in() -> None:
     obj = {"spec": {"a": [1]}}
     parsed = parse_object(obj)

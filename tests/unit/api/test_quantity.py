@@ -120,6 +120,13 @@ def test_units_round_away_from_zero_in_the_unit_of_the_resource(quantity: Quanti
     assert units(resource, quantity) == away_from_zero(Fraction(quantity.nano, NANO) * scale)
 
 
+def test_a_count_of_units_fits_64_bits() -> None:
+    assert units("cpu", parse_quantity("9223372036854775807")) == 2**63 - 1
+    assert units("cpu", parse_quantity("-1E3")) == -(10**6)
+    assert units("cpu", parse_quantity("-9E")) == -(2**63 - 1)
+    assert units("memory", parse_quantity("100Ei")) == 2**63 - 1
+
+
 @given(st.integers(0, 2**60), st.sampled_from(["cpu", "memory", "pods", "example.com/gpu", "hugepages-2Mi"]))
 def test_units_that_are_written_read_back_as_the_same_count(amount: int, resource: str) -> None:
     assert units(resource, parse_quantity(format_units(resource, amount))) == amount

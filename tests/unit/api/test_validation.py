@@ -317,6 +317,13 @@ RULES: list[tuple[str, str, Any, str]] = [
     ("Pod", "spec/topologySpreadConstraints/0/nodeTaintsPolicy", "x", "nodeTaintsPolicy: Unsupported value"),
     ("Pod", "spec/topologySpreadConstraints/0/labelSelector", DELETE, "must not be specified when labelSelector"),
     ("Pod", "spec/schedulingGates", [{"name": "g"}, {"name": "g"}], "schedulingGates[1].name: Duplicate value"),
+    ("Pod", "spec/schedulingGates", [{}], "spec.schedulingGates[0].name: Required value"),
+    (
+        "Pod",
+        "spec/topologySpreadConstraints/-",
+        {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"},
+        'Duplicate value: "{zone, DoNotSchedule}"',
+    ),
     ("Pod", "status/podIP", "x", "status.podIP: Invalid value"),
     ("Pod", "status/phase", "Napping", "status.phase: Unsupported value"),
     ("Pod", "status/conditions", [{"type": "Ready"}], "status.conditions[0].status: Required value"),

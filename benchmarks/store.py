@@ -29,7 +29,8 @@ from kedge.api.objects import Object
 from kedge.env import Env, system_env
 from kedge.keys import Key
 from kedge.server.service import Service
-from kedge.store import Absent, Put, Store
+from kedge.store import Absent, Put, Store, Watch
+from kedge.store.memory import MemoryStore
 from kedge.store.sqlite import SqliteStore
 
 CONCURRENCY = 64
@@ -171,14 +172,13 @@ async def measure_sqlite(folder: Path, count: int, rounds: int) -> list[dict[str
     return found
 
 
-async def measure_watch(folder: Path, watchers: int, deliveries: int) -> float:
-    """Microseconds from the start of a commit to the last delivery, for each event delivered."""
-    store = await SqliteStore.open(folder / f"watch-{watchers}.db", system_env())
-    events = max(20, deliveries // watchers)
+async def watch_cost_us(store: Store, watchers: int, deliveries: int) -> float:
+    """Microseconds from the start of a commit to its last delivery, for each event delivered."""
+    events = max(24, deliveries // watchers)
     seen = 0
     done = asyncio.Event()
 
-    async def follow(stream: Any) -> None:
+    async def follow(stream: Watch) -> None:
         nonlocal seen
         async for batch in stream:
             seen += len(batch.changes)
@@ -188,9 +188,8 @@ async def measure_watch(folder: Path, watchers: int, deliveries: int) -> float:
     streams = [await store.watch("Pod", after=await store.revision()) for _ in range(watchers)]
     tasks = [asyncio.create_task(follow(stream)) for stream in streams]
     await asyncio.sleep(0)
-    # Eight commits share a sync, as under load, so that the figure is not just the disk's.
     started = time.perf_counter()
-    for first in range(0, events, 8):
+    for first in range(0, events, 8):  # eight commits share a sync, as under load
         names = range(first, min(first + 8, events))
         await asyncio.gather(*(store.commit([], [Put(Key("Pod", "default", f"p{n}"), VALUE)]) for n in names))
     await done.wait()
@@ -200,6 +199,19 @@ async def measure_watch(folder: Path, watchers: int, deliveries: int) -> float:
     await asyncio.gather(*tasks)
     await store.close()
     return cost_us
+
+
+async def measure_watch(folder: Path, deliveries: int, rounds: int) -> list[dict[str, float]]:
+    """Rounds of watch costs: with the disk's share (`sqlite 100`), and the fan-out alone (`memory 100`)."""
+    found = []
+    for n in range(rounds):
+        row = {}
+        for watchers in (1, 100, 1_000):
+            on_disk = await SqliteStore.open(folder / f"watch-{n}-{watchers}.db", system_env())
+            row[f"sqlite {watchers}"] = await watch_cost_us(on_disk, watchers, deliveries)
+            row[f"memory {watchers}"] = await watch_cost_us(MemoryStore(system_env()), watchers, deliveries)
+        found.append(row)
+    return found
 
 
 async def measure_list(service: Service, pods: int, rounds: int) -> tuple[float, float]:
@@ -251,18 +263,24 @@ def bytes_per_cached_pod(pods: int) -> float:
 
 
 async def measure_etcd(env: Env, count: int, rounds: int) -> list[dict[str, float]]:
-    from benchmarks.etcd import bare_put_rate, etcd_server
+    # Imported here, so that --no-etcd needs nothing of etcd's.
+    from tests.etcd_server import etcd_server, sound_etcd, wheel_etcd
+
+    from benchmarks.etcd import bare_put_rate
     from kedge.store.etcd import EtcdStore
 
+    binary = sound_etcd() or wheel_etcd()
+    if binary is None:
+        raise SystemExit("no etcd was found: run make venv, or leave it out with --no-etcd")
     found = []
-    async with etcd_server() as endpoint:
-        store = await EtcdStore.open([endpoint], env)
+    with etcd_server(binary) as server:
+        store = await EtcdStore.open([server.endpoint], env)
         service = Service(store, env)
         await make_namespace(service)
         for n in range(rounds):
             found.append(
                 {
-                    "bare": await bare_put_rate(endpoint, f"/bare/{n}/", VALUE, count, CONCURRENCY),
+                    "bare": await bare_put_rate(server.endpoint, f"/bare/{n}/", VALUE, count, CONCURRENCY),
                     "commit": await commit_rate(store, f"c{n}-", count),
                     "create": await create_rate(service, f"s{n}-", count // 2),
                 }
@@ -285,15 +303,7 @@ def median(rounds: list[dict[str, float]], of: str) -> float:
 async def measure(folder: Path, *, quick: bool, etcd: bool) -> dict[str, Any]:
     count, rounds, pods = (1_280, 1, 1_000) if quick else (12_800, 5, 10_000)
     sqlite = await measure_sqlite(folder, count, rounds)
-    watch = {
-        watchers: statistics.median(
-            [
-                await measure_watch(folder / str(n), watchers, 2_000 if quick else 100_000)
-                for n in _folders(folder, rounds)
-            ]
-        )
-        for watchers in (1, 100, 1_000)
-    }
+    watch = await measure_watch(folder, 2_000 if quick else 100_000, rounds)
     env = system_env()
     store = await SqliteStore.open(folder / "list.db", env)
     service = Service(store, env)
@@ -320,7 +330,10 @@ async def measure(folder: Path, *, quick: bool, etcd: bool) -> dict[str, Any]:
             ),
             ("service create on etcd", f"{median(found_etcd, 'create'):,.0f} creates/s", ratio(found_etcd, "create")),
         ]
-    rows += [(f"commit to delivery, {n} watchers", f"{us:,.2f} µs/event", "") for n, us in watch.items()]
+    for n in (1, 100, 1_000):
+        rows.append((f"commit to delivery, {n:,} watchers", f"{median(watch, f'sqlite {n}'):,.2f} µs/event", ""))
+    for n in (1, 100, 1_000):
+        rows.append((f"fan-out alone, {n:,} watchers", f"{median(watch, f'memory {n}'):,.2f} µs/event", ""))
     rows += [
         (f"list of {pods:,} pods, spliced", f"{spliced_s * 1e3:,.1f} ms", ""),
         (f"list of {pods:,} pods, decoded and encoded", f"{encoded_s * 1e3:,.1f} ms", encoded_s / spliced_s),
@@ -333,7 +346,7 @@ async def measure(folder: Path, *, quick: bool, etcd: bool) -> dict[str, Any]:
         "commit_vs_bare_sqlite": ratio(sqlite, "commit"),
         "commit_busy_vs_bare_sqlite": ratio(sqlite, "busy"),
         "create_vs_bare_sqlite": ratio(sqlite, "create"),
-        "watch_1000_vs_100": watch[1_000] / watch[100],
+        "watch_1000_vs_100": max(ratio(watch, "sqlite 1000", "sqlite 100"), ratio(watch, "memory 1000", "memory 100")),
         "list_splice_speedup": encoded_s / spliced_s,
         "bytes_per_cached_pod": round(cached),
     }
@@ -341,14 +354,6 @@ async def measure(folder: Path, *, quick: bool, etcd: bool) -> dict[str, Any]:
         figures["etcd_commit_vs_bare_etcd"] = ratio(found_etcd, "commit")
         figures["etcd_create_vs_bare_etcd"] = ratio(found_etcd, "create")
     return figures
-
-
-def _folders(folder: Path, rounds: int) -> list[int]:
-    for n in range(rounds):
-        (folder / str(n)).mkdir(exist_ok=True)
-        for old in (folder / str(n)).iterdir():
-            old.unlink()
-    return list(range(rounds))
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from kedge.api.codec import parse_object, splice
 from kedge.api.kinds import Kind
 from kedge.api.views import ObjectMeta, decode_metadata, decode_view
-from kedge.errors import check
+from kedge.errors import InvariantBroken
 from kedge.keys import NO_ORIGIN, NO_REVISION, Key, Origin, Revision
 
 _V = TypeVar("_V")
@@ -61,9 +61,9 @@ class Object:
     def as_view(self, view: type[_V]) -> _V:
         """`view`, for callers who know the kind and want the type checker to know it too."""
         found = self.view
-        check(isinstance(found, view), f"{self.key} has a {type(found).__name__}, not a {view.__name__}")
-        typed: _V = found
-        return typed
+        if not isinstance(found, view):
+            raise InvariantBroken(f"{self.key} has a {type(found).__name__}, not a {view.__name__}")
+        return found
 
     @property
     def metadata(self) -> ObjectMeta:

@@ -62,7 +62,10 @@ class Proof:
         return [None if entry is None else self._core.object_of(entry) for entry in await self.entries(*keys)]
 
     async def object(self, key: Key) -> Object | None:
-        return (await self.objects(key))[0]
+        if key not in self.reads:
+            await self.entries(key)
+        entry = self.reads[key]
+        return None if entry is None else self._core.object_of(entry)
 
     def put(self, key: Key, value: bytes, *, latest_only: bool = False) -> None:
         self.writes[key] = Put(key, value, latest_only)

@@ -22,9 +22,8 @@ from kedge.server.service.quotas import RESOURCE_QUOTA, charge_quotas
 async def stage(core: Core, proof: Proof, kind: Kind, key: Key, old: Object | None, new: Object | None) -> None:
     """Stage the object's next state, or its removal if `new` is None, with everything that goes with it."""
     if kind.namespaced:
-        if old is None:
-            await active_namespace(proof, key)
-        await _charge(core, proof, kind, key, old, new)
+        if old is not None or (await active_namespace(proof, key)).status.resource_quotas:
+            await _charge(core, proof, kind, key, old, new)
     if key.kind == POD_KIND:
         await _follow_pod(core, proof, key, old, new)
     elif key.kind == claims.RESERVATION:

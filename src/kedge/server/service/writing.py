@@ -25,7 +25,7 @@ from kedge.server.service.claims import ZONE_QUOTA
 from kedge.server.service.core import Core, Proof, Staged
 from kedge.server.service.deletion import ready_to_go
 from kedge.server.service.effects import stage
-from kedge.server.service.namespaces import FINALIZER, NAMESPACE
+from kedge.server.service.namespaces import FINALIZER, NAMESPACE, namespace_key
 from kedge.server.service.quotas import RESOURCE_QUOTA
 
 Document = dict[str, Any]
@@ -81,12 +81,14 @@ async def _create_named(core: Core, kind: Kind, document: Document, options: Wri
     checked = _checked(kind, key, document) if chain is None else None
 
     async def attempt(proof: Proof) -> Staged | Written:
-        repeat = await operations.first_outcome(
-            core, proof, "create", key, options, named="generateName" not in metadata
-        )
-        if repeat is not None:
-            return repeat
-        if (await proof.entries(key))[0] is not None:
+        if options.origin.operation:
+            named = "generateName" not in metadata
+            repeat = await operations.first_outcome(core, proof, "create", key, options, named=named)
+            if repeat is not None:
+                return repeat
+        # One read for both: over a network each read is a round trip.
+        existing = await proof.entries(key, namespace_key(key.namespace)) if key.namespace else await proof.entries(key)
+        if existing[0] is not None:
             raise AlreadyExists(f'{kind.resource} "{key.name}" already exists', key=key)
         if chain is None:
             assert checked is not None

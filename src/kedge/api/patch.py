@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kedge.api.codec import same_json
+from kedge.api.codec import encode_json, same_json
 from kedge.errors import FieldError, Invalid
 
 JSON_PATCH_OPERATIONS_MAX = 10_000
 """As Kubernetes: more in one patch is a mistake, or worse."""
+JSON_PATCH_COPY_BYTES_MAX = 3 * 1024 * 1024
+"""What all copies of one patch may come to, as in Kubernetes: an object copied into itself doubles with each copy."""
 
 
 def apply_merge_patch(target: Any, patch: Any) -> Any:
@@ -39,8 +41,14 @@ def apply_json_patch(document: Mapping[str, Any], operations: Sequence[Mapping[s
     if len(operations) > JSON_PATCH_OPERATIONS_MAX:
         raise _invalid("", f"a JSON patch has at most {JSON_PATCH_OPERATIONS_MAX} operations: split it")
     result: Any = document
+    copied = 0
     for index, operation in enumerate(operations):
-        result = _apply(result, operation, f"[{index}]")
+        place = f"[{index}]"
+        if isinstance(operation, Mapping) and operation.get("op") == "copy":
+            copied += len(encode_json(_get(result, _pointer(operation, "from", place), place)))
+            if copied > JSON_PATCH_COPY_BYTES_MAX:
+                raise _invalid(place, f"the patch copies more than {JSON_PATCH_COPY_BYTES_MAX} bytes: send the values")
+        result = _apply(result, operation, place)
     if not isinstance(result, Mapping):
         raise _invalid("", "the patch replaces the object with something that is none")
     return dict(result)

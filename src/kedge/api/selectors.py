@@ -141,8 +141,8 @@ class _Tokens:
     def __init__(self, text: str) -> None:
         self.text = text
         self._words: list[str] = []
-        at = 0
-        while at < len(text) and text[at:].strip():
+        at, end = 0, len(text.rstrip())
+        while at < end:
             match = _TOKEN.match(text, at)
             if match is None:
                 break

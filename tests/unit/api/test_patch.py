@@ -97,6 +97,13 @@ def test_a_value_that_was_added_is_there_and_its_removal_restores_the_object(
     assert same_json(document, before)
 
 
+def test_an_object_cannot_be_copied_into_itself_for_ever() -> None:
+    doubling = [{"op": "copy", "from": "", "path": "/a"}, {"op": "copy", "from": "", "path": "/b"}] * 40
+    with pytest.raises(Invalid, match="copies more than"):
+        apply_json_patch({"a": "x" * 100}, doubling)
+    assert apply_json_patch({"a": 1}, doubling[:2]) == {"a": {"a": 1}, "b": {"a": {"a": 1}}}
+
+
 # -- merge patch -----------------------------------------------------------------------------------
 
 

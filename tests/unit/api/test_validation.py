@@ -15,7 +15,7 @@ from tests.unit.api.manifests import manifest, manifests
 from kedge.api.codec import encode_json, parse_object
 from kedge.api.defaults import apply_defaults
 from kedge.api.kinds import KINDS, Kind
-from kedge.api.validation import Checked, _check_whole, check_object
+from kedge.api.validation import REPORTED_FIELDS_MAX, Checked, _check_whole, check_object
 from kedge.api.views import View, decode_view
 from kedge.api.views.shapes import decoder_of, examine, strict_twin
 from kedge.errors import BadRequest, Invalid
@@ -222,6 +222,22 @@ def test_an_empty_object_is_told_all_that_it_lacks() -> None:
         "metadata.namespace: Required value",
         "spec.containers: Required value",
     ]
+
+
+def test_a_flood_of_errors_or_warnings_is_cut_short_and_counted() -> None:
+    flood = manifest("Pod")
+    flood["spec"]["containers"] = list(range(5000))
+    with pytest.raises(Invalid, match="and 4000 more") as caught:
+        check(flood)
+    assert len(caught.value.errors) == REPORTED_FIELDS_MAX
+    odd = manifest("Pod")
+    odd["spec"] |= {f"x{n}": n for n in range(5000)}
+    assert len(check(odd).warnings) == REPORTED_FIELDS_MAX
+
+
+def test_a_long_value_is_not_sent_back_whole() -> None:
+    (found,) = complaints("Pod", ("metadata/labels", {"a": "x" * 100_000}))
+    assert len(found) < 1000
 
 
 # -- each rule -------------------------------------------------------------------------------------

@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 __all__ = ["Checked", "check_object", "check_update"]
 
 
+REPORTED_FIELDS_MAX = 1000
+"""Fields named in one answer. Whoever has more than this wrong has one thing wrong."""
+NOT_ACTED_ON = "kedge stores this field but does not act on it"
+
+
 class Checked(NamedTuple):
     """An object that keeps the rules."""
 
@@ -124,26 +129,39 @@ def _check_slowly(kind: Kind, shape: type[View], value: bytes) -> Checked:
     rules = _RULES.get(kind.key_kind)
     if rules is not None:
         rules(complaints, view)
-    errors = [*findings.errors, *(error for error in complaints.errors if not _explained(error, findings))]
+    errors = [*findings.errors, *_unexplained(complaints.errors, findings)]
     if errors:
         raise invalid(kind, view, errors)
     if kind.view is None:
         return Checked(view)
-    return Checked(view, tuple(f"{path}: kedge stores this field but does not act on it" for path in findings.unknown))
+    return Checked(view, tuple(f"{path}: {NOT_ACTED_ON}" for path in findings.unknown[:REPORTED_FIELDS_MAX]))
 
 
-def _explained(error: FieldError, findings: Findings) -> bool:
-    """Whether a rule complains only because the walk had to leave something out."""
-    for wrong in findings.errors:
-        if error.path == wrong.path or error.path.startswith((f"{wrong.path}.", f"{wrong.path}[")):
-            return True
-    # One of several alternatives is required, and the one chosen is a field kedge does not know.
-    return error.type == "FieldValueRequired" and any(path.startswith(f"{error.path}.") for path in findings.unknown)
+def _unexplained(errors: Sequence[FieldError], findings: Findings) -> list[FieldError]:
+    """Those complaints of the rules that are not merely about something the walk had to leave out."""
+    wrong = {error.path for error in findings.errors}
+    chosen = {parent for path in findings.unknown for parent in _parents(path)}
+    return [
+        error
+        for error in errors
+        if error.path not in wrong
+        and not any(parent in wrong for parent in _parents(error.path))
+        # One of several alternatives is required, and the one chosen is a field kedge does not know.
+        and not (error.type == "FieldValueRequired" and error.path in chosen)
+    ]
+
+
+def _parents(path: str) -> list[str]:
+    """The paths above one: `a.b[0]` has `a` and `a.b`."""
+    return [path[:at] for at, char in enumerate(path) if char in ".["]
 
 
 def invalid(kind: Kind, view: View, errors: Sequence[FieldError]) -> Invalid:
     """The error for an object with these bad fields, as kubectl's users know it."""
     name = view.metadata.name or view.metadata.generate_name
-    listed = str(errors[0]) if len(errors) == 1 else f"[{', '.join(map(str, errors))}]"
+    reported = errors[:REPORTED_FIELDS_MAX]
+    listed = str(errors[0]) if len(errors) == 1 else f"[{', '.join(map(str, reported))}]"
+    if len(errors) > len(reported):
+        listed += f" and {len(errors) - len(reported)} more"
     key = Key(kind.key_kind, view.metadata.namespace, name) if name else None
-    return Invalid(f'{kind.key_kind} "{name}" is invalid: {listed}', key=key, errors=errors)
+    return Invalid(f'{kind.key_kind} "{name}" is invalid: {listed}', key=key, errors=reported)

@@ -241,20 +241,15 @@ def _reject(findings: Findings, path: str, value: Any, demand: str) -> Any:
     return _MISSING
 
 
+_QUOTED_LENGTH_MAX = 256
+"""An error names a field; it does not send a whole object back."""
+_QUOTER = msgspec.json.Encoder(decimal_format="number", enc_hook=str)
+
+
 def quote(value: object) -> str:
-    """A value as Kubernetes shows it in a field error."""
-    if isinstance(value, str | bool | int | type(None)):
-        return msgspec.json.encode(value).decode() if _encodable(value) else repr(value)
-    if isinstance(value, Quantity):
-        return f'"{value}"'
+    """A value as Kubernetes shows it in a field error, cut short if it is long."""
     try:
-        return msgspec.json.encode(
-            value,
-            enc_hook=str,
-        ).decode()
+        text = _QUOTER.encode(value).decode()
     except (TypeError, ValueError, RecursionError):
-        return f"<{type(value).__name__}>"
-
-
-def _encodable(value: object) -> bool:
-    return not isinstance(value, str) or value.isascii() or not any("\ud800" <= char <= "\udfff" for char in value)
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= _QUOTED_LENGTH_MAX else f"{text[:_QUOTED_LENGTH_MAX]}..."

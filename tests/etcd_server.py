@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import ssl
 import subprocess
 import tempfile
 import time
@@ -18,6 +19,7 @@ from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 UNSOUND = ("3.5.0", "3.5.1", "3.5.2")
 START_S = 30.0
@@ -58,6 +60,7 @@ class EtcdServer:
 
     def __init__(self, binary: str, folder: Path, *, name: str = "one", arguments: tuple[str, ...] = ()) -> None:
         self.name = name
+        self.scheme = "https" if "--auto-tls" in arguments else "http"
         self.folder = folder
         self.data = folder / f"{name}.etcd"
         self.client_port, self.peer_port = free_port(), free_port()
@@ -86,7 +89,7 @@ class EtcdServer:
 
     def start(self) -> None:
         peer_url = f"http://127.0.0.1:{self.peer_port}"
-        client_url = f"http://{self.endpoint}"
+        client_url = f"{self.scheme}://{self.endpoint}"
         command = [
             self._binary, "--name", self.name, "--data-dir", str(self.data),
             "--listen-client-urls", client_url, "--advertise-client-urls", client_url,
@@ -100,16 +103,24 @@ class EtcdServer:
 
     def wait_ready(self) -> None:
         deadline = time.monotonic() + START_S
+        options: dict[str, Any] = {"timeout": 1}
+        if self.scheme == "https":
+            options["context"] = ssl._create_unverified_context()
         while time.monotonic() < deadline:
             self.check_running()
             try:
-                with urllib.request.urlopen(f"http://{self.endpoint}/health", timeout=1) as answer:
+                with urllib.request.urlopen(f"{self.scheme}://{self.endpoint}/health", **options) as answer:
                     if json.load(answer).get("health") == "true":
                         return
             except OSError:
                 pass
             time.sleep(0.05)
         raise RuntimeError(f"etcd {self.name} was not ready within {START_S} s")
+
+    @property
+    def certificate(self) -> bytes:
+        """What `--auto-tls` made: its own authority."""
+        return (self.data / "fixtures" / "client" / "cert.pem").read_bytes()
 
     def check_running(self) -> None:
         """Tell a server that ended by itself from a store that is wrong."""

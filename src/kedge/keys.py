@@ -54,3 +54,12 @@ class Fence(NamedTuple):
 
     key: Key
     revision: Revision
+
+
+FENCE = "Fence.kedge.dev"
+"""The kind of fence keys. They are the store's and the service's own, and no objects of the API."""
+
+
+def fence_key(lease: Key) -> Key:
+    """The key that is written when `lease` changes its holder, and only then: renewals never touch it."""
+    return Key(FENCE, lease.namespace, lease.name)

@@ -52,6 +52,11 @@ class Object:
         return self.revision
 
     @property
+    def known_view(self) -> Any:
+        """The view if it was decoded already, else None."""
+        return self._view
+
+    @property
     def view(self) -> Any:
         """The typed view of this kind, decoded once."""
         if self._view is None:

@@ -74,7 +74,8 @@ async def confirm_ended(core: Core, node: str, node_uid: str, pod_uid: str, opti
                     f"{pod.key} still exists: record its end in its status instead", key=pod.key, revision=pod.revision
                 )
             await claims.release(core, proof, node, pod_uid)
-        return Staged(allocation.kind, allocation.key, allocation.value, created=allocation.created)
+        after = claims.staged(proof, allocation)
+        return Staged(allocation.kind, allocation.key, after.value, created=allocation.created)
 
     return await core.prove(attempt, options)
 

@@ -164,10 +164,10 @@ async def _ledger(core: Core, proof: Proof, node: Object) -> tuple[Ledger, Objec
 
 
 def _staged_ledger(proof: Proof, allocation: Object) -> Ledger:
-    return ledger_of(_staged(proof, allocation).as_view(NodeAllocationView))
+    return ledger_of(staged(proof, allocation).as_view(NodeAllocationView))
 
 
-def _staged(proof: Proof, found: Object) -> Object:
+def staged(proof: Proof, found: Object) -> Object:
     """`found` as this attempt has already changed it: two effects on one object must add up."""
     write = proof.writes.get(found.key)
     value = getattr(write, "value", None)
@@ -235,7 +235,7 @@ async def _zone_quotas(proof: Proof, tenant: str, zone: str) -> list[Object]:
         return []
     names = namespace.as_view(NamespaceView).status.zone_quotas
     quotas = await proof.objects(*(Key(ZONE_QUOTA, tenant, name) for name in names))
-    return [_staged(proof, quota) for quota in quotas if quota is not None]
+    return [staged(proof, quota) for quota in quotas if quota is not None]
 
 
 async def _count_zone(core: Core, proof: Proof, tenant: str, zone: str) -> dict[str, int]:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kedge.api.kinds import Kind, Registry
 from kedge.api.objects import Object
 from kedge.api.requests import WriteOptions, Written
 from kedge.api.timestamps import format_time
 from kedge.env import Env
-from kedge.errors import Conflict, Unavailable
+from kedge.errors import Conflict, Unavailable, check
 from kedge.keys import NO_REVISION, Key, Revision
 from kedge.server.service.admission import AdmissionChain
 from kedge.store import Absent, AtRevision, Check, Delete, Entry, Put, Store, Write
@@ -31,6 +31,8 @@ class Staged(NamedTuple):
     """`NO_REVISION` if this commit creates it."""
     warnings: tuple[str, ...] = ()
     removed: bool = False
+    view: Any = None
+    """The typed view of `value`, if the attempt decoded it already."""
 
 
 class Proof:
@@ -116,8 +118,8 @@ class Core:
     def kind_of(self, key: Key) -> Kind:
         return self.kinds.of_key_kind(key.kind)
 
-    def object_of(self, entry: Entry) -> Object:
-        """The object of a stored version, decoded once however many read it."""
+    def object_of(self, entry: Entry, *, remember: bool = True) -> Object:
+        """The object of a stored version, decoded once however many read it. A list of everything remembers nothing."""
         known = self._objects.get(entry.key)
         if known is not None and known.revision == entry.modified:
             return known
@@ -129,7 +131,7 @@ class Core:
             created=entry.created,
             origin=entry.origin,
         )
-        if known is None or known.revision < entry.modified:
+        if remember and (known is None or known.revision < entry.modified):
             self.remember(found)
         return found
 
@@ -173,16 +175,19 @@ class Core:
                     continue
             finally:
                 proof.release()
-            return self._written(staged, revision, options)
+            return self._written(proof, staged, revision, options)
         raise Unavailable(
             f"{lost.key if lost else 'a key'} was changed by others {self.env.limits.proof_attempts_max} times"
             " while this write was being proved: try again later",
             key=lost.key if lost else None,
         )
 
-    def _written(self, staged: Staged, revision: Revision, options: WriteOptions) -> Written:
-        if staged.removed:
-            self.forget(staged.key)
+    def _written(self, proof: Proof, staged: Staged, revision: Revision, options: WriteOptions) -> Written:
+        write = proof.writes.get(staged.key)
+        check(
+            isinstance(write, Delete) if staged.removed else isinstance(write, Put) and write.value is staged.value,
+            "an attempt answers with what it staged",
+        )
         found = Object(
             staged.kind,
             staged.key,
@@ -190,7 +195,12 @@ class Core:
             revision=revision,
             created=staged.created or revision,
             origin=options.origin,
+            view=staged.view,
         )
+        if staged.removed:
+            self.forget(staged.key)
+        else:
+            self.remember(found)
         return Written(found, staged.warnings, staged.removed)
 
     def _unwritten(self, proof: Proof, staged: Staged, *, dry_run: bool) -> Written:

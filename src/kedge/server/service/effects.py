@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from kedge.api.kinds import Kind
 from kedge.api.objects import Object
-from kedge.api.views import PodView, ReservationView
+from kedge.api.views import LeaseView, PodView, ReservationView
 from kedge.errors import FieldError, Invalid, NotFound
-from kedge.keys import Key
+from kedge.keys import Key, fence_key
 from kedge.placement.ledger import ClaimState
 from kedge.placement.quota import POD_KIND
 from kedge.server.service import claims
@@ -18,22 +18,34 @@ from kedge.server.service.core import Core, Proof
 from kedge.server.service.namespaces import active_namespace, register_quota
 from kedge.server.service.quotas import RESOURCE_QUOTA, charge_quotas
 
+LEASE = "Lease.coordination.k8s.io"
+
 
 async def stage(core: Core, proof: Proof, kind: Kind, key: Key, old: Object | None, new: Object | None) -> None:
     """Stage the object's next state, or its removal if `new` is None, with everything that goes with it."""
-    if kind.namespaced:
-        if old is not None or (await active_namespace(proof, key)).status.resource_quotas:
-            await _charge(core, proof, kind, key, old, new)
+    if kind.namespaced and (old is not None or (await active_namespace(proof, key)).status.resource_quotas):
+        await _charge(core, proof, kind, key, old, new)
     if key.kind == POD_KIND:
         await _follow_pod(core, proof, key, old, new)
     elif key.kind == claims.RESERVATION:
         await _follow_reservation(core, proof, key, old, new)
     elif key.kind in (RESOURCE_QUOTA, claims.ZONE_QUOTA) and (old is None or new is None):
         await register_quota(proof, key, present=new is not None)
+    elif key.kind == LEASE:
+        await _follow_lease(proof, key, old, new)
     if new is None:
         proof.delete(key)
     else:
         proof.put(key, new.value, latest_only=kind.latest_only)
+
+
+async def _follow_lease(proof: Proof, key: Key, old: Object | None, new: Object | None) -> None:
+    """A lease that changes its holder, or goes, moves its fence: the commit's revision is the new holder's token."""
+    before = old.as_view(LeaseView).spec.holder_identity if old is not None else None
+    after = new.as_view(LeaseView).spec.holder_identity if new is not None else None
+    if before != after:
+        await proof.entries(fence_key(key))
+        proof.put(fence_key(key), b"{}")
 
 
 async def _charge(core: Core, proof: Proof, kind: Kind, key: Key, old: Object | None, new: Object | None) -> None:

@@ -55,7 +55,7 @@ async def list_objects(core: Core, kind: Kind, options: ListOptions) -> ObjectLi
         listing = await core.store.list(
             kind.key_kind, namespace=options.namespace, at=at, start_after=start_after, limit=options.limit
         )
-        found = [core.object_of(entry) for entry in listing.entries]
+        found = [core.object_of(entry, remember=False) for entry in listing.entries]
         last = found[-1].key if found else None
         return _page(kind, found, listing.revision, last if listing.remaining else None, listing.remaining or None)
     return await _list_selected(core, kind, options, matches, at, start_after)
@@ -77,7 +77,7 @@ async def _list_selected(
         at = listing.revision
         core.scanned.inc(len(listing.entries))
         for entry in listing.entries:
-            candidate = core.object_of(entry)
+            candidate = core.object_of(entry, remember=False)
             if not matches(candidate):
                 continue
             if options.limit and len(found) == options.limit:

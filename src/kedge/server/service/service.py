@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from kedge.api.kinds import KINDS, Kind, Registry
@@ -23,7 +24,7 @@ from kedge.api.requests import (
     Written,
 )
 from kedge.env import Env
-from kedge.errors import NotFound
+from kedge.errors import NotFound, OperatingError
 from kedge.keys import Key
 from kedge.server.service import binding, deletion, eviction, operations, reading, scale, watching, writing
 from kedge.server.service.admission import AdmissionChain
@@ -131,4 +132,5 @@ class Service:
         """Forget old operation ids, for ever. The composition root spawns it."""
         while True:
             await asyncio.sleep(self._core.env.limits.operation_window_s / 10)
-            await operations.sweep(self._core)
+            with suppress(OperatingError):  # what was not swept now is swept next time
+                await operations.sweep(self._core)

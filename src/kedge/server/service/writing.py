@@ -98,7 +98,7 @@ async def _create_named(core: Core, kind: Kind, document: Document, options: Wri
             new, warnings = admitted
         await stage(core, proof, kind, key, None, new)
         operations.record(core, proof, "create", key, options)
-        return Staged(kind, key, new.value, warnings=warnings)
+        return Staged(kind, key, new.value, warnings=warnings, view=new.known_view)
 
     return await core.prove(attempt, options)
 
@@ -220,7 +220,9 @@ async def change(core: Core, key: Key, edit: Edit, subresource: str, options: Wr
         removed = ready_to_go(kind, new)
         await stage(core, proof, kind, key, old, None if removed else new)
         operations.record(core, proof, "update", key, options)
-        return Staged(kind, key, new.value, created=old.created, warnings=warnings, removed=removed)
+        return Staged(
+            kind, key, new.value, created=old.created, warnings=warnings, removed=removed, view=new.known_view
+        )
 
     return await core.prove(attempt, options)
 

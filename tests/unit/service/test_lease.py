@@ -1,0 +1,85 @@
+"""Leases and their fences: a deposed leader's writes do not land, whatever it believes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.objects import LEASE, World, asynchronous, config_map, make_world
+
+from kedge.api.requests import WriteOptions
+from kedge.errors import Conflict, Fenced
+from kedge.keys import Fence, Key, fence_key
+
+KEY = Key("Lease.coordination.k8s.io", "default", "scheduler")
+
+
+def lease(holder: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": "scheduler", "namespace": "default"},
+        "spec": {"holderIdentity": holder, "leaseDurationSeconds": 15},
+    }
+
+
+async def write_as(world: World, fence: Fence, name: str) -> None:
+    kind = world.service.kinds.of_key_kind("ConfigMap")
+    await world.service.create(kind, config_map(name), options=WriteOptions(fence=fence))
+
+
+@asynchronous
+async def test_the_revision_at_which_a_lease_was_taken_is_the_holders_token() -> None:
+    world = await make_world()
+    taken = (await world.service.create(LEASE, lease("a"))).object
+    await write_as(world, Fence(fence_key(KEY), taken.revision), "by-a")
+
+
+@asynchronous
+async def test_a_renewal_leaves_the_fence_where_it_is() -> None:
+    world = await make_world()
+    taken = (await world.service.create(LEASE, lease("a"))).object
+    for n in range(3):
+        renewal = {"spec": {"renewTime": f"2030-01-01T00:00:0{n}.000000Z"}}
+        await world.service.patch(KEY, renewal)
+    await write_as(world, Fence(fence_key(KEY), taken.revision), "still-by-a")
+
+
+@asynchronous
+async def test_a_new_holder_fences_the_old_one_off() -> None:
+    world = await make_world()
+    first = (await world.service.create(LEASE, lease("a"))).object
+    second = (await world.service.patch(KEY, {"spec": {"holderIdentity": "b"}})).object
+    with pytest.raises(Fenced) as caught:
+        await write_as(world, Fence(fence_key(KEY), first.revision), "late")
+    assert caught.value.revision == second.revision
+    await write_as(world, Fence(fence_key(KEY), second.revision), "by-b")
+
+
+@asynchronous
+async def test_a_released_or_deleted_lease_fences_its_holder_off_too() -> None:
+    world = await make_world()
+    first = (await world.service.create(LEASE, lease("a"))).object
+    await world.service.patch(KEY, {"spec": {"holderIdentity": ""}})
+    with pytest.raises(Fenced):
+        await write_as(world, Fence(fence_key(KEY), first.revision), "late")
+    again = (await world.service.patch(KEY, {"spec": {"holderIdentity": "a"}})).object
+    await world.service.delete(KEY)
+    with pytest.raises(Fenced):
+        await write_as(world, Fence(fence_key(KEY), again.revision), "later")
+    third = (await world.service.create(LEASE, lease("a"))).object
+    assert third.revision > again.revision
+
+
+@asynchronous
+async def test_two_candidates_cannot_both_take_a_lease() -> None:
+    world = await make_world()
+    free = (await world.service.create(LEASE, lease(""))).object
+    bids = []
+    for name in ("a", "b"):
+        body = lease(name)
+        body["metadata"]["resourceVersion"] = str(free.revision)
+        bids.append(body)
+    await world.service.update(KEY, bids[0])
+    with pytest.raises(Conflict):
+        await world.service.update(KEY, bids[1])

@@ -97,6 +97,15 @@ def test_a_read_proves_idleness_only_if_it_saw_no_other_commit() -> None:
     assert followed.etcd_revision == 20
 
 
+def test_housekeeping_that_a_read_has_already_passed_is_no_gap_but_a_commit_is() -> None:
+    followed = chain()
+    assert followed.prove_idle(etcd_revision=20, commits=4)
+    assert list(followed.take([m.Event(kv=m.KeyValue(key=LAYOUT.compaction, mod_revision=15))])) == []
+    assert followed.etcd_revision == 20
+    with pytest.raises(Gap):
+        list(followed.take([m.Event(kv=version(A, 16)), record(16, 5, 1)]))
+
+
 @pytest.mark.parametrize(
     ("code", "details", "meaning"),
     [

@@ -1,6 +1,13 @@
 """A store on an etcd cluster, for control planes of more than one machine."""
 
-from kedge.store.etcd.store import EtcdStore
-from kedge.store.etcd.transport import EtcdTls
+try:
+    from kedge.store.etcd.store import EtcdStore
+    from kedge.store.etcd.transport import EtcdTls
+except ModuleNotFoundError as error:
+    if error.name is None or error.name.partition(".")[0] not in ("grpc", "google"):
+        raise
+    raise ModuleNotFoundError(
+        f"the etcd store needs {error.name}: pip install 'kedge[etcd]'", name=error.name
+    ) from error
 
 __all__ = ["EtcdStore", "EtcdTls"]

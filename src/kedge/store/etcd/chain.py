@@ -45,8 +45,9 @@ class Chain:
         """The commits that `events` are, in order. Raises `Gap` before the first that does not follow."""
         for etcd_revision, group in groupby(events, key=attrgetter("kv.mod_revision")):
             link = self._link(etcd_revision, list(group))
-            self.etcd_revision = etcd_revision
-            yield link
+            if etcd_revision > self.etcd_revision:
+                self.etcd_revision = etcd_revision
+                yield link
 
     def prove_idle(self, *, etcd_revision: int, commits: int) -> bool:
         """Move on to a revision at which a linearizable read found no commit past this place."""
@@ -57,8 +58,6 @@ class Chain:
 
     def _link(self, etcd_revision: int, events: list[Any]) -> Link:
         layout = self._layout
-        if etcd_revision <= self.etcd_revision:
-            raise Gap(f"etcd revision {etcd_revision} came after {self.etcd_revision}")
         objects = [event for event in events if event.kv.key.startswith(layout.objects)]
         record, origin = None, NO_ORIGIN
         for event in events:
@@ -69,6 +68,9 @@ class Chain:
                     raise Gap(f"commit {event.kv.version} came after commit {self.commits}")
                 record = CommitRecord.decode(event.kv.value)
                 origin = record.origin
+        if record is not None and etcd_revision <= self.etcd_revision:
+            raise Gap(f"a commit at etcd revision {etcd_revision} came after {self.etcd_revision}")
+        # Without a record it is housekeeping, which a read may have proved idle before it was told here.
         if (record.changes if record is not None else 0) != len(objects):
             raise Gap(f"etcd revision {etcd_revision} does not hold the changes of one whole commit")
         revision = self._meta.kedge_revision(etcd_revision)

@@ -46,6 +46,7 @@ class Feeder:
         self._store = store
         self._stream: WatchStream | None = None
         self._sound = asyncio.Event()
+        self._asked = 0  # the newest etcd revision when it was last asked how far the feed is behind
         self._gone = "it has not begun"  # why the feed must begin anew; empty while it is sound
         self._reconnects = env.metrics.counter(
             "kedge_store_reconnects_total", "Watches of the remote store begun again", ("cause",)
@@ -61,7 +62,7 @@ class Feeder:
         )
         self.objects = beginning.objects
         self.feed = Feed(self._env, revision=self._chain.revision, compacted=self._chain.revision)
-        self._gone = ""
+        self._gone, self._asked = "", 0
         self._sound.set()
 
     async def sound_feed(self) -> Feed:
@@ -121,7 +122,7 @@ class Feeder:
                 if response is not None:
                     behind_since_s = None
                     await self._take(response)
-                    if self._tells_too_slowly(response):
+                    if await self._tells_too_slowly(response):
                         self._reconnects.labels("behind").inc()
                         return
                     continue
@@ -150,14 +151,22 @@ class Feeder:
                 published = 0
                 await asyncio.sleep(0)
 
-    def _tells_too_slowly(self, response: Any) -> bool:
+    async def _tells_too_slowly(self, response: Any) -> bool:
         """Whether it is quicker to begin the watch again.
 
         etcd tells a watch that keeps up of one revision at a time, and each takes several turns of a busy event
         loop. A watch that begins in the past is told a thousand revisions at once.
         """
-        behind: int = self._store.seen - self._chain.etcd_revision
-        return behind > self._env.limits.store_watch_lag_max and 0 < len(response.events) < _BULK_EVENTS
+        lag_max = self._env.limits.store_watch_lag_max
+        seen: int = self._store.seen
+        if not 0 < len(response.events) < _BULK_EVENTS or seen - max(self._chain.etcd_revision, self._asked) <= lag_max:
+            return False
+        self._asked = seen  # etcd may be shared: revisions are only a hint, commits are what counts
+        try:
+            _, commits = await self._store.read_commits()
+        except Unavailable:
+            return False
+        return bool(commits - self._chain.commits > lag_max)
 
     async def _check_silence(self, behind_since_s: float | None) -> float | None:
         """Since when commits were made that the watch has not told of; None if there are none."""

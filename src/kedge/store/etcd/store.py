@@ -226,7 +226,7 @@ class EtcdStore:
             self._progress = self._spawn(self._make_progress(), "progress")
 
     def left(self, watch: EtcdWatch) -> None:
-        """A watch has ended, or has no more need of a watch of its own."""
+        """A watch has ended, or needs no etcd watch of its own any more."""
         self._catch_ups.pop(watch, None)
 
     async def sync(self) -> bool:

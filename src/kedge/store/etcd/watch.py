@@ -30,7 +30,8 @@ class _Store(Protocol):
     def want_progress(self, watch: FeedWatch) -> None:
         """Bring the feed up to date with etcd, then have `watch` tell of it."""
 
-    def left(self, watch: EtcdWatch) -> None: ...
+    def left(self, watch: EtcdWatch) -> None:
+        """It has ended, or needs no watch of its own any more."""
 
 
 class EtcdWatch:
@@ -84,6 +85,7 @@ class EtcdWatch:
                 watch = await self._store.feed.watch(self._kind, after=source.revision, namespace=self._namespace)
                 source.close()
                 self._source = watch
+                self._store.left(self)
                 if self._progress_wanted:
                     self._store.want_progress(watch)
                 return None

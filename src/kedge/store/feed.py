@@ -25,12 +25,14 @@ class _Log:
     `latest_only` version was dropped. Both lists have the same length always.
     """
 
-    __slots__ = ("base", "changes", "revisions", "watches")
+    __slots__ = ("base", "changes", "revisions", "shared", "watches")
 
     def __init__(self) -> None:
         self.base = 0
         self.changes: list[Change | None] = []
         self.revisions: list[Revision] = []
+        self.shared: tuple[tuple[int, int, Revision], tuple[int, Batch]] | None = None
+        """The last batch that was made, by (start, end, revision): watches that stand together share it."""
         self.watches: dict[FeedWatch, None] = {}  # a dict, because a set has no order to repeat
 
     @property
@@ -79,6 +81,7 @@ class Feed:
         self._future_waits = env.metrics.counter(
             "kedge_store_future_waits_total", "Reads and watches past the newest revision"
         )
+        self._delivered_now = 0
         self._batch_largest = 0
         gauge = env.metrics.gauge
         gauge("kedge_store_history_commits", "Changes kept in history").set_function(lambda: self.history_changes)
@@ -227,8 +230,14 @@ class Feed:
     def _start_progress_timer(self) -> None:
         self._progress_timer = asyncio.get_running_loop().call_later(self._limits.watch_progress_s, self._send_progress)
 
+    def _count_now(self) -> None:
+        # In thousands: a counter costs more than the delivery that it counts.
+        self._delivered.inc(self._delivered_now)
+        self._delivered_now = 0
+
     def _send_progress(self) -> None:
         self._progress_timer = None
+        self._count_now()
         for log in self._logs.values():
             for watch in log.watches:
                 if watch.revision < self.revision:
@@ -257,7 +266,9 @@ class Feed:
             self._watchers -= 1
 
     def count_delivered(self, changes: int) -> None:
-        self._delivered.inc(changes)
+        self._delivered_now += changes
+        if self._delivered_now >= 1_000:
+            self._count_now()
         if changes > self._batch_largest:
             self._batch_largest = changes
 
@@ -337,32 +348,45 @@ class FeedWatch:
     def _take(self) -> Batch | None:
         """The next batch, or None if there is nothing to say yet."""
         log, feed = self._log, self._feed
-        if self.revision < feed.compacted and self._next < log.base:
+        start, end = self._next, log.end
+        if start == end and not self._progress_wanted:
+            return None
+        if start < log.base:
             raise Compacted(
                 f"the watch stood at revision {self.revision} when history up to {feed.compacted} was dropped:"
                 " list again",
                 oldest=feed.compacted,
             )
-        start, end = self._next - log.base, len(log.changes)
         if (behind := self.behind) > feed.backlog_max:
             raise Lagged(
                 f"the watch fell {behind} changes behind (the limit is {feed.backlog_max}):"
                 f" watch again after {self.revision}"
             )
-        stop = min(end, start + feed.batch_max)
-        while stop < end and log.revisions[stop] == log.revisions[stop - 1]:
-            stop += 1  # a batch never splits a commit
-        reached = feed.revision if stop == end else log.revisions[stop - 1]
-        changes = tuple(
-            change
-            for change in log.changes[start:stop]
-            if change is not None and (not self._namespace or change.key.namespace == self._namespace)
-        )
-        self._next = log.base + stop
-        if not changes and not self._progress_wanted and stop == end:
+        place = (start, end, feed.revision)
+        if self._namespace:
+            self._next, batch = self._batch(start, end)
+        elif log.shared is not None and log.shared[0] == place:
+            self._next, batch = log.shared[1]
+        else:
+            self._next, batch = self._batch(start, end)
+            log.shared = (place, (self._next, batch))
+        if not batch.changes and not self._progress_wanted and self._next == end:
             return None
         self._progress_wanted = False
-        self.revision = reached
-        if changes:
-            feed.count_delivered(len(changes))
-        return Batch(changes, reached)
+        self.revision = batch.revision
+        if batch.changes:
+            feed.count_delivered(len(batch.changes))
+        return batch
+
+    def _batch(self, start: int, end: int) -> tuple[int, Batch]:
+        """What there is to say from `start` on, and where to go on after it."""
+        log, feed = self._log, self._feed
+        first, last = start - log.base, end - log.base
+        stop = min(last, first + feed.batch_max)
+        while stop < last and log.revisions[stop] == log.revisions[stop - 1]:
+            stop += 1  # a batch never splits a commit
+        reached = feed.revision if stop == last else log.revisions[stop - 1]
+        changes = [change for change in log.changes[first:stop] if change is not None]
+        if self._namespace:
+            changes = [change for change in changes if change.key.namespace == self._namespace]
+        return log.base + stop, Batch(tuple(changes), reached)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import shutil
 import sqlite3
 from pathlib import Path
@@ -182,6 +183,42 @@ def test_a_failed_sync_is_an_unknown_outcome_and_the_store_stops(written: bool, 
         probe.mend()
         store = await probe.open(tmp_path / "a.db")
         assert await value_of(store, "a") == (b"2" if written else b"1")
+        await store.close()
+
+    asyncio.run(run())
+
+
+def test_a_disk_that_really_stops_writing_loses_nothing_acknowledged(tmp_path: Path) -> None:
+    """No injected error: the system itself refuses to let the log grow."""
+
+    async def fill(store: Store, acknowledged: dict[str, int]) -> None:
+        for n in range(1000):
+            writes = [Put(key(str(n)), b"x" * 3000), Put(key("last"), b"%d" % n)]
+            acknowledged[str(n)] = await store.commit([], writes)
+
+    async def run() -> None:
+        store = await SqliteStore.open(tmp_path / "a.db", env_with())
+        acknowledged: dict[str, int] = {}
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, hard))
+        try:
+            with pytest.raises(OutcomeUnknown):  # because it fails in the middle of COMMIT
+                await fill(store, acknowledged)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        with pytest.raises(Unavailable, match="open the store again"):
+            await store.revision()
+        await store.close()
+        assert len(acknowledged) > 10
+
+        store = await SqliteStore.open(tmp_path / "a.db", env_with())
+        found = {entry.key.name: entry.modified for entry in (await store.list("Thing")).entries}
+        last = int(await value_of(store, "last") or b"")
+        assert last in (len(acknowledged) - 1, len(acknowledged))
+        del found["last"]
+        assert len(found) == last + 1
+        assert acknowledged.items() <= found.items()
+        await store.commit([], [Put(key("more"), b"")])
         await store.close()
 
     asyncio.run(run())

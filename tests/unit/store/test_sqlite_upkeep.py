@@ -141,6 +141,28 @@ def test_a_slice_that_holds_the_loop_sounds_an_alarm(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+def test_a_compaction_that_cannot_keep_up_sounds_an_alarm(tmp_path: Path) -> None:
+    async def run() -> None:
+        clock, probe = Clock(), Probe()
+        env = env_with(clock, compact_every_s=30, compact_rows_max=2, sync_hold_s_alarm=60)
+        store = await probe.open(tmp_path / "a.db", env)
+        for _ in range(11):
+            last = await put(store, "a")
+
+        def slow() -> None:
+            clock.seconds += 10
+
+        probe.before["DELETE FROM versions WHERE id = ?"] = slow
+        await store.compact(4)
+        assert store.statistics().alarms == (), "three slices of 10 s, and one compaction is due every 30 s"
+        await store.compact(last)
+        assert any("history grows faster than it is forgotten" in alarm for alarm in store.statistics().alarms)
+        assert env.metrics.registry.get_sample_value("kedge_store_compaction_seconds_count") == 3 + 4
+        await store.close()
+
+    asyncio.run(run())
+
+
 def test_closing_during_a_compaction_ends_it(tmp_path: Path) -> None:
     async def run() -> None:
         store = await SqliteStore.open(tmp_path / "a.db", env_with(compact_rows_max=1))

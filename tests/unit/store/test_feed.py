@@ -1,0 +1,115 @@
+"""Bounds and sharing inside the feed that no contract promises, but memory and speed depend on."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.unit.store.sqlite_faults import env_with
+
+from kedge.errors import Compacted, InvariantBroken, Unavailable
+from kedge.keys import Key, Revision
+from kedge.store.contract import Change, Entry, Put
+from kedge.store.feed import Feed
+from kedge.store.memory import MemoryStore
+
+
+def key(name: str) -> Key:
+    return Key("Thing", "ns", name)
+
+
+def change(revision: Revision, name: str = "a", previous: Entry | None = None) -> Change:
+    entry = Entry(key(name), b"", previous.created if previous else revision, revision)
+    return Change(revision, key(name), entry, previous)
+
+
+def test_history_is_bounded_and_the_watch_behind_it_is_told() -> None:
+    async def run() -> None:
+        store = MemoryStore(env_with(history_commits_max=80))
+        idle = await store.watch("Other", after=0)
+        behind = await store.watch("Thing", after=0)
+        for n in range(1000):
+            await store.commit([], [Put(key(str(n % 7)), b"")])
+            assert store.statistics().history_changes <= 80
+        statistics = store.statistics()
+        assert statistics.compacted >= 1000 - 80
+        assert statistics.history_changes == 1000 - statistics.compacted
+        with pytest.raises(Compacted) as caught:
+            await behind.__anext__()
+        assert caught.value.oldest == statistics.compacted
+        idle.request_progress()
+        assert (await idle.__anext__()).revision == 1000, "nothing of its kind was dropped"
+        await store.close()
+
+    asyncio.run(run())
+
+
+def test_heartbeats_leave_holes_that_compaction_clears() -> None:
+    async def run() -> None:
+        store = MemoryStore(env_with())
+        for n in range(50):
+            await store.commit([], [Put(key("lease"), b"%d" % n, latest_only=True)])
+        watch = await store.watch("Thing", after=0)
+        batch = await watch.__anext__()
+        assert [(each.revision, each.created) for each in batch.changes] == [(50, False)]
+        await store.compact(49)
+        assert store.statistics().history_changes == 1
+        await store.close()
+
+    asyncio.run(run())
+
+
+def test_watches_that_stand_together_share_one_batch() -> None:
+    async def run() -> None:
+        feed = Feed(env_with(), revision=0, compacted=0)
+        watches = [await feed.watch("Thing", after=0) for _ in range(3)]
+        elsewhere = await feed.watch("Thing", after=0, namespace="elsewhere")
+        feed.publish(1, [change(1)])
+        batches = [await watch.__anext__() for watch in watches]
+        assert batches[0] is batches[1] is batches[2]
+        elsewhere.request_progress()
+        assert (await elsewhere.__anext__()).changes == ()
+        feed.publish(2, [change(2, "b")])
+        assert [(await watch.__anext__()).changes[0].revision for watch in watches] == [2, 2, 2]
+        feed.close()
+
+    asyncio.run(run())
+
+
+def test_revisions_are_published_in_order() -> None:
+    async def run() -> None:
+        feed = Feed(env_with(), revision=5, compacted=5)
+        for revision in (5, 4):
+            with pytest.raises(InvariantBroken):
+                feed.publish(revision, [change(revision)])
+
+    asyncio.run(run())
+
+
+def test_each_watch_ends_with_an_error_of_its_own() -> None:
+    async def run() -> None:
+        feed = Feed(env_with(), revision=0, compacted=0)
+        watches = [await feed.watch("Thing", after=0) for _ in range(2)]
+        waiting = asyncio.ensure_future(feed.wait_reached(7))
+        await asyncio.sleep(0)
+        feed.close("the disk is gone")
+        errors = await asyncio.gather(*(watch.__anext__() for watch in watches), waiting, return_exceptions=True)
+        assert [str(error) for error in errors] == ["the disk is gone"] * 3
+        assert all(isinstance(error, Unavailable) for error in errors)
+        assert errors[0] is not errors[1]
+        assert feed.watchers == 0
+
+    asyncio.run(run())
+
+
+def test_no_timer_outlives_a_closed_feed() -> None:
+    async def run() -> None:
+        feed = Feed(env_with(watch_progress_s=3600), revision=0, compacted=0)
+        await feed.watch("Thing", after=0)
+        feed.publish(1, [change(1)])
+        timer = feed._progress_timer
+        assert timer is not None
+        feed.close()
+        assert timer.cancelled()
+
+    asyncio.run(run())

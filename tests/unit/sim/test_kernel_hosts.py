@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 
 from kedge.env import Env
 from kedge.errors import OutcomeUnknown, Unavailable
@@ -349,3 +350,29 @@ def test_fifo_is_fair_between_hosts_and_uniform_is_not_one_order() -> None:
     assert run(program, 1, policy=Fifo()).result == list("abcabcabc")
     orders = {tuple(run(program, seed, policy=Uniform()).result) for seed in range(50)}
     assert len(orders) > 20
+
+
+def test_a_parked_task_that_only_waits_for_itself_is_not_finalized_by_a_collection() -> None:
+    async def program(sim: Simulation) -> None:
+        ends: list[str] = []
+        host = sim.host("a")
+
+        async def wait() -> None:
+            try:
+                await asyncio.Event().wait()  # nobody else knows of this event
+            finally:
+                ends.append("finally")
+
+        async def serve() -> None:
+            asyncio.get_running_loop().create_task(wait())
+            await asyncio.sleep(1)
+
+        host.spawn(serve(), name="serve")
+        await asyncio.sleep(0.5)
+        host.crash()
+        gc.collect()
+        await asyncio.sleep(10)
+        gc.collect()
+        assert ends == []
+
+    passes(program)

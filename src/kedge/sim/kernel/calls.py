@@ -9,13 +9,16 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kedge.errors import OutcomeUnknown, Unavailable
+from kedge.sim.kernel.futures import SimFuture
 from kedge.sim.kernel.hosts import Host
 from kedge.sim.kernel.strands import Process
 
 if TYPE_CHECKING:
+    from kedge.sim.kernel.faults import FaultPoint
     from kedge.sim.kernel.world import World
 
 REQUEST_FAULTS = ("lose", "delay", "duplicate", "partition", "crash caller", "crash callee")
@@ -41,18 +44,16 @@ class Remote:
         self._callee = callee
         self._service = service
         self._timeout_s = timeout_s
-        self._way = f"{caller.name}>{callee.name}"
+        self._routes: dict[str, _Route] = {}
 
     def __getattr__(self, method: str) -> Callable[..., Coroutine[Any, Any, Any]]:
         if method.startswith("_"):
             raise AttributeError(method)
-
-        async def call(*args: Any, **kwargs: Any) -> Any:
-            return await self.call(method, *args, **kwargs)
-
+        call = partial(self.call, method)
+        setattr(self, method, call)
         return call
 
-    async def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+    async def call(self, method: str, /, *args: Any, **kwargs: Any) -> Any:
         """Call `method` there.
 
         Raises:
@@ -60,79 +61,117 @@ class Remote:
             OutcomeUnknown: no reply in time. It may have been carried out.
             Exception: whatever the method raised there.
         """
-        exchange = _Exchange(self._world, self._caller, self._callee, f"{self._service}.{method}")
-        exchange.send(self._service, method, args, kwargs)
+        route = self._routes.get(method)
+        if route is None:
+            route = self._routes[method] = _Route(self._world, self._caller, self._callee, self._service, method)
+        exchange = _Exchange(route, self._timeout_s)
+        exchange.send(args, kwargs)
+        timer = self._world.loop.call_later(self._timeout_s, exchange.expire)
         try:
-            async with asyncio.timeout(self._timeout_s):
-                return await exchange.reply
-        except TimeoutError:
-            if exchange.reply.done() and not exchange.reply.cancelled():
-                raise  # the method itself timed out, and that is its answer
-            self._world.note("unknown", f"{exchange.what} {self._way}")
-            raise OutcomeUnknown(
-                f"no reply to {exchange.what} from {self._callee.name} within {self._timeout_s}s:"
-                " it may have been carried out; read before anything else"
-            ) from None
+            return await exchange.reply
+        finally:
+            timer.cancel()
+
+
+class _Route:
+    """One method of one service between two hosts: its names and its fault points, made once."""
+
+    def __init__(self, world: World, caller: Host, callee: Host, service: str, method: str) -> None:
+        self.world = world
+        self.caller = caller
+        self.callee = callee
+        self.service = service
+        self.method = method
+        self.what = f"{service}.{method}"
+        self.way = f"{caller.name}>{callee.name}"
+        self.request = f"request of {self.what}"
+        self.reply = f"reply of {self.what}"
+        self.call_text = f"{self.what} {self.way}"
+        self.task_name = f"{self.what} for {caller.name}"
+        self._points: dict[tuple[str, bool, bool], FaultPoint] = {}
+
+    def ask(self, point: str, kinds: tuple[str, ...]) -> str:
+        """What goes wrong at this point: only a mortal host can crash, and a host is never cut off from itself."""
+        caller, callee = self.caller, self.callee
+        key = (point, caller.mortal, callee.mortal)
+        found = self._points.get(key)
+        if found is None:
+            without = {
+                "crash caller": caller.mortal,
+                "crash callee": callee.mortal,
+                "partition": caller is not callee,
+            }
+            possible = tuple(kind for kind in kinds if without.get(kind, True))
+            found = self._points[key] = self.world.faults.point(point, self.way, possible)
+        return found.ask()
 
 
 class _Exchange:
     """One request and its reply."""
 
-    def __init__(self, world: World, caller: Host, callee: Host, what: str) -> None:
-        self.what = what
-        self.reply: asyncio.Future[Any] = world.loop.create_future()
-        self._world = world
-        self._caller = caller
-        self._caller_process = caller.process
-        self._callee = callee
-        self._way = f"{caller.name}>{callee.name}"
+    __slots__ = ("_caller_process", "_route", "_tasks", "_timeout_s", "reply")
 
-    def _possible(self, kinds: tuple[str, ...]) -> tuple[str, ...]:
-        """Only a mortal host can crash, and a host is never cut off from itself."""
-        caller, callee = self._caller, self._callee
-        return tuple(
-            kind
-            for kind in kinds
-            if (kind != "crash caller" or caller.mortal)
-            and (kind != "crash callee" or callee.mortal)
-            and (kind != "partition" or caller is not callee)
+    def __init__(self, route: _Route, timeout_s: float) -> None:
+        self.reply: asyncio.Future[Any] = SimFuture(loop=route.world.loop)
+        self._route = route
+        self._timeout_s = timeout_s
+        self._caller_process = route.caller.process
+        self._tasks: list[asyncio.Task[None]] = []
+        """What carries it out: two tasks, if the request was delivered twice."""
+
+    def expire(self) -> None:
+        """Nothing came back in time, by the caller's own clock."""
+        if self.reply.done():
+            return
+        route = self._route
+        route.world.note("unknown", route.call_text)
+        self.reply.set_exception(
+            OutcomeUnknown(
+                f"no reply to {route.what} from {route.callee.name} within {self._timeout_s}s:"
+                " it may have been carried out; read before anything else"
+            )
         )
 
     # -- there
 
-    def send(self, service: str, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        world = self._world
+    def send(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        route = self._route
+        world, caller, callee = route.world, route.caller, route.callee
         carry = world.network.carry
-        args, kwargs = carry(args), carry(kwargs)
-        fault = world.faults.at(f"request of {self.what}", self._way, self._possible(REQUEST_FAULTS))
+        if carry is not None:
+            args, kwargs = carry(args), carry(kwargs)
+        fault = route.ask(route.request, REQUEST_FAULTS)
 
         def arrive(process: Process) -> None:
             if fault == "crash callee":
-                crash_for_a_while(world, self._callee)
-            if not self._callee.up:
-                self._answer_nothing_done(f"{self._callee.name} is down: connection refused")
+                crash_for_a_while(world, callee)
+            if not callee.up:
+                self._answer_nothing_done(f"{callee.name} is down: connection refused")
                 return
-            target = self._callee.services.get(service)
+            target = callee.services.get(route.service)
             if target is None:
-                self._answer_nothing_done(f"{self._callee.name} does not serve {service}")
+                self._answer_nothing_done(f"{callee.name} does not serve {route.service}")
                 return
-            world.note("call", f"{self.what} {self._way}", host=self._callee.name)
-            work = self._carry_out(getattr(target, method), args, kwargs)
-            world.keep(world.loop.spawn_on(process, work, f"{self.what} for {self._caller.name}"))
+            world.note("call", route.call_text, host=callee.name)
+            work = self._carry_out(getattr(target, route.method), args, kwargs)
+            self._tasks.append(world.loop.spawn_on(process, work, route.task_name))
+            world.under_way[id(self)] = self
 
         if fault == "lose":
             return
         if fault == "partition":
-            cut_for_a_while(world, self._caller, self._callee)
+            cut_for_a_while(world, caller, callee)
         extra_s = world.faults.pick("long the delay is", DELAYS_S) if fault == "delay" else 0.0
-        world.network.transmit(self._caller, self._callee, arrive, what=f"request of {self.what}", extra_s=extra_s)
+        world.network.transmit(caller, callee, arrive, what=route.request, extra_s=extra_s)
         if fault == "duplicate":
-            world.network.transmit(self._caller, self._callee, arrive, what=f"request of {self.what}")
+            world.network.transmit(caller, callee, arrive, what=route.request)
         if fault == "crash caller":
-            crash_for_a_while(world, self._caller)
+            crash_for_a_while(world, caller)
 
     async def _carry_out(self, method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        process = self._callee.process
+        route = self._route
+        world = route.world
+        process = route.callee.process
         try:
             result = method(*args, **kwargs)
             if asyncio.iscoroutine(result):
@@ -142,34 +181,40 @@ class _Exchange:
         except Exception as error:  # noqa: BLE001
             self._send_reply(error, failed=True)
             return
-        if hasattr(result, "__anext__") or hasattr(result, "__aiter__"):
-            sender = _StreamSender(self._world, self._caller, self._callee, self.what, result.__aiter__())
+        finally:
+            world.under_way.pop(id(self), None)
+        if hasattr(result, "__aiter__"):
+            sender = _StreamSender(world, route.caller, route.callee, route.what, result.__aiter__())
             self._send_reply(sender.receiver)
-            self._world.keep(self._world.loop.spawn_on(process, sender.pump(), f"stream of {self.what}"))
+            world.keep(world.loop.spawn_on(process, sender.pump(), f"stream of {route.what}"))
         else:
             self._send_reply(result)
 
     # -- and back
 
     def _send_reply(self, answer: Any, *, failed: bool = False) -> None:
-        world = self._world
-        fault = world.faults.at(f"reply of {self.what}", self._way, self._possible(REPLY_FAULTS))
-        if fault == "lose":
-            return
-        if fault == "crash callee":
-            crash_for_a_while(world, self._callee)
-            return
-        if fault == "crash caller":
-            crash_for_a_while(world, self._caller)
-        if fault == "partition":
-            cut_for_a_while(world, self._caller, self._callee)
-        extra_s = world.faults.pick("long the delay is", DELAYS_S) if fault == "delay" else 0.0
-        if not failed:
+        route = self._route
+        world = route.world
+        fault = route.ask(route.reply, REPLY_FAULTS)
+        extra_s = 0.0
+        if fault:
+            if fault == "lose":
+                return
+            if fault == "crash callee":
+                crash_for_a_while(world, route.callee)
+                return
+            if fault == "crash caller":
+                crash_for_a_while(world, route.caller)
+            if fault == "partition":
+                cut_for_a_while(world, route.caller, route.callee)
+            if fault == "delay":
+                extra_s = world.faults.pick("long the delay is", DELAYS_S)
+        if not failed and world.network.carry is not None:
             answer = world.network.carry(answer)
         self._transmit_back(answer, failed, extra_s)
 
     def _answer_nothing_done(self, why: str) -> None:
-        self._transmit_back(Unavailable(f"{self.what}: {why}; nothing was done"), failed=True)
+        self._transmit_back(Unavailable(f"{self._route.what}: {why}; nothing was done"), failed=True)
 
     def _transmit_back(self, answer: Any, failed: bool, extra_s: float = 0.0) -> None:
         def arrive(process: Process) -> None:
@@ -181,7 +226,8 @@ class _Exchange:
             else:
                 self.reply.set_result(answer)
 
-        self._world.network.transmit(self._callee, self._caller, arrive, what=f"reply of {self.what}", extra_s=extra_s)
+        route = self._route
+        route.world.network.transmit(route.callee, route.caller, arrive, what=route.reply, extra_s=extra_s)
 
 
 # -- streams ---------------------------------------------------------------------------------------
@@ -291,7 +337,8 @@ class _StreamSender:
             self._room.clear()
             await self._room.wait()
         self._under_way += 1
-        self._send(self.receiver.accept, world.network.carry(item), extra_s)
+        carry = world.network.carry
+        self._send(self.receiver.accept, item if carry is None else carry(item), extra_s)
         return True
 
     def _send(self, accept: Callable[[Any], None], value: Any, extra_s: float = 0.0) -> None:

@@ -8,10 +8,10 @@ and missing ones take 0. Choice 0 is always the plain one: no fault, least laten
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from itertools import accumulate
 from random import Random
 from typing import TypeAlias, TypeVar
 
@@ -107,13 +107,17 @@ class Stream:
             for label, _, value in self._recorded:
                 self._by_label.setdefault(label, []).append(value)
 
-    def choose(self, label: str, bound: int, weights: Sequence[float] | None = None) -> int:
-        """A number below `bound`; uniform, or by `weights`. `label` says what for."""
-        check(bound > 0, f"choice {label!r} has nothing to choose from")
-        if bound == 1:
+    def choose(self, label: str, bound: int, reached: Sequence[float] | None = None) -> int:
+        """A number below `bound`. `label` says what for.
+
+        Uniform, or by `reached`: for each value, the probability that it or a smaller one is drawn.
+        """
+        if bound <= 1:
+            check(bound == 1, "a choice needs something to choose from")
             return 0
         if self._mode is Mode.RECORD:
-            value = self._draw(bound, weights)
+            point = self._random.random()
+            value = int(point * bound) if reached is None else min(bisect_right(reached, point), bound - 1)
         elif self._mode is Mode.STRICT:
             value = self._next(label, bound)
         else:
@@ -125,21 +129,11 @@ class Stream:
         """True with `probability`. The tape's 0 is False."""
         if probability <= 0.0:
             return False
-        return self.choose(label, 2, (1.0 - probability, probability)) == 1
+        return self.choose(label, 2, (1.0 - probability, 1.0)) == 1
 
     def pick(self, label: str, options: Sequence[_T]) -> _T:
         """One of `options`. The plainest goes first."""
         return options[self.choose(label, len(options))]
-
-    def _draw(self, bound: int, weights: Sequence[float] | None) -> int:
-        if weights is None:
-            return int(self._random.random() * bound)
-        check(len(weights) == bound, "one weight for each choice")
-        point = self._random.random() * sum(weights)
-        for value, reached in enumerate(accumulate(weights)):
-            if point < reached:
-                return value
-        return 0
 
     def _next(self, label: str, bound: int) -> int:
         place = len(self.taken)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from kedge.errors import check
@@ -24,7 +25,10 @@ NOTHING = ""
 
 RATES = (0.0, 0.01, 0.05, 0.2)
 """How often a fault may strike at its point. A swarm draws one of these for each fault."""
-_RATE_WEIGHTS = (5, 2, 2, 1)
+LASTING_RATES = (0.0, 0.003, 0.01, 0.03)
+"""The same for faults that outlast their message: at the rates above a world would be broken most of the time."""
+LASTING = ("partition", "crash caller", "crash callee", "crash", "pause")
+_RATES_REACHED = (0.5, 0.7, 0.9, 1.0)
 
 
 class FaultPlan(Protocol):
@@ -44,7 +48,8 @@ class Swarm:
     def rate(self, point: str, kind: str, faults: Faults) -> float:
         if kind in self.without or f"{point}: {kind}" in self.without:
             return 0.0
-        return RATES[faults.draw(f"{SWARM}{point}: {kind}", len(RATES), _RATE_WEIGHTS)]
+        rates = LASTING_RATES if kind in LASTING else RATES
+        return rates[faults.draw(f"{SWARM}{point}: {kind}", len(rates), _RATES_REACHED)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,37 +76,75 @@ class _Script:
     seen: int = 0
 
 
+class FaultPoint:
+    """One named place, with what it is about and what may go wrong there."""
+
+    __slots__ = ("_about", "_faults", "_kinds", "_label", "_point", "_reached")
+
+    def __init__(self, faults: Faults, point: str, about: str, kinds: tuple[str, ...]) -> None:
+        self._faults = faults
+        self._point = point
+        self._about = about
+        self._kinds = kinds
+        self._label = f"{point} {about}"
+        self._reached: tuple[float, ...] | None = None
+
+    def ask(self) -> str:
+        """Whether something goes wrong this time: a kind, or `NOTHING`."""
+        faults = self._faults
+        if not faults.active:
+            return NOTHING
+        kind = faults.scripted(self._point, self._about) if faults.scripts else NOTHING
+        if not kind:
+            if self._reached is None:
+                self._reached = faults.reached(self._point, self._kinds)
+            if not self._reached:
+                return NOTHING
+            value = faults.draw(self._label, len(self._kinds) + 1, self._reached)
+            if not value:
+                return NOTHING
+            kind = self._kinds[value - 1]
+        faults.struck_now(f"{kind}: {self._label}")
+        return kind
+
+
 class Faults:
     """The faults of one run."""
 
     def __init__(self, world: World, plan: FaultPlan) -> None:
         self._world = world
         self._plan = plan
-        self._active = True
+        self.active = True
         self._rates: dict[str, float] = {}
-        self._weights: dict[tuple[str, tuple[str, ...]], tuple[float, ...]] = {}
-        self._scripts: list[_Script] = []
-        self._watching = False
-        self._on_event: list[Callable[[Event], bool]] = []
+        self._points: dict[tuple[str, str, tuple[str, ...]], FaultPoint] = {}
+        self.scripts: list[_Script] = []
         self.struck: list[Event] = []
         """Every fault that struck, in order."""
 
-    @property
-    def active(self) -> bool:
-        return self._active
-
     def at(self, point: str, about: str, kinds: tuple[str, ...]) -> str:
         """Ask at a named point whether something goes wrong: one of `kinds`, or `NOTHING`."""
-        if not self._active:
-            return NOTHING
-        kind = self._scripted(point, about) or self._drawn(point, about, kinds)
-        if kind:
-            self.struck_now(f"{kind}: {point} {about}")
-        return kind
+        return self.point(point, about, kinds).ask()
 
-    def draw(self, label: str, bound: int, weights: Sequence[float] | None = None) -> int:
+    def point(self, point: str, about: str, kinds: tuple[str, ...]) -> FaultPoint:
+        """A point to ask again and again: `at`, for places that many messages pass."""
+        key = (point, about, kinds)
+        found = self._points.get(key)
+        if found is None:
+            found = self._points[key] = FaultPoint(self, point, about, kinds)
+        return found
+
+    def reached(self, point: str, kinds: tuple[str, ...]) -> tuple[float, ...]:
+        """For nothing and for each kind, how likely it or an earlier one is; empty if nothing can strike."""
+        rates = [self._rate(point, kind) for kind in kinds]
+        if not any(rates):
+            return ()
+        total = sum(rates)
+        check(total <= 1.0, f"the faults of {point} strike more often than always: their rates add up to {total}")
+        return tuple(accumulate((1.0 - total, *rates)))
+
+    def draw(self, label: str, bound: int, reached: Sequence[float] | None = None) -> int:
         """A choice on the faults stream."""
-        return self._world.choices.faults.choose(label, bound, weights)
+        return self._world.choices.faults.choose(label, bound, reached)
 
     def pick(self, label: str, options: Sequence[_T]) -> _T:
         """How a fault that struck goes: how long, how much, which way. The mildest goes first."""
@@ -114,20 +157,9 @@ class Faults:
 
     def stop(self) -> None:
         """Nothing goes wrong any more. Scripted faults stop too."""
-        if self._active:
-            self._active = False
+        if self.active:
+            self.active = False
             self._world.note("faults", "stopped")
-
-    def _drawn(self, point: str, about: str, kinds: tuple[str, ...]) -> str:
-        weights = self._weights.get((point, kinds))
-        if weights is None:
-            rates = [self._rate(point, kind) for kind in kinds]
-            weights = (max(0.0, 1.0 - sum(rates)), *rates) if any(rates) else ()
-            self._weights[point, kinds] = weights
-        if not weights:
-            return NOTHING
-        value = self.draw(f"{point} {about}", len(weights), weights)
-        return kinds[value - 1] if value else NOTHING
 
     def _rate(self, point: str, kind: str) -> float:
         name = f"{point}: {kind}"
@@ -140,7 +172,7 @@ class Faults:
     def script(self, point: str, kind: str, *, nth: int = 1, where: Callable[[str], bool] = bool) -> None:
         """Let `kind` strike the `nth` time that `point` is passed with an `about` that fits."""
         check(nth >= 1, "the first time is nth=1")
-        self._scripts.append(_Script(point, kind, nth, where))
+        self.scripts.append(_Script(point, kind, nth, where))
 
     def at_time(self, at_s: float, action: Callable[[], object]) -> None:
         """Do `action` at a moment of virtual time."""
@@ -167,18 +199,18 @@ class Faults:
         done = [False]
 
         def listen(event: Event) -> None:
-            if not done[0] and self._active and fits(event):
+            if not done[0] and self.active and fits(event):
                 done[0] = True
                 world.loop.call_soon(self._act, action, context=world.context)
 
         world.listeners.append(listen)
 
     def _act(self, action: Callable[[], object]) -> None:
-        if self._active:
+        if self.active:
             action()
 
-    def _scripted(self, point: str, about: str) -> str:
-        for script in self._scripts:
+    def scripted(self, point: str, about: str) -> str:
+        for script in self.scripts:
             if script.point == point and script.where(about):
                 script.seen += 1
                 if script.seen == script.nth:

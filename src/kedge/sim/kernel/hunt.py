@@ -248,10 +248,10 @@ def _run_all(
 ) -> None:
     batches: list[tuple[int, ...]] = list(_batches(seeds, min(BATCH_SEEDS, max(1, len(seeds) // (jobs * 4)))))
     while batches:
-        suspects = _run_until_death(found, batches, make, jobs, on_progress)
-        for seed in suspects:  # one at a time, so that the seed that kills its worker is known
-            alone: list[tuple[int, ...]] = [(seed,)]
-            if _run_until_death(found, alone, make, 1, on_progress):
+        suspects = _run_until_death(found, batches, make, jobs * UNDER_WAY_PER_JOB, on_progress)
+        alone: list[tuple[int, ...]] = [(seed,) for seed in suspects]
+        while alone:  # one at a time, so that the seed that kills its worker is known
+            for seed in _run_until_death(found, alone, make, 1, on_progress):
                 found.lost.append(seed)
                 found.done += 1
                 on_progress(found)
@@ -261,7 +261,7 @@ def _run_until_death(
     found: Hunt,
     batches: list[tuple[int, ...]],
     make: Callable[[], Executor],
-    jobs: int,
+    under_way_max: int,
     on_progress: Callable[[Hunt], object],
 ) -> list[int]:
     """Run batches until there are none, or until a worker dies; then return the seeds that were under way."""
@@ -270,7 +270,7 @@ def _run_until_death(
     suspects: list[int] = []
     try:
         while (batches and not suspects) or under_way:
-            while batches and not suspects and len(under_way) < jobs * UNDER_WAY_PER_JOB:
+            while batches and not suspects and len(under_way) < under_way_max:
                 batch = batches.pop(0)
                 work = Work(found.scenario.reference, found.scenario.policy, batch)
                 try:

@@ -90,7 +90,6 @@ class SimLoop(RefusingLoop):
         self._handler: ExceptionHandler | None = None
         self._asyncgens: weakref.WeakSet[AsyncGenerator[Any, Any]] = weakref.WeakSet()
         self._task_factory: Any = None
-        self.tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
         self._processes = 0
         self.root = Strand(self.new_process("world", 1), self._next_strand())
         """Where work goes whose context was born outside the simulation."""
@@ -209,11 +208,8 @@ class SimLoop(RefusingLoop):
         if self._task_factory is not None:
             task = self._task_factory(self, coro, context=context)
             task.set_name(str(name))
-            self.tasks.add(task)
             return cast("asyncio.Task[_T]", task)
-        made: asyncio.Task[_T] = SimTask(coro, loop=self, name=str(name), context=context)
-        self.tasks.add(made)
-        return made
+        return SimTask(coro, loop=self, name=str(name), context=context)
 
     def spawn_on(self, process: Process, work: Coroutine[Any, Any, _T], name: str) -> asyncio.Task[_T]:
         """Start a task on a process other than the caller's."""
@@ -242,7 +238,7 @@ class SimLoop(RefusingLoop):
     # -- running
 
     def run_forever(self) -> None:
-        self.check_can_run()
+        self._check_can_run()
         hooks = sys.get_asyncgen_hooks()
         sys.set_asyncgen_hooks(firstiter=self._asyncgens.add, finalizer=self._finalize_asyncgen)
         asyncio._set_running_loop(self)
@@ -342,11 +338,26 @@ class SimLoop(RefusingLoop):
                         future.set_result(result)
                     continue
                 process = timer.strand.process
+                if process is self.root.process:
+                    # The world's own work, such as a message arriving, is no host's step: it happens at its moment.
+                    self.trace.steps.append(timer.strand.number)
+                    self._run_now(timer)
+                    if self._stopping:
+                        return False
+                    continue
                 process.queue.append(timer)
                 if process.idle:
                     process.idle = False
                     ready.append(process)
         return bool(ready)
+
+    def _run_now(self, handle: Handle) -> None:
+        try:
+            handle.context.run(handle.callback, *handle.args)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001
+            self._callback_failed(handle, error)
 
     def stop(self) -> None:
         """End the run at the end of this step."""
@@ -359,7 +370,7 @@ class SimLoop(RefusingLoop):
         self._budget.clear()
 
     def run_until_complete(self, future: Any) -> Any:
-        self.check_can_run()
+        self._check_can_run()
         task = asyncio.ensure_future(future, loop=self)
         task.add_done_callback(lambda _: self.stop())
         self.run_forever()
@@ -382,7 +393,7 @@ class SimLoop(RefusingLoop):
         if self.wires is not None:
             self.wires.close()
 
-    def check_can_run(self) -> None:
+    def _check_can_run(self) -> None:
         if self._closed:
             raise RuntimeError("Event loop is closed")
         if self._running or asyncio._get_running_loop() is not None:
@@ -524,4 +535,4 @@ class SimLoop(RefusingLoop):
 
     def pending(self) -> Iterable[asyncio.Task[Any]]:
         """Tasks that have not ended, in the order in which they were made."""
-        return sorted((task for task in self.tasks if not task.done()), key=hash)
+        return sorted(asyncio.all_tasks(self), key=hash)

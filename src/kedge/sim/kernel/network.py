@@ -84,7 +84,7 @@ class Network:
         self.default = Link()
         self.call_timeout_s = 5.0
         """How long a caller waits before the outcome of a call is unknown."""
-        self.carry: Callable[[Any], Any] = lambda value: value
+        self.carry: Callable[[Any], Any] | None = None
         """Applied to arguments and results of calls. Set it to a copy to catch hosts that share mutable state."""
         self._links: dict[tuple[str, str], Link] = {}
         self._cut: dict[tuple[str, str], int] = {}
@@ -148,7 +148,11 @@ class Network:
 
     def latency_s(self, source: str, target: str) -> float:
         """Draw how long one message takes."""
-        quantiles_s = self.link(source, target).latency.quantiles_s
+        return self._draw_s(self.link(source, target).latency.quantiles_s, source, target)
+
+    def _draw_s(self, quantiles_s: tuple[float, ...], source: str, target: str) -> float:
+        if len(quantiles_s) == 1:
+            return quantiles_s[0]
         return quantiles_s[self._world.choices.network.choose(f"latency {source}>{target}", len(quantiles_s))]
 
     def word_of_loss_s(self, source: str, target: str) -> float:
@@ -171,28 +175,30 @@ class Network:
         `resent` comes late instead of never, unless the link is cut.
         """
         world = self._world
-        sender = world.loop.current_strand().process
-        if sender.host_name == source.name and (not source.up or sender is not source.process):
+        loop = world.loop
+        sender = loop.current_strand().process
+        a, b = source.name, target.name
+        if sender.host_name == a and (not source.up or sender is not source.process):
             return  # the last words of a step whose host has crashed
-        draw = world.choices.network
-        link = self.link(source.name, target.name)
-        way = f"{source.name}>{target.name}"
-        lost = draw.chance(f"loss {way}", link.loss)
-        if self.is_cut(source.name, target.name) or (lost and not resent):
-            world.note("lost", f"{what} {way}")
+        link = self.link(a, b)
+        lost = link.loss > 0 and world.choices.network.chance(f"loss {a}>{b}", link.loss)
+        if (a, b) in self._cut or (lost and not resent):
+            world.note("lost", f"{what} {a}>{b}")
             return
         if lost:
             extra_s += RETRANSMIT_S
-        copies = 2 if not resent and draw.chance(f"duplicate {way}", link.duplication) else 1
+        copies = 1
+        if link.duplication > 0 and not resent and world.choices.network.chance(f"duplicate {a}>{b}", link.duplication):
+            copies = 2
         for _ in range(copies):
-            due_s = world.loop.now + self.latency_s(source.name, target.name) + extra_s
+            due_s = loop.now + self._draw_s(link.latency.quantiles_s, a, b) + extra_s
             if link.ordered:
-                due_s = max(due_s, self._last_arrival.get((source.name, target.name), 0.0))
-                self._last_arrival[source.name, target.name] = due_s
-            world.loop.call_at_moment(due_s, self._arrived, source, target, arrive, what, context=world.context)
+                due_s = max(due_s, self._last_arrival.get((a, b), 0.0))
+                self._last_arrival[a, b] = due_s
+            loop.call_at_moment(due_s, self._arrived, source, target, arrive, what, context=world.context)
 
     def _arrived(self, source: Host, target: Host, arrive: Callable[[Process], object], what: str) -> None:
-        if self.is_cut(source.name, target.name):
+        if (source.name, target.name) in self._cut:
             self._world.note("lost", f"{what} {source.name}>{target.name}")
             return
         arrive(target.process)

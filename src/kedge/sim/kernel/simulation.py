@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -209,23 +210,21 @@ def run(
     program is given.
     """
     watch_for_the_outside_world()
+    if asyncio._get_running_loop() is not None:
+        raise RuntimeError("a simulation cannot run inside a running event loop: call it from plain code")
     recorded = tape if isinstance(tape, Tape) else Tape(tape)
     mode = Mode.RECORD if not isinstance(tape, Tape) else Mode.LENIENT if lenient else Mode.STRICT
-    chosen = policy or Uniform()
     choices = Choices(recorded, mode)
-    world = World(choices)
-    name = _set_policy(world, chosen, mode)
-    world.faults = Faults(world, faults or Swarm())
-    world.network = Network(world)
-    world.loop.wires = SimulatedWires(world)
-    guard = _Guard(world, bounds or Bounds())
-    world.loop.on_round = guard.look
-    if name_strands:
-        world.loop.strand_names = {}
-    simulation = face(world)
-    world.loop.check_can_run()
-    with _fixed_collections():
-        result = _drive(world, program(simulation))
+    with _one_at_a_time, _fixed_collections():
+        world = World(choices)
+        name = _set_policy(world, policy or Uniform(), mode)
+        world.faults = Faults(world, faults or Swarm())
+        world.network = Network(world)
+        world.loop.wires = SimulatedWires(world)
+        world.loop.on_round = _Guard(world, bounds or Bounds()).look
+        if name_strands:
+            world.loop.strand_names = {}
+        result = _drive(world, program(face(world)))
         outcome = Outcome(
             seed=choices.seed,
             tape=choices.taken(name),
@@ -304,6 +303,11 @@ class _Guard:
     def _give_up(self, message: str, cause: str) -> None:
         detail = "\n".join(waiting_tasks(self._world))
         self._world.violate(Violation("the program gets somewhere", message, cause, detail))
+
+
+_one_at_a_time = threading.Lock()
+"""Runs in several threads would share the collector, its hooks and asyncio's register of tasks; the interpreter's own
+lock lets only one of them work at a time anyway."""
 
 
 @contextmanager

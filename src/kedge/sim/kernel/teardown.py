@@ -41,15 +41,23 @@ def tear_down(world: World) -> None:
         for task in left:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             _close(task.get_coro())
-        for task in list(loop.tasks):
-            task._log_traceback = False
-            asyncio.tasks._unregister_task(task)
         world.forget()
     finally:
         sys.unraisablehook = hook
-    everything: Any = getattr(asyncio.tasks, "_all_tasks", None)
-    if everything is not None and not len(everything):
-        everything.clear()  # an emptied set keeps its size, and its size decides the order of the next run's tasks
+    _forget_tasks(loop)
+
+
+def _forget_tasks(loop: asyncio.AbstractEventLoop) -> None:
+    """Leave asyncio's own register as it was: its size decides the order of `all_tasks` in the next run."""
+    registered: Any = getattr(asyncio.tasks, "_all_tasks", None)  # a later Python keeps them in order by itself
+    if registered is None:
+        return
+    for task in list(registered):
+        if task.get_loop() is loop:
+            task._log_traceback = False
+            registered.discard(task)
+    if not registered:
+        registered.clear()
 
 
 def _close(coroutine: Any) -> None:

@@ -14,6 +14,10 @@ CLOCK_JUMP = 0
 """In the place of a strand: time moved, to the next of `times`."""
 
 
+_RECORD = "%d %r %s %s %s\n"
+"""An event as the hash sees it."""
+
+
 class Event(NamedTuple):
     """One thing worth telling, with its place in the run."""
 
@@ -42,6 +46,6 @@ class Trace:
         steps, times, events = self._hashes
         steps.update(memoryview(self.steps)[self._folded[0] :].tobytes())
         times.update(memoryview(self.times)[self._folded[1] :].tobytes())
-        events.update("".join([f"{event!r}\n" for event in self.events[self._folded[2] :]]).encode())
+        events.update("".join([_RECORD % event for event in self.events[self._folded[2] :]]).encode())
         self._folded = [len(self.steps), len(self.times), len(self.events)]
         return hashlib.blake2b(b"".join(part.digest() for part in self._hashes), digest_size=16).hexdigest()

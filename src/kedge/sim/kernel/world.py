@@ -42,8 +42,11 @@ class World:
         self.listeners: list[Callable[[Event], None]] = []
         """Hear every event as it is noted: scripted faults and predicates."""
         self.on_death: list[Callable[[Process], None]] = []
-        self._kept: set[asyncio.Task[Any]] = set()
-        self._dead: list[Process] = []
+        self._kept: dict[int, asyncio.Task[Any]] = {}
+        """By address, which is never an order: nothing walks through it."""
+        self.under_way: dict[int, object] = {}
+        """Calls being carried out, by address: they hold their tasks, which a loop does not."""
+        self._dead: list[object] = []
         choices.on_diverged = self.loop.stop
         self.loop.on_error = self._unhandled
 
@@ -67,6 +70,7 @@ class World:
     def bury(self, process: Process) -> None:
         """Keep a dead process's work for the rest of the run, and tell those who were talking to it."""
         self._dead.append(process)
+        self._dead.extend(asyncio.all_tasks(self.loop))  # a task that waits for a future nobody else holds, too
         for tell in self.on_death:
             tell(process)
 
@@ -74,11 +78,11 @@ class World:
 
     def keep(self, task: asyncio.Task[Any]) -> None:
         """Hold a task until it ends, and report its failure if it fails."""
-        self._kept.add(task)
+        self._kept[id(task)] = task
         task.add_done_callback(self._ended, context=self.context)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._kept.discard(task)
+        del self._kept[id(task)]
         if not task.cancelled() and (error := task.exception()) is not None:
             self._unhandled({"message": f"task {task.get_name()} failed", "exception": error, "task": task})
 
@@ -112,5 +116,6 @@ class World:
         """Let go of everything, once the outcome is sealed."""
         self._kept.clear()
         self._dead.clear()
+        self.under_way.clear()
         self.listeners.clear()
         self.on_death.clear()

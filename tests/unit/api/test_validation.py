@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -12,10 +14,10 @@ from hypothesis import strategies as st
 from tests.unit.api.json_values import values
 from tests.unit.api.manifests import manifest, manifests
 
-from kedge.api.codec import encode_json, parse_object
+from kedge.api.codec import encode_json, encode_object, parse_object
 from kedge.api.defaults import apply_defaults
 from kedge.api.kinds import KINDS, Kind
-from kedge.api.validation import REPORTED_FIELDS_MAX, Checked, _check_whole, check_object
+from kedge.api.validation import REPORTED_FIELDS_MAX, Checked, _check_whole, check_object, check_update
 from kedge.api.views import View, decode_view
 from kedge.api.views.shapes import decoder_of, examine, strict_twin
 from kedge.errors import BadRequest, Invalid
@@ -695,6 +697,31 @@ def test_a_mutated_manifest_is_accepted_or_refused_and_never_breaks_anything(mut
             assert all(e.path and e.type.startswith("FieldValue") and e.message for e in refused.errors)
         if outcome is not None and kind.view is not None:
             assert decode_view(kind, body) == outcome.view
+
+
+NASTY: list[Any] = [None, True, 2**70, Decimal("1E+400"), "-", [None], {}, {"": {}}]
+
+
+@pytest.mark.parametrize("kind_name", kinds)
+def test_no_place_in_a_manifest_breaks_under_any_nasty_value(kind_name: str) -> None:
+    clean = manifest(kind_name)
+    kind = kind_of(clean)
+    stored = encode_object(clean)
+    for at in places(clean)[1:]:
+        if at[0] in ("apiVersion", "kind") or at == ("metadata",):
+            continue  # the service settles these before anything else looks at the object
+        if at[:3] == ("spec", "template", "spec") and len(at) > 3:
+            continue  # as in a pod
+        for value in NASTY:
+            obj = replaced(clean, at, copy.deepcopy(value))
+            body = encode_object(obj)
+            with contextlib.suppress(Invalid, BadRequest):
+                check_object(kind, body)
+            with contextlib.suppress(Invalid):
+                check_update(kind, stored, body)
+            with contextlib.suppress(Invalid):
+                check_update(kind, body, stored)
+            apply_defaults(kind, copy.deepcopy(obj))
 
 
 @given(st.sampled_from(list(KINDS)), st.binary(max_size=40) | values.map(encode_json))

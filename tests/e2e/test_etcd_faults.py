@@ -18,6 +18,7 @@ from kedge.keys import Key, Origin, Revision
 from kedge.limits import Limits
 from kedge.store.contract import Change, Delete, Put, Watch
 from kedge.store.etcd import EtcdStore, EtcdTls
+from kedge.store.etcd.layout import RESTORE_BUMP
 
 KIND = "Thing.e2e"
 WAIT_S = 30.0
@@ -351,11 +352,12 @@ def test_a_backup_restored_beneath_a_running_store_is_no_progress(server: EtcdSe
             with restored_server(server, snapshot, like=server if same_cluster_id else None) as restored:
                 proxy.target = restored.endpoint
                 proxy.hang_up()
+                await asyncio.gather(*(store.revision() for _ in range(8)))  # many see it at once
                 with pytest.raises(Compacted):
                     async with asyncio.timeout(WAIT_S):
                         await watch.__anext__()
                 made = await store.commit([], [Put(key("new"), b"1")])
-                assert made > lost[-1] + 1_000_000
+                assert RESTORE_BUMP < made < 2 * RESTORE_BUMP, "it must jump, and only once"
                 assert store.incarnation != former
                 listing = await store.list(KIND)
                 assert [(entry.key.name, entry.modified) for entry in listing.entries] == [
@@ -367,6 +369,32 @@ def test_a_backup_restored_beneath_a_running_store_is_no_progress(server: EtcdSe
                 async with opened(restored.endpoint, prefix=prefix) as other:
                     assert other.incarnation == store.incarnation
                     assert (await other.list(KIND)).entries == listing.entries
+
+    asyncio.run(scenario())
+
+
+def test_a_backup_that_has_moved_on_before_it_is_noticed_is_still_no_progress(server: EtcdServer) -> None:
+    """Neither its cluster id nor its revision tells: only that the history at the feed's place is another."""
+
+    async def scenario() -> None:
+        async with proxy_to(server.endpoint) as proxy, opened(proxy.endpoint, prefix="/moved-on") as store:
+            await store.commit([], [Put(key("kept"), b"1")])
+            snapshot = server.folder / "moved-on.snapshot"
+            save_snapshot(server, snapshot)
+            lost = [await store.commit([], [Put(key("lost"), b"%d" % number)]) for number in range(3)]
+            former = store.incarnation
+            watch = await store.watch(KIND, after=lost[-1])
+            await heard_until(watch, lost[-1])
+            with restored_server(server, snapshot, like=server) as restored:
+                for number in range(20):  # revisions, but no commits
+                    etcdctl(restored, "put", "/elsewhere", f"{number}")
+                proxy.target = restored.endpoint
+                proxy.hang_up()
+                with pytest.raises(Compacted):
+                    async with asyncio.timeout(WAIT_S):
+                        await watch.__anext__()
+                assert await store.commit([], [Put(key("new"), b"1")]) > RESTORE_BUMP
+                assert store.incarnation != former
 
     asyncio.run(scenario())
 

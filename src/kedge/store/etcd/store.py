@@ -62,7 +62,7 @@ class EtcdStore:
         self._layout = layout
         self._transport = transport
         self._feeder = Feeder(env, transport, layout, self)
-        self._standing: Standing
+        self._standing = Standing(Meta("", ""), 0)
         self.seen = 0
         """The newest etcd revision that an answer has named. A later answer with an older one comes from a
         restored backup."""
@@ -137,7 +137,7 @@ class EtcdStore:
             etcd_revision: int = response.header.revision
             if self._is_foreign(response.header, standing, seen):
                 wrote = bool(writes and response.succeeded)
-                await self._restored_beneath(response.header, wrote=wrote)
+                await self._restored_beneath(standing, response.header, wrote=wrote)
                 if not wrote:
                     continue
             elif not response.succeeded:
@@ -242,10 +242,11 @@ class EtcdStore:
     async def check_position(self, revision: Revision, commits: int) -> None:
         """Raise `Gap` unless history after this place is still there, and still the same history."""
         try:
-            _, record = await self._read_record(revision)
+            standing, record = await self._read_record(revision)
         except Compacted as error:
             raise Gap(error.message) from error
         if _version(record) != commits:
+            await self._restored_beneath(standing, record.header)
             raise Gap(f"revision {revision} was commit {commits} and is now commit {_version(record)}")
 
     # -- history -----------------------------------------------------------------------------------
@@ -313,12 +314,14 @@ class EtcdStore:
 
     async def read_beginning(self) -> Beginning:
         """Read, or write, what the store is; and where a feed can begin."""
-        await self._learn_standing()
         layout = self._layout
-        standing, record = await self._read_record()
-        at = standing.meta.kedge_revision(record.header.revision)
-        _, found = await self._range(at, key=layout.objects, range_end=layout.objects_end, count_only=True)
-        return Beginning(standing, record.header.revision, _version(record), found.count)
+        while True:
+            await self._learn_standing()
+            standing, record = await self._read_record()
+            at = standing.meta.kedge_revision(record.header.revision)
+            _, found = await self._range(at, key=layout.objects, range_end=layout.objects_end, count_only=True)
+            if standing == self._standing:  # else it was restored meanwhile
+                return Beginning(standing, record.header.revision, _version(record), found.count)
 
     # -- private: reading --------------------------------------------------------------------------
 
@@ -342,7 +345,7 @@ class EtcdStore:
                 continue
             if not self._is_foreign(response.header, standing, seen):
                 return standing, response
-            await self._restored_beneath(response.header, wrote=False)
+            await self._restored_beneath(standing, response.header)
         raise Unavailable("the store is being restored: try again")
 
     async def _read_record(self, at: Revision = NO_REVISION) -> tuple[Standing, Any]:
@@ -420,11 +423,11 @@ class EtcdStore:
             return False
         return True
 
-    async def _restored_beneath(self, header: Any, *, wrote: bool) -> None:
+    async def _restored_beneath(self, standing: Standing, header: Any, *, wrote: bool = False) -> None:
         """An answer came from a restored backup. Say so in the store, before anyone relies on its revisions."""
         since = header.revision + (0 if wrote else 1)
         try:
-            await self._restore(self._standing, _cluster(header), since=since)
+            await self._restore(standing, _cluster(header), since=since)
         except OperatingError as error:
             if wrote:
                 raise OutcomeUnknown(f"the write was made in a backup that is being restored: {error}") from error
@@ -452,14 +455,15 @@ class EtcdStore:
 
     async def _learn_standing(self) -> None:
         """Read the meta key, or be the one that writes it."""
-        known: Standing | None = None
         while True:
+            seen = self.seen
             response = await self._transport.send_until_answered(RANGE, m.RangeRequest(key=self._layout.meta))
             known = standing_in(response)
             cluster = _cluster(response.header)
+            fell_back = known == self._standing and response.header.revision < seen
             if known is None:
                 meta = Meta(self._env.new_uid(), cluster)
-            elif known.meta.cluster != cluster:
+            elif known.meta.cluster != cluster or fell_back:
                 meta = known.meta.restored(self._env.new_uid(), cluster, since=response.header.revision + 1)
             else:
                 self._standing, self.seen = known, response.header.revision

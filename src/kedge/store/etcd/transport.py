@@ -163,7 +163,7 @@ class Transport:
     async def ask(self, address: str, method: Method, request: Any) -> Any:
         """Ask one member in particular."""
         member = next(each for each in self._members if each.address == address)
-        return await self._attempt(member, method, request, self._request_s)
+        return await self._attempt(member, method, request, self._env.limits.store_connect_s)
 
     async def watch(self, request: Any) -> WatchStream:
         """Begin a watch on a member that is connected."""
@@ -212,6 +212,9 @@ class Transport:
             if isinstance(mapped, NotSent | Unanswered):
                 self._avoid(member)
             raise mapped from error
+        except grpc.aio.UsageError as error:
+            outcome = "NotSent"
+            raise NotSent("the store is closed") from error
         except NotSent:
             outcome = "NotSent"
             self._avoid(member)

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from kedge.api.codec import Draft
+import msgspec
+
+from kedge.api.codec import Draft, decode_json, encode_json
 
 if TYPE_CHECKING:
     from kedge.api.kinds import Kind
@@ -29,6 +32,13 @@ def apply_draft_defaults(kind: Kind, draft: Draft) -> bool:
     rule = _RULES.get(kind.key_kind)
     if rule is None:
         return False
+    spec = draft.fields.get("spec")
+    if kind.key_kind == "Pod" and isinstance(spec, msgspec.Raw):
+        raw = bytes(spec)
+        if len(raw) <= _SHARED_SPEC_BYTES_MAX:
+            filled = _filled_pod_spec(raw)
+            draft.fields["spec"] = filled
+            return filled != raw
     part = {name: draft.get(name) for name in _TOUCHED if name in draft.fields}
     if not rule(part):
         return False
@@ -38,6 +48,17 @@ def apply_draft_defaults(kind: Kind, draft: Draft) -> bool:
         elif name in _TOUCHED:
             del draft.fields[name]
     return True
+
+
+_SHARED_SPEC_BYTES_MAX = 8192
+"""Larger specs are filled in one by one, so that what is remembered of them stays small."""
+
+
+@lru_cache(maxsize=1024)
+def _filled_pod_spec(raw: bytes) -> msgspec.Raw:
+    """Replicas have the same spec, byte for byte: it is filled in once."""
+    spec = decode_json(raw)
+    return msgspec.Raw(encode_json(spec) if isinstance(spec, dict) and _pod_spec(spec) else raw)
 
 
 _TOUCHED = ("spec", "preemptionPolicy", "ports", "type", "data", "stringData")

@@ -26,7 +26,8 @@ async def stage(core: Core, proof: Proof, kind: Kind, key: Key, old: Object | No
     if kind.namespaced and (old is not None or (await active_namespace(proof, key)).status.resource_quotas):
         await _charge(core, proof, kind, key, old, new)
     if key.kind == POD_KIND:
-        await _follow_pod(core, proof, key, old, new)
+        if old is not None or new is None or new.as_view(PodView).spec.node_name:
+            await _follow_pod(core, proof, key, old, new)
     elif key.kind == claims.RESERVATION:
         await _follow_reservation(core, proof, key, old, new)
     elif key.kind in (RESOURCE_QUOTA, claims.ZONE_QUOTA) and (old is None or new is None):

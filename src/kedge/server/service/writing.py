@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from kedge.api.codec import decode_json, encode_object, parse_object
+from kedge.api.codec import Draft, decode_json, encode_json, encode_object, parse_object
 from kedge.api.conditions import keep_transition_times
-from kedge.api.defaults import apply_defaults
+from kedge.api.defaults import apply_defaults, apply_draft_defaults
 from kedge.api.kinds import Kind
 from kedge.api.objects import Object
 from kedge.api.patch import apply_json_patch, apply_merge_patch
@@ -34,6 +34,7 @@ Edit = Callable[[Document], Document]
 
 _NAME_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # as Kubernetes: nothing that spells a word
 _SERVER_METADATA = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation")
+_NEVER_SENT = (*_SERVER_METADATA, "resourceVersion", "selfLink", "managedFields")
 _STATUS_AT_CREATE = frozenset({"Node"})
 """Kinds that register themselves with a status; everywhere else a new object has none."""
 _INITIAL_STATUS: dict[str, Document] = {"Pod": {"phase": "Pending"}, NAMESPACE: {"phase": "Active"}}
@@ -53,12 +54,14 @@ async def create(
     core: Core, kind: Kind, body: bytes | Mapping[str, Any], namespace: str, options: WriteOptions
 ) -> Written:
     check_open_to_callers(kind)
-    document = parse_object(body)
-    metadata = _check_address(kind, document, namespace)
-    _prepare_create(core, kind, document, metadata)
-    apply_defaults(kind, document)
+    draft = Draft.parse(body if isinstance(body, bytes) else encode_json(body))
+    draft.api_version, draft.kind = _check_type(kind, draft.api_version, draft.kind)
+    metadata = draft.metadata
+    _check_namespace(kind, metadata, namespace)
+    _prepare_create(core, kind, draft)
+    apply_draft_defaults(kind, draft)
     if metadata.get("name"):
-        return await _create_named(core, kind, document, options)
+        return await _create_named(core, kind, draft, options)
     prefix = metadata.get("generateName")
     if not prefix:
         raise _required(kind, "metadata.name", "name or generateName is required")
@@ -68,17 +71,18 @@ async def create(
         # Kubernetes cuts long prefixes, so that the name stays a label.
         metadata["name"] = f"{str(prefix)[: 63 - len(suffix)]}{suffix}"
         try:
-            return await _create_named(core, kind, document, options)
+            return await _create_named(core, kind, draft, options)
         except AlreadyExists:
             continue
-    raise AlreadyExists(f"no free name was found for generateName {prefix!r} of {kind.kind}: try again", key=None)
+    raise AlreadyExists(f"no free name was found for generateName {prefix!r} of {kind.kind}: try again")
 
 
-async def _create_named(core: Core, kind: Kind, document: Document, options: WriteOptions) -> Written:
-    metadata = document["metadata"]
+async def _create_named(core: Core, kind: Kind, draft: Draft, options: WriteOptions) -> Written:
+    metadata = draft.metadata
     key = Key(kind.key_kind, metadata.get("namespace", ""), metadata["name"])
     chain = core.admission.for_write("create", kind, "")
-    checked = _checked(kind, key, document) if chain is None else None
+    value = draft.encode()
+    checked = _checked(kind, key, value) if chain is None else None
 
     async def attempt(proof: Proof) -> Staged | Written:
         if options.origin.operation:
@@ -90,12 +94,13 @@ async def _create_named(core: Core, kind: Kind, document: Document, options: Wri
         existing = await proof.entries(key, namespace_key(key.namespace)) if key.namespace else await proof.entries(key)
         if existing[0] is not None:
             raise AlreadyExists(f'{kind.resource} "{key.name}" already exists', key=key)
-        if chain is None:
-            assert checked is not None
+        if checked is not None:
             new, warnings = checked
         else:
-            admitted = await _admit(core, proof, chain, "create", kind, key, "", document, None, options)
-            new, warnings = admitted
+            assert chain is not None
+            new, warnings = await _admit(
+                core, proof, chain, "create", kind, key, "", parse_object(value), None, options
+            )
         await stage(core, proof, kind, key, None, new)
         operations.record(core, proof, "create", key, options)
         return Staged(kind, key, new.value, warnings=warnings, view=new.known_view)
@@ -103,54 +108,48 @@ async def _create_named(core: Core, kind: Kind, document: Document, options: Wri
     return await core.prove(attempt, options)
 
 
-def _check_address(kind: Kind, document: Document, namespace: str) -> Document:
-    """Hold the body to the kind and namespace it was sent to. Returns its metadata."""
-    api_version, kind_name = document.get("apiVersion"), document.get("kind")
-    if api_version is None and kind_name is None:
-        document["apiVersion"], document["kind"] = kind.api_version, kind.kind
-    elif (api_version, kind_name) != (kind.api_version, kind.kind):
+def _check_type(kind: Kind, api_version: Any, name: Any) -> tuple[str, str]:
+    """Hold a body to the kind it was sent as. One that does not say is taken to be that."""
+    if (api_version or name) and (api_version, name) != (kind.api_version, kind.kind):
         raise BadRequest(
-            f"the object is a {kind_name} of {api_version}, but was sent as a {kind.kind} of {kind.api_version}"
+            f"the object is a {name} of {api_version}, but was sent as a {kind.kind} of {kind.api_version}"
         )
-    metadata = document.get("metadata")
-    if metadata is None:
-        metadata = {}
-    if not isinstance(metadata, dict):
-        raise Invalid(
-            f"{kind.kind} is invalid: metadata: must be an object",
-            errors=[FieldError("metadata", "FieldValueTypeInvalid", "must be an object")],
-        )
-    document["metadata"] = metadata
+    return kind.api_version, kind.kind
+
+
+def _check_namespace(kind: Kind, metadata: Document, namespace: str) -> None:
+    """Hold a body to the namespace it was sent to, and make it say so."""
     named = metadata.get("namespace") or ""
     if not kind.namespaced:
         if namespace or named:
             raise BadRequest(f"{kind.kind} belongs to no namespace, but {namespace or named!r} was given")
         metadata.pop("namespace", None)
-    else:
-        if namespace and named and namespace != named:
-            raise BadRequest(f"the namespace of the object ({named}) is not the namespace it was sent to ({namespace})")
-        if not (namespace or named):
-            raise BadRequest(f"{kind.kind} belongs to a namespace, and none was given")
-        metadata["namespace"] = namespace or named
-    return metadata
+        return
+    if namespace and named and namespace != named:
+        raise BadRequest(f"the namespace of the object ({named}) is not the namespace it was sent to ({namespace})")
+    if not (namespace or named):
+        raise BadRequest(f"{kind.kind} belongs to a namespace, and none was given")
+    metadata["namespace"] = namespace or named
 
 
-def _prepare_create(core: Core, kind: Kind, document: Document, metadata: Document) -> None:
+def _prepare_create(core: Core, kind: Kind, draft: Draft) -> None:
     """Set what only the server may say."""
+    metadata = draft.metadata
     if metadata.get("resourceVersion"):
         raise BadRequest("resourceVersion should not be set on objects to be created")
-    for field in (*_SERVER_METADATA, "resourceVersion", "selfLink", "managedFields"):
-        metadata.pop(field, None)
+    for field in _NEVER_SENT:
+        if field in metadata:
+            del metadata[field]
     metadata["uid"] = core.env.new_uid()
     metadata["creationTimestamp"] = core.timestamp()
     if kind.has_generation:
         metadata["generation"] = 1
-    if kind.key_kind not in _STATUS_AT_CREATE and "status" in kind.subresources:
-        document.pop("status", None)
     if kind.key_kind in _INITIAL_STATUS:
-        document["status"] = dict(_INITIAL_STATUS[kind.key_kind])
+        draft.fields["status"] = _INITIAL_STATUS[kind.key_kind]
+    elif kind.key_kind not in _STATUS_AT_CREATE and "status" in kind.subresources:
+        draft.fields.pop("status", None)
     if kind.key_kind == NAMESPACE:
-        document["spec"] = {**_mapping(document.get("spec")), "finalizers": [FINALIZER]}
+        draft.set("spec", {**_mapping(draft.get("spec")), "finalizers": [FINALIZER]})
 
 
 # -- update and patch ------------------------------------------------------------------------------
@@ -161,7 +160,11 @@ async def update(
 ) -> Written:
     proposed = parse_object(body)
     kind = core.kind_of(key)
-    metadata = _check_address(kind, proposed, key.namespace)
+    proposed["apiVersion"], proposed["kind"] = _check_type(kind, proposed.get("apiVersion"), proposed.get("kind"))
+    metadata = proposed.setdefault("metadata", {})
+    if not isinstance(metadata, dict):
+        raise BadRequest("metadata must be an object", key=key)
+    _check_namespace(kind, metadata, key.namespace)
     if metadata.setdefault("name", key.name) != key.name:
         raise BadRequest(f"the name of the object ({metadata['name']}) is not the name it was sent to ({key.name})")
     return await change(core, key, lambda _: parse_object(proposed), subresource, options)
@@ -213,7 +216,7 @@ async def change(core: Core, key: Key, edit: Edit, subresource: str, options: Wr
         if after == before:
             return Staged(kind, key, old.value, created=old.created)
         if chain is None:
-            new, warnings = _checked(kind, key, after)
+            new, warnings = _checked(kind, key, encode_object(after))
         else:
             new, warnings = await _admit(core, proof, chain, "update", kind, key, subresource, after, before, options)
         check_update(kind, old.value, new.value)
@@ -349,7 +352,7 @@ async def _admit(
             request, read, rounds_max=core.env.limits.admission_rounds_max, rounds=core.admission_rounds
         )
         _check_identity_kept(key, request.object, document)
-    checked = _checked(kind, key, document)
+    checked = _checked(kind, key, encode_object(document))
     await chain.validate(request._replace(object=document), read)
     return checked
 
@@ -360,8 +363,7 @@ def _check_identity_kept(key: Key, before: Mapping[str, Any], after: Mapping[str
             raise Forbidden(f"an admission policy tried to change metadata.{field} of {key}", key=key)
 
 
-def _checked(kind: Kind, key: Key, document: Document) -> tuple[Object, tuple[str, ...]]:
-    value = encode_object(document)
+def _checked(kind: Kind, key: Key, value: bytes) -> tuple[Object, tuple[str, ...]]:
     checked = check_object(kind, value)
     return Object(kind, key, value, revision=NO_REVISION, view=checked.view), checked.warnings
 

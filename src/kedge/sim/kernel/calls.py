@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kedge.errors import OutcomeUnknown, Unavailable
+from kedge.sim.kernel.faults import OF_HOSTS
 from kedge.sim.kernel.futures import SimFuture
 from kedge.sim.kernel.hosts import Host
 from kedge.sim.kernel.strands import Process
@@ -21,15 +22,20 @@ if TYPE_CHECKING:
     from kedge.sim.kernel.faults import FaultPoint
     from kedge.sim.kernel.world import World
 
-REQUEST_FAULTS = ("lose", "delay", "duplicate", "partition", "crash caller", "crash callee")
-"""At `request of SERVICE.METHOD`. The caller crashes as the request leaves, the callee as it arrives."""
-REPLY_FAULTS = ("lose", "delay", "partition", "crash caller", "crash callee")
-"""At `reply of SERVICE.METHOD`: the call has been carried out. The callee crashes before the reply leaves."""
+_LASTING = ("partition", "pause caller", "pause callee", "crash caller", "crash callee")
+REQUEST_FAULTS = ("lose", "delay", "duplicate", *_LASTING)
+"""At `request of SERVICE.METHOD`. The caller is struck as the request leaves, the callee as it arrives."""
+REPLY_FAULTS = ("lose", "delay", *_LASTING)
+"""At `reply of SERVICE.METHOD`: the call has been carried out. The callee is struck before the reply leaves."""
+MESSAGE_FAULTS = ("lose", "delay", "duplicate")
+"""At `message NAME`, for `Host.send`."""
 DELIVERY_FAULTS = ("delay", "disconnect", "hide")
 """At `delivery of SERVICE.METHOD`, for each item of a stream. `hide` drops one item silently."""
 
 DELAYS_S = (0.05, 0.5, 2.0, 8.0)
 PARTITIONS_S = (0.5, 3.0, 15.0)
+OFFSETS_S = (-0.5, 0.5, -60.0, 60.0, 86_400.0)
+PAUSES_S = (0.2, 3.0, 20.0)
 DOWNTIMES_S = (0.0, 0.5, 5.0, 30.0)
 STREAM_WINDOW = 64
 """Items a stream may have under way; past it the sender waits for the consumer."""
@@ -96,12 +102,14 @@ class _Route:
         key = (point, caller.mortal, callee.mortal)
         found = self._points.get(key)
         if found is None:
-            without = {
+            able = {
                 "crash caller": caller.mortal,
                 "crash callee": callee.mortal,
+                "pause caller": caller.ordinary,
+                "pause callee": callee.ordinary,
                 "partition": caller is not callee,
             }
-            possible = tuple(kind for kind in kinds if without.get(kind, True))
+            possible = tuple(kind for kind in kinds if able.get(kind, True))
             found = self._points[key] = self.world.faults.point(point, self.way, possible)
         return found.ask()
 
@@ -145,6 +153,8 @@ class _Exchange:
         def arrive(process: Process) -> None:
             if fault == "crash callee":
                 crash_for_a_while(world, callee)
+            elif fault == "pause callee":
+                pause_for_a_while(world, callee)
             if not callee.up:
                 self._answer_nothing_done(f"{callee.name} is down: connection refused")
                 return
@@ -167,6 +177,8 @@ class _Exchange:
             world.network.transmit(caller, callee, arrive, what=route.request)
         if fault == "crash caller":
             crash_for_a_while(world, caller)
+        elif fault == "pause caller":
+            pause_for_a_while(world, caller)
 
     async def _carry_out(self, method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         route = self._route
@@ -207,6 +219,10 @@ class _Exchange:
                 crash_for_a_while(world, route.caller)
             if fault == "partition":
                 cut_for_a_while(world, route.caller, route.callee)
+            if fault == "pause caller":
+                pause_for_a_while(world, route.caller)
+            if fault == "pause callee":
+                pause_for_a_while(world, route.callee)
             if fault == "delay":
                 extra_s = world.faults.pick("long the delay is", DELAYS_S)
         if not failed and world.network.carry is not None:
@@ -422,6 +438,53 @@ def crash_for_a_while(world: World, host: Host) -> None:
             host.restart()
 
     world.loop.call_later(downtime_s, come_back, context=world.context)
+
+
+def strike_at_birth(world: World, host: Host) -> None:
+    """Ask once whether a new host has a wrong clock, one that runs fast or slow, or a slow CPU."""
+    match world.faults.at("birth of host", host.name, OF_HOSTS):
+        case "wrong clock":
+            host.skew(offset_s=world.faults.pick(f"wrong the clock of {host.name} is", OFFSETS_S))
+        case "fast clock":
+            host.skew(rate=world.faults.pick(f"fast the clock of {host.name} is", (1.001, 1.05)))
+        case "slow clock":
+            host.skew(rate=world.faults.pick(f"slow the clock of {host.name} is", (0.999, 0.95)))
+        case "slow cpu":
+            host.slow(world.faults.pick(f"slow {host.name} is", (0.000_1, 0.002)))
+
+
+def pause_for_a_while(world: World, host: Host) -> None:
+    """Let nothing run on a host for a drawn while, as a long collection or a suspended machine would."""
+    if host.paused or not host.up:
+        return
+    duration_s = world.faults.pick(f"long {host.name} is paused", PAUSES_S)
+    host.pause()
+    paused = host.process
+
+    def go_on() -> None:
+        if host.process is paused:
+            host.resume()
+
+    world.loop.call_later(duration_s, go_on, context=world.context)
+
+
+def send_message(world: World, source: Host, target: Host, name: str, message: Any) -> None:
+    """Send one message, one way. It may come late, twice, out of order or not at all."""
+    text = f"message {name}"
+    fault = world.faults.at(text, f"{source.name}>{target.name}", MESSAGE_FAULTS)
+    if fault == "lose":
+        return
+    extra_s = world.faults.pick("long the delay is", DELAYS_S) if fault == "delay" else 0.0
+    if world.network.carry is not None:
+        message = world.network.carry(message)
+
+    def arrive(process: Process) -> None:
+        handler = target.handlers.get(name) if target.up else None
+        if handler is not None:
+            world.loop.call_on(process, handler, message)
+
+    for _ in range(2 if fault == "duplicate" else 1):
+        world.network.transmit(source, target, arrive, what=text, extra_s=extra_s)
 
 
 def cut_for_a_while(world: World, one: Host, other: Host) -> None:

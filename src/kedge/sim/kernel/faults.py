@@ -27,7 +27,10 @@ RATES = (0.0, 0.01, 0.05, 0.2)
 """How often a fault may strike at its point. A swarm draws one of these for each fault."""
 LASTING_RATES = (0.0, 0.003, 0.01, 0.03)
 """The same for faults that outlast their message: at the rates above a world would be broken most of the time."""
-LASTING = ("partition", "crash caller", "crash callee", "crash", "pause")
+LASTING = ("partition", "crash caller", "crash callee", "pause caller", "pause callee", "crash", "pause")
+HOST_RATES = (0.0, 0.2, 0.5, 1.0)
+"""The same for what a host is born with: it is asked once, not at every message."""
+OF_HOSTS = ("wrong clock", "fast clock", "slow clock", "slow cpu")
 _RATES_REACHED = (0.5, 0.7, 0.9, 1.0)
 
 
@@ -48,7 +51,7 @@ class Swarm:
     def rate(self, point: str, kind: str, faults: Faults) -> float:
         if kind in self.without or f"{point}: {kind}" in self.without:
             return 0.0
-        rates = LASTING_RATES if kind in LASTING else RATES
+        rates = LASTING_RATES if kind in LASTING else HOST_RATES if kind in OF_HOSTS else RATES
         return rates[faults.draw(f"{SWARM}{point}: {kind}", len(rates), _RATES_REACHED)]
 
 
@@ -138,9 +141,9 @@ class Faults:
         rates = [self._rate(point, kind) for kind in kinds]
         if not any(rates):
             return ()
-        total = sum(rates)
-        check(total <= 1.0, f"the faults of {point} strike more often than always: their rates add up to {total}")
-        return tuple(accumulate((1.0 - total, *rates)))
+        if (total := sum(rates)) > 1.0:
+            rates = [rate / total for rate in rates]
+        return tuple(accumulate((max(0.0, 1.0 - total), *rates)))
 
     def draw(self, label: str, bound: int, reached: Sequence[float] | None = None) -> int:
         """A choice on the faults stream."""

@@ -37,6 +37,10 @@ class Host:
         self.name = name
         self.services: dict[str, object] = {}
         """What this life of the host serves, by name. A crash empties it."""
+        self.handlers: dict[str, Callable[[Any], object]] = {}
+        """Who gets this life's messages, by name. A crash empties it."""
+        self.ordinary = True
+        """False for the driver: no fault touches it."""
         self._world = world
         self._loop = world.loop
         self._boot: Boot | None = None
@@ -109,6 +113,14 @@ class Host:
         """`service` on `host` as seen from here: its methods, with a network in between."""
         return self._world.remote(self, host, service, timeout_s)
 
+    def on_message(self, name: str, handler: Callable[[Any], object]) -> None:
+        """Call `handler` here with each message that `send` sends to `name`, until this host crashes."""
+        self.handlers[name] = handler
+
+    def send(self, host: Host, name: str, message: object) -> None:
+        """Send a message, one way: it may come late, twice, out of order or never, and nobody tells."""
+        self._world.send(self, host, name, message)
+
     # -- clocks
 
     def monotonic(self) -> float:
@@ -154,6 +166,7 @@ class Host:
         self.up = False
         self.paused = False
         self.services.clear()
+        self.handlers.clear()
 
     def restart(self) -> None:
         """Begin a new life: an empty memory, and the boot program from its start."""
@@ -203,6 +216,11 @@ class Host:
             self._gate()
         else:
             self._loop.release(process)
+
+    @property
+    def step_s(self) -> float:
+        """How long a step takes here; 0 on a host that is not slow."""
+        return self._step_s
 
     def _gate(self) -> None:
         self._loop.hold(self.process, _SlowQueue(self))

@@ -203,6 +203,11 @@ class Network:
             return
         arrive(target.process)
 
+    def send(self, source: Host, target: Host, name: str, message: object) -> None:
+        from kedge.sim.kernel.calls import send_message
+
+        send_message(self._world, source, target, name, message)
+
     def remote(self, caller: Host, callee: Host, service: str, timeout_s: float | None) -> Remote:
         from kedge.sim.kernel.calls import Remote
 

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
 from kedge.errors import check
+from kedge.sim.kernel.calls import strike_at_birth
 from kedge.sim.kernel.choices import Choices, Mode, OutOfStep, Tape
 from kedge.sim.kernel.faults import FaultPlan, Faults, Swarm
 from kedge.sim.kernel.hosts import Host
@@ -92,6 +93,7 @@ class Simulation:
     def __init__(self, world: World) -> None:
         self.world = world
         self.driver = world.add_host("driver")
+        self.driver.ordinary = False
         self._safety: list[tuple[str, Safety]] = []
         self._liveness: list[tuple[str, Liveness]] = []
 
@@ -113,8 +115,10 @@ class Simulation:
         return self.world.loop.now
 
     def host(self, name: str) -> Host:
-        """A new host. Names are what links, faults and the trace go by."""
-        return self.world.add_host(name)
+        """A new host. Names are what links, faults and the trace go by. A fault may be a bad clock or a slow CPU."""
+        host = self.world.add_host(name)
+        strike_at_birth(self.world, host)
+        return host
 
     # -- workload
 
@@ -163,13 +167,20 @@ class Simulation:
     # -- phases
 
     def heal(self) -> None:
-        """End the hostile phase: no more faults, whole links, hosts up and unpaused, and a fair schedule."""
+        """End the hostile phase: no more faults, whole links, hosts up, unpaused and at speed, a fair schedule.
+
+        Wall clocks stay wrong: no component may depend on them.
+        """
         world = self.world
         world.faults.stop()
         world.network.heal()
         for host in list(world.hosts.values()):
             if host.paused:
                 host.resume()
+            if host.step_s:
+                host.slow(0)
+            if host.clock_rate != 1.0:
+                host.skew(rate=1.0)
             if not host.up and host.mortal:
                 host.restart()
         world.loop.change_policy(None)

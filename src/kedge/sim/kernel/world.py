@@ -67,6 +67,9 @@ class World:
     def remote(self, caller: Host, callee: Host, service: str, timeout_s: float | None) -> Remote:
         return self.network.remote(caller, callee, service, timeout_s)
 
+    def send(self, source: Host, target: Host, name: str, message: object) -> None:
+        self.network.send(source, target, name, message)
+
     def bury(self, process: Process) -> None:
         """Keep a dead process's work for the rest of the run, and tell those who were talking to it."""
         self._dead.append(process)

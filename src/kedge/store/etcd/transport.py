@@ -300,9 +300,12 @@ class WatchStream:
             if response is grpc.aio.EOF:
                 self._avoid()
                 response = Unanswered("the watch was ended by etcd")
-            await self._ahead.put(response)
             if isinstance(response, Unanswered):
+                if self._ahead.full():
+                    self._ahead.get_nowait()  # whoever goes on from what was taken is told it again
+                self._ahead.put_nowait(response)
                 return
+            await self._ahead.put(response)
 
     def give_up(self) -> None:
         """Close, and go elsewhere next time: this member does not deliver."""
@@ -316,7 +319,7 @@ class WatchStream:
 
     async def wait_closed(self) -> None:
         if self._reader is not None:
-            await self._reader
+            await asyncio.wait({self._reader})
 
 
 def outcome_of(error: grpc.aio.AioRpcError, address: str) -> Exception:

@@ -18,9 +18,11 @@ from typing import Any
 from kedge.errors import KedgeError
 from kedge.sim.kernel.choices import Tape
 from kedge.sim.kernel.faults import FaultPlan, Swarm
-from kedge.sim.kernel.policies import Mixed, Pct, Policy, Uniform
+from kedge.sim.kernel.policies import Mixed, Pct, Policy
 from kedge.sim.kernel.simulation import Bounds, Face, Outcome, Program, Simulation, run
 
+CALIBRATION_SEEDS = 4
+"""Runs that measure how many choices a schedule of this program has."""
 SCENARIO_ATTRIBUTE = "kedge_scenario"
 
 
@@ -61,7 +63,8 @@ class Scenario:
         policy = self.policy
         if not policy_needs_horizon(policy):
             return self
-        choices = len(replace(self, policy=Uniform()).run(0).tape.schedule)
+        strict = replace(self, policy=Pct(depth=1, horizon=1))  # priorities that never change
+        choices = max(len(strict.run(seed).tape.schedule) for seed in range(CALIBRATION_SEEDS))
         return replace(self, policy=with_horizon(policy, max(1, choices)))
 
 

@@ -186,18 +186,28 @@ class Simulation:
         world.loop.change_policy(None)
         self.note("phase", "healed")
 
-    async def converge(self, *, within_s: float, every_s: float = 0.25) -> None:
-        """Wait until every liveness invariant holds. One that does not, in time, is a violation."""
+    async def converge(self, *, within_s: float, every_s: float = 0.25, stays_s: float = 0.0) -> None:
+        """Wait until every liveness invariant holds, and then for `stays_s` that they go on holding.
+
+        One that does not come true in time, or does not stay true, is a violation.
+        """
         check(not self.faults.active, "liveness is promised only once faults end: call heal first")
         deadline_s = self.now_s + within_s
         while True:
             behind = [words for words, invariant in self._liveness if not invariant()]
             if not behind:
-                return
+                break
             if self.now_s >= deadline_s:
                 self.violate(behind[0], f"not within {within_s} virtual seconds after the faults stopped")
                 return
             await asyncio.sleep(every_s)
+        settled_s = self.now_s + stays_s
+        while self.now_s < settled_s:
+            await asyncio.sleep(every_s)
+            for words, invariant in self._liveness:
+                if not invariant():
+                    self.violate(words, f"came true and did not stay true for {stays_s} virtual seconds")
+                    return
 
 
 Face = Callable[[World], Any]

@@ -96,7 +96,7 @@ async def race(sim: Simulation) -> None:
 def test_pct_finds_a_deep_preemption_that_uniform_choice_all_but_never_makes() -> None:
     def found(policy: Uniform | Pct) -> int:
         scenario = Scenario(program=race, policy=policy, faults=NO_FAULTS).calibrated()
-        return sum(scenario.run(seed).violation is not None for seed in range(400))
+        return sum(scenario.run(seed).violation is not None for seed in range(800))
 
     assert found(Uniform()) <= 1
     assert found(Pct(depth=2)) >= 4

@@ -83,6 +83,7 @@ _AUDITED = {
     "os.exec": ("a real process", _USE_DRIVER),
     "os.kill": ("a real signal", _USE_HOSTS),
     "_thread.start_new_thread": ("a thread", "use env.spawn, or run_in_executor, which runs inline here"),
+    "_thread.start_joinable_thread": ("a thread", "use env.spawn, or run_in_executor, which runs inline here"),
     "time.sleep": ("a real sleep", "use await asyncio.sleep"),
 }
 _installed = False

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from kedge.sim.kernel.world import World
 
 _CLOSE_ATTEMPTS = 10
+_CREATED = inspect.CORO_CREATED
 
 
 def waiting_tasks(world: World) -> list[str]:
@@ -49,9 +51,9 @@ def tear_down(world: World) -> None:
 
 def _forget_tasks(loop: asyncio.AbstractEventLoop) -> None:
     """Leave asyncio's own register as it was: its size decides the order of `all_tasks` in the next run."""
-    registered: Any = getattr(asyncio.tasks, "_all_tasks", None)  # a later Python keeps them in order by itself
+    registered: Any = getattr(asyncio.tasks, "_all_tasks", None)
     if registered is None:
-        return
+        registered = getattr(asyncio.tasks, "_scheduled_tasks", set())  # its name since Python 3.12
     for task in list(registered):
         if task.get_loop() is loop:
             task._log_traceback = False
@@ -61,6 +63,7 @@ def _forget_tasks(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _close(coroutine: Any) -> None:
+    _close_unstarted(coroutine)
     for _ in range(_CLOSE_ATTEMPTS):  # a `finally` that awaits refuses the first attempts
         try:
             coroutine.close()
@@ -71,3 +74,12 @@ def _close(coroutine: Any) -> None:
         return
     with contextlib.suppress(BaseException):
         coroutine.throw(GeneratorExit)
+
+
+def _close_unstarted(coroutine: Any) -> None:
+    """Close what a coroutine was given to await and never came to: nobody will, and the interpreter would warn."""
+    frame = getattr(coroutine, "cr_frame", None)
+    for value in list(frame.f_locals.values()) if frame is not None else ():
+        if inspect.iscoroutine(value) and inspect.getcoroutinestate(value) == _CREATED:
+            _close_unstarted(value)
+            value.close()

@@ -97,7 +97,7 @@ class TaskSpawner:
 
 
 def system_env(*, limits: Limits | None = None, metrics: Metrics | None = None) -> Env:
-    """The real world: the machine's clocks and its entropy. Uids are unique, not secret: their source is seeded once."""
+    """The real world: the machine's clocks and its entropy. Uids are unique, not secret."""
     source = random.Random(random.SystemRandom().getrandbits(256))
     return Env(
         now=lambda: datetime.now(UTC),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import NamedTuple
 
 import msgspec
@@ -90,7 +90,7 @@ class Binding(msgspec.Struct, frozen=True, kw_only=True):
     """Revisions of the objects the decision used, by `str(key)`: kept beside those the commit proved."""
 
 
-class EventType(str, Enum):
+class EventType(StrEnum):
     """What a watch event says."""
 
     ADDED = "ADDED"

@@ -128,7 +128,7 @@ class EtcdStore:
         fence: Fence | None = None,
         origin: Origin = NO_ORIGIN,
     ) -> Revision:
-        check_commit(checks, writes, self._env.limits)
+        check_commit(checks, writes, self._env.limits, origin=origin)
         for _ in range(ATTEMPTS_MAX):
             self._check_open()
             standing, seen = self._standing, self.seen

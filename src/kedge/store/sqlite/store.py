@@ -1,7 +1,7 @@
 """A store in one SQLite file. Reads come from memory; the file is the durable log, written before anyone is told.
 
 Group commit on the event loop: commits that arrive together share one transaction and one sync. No thread: beside
-a busy loop a writer thread starves on the interpreter lock; `docs/decisions/0012` has the measurements.
+a busy loop a writer thread starves on the interpreter lock; `docs/decisions/0005` has the measurements.
 """
 
 from __future__ import annotations

@@ -1,8 +1,0 @@
-"""Hypothesis for this folder: no deadline, because a busy machine is no bug; no database, because runs share a tree."""
-
-from __future__ import annotations
-
-from hypothesis import settings
-
-settings.register_profile("kedge-api", deadline=None, database=None)
-settings.load_profile("kedge-api")

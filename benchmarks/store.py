@@ -301,7 +301,7 @@ def median(rounds: list[dict[str, float]], of: str) -> float:
 
 
 async def measure(folder: Path, *, quick: bool, etcd: bool) -> dict[str, Any]:
-    count, rounds, pods = (1_280, 1, 1_000) if quick else (12_800, 5, 10_000)
+    count, rounds, pods = (1_280, 1, 1_000) if quick else (6_400, 9, 10_000)
     sqlite = await measure_sqlite(folder, count, rounds)
     watch = await measure_watch(folder, 2_000 if quick else 100_000, rounds)
     env = system_env()

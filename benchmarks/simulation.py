@@ -219,15 +219,18 @@ async def three_hosts(sim: Simulation) -> None:
     server.serve("store", store)
     keys = [Key("ConfigMap", "default", f"counter-{index}") for index in range(4)]
 
+    revision = 0  # one a commit, whoever made it
+
     async def client(host: Host) -> None:
+        nonlocal revision
         remote = host.remote(server, "store", timeout_s=1.0)
-        while store.statistics().commits < COMMITS:
+        while revision < COMMITS:
             key = sim.choose(f"counter of {host.name}", keys)
             try:
                 (entry,) = (await remote.get([key])).entries
                 check = Absent(key) if entry is None else AtRevision(key, entry.modified)
                 value = b"1" if entry is None else b"%d" % (int(entry.value) + 1)
-                await remote.commit([check], [Put(key, value)])
+                revision = await remote.commit([check], [Put(key, value)])
             except (Conflict, OutcomeUnknown, Unavailable):
                 await asyncio.sleep(0.01)
 

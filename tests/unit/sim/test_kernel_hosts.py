@@ -315,6 +315,25 @@ def test_a_call_to_a_host_that_is_down_was_not_carried_out_and_one_that_dies_is_
     passes(program, seeds=5)
 
 
+def test_a_call_to_a_service_on_the_same_host_is_a_scheduling_point_too() -> None:
+    async def program(sim: Simulation) -> None:
+        host = sim.host("a")
+        bank = Bank(host)
+        host.serve("bank", bank)
+        seen: list[int] = []
+
+        async def pay() -> None:
+            before = bank.paid
+            await host.remote(host, "bank").pay()
+            seen.append(bank.paid - before)
+
+        one, other = host.spawn(pay(), name="one"), host.spawn(pay(), name="other")
+        await asyncio.gather(one, other)
+        assert max(seen) == 2  # each saw the other's payment fall into its own call
+
+    passes(program, seeds=5)
+
+
 def test_a_crashed_caller_gets_no_reply_and_its_next_life_does_not_either() -> None:
     async def program(sim: Simulation) -> None:
         server, client = sim.host("server"), sim.host("client")

@@ -35,7 +35,7 @@ DELIVERY_FAULTS = ("delay", "disconnect", "hide")
 DELAYS_S = (0.05, 0.5, 2.0, 8.0)
 PARTITIONS_S = (0.5, 3.0, 15.0)
 OFFSETS_S = (-0.5, 0.5, -60.0, 60.0, 86_400.0)
-PAUSES_S = (0.2, 3.0, 20.0)
+PAUSES_S = (0.2, 3.0, 12.0)
 DOWNTIMES_S = (0.0, 0.5, 5.0, 30.0)
 STREAM_WINDOW = 64
 """Items a stream may have under way; past it the sender waits for the consumer."""

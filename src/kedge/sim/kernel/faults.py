@@ -25,7 +25,7 @@ NOTHING = ""
 
 RATES = (0.0, 0.01, 0.05, 0.2)
 """How often a fault may strike at its point. A swarm draws one of these for each fault."""
-LASTING_RATES = (0.0, 0.003, 0.01, 0.03)
+LASTING_RATES = (0.0, 0.002, 0.006, 0.02)
 """The same for faults that outlast their message: at the rates above a world would be broken most of the time."""
 LASTING = ("partition", "crash caller", "crash callee", "pause caller", "pause callee", "crash", "pause")
 HOST_RATES = (0.0, 0.2, 0.5, 1.0)

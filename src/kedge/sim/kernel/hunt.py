@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import (
@@ -122,11 +123,16 @@ class InlineExecutor(Executor):
         return future
 
 
+def _leave_interrupts_to_the_hunt() -> None:
+    """A terminal sends Ctrl-C to every process; a worker finishes its batch, and the hunt decides."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 def make_executor(name: str, jobs: int) -> Executor:
     """An executor by name: `process`, `thread`, `inline`, or `package.module:callable`, called with the jobs."""
     match name:
         case "process":
-            return ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
+            return ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_leave_interrupts_to_the_hunt)
         case "thread":
             return ThreadPoolExecutor(jobs)
         case "inline":
@@ -166,6 +172,8 @@ class Hunt:
 
     scenario: Scenario
     total: int
+    policy_sent: Policy | None = None
+    """For the workers, if it is not the one they find in the target."""
     done: int = 0
     steps: int = 0
     cpu_s: float = 0.0
@@ -213,9 +221,10 @@ def hunt(
 ) -> Hunt:
     """Run every seed; shrink one failure of each group; write artefacts to `directory` if it is given."""
     jobs = jobs or os.cpu_count() or 1
+    own_policy = scenario.policy
     scenario = (replace(scenario, policy=policy) if policy is not None else scenario).calibrated()
     wanted = list(seeds)
-    found = Hunt(scenario, len(wanted))
+    found = Hunt(scenario, len(wanted), None if scenario.policy == own_policy else scenario.policy)
 
     def make() -> Executor:
         return executor() if callable(executor) else make_executor(executor, jobs)
@@ -272,7 +281,7 @@ def _run_until_death(
         while (batches and not suspects) or under_way:
             while batches and not suspects and len(under_way) < under_way_max:
                 batch = batches.pop(0)
-                work = Work(found.scenario.reference, found.scenario.policy, batch)
+                work = Work(found.scenario.reference, found.policy_sent, batch)
                 try:
                     under_way[executor.submit(run_seeds, work)] = batch
                 except BrokenExecutor:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kedge.errors import check
 from kedge.sim.kernel.hosts import Host
-from kedge.sim.kernel.strands import Process
+from kedge.sim.kernel.strands import STRAND, Process
 
 if TYPE_CHECKING:
     from kedge.sim.kernel.calls import Remote
@@ -176,7 +176,7 @@ class Network:
         """
         world = self._world
         loop = world.loop
-        sender = loop.current_strand().process
+        sender = STRAND.get(loop.root).process
         a, b = source.name, target.name
         if sender.host_name == a and (not source.up or sender is not source.process):
             return  # the last words of a step whose host has crashed
@@ -190,7 +190,8 @@ class Network:
         copies = 1
         if link.duplication > 0 and not resent and world.choices.network.chance(f"duplicate {a}>{b}", link.duplication):
             copies = 2
-        for _ in range(copies):
+        while copies:
+            copies -= 1
             due_s = loop.now + self._draw_s(link.latency.quantiles_s, a, b) + extra_s
             if link.ordered:
                 due_s = max(due_s, self._last_arrival.get((a, b), 0.0))

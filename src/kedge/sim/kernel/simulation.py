@@ -245,24 +245,25 @@ def run(
         world.loop.on_round = _Guard(world, bounds or Bounds()).look
         if name_strands:
             world.loop.strand_names = {}
-        result = _drive(world, program(face(world)))
-        outcome = Outcome(
-            seed=choices.seed,
-            tape=choices.taken(name),
-            trace=world.trace,
-            hash=world.trace.hash(),
-            violation=world.violation,
-            diverged=choices.diverged,
-            marks=dict(sorted(world.marks.items())),
-            faults=tuple(world.faults.struck),
-            virtual_s=world.loop.now,
-            result=result,
-            missing_choices=choices.missing(),
-            attachments=dict(world.attachments),
-            strands=dict(world.loop.strand_names or {}),
-        )
-        tear_down(world)
-    return outcome
+        try:
+            result = _drive(world, program(face(world)))
+            return Outcome(
+                seed=choices.seed,
+                tape=choices.taken(name),
+                trace=world.trace,
+                hash=world.trace.hash(),
+                violation=world.violation,
+                diverged=choices.diverged,
+                marks=dict(sorted(world.marks.items())),
+                faults=tuple(world.faults.struck),
+                virtual_s=world.loop.now,
+                result=result,
+                missing_choices=choices.missing(),
+                attachments=dict(world.attachments),
+                strands=dict(world.loop.strand_names or {}),
+            )
+        finally:
+            tear_down(world)
 
 
 def _set_policy(world: World, policy: Policy, mode: Mode) -> str:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 from array import array
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 CLOCK_JUMP = 0
@@ -29,6 +31,10 @@ class Event(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.at_s:10.4f}s  {self.host:<12} {self.kind:<10} {self.text}"
+
+
+new_event: Callable[[tuple[int, float, str, str, str]], Event] = partial(tuple.__new__, Event)
+"""`Event(*parts)` at a third of the cost."""
 
 
 class Trace:

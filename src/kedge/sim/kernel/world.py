@@ -13,8 +13,8 @@ from kedge.errors import check
 from kedge.sim.kernel.choices import Choices
 from kedge.sim.kernel.hosts import Host
 from kedge.sim.kernel.loop import SimLoop
-from kedge.sim.kernel.strands import Process
-from kedge.sim.kernel.trace import Event, Trace
+from kedge.sim.kernel.strands import STRAND, Process
+from kedge.sim.kernel.trace import Event, Trace, new_event
 from kedge.sim.kernel.verdicts import Violation
 
 if TYPE_CHECKING:
@@ -99,9 +99,10 @@ class World:
     def note(self, kind: str, text: str, *, host: str | None = None) -> None:
         """Leave an event in the trace."""
         if host is None:
-            host = self.loop.current_strand().process.host_name
-        event = Event(len(self.trace.steps), self.loop.now, host, kind, text)
-        self.trace.events.append(event)
+            host = STRAND.get(self.loop.root).process.host_name
+        trace = self.trace
+        event = new_event((len(trace.steps), self.loop.now, host, kind, text))
+        trace.events.append(event)
         for listener in self.listeners:
             listener(event)
 

@@ -67,14 +67,19 @@ def keep_transition_times(old: Any, new: Any, now: str) -> Any:
     if not isinstance(conditions, list):
         return new
     known = old.get("conditions") if isinstance(old, Mapping) else None
-    before = {c.get("type"): c for c in known if isinstance(c, Mapping)} if isinstance(known, list) else {}
-    return {**new, "conditions": [_with_time(each, before, now) for each in conditions]}
+    before = {c["type"]: c for c in known if _is_condition(c)} if isinstance(known, list) else {}
+    return {
+        **new,
+        "conditions": [_with_time(each, before, now) if _is_condition(each) else each for each in conditions],
+    }
 
 
-def _with_time(condition: Any, before: Mapping[Any, Mapping[str, Any]], now: str) -> Any:
-    if not isinstance(condition, Mapping):
-        return condition
-    old = before.get(condition.get("type")) if isinstance(condition.get("type"), str) else None
+def _is_condition(value: Any) -> bool:
+    return isinstance(value, Mapping) and isinstance(value.get("type"), str)
+
+
+def _with_time(condition: Mapping[str, Any], before: Mapping[str, Mapping[str, Any]], now: str) -> Mapping[str, Any]:
+    old = before.get(condition["type"])
     since = old.get("lastTransitionTime") if old is not None else None
     given = condition.get("lastTransitionTime")
     if old is not None and since and old.get("status") == condition.get("status"):

@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from kedge.api.codec import encode_json
-from kedge.api.conditions import condition, find_condition, is_true, remove_condition, set_condition
+from kedge.api.conditions import (
+    condition,
+    find_condition,
+    is_true,
+    keep_transition_times,
+    remove_condition,
+    set_condition,
+)
 from kedge.api.kinds import KINDS
 from kedge.api.owners import controller_of, is_owned_by, owner_reference
 from kedge.api.views import PodView, ReplicaSetView, decode_as
@@ -99,3 +106,43 @@ def test_an_owner_need_not_be_the_controller(owner: ReplicaSetView) -> None:
     assert set(reference) == {"apiVersion", "kind", "name", "uid"}
     assert controller_of(pod.metadata) is None
     assert is_owned_by(pod.metadata, "u1")
+
+
+# -- conditions as anybody may write them ----------------------------------------------------------
+
+NOW = "2030-01-01T00:00:00Z"
+THEN = "2029-01-01T00:00:00Z"
+
+
+def status(*conditions: Any) -> dict[str, Any]:
+    return {"replicas": 1, "conditions": list(conditions)}
+
+
+def test_a_condition_that_stays_keeps_its_time_whatever_is_sent() -> None:
+    old = status({"type": "Ready", "status": "True", "lastTransitionTime": THEN})
+    for sent in ({}, {"lastTransitionTime": NOW}, {"lastTransitionTime": THEN, "message": "new words"}):
+        new = status({"type": "Ready", "status": "True", **sent})
+        assert keep_transition_times(old, new, NOW)["conditions"][0]["lastTransitionTime"] == THEN
+
+
+def test_a_condition_that_moves_gets_a_time_of_its_own() -> None:
+    old = status({"type": "Ready", "status": "True", "lastTransitionTime": THEN})
+    moved = {"type": "Ready", "status": "False"}
+    between = "2029-06-01T00:00:00Z"
+    for sent, expected in (("", NOW), (THEN, NOW), (between, between)):
+        kept = keep_transition_times(old, status({**moved, "lastTransitionTime": sent}), NOW)
+        assert kept["conditions"][0]["lastTransitionTime"] == expected
+
+
+def test_a_new_condition_gets_the_time_of_its_writing() -> None:
+    kept = keep_transition_times(None, status({"type": "Ready", "status": "True"}), NOW)
+    assert kept["conditions"][0]["lastTransitionTime"] == NOW
+    assert kept["replicas"] == 1
+
+
+@pytest.mark.parametrize("junk", [None, 7, "x", [], {}, {"conditions": 3}, {"conditions": [None, 7, {"type": []}]}])
+def test_what_is_no_list_of_conditions_is_left_for_validation_to_name(junk: Any) -> None:
+    keep_transition_times(junk, junk, NOW)
+    good = status({"type": "Ready", "status": "True", "lastTransitionTime": THEN})
+    assert keep_transition_times(junk, good, NOW) == good
+    keep_transition_times(good, junk, NOW)

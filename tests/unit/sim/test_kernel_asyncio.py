@@ -190,6 +190,18 @@ def test_a_task_failure_that_nobody_looks_at_is_a_violation() -> None:
     assert "task background failed: ValueError: unseen" in violation.message
 
 
+def test_a_program_that_leaves_the_interpreter_is_a_violation_and_takes_nobody_with_it() -> None:
+    async def program(sim: Simulation) -> None:
+        async def leave() -> None:
+            sys.exit(3)
+
+        await sim.host("a").run(leave())
+
+    violation = run(program, 0).violation
+    assert violation is not None
+    assert "it left the interpreter: SystemExit: 3" in violation.message
+
+
 def test_a_busy_wait_is_a_violation_instead_of_a_run_without_end() -> None:
     async def program(sim: Simulation) -> None:
         while sim.now_s < 1:  # noqa: ASYNC110

@@ -388,6 +388,24 @@ def test_an_incremental_invariant_keeps_its_state_between_commits() -> None:
     assert (violation.invariant, violation.message) == ("EachOnce", "a")
 
 
+def test_an_invariant_that_raises_breaks_the_run_and_not_the_program() -> None:
+    def no_odd_numbers(step: int) -> None:
+        assert step % 2 == 0
+
+    async def program(sim: Simulation) -> None:
+        sim.check_always(no_odd_numbers)
+        try:
+            sim.commit(3)
+        except AssertionError:
+            raise RuntimeError("the program saw it") from None
+        await asyncio.sleep(1)
+
+    violation = run(program, 1).violation
+    assert violation is not None
+    assert violation.invariant == "no odd numbers"
+    assert "AssertionError" in violation.cause
+
+
 def test_liveness_is_demanded_only_after_heal_and_within_its_time() -> None:
     async def slow_to_settle(sim: Simulation, settle_s: float) -> None:
         @liveness

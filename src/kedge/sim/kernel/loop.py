@@ -1,7 +1,7 @@
 """The event loop: virtual time that jumps, FIFO per process, a policy that picks the process. No real I/O.
 
-`strands` says what is queued, `policies` which process is next, `trace` what is left behind, `refusals` what this loop
-will not do. It knows nothing of links and faults: `network` and `hosts` are built on it.
+`strands` says what is queued, `policies` which process is next, `trace` what is left behind, `loop_parts` and
+`refusals` what else it does and will not do. It knows nothing of links or faults: `network` and `hosts` stand on it.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
 from contextvars import Context, copy_context
 from heapq import heappop, heappush
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from kedge.errors import check
 from kedge.sim.kernel.choices import Choices
 from kedge.sim.kernel.futures import SimFuture, SimTask
+from kedge.sim.kernel.loop_parts import ConnectingLoop, InlineExecutorLoop
 from kedge.sim.kernel.policies import Chooser
-from kedge.sim.kernel.refusals import RefusingLoop
 from kedge.sim.kernel.strands import STRAND, Handle, Process, Strand, TimerHandle
 from kedge.sim.kernel.trace import CLOCK_JUMP, Trace
 
@@ -36,22 +36,6 @@ STEPS_PER_COLLECTION = 1 << 18
 """Garbage is collected at fixed steps only: a finalizer must not run wherever the allocator happens to be."""
 
 
-class Wires(Protocol):
-    """The network under `create_connection` and `create_server`."""
-
-    async def connect(
-        self, factory: Callable[[], Any], host: str | None, port: int | None, options: dict[str, Any]
-    ) -> tuple[asyncio.Transport, Any]: ...
-
-    def listen(
-        self, factory: Callable[[], Any], host: Any, port: int | None, options: dict[str, Any]
-    ) -> asyncio.AbstractServer: ...
-
-    def resolve(self, host: Any, port: Any) -> list[Any]: ...
-
-    def close(self) -> None: ...
-
-
 ExceptionHandler = Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object]
 
 
@@ -59,7 +43,7 @@ def _name_of(coroutine: Any) -> str:
     return str(getattr(coroutine, "__qualname__", type(coroutine).__name__))
 
 
-class SimLoop(RefusingLoop):
+class SimLoop(ConnectingLoop, InlineExecutorLoop):
     """One simulated world's loop. Made by `simulation.run`, which also tears it down."""
 
     def __init__(self, trace: Trace, choices: Choices) -> None:
@@ -321,15 +305,17 @@ class SimLoop(RefusingLoop):
 
     def _next_timers(self) -> bool:
         """Jump to the next moment at which something falls due, and let it wake what it wakes."""
-        moments, ready = self._moments, self._ready
+        moments, ready, steps, world = self._moments, self._ready, self.trace.steps, self.root.process
         while moments and not ready:
             moment = heappop(moments)
+            jumps = moment > self.now
             for timer in self._due.pop(moment):
                 if timer.dropped:
                     continue
-                if moment > self.now:
+                if jumps:
+                    jumps = False
                     self.now = moment
-                    self.trace.steps.append(CLOCK_JUMP)
+                    steps.append(CLOCK_JUMP)
                     self.trace.times.append(moment)
                 if timer.callback is wake_sleeper:
                     # Waking a sleeper takes no step of its own: its next step is the event.
@@ -338,9 +324,9 @@ class SimLoop(RefusingLoop):
                         future.set_result(result)
                     continue
                 process = timer.strand.process
-                if process is self.root.process:
+                if process is world:
                     # The world's own work, such as a message arriving, is no host's step: it happens at its moment.
-                    self.trace.steps.append(timer.strand.number)
+                    steps.append(timer.strand.number)
                     self._run_now(timer)
                     if self._stopping:
                         return False
@@ -473,27 +459,7 @@ class SimLoop(RefusingLoop):
     def set_debug(self, enabled: bool) -> None:
         check(not enabled, "asyncio's debug mode reads the real clock: use the trace instead")
 
-    # -- connections; `pipes` sets `wires`
-
-    wires: Wires | None = None
-
-    async def create_connection(
-        self, protocol_factory: Callable[[], Any], host: str | None = None, port: int | None = None, **options: Any
-    ) -> tuple[asyncio.Transport, Any]:
-        check(self.wires is not None, "this loop has no network: run the program with `kedge.sim.kernel.run`")
-        return await cast("Wires", self.wires).connect(protocol_factory, host, port, options)
-
-    async def create_server(  # type: ignore[override]
-        self, protocol_factory: Callable[[], Any], host: Any = None, port: int | None = None, **options: Any
-    ) -> asyncio.AbstractServer:
-        check(self.wires is not None, "this loop has no network: run the program with `kedge.sim.kernel.run`")
-        return cast("Wires", self.wires).listen(protocol_factory, host, port, options)
-
-    async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> list[Any]:  # noqa: ARG002
-        check(self.wires is not None, "this loop has no network: run the program with `kedge.sim.kernel.run`")
-        return cast("Wires", self.wires).resolve(host, port)
-
-    # -- async generators and executors
+    # -- async generators
 
     def _finalize_asyncgen(self, agen: AsyncGenerator[Any, Any]) -> None:
         self._asyncgens.discard(agen)
@@ -504,34 +470,6 @@ class SimLoop(RefusingLoop):
         closing = list(self._asyncgens)
         self._asyncgens.clear()
         await asyncio.gather(*[agen.aclose() for agen in closing], return_exceptions=True)
-
-    async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ARG002
-        return None
-
-    def run_in_executor(  # type: ignore[override]
-        self,
-        executor: Any,  # noqa: ARG002
-        func: Callable[..., _T],
-        *args: Any,
-    ) -> asyncio.Future[_T]:
-        """Run `func` inline, at a step of its own: a thread could not be replayed."""
-        future: asyncio.Future[_T] = self.create_future()
-
-        def work() -> None:
-            if future.cancelled():
-                return
-            try:
-                future.set_result(func(*args))
-            except (SystemExit, KeyboardInterrupt):
-                raise
-            except BaseException as error:  # noqa: BLE001
-                future.set_exception(error)
-
-        self.call_soon(work)
-        return future
-
-    def set_default_executor(self, executor: Any) -> None:
-        """Accepted and ignored: everything runs inline."""
 
     def pending(self) -> Iterable[asyncio.Task[Any]]:
         """Tasks that have not ended, in the order in which they were made."""

@@ -147,7 +147,14 @@ class Simulation:
     def commit(self, step: object) -> None:
         """Tell the safety invariants of one change. Call it where state is committed, in the same step."""
         for words, invariant in self._safety:
-            for cause, message in invariant(step) or ():
+            try:
+                finding = next(iter(invariant(step) or ()), None)
+            except Exception as error:  # noqa: BLE001
+                # Raised into the program it might be handled there, and the promise would be broken in silence.
+                self.world.violate(Violation.of_error(words, "the invariant itself failed", error))
+                return
+            if finding is not None:
+                cause, message = finding
                 self.world.violate(Violation(words, message, cause))
                 return
 
@@ -282,7 +289,11 @@ def _drive(world: World, work: Coroutine[Any, Any, _T]) -> _T | None:
     loop = world.loop
     main = loop.spawn_on(world.hosts["driver"].process, work, "program")
     main.add_done_callback(lambda _: loop.stop(), context=world.context)
-    loop.run_forever()
+    try:
+        loop.run_forever()
+    except SystemExit as leaving:
+        world.violate(Violation.of_error("the program ends well", "it left the interpreter", leaving))
+        return None
     if main.done() and not main.cancelled():
         error = main.exception()
         if error is None:

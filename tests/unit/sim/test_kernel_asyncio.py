@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
 import socket
 import subprocess
 import sys
@@ -200,6 +201,27 @@ def test_a_program_that_leaves_the_interpreter_is_a_violation_and_takes_nobody_w
     violation = run(program, 0).violation
     assert violation is not None
     assert "it left the interpreter: SystemExit: 3" in violation.message
+
+
+def test_garbage_is_not_collected_wherever_the_allocator_happens_to_be() -> None:
+    class Cycle:
+        def __init__(self, ends: list[int]) -> None:
+            self.me = self
+            self.ends = ends
+
+        def __del__(self) -> None:
+            self.ends.append(1)
+
+    async def program(_: Simulation) -> int:
+        ends: list[int] = []
+        for _number in range(20_000):
+            Cycle(ends)
+        await asyncio.sleep(1)
+        return len(ends)
+
+    assert gc.isenabled()
+    assert result_of(program) == 0
+    assert gc.isenabled()
 
 
 def test_a_busy_wait_is_a_violation_instead_of_a_run_without_end() -> None:

@@ -225,6 +225,18 @@ def test_a_one_way_partition_carries_the_request_and_not_the_reply() -> None:
     passes(run(program, 1, faults=NO_FAULTS))
 
 
+def test_a_partition_ends_with_its_block() -> None:
+    async def program(sim: Simulation) -> None:
+        a, b, c = sim.host("a"), sim.host("b"), sim.host("c")
+        async with sim.faults.partition(a, [b, c]):
+            assert sim.network.is_cut("a", "b")
+            assert sim.network.is_cut("c", "a")
+            assert not sim.network.is_cut("b", "c")
+        assert not sim.network.is_cut("a", "b")
+
+    passes(run(program, 1, faults=NO_FAULTS))
+
+
 def test_overlapping_partitions_heal_one_by_one() -> None:
     async def program(sim: Simulation) -> None:
         a, b = sim.host("a"), sim.host("b")

@@ -117,13 +117,12 @@ class _Route:
 class _Exchange:
     """One request and its reply."""
 
-    __slots__ = ("_caller_process", "_route", "_tasks", "_timeout_s", "reply")
+    __slots__ = ("_route", "_tasks", "_timeout_s", "reply")
 
     def __init__(self, route: _Route, timeout_s: float) -> None:
         self.reply: asyncio.Future[Any] = SimFuture(loop=route.world.loop)
         self._route = route
         self._timeout_s = timeout_s
-        self._caller_process = route.caller.process
         self._tasks: list[asyncio.Task[None]] = []
         """What carries it out: two tasks, if the request was delivered twice."""
 
@@ -233,8 +232,8 @@ class _Exchange:
         self._transmit_back(Unavailable(f"{self._route.what}: {why}; nothing was done"), failed=True)
 
     def _transmit_back(self, answer: Any, failed: bool, extra_s: float = 0.0) -> None:
-        def arrive(process: Process) -> None:
-            if self.reply.done() or process is not self._caller_process:
+        def arrive(_: Process) -> None:
+            if self.reply.done():
                 return
             if failed:
                 self.reply.set_exception(answer)

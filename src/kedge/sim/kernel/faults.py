@@ -6,7 +6,7 @@ decision is a choice on the faults stream of the tape. Once `stop` is called not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -16,6 +16,8 @@ from kedge.sim.kernel.choices import DETAIL, SWARM
 from kedge.sim.kernel.trace import Event
 
 if TYPE_CHECKING:
+    from kedge.sim.kernel.hosts import Host
+    from kedge.sim.kernel.network import Partition
     from kedge.sim.kernel.world import World
 
 _T = TypeVar("_T")
@@ -176,6 +178,10 @@ class Faults:
         """Let `kind` strike the `nth` time that `point` is passed with an `about` that fits."""
         check(nth >= 1, "the first time is nth=1")
         self.scripts.append(_Script(point, kind, nth, where))
+
+    def partition(self, one: Host, others: Iterable[Host], *, both_ways: bool = True) -> Partition:
+        """Cut one host off from others: `async with sim.faults.partition(node, servers): ...`."""
+        return self._world.network.partition([one], others, both_ways=both_ways)
 
     def at_time(self, at_s: float, action: Callable[[], object]) -> None:
         """Do `action` at a moment of virtual time."""

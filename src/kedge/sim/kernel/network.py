@@ -217,7 +217,7 @@ class Network:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Partition:
-    """Links that are cut together. Also a context manager."""
+    """Links that are cut together. Also a context manager, plain and async."""
 
     network: Network
     pairs: tuple[tuple[str, str], ...]
@@ -229,4 +229,10 @@ class Partition:
         return self
 
     def __exit__(self, *exc: object) -> None:
+        self.heal()
+
+    async def __aenter__(self) -> Partition:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
         self.heal()

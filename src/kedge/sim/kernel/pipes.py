@@ -236,7 +236,8 @@ class _End:
         self._closing = False
         self._lost = False
         self._arrivals: deque[tuple[float, bytes | None]] = deque()
-        """Pieces on their way to this end with the moment each is due; None is the end of the stream."""
+        """Pieces on their way here, in order, with the moment each is due; one that is due early waits for those before
+        it. None is the end of the stream."""
         self._timer_set = False
         self._stalled_since: float | None = None
         self._unread: deque[bytes | None] = deque()
@@ -282,8 +283,6 @@ class _End:
         if draw.chance(f"loss {source}>{target}", link.loss):
             extra_s += RETRANSMIT_S
         due_s = world.loop.now + network.latency_s(source, target) + extra_s
-        if peer._arrivals:
-            due_s = max(due_s, peer._arrivals[-1][0])
         if data is not None:
             if link.bytes_per_s:
                 due_s += len(data) / link.bytes_per_s

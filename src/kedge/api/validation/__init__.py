@@ -84,8 +84,7 @@ def check_object(kind: Kind, value: bytes) -> Checked:
         pod = replicas.read_known_pod(value)
         if pod is not None:
             complaints = Complaints()
-            check_metadata(complaints, kind, pod.metadata)
-            pods.check_pod_status(complaints, pod.status)
+            check_metadata(complaints, kind, pod.metadata, shared_parts_clean=True)
             if not complaints:
                 return Checked(pod)
     return _check_whole(kind, value)

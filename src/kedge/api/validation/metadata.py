@@ -24,7 +24,10 @@ ANNOTATIONS_BYTES_MAX = 256 * 1024
 _NAME_RULES: dict[str, Callable[[str], str]] = {"Namespace": label_problem, "Service": label_1035_problem}
 
 
-def check_metadata(complaints: Complaints, kind: Kind, metadata: ObjectMeta) -> None:
+def check_metadata(
+    complaints: Complaints, kind: Kind, metadata: ObjectMeta, *, shared_parts_clean: bool = False
+) -> None:
+    """Judge metadata. `shared_parts_clean`: its labels and owners were judged before (`replicas`)."""
     name_problem = _NAME_RULES.get(kind.key_kind, subdomain_problem)
     if metadata.name:
         problem = name_problem(metadata.name)
@@ -43,14 +46,14 @@ def check_metadata(complaints: Complaints, kind: Kind, metadata: ObjectMeta) -> 
             complaints.name("metadata.namespace", metadata.namespace, label_problem(metadata.namespace))
     elif metadata.namespace:
         complaints.forbidden("metadata.namespace", "not allowed on this type")
-    if metadata.labels:
+    if metadata.labels and not shared_parts_clean:
         check_labels(complaints, metadata.labels, "metadata.labels")
     if metadata.annotations:
         check_annotations(complaints, metadata.annotations, "metadata.annotations")
     if metadata.finalizers:
         _check_finalizers(complaints, metadata.finalizers)
-    if metadata.owner_references:
-        _check_owners(complaints, metadata.owner_references)
+    if metadata.owner_references and not shared_parts_clean:
+        check_owners(complaints, metadata.owner_references)
     if metadata.generation < 0:
         complaints.at_least("metadata.generation", metadata.generation, 0)
     complaints.at_least("metadata.deletionGracePeriodSeconds", metadata.deletion_grace_period_seconds, 0)
@@ -93,7 +96,7 @@ def _check_finalizers(complaints: Complaints, finalizers: Sequence[str]) -> None
         )
 
 
-def _check_owners(complaints: Complaints, owners: Sequence[OwnerReference]) -> None:
+def check_owners(complaints: Complaints, owners: Sequence[OwnerReference]) -> None:
     controller: OwnerReference | None = None
     for index, owner in enumerate(owners):
         if not (owner.api_version and owner.kind and owner.name and owner.uid):

@@ -128,7 +128,7 @@ def _strict_owners() -> msgspec.json.Decoder[Any]:
     return decoder_of(tuple[strict_twin(OwnerReference), ...])  # type: ignore[misc]
 
 
-def _decode_strictly(shape: type[Any], raw: bytes) -> Any:
+def _decode_strictly(shape: Any, raw: bytes) -> Any:
     """Decode a part, refusing unknown fields. The twin only judges: views have one type, not two."""
     decoder_of(strict_twin(shape)).decode(raw)
     return decoder_of(shape).decode(raw)

@@ -297,7 +297,8 @@ class SqliteStore:
 
     async def get(self, keys: Sequence[Key], *, at: Revision = NO_REVISION) -> Reading:
         self._check_open()
-        await self._feed.wait_reached(at)
+        if at > self._feed.revision:
+            await self._feed.wait_reached(at)
         return self._versions.get(keys, self._feed, at=at)
 
     async def list(
@@ -310,7 +311,8 @@ class SqliteStore:
         limit: int = 0,
     ) -> Listing:
         self._check_open()
-        await self._feed.wait_reached(at)
+        if at > self._feed.revision:
+            await self._feed.wait_reached(at)
         return self._versions.list(kind, self._feed, namespace=namespace, at=at, start_after=start_after, limit=limit)
 
     async def watch(self, kind: str, *, after: Revision, namespace: str = "") -> Watch:

@@ -10,6 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
 from functools import partial
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
 from kedge.errors import OutcomeUnknown, Unavailable
@@ -185,7 +186,7 @@ class _Exchange:
         process = route.callee.process
         try:
             result = method(*args, **kwargs)
-            if asyncio.iscoroutine(result):
+            if type(result) is CoroutineType or asyncio.iscoroutine(result):
                 result = await result
         except asyncio.CancelledError:
             raise

@@ -96,6 +96,7 @@ class Stream:
         self.name = name
         self.taken: list[Choice] = []
         self._mode = mode
+        self._recording = mode is Mode.RECORD
         self._random = Random(f"{seed}/{name}")
         self._recorded = list(recorded)
         self._on_diverged = on_diverged
@@ -115,7 +116,7 @@ class Stream:
         if bound <= 1:
             check(bound == 1, "a choice needs something to choose from")
             return 0
-        if self._mode is Mode.RECORD:
+        if self._recording:
             point = self._random.random()
             value = int(point * bound) if reached is None else min(bisect_right(reached, point), bound - 1)
         elif self._mode is Mode.STRICT:

@@ -22,11 +22,10 @@ class SimFuture(asyncio.Future[_T]):
     _serial: int
 
     def __hash__(self) -> int:
-        try:
-            return self._serial
-        except AttributeError:
-            self._serial = _serial_of(self)
-            return self._serial
+        serial: int = getattr(self, "_serial", 0)
+        if not serial:
+            serial = self._serial = _serial_of(self)
+        return serial
 
     def __eq__(self, other: object) -> bool:
         return self is other
@@ -39,11 +38,10 @@ class SimTask(asyncio.Task[_T]):
     _serial: int
 
     def __hash__(self) -> int:
-        try:
-            return self._serial
-        except AttributeError:
-            self._serial = _serial_of(self)
-            return self._serial
+        serial: int = getattr(self, "_serial", 0)
+        if not serial:
+            serial = self._serial = _serial_of(self)
+        return serial
 
     def __eq__(self, other: object) -> bool:
         return self is other

@@ -146,10 +146,9 @@ class SimLoop(ConnectingLoop, InlineExecutorLoop):
 
     def call_at_moment(self, moment_s: float, callback: Callable[..., Any], *args: Any, context: Context) -> None:
         """Call back at an exact moment of the world's clock: two callbacks for one moment keep their order."""
-        timer = TimerHandle(callback, args, context, context.get(STRAND) or self.root, due=moment_s)
-        self._push(max(moment_s, self.now), timer)
-
-    def _push(self, moment_s: float, timer: TimerHandle) -> None:
+        if moment_s < self.now:
+            moment_s = self.now
+        timer = TimerHandle(callback, args, context, context.get(STRAND) or self.root, False, moment_s)  # noqa: FBT003
         due = self._due.get(moment_s)
         if due is None:
             self._due[moment_s] = [timer]
@@ -202,7 +201,9 @@ class SimLoop(ConnectingLoop, InlineExecutorLoop):
         context.run(STRAND.set, Strand(process, number))
         if self.strand_names is not None:
             self.strand_names[number] = f"{process.host_name}: {name}"
-        return self.create_task(work, name=name, context=context)
+        if self._task_factory is not None:
+            return self.create_task(work, name=name, context=context)
+        return SimTask(work, loop=self, name=name, context=context)
 
     def call_on(self, process: Process, callback: Callable[..., Any], *args: Any) -> Handle:
         """`call_soon` on a process other than the caller's."""
@@ -327,7 +328,12 @@ class SimLoop(ConnectingLoop, InlineExecutorLoop):
                 if process is world:
                     # The world's own work, such as a message arriving, is no host's step: it happens at its moment.
                     steps.append(timer.strand.number)
-                    self._run_now(timer)
+                    try:
+                        timer.callback(*timer.args)  # in no context of a host, which is what being the world means
+                    except (SystemExit, KeyboardInterrupt):
+                        raise
+                    except BaseException as error:  # noqa: BLE001
+                        self._callback_failed(timer, error)
                     if self._stopping:
                         return False
                     continue
@@ -336,14 +342,6 @@ class SimLoop(ConnectingLoop, InlineExecutorLoop):
                     process.idle = False
                     ready.append(process)
         return bool(ready)
-
-    def _run_now(self, handle: Handle) -> None:
-        try:
-            handle.context.run(handle.callback, *handle.args)
-        except (SystemExit, KeyboardInterrupt):
-            raise
-        except BaseException as error:  # noqa: BLE001
-            self._callback_failed(handle, error)
 
     def stop(self) -> None:
         """End the run at the end of this step."""

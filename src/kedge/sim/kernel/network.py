@@ -180,7 +180,7 @@ class Network:
         a, b = source.name, target.name
         if sender.host_name == a and (not source.up or sender is not source.process):
             return  # the last words of a step whose host has crashed
-        link = self.link(a, b)
+        link = LOOPBACK if source is target else self._links.get((a, b), self.default)
         lost = link.loss > 0 and world.choices.network.chance(f"loss {a}>{b}", link.loss)
         if (a, b) in self._cut or (lost and not resent):
             world.note("lost", f"{what} {a}>{b}")

@@ -13,6 +13,7 @@ import weakref
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
 from contextvars import Context, copy_context
+from functools import partial
 from heapq import heappop, heappush
 from typing import Any, TypeVar, cast
 
@@ -26,8 +27,6 @@ from kedge.sim.kernel.trace import CLOCK_JUMP, Trace
 
 _T = TypeVar("_T")
 
-_SLEEP = asyncio.sleep.__code__
-_getframe = sys._getframe
 wake_sleeper: Any = asyncio.futures._set_result_unless_cancelled  # type: ignore[attr-defined]
 
 STEPS_A_ROUND = 8_192
@@ -57,6 +56,7 @@ class SimLoop(ConnectingLoop, InlineExecutorLoop):
         """Hears of exceptions that nobody handled. `World` sets it."""
         self.local_clock: Callable[[str], tuple[float, float]] | None = None
         """Monotonic time and rate of a host by name. None while every host's clock is the world's."""
+        self.create_future: Callable[[], asyncio.Future[Any]] = partial(SimFuture, loop=self)  # cheaper than a method
         self.strand_names: dict[int, str] | None = None
         """Who each strand is, for reports; kept only if set to a dictionary."""
         self._schedule = choices.schedule
@@ -168,12 +168,6 @@ class SimLoop(ConnectingLoop, InlineExecutorLoop):
         return self.local_clock(self.current_strand().process.host_name)[0]
 
     # -- tasks and futures
-
-    def create_future(self) -> asyncio.Future[Any]:
-        # Tasks await a plain future faster. The one in `asyncio.sleep` is seen by nobody else, so its hash is free.
-        if _getframe(1).f_code is _SLEEP:
-            return asyncio.Future(loop=self)
-        return SimFuture(loop=self)
 
     def create_task(  # type: ignore[override]
         self, coro: Coroutine[Any, Any, _T], *, name: object = None, context: Context | None = None

@@ -133,6 +133,11 @@ class Limits:
     generated_name_attempts_max: int = bound(
         8, "names drawn for one generateName before giving up", metric="kedge_service_generated_names"
     )
+    namespace_quotas_max: int = bound(
+        16,
+        "quotas of one sort in a namespace: a write pays them all, and must fit in one commit",
+        metric="kedge_service_namespace_quotas",
+    )
 
     # -- client
     client_in_flight_max: int = bound(

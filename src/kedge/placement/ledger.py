@@ -77,7 +77,7 @@ class Ledger:
         if claim is None:
             return self
         allocated = subtract(self.allocated, claim.requests)
-        check(all(amount > 0 for amount in allocated.values()), f"the ledger of {self.node} went below nothing")
+        check(all(amount >= 0 for amount in allocated.values()), f"the ledger of {self.node} went below nothing")
         return replace(self, allocated=allocated, claims={u: c for u, c in self.claims.items() if u != uid})
 
     def ports(self) -> tuple[HostPort, ...]:

@@ -15,8 +15,8 @@ from kedge.errors import BadRequest, Conflict, NotFound
 from kedge.keys import NO_REVISION, Key
 from kedge.placement.ledger import ClaimState
 from kedge.placement.reasons import Misfit, Reason
-from kedge.server.service import claims
-from kedge.server.service.core import Core, Proof, Staged
+from kedge.server.service import claims, operations
+from kedge.server.service.core import Core, Proof, Staged, part
 
 BIND_ANNOTATION = "kedge.dev/bind"
 """Both sides of the staleness boundary: the revisions the decision used, and those the commit proved."""
@@ -26,15 +26,18 @@ async def bind(core: Core, binding: Binding, options: WriteOptions) -> Written:
     if not binding.node:
         raise BadRequest(f"the binding of {binding.pod} names no node: set target.name", key=binding.pod)
 
-    async def attempt(proof: Proof) -> Staged:
-        pod, node, _ = await proof.objects(
+    async def attempt(proof: Proof) -> Staged | Written:
+        repeat = await operations.first_outcome(core, proof, "bind", binding.pod, options)
+        if repeat is not None:
+            return repeat
+        pod, node, ledger = await proof.objects(
             binding.pod, claims.node_key(binding.node), claims.allocation_key(binding.node)
         )
         if pod is None:
             raise NotFound(f'pods "{binding.pod.name}" not found', key=binding.pod)
-        view = pod.as_view(PodView)
-        if view.spec.node_name == binding.node and binding.pod_uid in ("", pod.uid):
-            # It is as asked, so there is nothing to write. A bind is its own record: a repeat ends here.
+        if _is_bound(pod, ledger, binding):
+            # It is as asked, so there is nothing to write. Kubernetes calls this a conflict; but whoever sends a bind
+            # again under another operation id, having lost the first reply and itself, must learn that it was made.
             return Staged(pod.kind, pod.key, pod.value, created=pod.created)
         claims.check_pod_claimable(pod, binding.pod_uid)
         target = claims.existing_node(node, binding.node, binding.node_uid)
@@ -42,9 +45,20 @@ async def bind(core: Core, binding: Binding, options: WriteOptions) -> Written:
         await claims.claim(core, proof, pod, target, ClaimState.BOUND)
         value = _bound(core, proof, pod, binding)
         proof.put(pod.key, value)
+        operations.record(core, proof, "bind", pod.key, options)
         return Staged(pod.kind, pod.key, value, created=pod.created)
 
     return await core.prove(attempt, options)
+
+
+def _is_bound(pod: Object, ledger: Object | None, binding: Binding) -> bool:
+    """Whether the pod meant is bound to the node meant: that incarnation of each, where the request names one."""
+    if pod.as_view(PodView).spec.node_name != binding.node or binding.pod_uid not in ("", pod.uid):
+        return False
+    if not binding.node_uid:
+        return True
+    held = ledger.as_view(NodeAllocationView) if ledger is not None else NodeAllocationView()
+    return held.spec.node_uid == binding.node_uid and pod.uid in held.status.entries
 
 
 async def confirm_ended(core: Core, node: str, node_uid: str, pod_uid: str, options: WriteOptions) -> Written:
@@ -55,7 +69,10 @@ async def confirm_ended(core: Core, node: str, node_uid: str, pod_uid: str, opti
         Conflict: the pod still exists; or the node is another incarnation now, for which this agent cannot speak.
     """
 
-    async def attempt(proof: Proof) -> Staged:
+    async def attempt(proof: Proof) -> Staged | Written:
+        repeat = await operations.first_outcome(core, proof, "confirm", claims.allocation_key(node), options)
+        if repeat is not None:
+            return repeat
         allocation = await proof.object(claims.allocation_key(node))
         if allocation is None:
             raise NotFound(f"node {node} has no ledger", key=claims.allocation_key(node))
@@ -74,6 +91,7 @@ async def confirm_ended(core: Core, node: str, node_uid: str, pod_uid: str, opti
                     f"{pod.key} still exists: record its end in its status instead", key=pod.key, revision=pod.revision
                 )
             await claims.release(core, proof, node, pod_uid)
+            operations.record(core, proof, "confirm", allocation.key, options)
         after = claims.staged(proof, allocation)
         return Staged(allocation.kind, allocation.key, after.value, created=allocation.created)
 
@@ -106,13 +124,13 @@ def _bound(core: Core, proof: Proof, pod: Object, binding: Binding) -> bytes:
     document = pod.edit()
     document["spec"]["nodeName"] = binding.node
     proved = {str(key): entry.modified for key, entry in proof.reads.items() if entry is not None}
-    annotations = document["metadata"].setdefault("annotations", {})
+    annotations = part(document["metadata"], "annotations")
     annotations[BIND_ANNOTATION] = encode_json({"decidedOn": dict(binding.decided_on), "provedOn": proved}).decode()
-    status = document.setdefault("status", {})
+    status = part(document, "status")
     condition = {
         "type": "PodScheduled",
         "status": "True",
         "observedGeneration": document["metadata"].get("generation", 0),
     }
-    status["conditions"] = set_condition(status.get("conditions", ()), condition, core.env.now())
+    status["conditions"] = set_condition(status.get("conditions") or (), condition, core.env.now())
     return encode_object(document)

@@ -12,15 +12,16 @@ from typing import Any
 from kedge.api.codec import encode_object
 from kedge.api.objects import Object
 from kedge.api.quantity import format_units
+from kedge.api.requests import WriteOptions
 from kedge.api.views import NamespaceView, NodeAllocationView, NodeView, PodView, ReservationView, ZoneQuotaView
-from kedge.errors import Refused
+from kedge.errors import Refused, check
 from kedge.keys import NO_REVISION, Key, Revision
 from kedge.placement.ledger import Claim, ClaimState, Ledger, ledger_of, write_ledger
 from kedge.placement.predicates import first_misfit, host_ports
 from kedge.placement.quota import zone_hard, zone_used
 from kedge.placement.reasons import Misfit, Reason
 from kedge.placement.resources import Units, add, pod_requests, shortages, subtract
-from kedge.server.service.core import Core, Proof
+from kedge.server.service.core import Core, Proof, Staged, Unsettled, part
 from kedge.server.service.namespaces import namespace_key
 
 ALLOCATION = "NodeAllocation.kedge.dev"
@@ -119,7 +120,7 @@ async def release(core: Core, proof: Proof, node: str, pod_uid: str) -> bool:
     claim = ledger.claims.get(pod_uid)
     if claim is None:
         return False
-    await _refund_zone(proof, claim)
+    await _refund_zone(core, proof, claim)
     _write_allocation(core, proof, ledger.release(pod_uid), allocation)
     return True
 
@@ -156,11 +157,50 @@ async def _ledger(core: Core, proof: Proof, node: Object) -> tuple[Ledger, Objec
         return Ledger(node.key.name, node.uid), None
     ledger = _staged_ledger(proof, allocation)
     if ledger.node_uid != node.uid:
-        for uid in ledger.claims:
-            await release(core, proof, node.key.name, uid)
-        ledger = Ledger(node.key.name, node.uid)
-        _write_allocation(core, proof, ledger, allocation)
+        if ledger.claims and not proof.dry_run:
+            raise Unsettled(lambda options: _retire_all(core, node, options))
+        await retire(core, proof, node)
+        ledger = _staged_ledger(proof, allocation)
     return ledger, allocation
+
+
+async def retire(core: Core, proof: Proof, node: Object) -> None:
+    """Stage the release of what an earlier incarnation of `node` held, as much of it as one commit may carry.
+
+    The rest stays on the ledger, which stays that of the earlier incarnation until it is empty.
+    """
+    allocation = await proof.object(allocation_key(node.key.name))
+    if allocation is None:
+        return
+    ledger = _staged_ledger(proof, allocation)
+    if ledger.node_uid == node.uid:
+        return
+    by_tenant = sorted(ledger.claims.items(), key=lambda item: (item[1].namespace, item[0]))
+    for uid, claim in by_tenant:
+        if not proof.dry_run and len(proof.reads) + len(proof.writes) > core.env.limits.commit_ops_max // 2:
+            break
+        await _refund_zone(core, proof, claim)
+        ledger = ledger.release(uid)
+    if not ledger.claims:
+        ledger = Ledger(node.key.name, node.uid)
+    _write_allocation(core, proof, ledger, allocation)
+
+
+async def _retire_all(core: Core, node: Object, options: WriteOptions) -> None:
+    """Release everything an earlier incarnation still holds, in as many commits as that takes."""
+
+    async def attempt(proof: Proof) -> Staged:
+        now, allocation = await proof.objects(node.key, allocation_key(node.key.name))
+        if now is not None and now.uid == node.uid:  # else it changed once more: for the claim to judge
+            await retire(core, proof, now)
+        check(allocation is not None, "ledgers are never removed")
+        assert allocation is not None
+        return Staged(allocation.kind, allocation.key, staged(proof, allocation).value, created=allocation.created)
+
+    while (await core.prove(attempt, options)).object.as_view(NodeAllocationView).spec.node_uid != node.uid:
+        (found,) = (await core.store.get([node.key])).entries
+        if found is None or core.object_of(found).uid != node.uid:
+            return
 
 
 def _staged_ledger(proof: Proof, allocation: Object) -> Ledger:
@@ -196,8 +236,8 @@ def _write_allocation(core: Core, proof: Proof, ledger: Ledger, old: Object | No
 
 # -- zone quotas -----------------------------------------------------------------------------------
 #
-# A quota's use in a zone is the sum of its tenant's claims there. It is counted by the first claim that finds
-# it uncounted: every claim and release since the quota was registered reads it, so that count misses nothing.
+# A quota's use in a zone is the sum of its tenant's claims there. It is counted by the first claim or release that
+# finds it uncounted: each since the quota was registered writes it, so two that count at once cannot both commit.
 
 
 async def _charge_zone(core: Core, proof: Proof, pod: Key, zone: str, asked: Units) -> None:
@@ -221,11 +261,16 @@ async def _charge_zone(core: Core, proof: Proof, pod: Key, zone: str, asked: Uni
         _write_zone_use(proof, quota, zone, add(used, asked))
 
 
-async def _refund_zone(proof: Proof, claim: Claim) -> None:
+async def _refund_zone(core: Core, proof: Proof, claim: Claim) -> None:
+    """Give a claim back to its tenant's quotas. The claim is still in its ledger, and so in any count."""
     for quota in await _zone_quotas(proof, claim.namespace, claim.zone):
-        used = zone_used(quota.as_view(ZoneQuotaView), claim.zone)
-        if used is not None:
-            _write_zone_use(proof, quota, claim.zone, subtract(used, claim.requests))
+        view = quota.as_view(ZoneQuotaView)
+        if zone_hard(view, claim.zone) is None:
+            continue
+        used = zone_used(view, claim.zone)
+        if used is None:
+            used = await _count_zone(core, proof, claim.namespace, claim.zone)
+        _write_zone_use(proof, quota, claim.zone, subtract(used, claim.requests))
 
 
 async def _zone_quotas(proof: Proof, tenant: str, zone: str) -> list[Object]:
@@ -248,6 +293,6 @@ async def _count_zone(core: Core, proof: Proof, tenant: str, zone: str) -> dict[
 
 def _write_zone_use(proof: Proof, quota: Object, zone: str, used: Units) -> None:
     document = quota.edit()
-    zones = document.setdefault("status", {}).setdefault("zones", {})
+    zones = part(part(document, "status"), "zones")
     zones[zone] = {"used": {resource: format_units(resource, amount) for resource, amount in used.items()}}
     proof.put(quota.key, encode_object(document))

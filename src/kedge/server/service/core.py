@@ -7,18 +7,34 @@ the commit; a lost race runs the attempt again on fresh reads, so no verb ever h
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
+from kedge.api.codec import encode_object
 from kedge.api.kinds import Kind, Registry
 from kedge.api.objects import Object
 from kedge.api.requests import WriteOptions, Written
 from kedge.api.timestamps import format_time
 from kedge.env import Env
-from kedge.errors import Conflict, Unavailable, check
-from kedge.keys import NO_REVISION, Key, Revision
+from kedge.errors import Conflict, KedgeError, Unavailable, check
+from kedge.keys import NO_REVISION, Key, Origin, Revision
 from kedge.server.service.admission import AdmissionChain
 from kedge.store import Absent, AtRevision, Check, Delete, Entry, Put, Store, Write
+
+
+def part(document: dict[str, Any], name: str) -> dict[str, Any]:
+    """A part of a document that is about to be edited. A null, which an object may hold anywhere, is an empty one."""
+    found = document.get(name)
+    if not isinstance(found, dict):
+        found = document[name] = {}
+    return found
+
+
+def name_only(kind: Kind, key: Key) -> bytes:
+    """What can still be shown of an object whose last state is forgotten."""
+    name = {"name": key.name, **({"namespace": key.namespace} if key.namespace else {})}
+    return encode_object({"apiVersion": kind.api_version, "kind": kind.kind, "metadata": name})
 
 
 class Staged(NamedTuple):
@@ -35,17 +51,27 @@ class Staged(NamedTuple):
     """The typed view of `value`, if the attempt decoded it already."""
 
 
+class Unsettled(KedgeError):
+    """An attempt met something that commits of their own must settle first. `settle` makes them."""
+
+    def __init__(self, settle: Callable[[WriteOptions], Awaitable[None]]) -> None:
+        super().__init__("settle first, then try again")
+        self.settle = settle
+
+
 class Proof:
     """Reads that the commit will check, and writes that it will make.
 
     Invariant: every key in `writes` is in `reads`. Nothing is written that was not looked at.
     """
 
-    __slots__ = ("_core", "_held", "reads", "writes")
+    __slots__ = ("_core", "_held", "dry_run", "reads", "writes")
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, *, dry_run: bool = False) -> None:
         self._core = core
         self._held: asyncio.Lock | None = None
+        self.dry_run = dry_run
+        """Nothing will be committed: neither limits of a commit hold, nor may anything be settled first."""
         self.reads: dict[Key, Entry | None] = {}
         self.writes: dict[Key, Write] = {}
 
@@ -104,12 +130,14 @@ class Core:
         self.contended: dict[Key, asyncio.Lock] = {}
         """Keys that attempts lately lost races on. Whoever reads one waits in line instead of racing."""
         self._objects: dict[Key, Object] = {}
+        self._marks: deque[tuple[float, Revision]] = deque()  # when this server saw which revision; one a sweep
         self._stamp: tuple[int, str] = (-1, "")
         metrics = env.metrics
         self._attempts = metrics.counter("kedge_service_proof_attempts", "Lost races by kind of key", ("kind",))
         self.scanned = metrics.counter("kedge_service_list_scanned", "Objects looked at by selected lists")
         self.admission_rounds = metrics.counter("kedge_service_admission_rounds", "Passes over mutating policies")
         self.generated_names = metrics.counter("kedge_service_generated_names", "Names drawn for generateName")
+        self.namespace_quotas = metrics.gauge("kedge_service_namespace_quotas", "Quotas of the namespace last changed")
         self.operations = metrics.gauge("kedge_service_operations", "Operation ids remembered at the last sweep")
         metrics.gauge("kedge_service_object_cache", "Decoded objects kept").set_function(lambda: len(self._objects))
 
@@ -152,13 +180,26 @@ class Core:
             self._stamp = (second, format_time(now))
         return self._stamp[1]
 
+    def passed_window(self, revision: Revision) -> Revision:
+        """Note where history stands, and return where it stood a whole window of operation ids ago.
+
+        By this server's own monotonic clock: the clocks of two servers may differ by more than a window.
+        """
+        now_s = self.env.monotonic()
+        horizon_s = now_s - self.env.limits.operation_window_s
+        self._marks.append((now_s, revision))
+        while len(self._marks) > 1 and self._marks[1][0] <= horizon_s:
+            self._marks.popleft()
+        seen_s, seen = self._marks[0]
+        return seen if seen_s <= horizon_s else NO_REVISION
+
     # -- commits -----------------------------------------------------------------------------------
 
     async def prove(self, attempt: Callable[[Proof], Awaitable[Staged | Written]], options: WriteOptions) -> Written:
         """Run an attempt and commit what it staged; on a lost race, run it again on fresh reads."""
         lost: Conflict | None = None
         for _ in range(self.env.limits.proof_attempts_max):
-            proof = Proof(self)
+            proof = Proof(self, dry_run=options.dry_run)
             try:
                 staged = await attempt(proof)
                 if isinstance(staged, Written):
@@ -173,6 +214,10 @@ class Core:
                     lost = conflict
                     self._note_contention(conflict)
                     continue
+            except Unsettled as unsettled:
+                proof.release()  # settling may need to wait in the same line
+                await unsettled.settle(WriteOptions(caller=options.caller, fence=options.fence, origin=_for(options)))
+                continue
             finally:
                 proof.release()
             return self._written(proof, staged, revision, options)
@@ -225,3 +270,8 @@ class Core:
         for idle in [k for k, lock in self.contended.items() if not lock.locked()]:
             del self.contended[idle]
         self.contended.setdefault(key, asyncio.Lock())
+
+
+def _for(options: WriteOptions) -> Origin:
+    """The origin of what must be done first: the same decision, but not the operation itself."""
+    return options.origin._replace(operation="")

@@ -6,23 +6,27 @@ write, so quotas, claims and reservations are settled in the commit that removes
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
+
+import msgspec
 
 from kedge.api.codec import encode_object
 from kedge.api.kinds import Kind
 from kedge.api.objects import Object
-from kedge.api.requests import DeleteOptions, Written
+from kedge.api.requests import DeleteOptions, ListOptions, Written
 from kedge.api.timestamps import format_time
 from kedge.api.views import PodView
 from kedge.errors import BadRequest, Conflict, NotFound
 from kedge.keys import NO_REVISION, Key
 from kedge.server.service import operations
 from kedge.server.service.admission import AdmissionRequest, Inputs
-from kedge.server.service.core import Core, Proof, Staged
+from kedge.server.service.core import Core, Proof, Staged, part
 from kedge.server.service.effects import stage
 from kedge.server.service.namespaces import NAMESPACE
+from kedge.server.service.reading import compile_selectors, list_objects
 
 FOREGROUND = "foregroundDeletion"
 ORPHAN = "orphan"
@@ -61,19 +65,18 @@ def plan_deletion(kind: Kind, old: Object, options: DeleteOptions, now: datetime
     else:
         marked.pop("finalizers", None)
     if metadata.deletion_timestamp is None:
-        marked["deletionTimestamp"] = format_time(now + timedelta(seconds=grace_s))
+        marked["deletionTimestamp"] = format_time(_later(now, grace_s))
         marked["deletionGracePeriodSeconds"] = grace_s
         if kind.has_generation:
             marked["generation"] = metadata.generation + 1
     elif grace_s < (metadata.deletion_grace_period_seconds or 0):
         # A second request may only hurry it.
-        sooner = now + timedelta(seconds=grace_s)
-        marked["deletionTimestamp"] = format_time(min(sooner, metadata.deletion_timestamp))
+        marked["deletionTimestamp"] = format_time(min(_later(now, grace_s), metadata.deletion_timestamp))
         marked["deletionGracePeriodSeconds"] = grace_s
     elif finalizers == metadata.finalizers:
         return Wait()
     if kind.key_kind == NAMESPACE:
-        document["status"] = {**document.get("status", {}), "phase": "Terminating"}
+        part(document, "status")["phase"] = "Terminating"
     return Mark(document)
 
 
@@ -87,7 +90,10 @@ def ready_to_go(kind: Kind, found: Object) -> bool:
     return not metadata.deletion_grace_period_seconds
 
 
-async def delete(core: Core, key: Key, options: DeleteOptions) -> Written:
+async def delete(
+    core: Core, key: Key, options: DeleteOptions, *, only_if: Callable[[Object], bool] = lambda _: True
+) -> Written:
+    """Delete an object. To whoever sets `only_if`, one that it is false of is not there."""
     kind = core.kind_of(key)
     if options.propagation and options.propagation not in _PROPAGATION:
         raise BadRequest(f"propagation policy {options.propagation!r} is none of {', '.join(_PROPAGATION)}", key=key)
@@ -98,7 +104,7 @@ async def delete(core: Core, key: Key, options: DeleteOptions) -> Written:
         if repeat is not None:
             return repeat
         old = await proof.object(key)
-        if old is None:
+        if old is None or not only_if(old):
             raise NotFound(f'{kind.resource} "{key.name}" not found', key=key)
         check_delete_preconditions(kind, old, options)
         if chain is not None:
@@ -115,6 +121,30 @@ async def delete(core: Core, key: Key, options: DeleteOptions) -> Written:
         return staged
 
     return await core.prove(attempt, options)
+
+
+async def delete_collection(
+    core: Core, kind: Kind, selection: ListOptions, options: DeleteOptions
+) -> Sequence[Written]:
+    """Delete what the list finds, if the commit still finds it so: the same incarnation, and still selected."""
+    matches = compile_selectors(kind, selection.label_selector, selection.field_selector)
+    deleted = []
+    for found in (await list_objects(core, kind, selection)).objects:
+
+        def still_meant(now: Object, uid: str = found.uid) -> bool:
+            return now.uid == uid and (matches is None or matches(now))
+
+        origin = options.origin
+        if origin.operation:
+            origin = origin._replace(
+                operation=f"{origin.operation}.{found.uid}"
+            )  # each object is a deletion of its own
+        try:
+            own = msgspec.structs.replace(options, origin=origin)
+            deleted.append(await delete(core, found.key, own, only_if=still_meant))
+        except NotFound:
+            continue
+    return deleted
 
 
 async def stage_deletion(core: Core, proof: Proof, old: Object, options: DeleteOptions) -> Staged:
@@ -147,6 +177,12 @@ def check_delete_preconditions(kind: Kind, old: Object, options: DeleteOptions) 
             key=old.key,
             revision=old.revision,
         )
+
+
+def _later(now: datetime, seconds: int) -> datetime:
+    """`now` and so much, or as late as a timestamp can say: a grace may be longer than that."""
+    end = datetime(9999, 12, 31, tzinfo=UTC)
+    return now + timedelta(seconds=min(seconds, int((end - now).total_seconds())))
 
 
 def _grace_s(kind: Kind, old: Object, options: DeleteOptions) -> int:

@@ -31,7 +31,9 @@ async def stage(core: Core, proof: Proof, kind: Kind, key: Key, old: Object | No
     elif key.kind == claims.RESERVATION:
         await _follow_reservation(core, proof, key, old, new)
     elif key.kind in (RESOURCE_QUOTA, claims.ZONE_QUOTA) and (old is None or new is None):
-        await register_quota(proof, key, present=new is not None)
+        await register_quota(core, proof, key, present=new is not None)
+    elif key.kind == claims.NODE and old is None and new is not None:
+        await claims.retire(core, proof, new)
     elif key.kind == LEASE:
         await _follow_lease(proof, key, old, new)
     if new is None:

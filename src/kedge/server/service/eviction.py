@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from kedge.api.codec import encode_object
 from kedge.api.objects import Object
 from kedge.api.requests import DeleteOptions, Written
@@ -12,7 +10,7 @@ from kedge.api.views import PodDisruptionBudgetView, PodView
 from kedge.errors import NotFound, OperatingError, TooManyRequests
 from kedge.keys import Key
 from kedge.server.service import operations
-from kedge.server.service.core import Core, Proof, Staged
+from kedge.server.service.core import Core, Proof, Staged, part
 from kedge.server.service.deletion import check_delete_preconditions, stage_deletion
 
 BUDGET = "PodDisruptionBudget.policy"
@@ -64,9 +62,9 @@ async def _charge_budget(core: Core, proof: Proof, pod: Object) -> None:
             retry_after_s=_RETRY_AFTER_S,
         )
     document = budget.edit()
-    status: dict[str, Any] = document["status"]
+    status = part(document, "status")
     status["disruptionsAllowed"] = view.status.disruptions_allowed - 1
-    status["disruptedPods"] = {**status.get("disruptedPods", {}), pod.key.name: core.timestamp()}
+    status["disruptedPods"] = {**part(status, "disruptedPods"), pod.key.name: core.timestamp()}
     proof.put(budget.key, encode_object(document))
 
 

@@ -6,13 +6,11 @@ that appears, or a namespace that begins to end, makes every write in flight loo
 
 from __future__ import annotations
 
-from typing import Any
-
 from kedge.api.codec import encode_object
 from kedge.api.views import NamespaceView
 from kedge.errors import Forbidden, NotFound
 from kedge.keys import Key
-from kedge.server.service.core import Proof
+from kedge.server.service.core import Core, Proof, part
 
 NAMESPACE = "Namespace"
 FINALIZER = "kubernetes"
@@ -36,17 +34,24 @@ async def active_namespace(proof: Proof, key: Key) -> NamespaceView:
     return view
 
 
-async def register_quota(proof: Proof, quota: Key, *, present: bool) -> None:
+async def register_quota(core: Core, proof: Proof, quota: Key, *, present: bool) -> None:
     """Name a quota in its namespace's status, or strike it out."""
     namespace = await proof.object(namespace_key(quota.namespace))
     if namespace is None:
         return
     field = _quota_field(quota)
     document = namespace.edit()
-    status: dict[str, Any] = document.setdefault("status", {})
-    names = [name for name in status.get(field, ()) if name != quota.name]
+    status = part(document, "status")
+    names = [name for name in status.get(field) or () if name != quota.name]
     if present:
+        if len(names) >= core.env.limits.namespace_quotas_max:
+            raise Forbidden(
+                f"{quota} cannot be created: its namespace has {len(names)} such quotas already; put what it limits"
+                " into one of those",
+                key=quota,
+            )
         names = sorted([*names, quota.name])
+    core.namespace_quotas.set(len(names))
     status[field] = names
     proof.put(namespace.key, encode_object(document))
 

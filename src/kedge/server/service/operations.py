@@ -6,17 +6,13 @@ an internal key, not an object of the API. `sweep` forgets those past their wind
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 import msgspec
 
-from kedge.api.codec import encode_object
 from kedge.api.objects import Object
 from kedge.api.requests import WriteOptions, Written
-from kedge.api.timestamps import format_time
 from kedge.errors import BadRequest, Compacted, Conflict
 from kedge.keys import NO_REVISION, Key
-from kedge.server.service.core import Core, Proof
+from kedge.server.service.core import Core, Proof, name_only
 from kedge.store import AtRevision, Delete, Entry
 
 OPERATION = "Operation.kedge.dev"
@@ -70,10 +66,11 @@ def record(core: Core, proof: Proof, verb: str, key: Key, options: WriteOptions)
 async def sweep(core: Core) -> int:
     """Forget operations past their window, and the oldest past the bound on their number. Returns how many went."""
     limits = core.env.limits
-    horizon = format_time(core.env.now() - timedelta(seconds=limits.operation_window_s))
-    entries = sorted((await core.store.list(OPERATION)).entries, key=lambda entry: entry.modified)
+    listing = await core.store.list(OPERATION)
+    horizon = core.passed_window(listing.revision)
+    entries = sorted(listing.entries, key=lambda entry: entry.modified)
     surplus = max(0, len(entries) - limits.operations_max)
-    old = [e for n, e in enumerate(entries) if n < surplus or _DECODER.decode(e.value).at < horizon]
+    old = [e for n, e in enumerate(entries) if n < surplus or e.modified <= horizon]
     swept = 0
     step = limits.commit_ops_max // 2
     for start in range(0, len(old), step):
@@ -101,6 +98,4 @@ async def _outcome(core: Core, key: Key, record: Entry) -> Written:
     if last is not None:
         return Written(core.object_of(last), removed=True)
     kind = core.kind_of(key)
-    name = {"name": key.name, **({"namespace": key.namespace} if key.namespace else {})}
-    stub = encode_object({"apiVersion": kind.api_version, "kind": kind.kind, "metadata": name})
-    return Written(Object(kind, key, stub, revision=NO_REVISION), removed=True)
+    return Written(Object(kind, key, name_only(kind, key), revision=NO_REVISION), removed=True)

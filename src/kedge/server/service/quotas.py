@@ -23,7 +23,7 @@ from kedge.placement.quota import (
     tracked,
 )
 from kedge.placement.resources import add, to_units
-from kedge.server.service.core import Core, Proof
+from kedge.server.service.core import Core, Proof, part
 from kedge.server.service.namespaces import namespace_key
 
 RESOURCE_QUOTA = "ResourceQuota"
@@ -73,9 +73,9 @@ async def _charge_one(
 def write_use(proof: Proof, quota: Object, used: dict[str, int]) -> None:
     """Stage the quota's status: what is used, of what may be."""
     document = quota.edit()
-    hard = document.get("spec", {}).get("hard", {})
+    hard = part(part(document, "spec"), "hard")
     document["status"] = {
-        **(document.get("status") or {}),
+        **part(document, "status"),
         "hard": hard,
         "used": {r: format_units(r, max(0, used.get(r, 0))) for r in hard},
     }

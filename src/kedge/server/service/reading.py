@@ -22,6 +22,8 @@ from kedge.server.service.core import Core
 from kedge.store import Listing
 
 Matches = Callable[[Object], bool]
+_REVISION_MAX = 2**63 - 1
+"""What every backend can count to."""
 
 
 class _Continue(msgspec.Struct, frozen=True):
@@ -107,7 +109,7 @@ def parse_resource_version(text: str) -> Revision:
     """The revision a client names; 0 for "" and "0", which both mean no particular one."""
     if not text:
         return NO_REVISION
-    if not (text.isascii() and text.isdigit()):
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(_REVISION_MAX)) and int(text) <= _REVISION_MAX):
         raise BadRequest(f"resourceVersion {text!r} is no version of this server: leave it out to read the newest")
     return int(text)
 
@@ -153,6 +155,6 @@ def _parse_continue(kind: Kind, options: ListOptions) -> tuple[Revision, Key]:
         token = msgspec.json.decode(base64.urlsafe_b64decode(options.continue_token), type=_Continue)
     except (msgspec.MsgspecError, binascii.Error, ValueError) as error:
         raise BadRequest("continue is not a token of this server: begin the list again without it") from error
-    if token.rv <= NO_REVISION or (options.namespace and token.ns != options.namespace):
+    if not NO_REVISION < token.rv <= _REVISION_MAX or (options.namespace and token.ns != options.namespace):
         raise BadRequest("continue belongs to another list: begin this one again without it")
     return token.rv, Key(kind.key_kind, token.ns, token.name)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kedge.api.codec import parse_object
+from kedge.api.codec import encode_object, parse_object
+from kedge.api.kinds import Kind
 from kedge.api.objects import Object
 from kedge.api.requests import PatchType, WriteOptions, Written
 from kedge.api.selectors import label_selector
-from kedge.errors import BadRequest, FieldError, Invalid, MethodNotAllowed, NotFound
+from kedge.errors import BadRequest, FieldError, Invalid, MethodNotAllowed
 from kedge.keys import Key
-from kedge.server.service.core import Core
+from kedge.server.service.core import Core, part
 from kedge.server.service.writing import Document, change, patched
 
 
@@ -22,33 +23,46 @@ def scale_of(workload: Object) -> Document:
     document = workload.edit()
     metadata = document["metadata"]
     shown = {field: metadata[field] for field in ("name", "namespace", "uid", "creationTimestamp") if field in metadata}
-    spec, status = document.get("spec", {}), document.get("status", {})
+    spec, status = part(document, "spec"), part(document, "status")
     return {
         "apiVersion": "autoscaling/v1",
         "kind": "Scale",
         "metadata": {**shown, "resourceVersion": str(workload.revision)},
-        "spec": {"replicas": spec.get("replicas", 1)},
+        "spec": {"replicas": 1 if spec.get("replicas") is None else spec["replicas"]},
         "status": {
-            "replicas": status.get("replicas", 0),
+            "replicas": status.get("replicas") or 0,
             "selector": str(label_selector(workload.view.spec.selector)),
         },
     }
 
 
 async def patch_scale(core: Core, key: Key, body: Any, patch_type: PatchType, options: WriteOptions) -> Written:
-    """Patch the Scale of a workload, as it is now; a change in between is a conflict that the patch did not see."""
-    (entry,) = (await core.store.get([key])).entries
-    if entry is None:
-        raise NotFound(f'{core.kind_of(key).resource} "{key.name}" not found', key=key)
-    return await update_scale(core, key, patched(scale_of(core.object_of(entry)), body, patch_type), options)
+    """Patch the Scale of a workload as the commit finds it: only a patch that names a version can be too late."""
+    kind = _scaled_kind(core, key)
+
+    def edit(now: Document) -> Document:
+        workload = Object(kind, key, encode_object(now), revision=int(now["metadata"]["resourceVersion"]))
+        return _scaled(now, key, patched(scale_of(workload), body, patch_type))
+
+    return await change(core, key, edit, "", options)
 
 
 async def update_scale(core: Core, key: Key, body: bytes | Mapping[str, Any], options: WriteOptions) -> Written:
     """Set `spec.replicas` of the workload to what a Scale says. Returns the workload."""
+    _scaled_kind(core, key)
+    scale = parse_object(body)
+    return await change(core, key, lambda now: _scaled(now, key, scale), "", options)
+
+
+def _scaled_kind(core: Core, key: Key) -> Kind:
     kind = core.kind_of(key)
     if "scale" not in kind.subresources:
         raise MethodNotAllowed(f"{kind.kind} has no scale", key=key)
-    scale = parse_object(body)
+    return kind
+
+
+def _scaled(now: Document, key: Key, scale: Document) -> Document:
+    """The workload with the replicas, and on the conditions, that a Scale names."""
     spec = scale.get("spec")
     replicas = spec.get("replicas", 0) if isinstance(spec, dict) else None
     if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 0:
@@ -59,9 +73,5 @@ async def update_scale(core: Core, key: Key, body: bytes | Mapping[str, Any], op
     metadata = scale.get("metadata") or {}
     if not isinstance(metadata, dict):
         raise BadRequest("metadata of a Scale must be an object", key=key)
-
-    def edit(now: Document) -> Document:
-        own = {field: metadata[field] for field in ("resourceVersion", "uid") if metadata.get(field)}
-        return {**now, "metadata": {**now["metadata"], **own}, "spec": {**now.get("spec", {}), "replicas": replicas}}
-
-    return await change(core, key, edit, "", options)
+    own = {field: metadata[field] for field in ("resourceVersion", "uid") if metadata.get(field)}
+    return {**now, "metadata": {**now["metadata"], **own}, "spec": {**now["spec"], "replicas": replicas}}

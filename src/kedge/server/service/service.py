@@ -24,7 +24,7 @@ from kedge.api.requests import (
     Written,
 )
 from kedge.env import Env
-from kedge.errors import NotFound, OperatingError
+from kedge.errors import OperatingError
 from kedge.keys import Key
 from kedge.server.service import binding, deletion, eviction, operations, reading, scale, watching, writing
 from kedge.server.service.admission import AdmissionChain
@@ -107,13 +107,7 @@ class Service:
     ) -> Sequence[Written]:
         """Delete each object that the selection finds. What vanishes meanwhile is as deleted as can be."""
         writing.check_open_to_callers(kind)
-        deleted = []
-        for found in (await self.list(kind, selection)).objects:
-            try:
-                deleted.append(await deletion.delete(self._core, found.key, options))
-            except NotFound:
-                continue
-        return deleted
+        return await deletion.delete_collection(self._core, kind, selection or ListOptions(), options)
 
     async def bind(self, request: Binding, *, options: WriteOptions = _NO_OPTIONS) -> Written:
         return await binding.bind(self._core, request, options)

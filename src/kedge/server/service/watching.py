@@ -13,7 +13,8 @@ from kedge.api.kinds import Kind
 from kedge.api.objects import Object
 from kedge.api.requests import EventType, ListOptions, WatchEvent, WatchOptions
 from kedge.errors import BadRequest
-from kedge.server.service.core import Core
+from kedge.keys import NO_REVISION
+from kedge.server.service.core import Core, name_only
 from kedge.server.service.reading import Matches, compile_selectors, list_objects, parse_resource_version
 from kedge.store import Batch, Change, Entry, Watch
 
@@ -48,23 +49,33 @@ async def watch(core: Core, kind: Kind, options: WatchOptions) -> AsyncGenerator
     elif options.send_initial_events is False and not after:
         after = await core.store.revision()
     stream = await core.store.watch(kind.key_kind, after=after, namespace=options.namespace)
-    return _events(core, kind, options, matches, stream, listed)
+    events = _events(core, kind, options, matches, stream, listed)
+    await anext(events)  # begun, it closes its stream even if nobody ever reads from it
+    return events
 
 
 async def _events(
     core: Core, kind: Kind, options: WatchOptions, matches: Matches | None, stream: Watch, listed: list[WatchEvent]
 ) -> AsyncGenerator[WatchEvent, None]:
     deadline = None if options.timeout_s is None else core.env.monotonic() + options.timeout_s
+    told_s = core.env.monotonic()
     try:
+        yield WatchEvent(EventType.BOOKMARK, None, stream.revision)  # for `watch` alone
         for event in listed:
             yield event
         while (batch := await _next_batch(core, stream, deadline)) is not None:
+            idle = True
             for change in batch.changes:
                 seen = _event(core, kind, change, matches)
                 if seen is not None:
+                    idle = False
                     yield seen
-            if options.allow_bookmarks and not batch.changes:
+            # A watcher whose selector lets nothing through must not be left behind by the history of its kind.
+            due = not batch.changes or core.env.monotonic() - told_s >= core.env.limits.watch_progress_s
+            if options.allow_bookmarks and idle and due:
                 yield WatchEvent(EventType.BOOKMARK, None, batch.revision)
+            if not idle or due:
+                told_s = core.env.monotonic()
     finally:
         stream.close()
 
@@ -88,7 +99,7 @@ def _event(core: Core, kind: Kind, change: Change, matches: Matches | None) -> W
             return WatchEvent(kind_of_event, found, change.revision)
         return _deleted(core, change)
     matched_before = change.previous is not None and matches(core.object_of(change.previous))
-    if kind.latest_only and change.entry is not None and not change.created:
+    if kind.latest_only and not change.created:
         matched_before = True  # this watcher may have been shown a version that history no longer has
     if found is not None and matches(found):
         return WatchEvent(EventType.MODIFIED if matched_before else EventType.ADDED, found, change.revision)
@@ -97,15 +108,14 @@ def _event(core: Core, kind: Kind, change: Change, matches: Matches | None) -> W
 
 def _deleted(core: Core, change: Change) -> WatchEvent:
     """A deletion shows the last state that was seen, at the revision that ended it."""
-    last = change.entry or change.previous
-    assert last is not None  # a deletion always has what it deleted
-    shown = change.previous or last
+    kind = core.kind_of(change.key)
+    shown = change.previous or change.entry  # neither, if the store has forgotten already what was deleted
     gone = Object(
-        core.kind_of(change.key),
+        kind,
         change.key,
-        shown.value,
+        shown.value if shown is not None else name_only(kind, change.key),
         revision=change.revision,
-        created=shown.created,
+        created=shown.created if shown is not None else NO_REVISION,
         origin=change.origin,
     )
     return WatchEvent(EventType.DELETED, gone, change.revision)

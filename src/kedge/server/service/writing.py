@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from kedge.api.codec import Draft, decode_json, encode_json, encode_object, parse_object
+from kedge.api.codec import Draft, decode_json, encode_json, encode_object, parse_object, same_content, same_json
 from kedge.api.conditions import keep_transition_times
 from kedge.api.defaults import apply_defaults, apply_draft_defaults
 from kedge.api.kinds import Kind
@@ -38,6 +38,8 @@ _NEVER_SENT = (*_SERVER_METADATA, "resourceVersion", "selfLink", "managedFields"
 _STATUS_AT_CREATE = frozenset({"Node"})
 """Kinds that register themselves with a status; everywhere else a new object has none."""
 _INITIAL_STATUS: dict[str, Document] = {"Pod": {"phase": "Pending"}, NAMESPACE: {"phase": "Active"}}
+_WRITABLE = frozenset({"status", "finalize"})
+"""Subresources that an update or a patch may address; the others are verbs of their own."""
 _SERVICE_ONLY = frozenset({"NodeAllocation.kedge.dev"})
 _SERVICE_STATUS = {
     NAMESPACE: ("resourceQuotas", "zoneQuotas"),
@@ -61,7 +63,7 @@ async def create(
     _prepare_create(core, kind, draft)
     apply_draft_defaults(kind, draft)
     if metadata.get("name"):
-        return await _create_named(core, kind, draft, options)
+        return await _create_named(core, kind, draft, options, generated=False)
     prefix = metadata.get("generateName")
     if not prefix:
         raise _required(kind, "metadata.name", "name or generateName is required")
@@ -71,23 +73,24 @@ async def create(
         # Kubernetes cuts long prefixes, so that the name stays a label.
         metadata["name"] = f"{str(prefix)[: 63 - len(suffix)]}{suffix}"
         try:
-            return await _create_named(core, kind, draft, options)
+            return await _create_named(core, kind, draft, options, generated=True)
         except AlreadyExists:
             continue
     raise AlreadyExists(f"no free name was found for generateName {prefix!r} of {kind.kind}: try again")
 
 
-async def _create_named(core: Core, kind: Kind, draft: Draft, options: WriteOptions) -> Written:
+async def _create_named(core: Core, kind: Kind, draft: Draft, options: WriteOptions, *, generated: bool) -> Written:
     metadata = draft.metadata
     key = Key(kind.key_kind, metadata.get("namespace", ""), metadata["name"])
     chain = core.admission.for_write("create", kind, "")
     value = draft.encode()
-    checked = _checked(kind, key, value) if chain is None else None
+    is_key = isinstance(key.name, str) and isinstance(key.namespace, str)
+    # Policies come before validation; but what has no name to be looked up by never reaches them.
+    checked = _checked(kind, key, value) if chain is None or not is_key else None
 
     async def attempt(proof: Proof) -> Staged | Written:
         if options.origin.operation:
-            named = "generateName" not in metadata
-            repeat = await operations.first_outcome(core, proof, "create", key, options, named=named)
+            repeat = await operations.first_outcome(core, proof, "create", key, options, named=not generated)
             if repeat is not None:
                 return repeat
         # One read for both: over a network each read is a round trip.
@@ -196,8 +199,8 @@ async def change(core: Core, key: Key, edit: Edit, subresource: str, options: Wr
     """Bring the object from how it is to how `edit` wants it."""
     kind = core.kind_of(key)
     check_open_to_callers(kind)
-    if subresource and subresource not in kind.subresources and (kind.key_kind, subresource) != (NAMESPACE, "finalize"):
-        raise MethodNotAllowed(f"{kind.kind} has no subresource {subresource!r}", key=key)
+    if subresource and (subresource not in kind.subresources or subresource not in _WRITABLE):
+        raise MethodNotAllowed(f"{kind.kind} has no subresource {subresource!r} that can be updated", key=key)
     chain = core.admission.for_write("update", kind, subresource)
 
     async def attempt(proof: Proof) -> Staged | Written:
@@ -213,12 +216,14 @@ async def change(core: Core, key: Key, edit: Edit, subresource: str, options: Wr
         after = _merge(core, kind, before, proposed, subresource)
         apply_defaults(kind, after)
         _count_generation(kind, before, after)
-        if after == before:
+        if _same(after, before):
             return Staged(kind, key, old.value, created=old.created)
         if chain is None:
             new, warnings = _checked(kind, key, encode_object(after))
         else:
             new, warnings = await _admit(core, proof, chain, "update", kind, key, subresource, after, before, options)
+            if same_content(old.value, new.value):  # policies took back what the caller changed
+                return Staged(kind, key, old.value, created=old.created, warnings=warnings)
         check_update(kind, old.value, new.value)
         removed = ready_to_go(kind, new)
         await stage(core, proof, kind, key, old, None if removed else new)
@@ -231,7 +236,9 @@ async def change(core: Core, key: Key, edit: Edit, subresource: str, options: Wr
 
 
 def _check_preconditions(kind: Kind, old: Object, proposed: Document) -> None:
-    metadata = _mapping(proposed.get("metadata"))
+    metadata = proposed.get("metadata")
+    if not isinstance(metadata, Mapping):
+        raise BadRequest(f"{old.key} would be left without metadata: change single fields of it instead", key=old.key)
     given = metadata.get("resourceVersion")
     if given and given != str(old.revision):
         raise Conflict(
@@ -294,7 +301,8 @@ def _keep_service_status(kind: Kind, before: Document, after: Document) -> Docum
         # What is no longer limited is no longer counted: should the zone return, it is counted anew.
         limited = _mapping(_mapping(after.get("spec")).get("zones"))
         status["zones"] = {zone: use for zone, use in status["zones"].items() if zone in limited}
-    if kind.key_kind == RESOURCE_QUOTA and _scopes(before) != _scopes(after):
+    if kind.key_kind == RESOURCE_QUOTA and _counted(before) != _counted(after):
+        # Writes that it says nothing of pass it by, so a count from before then would come back wrong.
         status.pop("used", None)
     return status
 
@@ -317,9 +325,11 @@ def _count_generation(kind: Kind, before: Document, after: Document) -> None:
     def desired(document: Document) -> Document:
         return {field: value for field, value in document.items() if field not in ("metadata", "status")}
 
-    if desired(before) != desired(after):
-        generation = before["metadata"].get("generation", 0)
-        after["metadata"] = {**after["metadata"], "generation": generation + 1}
+    generation = before["metadata"].get("generation", 0)
+    if not _same(desired(before), desired(after)):
+        generation += 1
+    if generation != after["metadata"].get("generation", 0):
+        after["metadata"] = {**after["metadata"], "generation": generation}
 
 
 # -- shared ----------------------------------------------------------------------------------------
@@ -352,6 +362,8 @@ async def _admit(
             request, read, rounds_max=core.env.limits.admission_rounds_max, rounds=core.admission_rounds
         )
         _check_identity_kept(key, request.object, document)
+        if old is not None:
+            _count_generation(kind, old, document)  # what a policy changes of the spec counts as well
     checked = _checked(kind, key, encode_object(document))
     await chain.validate(request._replace(object=document), read)
     return checked
@@ -377,6 +389,10 @@ def _required(kind: Kind, path: str, why: str) -> Invalid:
     return Invalid(f"{kind.kind} is invalid: {error}", errors=[error])
 
 
+def _same(one: Document, other: Document) -> bool:
+    return one == other and same_json(one, other)  # to `==` alone, true is 1
+
+
 def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
@@ -386,6 +402,7 @@ def _finalizers(proposed: Document) -> list[Any]:
     return list(found) if isinstance(found, list) else []
 
 
-def _scopes(quota: Document) -> Any:
+def _counted(quota: Document) -> Any:
+    """What a quota counts, whatever the limits."""
     spec = _mapping(quota.get("spec"))
-    return spec.get("scopes"), spec.get("scopeSelector")
+    return set(_mapping(spec.get("hard"))), spec.get("scopes"), spec.get("scopeSelector")

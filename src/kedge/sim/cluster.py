@@ -6,7 +6,8 @@ simulated, so a reply can be lost between client and server, and between server 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 from kedge.api.kinds import KINDS, Kind, Registry
@@ -23,6 +24,7 @@ from kedge.api.requests import (
     Written,
 )
 from kedge.client.contract import Client
+from kedge.errors import OutcomeUnknown, Unavailable
 from kedge.keys import NO_ORIGIN, NO_REVISION, Fence, Key, Origin, Revision
 from kedge.server.service import AdmissionChain, Service
 from kedge.sim.kernel import Host, Simulation
@@ -62,6 +64,15 @@ class WatchedStore(MemoryStore):
         return revision
 
 
+@asynccontextmanager
+async def _a_read() -> AsyncIterator[None]:
+    """Around a call that has no effect: without a reply it was as good as not made."""
+    try:
+        yield
+    except OutcomeUnknown as error:
+        raise Unavailable(error.message) from error
+
+
 class RemoteStore:
     """A store on another host. Implements `Store`; a commit without a reply has an unknown outcome."""
 
@@ -81,7 +92,8 @@ class RemoteStore:
         return revision
 
     async def get(self, keys: Sequence[Key], *, at: Revision = NO_REVISION) -> Reading:
-        reading: Reading = await self._remote.get(keys, at=at)
+        async with _a_read():
+            reading: Reading = await self._remote.get(keys, at=at)
         return reading
 
     async def list(
@@ -93,19 +105,22 @@ class RemoteStore:
         start_after: Key | None = None,
         limit: int = 0,
     ) -> Listing:
-        listing: Listing = await self._remote.list(
-            kind, namespace=namespace, at=at, start_after=start_after, limit=limit
-        )
+        async with _a_read():
+            listing: Listing = await self._remote.list(
+                kind, namespace=namespace, at=at, start_after=start_after, limit=limit
+            )
         return listing
 
     async def watch(self, kind: str, *, after: Revision, namespace: str = "") -> Watch:
-        return RemoteWatch(await self._remote.watch(kind, after=after, namespace=namespace), after)
+        async with _a_read():
+            return RemoteWatch(await self._remote.watch(kind, after=after, namespace=namespace), after)
 
     async def compact(self, revision: Revision) -> None:
         await self._remote.compact(revision)
 
     async def revision(self) -> Revision:
-        revision: Revision = await self._remote.revision()
+        async with _a_read():
+            revision: Revision = await self._remote.revision()
         return revision
 
     def statistics(self) -> StoreStatistics:
@@ -147,15 +162,18 @@ class RemoteTransport:
         self.kinds = kinds
 
     async def get(self, key: Key, *, resource_version: str = "") -> Object:
-        found: Object = await self._remote.get(key, resource_version=resource_version)
+        async with _a_read():
+            found: Object = await self._remote.get(key, resource_version=resource_version)
         return found
 
     async def list(self, kind: Kind, options: ListOptions) -> ObjectList:
-        listing: ObjectList = await self._remote.list(kind, options)
+        async with _a_read():
+            listing: ObjectList = await self._remote.list(kind, options)
         return listing
 
     async def watch(self, kind: Kind, options: WatchOptions) -> AsyncGenerator[WatchEvent, None]:
-        stream: AsyncGenerator[WatchEvent, None] = await self._remote.watch(kind, options)
+        async with _a_read():
+            stream: AsyncGenerator[WatchEvent, None] = await self._remote.watch(kind, options)
         return stream
 
     async def create(

@@ -44,27 +44,28 @@ class Breaker:
         Raises:
             Unavailable: the breaker is open; the request was not sent.
         """
-        self._admit()
+        probe = self._admit()
         try:
             yield
         except (Unavailable, OutcomeUnknown):
-            self._failed()
+            self._failed(probe=probe)
             raise
         except (TooManyRequests, Lagged):
-            self._probe_ended()  # alive but loaded: neither a failure of the dependency nor a reason to rush
+            self._ended(probe=probe)  # alive but loaded: neither a failure of the dependency nor a reason to rush
             raise
         except Exception:
             self._succeeded()  # a refusal is an answer
             raise
         except BaseException:
-            self._probe_ended()  # cancelled: nothing was learned
+            self._ended(probe=probe)  # cancelled: nothing was learned
             raise
         else:
             self._succeeded()
 
-    def _admit(self) -> None:
+    def _admit(self) -> bool:
+        """Let a request through, or raise. True if it is the one that probes."""
         if self._state is BreakerState.CLOSED:
-            return
+            return False
         wait_s = self._open_until_s - self._env.monotonic()
         if self._state is BreakerState.PROBING or wait_s > 0:
             raise Unavailable(
@@ -72,10 +73,13 @@ class Breaker:
                 f" for another {max(wait_s, 0.0):.1f} s"
             )
         self._state = BreakerState.PROBING
+        return True
 
-    def _failed(self) -> None:
+    def _failed(self, *, probe: bool) -> None:
+        if not probe and self._state is not BreakerState.CLOSED:
+            return  # sent before the breaker opened: many that fail together are one failure, not many
         self._failures += 1
-        if self._state is BreakerState.PROBING or self._failures >= self._env.limits.breaker_failures_max:
+        if probe or self._failures >= self._env.limits.breaker_failures_max:
             self._opens += 1
             hold_s = self._env.limits.breaker_open_s * min(2 ** (self._opens - 1), 16)
             self._open_until_s = self._env.monotonic() + hold_s * self._env.random.uniform(0.5, 1.5)
@@ -87,6 +91,6 @@ class Breaker:
         self._failures = self._opens = 0
         self._gauge.set(0)
 
-    def _probe_ended(self) -> None:
-        if self._state is BreakerState.PROBING:
+    def _ended(self, *, probe: bool) -> None:
+        if probe and self._state is BreakerState.PROBING:
             self._state = BreakerState.OPEN

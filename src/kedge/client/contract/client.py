@@ -7,7 +7,7 @@ is it sent again, so a late first attempt and its repeat can never both take eff
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -143,7 +143,8 @@ class Client:
         """Create the object, or confirm that it is there and is ours. Safe to repeat, also after an unknown outcome.
 
         Raises:
-            AlreadyExists: something of another owner has the name. Choose another, or give up the intent.
+            AlreadyExists: something of another owner has the name: choose another, or give up the intent. Or ours is
+                being deleted: wait until it is gone.
         """
         key = _key_of(kind, body, namespace)
         if key is None:
@@ -156,6 +157,8 @@ class Client:
                 raise  # it went meanwhile: the caller decides again
         if _owners(parse_object(body)) != tuple(ref.uid for ref in found.metadata.owner_references if ref.controller):
             raise AlreadyExists(f"{key} exists and belongs to another owner (uid {found.uid})", key=key)
+        if found.metadata.deletion_timestamp is not None:
+            raise AlreadyExists(f"{key} is still there, but is being deleted (uid {found.uid})", key=key)
         return Written(found)
 
     # -- how a request goes out --------------------------------------------------------------------
@@ -198,7 +201,7 @@ class Client:
             return None
         try:
             found = await self.find(key)
-        except NOT_CARRIED_OUT:
+        except (*NOT_CARRIED_OUT, OutcomeUnknown):
             return None
         if found is not None and found.origin.operation == options.origin.operation:
             return Written(found)
@@ -231,5 +234,7 @@ def _key_of(kind: Kind, body: bytes | Mapping[str, Any], namespace: str) -> Key 
 
 
 def _owners(document: Mapping[str, Any]) -> tuple[str, ...]:
-    references: Sequence[Mapping[str, Any]] = document.get("metadata", {}).get("ownerReferences") or ()
-    return tuple(str(ref.get("uid")) for ref in references if ref.get("controller"))
+    references = document.get("metadata", {}).get("ownerReferences")
+    if not isinstance(references, list):
+        return ()
+    return tuple(str(ref.get("uid")) for ref in references if isinstance(ref, Mapping) and ref.get("controller"))

@@ -1,6 +1,6 @@
 """Retries with shape: bounded, backed off with jitter, under a deadline, and only where repeating is safe.
 
-What may be repeated is decided by the error alone. `OutcomeUnknown` is never repeated here: `Client` reads first.
+What may be repeated is decided by the error alone. A write of unknown outcome never is, here: `Client` reads first.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from kedge.env import Env
-from kedge.errors import OperatingError, TooManyRequests, Unavailable
+from kedge.errors import OperatingError, OutcomeUnknown, TooManyRequests, Unavailable
 
 _T = TypeVar("_T")
 
@@ -55,5 +55,5 @@ async def retry_reads(env: Env, read: Callable[[], Awaitable[_T]]) -> _T:
         backoff.begin("read")
         try:
             return await read()
-        except NOT_CARRIED_OUT as error:
+        except (*NOT_CARRIED_OUT, OutcomeUnknown) as error:
             await backoff.pause(error)

@@ -63,6 +63,16 @@ async def sleeping(count: int, period_s: float) -> None:
         await asyncio.sleep(period_s)
 
 
+def same_s(_: int) -> float:
+    """Every sleeper wakes each second: all at one moment, as renewals and resyncs do."""
+    return 1.0
+
+
+def spread_s(index: int) -> float:
+    """No two sleepers wake at one moment."""
+    return 1.0 + index / SLEEPERS
+
+
 async def handing(count: int) -> None:
     """Two tasks that wake each other through futures."""
     loop = asyncio.get_running_loop()
@@ -111,12 +121,27 @@ def our_call_soon(policy: Policy) -> Measure:
     return measure
 
 
-def ours(policy: Policy, part: Callable[[int], Coroutine[Any, Any, None]], tasks: int = HOSTS) -> Measure:
+def ours(policy: Policy, part: Callable[[int], Coroutine[Any, Any, None]]) -> Measure:
     def measure(count: int) -> float:
         async def work(sim: Simulation) -> None:
             hosts = [sim.host(f"h{index}") for index in range(HOSTS)]
+            await asyncio.gather(*[host.spawn(part(count // HOSTS), name="work") for host in hosts])
+
+        return simulated(work, policy)
+
+    return measure
+
+
+def our_sleepers(policy: Policy, period_s: Callable[[int], float]) -> Measure:
+    def measure(count: int) -> float:
+        async def work(sim: Simulation) -> None:
+            hosts = [sim.host(f"h{index}") for index in range(HOSTS)]
+            turns = count // SLEEPERS
             await asyncio.gather(
-                *[hosts[index % HOSTS].spawn(part(count // tasks), name="work") for index in range(tasks)]
+                *[
+                    hosts[index % HOSTS].spawn(sleeping(turns, period_s(index)), name="sleeper")
+                    for index in range(SLEEPERS)
+                ]
             )
 
         return simulated(work, policy)
@@ -161,16 +186,16 @@ def _timed(new_loop: Callable[[], asyncio.AbstractEventLoop], work: Callable[[],
         loop.close()
 
 
-def simpy_timeouts(tasks: int, period_s: float) -> Measure:
+def simpy_timeouts(tasks: int, period_s: Callable[[int], float]) -> Measure:
     def measure(count: int) -> float:
         world = simpy.Environment()
 
-        def process(turns: int) -> Generator[simpy.Event, None, None]:
+        def process(turns: int, delay_s: float) -> Generator[simpy.Event, None, None]:
             for _ in range(turns):
-                yield world.timeout(period_s)
+                yield world.timeout(delay_s)
 
-        for _ in range(tasks):
-            world.process(process(count // tasks))
+        for index in range(tasks):
+            world.process(process(count // tasks, period_s(index)))
         begin_s = time.process_time()
         world.run()
         return time.process_time() - begin_s
@@ -265,14 +290,14 @@ def main() -> None:
             "kedge uniform": our_call_soon(Uniform()),
             "asyncio": call_soon_on_loop(stock),
             "uvloop": call_soon_on_loop(uv),
-            "simpy": simpy_timeouts(HOSTS, 0.0),
+            "simpy": simpy_timeouts(HOSTS, lambda _: 0.0),
         },
         "sleep(0)": {
             "kedge fifo": ours(Fifo(), yielding),
             "kedge uniform": ours(Uniform(), yielding),
             "asyncio": on_loop(stock, yielding, HOSTS),
             "uvloop": on_loop(uv, yielding, HOSTS),
-            "simpy": simpy_timeouts(HOSTS, 0.0),
+            "simpy": simpy_timeouts(HOSTS, lambda _: 0.0),
         },
         "future hand-offs": {
             "kedge fifo": ours(Fifo(), handing),
@@ -282,9 +307,14 @@ def main() -> None:
             "simpy": simpy_handoffs,
         },
         "timers": {
-            "kedge fifo": ours(Fifo(), lambda turns: sleeping(turns, 1.0), SLEEPERS),
-            "kedge uniform": ours(Uniform(), lambda turns: sleeping(turns, 1.0), SLEEPERS),
-            "simpy": simpy_timeouts(SLEEPERS, 1.0),
+            "kedge fifo": our_sleepers(Fifo(), same_s),
+            "kedge uniform": our_sleepers(Uniform(), same_s),
+            "simpy": simpy_timeouts(SLEEPERS, same_s),
+        },
+        "timers, no two alike": {
+            "kedge fifo": our_sleepers(Fifo(), spread_s),
+            "kedge uniform": our_sleepers(Uniform(), spread_s),
+            "simpy": simpy_timeouts(SLEEPERS, spread_s),
         },
     }
     gc.collect()
@@ -324,6 +354,7 @@ def main() -> None:
             "sleep0_uniform_vs_asyncio": ratio("sleep(0)", "kedge uniform", "asyncio"),
             "handoff_fifo_vs_asyncio": ratio("future hand-offs", "kedge fifo", "asyncio"),
             "timers_vs_simpy": ratio("timers", "kedge fifo", "simpy"),
+            "timers_spread_vs_simpy": ratio("timers, no two alike", "kedge fifo", "simpy"),
             "idle_virtual_s_per_cpu_s": idle_per_s,
             "busy_virtual_s_per_cpu_s": busy_per_s,
             "seed_cpu_ms": seed_s * 1e3,

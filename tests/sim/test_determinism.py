@@ -21,6 +21,15 @@ def test_the_planted_programs_run_alike_in_two_processes(name: str) -> None:
     check_determinism(f"{HERE}/planted.py:{name}", seeds=100)
 
 
+def test_a_program_that_uses_all_of_the_kernel_runs_alike_in_two_processes() -> None:
+    assert check_determinism(f"{HERE}/everything.py:everything", seeds=100).violations == 0
+
+
+@pytest.mark.slow
+def test_a_thousand_seeds_of_all_of_the_kernel_run_alike_in_two_processes() -> None:
+    assert check_determinism(f"{HERE}/everything.py:everything", seeds=1_000).violations == 0
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["lost_update", "duplicate_create", "deadlock", "sound"])
 def test_a_thousand_seeds_of_each_planted_program_run_alike_in_two_processes(name: str) -> None:

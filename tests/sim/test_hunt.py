@@ -72,6 +72,13 @@ def test_a_sound_program_is_not_accused_and_its_marks_are_reached() -> None:
     assert found.marks_missed() == []
 
 
+def test_a_program_that_uses_all_of_the_kernel_keeps_its_promises_and_gets_everywhere() -> None:
+    found = hunt(find_scenario(f"{HERE}/everything.py:everything"), range(100), executor="inline")
+    assert not [str(group.violation) for group in found.groups.values()]
+    assert not found.broken
+    assert found.marks_missed() == []
+
+
 def test_a_mark_that_no_seed_reaches_is_reported(tmp_path: Path) -> None:
     target = tmp_path / "quiet.py"
     target.write_text(

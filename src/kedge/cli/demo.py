@@ -1,55 +1,69 @@
-"""`kedge demo`: a controller meets a lost reply. The hunt finds the duplicate, replays it, and shows the mended one."""
+"""`kedge demo`: a controller meets a lost reply. The hunt finds the duplicate, shrinks it and replays it.
+
+Another controller, in the same worlds, does not make it.
+"""
 
 from __future__ import annotations
 
-import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+if TYPE_CHECKING:
+    from kedge.sim.kernel import Hunt
+
+PROGRAMS = "kedge.sim.examples.lost_reply"
+INTRODUCTION = """\
+A ReplicaSet wants 3 pods. Its controller, the API server and the store are kedge's own; the network between them
+may lose, delay or cut what crosses it, and time is virtual. The first controller takes a timeout for a failure.
+"""
+
 
 @click.command()
-@click.option("--seeds", default=200, show_default=True, help="How many worlds to try.")
-def demo(seeds: int) -> None:
-    """Find a duplicate pod that needs a reply lost after its commit, run it again, and show the controller that does
-    not make it."""
-    from rich.console import Console
-    from rich.progress import Progress
+@click.option("--seeds", "-n", default=300, show_default=True, help="How many worlds to try.")
+@click.option("--jobs", "-j", default=2, show_default=True, help="Workers at once.")
+@click.option(
+    "--directory",
+    "-d",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path(".kedge/failures"),
+    show_default=True,
+    help="Where the failure is kept.",
+)
+def demo(seeds: int, jobs: int, directory: Path) -> None:
+    """Find a duplicate pod that needs a reply lost after its commit, run it again exactly as it happened, and show the
+    controller that does not make it.
+    """
+    from kedge.cli.hunt import report
+    from kedge.sim.kernel import Verdict, read_artefact, replay
 
-    from kedge.sim.examples.lost_reply import careful, careless
-    from kedge.sim.kernel import run
+    click.echo(INTRODUCTION)
+    careless = _hunt("careless", seeds, jobs, directory)
+    click.echo(report(careless) + "\n")
+    path = next((group.path for group in careless.groups.values()), None)
+    if path is None:
+        raise click.ClickException(f"{seeds} worlds were too polite: try more with --seeds")
 
-    console = Console()
-    console.print(
-        "A ReplicaSet wants [bold]3[/] pods. Requests cross a simulated network that may lose, delay or repeat them;"
-        " hosts may pause and crash. Nothing here sleeps: time is virtual.\n"
+    again = replay(read_artefact(path))
+    click.echo(f"run again from {path}: {again.verdict.value}\n")
+
+    careful = _hunt("careful", seeds, jobs, directory)
+    click.echo(
+        f"a controller that ensures a pod for each slot, in the same {careful.done} worlds: {careful.failures} failures"
     )
-    found = None
-    with Progress(console=console, transient=True) as progress:
-        for seed in progress.track(range(seeds), description="a controller that takes a timeout for a failure"):
-            outcome = run(careless, seed)
-            if outcome.violation is not None:
-                found = outcome
-                break
-    if found is None or found.violation is None:
-        console.print(f"No seed of {seeds} found the duplicate: try more with --seeds.")
-        sys.exit(1)
-    console.print(f"[red]seed {found.seed}[/] breaks [bold]{found.violation.invariant}[/]: {found.violation.message}")
-    console.print(f"What had to go wrong: {', '.join(str(fault) for fault in found.faults) or 'nothing'}\n")
+    raise SystemExit(0 if again.verdict is Verdict.SAME and not careful.failures else 1)
 
-    again = run(careless, found.tape)
-    same = again.hash == found.hash
-    console.print(
-        f"Run again from its tape: [{'green' if same else 'red'}]{'the same' if same else 'another'}[/] run,"
-        f" {again.steps} steps, trace {again.hash[:16]}\n"
-    )
 
-    broken = []
-    with Progress(console=console, transient=True) as progress:
-        for seed in progress.track(range(seeds), description="one that ensures a pod for each slot"):
-            if run(careful, seed).violation is not None:
-                broken.append(seed)
-    console.print(
-        f"A controller that ensures a pod for each slot, in the same {seeds} worlds:"
-        f" [{'red' if broken else 'green'}]{len(broken)} broken[/]"
-    )
-    sys.exit(0 if same and not broken else 1)
+def _hunt(name: str, seeds: int, jobs: int, directory: Path) -> Hunt:
+    from kedge.cli.hunt import SeedProgress
+    from kedge.sim.kernel import find_scenario, hunt
+
+    with SeedProgress(seeds) as progress:
+        return hunt(
+            find_scenario(f"{PROGRAMS}:{name}"),
+            range(seeds),
+            jobs=jobs,
+            directory=directory,
+            on_progress=progress.show,
+        )

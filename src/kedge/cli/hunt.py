@@ -62,7 +62,7 @@ def hunt(
 
     try:
         scenario = find_scenario(target)
-        with _Progress(seeds) as progress:
+        with SeedProgress(seeds) as progress:
             found = run_hunt(
                 scenario,
                 range(start, start + seeds),
@@ -120,7 +120,7 @@ def report(found: Hunt) -> str:
     return "\n".join(lines)
 
 
-class _Progress:
+class SeedProgress:
     """A bar with seeds a second, failures and marks. Silent when nobody looks."""
 
     def __init__(self, total: int) -> None:
@@ -140,7 +140,7 @@ class _Progress:
         )
         self._task = self._bar.add_task("hunt", total=total, rate="-", failures=0, marks=0)
 
-    def __enter__(self) -> _Progress:
+    def __enter__(self) -> SeedProgress:
         self._bar.start()
         return self
 

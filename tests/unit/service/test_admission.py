@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from tests.objects import asynchronous, config_map, make_world, pod, pod_key
+from tests.objects import asynchronous, config_map, deployment, make_world, pod, pod_key
 
 from kedge.api.requests import WriteOptions
 from kedge.errors import Forbidden, Invalid
@@ -129,3 +129,18 @@ async def test_a_dry_run_is_admitted_like_any_other_write() -> None:
     kind = (await world.create(config_map())).kind
     shown = await world.service.create(kind, config_map("dry"), options=WriteOptions(dry_run=True))
     assert shown.object.metadata.labels == {"team": "risk"}
+
+
+@asynchronous
+async def test_what_a_policy_changes_of_the_spec_counts_and_what_it_takes_back_does_not() -> None:
+    def mutate(request: AdmissionRequest, _inputs: Any) -> list[dict[str, Any]]:
+        replicas = 7 if request.object["metadata"].get("labels") else 3
+        return [{"op": "add", "path": "/spec/replicas", "value": replicas}]
+
+    policy = FunctionPolicy("replicas", kinds=["Deployment.apps"], mutate=mutate)
+    world = await make_world(admission=AdmissionChain([policy]))
+    made = await world.create(deployment(replicas=5))
+    taken_back = await world.service.patch(made.key, {"spec": {"replicas": 5}})
+    assert (taken_back.object.revision, taken_back.object.metadata.generation) == (made.revision, 1)
+    added = await world.service.patch(made.key, {"metadata": {"labels": {"a": "b"}}})
+    assert (added.object.view.spec.replicas, added.object.metadata.generation) == (7, 2)

@@ -187,3 +187,77 @@ async def test_scale_changes_replicas_and_nothing_else() -> None:
     await world.create(config_map())
     with pytest.raises(MethodNotAllowed):
         await world.service.get_scale(SETTINGS)
+
+
+@pytest.mark.parametrize("subresource", ["binding", "eviction", "scale", "nonsense"])
+def test_a_verb_that_has_its_own_door_has_no_second_one(subresource: str) -> None:
+    """A write through it would pass the policies that watch the front door."""
+
+    @asynchronous
+    async def run() -> None:
+        world = await make_world()
+        await world.create(pod())
+        with pytest.raises(MethodNotAllowed):
+            await world.service.patch(pod_key(), {"metadata": {"labels": {"a": "b"}}}, subresource=subresource)
+
+    run()
+
+
+@pytest.mark.parametrize("metadata", ["junk", None, 5, []])
+def test_junk_for_metadata_does_not_wipe_it(metadata: object) -> None:
+    @asynchronous
+    async def run() -> None:
+        world = await make_world()
+        await world.create(pod())
+        for patch, how in (
+            ({"metadata": metadata}, PatchType.MERGE),
+            ([{"op": "replace", "path": "/metadata", "value": metadata}], PatchType.JSON),
+        ):
+            with pytest.raises(BadRequest, match="metadata"):
+                await world.service.patch(pod_key(), patch, patch_type=how)
+        assert (await world.get(pod_key())).metadata.labels == {"app": "web"}
+
+    run()
+
+
+@asynchronous
+async def test_true_is_not_one() -> None:
+    world = await make_world()
+    body = deployment()
+    body["spec"]["x-flag"] = 1
+    await world.create(body)
+    changed = (await world.service.patch(WEB, {"spec": {"x-flag": True}})).object
+    assert changed.edit()["spec"]["x-flag"] is True
+    assert changed.metadata.generation == 2
+
+
+@asynchronous
+async def test_a_patch_of_scale_that_names_no_version_is_never_too_late() -> None:
+    world = await make_world()
+    await world.create(deployment())
+    writes = [world.service.patch(WEB, {"status": {"replicas": n}}, subresource="status") for n in range(5)]
+    scale = world.service.patch(WEB, {"spec": {"replicas": 9}}, subresource="scale")
+    await asyncio.gather(*writes, scale)
+    assert (await world.get(WEB)).view.spec.replicas == 9
+    stale = {"metadata": {"resourceVersion": "1"}, "spec": {"replicas": 1}}
+    with pytest.raises(Conflict):
+        await world.service.patch(WEB, stale, subresource="scale")
+
+
+@asynchronous
+async def test_a_verb_given_up_in_mid_flight_holds_nobody_up() -> None:
+    """Writers wait in line for a contended object; one that is cancelled, waiting or at the head, leaves the line."""
+    world = await make_world()
+    await world.create(config_map())
+    for turns in range(12):
+        writers = [
+            asyncio.ensure_future(world.service.patch(SETTINGS, {"data": {f"k{n}": str(turns)}})) for n in range(6)
+        ]
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        for writer in writers[::2]:
+            writer.cancel()
+        async with asyncio.timeout(5):
+            outcomes = await asyncio.gather(*writers, return_exceptions=True)
+        assert not any(isinstance(outcome, BaseException) for outcome in outcomes[1::2])
+        assert not any(lock.locked() for lock in world.service._core.contended.values())

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.objects import CONFIG_MAP, asynchronous, config_map, make_world
+from tests.objects import CONFIG_MAP, Clock, asynchronous, config_map, make_env, make_world, node, pod, pod_key
 
-from kedge.api.requests import DeleteOptions, WriteOptions
+from kedge.api.requests import Binding, DeleteOptions, WriteOptions
 from kedge.errors import BadRequest, NotFound
 from kedge.keys import Key, Origin
 from kedge.limits import Limits
-from kedge.server.service import operations
+from kedge.server.service import Service, operations
 
 SETTINGS = Key("ConfigMap", "default", "settings")
 
@@ -122,3 +122,65 @@ async def test_the_first_outcome_is_told_even_when_history_is_gone() -> None:
     assert again.removed
     with pytest.raises(NotFound):
         await world.get(SETTINGS)
+
+
+@asynchronous
+async def test_a_server_whose_clock_runs_ahead_forgets_nothing_early() -> None:
+    world = await make_world(limits=Limits(operation_window_s=60))
+    ahead = Clock()
+    ahead.advance(3600)
+    other = Service(world.store, make_env(seed=9, clock=ahead, limits=world.env.limits))
+    await world.service.create(CONFIG_MAP, config_map(), options=once("op-1"))
+    assert await operations.sweep(other._core) == 0
+    ahead.advance(59)
+    assert await operations.sweep(other._core) == 0
+    ahead.advance(2)
+    assert await operations.sweep(other._core) == 1
+
+
+@asynchronous
+async def test_a_repeated_bind_returns_the_first_outcome_though_the_pod_was_replaced() -> None:
+    world = await make_world()
+    await world.create(node())
+    await world.create(pod())
+    request = Binding(pod=pod_key(), node="node-a")
+    first = await world.service.bind(request, options=once("op-1"))
+    await world.service.delete(pod_key(), DeleteOptions(grace_s=0))
+    await world.create(pod())
+    again = await world.service.bind(request, options=once("op-1"))
+    assert again.object.uid == first.object.uid
+    assert not (await world.get(pod_key())).view.spec.node_name
+
+
+@asynchronous
+async def test_a_repeated_confirmation_returns_the_first_outcome_though_the_node_was_replaced() -> None:
+    world = await make_world()
+    made = await world.create(node())
+    bound = await world.create(pod(nodeName="node-a"))
+    await world.service.delete(pod_key(), DeleteOptions(grace_s=0))
+    words = {"node": "node-a", "node_uid": made.uid, "pod_uid": bound.uid}
+    first = await world.service.confirm_ended(**words, options=once("op-1"))
+    await world.service.delete(made.key)
+    await world.create(node())
+    assert (await world.service.confirm_ended(**words, options=once("op-1"))).object.revision == first.object.revision
+
+
+@asynchronous
+async def test_a_name_of_ones_own_is_held_to_it_even_beside_a_generated_one() -> None:
+    world = await make_world()
+    body = config_map("mine")
+    body["metadata"]["generateName"] = "m-"
+    await world.service.create(CONFIG_MAP, body, options=once("op-1"))
+    body["metadata"]["name"] = "another"
+    with pytest.raises(BadRequest, match="op-1"):
+        await world.service.create(CONFIG_MAP, body, options=once("op-1"))
+
+
+@asynchronous
+async def test_one_operation_deletes_a_whole_collection() -> None:
+    world = await make_world()
+    for name in "abc":
+        await world.create(config_map(name))
+    options = DeleteOptions(origin=Origin(operation="op-1"))
+    assert len(await world.service.delete_collection(CONFIG_MAP, options=options)) == 3
+    assert not (await world.service.list(CONFIG_MAP)).objects

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from collections.abc import AsyncGenerator
 
@@ -14,6 +15,8 @@ from kedge.api.requests import Binding, EventType, ListOptions, WatchEvent, Watc
 from kedge.errors import BadRequest, Compacted, NotFound, Unavailable
 from kedge.keys import Key
 from kedge.limits import Limits
+from kedge.server.service.watching import _deleted
+from kedge.store import Change
 
 
 async def make_maps(world: World, count: int) -> None:
@@ -276,3 +279,74 @@ async def test_a_watch_from_a_forgotten_version_says_so() -> None:
     await world.store.compact(await world.store.revision())
     with pytest.raises(Compacted):
         await world.service.watch(CONFIG_MAP, WatchOptions(resource_version="1"))
+
+
+@asynchronous
+async def test_a_watch_that_is_never_read_is_closed_all_the_same() -> None:
+    world = await make_world()
+    stream = await world.service.watch(POD, WatchOptions())
+    assert world.store.statistics().watchers == 1
+    await stream.aclose()
+    assert world.store.statistics().watchers == 0
+
+
+@asynchronous
+async def test_a_busy_kind_leaves_no_selective_watcher_behind() -> None:
+    """Its version must move with the history of the kind, or the next resumption finds it compacted."""
+    world = await make_world(limits=Limits(watch_progress_s=3600.0))
+    options = WatchOptions(
+        resource_version=str(await world.store.revision()), label_selector="app=x", allow_bookmarks=True
+    )
+    stream = await world.service.watch(CONFIG_MAP, options)
+    following = asyncio.ensure_future(anext(stream))
+    await asyncio.sleep(0)
+    await world.create(config_map("early"))  # too soon after the start for a bookmark
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not following.done()
+    world.clock.advance(3601)
+    made = await world.create(config_map("late"))
+    event = await asyncio.wait_for(following, 5)
+    assert (event.type, event.revision) == (EventType.BOOKMARK, made.revision)
+    await stream.aclose()
+
+
+@asynchronous
+async def test_a_lease_that_changed_unseen_and_went_is_gone_for_its_watcher() -> None:
+    world = await make_world()
+    lease = {"metadata": {"name": "l", "namespace": "default", "labels": {"app": "x"}}, "spec": {"holderIdentity": "a"}}
+    made = (await world.service.create(LEASE, lease)).object
+    seen = await world.store.revision()
+    await world.service.patch(made.key, {"metadata": {"labels": {"app": "y"}}})
+    await world.service.patch(made.key, {"spec": {"holderIdentity": "b"}})
+    await world.service.delete(made.key)
+    options = WatchOptions(resource_version=str(seen), label_selector="app=x")
+    stream = await world.service.watch(LEASE, options)
+    assert (await take(stream, 1))[-1] == ("DELETED", "l")
+    await stream.aclose()
+
+
+def test_a_deletion_of_something_forgotten_still_says_what_went() -> None:
+    @asynchronous
+    async def run() -> None:
+        world = await make_world()
+        key = Key("ConfigMap", "default", "gone")
+        event = _deleted(world.service._core, Change(7, key, None, None))
+        assert event.object is not None
+        assert (event.type, event.revision, event.object.metadata.name) == (EventType.DELETED, 7, "gone")
+
+    run()
+
+
+@pytest.mark.parametrize("version", ["9" * 5000, str(2**63)])
+def test_a_version_beyond_counting_is_a_bad_request(version: str) -> None:
+    @asynchronous
+    async def run() -> None:
+        world = await make_world()
+        with pytest.raises(BadRequest):
+            await world.service.list(CONFIG_MAP, ListOptions(resource_version=version))
+        token = base64.urlsafe_b64encode(f'{{"rv":{2**63},"ns":"","name":"a"}}'.encode()).decode()
+        with pytest.raises(BadRequest):
+            await world.service.list(CONFIG_MAP, ListOptions(continue_token=token))
+
+    run()

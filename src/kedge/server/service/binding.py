@@ -11,7 +11,7 @@ from kedge.api.conditions import set_condition
 from kedge.api.objects import Object
 from kedge.api.requests import Binding, WriteOptions, Written
 from kedge.api.views import NodeAllocationView, PodView, ReservationView
-from kedge.errors import BadRequest, Conflict, NotFound
+from kedge.errors import BadRequest, Conflict, MethodNotAllowed, NotFound
 from kedge.keys import NO_REVISION, Key
 from kedge.placement.ledger import ClaimState
 from kedge.placement.reasons import Misfit, Reason
@@ -23,6 +23,8 @@ BIND_ANNOTATION = "kedge.dev/bind"
 
 
 async def bind(core: Core, binding: Binding, options: WriteOptions) -> Written:
+    if not core.kind_of(binding.pod).has("binding"):
+        raise MethodNotAllowed(f"{binding.pod} cannot be bound: only pods are", key=binding.pod)
     if not binding.node:
         raise BadRequest(f"the binding of {binding.pod} names no node: set target.name", key=binding.pod)
 

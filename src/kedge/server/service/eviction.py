@@ -7,7 +7,7 @@ from kedge.api.objects import Object
 from kedge.api.requests import DeleteOptions, Written
 from kedge.api.selectors import label_selector
 from kedge.api.views import PodDisruptionBudgetView, PodView
-from kedge.errors import NotFound, OperatingError, TooManyRequests
+from kedge.errors import MethodNotAllowed, NotFound, OperatingError, TooManyRequests
 from kedge.keys import Key
 from kedge.server.service import operations
 from kedge.server.service.core import Core, Proof, Staged, part
@@ -23,6 +23,8 @@ async def evict(core: Core, key: Key, options: DeleteOptions) -> Written:
     Raises:
         TooManyRequests: the budget is spent, or its status lags its spec. Wait and ask again.
     """
+    if not core.kind_of(key).has("eviction"):
+        raise MethodNotAllowed(f"{key} cannot be evicted: only pods are", key=key)
 
     async def attempt(proof: Proof) -> Staged | Written:
         repeat = await operations.first_outcome(core, proof, "evict", key, options)

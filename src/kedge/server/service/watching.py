@@ -72,7 +72,8 @@ async def _events(
                     yield seen
             # A watcher whose selector lets nothing through must not be left behind by the history of its kind.
             due = not batch.changes or core.env.monotonic() - told_s >= core.env.limits.watch_progress_s
-            if options.allow_bookmarks and idle and due:
+            # A batch never splits a commit: the mark after it says that its last commit was told whole.
+            if options.allow_bookmarks and (due or not idle):
                 yield WatchEvent(EventType.BOOKMARK, None, batch.revision)
             if not idle or due:
                 told_s = core.env.monotonic()

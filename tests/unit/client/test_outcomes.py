@@ -1,0 +1,197 @@
+"""A lost reply, for each verb: the write is found or repeated under its id, never made twice, and reported as made."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+from tests.objects import CONFIG_MAP, World, asynchronous, config_map, deployment, node, pod, pod_key
+from tests.unit.client.test_client import FlakyTransport, flaky, lost
+
+from kedge.api.requests import Binding, DeleteOptions, Written
+from kedge.client.contract import BreakerState, Client
+from kedge.errors import AlreadyExists, OperatingError, OutcomeUnknown, Unavailable
+from kedge.keys import Key
+from kedge.limits import Limits
+
+SETTINGS = Key("ConfigMap", "default", "settings")
+WEB = Key("Deployment.apps", "default", "web")
+Verb = Callable[[Client, World], Awaitable[Written]]
+
+
+class LostReplies(FlakyTransport):
+    """Carries every write out, then loses its reply; `meddle` acts before the client can look."""
+
+    lose = True
+    meddle: Callable[[], Awaitable[object]] | None = None
+
+    def __getattribute__(self, name: str) -> object:
+        found = object.__getattribute__(self, name)
+        if name not in ("create", "update", "patch", "delete", "bind", "evict", "confirm_ended"):
+            return found
+
+        async def call(*args: object, **kwargs: object) -> object:
+            result = await found(*args, **kwargs)
+            if self.lose:
+                self.lose = False
+                if self.meddle is not None:
+                    await self.meddle()
+                raise lost()
+            return result
+
+        return call
+
+
+async def _confirm(client: Client, world: World) -> Written:
+    gone = await world.get(pod_key("bound"))
+    await world.service.delete(gone.key, DeleteOptions(grace_s=0))
+    owner = await world.get(Key("Node", "", "node-a"))
+    return await client.confirm_ended(node="node-a", node_uid=owner.uid, pod_uid=gone.uid)
+
+
+VERBS: dict[str, Verb] = {
+    "create": lambda client, _: client.create(CONFIG_MAP, config_map("new")),
+    "create a generated name": lambda client, _: client.create(
+        CONFIG_MAP, {"metadata": {"generateName": "m-", "namespace": "default"}}
+    ),
+    "ensure": lambda client, _: client.ensure(CONFIG_MAP, config_map("new")),
+    "update": lambda client, _: client.update(SETTINGS, config_map(a="2")),
+    "patch": lambda client, _: client.patch(SETTINGS, {"data": {"a": "2"}}),
+    "patch a scale": lambda client, _: client.patch(WEB, {"spec": {"replicas": 9}}, subresource="scale"),
+    "delete": lambda client, _: client.delete(SETTINGS),
+    "delete with grace": lambda client, _: client.delete(pod_key("bound")),
+    "bind": lambda client, _: client.bind(Binding(pod=pod_key(), node="node-a")),
+    "evict": lambda client, _: client.evict(pod_key()),
+    "confirm": _confirm,
+}
+
+
+async def furnished() -> tuple[World, LostReplies, Client]:
+    world, _, _ = await flaky()
+    await world.create(node())
+    for name in ("web-0", "bound"):
+        await world.create(pod(name))
+    await world.service.bind(Binding(pod=pod_key("bound"), node="node-a"))
+    await world.create(config_map(a="1"))
+    await world.create(deployment())
+    transport = LostReplies(world)
+    return world, transport, Client(transport, world.env, component="test")
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_a_lost_reply_is_a_success_that_happened_once(name: str) -> None:
+    @asynchronous
+    async def run() -> None:
+        world, transport, client = await furnished()
+        commits = world.store.statistics().commits + (name == "confirm")  # its pod is deleted first
+        await VERBS[name](client, world)
+        assert not transport.lose
+        assert world.store.statistics().commits == commits + 1
+
+    run()
+
+
+async def _replace_map(world: World) -> None:
+    await world.service.delete(SETTINGS)
+    await world.create(config_map(a="theirs"))
+
+
+async def _replace_pod(world: World) -> None:
+    await world.service.delete(pod_key(), DeleteOptions(grace_s=0))
+    await world.create(pod())
+
+
+@pytest.mark.parametrize(
+    ("name", "meddle"),
+    [
+        ("update", _replace_map),
+        ("patch", _replace_map),
+        ("bind", _replace_pod),
+        ("delete", lambda world: world.create(config_map(a="theirs"))),
+        ("evict", lambda world: world.create(pod())),
+    ],
+)
+def test_a_repeat_spares_whatever_took_the_name_since(name: str, meddle: Callable[[World], Awaitable[object]]) -> None:
+    @asynchronous
+    async def run() -> None:
+        world, transport, client = await furnished()
+        transport.meddle = lambda: meddle(world)
+        await VERBS[name](client, world)
+        if name in ("bind", "evict"):
+            assert not (await world.get(pod_key())).view.spec.node_name
+        else:
+            assert (await world.get(SETTINGS)).edit()["data"] == {"a": "theirs"}
+
+    run()
+
+
+# -- reads, ensure, breaker ------------------------------------------------------------------------
+
+
+@asynchronous
+async def test_a_read_without_a_reply_is_asked_again() -> None:
+    world, transport, client = await flaky()
+    await world.create(config_map())
+    transport.before = [lost(), None]
+    await client.get(SETTINGS)
+    assert transport.calls == ["get"] * 2
+
+
+@asynchronous
+async def test_when_the_read_gets_no_reply_either_the_write_is_still_looked_after() -> None:
+    world, transport, client = await flaky()
+    transport.before = [lost(), *[lost()] * 5, None]  # the create, then every attempt to look for it
+    await client.create(CONFIG_MAP, config_map())
+    await world.get(SETTINGS)
+
+
+@asynchronous
+async def test_ensure_does_not_confirm_what_is_on_its_way_out() -> None:
+    world, _, client = await flaky()
+    body = config_map()
+    body["metadata"]["finalizers"] = ["example.dev/hold"]
+    await client.ensure(CONFIG_MAP, body)
+    await world.service.delete(SETTINGS)
+    with pytest.raises(AlreadyExists, match="being deleted"):
+        await client.ensure(CONFIG_MAP, body)
+
+
+async def fail(client: Client, error: OperatingError) -> None:
+    with pytest.raises(type(error)), client.breaker.guard():
+        raise error
+
+
+@asynchronous
+async def test_many_that_fail_together_open_the_breaker_once() -> None:
+    world, _, client = await flaky(Limits(breaker_failures_max=2, breaker_open_s=2.0))
+    guards = [client.breaker.guard() for _ in range(30)]
+    for guard in guards:
+        guard.__enter__()
+    for guard in guards:
+        error = OutcomeUnknown("no reply")
+        guard.__exit__(type(error), error, None)
+    assert client.breaker.state is BreakerState.OPEN
+    world.clock.advance(3.1)  # once and a half of the first hold: the most that jitter makes of it
+    with client.breaker.guard():
+        pass
+
+
+@asynchronous
+async def test_news_from_before_the_breaker_opened_does_not_end_its_probe() -> None:
+    world, _, client = await flaky(Limits(breaker_failures_max=1, breaker_open_s=1.0))
+    late_failure, late_cancel = client.breaker.guard(), client.breaker.guard()
+    late_failure.__enter__()
+    late_cancel.__enter__()
+    await fail(client, Unavailable("down"))
+    world.clock.advance(60)
+    probe = client.breaker.guard()
+    probe.__enter__()
+    error, cancelled = Unavailable("down"), KeyboardInterrupt()
+    late_failure.__exit__(type(error), error, None)
+    late_cancel.__exit__(type(cancelled), cancelled, None)
+    assert client.breaker.state is BreakerState.PROBING
+    with pytest.raises(Unavailable, match="held off"), client.breaker.guard():
+        pass
+    probe.__exit__(None, None, None)
+    closed: BreakerState = client.breaker.state
+    assert closed is BreakerState.CLOSED

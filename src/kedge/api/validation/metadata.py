@@ -42,8 +42,8 @@ def check_metadata(
     if kind.namespaced:
         if not metadata.namespace:
             complaints.required("metadata.namespace")
-        else:
-            complaints.name("metadata.namespace", metadata.namespace, label_problem(metadata.namespace))
+        elif problem := label_problem(metadata.namespace):
+            complaints.name("metadata.namespace", metadata.namespace, problem)
     elif metadata.namespace:
         complaints.forbidden("metadata.namespace", "not allowed on this type")
     if metadata.labels and not shared_parts_clean:
@@ -56,7 +56,8 @@ def check_metadata(
         check_owners(complaints, metadata.owner_references)
     if metadata.generation < 0:
         complaints.at_least("metadata.generation", metadata.generation, 0)
-    complaints.at_least("metadata.deletionGracePeriodSeconds", metadata.deletion_grace_period_seconds, 0)
+    if metadata.deletion_grace_period_seconds is not None:
+        complaints.at_least("metadata.deletionGracePeriodSeconds", metadata.deletion_grace_period_seconds, 0)
 
 
 def check_labels(complaints: Complaints, labels: Mapping[str, str], path: str) -> None:

@@ -56,8 +56,7 @@ def check_metadata(
         check_owners(complaints, metadata.owner_references)
     if metadata.generation < 0:
         complaints.at_least("metadata.generation", metadata.generation, 0)
-    if metadata.deletion_grace_period_seconds is not None:
-        complaints.at_least("metadata.deletionGracePeriodSeconds", metadata.deletion_grace_period_seconds, 0)
+    complaints.at_least("metadata.deletionGracePeriodSeconds", metadata.deletion_grace_period_seconds, 0)
 
 
 def check_labels(complaints: Complaints, labels: Mapping[str, str], path: str) -> None:

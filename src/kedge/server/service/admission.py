@@ -86,6 +86,8 @@ class AdmissionChain:
 
     def for_write(self, verb: str, kind: Kind, subresource: str) -> AdmissionChain | None:
         """The policies that look at such a write; None if none does, so that the common case costs nothing."""
+        if not self._mutating and not self._validating:
+            return None
         mutating = tuple(p for p in self._mutating if p.applies(verb, kind, subresource))
         validating = tuple(p for p in self._validating if p.applies(verb, kind, subresource))
         return AdmissionChain(mutating, validating) if mutating or validating else None

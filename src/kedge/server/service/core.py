@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
 from kedge.api.codec import encode_object
@@ -78,12 +78,14 @@ class Proof:
     async def entries(self, *keys: Key) -> list[Entry | None]:
         """Read keys, each once: a later read in the same attempt sees the same version."""
         reads = self.reads
-        missing = [key for key in keys if key not in reads]
+        missing: Sequence[Key] = [key for key in keys if key not in reads] if reads else keys
         if missing:
             if self._core.contended and self._held is None:
                 await self._queue_for(missing)
             reading = await self._core.store.get(missing)
             reads.update(zip(missing, reading.entries, strict=True))
+            if missing is keys:
+                return list(reading.entries)
         return [reads[key] for key in keys]
 
     async def objects(self, *keys: Key) -> list[Object | None]:
@@ -109,7 +111,7 @@ class Proof:
             self._held.release()
             self._held = None
 
-    async def _queue_for(self, keys: list[Key]) -> None:
+    async def _queue_for(self, keys: Sequence[Key]) -> None:
         """Wait in line for the first key that others are fighting over. One lock an attempt, so no deadlock."""
         for key in keys:
             lock = self._core.contended.get(key)

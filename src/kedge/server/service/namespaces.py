@@ -6,6 +6,8 @@ that appears, or a namespace that begins to end, makes every write in flight loo
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from kedge.api.codec import encode_object
 from kedge.api.views import NamespaceView
 from kedge.errors import Forbidden, NotFound
@@ -17,6 +19,7 @@ FINALIZER = "kubernetes"
 """Stands in `spec.finalizers` until the namespace is empty."""
 
 
+@lru_cache(maxsize=4096)
 def namespace_key(name: str) -> Key:
     return Key(NAMESPACE, "", name)
 

@@ -161,3 +161,69 @@ class Limits:
     breaker_open_s: float = bound(
         2.0, "how long an open breaker holds requests off, before one may probe", metric="kedge_client_breaker_open"
     )
+
+    # -- queue
+    queue_keys_max: int = bound(
+        200_000,
+        "keys queued or running; past it adds are refused, and a resync is owed when there is room",
+        metric="kedge_queue_keys",
+    )
+    queue_wakes_max: int = bound(
+        8, "different wake-ups kept for one run; of the rest only the number", metric="kedge_queue_wakes_dropped_total"
+    )
+    queue_backoff_s: float = bound(
+        0.1, "the first pause of a key that failed; it doubles, with jitter", metric="kedge_queue_backoff_seconds"
+    )
+    queue_backoff_s_max: float = bound(
+        60.0, "the longest one: so late may a key notice that its trouble is over", metric="kedge_queue_backoff_seconds"
+    )
+    queue_aging_s: float = bound(
+        30.0, "a key ready for longer goes before higher priorities, now and then", metric="kedge_queue_oldest_seconds"
+    )
+    queue_aged_every: int = bound(
+        4, "at most one item in so many is given away for its age", metric="kedge_queue_aged_total"
+    )
+    queue_service_s_min: float = bound(
+        0.001, "what a run costs its tenant at least, however short it is", metric="kedge_queue_service_seconds"
+    )
+    queue_debt_s_max: float = bound(
+        10.0,
+        "how far a tenant may be charged ahead of the others: one endless run must not banish it",
+        metric="kedge_queue_service_seconds",
+    )
+    queue_slow_s: float = bound(
+        0.1, "a tenant whose runs are longer on average may not take every worker", metric="kedge_queue_service_seconds"
+    )
+    queue_slow_share_max: float = bound(
+        0.75, "of the workers, for all such tenants together; 1 reserves none", metric="kedge_queue_slow_running"
+    )
+    queue_resync_spread_s: float = bound(
+        60.0, "keys of one resync are spread over so long, so that none is a storm", metric="kedge_queue_resyncs_total"
+    )
+    queue_resync_burst: int = bound(
+        1_000, "keys a resync adds before the loop runs on", metric="kedge_queue_resyncs_total"
+    )
+    queue_loop_runs_max: int = bound(
+        10, "runs in a row for nothing, put down to one wake-up, that make a loop", metric="kedge_queue_loops_total"
+    )
+    queue_loop_echoes_max: int = bound(
+        30,
+        "likewise for runs that write anew, each woken by the last one's write: steps may look like that for a while",
+        metric="kedge_queue_loops_total",
+    )
+    queue_loop_gap_s: float = bound(
+        5.0, "runs that change nothing and are further apart are no loop", metric="kedge_queue_looping"
+    )
+    queue_fight_gap_s: float = bound(
+        600.0, "runs that write the same again and are further apart are no fight", metric="kedge_queue_looping"
+    )
+    queue_loop_hold_s: float = bound(
+        0.5, "the first pause of a looping key; it doubles, with jitter", metric="kedge_queue_holds_total"
+    )
+    queue_loop_hold_s_max: float = bound(60.0, "the longest one", metric="kedge_queue_holds_total")
+    queue_loop_memory: int = bound(
+        16, "fingerprints of a key's last writes and inputs that are kept", metric="kedge_queue_histories"
+    )
+    queue_loop_keys_max: int = bound(
+        20_000, "keys whose last runs are remembered, the latest first", metric="kedge_queue_histories"
+    )

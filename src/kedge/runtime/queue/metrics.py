@@ -1,0 +1,66 @@
+"""The queue's series. Depths are read when somebody looks, so that they cost nothing while work goes on.
+
+Tenants are no label: their number has no bound. `statistics()` has them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kedge.env import Env
+from kedge.runtime.queue.items import K, OutcomeKind
+
+if TYPE_CHECKING:
+    from kedge.runtime.queue.queue import WorkQueue
+
+
+class QueueMetrics:
+    def __init__(self, env: Env, queue: WorkQueue[K]) -> None:
+        name, metrics = queue.name, env.metrics
+        self._queue = queue
+        self._depth = metrics.gauge("kedge_queue_depth", "Keys ready for a worker", ("queue", "priority"))
+        self._priorities: set[int] = set()
+        self.adds = metrics.counter("kedge_queue_adds_total", "Wake-ups of keys", ("queue",)).labels(name)
+        self.refused = metrics.counter(
+            "kedge_queue_refused_total", "Adds refused by a full queue; a resync is owed", ("queue",)
+        ).labels(name)
+        self.aged = metrics.counter(
+            "kedge_queue_aged_total", "Items handed out before a higher priority, for their age", ("queue",)
+        ).labels(name)
+        self.wakes_dropped = metrics.counter(
+            "kedge_queue_wakes_dropped_total", "Different wake-ups of one run past the bound", ("queue",)
+        ).labels(name)
+        self.wait_s = metrics.histogram("kedge_queue_wait_seconds", "From ready to a worker", ("queue",)).labels(name)
+        self.service_s = metrics.histogram("kedge_queue_service_seconds", "From get to done", ("queue",)).labels(name)
+        self.backoff_s = metrics.histogram(
+            "kedge_queue_backoff_seconds", "Pauses after failed runs", ("queue",)
+        ).labels(name)
+        done = metrics.counter("kedge_queue_done_total", "Runs, by how they ended", ("queue", "outcome"))
+        self.done = {kind: done.labels(name, kind.value) for kind in OutcomeKind}
+        self.loops = metrics.counter(
+            "kedge_queue_loops_total", "Keys found running in a loop, by sort", ("queue", "kind")
+        )
+        self.holds = metrics.counter(
+            "kedge_queue_holds_total", "Runs after which a looping key was held back", ("queue",)
+        ).labels(name)
+        self.resyncs = metrics.counter("kedge_queue_resyncs_total", "Keys added by a resync", ("queue",)).labels(name)
+        order, detector = queue.order, queue.detector
+        for series, help_text, read in (
+            ("kedge_queue_keys", "Keys queued or running", lambda: len(queue)),
+            ("kedge_queue_waiting", "Keys not yet due", lambda: queue.waiting),
+            ("kedge_queue_running", "Keys with a worker", lambda: queue.running),
+            ("kedge_queue_failing", "Keys whose last run failed", lambda: queue.failing),
+            ("kedge_queue_oldest_seconds", "Wait of the key ready longest", lambda: queue.oldest_ready_s),
+            ("kedge_queue_slow_running", "Runs of tenants whose runs are long", lambda: order.slow_in_flight),
+            ("kedge_queue_resync_owed", "1 while adds were refused and not made good", lambda: queue.resync_owed),
+            ("kedge_queue_histories", "Keys whose last runs are remembered", lambda: len(detector)),
+            ("kedge_queue_looping", "Keys slowed because they run in a loop", lambda: sum(1 for _ in detector.loops())),
+        ):
+            metrics.gauge(series, help_text, ("queue",)).labels(name).set_function(read)
+
+    def show_priority(self, priority: int) -> None:
+        """Begin to show the depth of a priority that has not been seen before."""
+        if priority not in self._priorities:
+            self._priorities.add(priority)
+            order = self._queue.order
+            self._depth.labels(self._queue.name, str(priority)).set_function(lambda: order.ready_at(priority))

@@ -1,0 +1,542 @@
+"""The work queue: each key once, never twice at once, never lost; fair between tenants; slow to those that fail.
+
+Neighbours: `order` chooses among ready keys, `delays` holds those not yet due, `loops` finds keys that get nowhere.
+It runs nothing itself and knows no objects: workers `get`, act, and say `done`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from typing import Generic
+
+from kedge.env import Env
+from kedge.errors import InvariantBroken, KedgeError, TooManyRequests, unreachable
+from kedge.keys import Key
+from kedge.runtime.queue.delays import Delays
+from kedge.runtime.queue.entries import Entry
+from kedge.runtime.queue.items import (
+    REQUEUE,
+    RESYNC,
+    RETRY,
+    SPIN,
+    SUCCESS,
+    Facts,
+    Item,
+    K,
+    KeyReport,
+    KeyState,
+    Loop,
+    Outcome,
+    OutcomeKind,
+    QueueStatistics,
+    WaitReason,
+    Wake,
+)
+from kedge.runtime.queue.loops import LoopDetector
+from kedge.runtime.queue.metrics import QueueMetrics
+from kedge.runtime.queue.order import Order
+from kedge.runtime.queue.waiters import Waiters
+
+RESYNC_PRIORITY = -(2**31) - 1
+"""Below every priority an object can have."""
+_TIMER_S_MIN = 0.001
+"""A timer is never set nearer: rounding would else make it ring before the time, again and again."""
+
+
+class QueueClosed(KedgeError):
+    """The queue hands out nothing more. Finish what you hold, say `done`, and stop."""
+
+
+def namespace_of(key: object) -> str:
+    """The tenant of an object's key."""
+    return key.namespace if isinstance(key, Key) else ""
+
+
+def no_priority(_: object) -> int:
+    return 0
+
+
+class WorkQueue(Generic[K]):
+    """Keys that are to be looked at again.
+
+    `workers` is how many will `get`; with it, tenants whose runs are long leave some workers to the others.
+    `on_loop` hears of each loop when it is found. Everything but waiting happens in the call itself.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        name: str,
+        *,
+        workers: int = 0,
+        tenant_of: Callable[[K], str] = namespace_of,
+        priority_of: Callable[[K], int] = no_priority,
+        on_loop: Callable[[Loop[K]], object] | None = None,
+    ) -> None:
+        self.name = name
+        self._env = env
+        self._limits = env.limits
+        self._tenant_of = tenant_of
+        self._priority_of = priority_of
+        self._on_loop = on_loop
+        self._entries: dict[K, Entry[K]] = {}
+        """Every key that is queued or running. The invariants stand with `Entry`."""
+        self.order: Order[K] = Order(env.limits, workers=workers)
+        self.delays: Delays[K] = Delays()
+        self.detector: LoopDetector[K] = LoopDetector(env, name=name)
+        self.running = 0
+        self.failing = 0
+        """Entries with `failures` above 0."""
+        self.resync_owed = False
+        """An add was refused since the last resync began: some key may be due, and the queue does not know which."""
+        self.closed = False
+        self._adds = self._gets = self._aged = self._refused = 0
+        self._getters = Waiters()
+        self._room = Waiters()
+        self._owed = Waiters()
+        self._drained = Waiters()
+        self._timer: asyncio.TimerHandle | None = None
+        """Rings when the soonest delay ends. Set only while somebody waits: `get` looks for itself."""
+        self._timer_s = 0.0
+        self._metrics = QueueMetrics(env, self)
+
+    def __len__(self) -> int:
+        """Keys that are queued or running."""
+        return len(self._entries)
+
+    # -- adding ------------------------------------------------------------------------------------
+
+    def add(
+        self,
+        key: K,
+        why: str | Wake,
+        *,
+        delay_s: float = 0.0,
+        priority: int | None = None,
+        tenant: str | None = None,
+    ) -> bool:
+        """Have `key` run, at once or after a delay. Added already, it runs at the earlier time and the higher priority.
+
+        False if it was not taken: the queue is closed, or full, and then a resync is owed (`wait_resync_owed`).
+        """
+        wake = why if isinstance(why, Wake) else Wake(why)
+        reason = WaitReason.DELAYED if delay_s > 0 else WaitReason.QUEUED
+        return self._add(key, wake, delay_s, reason, priority=priority, tenant=tenant)
+
+    async def resync(self, keys: Iterable[K], *, spread_s: float | None = None) -> None:
+        """Have every key looked at, in case a change was missed: at low priority, spread out, and waiting for room.
+
+        Keys that are backing off keep their pause. If it is not finished, a resync is owed.
+
+        Raises:
+            QueueClosed: the queue was closed first.
+        """
+        spread_s = self._limits.queue_resync_spread_s if spread_s is None else spread_s
+        finished = False
+        try:
+            for count, key in enumerate(list(keys), 1):
+                while key not in self._entries and len(self._entries) >= self._limits.queue_keys_max:
+                    self._check_open()
+                    await self._room.wait()
+                self._check_open()
+                self._resync_key(key, self._env.random.uniform(0.0, spread_s))
+                if count % self._limits.queue_resync_burst == 0:
+                    await asyncio.sleep(0)
+            finished = True
+        finally:
+            if not finished:
+                self._owe_resync()
+
+    def _resync_key(self, key: K, delay_s: float) -> None:
+        entry = self._entries.get(key)
+        self._metrics.resyncs.inc()
+        if entry is not None and entry.reason in (WaitReason.BACKOFF, WaitReason.LOOPING):
+            self._note_wake(entry, RESYNC)  # it will run, and a resync is no reason to hurry it
+            return
+        self._add(key, RESYNC, delay_s, WaitReason.RESYNC, priority=None, tenant=None)
+
+    async def wait_resync_owed(self) -> None:
+        """Until adds were refused for want of room, and there is room again. Then list everything and `resync` it.
+
+        Raises:
+            QueueClosed: the queue was closed.
+        """
+        while not (self.resync_owed and len(self._entries) < self._limits.queue_keys_max):
+            self._check_open()
+            await self._owed.wait()
+        self._check_open()
+        self.resync_owed = False
+
+    def _add(
+        self, key: K, wake: Wake, delay_s: float, reason: WaitReason, *, priority: int | None, tenant: str | None
+    ) -> bool:
+        if self.closed:
+            return False
+        now_s = self._env.monotonic()
+        entry = self._entries.get(key)
+        if entry is None:
+            if len(self._entries) >= self._limits.queue_keys_max:
+                self._refused += 1
+                self._metrics.refused.inc()
+                self._owe_resync()
+                return False
+            entry = Entry(
+                key,
+                self._tenant_of(key) if tenant is None else tenant,
+                self._priority_of(key) if priority is None else priority,
+            )
+            if wake is RESYNC:
+                entry.priority = RESYNC_PRIORITY
+            entry.added_s = now_s
+            self._entries[key] = entry
+            fresh = True
+        else:
+            fresh = False
+            self._claim(entry, wake, priority, tenant)
+        self._adds += 1
+        self._metrics.adds.inc()
+        self._note_wake(entry, wake)
+        due_s = now_s + delay_s
+        until_s = self.detector.hold_until_s(key, (wake,))
+        if until_s > due_s:
+            due_s, reason = until_s, WaitReason.LOOPING
+        if entry.state is KeyState.RUNNING:
+            if entry.again_s is None:
+                entry.added_s = now_s
+            if entry.again_s is None or due_s < entry.again_s:
+                entry.again_s, entry.again_reason = due_s, reason
+        elif fresh or (entry.state is KeyState.WAITING and due_s < entry.due_s):
+            self._schedule(entry, due_s, reason, now_s)
+        return True
+
+    def _claim(self, entry: Entry[K], wake: Wake, priority: int | None, tenant: str | None) -> None:
+        """Raise a queued key to the priority asked for; move it to another tenant, if one is named."""
+        if priority is not None:
+            entry.base_priority = priority
+        asked = RESYNC_PRIORITY if wake is RESYNC else entry.base_priority
+        if entry.state is KeyState.RUNNING and entry.again_s is None:
+            entry.priority = asked  # its next turn begins here
+        moved = asked > entry.priority or (tenant is not None and tenant != entry.tenant)
+        if not moved:
+            return
+        if entry.state is KeyState.READY:
+            self.order.remove(entry)
+        entry.priority = max(asked, entry.priority)
+        if tenant is not None:
+            entry.tenant = tenant
+        if entry.state is KeyState.READY:
+            self._enter_order(entry)
+
+    def _note_wake(self, entry: Entry[K], wake: Wake) -> None:
+        wakes = entry.wakes
+        if wake in wakes:
+            return
+        if len(wakes) < self._limits.queue_wakes_max:
+            wakes.append(wake)
+        else:
+            entry.wakes_dropped += 1
+            self._metrics.wakes_dropped.inc()
+
+    def _owe_resync(self) -> None:
+        self.resync_owed = True
+        if len(self._entries) < self._limits.queue_keys_max:
+            self._owed.wake_one()
+
+    # -- running -----------------------------------------------------------------------------------
+
+    async def get(self) -> Item[K]:
+        """The next key to run, when there is one. Whoever gets it must say `done`.
+
+        Raises:
+            QueueClosed: the queue hands out nothing more. Stop.
+        """
+        while True:
+            self._check_open()
+            item = self.get_nowait()
+            if item is not None:
+                return item
+            self._set_timer(waiting=True)
+            await self._getters.wait()
+
+    def get_nowait(self) -> Item[K] | None:
+        """The next key to run, if one is ready now."""
+        if self.closed:
+            return None
+        now_s = self._env.monotonic()
+        self._promote(now_s)
+        entry = self.order.pop(now_s)
+        if entry is None:
+            return None
+        self._gets += 1
+        entry.place = self._gets
+        entry.begun_s = now_s
+        self.running += 1
+        if entry.aged:
+            self._aged += 1
+            self._metrics.aged.inc()
+        self._metrics.wait_s.observe(now_s - entry.ready_s)
+        item = Item(
+            entry.key,
+            entry.tenant,
+            entry.priority,
+            entry.failures + 1,
+            tuple(entry.wakes),
+            entry.wakes_dropped,
+            entry.added_s,
+            entry.ready_s,
+            now_s,
+            entry.place,
+            entry.aged,
+        )
+        entry.reason = WaitReason.NONE
+        entry.wakes = []
+        entry.wakes_dropped = 0
+        entry.priority = entry.base_priority
+        return item
+
+    def done(self, item: Item[K], outcome: Outcome = SUCCESS, facts: Facts | None = None) -> None:
+        """A worker has finished with `item`. What the run did, if it is known, lets loops be found."""
+        entry = self._entries.get(item.key)
+        if entry is None or entry.state is not KeyState.RUNNING or entry.place != item.place:
+            raise InvariantBroken(f"{item.key} (item {item.place}) is not out: say done once for each item")
+        now_s = self._env.monotonic()
+        used_s = max(0.0, now_s - entry.begun_s)
+        self.order.end(entry, used_s)
+        self.running -= 1
+        self._metrics.service_s.observe(used_s)
+        self._metrics.done[outcome.kind].inc()
+        loops = self.detector.ran(
+            item.key, item.wakes, facts, error=outcome.error, terminal=outcome.kind is OutcomeKind.TERMINAL
+        )
+        self._plan_next(entry, outcome, now_s)
+        if self.order.ready:
+            self._getters.wake_one()  # a worker that was kept free for others may be needed now
+        if not self.running:
+            self._drained.wake_all()
+        for loop in loops:
+            self._report(loop)
+
+    def _plan_next(self, entry: Entry[K], outcome: Outcome, now_s: float) -> None:
+        """Queue the key again if it was woken while it ran or asks for it; else forget it."""
+        plans: list[tuple[float, WaitReason, Wake | None]] = []
+        if entry.again_s is not None:
+            # Judged only now, the run may have shown that what woke the key meanwhile is a loop.
+            hold_s = 0.0 if entry.wakes_dropped else self.detector.hold_until_s(entry.key, entry.wakes)
+            held = hold_s > entry.again_s
+            plans.append((max(entry.again_s, hold_s), WaitReason.LOOPING if held else entry.again_reason, None))
+        else:
+            entry.added_s = now_s
+        failures = entry.failures
+        match outcome.kind:
+            case OutcomeKind.SUCCESS | OutcomeKind.TERMINAL:
+                entry.failures = 0
+            case OutcomeKind.FAILURE:
+                entry.failures += 1
+                pause_s = self._backoff_s(entry.failures, outcome.error)
+                plans.append((now_s + pause_s, WaitReason.BACKOFF, RETRY))
+            case OutcomeKind.REQUEUE:
+                entry.failures = 0
+                plans.append(self._requeue(entry.key, outcome.delay_s, now_s))
+            case _:
+                unreachable(outcome.kind)
+        self.failing += (entry.failures > 0) - (failures > 0)
+        entry.last_error = outcome.error
+        entry.again_s = None
+        if not plans:
+            del self._entries[entry.key]
+            if self.resync_owed:
+                self._owed.wake_one()
+            self._room.wake_one()
+            return
+        due_s, reason, wake = min(plans, key=lambda plan: plan[0])
+        if wake is not None:
+            self._note_wake(entry, wake)
+        self._schedule(entry, due_s, reason, now_s)
+
+    def _backoff_s(self, failures: int, error: BaseException | None) -> float:
+        whole_s = min(self._limits.queue_backoff_s * 2.0 ** min(failures - 1, 60), self._limits.queue_backoff_s_max)
+        pause_s = whole_s * self._env.random.uniform(0.5, 1.0)
+        if isinstance(error, TooManyRequests):
+            pause_s = max(pause_s, min(error.retry_after_s, self._limits.queue_backoff_s_max))
+        self._metrics.backoff_s.observe(pause_s)
+        return pause_s
+
+    def _requeue(self, key: K, delay_s: float, now_s: float) -> tuple[float, WaitReason, Wake]:
+        if delay_s >= self._limits.queue_loop_hold_s:
+            return now_s + delay_s, WaitReason.REQUEUE, REQUEUE
+        due_s, until_s = now_s + max(0.0, delay_s), self.detector.hold_until_s(key, (SPIN,))
+        if until_s > due_s:
+            return until_s, WaitReason.LOOPING, SPIN
+        return due_s, WaitReason.REQUEUE, SPIN
+
+    def _report(self, loop: Loop[K]) -> None:
+        self._metrics.holds.inc()
+        if loop.holds == 1:
+            self._metrics.loops.labels(self.name, loop.kind.name.lower()).inc()
+            if self._on_loop is not None:
+                self._on_loop(loop)
+
+    # -- due and not due ---------------------------------------------------------------------------
+
+    def _schedule(self, entry: Entry[K], due_s: float, reason: WaitReason, now_s: float) -> None:
+        """Make a key that does not run ready, or have it wait."""
+        entry.reason = reason
+        if due_s > now_s:
+            entry.state = KeyState.WAITING
+            self.delays.put(entry, due_s)
+            self._set_timer()
+        else:
+            self.delays.remove(entry)
+            self._make_ready(entry, now_s)
+
+    def _make_ready(self, entry: Entry[K], ready_s: float) -> None:
+        entry.state = KeyState.READY
+        entry.ready_s = ready_s
+        self._enter_order(entry)
+        if not self.closed:
+            self._getters.wake_one()
+
+    def _enter_order(self, entry: Entry[K]) -> None:
+        self._metrics.show_priority(entry.priority)
+        self.order.push(entry)
+
+    def _promote(self, now_s: float) -> None:
+        """Make ready what has become due."""
+        while (entry := self.delays.pop_due(now_s)) is not None:
+            self._make_ready(entry, entry.due_s)
+
+    def _set_timer(self, *, waiting: bool = False) -> None:
+        due_s = self.delays.next_s()
+        if due_s is None or self.closed or not (waiting or self._getters):
+            return
+        if self._timer is not None:
+            if self._timer_s <= due_s:
+                return
+            self._timer.cancel()
+        self._timer_s = due_s
+        pause_s = max(due_s - self._env.monotonic(), _TIMER_S_MIN)
+        self._timer = asyncio.get_running_loop().call_later(pause_s, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        self._promote(self._env.monotonic())
+        self._set_timer()
+
+    # -- stopping ----------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Take nothing more and hand out nothing more. What is running goes on; what is queued stays visible."""
+        self.closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for waiters in (self._getters, self._room, self._owed):
+            waiters.wake_all()
+
+    async def drain(self) -> tuple[K, ...]:
+        """Close, wait until every worker has said `done`, and tell which keys are left undone."""
+        self.close()
+        while self.running:
+            await self._drained.wait()
+        return tuple(self._entries)
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise QueueClosed(f"queue {self.name} is closed: finish what you hold, and stop")
+
+    # -- looking -----------------------------------------------------------------------------------
+
+    @property
+    def waiting(self) -> int:
+        """Keys that are not yet due."""
+        return len(self.delays)
+
+    @property
+    def oldest_ready_s(self) -> float:
+        """How long the key that has been ready longest has waited."""
+        ready_s = self.order.oldest_ready_s()
+        return self._env.monotonic() - ready_s if ready_s is not None else 0.0
+
+    def statistics(self) -> QueueStatistics[K]:
+        if not self.closed:
+            self._promote(self._env.monotonic())
+        ready_by_tenant: dict[str, int] = {}
+        running_by_tenant: dict[str, int] = {}
+        for tenant in self.order.tenants.values():
+            if tenant.entries:
+                ready_by_tenant[tenant.name] = tenant.entries
+            if tenant.in_flight:
+                running_by_tenant[tenant.name] = tenant.in_flight
+        return QueueStatistics(
+            keys=len(self._entries),
+            ready=self.order.ready,
+            waiting=self.waiting,
+            running=self.running,
+            failing=self.failing,
+            ready_by_priority=self.order.by_priority(),
+            ready_by_tenant=ready_by_tenant,
+            running_by_tenant=running_by_tenant,
+            oldest_ready_s=self.oldest_ready_s,
+            adds=self._adds,
+            gets=self._gets,
+            aged=self._aged,
+            refused=self._refused,
+            resync_owed=self.resync_owed,
+            closed=self.closed,
+            loops=tuple(self.detector.loops()),
+        )
+
+    def explain(self, key: K) -> KeyReport[K] | None:
+        """What is known of `key`; None if it is neither queued nor running nor remembered for anything."""
+        entry = self._entries.get(key)
+        if entry is not None:
+            return self._report_of(entry)
+        loop, terminal = self.detector.loop(key), self.detector.terminal(key)
+        if loop is None and terminal is None:
+            return None
+        return KeyReport(
+            key=key,
+            state=KeyState.IDLE,
+            tenant=self._tenant_of(key),
+            priority=self._priority_of(key),
+            failures=0,
+            wait_reason=WaitReason.NONE,
+            next_run_s=None,
+            age_s=0.0,
+            woken_again=False,
+            wakes=(),
+            last_error=terminal,
+            terminal=terminal is not None,
+            loop=loop,
+        )
+
+    def reports(self) -> Iterator[KeyReport[K]]:
+        """Every key that is queued or running."""
+        return (self._report_of(entry) for entry in list(self._entries.values()))
+
+    def _report_of(self, entry: Entry[K]) -> KeyReport[K]:
+        running = entry.state is KeyState.RUNNING
+        match entry.state:
+            case KeyState.RUNNING:
+                next_run_s = entry.again_s
+            case KeyState.WAITING:
+                next_run_s = entry.due_s
+            case _:
+                next_run_s = entry.ready_s
+        terminal = self.detector.terminal(entry.key)
+        return KeyReport(
+            key=entry.key,
+            state=entry.state,
+            tenant=entry.tenant,
+            priority=entry.priority,
+            failures=entry.failures,
+            wait_reason=WaitReason.QUEUED if entry.state is KeyState.READY else entry.reason,
+            next_run_s=next_run_s,
+            age_s=self._env.monotonic() - (entry.begun_s if running else entry.added_s),
+            woken_again=entry.again_s is not None,
+            wakes=tuple(entry.wakes),
+            last_error=entry.last_error or terminal,
+            terminal=terminal is not None,
+            loop=self.detector.loop(entry.key),
+        )

@@ -36,9 +36,8 @@ def apply_draft_defaults(kind: Kind, draft: Draft) -> bool:
     if kind.key_kind == "Pod" and isinstance(spec, msgspec.Raw):
         raw = bytes(spec)
         if len(raw) <= _SHARED_SPEC_BYTES_MAX:
-            filled = _filled_pod_spec(raw)
-            draft.fields["spec"] = filled
-            return filled != raw
+            draft.fields["spec"], changed = _filled_pod_spec(raw)
+            return changed
     part = {name: draft.get(name) for name in _TOUCHED if name in draft.fields}
     if not rule(part):
         return False
@@ -55,10 +54,11 @@ _SHARED_SPEC_BYTES_MAX = 8192
 
 
 @lru_cache(maxsize=1024)
-def _filled_pod_spec(raw: bytes) -> msgspec.Raw:
-    """Replicas have the same spec, byte for byte: it is filled in once."""
+def _filled_pod_spec(raw: bytes) -> tuple[msgspec.Raw, bool]:
+    """A spec filled in, and whether that changed it. Replicas have the same one, byte for byte: it is done once."""
     spec = decode_json(raw)
-    return msgspec.Raw(encode_json(spec) if isinstance(spec, dict) and _pod_spec(spec) else raw)
+    changed = isinstance(spec, dict) and _pod_spec(spec)
+    return msgspec.Raw(encode_json(spec) if changed else raw), changed
 
 
 _TOUCHED = ("spec", "preemptionPolicy", "ports", "type", "data", "stringData")

@@ -71,7 +71,7 @@ class PatchType(Enum):
     MERGE = "application/merge-patch+json"
 
 
-class Written(NamedTuple):
+class Written(msgspec.Struct, frozen=True):
     """The object as the write left it. For a removal: its last state."""
 
     object: Object

@@ -55,20 +55,20 @@ class Change(msgspec.Struct, frozen=True, gc=False):
 # -- commits ---------------------------------------------------------------------------------------
 
 
-class AtRevision(NamedTuple):
+class AtRevision(msgspec.Struct, frozen=True, gc=False):
     """The key exists and was last modified at this revision."""
 
     key: Key
     revision: Revision
 
 
-class Absent(NamedTuple):
+class Absent(msgspec.Struct, frozen=True, gc=False):
     """The key does not exist."""
 
     key: Key
 
 
-class Present(NamedTuple):
+class Present(msgspec.Struct, frozen=True, gc=False):
     """The key exists, at whatever revision."""
 
     key: Key
@@ -77,7 +77,7 @@ class Present(NamedTuple):
 Check: TypeAlias = AtRevision | Absent | Present
 
 
-class Put(NamedTuple):
+class Put(msgspec.Struct, frozen=True, gc=False):
     """Create the key, or replace its value."""
 
     key: Key
@@ -86,7 +86,7 @@ class Put(NamedTuple):
     """For leases and heartbeats: the version this replaces need not be kept, and watchers may skip it."""
 
 
-class Delete(NamedTuple):
+class Delete(msgspec.Struct, frozen=True, gc=False):
     """Remove the key. Implies `Present`: a delete that finds nothing is a conflict."""
 
     key: Key
@@ -102,7 +102,7 @@ Write: TypeAlias = Put | Delete
 # -- reads -----------------------------------------------------------------------------------------
 
 
-class Reading(NamedTuple):
+class Reading(msgspec.Struct, frozen=True, gc=False):
     """What `get` found, in the order asked, all at one revision."""
 
     entries: tuple[Entry | None, ...]

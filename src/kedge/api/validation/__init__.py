@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -33,7 +33,7 @@ REPORTED_FIELDS_MAX = 1000
 NOT_ACTED_ON = "kedge stores this field but does not act on it"
 
 
-class Checked(NamedTuple):
+class Checked(msgspec.Struct, frozen=True, gc=False):
     """An object that keeps the rules."""
 
     view: View

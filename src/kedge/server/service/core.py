@@ -9,7 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, NamedTuple
+from datetime import timedelta
+from typing import Any
+
+import msgspec
 
 from kedge.api.codec import encode_object
 from kedge.api.kinds import Kind, Registry
@@ -37,7 +40,10 @@ def name_only(kind: Kind, key: Key) -> bytes:
     return encode_object({"apiVersion": kind.api_version, "kind": kind.kind, "metadata": name})
 
 
-class Staged(NamedTuple):
+_SECOND = timedelta(seconds=1)
+
+
+class Staged(msgspec.Struct, frozen=True):
     """What an attempt came to: the object as it will be once the staged writes are committed."""
 
     kind: Kind
@@ -133,7 +139,8 @@ class Core:
         """Keys that attempts lately lost races on. Whoever reads one waits in line instead of racing."""
         self._objects: dict[Key, Object] = {}
         self._marks: deque[tuple[float, Revision]] = deque()  # when this server saw which revision; one a sweep
-        self._stamp: tuple[int, str] = (-1, "")
+        self._stamped = env.now()
+        self._stamp = format_time(self._stamped)
         metrics = env.metrics
         self._attempts = metrics.counter("kedge_service_proof_attempts", "Lost races by kind of key", ("kind",))
         self.scanned = metrics.counter("kedge_service_list_scanned", "Objects looked at by selected lists")
@@ -177,10 +184,10 @@ class Core:
     def timestamp(self) -> str:
         """Now, as objects write it."""
         now = self.env.now()
-        second = int(now.timestamp())
-        if self._stamp[0] != second:
-            self._stamp = (second, format_time(now))
-        return self._stamp[1]
+        # One text serves a second: every write asks for it.
+        if now.second != self._stamped.second or abs(now - self._stamped) >= _SECOND:
+            self._stamped, self._stamp = now, format_time(now)
+        return self._stamp
 
     def passed_window(self, revision: Revision) -> Revision:
         """Note where history stands, and return where it stood a whole window of operation ids ago.

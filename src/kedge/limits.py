@@ -162,6 +162,71 @@ class Limits:
         2.0, "how long an open breaker holds requests off, before one may probe", metric="kedge_client_breaker_open"
     )
 
+    # -- watcher and cache
+    watch_backoff_s: float = bound(
+        0.2, "the first pause before a watch or list is tried again; it doubles", metric="kedge_watch_backoff_seconds"
+    )
+    watch_backoff_s_max: float = bound(
+        30.0,
+        "the longest such pause, so that a blip of many does not become a storm",
+        metric="kedge_watch_backoff_seconds",
+    )
+    watch_healthy_s: float = bound(
+        30.0,
+        "a stream that lived this long is healthy: its earlier failures are forgotten",
+        metric="kedge_watch_backoff_seconds",
+    )
+    watch_request_s: float = bound(
+        60.0, "a page or a new stream that has not come by then is given up", metric="kedge_watch_list_seconds"
+    )
+    watch_probe_s: float = bound(
+        5.0,
+        "how often the authority is asked how far it is; a stream behind that answer for as long again is dead",
+        metric="kedge_watch_probes_total",
+    )
+    watch_silence_s: float = bound(
+        15.0,
+        "a stream that says nothing, and cannot be probed, for this long is dead",
+        metric="kedge_watch_transitions_total",
+    )
+    watch_slice_max: int = bound(
+        256, "events taken from a stream before the rest of the process may run", metric="kedge_watch_events_total"
+    )
+    relist_page_max: int = bound(5_000, "objects asked for in one page of a list", metric="kedge_watch_pages_total")
+    relist_every_s: float = bound(
+        900.0,
+        "a stream may lose an event and never know: now and then the cache is compared",
+        metric="kedge_watch_transitions_total",
+    )
+    tombstones_max: int = bound(10_000, "deleted objects a cache remembers", metric="kedge_cache_tombstones")
+    tombstone_s: float = bound(600.0, "how long it remembers them", metric="kedge_cache_tombstones")
+    received_log_max: int = bound(
+        10_000,
+        "what a cache was given, kept in order so that a decision can be run again",
+        metric="kedge_cache_received_log",
+    )
+    received_pinned_max: int = bound(
+        50_000,
+        "the same while kept records pin it; past this the oldest pins are lost",
+        metric="kedge_cache_received_log",
+    )
+    cache_wait_s: float = bound(
+        10.0, "how long a reader waits for a revision, unless it says otherwise", metric="kedge_cache_waiting"
+    )
+    floor_relist_s: float = bound(
+        5.0,
+        "a floor unmet for this long: the cache's watcher is asked to list again",
+        metric="kedge_cache_floor_relists_total",
+    )
+    floor_wait_s: float = bound(
+        30.0, "a floor unmet for this long fails its key, which is tried again later", metric="kedge_cache_floors"
+    )
+    floor_objects_max: int = bound(
+        64,
+        "objects a key's floors name one by one; more wait for the newest revision instead",
+        metric="kedge_cache_floors",
+    )
+
     # -- queue
     queue_keys_max: int = bound(
         200_000,

@@ -6,7 +6,7 @@ version. It never changes; whoever wants to edit takes a copy with `edit`.
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from kedge.api.codec import parse_object, splice
 from kedge.api.kinds import Kind
@@ -18,9 +18,18 @@ _V = TypeVar("_V")
 
 
 class Object:
-    """Bytes with their key and revisions. Frozen by habit: nothing here has a setter."""
+    """Bytes with their key and revisions. Shared by every reader, so an assignment is refused."""
 
     __slots__ = ("_metadata", "_view", "created", "key", "kind", "origin", "revision", "value")
+    kind: Kind
+    key: Key
+    value: bytes
+    revision: Revision
+    """`NO_REVISION` for the answer to a dry run, which was never stored."""
+    created: Revision
+    origin: Origin
+    _view: Any
+    _metadata: ObjectMeta | None
 
     def __init__(
         self,
@@ -33,15 +42,23 @@ class Object:
         origin: Origin = NO_ORIGIN,
         view: Any = None,
     ) -> None:
-        self.kind = kind
-        self.key = key
-        self.value = value
-        self.revision = revision
-        """`NO_REVISION` for the answer to a dry run, which was never stored."""
-        self.created = created
-        self.origin = origin
-        self._view = view
-        self._metadata: ObjectMeta | None = None
+        _set_kind(self, kind)
+        _set_key(self, key)
+        _set_value(self, value)
+        _set_revision(self, revision)
+        _set_created(self, created)
+        _set_origin(self, origin)
+        _set_view(self, view)
+        _set_metadata(self, None)
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise TypeError(f"{self!r} is shared by every reader and cannot be changed: take a copy with edit()")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise TypeError(f"{self!r} is shared by every reader and cannot be changed: take a copy with edit()")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, (self.kind, self.key, self.value, self.revision, self.created, self.origin)
 
     def __repr__(self) -> str:
         return f"<{self.key} at {self.revision}>"
@@ -60,7 +77,7 @@ class Object:
     def view(self) -> Any:
         """The typed view of this kind, decoded once."""
         if self._view is None:
-            self._view = decode_view(self.kind, self.value)
+            _set_view(self, decode_view(self.kind, self.value))
         return self._view
 
     def as_view(self, view: type[_V]) -> _V:
@@ -73,12 +90,15 @@ class Object:
     @property
     def metadata(self) -> ObjectMeta:
         """The metadata alone: cheaper than the whole view, and there for kinds that have none."""
+        metadata: ObjectMeta | None
         if self._view is not None:
-            metadata: ObjectMeta = self._view.metadata
+            metadata = self._view.metadata
             return metadata
-        if self._metadata is None:
-            self._metadata = decode_metadata(self.value)
-        return self._metadata
+        metadata = self._metadata
+        if metadata is None:
+            metadata = decode_metadata(self.value)
+            _set_metadata(self, metadata)
+        return metadata
 
     @property
     def uid(self) -> str:
@@ -91,3 +111,14 @@ class Object:
     def json(self) -> bytes:
         """What a client sees: the stored bytes with the resource version spliced in."""
         return splice(self.value, self.revision) if self.revision else self.value
+
+
+# The slots themselves, for the two moments at which an object may set them: its birth, and its first decoding.
+_slots: Any = Object
+_set_kind, _set_key, _set_value = _slots.kind.__set__, _slots.key.__set__, _slots.value.__set__
+_set_revision, _set_created, _set_origin = _slots.revision.__set__, _slots.created.__set__, _slots.origin.__set__
+_set_view, _set_metadata = _slots._view.__set__, _slots._metadata.__set__
+
+
+def _unpickled(kind: Kind, key: Key, value: bytes, revision: Revision, created: Revision, origin: Origin) -> Object:
+    return Object(kind, key, value, revision=revision, created=created, origin=origin)

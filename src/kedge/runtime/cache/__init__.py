@@ -1,0 +1,49 @@
+"""Caches that know how far and how old they are, shared by the controllers of a process; and read-your-writes."""
+
+from kedge.runtime.cache.cache import Cache, CacheStatistics, Handler, Subscription
+from kedge.runtime.cache.floors import Floor, WriteFloors
+from kedge.runtime.cache.indexes import (
+    BY_CONTROLLER,
+    BY_NAMESPACE,
+    BY_NODE,
+    BY_OWNER,
+    BY_POLICY_VERSION,
+    BY_PRIORITY,
+    BY_ZONE,
+    Index,
+    by_label,
+)
+from kedge.runtime.cache.reads import Behind, Freshness, NotSynced, Read, Stale, Tombstone
+from kedge.runtime.cache.received import CacheChange, ChangeType, Pin, Received, ReceivedLog, Source
+from kedge.runtime.cache.shared import CacheSet
+
+__all__ = [
+    "BY_CONTROLLER",
+    "BY_NAMESPACE",
+    "BY_NODE",
+    "BY_OWNER",
+    "BY_POLICY_VERSION",
+    "BY_PRIORITY",
+    "BY_ZONE",
+    "Behind",
+    "Cache",
+    "CacheChange",
+    "CacheSet",
+    "CacheStatistics",
+    "ChangeType",
+    "Floor",
+    "Freshness",
+    "Handler",
+    "Index",
+    "NotSynced",
+    "Pin",
+    "Read",
+    "Received",
+    "ReceivedLog",
+    "Source",
+    "Stale",
+    "Subscription",
+    "Tombstone",
+    "WriteFloors",
+    "by_label",
+]

@@ -1,0 +1,532 @@
+"""A local copy of one kind: fast to read, indexed, and honest about how far and how old it is.
+
+One writer, the watcher, through `begin_relist`, `apply`, `progress` and `proof`; many readers, who get frozen objects
+and can write nothing back. The cache finds; whoever claims or destroys proves it again at the authority.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kedge.api.kinds import Kind
+from kedge.api.objects import Object
+from kedge.api.requests import EventType, ListOptions, WatchEvent
+from kedge.api.selectors import LabelSelector
+from kedge.client.contract import Client
+from kedge.env import Env
+from kedge.errors import InvariantBroken, check
+from kedge.keys import NO_REVISION, Key, Revision
+from kedge.runtime.cache.indexes import Index, IndexState
+from kedge.runtime.cache.reads import Behind, Freshness, NotSynced, Read, Stale, Tombstone
+from kedge.runtime.cache.received import CacheChange, ChangeType, ReceivedLog, Source
+from kedge.runtime.cache.waits import Waits
+from kedge.runtime.watcher import Reason, Scope, State, Stopped, Streaming
+
+_UNKNOWN: tuple[Revision, float] = (2**63, -math.inf)
+"""How far the authority is, before it is asked."""
+
+Handler = Callable[[CacheChange], None]
+"""Called in the step that changes the cache, so it must be quick and must not wait: put a key in a queue, no more."""
+
+
+class Subscription:
+    """One handler's place among a cache's subscribers."""
+
+    __slots__ = ("_subscribers", "handler", "name")
+
+    def __init__(self, subscribers: dict[Subscription, None], handler: Handler, name: str) -> None:
+        self._subscribers = subscribers
+        self.handler = handler
+        self.name = name
+
+    def close(self) -> None:
+        self._subscribers.pop(self, None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheStatistics:
+    """A cache's own account of itself."""
+
+    cache: str
+    objects: int
+    revision: Revision
+    age_s: float
+    place: int
+    tombstones: int
+    indexes: dict[str, int]
+    """How many values each index has."""
+    subscribers: int
+    waiting: int
+    relists: int
+    stale_events: int
+    """Events that were older than what was known: delivered twice, or by a server that lags."""
+
+
+class Cache:
+    """The objects of one kind in one scope. Made by `CacheSet`, which also runs its watcher."""
+
+    def __init__(self, client: Client, env: Env, kind: Kind, *, scope: Scope | None = None) -> None:
+        self.kind = kind
+        self.scope = scope or Scope()
+        self.name = f"{kind.key_kind}{self.scope}"
+        self.ask_relist: Callable[[], None] = lambda: None
+        """Asks the watcher to list again. Set by whoever joins the two."""
+        self._client = client
+        self._env = env
+        self._objects: dict[Key, Object] = {}
+        self._ordered: tuple[Object, ...] | None = None
+        """The objects in key order, made when somebody lists and dropped at the next change."""
+        self._indexes: dict[str, IndexState] = {}
+        self._tombstones: dict[Key, Tombstone] = {}
+        """Oldest first. A key is in `_objects` or here, never in both."""
+        self._subscribers: dict[Subscription, None] = {}
+        self._waits = Waits()
+        self.received = ReceivedLog(env.limits)
+        self._revision: Revision = NO_REVISION
+        self._revision_seen: Revision = NO_REVISION
+        """At least `_revision`. Above it, while a commit may still have more to tell."""
+        self._revision_listed: Revision = NO_REVISION
+        self._listed = False
+        self._proved_s = -math.inf
+        self._target: tuple[Revision, float] | None = _UNKNOWN
+        """What the authority last said of itself and when it was asked, until the cache has come so far."""
+        self._state: State = Stopped()
+        self._reason = Reason.STOPPED
+        self._relists = 0
+        self._stale_events = 0
+        self._count(env)
+
+    def _count(self, env: Env) -> None:
+        gauge, labels, name = env.metrics.gauge, ("cache",), self.name
+        gauges: tuple[tuple[str, str, Callable[[], float]], ...] = (
+            ("kedge_cache_objects", "Objects held", lambda: len(self._objects)),
+            ("kedge_cache_revision", "Everything up to it is held", lambda: self._revision),
+            ("kedge_cache_age_seconds", "Since it was proved current", lambda: self.age_s),
+            ("kedge_cache_tombstones", "Deletions remembered", lambda: len(self._tombstones)),
+            ("kedge_cache_received_log", "Things received and kept", lambda: len(self.received)),
+            ("kedge_cache_waiting", "Readers that wait for a revision", lambda: self._waits.waiting),
+        )
+        for series, words, value in gauges:
+            gauge(series, words, labels).labels(name).set_function(value)
+        counter = env.metrics.counter
+        self._stale = counter("kedge_cache_stale_events_total", "Events older than what was known", labels).labels(name)
+        self._missed = counter("kedge_cache_missed_changes_total", "Changes that only a list showed", labels).labels(
+            name
+        )
+        self._handler_failures = counter(
+            "kedge_cache_handler_failures_total", "Handlers and index functions that raised", labels
+        ).labels(name)
+
+    # -- reads -------------------------------------------------------------------------------------
+
+    def get(self, key: Key) -> Read[Object | None]:
+        """One object, or None if the cache knows that it does not exist."""
+        self._check_listed()
+        return self._read(self._objects.get(key))
+
+    def list(self, *, namespace: str = "", selector: LabelSelector | None = None) -> Read[tuple[Object, ...]]:
+        """All objects, in key order; or those of one namespace, or with some labels."""
+        self._check_listed()
+        found = self._ordered
+        if found is None:
+            objects = self._objects
+            found = self._ordered = tuple(objects[key] for key in sorted(objects))
+        if namespace:
+            found = tuple(each for each in found if each.key.namespace == namespace)
+        if selector is not None:
+            found = tuple(each for each in found if selector.matches(each.metadata.labels))
+        return self._read(found)
+
+    def by_index(self, index: Index, value: str) -> Read[tuple[Object, ...]]:
+        """The objects that have `value` in an index that was added, in key order."""
+        self._check_listed()
+        return self._read(self._index(index).get(value))
+
+    def index_values(self, index: Index) -> Read[tuple[str, ...]]:
+        """Every value that some object has."""
+        self._check_listed()
+        return self._read(self._index(index).values())
+
+    def tombstone(self, key: Key) -> Tombstone | None:
+        """The deletion of a key, if it is remembered and nothing of that name came since."""
+        self._bury_old()
+        return self._tombstones.get(key)
+
+    async def fresh_read(self, key: Key) -> Read[Object | None]:
+        """Read the authority, past this cache. The revision is one at which the answer was true, and a sound floor."""
+        asked_s = self._env.monotonic()
+        found, revision = await self._client.find(key), NO_REVISION
+        if found is None:
+            # An absence has no revision of its own: ask how far the authority is, then look once more.
+            asked_s = self._env.monotonic()
+            revision = (await self._client.list(self.kind, ListOptions(limit=1, namespace=key.namespace))).revision
+            found = await self._client.find(key)
+        if found is not None:
+            revision = max(revision, found.revision)
+        return Read(found, revision, self._env.monotonic() - asked_s, -1)
+
+    def _read(self, value: Any) -> Read[Any]:
+        return Read(value, self._revision, self._env.monotonic() - self._proved_s, self.received.place)
+
+    def _check_listed(self) -> None:
+        if not self._listed:
+            raise NotSynced(f"the cache of {self.name} has not listed yet: wait for it before reading")
+
+    # -- how good it is ----------------------------------------------------------------------------
+
+    @property
+    def revision(self) -> Revision:
+        """Everything at or below it is here."""
+        return self._revision
+
+    @property
+    def revision_seen(self) -> Revision:
+        """The highest revision anything was seen at."""
+        return self._revision_seen
+
+    @property
+    def age_s(self) -> float:
+        """Since it was last proved to hold everything there was; infinite before the first list.
+
+        Proof is a list, an answer of the authority that the cache has caught up with, and, once it has caught up,
+        whatever the stream brings. How long that was under way is not known here: a stream that falls behind by more
+        than `Limits.watch_probe_s` is noticed by the next answer, and proves nothing until it has caught up.
+        """
+        return self._env.monotonic() - self._proved_s
+
+    @property
+    def place(self) -> int:
+        """Where in the received log the cache stands: what a decision records with each read."""
+        return self.received.place
+
+    @property
+    def synced(self) -> bool:
+        """Whether it has listed and a stream brings what follows. Never latches."""
+        return self._listed and isinstance(self._state, Streaming)
+
+    def freshness(self) -> Freshness:
+        return Freshness(
+            cache=self.name,
+            synced=self.synced,
+            phase=type(self._state).__name__.lower(),
+            reason=self._reason,
+            revision=self._revision,
+            age_s=self.age_s,
+        )
+
+    def check_fresh(self, *, max_age_s: float) -> Freshness:
+        """Hold the cache to a staleness budget.
+
+        Raises:
+            NotSynced: it has never listed.
+            Stale: it was last proved current too long ago.
+        """
+        self._check_listed()
+        freshness = self.freshness()
+        if freshness.age_s > max_age_s:
+            raise Stale(
+                f"the cache of {self.name} is {freshness.age_s:.1f} s old, and the decision allows {max_age_s:.1f} s"
+                f" (its watcher is {freshness.phase}: {freshness.reason})",
+                age_s=freshness.age_s,
+                budget_s=max_age_s,
+                freshness=freshness,
+            )
+        return freshness
+
+    async def at_least(self, revision: Revision, *, within_s: float | None = None) -> Revision:
+        """Wait until everything up to `revision` is here.
+
+        Raises:
+            Behind: it is not, in time; says what there is.
+        """
+        await self.wait_floor(revision, within_s=within_s)
+        return self._revision
+
+    async def wait_synced(self, *, within_s: float | None = None) -> Freshness:
+        """Wait for the first list. Raises `Behind` if it does not come in time."""
+        limit_s = self._env.limits.cache_wait_s if within_s is None else within_s
+        if not await self._waits.until(lambda: self._listed, revision=NO_REVISION, key=None, within_s=limit_s):
+            raise self._behind(NO_REVISION, limit_s)
+        return self.freshness()
+
+    def reached(self, revision: Revision, wrote: Key | None = None) -> bool:
+        """Whether what was written at `revision` is here; if `wrote` is given, that object's version for certain."""
+        if not self._listed:
+            return False
+        if wrote is None or self.scope != Scope():
+            return self._revision >= revision
+        return self._revision_listed >= revision or self._known(wrote) >= revision
+
+    def lost(self, revision: Revision, wrote: Key | None = None) -> bool:
+        """Whether the stream has gone past `revision` without bringing `wrote`: it lost an event."""
+        return self._listed and self._revision >= revision and not self.reached(revision, wrote)
+
+    async def wait_floor(
+        self, revision: Revision, *, wrote: Key | None = None, within_s: float | None = None, or_lost: bool = False
+    ) -> None:
+        """Wait until `reached`, or with `or_lost` until that or `lost`. Raises `Behind` if neither comes in time."""
+
+        def holds() -> bool:
+            return self.reached(revision, wrote) or (or_lost and self.lost(revision, wrote))
+
+        limit_s = self._env.limits.cache_wait_s if within_s is None else within_s
+        if not await self._waits.until(holds, revision=revision, key=wrote, within_s=limit_s):
+            raise self._behind(revision, limit_s)
+
+    def _behind(self, wanted: Revision, within_s: float) -> Behind:
+        freshness = self.freshness()
+        return Behind(
+            f"the cache of {self.name} did not reach revision {wanted} within {within_s:.1f} s: it is at"
+            f" {freshness.revision}, {freshness.age_s:.1f} s old"
+            f" (its watcher is {freshness.phase}: {freshness.reason})",
+            wanted=wanted,
+            freshness=freshness,
+        )
+
+    def _known(self, key: Key) -> Revision:
+        """The newest revision at which something is known of `key`."""
+        found = self._objects.get(key)
+        if found is not None:
+            return found.revision
+        buried = self._tombstones.get(key)
+        return buried.revision if buried is not None else NO_REVISION
+
+    def statistics(self) -> CacheStatistics:
+        return CacheStatistics(
+            cache=self.name,
+            objects=len(self._objects),
+            revision=self._revision,
+            age_s=self.age_s,
+            place=self.place,
+            tombstones=len(self._tombstones),
+            indexes={name: len(state.values()) for name, state in sorted(self._indexes.items())},
+            subscribers=len(self._subscribers),
+            waiting=self._waits.waiting,
+            relists=self._relists,
+            stale_events=self._stale_events,
+        )
+
+    # -- declared by controllers -------------------------------------------------------------------
+
+    def add_index(self, index: Index) -> None:
+        """Keep an index from now on; what is here already is indexed at once. Safe to repeat."""
+        known = self._indexes.get(index.name)
+        if known is not None:
+            check(known.index == index, f"{self.name} has another index called {index.name!r}: choose another name")
+            return
+        self._indexes[index.name] = IndexState(index, self._objects.values())
+
+    def subscribe(self, handler: Handler, *, name: str) -> Subscription:
+        """Be told of every change; of what is here already, as added. A handler that raises is reported and kept.
+
+        Handlers are plain functions, called one after another in the step that changes the cache: quick ones only.
+        """
+        check(not inspect.iscoroutinefunction(handler), f"handler {name!r} must not be async: let it wake a queue")
+        subscription = Subscription(self._subscribers, handler, name)
+        self._subscribers[subscription] = None
+        for each in tuple(self._objects.values()):
+            self._tell(subscription, CacheChange(ChangeType.ADDED, each.key, None, each, each.revision))
+        return subscription
+
+    def _index(self, index: Index) -> IndexState:
+        state = self._indexes.get(index.name)
+        check(state is not None and state.index == index, f"{self.name} has no index {index.name!r}: add it first")
+        assert state is not None
+        return state
+
+    # -- written by the watcher, and by nobody else ------------------------------------------------
+
+    def begin_relist(self) -> CacheRelist:
+        return CacheRelist(self)
+
+    def apply(self, event: WatchEvent) -> None:
+        """Take one event. What is older than what is known changes nothing."""
+        found = event.object
+        assert found is not None
+        if event.revision <= self._revision:
+            self._count_stale()
+            return
+        if event.revision < self._revision_seen:
+            raise InvariantBroken(f"{found.key} at {event.revision} came after {self._revision_seen}: out of order")
+        if event.revision > self._revision_seen:
+            # What comes next is of a later commit, so the one before was told whole. This one may not be:
+            # 1. a commit writes a and b; 2. the event of a arrives; 3. the stream breaks; 4. to resume after this
+            # revision would lose b.
+            self._reach(self._revision_seen)
+            self._revision_seen = event.revision
+        if event.revision <= self._known(found.key):
+            self._count_stale()
+            return
+        self._heard()
+        change = self._change(event, found)
+        if change is None:
+            self._bury(found.key, found, event.revision, missed=False)
+            self._waits.changed(found.key)
+            return
+        self.received.append(Source.EVENT, self._revision, (change,))
+        self._put(change)
+        if change.new is None:
+            self._objects.pop(change.key)
+            self._bury(change.key, found, change.revision, missed=False)
+        else:
+            self._objects[change.key] = change.new
+            self._tombstones.pop(change.key, None)
+        self._ordered = None
+        self._waits.changed(change.key)
+        self._tell_all((change,))
+
+    def _change(self, event: WatchEvent, found: Object) -> CacheChange | None:
+        """What the event changes here; None for the deletion of what was never seen."""
+        old = self._objects.get(found.key)
+        if event.type is not EventType.DELETED:
+            kind = ChangeType.ADDED if old is None else ChangeType.CHANGED
+            return CacheChange(kind, found.key, old, found, event.revision)
+        if old is None:
+            return None
+        return CacheChange(ChangeType.DELETED, found.key, old, None, event.revision)
+
+    def progress(self, revision: Revision) -> None:
+        """Everything at or below `revision` has been told."""
+        if revision < self._revision_seen:
+            self._count_stale()
+            return
+        self._revision_seen = revision
+        self.received.append(Source.MARK, revision, ())
+        self._reach(revision)
+        self._heard()
+
+    def proof(self, revision: Revision, *, asked_s: float) -> None:
+        """The authority was at `revision`, or past it, when it was asked."""
+        self._target = (revision, asked_s)
+        self._prove()
+
+    def watcher_moved(self, state: State, reason: Reason) -> None:
+        if not isinstance(state, Streaming):
+            self._target = (
+                _UNKNOWN  # the next stream begins in the past: until the authority is asked it proves nothing
+            )
+        self._state, self._reason = state, reason
+
+    def replace(self, objects: dict[Key, Object], revision: Revision, *, asked_s: float) -> None:
+        """Become what a list says: in one step, so that a reader sees the old or the new. Used by `CacheRelist`."""
+        check(revision >= self._revision_seen, f"a list of {self.name} at {revision} would go back in time")
+        old = self._objects
+        changes = tuple(_differences(old, objects, revision, missed=self._listed))
+        self.received.append(Source.LIST, revision, changes)
+        for change in changes:
+            self._put(change)
+            if change.new is None:
+                assert change.old is not None
+                self._bury(change.key, change.old, revision, missed=True)
+            else:
+                self._tombstones.pop(change.key, None)
+        self._objects, self._ordered = objects, None
+        if self._listed:
+            self._missed.inc(len(changes))
+        self._listed = True
+        self._relists += 1
+        self._revision_seen = self._revision_listed = revision
+        self._proved_s = max(self._proved_s, asked_s)
+        self._reach(revision)
+        self._waits.everybody()
+        self._tell_all(changes)
+
+    # -- private -----------------------------------------------------------------------------------
+
+    def _reach(self, revision: Revision) -> None:
+        if revision > self._revision:
+            self._revision = revision
+            self._waits.reached(revision)
+            self._prove()
+
+    def _prove(self) -> None:
+        if self._target is not None and self._revision >= self._target[0]:
+            self._proved_s = max(self._proved_s, self._target[1])
+            self._target = None
+
+    def _heard(self) -> None:
+        """Something came. It proves the cache current, unless the authority is known to be further."""
+        if self._target is None:
+            self._proved_s = self._env.monotonic()
+
+    def _put(self, change: CacheChange) -> None:
+        for state in self._indexes.values():
+            error = state.put(change.old, change.new)
+            if error is not None:
+                self._report(error, f"index {state.index.name} of {self.name}")
+
+    def _bury(self, key: Key, last: Object, revision: Revision, *, missed: bool) -> None:
+        self._tombstones.pop(key, None)  # the newest goes last
+        self._tombstones[key] = Tombstone(key, last, revision, self._env.monotonic(), missed)
+        self._bury_old()
+
+    def _bury_old(self) -> None:
+        limits, now_s = self._env.limits, self._env.monotonic()
+        while self._tombstones:
+            key, oldest = next(iter(self._tombstones.items()))
+            if len(self._tombstones) <= limits.tombstones_max and now_s - oldest.at_s <= limits.tombstone_s:
+                return
+            del self._tombstones[key]
+
+    def _tell_all(self, changes: Sequence[CacheChange]) -> None:
+        for subscription in tuple(self._subscribers):
+            for change in changes:
+                self._tell(subscription, change)
+
+    def _tell(self, subscription: Subscription, change: CacheChange) -> None:
+        try:
+            subscription.handler(change)
+        except Exception as error:  # noqa: BLE001  one handler's mistake is no business of the others
+            self._report(error, f"handler {subscription.name} of {self.name}")
+
+    def _report(self, error: Exception, name: str) -> None:
+        self._handler_failures.inc()
+        self._env.spawn(_raise(error), name=name)
+
+    def _count_stale(self) -> None:
+        self._stale_events += 1
+        self._stale.inc()
+
+
+class CacheRelist:
+    """A list on its way into a cache. Versions that are known already are kept, with their decoded views."""
+
+    def __init__(self, cache: Cache) -> None:
+        self._cache = cache
+        self._known = cache._objects
+        self._objects: dict[Key, Object] = {}
+
+    def add(self, objects: Sequence[Object]) -> None:
+        known, gathered = self._known, self._objects
+        for each in objects:
+            old = known.get(each.key)
+            gathered[each.key] = each if old is None or old.revision < each.revision else old
+
+    def apply(self, revision: Revision, *, asked_s: float) -> None:
+        self._cache.replace(self._objects, revision, asked_s=asked_s)
+
+
+def _differences(
+    old: dict[Key, Object], new: dict[Key, Object], revision: Revision, *, missed: bool
+) -> Sequence[CacheChange]:
+    """What turns `old` into `new`: deletions first, so that what replaces something finds its place free."""
+    changes = [
+        CacheChange(ChangeType.DELETED, key, each, None, revision, missed=True)
+        for key, each in old.items()
+        if key not in new
+    ]
+    for key, each in new.items():
+        before = old.get(key)
+        if before is None:
+            changes.append(CacheChange(ChangeType.ADDED, key, None, each, each.revision, missed))
+        elif before is not each:
+            changes.append(CacheChange(ChangeType.CHANGED, key, before, each, each.revision, missed))
+    return changes
+
+
+async def _raise(error: Exception) -> Coroutine[Any, Any, None]:
+    raise error

@@ -1,0 +1,94 @@
+"""Read your writes: a key that wrote does not run again before every cache it reads has what it wrote.
+
+The key waits, not its controller. What the caches do not bring in time they are asked to list; what even that does
+not bring fails the key, which is tried again later and never runs on older data.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kedge.api.kinds import Kind
+from kedge.env import Env
+from kedge.keys import Key, Revision
+from kedge.runtime.cache.cache import Cache
+from kedge.runtime.cache.reads import Behind
+from kedge.runtime.cache.shared import CacheSet
+
+
+class Floor(NamedTuple):
+    """What a key waits for: everything of a kind up to a revision, or one object's version."""
+
+    kind: str
+    revision: Revision
+    wrote: Key | None
+
+
+class WriteFloors:
+    """The floors of every key of one controller."""
+
+    def __init__(self, caches: CacheSet, env: Env) -> None:
+        self._caches = caches
+        self._env = env
+        self._floors: dict[Key, dict[tuple[str, Key | None], Revision]] = {}
+        """Only keys that have a floor, and of each kind and object only the highest."""
+        env.metrics.gauge("kedge_cache_floors", "Keys that wrote, and have not seen it yet").set_function(
+            lambda: len(self._floors)
+        )
+        self._relists = env.metrics.counter(
+            "kedge_cache_floor_relists_total", "Lists asked for because a floor was not met", ("cache", "why")
+        )
+
+    def note(self, key: Key, kind: Kind | str, revision: Revision, *, wrote: Key | None = None) -> None:
+        """`key` wrote an object of `kind`, and must see it.
+
+        Give `wrote` when it is known: that object's version can be told from what a stream lost. After an unknown
+        outcome, `revision` is that of the confirming read.
+        """
+        name = kind if isinstance(kind, str) else kind.key_kind
+        if not self._caches.of_kind(name):
+            return  # nobody reads this kind from a cache
+        floors = self._floors.setdefault(key, {})
+        if (name, wrote) not in floors and len(floors) >= self._env.limits.floor_objects_max:
+            wrote = None  # as strict: everything up to the revision, instead of one object more by name
+        floors[name, wrote] = max(revision, floors.get((name, wrote), revision))
+
+    def pending(self, key: Key) -> tuple[Floor, ...]:
+        """What `key` still waits for."""
+        return tuple(Floor(kind, revision, wrote) for (kind, wrote), revision in self._floors.get(key, {}).items())
+
+    def forget(self, key: Key) -> None:
+        """`key` no longer exists for this controller."""
+        self._floors.pop(key, None)
+
+    async def met(self, key: Key, *, within_s: float | None = None) -> None:
+        """Wait until every cache has what `key` wrote.
+
+        Raises:
+            Behind: one has not, in time, although it was asked to list. Try the key again later.
+        """
+        limits = self._env.limits
+        until_s = self._env.monotonic() + (limits.floor_wait_s if within_s is None else within_s)
+        for floor in self.pending(key):
+            for cache in self._caches.of_kind(floor.kind):
+                await self._wait(cache, floor, until_s)
+            floors = self._floors.get(key, {})
+            if floors.get((floor.kind, floor.wrote)) == floor.revision:  # no later write came meanwhile
+                del floors[floor.kind, floor.wrote]
+            if not floors:
+                self._floors.pop(key, None)
+
+    async def _wait(self, cache: Cache, floor: Floor, until_s: float) -> None:
+        revision, wrote = floor.revision, floor.wrote
+        left_s = max(0.0, until_s - self._env.monotonic())
+        try:
+            patience_s = min(left_s, self._env.limits.floor_relist_s)
+            await cache.wait_floor(revision, wrote=wrote, within_s=patience_s, or_lost=True)
+        except Behind:
+            if self._env.monotonic() >= until_s:
+                raise
+        if cache.reached(revision, wrote):
+            return
+        self._relists.labels(cache.name, "lost" if cache.lost(revision, wrote) else "late").inc()
+        cache.ask_relist()
+        await cache.wait_floor(revision, wrote=wrote, within_s=max(0.0, until_s - self._env.monotonic()))

@@ -1,0 +1,117 @@
+"""Indexes of a cache: from a value to the objects that have it, kept with every change.
+
+An index is a name and a pure function from an object to its values. One that fails on an object is not asked any more
+until that object is mended: an index with a hole would answer wrongly, and silently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from kedge.api.objects import Object
+from kedge.errors import InvariantBroken
+from kedge.keys import Key
+
+ValuesOf = Callable[[Object], Iterable[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """Declared by a controller; caches share those that are equal."""
+
+    name: str
+    values_of: ValuesOf
+    """Pure: the same object has the same values always. Cheap: it is called at every change."""
+
+
+def by_label(label: str) -> Index:
+    found = _BY_LABEL.get(label)
+    if found is None:
+        found = _BY_LABEL[label] = Index(f"label {label}", lambda each: _one(each.metadata.labels.get(label)))
+    return found
+
+
+def _one(value: str | None) -> tuple[str, ...]:
+    return (value,) if value else ()
+
+
+def _policy_versions(each: Object) -> tuple[str, ...]:
+    """The version of a SchedulingPolicy, and of its canary."""
+    spec = each.view.spec
+    canary = spec.canary.version if spec.canary is not None else None
+    return tuple(dict.fromkeys((*_one(spec.version), *_one(canary))))
+
+
+_BY_LABEL: dict[str, Index] = {}
+BY_NAMESPACE = Index("namespace", lambda each: (each.key.namespace,))
+"""The tenant."""
+BY_OWNER = Index("owner", lambda each: tuple(dict.fromkeys(ref.uid for ref in each.metadata.owner_references)))
+"""The uid of each owner."""
+BY_CONTROLLER = Index(
+    "controller", lambda each: tuple(ref.uid for ref in each.metadata.owner_references if ref.controller)
+)
+"""The uid of the one owner that manages the object."""
+BY_NODE = Index("node", lambda each: _one(each.view.spec.node_name))
+"""The node of a pod or a reservation; nothing for those that have none yet."""
+BY_ZONE = by_label("topology.kubernetes.io/zone")
+BY_PRIORITY = Index("priority", lambda each: (str(each.view.spec.priority or 0),))
+BY_POLICY_VERSION = Index("policy version", _policy_versions)
+
+
+class IndexState:
+    """One index of one cache. Written by the cache, in the step that changes its objects."""
+
+    __slots__ = ("_buckets", "_ordered", "_unreadable", "index")
+
+    def __init__(self, index: Index, objects: Iterable[Object]) -> None:
+        self.index = index
+        self._buckets: dict[str, dict[Key, Object]] = {}
+        self._ordered: dict[str, tuple[Object, ...]] = {}
+        """Buckets in key order, made when somebody reads and dropped when the bucket changes."""
+        self._unreadable: dict[Key, Exception] = {}
+        for each in objects:
+            self.put(None, each)
+
+    def put(self, old: Object | None, new: Object | None) -> Exception | None:
+        """Replace an object's old version by its new one. Returns the index function's own failure, if it failed."""
+        if old is not None:
+            self._remove(old)
+        if new is None:
+            return None
+        try:
+            values = tuple(self.index.values_of(new))
+        except Exception as error:  # noqa: BLE001  it is somebody else's function
+            self._unreadable[new.key] = error
+            return error
+        for value in values:
+            self._ordered.pop(value, None)
+            self._buckets.setdefault(value, {})[new.key] = new
+        return None
+
+    def _remove(self, old: Object) -> None:
+        if self._unreadable.pop(old.key, None) is not None:
+            return
+        for value in self.index.values_of(old):
+            bucket = self._buckets.get(value)
+            if bucket is not None:
+                bucket.pop(old.key, None)
+                self._ordered.pop(value, None)
+                if not bucket:
+                    del self._buckets[value]
+
+    def get(self, value: str) -> tuple[Object, ...]:
+        """The objects that have `value`, in key order."""
+        if self._unreadable:
+            key, error = next(iter(self._unreadable.items()))
+            raise InvariantBroken(f"index {self.index.name!r} could not read {key}: mend its function") from error
+        found = self._ordered.get(value)
+        if found is None:
+            bucket = self._buckets.get(value)
+            if bucket is None:
+                return ()
+            found = self._ordered[value] = tuple(bucket[key] for key in sorted(bucket))
+        return found
+
+    def values(self) -> tuple[str, ...]:
+        return tuple(sorted(self._buckets))

@@ -1,0 +1,157 @@
+"""What a cache was given, in order: the received log. A decision records its place in it, and can be run again.
+
+The log is a ring. What falls off it is folded into the state before it, so that the cache as it stood at any place
+still in the ring can be built again. Records that are kept pin the places they need.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+from kedge.api.objects import Object
+from kedge.errors import Compacted
+from kedge.keys import NO_REVISION, Key, Revision
+from kedge.limits import Limits
+
+
+class ChangeType(StrEnum):
+    ADDED = "added"
+    CHANGED = "changed"
+    DELETED = "deleted"
+
+
+class CacheChange(NamedTuple):
+    """How one object of a cache changed. What subscribers are told: a wake-up, not the truth."""
+
+    type: ChangeType
+    key: Key
+    old: Object | None
+    new: Object | None
+    """None for a deletion."""
+    revision: Revision
+    missed: bool = False
+    """Nobody told of it: a list showed that it had happened, at `revision` or before."""
+
+    @property
+    def object(self) -> Object:
+        """The newest version there is of it."""
+        found = self.new if self.new is not None else self.old
+        assert found is not None
+        return found
+
+
+class Source(StrEnum):
+    LIST = "list"
+    EVENT = "event"
+    MARK = "mark"
+    """A bookmark: nothing changed up to its revision."""
+
+
+class Received(NamedTuple):
+    """One thing the cache was given: a whole list as the changes it made, one event, or one mark."""
+
+    place: int
+    source: Source
+    revision: Revision
+    """How far the cache was, complete, after it."""
+    changes: Sequence[CacheChange]
+
+
+class Pin:
+    """Keeps the log from `place` on, until it is released. `lost` says that the log grew past its bound."""
+
+    __slots__ = ("_log", "lost", "place")
+
+    def __init__(self, log: ReceivedLog, place: int) -> None:
+        self._log = log
+        self.place = place
+        self.lost = False
+
+    def release(self) -> None:
+        self._log.unpin(self)
+
+
+class ReceivedLog:
+    """The newest of what was received. Places count up from 0; place 0 is before anything came."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._entries: deque[Received] = deque()
+        self._base: dict[Key, Object] = {}
+        self._base_revision: Revision = NO_REVISION
+        self._pins: dict[Pin, None] = {}
+        self.place = 0
+        """Of the newest entry."""
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def oldest(self) -> int:
+        """The oldest place whose state can be built."""
+        return self.place - len(self._entries)
+
+    def append(self, source: Source, revision: Revision, changes: Sequence[CacheChange]) -> None:
+        self.place += 1
+        self._entries.append(Received(self.place, source, revision, changes))
+        if len(self._entries) > self._limits.received_log_max:
+            self._trim()
+
+    def after(self, place: int) -> tuple[Received, ...]:
+        """What came after `place`, oldest first."""
+        self._check_kept(place)
+        return tuple(self._entries)[place - self.oldest :]
+
+    def state_at(self, place: int) -> tuple[Mapping[Key, Object], Revision]:
+        """The objects and the revision of the cache as it stood at `place`."""
+        self._check_kept(place)
+        objects, revision = dict(self._base), self._base_revision
+        for entry in self._entries:
+            if entry.place > place:
+                break
+            _fold(objects, entry)
+            revision = entry.revision
+        return objects, revision
+
+    def pin(self, place: int) -> Pin:
+        """Keep everything from `place` on."""
+        self._check_kept(place)
+        pin = Pin(self, place)
+        self._pins[pin] = None
+        return pin
+
+    def unpin(self, pin: Pin) -> None:
+        if self._pins.pop(pin, self) is None:
+            self._trim()
+
+    def _check_kept(self, place: int) -> None:
+        if not self.oldest <= place <= self.place:
+            raise Compacted(
+                f"place {place} is not in the received log, which has {self.oldest} to {self.place}: pin it in time",
+                oldest=self.oldest,
+            )
+
+    def _trim(self) -> None:
+        pinned = min((pin.place for pin in self._pins), default=self.place)
+        while len(self._entries) > self._limits.received_log_max:
+            if self.oldest >= pinned:
+                if len(self._entries) <= self._limits.received_pinned_max:
+                    return
+                for pin in [each for each in self._pins if each.place <= self.oldest]:
+                    pin.lost = True
+                    del self._pins[pin]
+                pinned = min((pin.place for pin in self._pins), default=self.place)
+            entry = self._entries.popleft()
+            _fold(self._base, entry)
+            self._base_revision = entry.revision
+
+
+def _fold(objects: dict[Key, Object], entry: Received) -> None:
+    for change in entry.changes:
+        if change.new is None:
+            objects.pop(change.key, None)
+        else:
+            objects[change.key] = change.new

@@ -1,0 +1,72 @@
+"""Who waits for a cache to get somewhere: to a revision, or to a version of one object."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable
+from itertools import count
+
+from kedge.keys import Key, Revision
+
+
+class Waits:
+    """Futures by what they wait for. The cache wakes them in the step that brings it."""
+
+    def __init__(self) -> None:
+        self._by_revision: list[tuple[Revision, int, asyncio.Future[None]]] = []
+        self._by_key: dict[Key, dict[asyncio.Future[None], None]] = {}
+        self._number = count()
+        self.waiting = 0
+
+    def reached(self, revision: Revision) -> None:
+        """Wake those who wait for `revision` or less."""
+        waits = self._by_revision
+        while waits and (waits[0][0] <= revision or waits[0][2].done()):
+            _wake(heapq.heappop(waits)[2])
+
+    def changed(self, key: Key) -> None:
+        """Wake those who wait for a version of `key`."""
+        if self._by_key:
+            for future in self._by_key.pop(key, ()):
+                _wake(future)
+
+    def everybody(self) -> None:
+        """Wake all: a list brought everything at once."""
+        for _, _, future in self._by_revision:
+            _wake(future)
+        self._by_revision.clear()
+        for key in tuple(self._by_key):
+            self.changed(key)
+
+    async def until(self, holds: Callable[[], bool], *, revision: Revision, key: Key | None, within_s: float) -> bool:
+        """Wait until `holds`; False if it does not come true in time."""
+        self.waiting += 1
+        try:
+            async with asyncio.timeout(within_s):
+                while not holds():
+                    await self._once(revision, key)
+        except TimeoutError:
+            return holds()
+        finally:
+            self.waiting -= 1
+        return True
+
+    async def _once(self, revision: Revision, key: Key | None) -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._by_revision, (revision, next(self._number), future))
+        if key is not None:
+            self._by_key.setdefault(key, {})[future] = None
+        try:
+            await future
+        finally:
+            future.cancel()  # one that gave up is dropped from the heap when its turn comes
+            if key is not None and key in self._by_key:
+                self._by_key[key].pop(future, None)
+                if not self._by_key[key]:
+                    del self._by_key[key]
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

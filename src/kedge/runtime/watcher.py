@@ -1,0 +1,494 @@
+"""Follows one kind: list, watch, resume, relist, as a state machine. Writes to one sink, and to nothing else.
+
+It stands on `client.contract.Client`; `runtime.cache` is its sink. It decides only how to go on when something ends:
+what a change means is the sink's business. It never dies of an error: it reports it, pauses and begins again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Coroutine, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Protocol, TypeAlias, TypeVar, assert_never
+
+from kedge.api.kinds import Kind
+from kedge.api.objects import Object
+from kedge.api.requests import EventType, ListOptions, ObjectList, WatchEvent, WatchOptions
+from kedge.client.contract import Client
+from kedge.env import Env
+from kedge.errors import (
+    Compacted,
+    Lagged,
+    OperatingError,
+    OutcomeUnknown,
+    TooManyRequests,
+    Unavailable,
+    check,
+    unreachable,
+)
+from kedge.keys import NO_REVISION, Revision
+
+_T = TypeVar("_T")
+
+
+class Reason(StrEnum):
+    """Why the watcher went from one state to the next."""
+
+    STARTED = "started"
+    LISTED = "listed"
+    CONNECTED = "connected"
+    PAUSED = "paused"
+    """A pause is over."""
+    ENDED = "ended"
+    """The server ended the stream, as servers do now and then."""
+    UNAVAILABLE = "unavailable"
+    LAGGED = "lagged"
+    COMPACTED = "compacted"
+    REFUSED = "refused"
+    """The server understood, and said no."""
+    SILENT = "silent"
+    """Nothing was heard for too long."""
+    BEHIND = "behind"
+    """The stream does not bring what the authority has had for a while."""
+    OLDER = "older"
+    """A list was older than what was seen before: another server, and it lags."""
+    TORN = "torn"
+    """The pages of a list were not of one revision."""
+    ASKED = "asked"
+    """Somebody needs the cache to prove itself."""
+    RESYNC = "resync"
+    """Time to compare with the authority: a stream may have lost something and not know it."""
+    FAILED = "failed"
+    """An error that nobody expected. It was reported."""
+    STOPPED = "stopped"
+
+
+# -- states ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Reading everything, in pages."""
+
+    whole: bool = False
+    """In one piece: its pages were lost to compaction before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Connecting:
+    """Asking for a stream after a revision."""
+
+    after: Revision
+
+
+@dataclass(frozen=True, slots=True)
+class Streaming:
+    """Taking events from a stream."""
+
+    stream: AsyncGenerator[WatchEvent, None]
+    since_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pausing:
+    """Waiting before the next attempt."""
+
+    delay_s: float
+    then: Listing | Connecting
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """Nothing follows."""
+
+
+State: TypeAlias = Listing | Connecting | Streaming | Pausing | Stopped
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """Where to go, and why."""
+
+    to: State
+    reason: Reason
+    error: BaseException | None = None
+
+
+# -- what it writes to -----------------------------------------------------------------------------
+
+
+class Relist(Protocol):
+    """A list that is being gathered; nothing of it is seen before `apply`."""
+
+    def add(self, objects: Sequence[Object]) -> None: ...
+
+    def apply(self, revision: Revision, *, asked_s: float) -> None:
+        """Become the state at `revision`, all at once; it was asked for at `asked_s`."""
+
+
+class Sink(Protocol):
+    """Takes what the watcher is told. Everything here is synchronous: no reader sees half of a change."""
+
+    @property
+    def revision(self) -> Revision:
+        """Everything at or below it was told whole: where to resume."""
+
+    @property
+    def revision_seen(self) -> Revision:
+        """The highest revision anything was seen at: no list may be older."""
+
+    def begin_relist(self) -> Relist: ...
+
+    def apply(self, event: WatchEvent) -> None: ...
+
+    def progress(self, revision: Revision) -> None:
+        """Everything at or below `revision` has been told."""
+
+    def proof(self, revision: Revision, *, asked_s: float) -> None:
+        """The authority was at `revision`, or past it, when it was asked."""
+
+    def watcher_moved(self, state: State, reason: Reason) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """Which objects of the kind. Empty means all."""
+
+    namespace: str = ""
+    label_selector: str = ""
+    field_selector: str = ""
+
+    def __str__(self) -> str:
+        parts = (self.namespace, self.label_selector, self.field_selector)
+        return "" if not any(parts) else f"[{';'.join(parts)}]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatcherStatistics:
+    """A watcher's own account of itself."""
+
+    state: str
+    healthy: bool
+    transitions: dict[str, int]
+    """How often each "state: reason" was entered."""
+    failures: int
+    """In a row, since it was last healthy: what the next pause grows with."""
+    last_error: str
+    heard_age_s: float | None
+    """Since the stream last said anything; None before it ever did."""
+
+
+class Watcher:
+    """Keeps a sink current. `start` it once; it runs until `stop`."""
+
+    def __init__(self, client: Client, env: Env, kind: Kind, sink: Sink, *, scope: Scope | None = None) -> None:
+        self._client = client
+        self._env = env
+        self._kind = kind
+        self._sink = sink
+        self._scope = scope or Scope()
+        self.name = f"{kind.key_kind}{self._scope}"
+        self._state: State = Stopped()
+        self._task: asyncio.Task[Any] | None = None
+        self._failures = 0
+        self._pages_lost = 0
+        self._relist_asked: asyncio.Event = asyncio.Event()
+        self._transitions: Counter[str] = Counter()
+        self._last_error = ""
+        self._broken = False
+        """An unexpected error was reported, and no stream has been healthy since."""
+        self._heard_s: float | None = None
+        metrics, labels = env.metrics, ("cache",)
+        self._moves = metrics.counter(
+            "kedge_watch_transitions_total", "State changes of a watcher, by why", ("cache", "to", "reason")
+        )
+        self._events = metrics.counter("kedge_watch_events_total", "Events taken", labels).labels(self.name)
+        self._pages = metrics.counter("kedge_watch_pages_total", "Pages listed", labels).labels(self.name)
+        self._probes = metrics.counter("kedge_watch_probes_total", "Times the authority was asked", labels).labels(
+            self.name
+        )
+        self._list_s = metrics.histogram("kedge_watch_list_seconds", "Time a list took", labels).labels(self.name)
+        self._backoff = metrics.gauge("kedge_watch_backoff_seconds", "The last pause", labels).labels(self.name)
+        metrics.gauge("kedge_watch_healthy", "1 while it follows its kind", labels).labels(self.name).set_function(
+            lambda: float(self.healthy)
+        )
+
+    # -- from outside ------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to follow. Must be called on the event loop."""
+        check(self._task is None, f"the watcher of {self.name} was started already")
+        self._task = self._env.spawn(self._run(), name=f"watch {self.name}")
+
+    async def stop(self) -> None:
+        """End it, and wait until it has ended."""
+        if self._task is not None and not self._task.done():
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+
+    def ask_relist(self) -> None:
+        """List again soon, because the stream may have lost something. Many who ask get one list."""
+        self._relist_asked.set()
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+    @property
+    def healthy(self) -> bool:
+        """Whether it runs, and has followed its kind since anything unexpected happened."""
+        return self._task is not None and not self._task.done() and not self._broken and self._failures < 2
+
+    def statistics(self) -> WatcherStatistics:
+        return WatcherStatistics(
+            state=_name(self._state),
+            healthy=self.healthy,
+            transitions=dict(sorted(self._transitions.items())),
+            failures=self._failures,
+            last_error=self._last_error,
+            heard_age_s=None if self._heard_s is None else self._env.monotonic() - self._heard_s,
+        )
+
+    # -- the machine -------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        try:
+            self._move(Transition(Listing(), Reason.STARTED))
+            while True:
+                try:
+                    transition = await self._handle(self._state)
+                except Exception as error:  # noqa: BLE001  whatever it is, it must not end the watch
+                    self._report(error)
+                    transition = self._pause(Listing(), Reason.FAILED, error)
+                self._move(transition)
+        finally:
+            self._move(Transition(Stopped(), Reason.STOPPED))
+
+    async def _handle(self, state: State) -> Transition:
+        match state:
+            case Listing():
+                return await self._list(state)
+            case Connecting():
+                return await self._connect(state)
+            case Streaming():
+                return await self._stream(state)
+            case Pausing():
+                await asyncio.sleep(state.delay_s)
+                return Transition(state.then, Reason.PAUSED)
+            case Stopped():
+                unreachable(state)  # it is entered last, when the machine has ended
+        assert_never(state)
+
+    def _move(self, transition: Transition) -> None:
+        self._state = transition.to
+        if transition.error is not None:
+            self._last_error = f"{type(transition.error).__name__}: {transition.error}"
+        to = _name(transition.to)
+        self._transitions[f"{to}: {transition.reason}"] += 1
+        self._moves.labels(self.name, to, transition.reason).inc()
+        self._sink.watcher_moved(transition.to, transition.reason)
+
+    def _pause(self, then: Listing | Connecting, reason: Reason, error: BaseException | None = None) -> Transition:
+        """Twice as long each time, and never quite as long as the others who lost the same server."""
+        limits = self._env.limits
+        ceiling_s = min(limits.watch_backoff_s * 2.0 ** min(self._failures, 32), limits.watch_backoff_s_max)
+        self._failures += 1
+        delay_s = ceiling_s * self._env.random.uniform(0.5, 1.5)
+        if isinstance(error, TooManyRequests):
+            delay_s = max(delay_s, error.retry_after_s)
+        self._backoff.set(delay_s)
+        return Transition(Pausing(delay_s, then), reason, error)
+
+    def _report(self, error: Exception) -> None:
+        self._broken = True
+        self._env.spawn(_raise(error), name=f"watch {self.name}")
+
+    # -- list --------------------------------------------------------------------------------------
+
+    async def _list(self, state: Listing) -> Transition:
+        asked_s = self._env.monotonic()
+        floor = self._sink.revision_seen
+        self._relist_asked.clear()
+        try:
+            with self._list_s.time():
+                transition = await self._list_pages(state, asked_s, floor)
+        except Compacted as error:
+            # Its first page was read and then compacted away. Twice in a row, and pages are no longer tried.
+            self._pages_lost += 1
+            return self._pause(Listing(whole=self._pages_lost > 1), Reason.COMPACTED, error)
+        except (OperatingError, TimeoutError) as error:
+            return self._pause(state, _reason(error), error)
+        return transition
+
+    async def _list_pages(self, state: Listing, asked_s: float, floor: Revision) -> Transition:
+        relist = self._sink.begin_relist()
+        options = self._list_options(
+            limit=0 if state.whole else self._env.limits.relist_page_max,
+            # Another server, or this one after a restart, may know less than was seen here already.
+            resource_version=str(floor) if floor else "",
+            resource_version_match="NotOlderThan" if floor else "",
+        )
+        first: ObjectList | None = None
+        while True:
+            page = await self._request(self._client.list(self._kind, options))
+            self._pages.inc()
+            if page.revision < floor:
+                older = Unavailable(f"a list at {page.revision} is older than {floor}, which was seen here already")
+                return self._pause(state, Reason.OLDER, older)
+            first = first or page
+            if page.revision != first.revision:
+                torn = Unavailable(f"a list began at {first.revision} and went on at {page.revision}")
+                return self._pause(Listing(whole=True), Reason.TORN, torn)
+            relist.add(page.objects)
+            if not page.continue_token:
+                break
+            options = self._list_options(limit=self._env.limits.relist_page_max, continue_token=page.continue_token)
+        self._pages_lost = 0
+        relist.apply(first.revision, asked_s=asked_s)
+        return Transition(Connecting(self._sink.revision), Reason.LISTED)
+
+    def _list_options(self, **options: Any) -> ListOptions:
+        scope = self._scope
+        return ListOptions(
+            namespace=scope.namespace,
+            label_selector=scope.label_selector,
+            field_selector=scope.field_selector,
+            **options,
+        )
+
+    async def _request(self, request: Awaitable[_T]) -> _T:
+        async with asyncio.timeout(self._env.limits.watch_request_s):
+            return await request
+
+    # -- watch -------------------------------------------------------------------------------------
+
+    async def _connect(self, state: Connecting) -> Transition:
+        options = WatchOptions(
+            namespace=self._scope.namespace,
+            label_selector=self._scope.label_selector,
+            field_selector=self._scope.field_selector,
+            resource_version=str(state.after),
+            allow_bookmarks=True,
+        )
+        try:
+            if state.after == NO_REVISION:  # an empty store: to name no revision would ask for initial events
+                raise Compacted("nothing was ever written: there is no revision to watch after")
+            stream = await self._request(self._client.watch(self._kind, options))
+        except (OperatingError, TimeoutError) as error:
+            return self._after_failure(error)
+        return Transition(Streaming(stream, self._env.monotonic()), Reason.CONNECTED)
+
+    async def _stream(self, state: Streaming) -> Transition:
+        """Read until the stream ends, by itself or because it is no good."""
+        self._heard_s = self._env.monotonic()
+        reader = asyncio.ensure_future(self._read(state.stream))
+        guard = asyncio.ensure_future(self._guard(state))
+        asked = asyncio.ensure_future(self._relist_asked.wait())
+        tasks: tuple[asyncio.Future[Any], ...] = (reader, guard, asked)
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if reader.done():
+                return self._after_end(reader)
+            if asked.done():
+                return self._pause(Listing(), Reason.ASKED)
+            return self._after_guard(await guard)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            with suppress(OperatingError):
+                await state.stream.aclose()
+
+    async def _read(self, stream: AsyncGenerator[WatchEvent, None]) -> None:
+        sink, monotonic, slice_max = self._sink, self._env.monotonic, self._env.limits.watch_slice_max
+        taken = 0
+        async for event in stream:
+            self._heard_s = monotonic()
+            if event.type is EventType.BOOKMARK:
+                sink.progress(event.revision)
+            else:
+                sink.apply(event)
+            taken += 1
+            if taken == slice_max:
+                self._events.inc(taken)
+                taken = 0
+                await asyncio.sleep(0)
+
+    async def _guard(self, state: Streaming) -> Reason:
+        """Ends when the stream is to be given up, with why. Nothing that arrives proves that nothing is missing."""
+        limits, env = self._env.limits, self._env
+        resync_s = state.since_s + limits.relist_every_s * env.random.uniform(0.75, 1.25)
+        told: Revision = NO_REVISION
+        while True:
+            if told > self._sink.revision:
+                return Reason.BEHIND
+            told = await self._probe()
+            now_s = env.monotonic()
+            if told == NO_REVISION and now_s - (self._heard_s or state.since_s) > limits.watch_silence_s:
+                return Reason.SILENT
+            if now_s >= resync_s:
+                return Reason.RESYNC
+            if now_s - state.since_s > limits.watch_healthy_s:
+                self._failures, self._broken = 0, False
+            await asyncio.sleep(limits.watch_probe_s)
+
+    async def _probe(self) -> Revision:
+        """How far the authority is; `NO_REVISION` if it cannot be asked."""
+        self._probes.inc()
+        asked_s = self._env.monotonic()
+        options = ListOptions(namespace=self._scope.namespace, limit=1)
+        try:
+            async with asyncio.timeout(self._env.limits.watch_probe_s):
+                answer = await self._client.list(self._kind, options)
+        except (OperatingError, TimeoutError):
+            return NO_REVISION
+        self._sink.proof(answer.revision, asked_s=asked_s)
+        return answer.revision
+
+    # -- how to go on ------------------------------------------------------------------------------
+
+    def _after_end(self, reader: asyncio.Future[None]) -> Transition:
+        error = reader.exception()
+        if error is None:
+            return self._resume(Reason.ENDED)
+        if isinstance(error, (OperatingError, TimeoutError)):
+            return self._after_failure(error)
+        raise error
+
+    def _after_guard(self, reason: Reason) -> Transition:
+        if reason is Reason.RESYNC:
+            return Transition(Listing(), reason)
+        return self._resume(reason)
+
+    def _after_failure(self, error: OperatingError | TimeoutError) -> Transition:
+        """History that is gone must be listed; so must what the server will not stream. All else resumes."""
+        reason = _reason(error)
+        if reason in (Reason.COMPACTED, Reason.REFUSED):
+            return self._pause(Listing(), reason, error)
+        return self._resume(reason, error)
+
+    def _resume(self, reason: Reason, error: BaseException | None = None) -> Transition:
+        return self._pause(Connecting(self._sink.revision), reason, error)
+
+
+def _reason(error: OperatingError | TimeoutError) -> Reason:
+    match error:
+        case Compacted():
+            return Reason.COMPACTED
+        case Lagged():
+            return Reason.LAGGED
+        case Unavailable() | TooManyRequests() | OutcomeUnknown() | TimeoutError():
+            return Reason.UNAVAILABLE
+    return Reason.REFUSED
+
+
+def _name(state: State) -> str:
+    return type(state).__name__.lower()
+
+
+async def _raise(error: Exception) -> Coroutine[Any, Any, None]:
+    raise error

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -38,9 +37,6 @@ def name_only(kind: Kind, key: Key) -> bytes:
     """What can still be shown of an object whose last state is forgotten."""
     name = {"name": key.name, **({"namespace": key.namespace} if key.namespace else {})}
     return encode_object({"apiVersion": kind.api_version, "kind": kind.kind, "metadata": name})
-
-
-_SECOND = timedelta(seconds=1)
 
 
 class Staged(msgspec.Struct, frozen=True):
@@ -139,8 +135,8 @@ class Core:
         """Keys that attempts lately lost races on. Whoever reads one waits in line instead of racing."""
         self._objects: dict[Key, Object] = {}
         self._marks: deque[tuple[float, Revision]] = deque()  # when this server saw which revision; one a sweep
-        self._stamped = env.now()
-        self._stamp = format_time(self._stamped)
+        self._stamp = ""
+        self._stamp_until_s = float("-inf")
         metrics = env.metrics
         self._attempts = metrics.counter("kedge_service_proof_attempts", "Lost races by kind of key", ("kind",))
         self.scanned = metrics.counter("kedge_service_list_scanned", "Objects looked at by selected lists")
@@ -183,10 +179,12 @@ class Core:
 
     def timestamp(self) -> str:
         """Now, as objects write it."""
-        now = self.env.now()
-        # One text serves a second: every write asks for it.
-        if now.second != self._stamped.second or abs(now - self._stamped) >= _SECOND:
-            self._stamped, self._stamp = now, format_time(now)
+        # One text serves until the second is over: every write asks for it.
+        tick_s = self.env.monotonic()
+        if tick_s >= self._stamp_until_s:
+            now = self.env.now()
+            self._stamp = format_time(now)
+            self._stamp_until_s = tick_s + 1 - now.microsecond / 1e6
         return self._stamp
 
     def passed_window(self, revision: Revision) -> Revision:

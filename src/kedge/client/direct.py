@@ -6,7 +6,7 @@ not undo what the service did: whoever cancels must read, as after a timeout.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
 from kedge.api.kinds import Kind, Registry
@@ -65,6 +65,12 @@ class DirectTransport:
 
     async def delete(self, key: Key, options: DeleteOptions) -> Written:
         return await self._service.delete(key, options)
+
+    async def delete_collection(self, kind: Kind, selection: ListOptions, options: DeleteOptions) -> Sequence[Written]:
+        return await self._service.delete_collection(kind, selection, options)
+
+    async def get_scale(self, key: Key) -> Mapping[str, Any]:
+        return await self._service.get_scale(key)
 
     async def bind(self, request: Binding, *, options: WriteOptions) -> Written:
         return await self._service.bind(request, options=options)

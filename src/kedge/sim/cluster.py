@@ -200,6 +200,15 @@ class RemoteTransport:
         written: Written = await self._remote.delete(key, options)
         return written
 
+    async def delete_collection(self, kind: Kind, selection: ListOptions, options: DeleteOptions) -> Sequence[Written]:
+        deleted: Sequence[Written] = await self._remote.delete_collection(kind, selection, options)
+        return deleted
+
+    async def get_scale(self, key: Key) -> Mapping[str, Any]:
+        async with _a_read():
+            scale: Mapping[str, Any] = await self._remote.get_scale(key)
+        return scale
+
     async def bind(self, request: Binding, *, options: WriteOptions) -> Written:
         written: Written = await self._remote.bind(request, options=options)
         return written

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 from tests.objects import CONFIG_MAP, World, asynchronous, config_map, deployment, node, pod, pod_key
@@ -10,6 +11,7 @@ from tests.unit.client.test_client import FlakyTransport, flaky, lost
 
 from kedge.api.requests import Binding, DeleteOptions, Written
 from kedge.client.contract import BreakerState, Client
+from kedge.client.direct import DirectTransport
 from kedge.errors import AlreadyExists, OperatingError, OutcomeUnknown, Unavailable
 from kedge.keys import Key
 from kedge.limits import Limits
@@ -195,3 +197,30 @@ async def test_news_from_before_the_breaker_opened_does_not_end_its_probe() -> N
     probe.__exit__(None, None, None)
     closed: BreakerState = client.breaker.state
     assert closed is BreakerState.CLOSED
+
+
+@asynchronous
+async def test_a_collection_is_asked_to_go_once_and_its_unknown_outcome_is_told() -> None:
+    """A repeat would delete what was created since the first attempt: nobody asked for that."""
+    world, transport, client = await flaky()
+    for name in ("a", "b"):
+        await world.create(config_map(name))
+    assert len(await client.delete_collection(CONFIG_MAP)) == 2
+
+    async def lose(*args: Any, **kwargs: Any) -> Any:
+        await DirectTransport.delete_collection(transport, *args, **kwargs)
+        await world.create(config_map("since"))
+        raise lost()
+
+    await world.create(config_map("c"))
+    transport.delete_collection = lose  # type: ignore[method-assign]
+    with pytest.raises(OutcomeUnknown):
+        await client.delete_collection(CONFIG_MAP)
+    assert [found.key.name for found in (await client.list(CONFIG_MAP)).objects] == ["since"]
+
+
+@asynchronous
+async def test_a_scale_is_read_through_the_client_too() -> None:
+    world, _, client = await flaky()
+    await world.create(deployment())
+    assert (await client.get_scale(WEB))["spec"]["replicas"] == 3

@@ -82,6 +82,10 @@ class Client:
         """One stream, not retried: `runtime.watcher` decides how to go on when it ends."""
         return await self._send(lambda: self._transport.watch(kind, options or WatchOptions()))
 
+    async def get_scale(self, key: Key) -> Mapping[str, Any]:
+        """The replica count of a workload, alone."""
+        return await retry_reads(self._env, lambda: self._send(lambda: self._transport.get_scale(key)))
+
     # -- writes ------------------------------------------------------------------------------------
 
     async def create(
@@ -120,6 +124,17 @@ class Client:
     async def delete(self, key: Key, options: DeleteOptions = _DELETE) -> Written:
         known = self._identified(options)
         return await self._write(key, known, lambda: self._transport.delete(key, known))
+
+    async def delete_collection(
+        self, kind: Kind, selection: ListOptions | None = None, options: DeleteOptions = _DELETE
+    ) -> Sequence[Written]:
+        """Delete what the selection finds. Sent once: a repeat would find, and delete, what came since.
+
+        Raises:
+            OutcomeUnknown: some or all may be gone. List, and decide again.
+        """
+        known, chosen = self._identified(options), selection or ListOptions()
+        return await self._send(lambda: self._transport.delete_collection(kind, chosen, known))
 
     async def bind(self, request: Binding, *, options: WriteOptions = _WRITE) -> Written:
         known = self._identified(options)

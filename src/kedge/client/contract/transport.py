@@ -6,7 +6,7 @@ Transports never retry. A request that was certainly not carried out is `Unavail
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Protocol
 
 from kedge.api.kinds import Kind, Registry
@@ -54,6 +54,12 @@ class Transport(Protocol):
     ) -> Written: ...
 
     async def delete(self, key: Key, options: DeleteOptions) -> Written: ...
+
+    async def delete_collection(
+        self, kind: Kind, selection: ListOptions, options: DeleteOptions
+    ) -> Sequence[Written]: ...
+
+    async def get_scale(self, key: Key) -> Mapping[str, Any]: ...
 
     async def bind(self, request: Binding, *, options: WriteOptions) -> Written: ...
 

@@ -17,6 +17,7 @@ from kedge.runtime.queue.items import RESYNC, RETRY, Facts, K, Loop, LoopKind, W
 
 _PLANNED = frozenset((RETRY, RESYNC, REQUEUE_WAKE))
 """Wake-ups that come at the queue's own pace: they cannot run hot."""
+_GRAVITY = {LoopKind.FUTILE: 0, LoopKind.ECHO: 1, LoopKind.OSCILLATION: 2}
 
 
 class _Run(Enum):
@@ -120,9 +121,12 @@ class LoopDetector(Generic[K]):
             return ()
         # Writes that come back are a fight at any pace; runs that do nothing are the safety net at work.
         counted = [wake for wake in wakes if verdict is not LoopKind.FUTILE or wake not in _PLANNED]
-        loops = [self._suspect(key, history, wake, verdict) for wake in counted]
+        found = [self._suspect(key, history, wake, verdict) for wake in counted]
         self._note_slowed(key, history)
-        return tuple(loop for loop in loops if loop is not None)
+        loops = [loop for loop in found if loop is not None]
+        # An echo comes along with whatever else is wrong. It is held too, but blamed only where it is alone.
+        rivals = [loop for loop in loops if loop.woken_by.writer != self._name]
+        return tuple(rivals or loops)
 
     def _suspect(self, key: K, history: _History, wake: Wake, kind: LoopKind) -> Loop[K] | None:
         limits, now_s = self._limits, self._env.monotonic()
@@ -135,7 +139,8 @@ class LoopDetector(Generic[K]):
             history.suspects.move_to_end(wake)
             if self._is_over(suspect, now_s):
                 suspect.runs = suspect.holds = 0
-        suspect.kind = kind
+        if suspect.runs == 0 or _GRAVITY[kind] > _GRAVITY[suspect.kind]:
+            suspect.kind = kind  # a fight has runs in between that find nothing to do; it is a fight all the same
         suspect.last_s = now_s
         suspect.runs += 1
         if suspect.runs < (limits.queue_loop_echoes_max if kind is LoopKind.ECHO else limits.queue_loop_runs_max):
@@ -175,18 +180,18 @@ class LoopDetector(Generic[K]):
         return history.terminal if history is not None else None
 
     def loop(self, key: K) -> Loop[K] | None:
-        """The loop `key` is in, put down to what woke it for nothing most often."""
+        """The loop `key` is in, put down to what woke it most; to its own writes only if nothing else did."""
         if key not in self._slowed:
             return None
         now_s = self._env.monotonic()
         convicted = [
-            (suspect.runs, wake, suspect)
+            (wake, suspect)
             for wake, suspect in self._histories[key].suspects.items()
             if suspect.holds and not self._is_over(suspect, now_s)
         ]
         if not convicted:
             return None
-        _, wake, suspect = max(convicted, key=lambda each: each[0])
+        wake, suspect = max(convicted, key=lambda each: (each[0].writer != self._name, each[1].runs))
         return _report(key, wake, suspect)
 
     def loops(self) -> Iterator[Loop[K]]:

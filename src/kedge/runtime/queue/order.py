@@ -61,7 +61,7 @@ class Lane(Generic[K]):
 class Band(Generic[K]):
     """One priority."""
 
-    __slots__ = ("arrivals", "floor_s", "in_flight", "lanes", "lingering", "open", "priority", "reserved")
+    __slots__ = ("active", "arrivals", "floor_s", "in_flight", "lanes", "lingering", "open", "priority", "reserved")
 
     def __init__(self, priority: int) -> None:
         self.priority = priority
@@ -76,7 +76,9 @@ class Band(Generic[K]):
         self.arrivals: OrderedDict[Entry[K], None] = OrderedDict()
         """Every ready key of this priority, in order of coming."""
         self.floor_s = 0.0
-        """What the least served tenant has had. Who comes new begins here: nobody saves up by staying away."""
+        """What a tenant has had that was always there. Who comes new begins here: nobody saves up by staying away."""
+        self.active = 0
+        """Lanes with ready keys or runs."""
         self.in_flight = 0
 
 
@@ -115,6 +117,7 @@ class Order(Generic[K]):
             lane = band.lanes[entry.tenant] = Lane(band, tenant)
         if lane.ticket == 0:
             lane.served_s = max(lane.served_s, band.floor_s)
+            band.active += not lane.in_flight
             self._enter(lane)
         entry.lane = lane
         lane.entries[entry] = None
@@ -236,9 +239,7 @@ class Order(Generic[K]):
         entry.reserved = tenant.mean_s is None or tenant.is_slow(self._limits.queue_slow_s)
         if entry.reserved:
             self.slow_in_flight += 1
-        if lane.served_s > band.floor_s:
-            band.floor_s = lane.served_s
-            self._forget_caught_up(band)
+        band.floor_s = max(band.floor_s, lane.served_s)
         # Charged before it runs: several workers would else all take from one tenant before its first run ends.
         entry.charged_s = max(self._limits.queue_service_s_min, tenant.mean_s or 0.0)
         self._charge(lane, entry.charged_s)
@@ -254,8 +255,12 @@ class Order(Generic[K]):
     def _charge(self, lane: Lane[K], cost_s: float) -> None:
         paid_s = min(lane.credit_s, cost_s)
         lane.credit_s -= paid_s
-        ceiling_s = lane.band.floor_s + self._limits.queue_debt_s_max
-        lane.served_s = max(lane.served_s, min(lane.served_s + cost_s - paid_s, ceiling_s))
+        cost_s -= paid_s
+        band = lane.band
+        lane.served_s = max(lane.served_s, min(lane.served_s + cost_s, band.floor_s + self._limits.queue_debt_s_max))
+        band.floor_s += cost_s / band.active
+        if band.lingering:
+            self._forget_caught_up(band)
 
     # -- places in heaps ---------------------------------------------------------------------------
 
@@ -286,6 +291,7 @@ class Order(Generic[K]):
         if lane.in_flight or lane.entries:
             return
         band = lane.band
+        band.active -= 1
         if lane.served_s > band.floor_s:
             heappush(band.lingering, (lane.served_s, self._next_ticket(), lane))
         else:

@@ -1,0 +1,324 @@
+"""Workers, random failures, wrong clocks: no key twice at once, no wake-up lost, no tenant starved, no storm."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from kedge.env import Env
+from kedge.errors import Unavailable
+from kedge.keys import Key
+from kedge.limits import Limits
+from kedge.runtime.queue import Facts, Item, Loop, LoopKind, Outcome, QueueClosed, Wake, WorkQueue
+from kedge.sim.kernel import NO_FAULTS, Simulation, run, simulate
+
+Reconcile = Callable[[Item[Key]], Awaitable[tuple[Outcome, Facts | None]]]
+
+
+def key_of(tenant: str, n: int) -> Key:
+    return Key("Pod", tenant, f"pod-{n}")
+
+
+async def work(queue: WorkQueue[Key], reconcile: Reconcile) -> None:
+    """A worker, until the queue is closed."""
+    while True:
+        try:
+            item = await queue.get()
+        except QueueClosed:
+            return
+        outcome, facts = await reconcile(item)
+        queue.done(item, outcome, facts)
+
+
+# -- safety and liveness
+
+
+@dataclass
+class Ground:
+    """What is true (`versions`), what was last acted on (`seen`), and who is acting (`running`)."""
+
+    sim: Simulation
+    env: Env
+    failing: bool = True
+    versions: dict[Key, int] = field(default_factory=dict)
+    seen: dict[Key, int] = field(default_factory=dict)
+    running: set[Key] = field(default_factory=set)
+    runs: int = 0
+
+    async def reconcile(self, item: Item[Key]) -> tuple[Outcome, Facts | None]:
+        if item.key in self.running:
+            self.sim.violate("no key runs twice at once", str(item.key))
+        self.running.add(item.key)
+        self.runs += 1
+        try:
+            version = self.versions[item.key]
+            await asyncio.sleep(self.env.random.choice((0.0, 0.001, 0.05, 0.5)))
+            if self.failing and self.env.random.random() < 0.3:
+                return Outcome.failure(Unavailable("drawn to fail")), None
+            self.seen[item.key] = version
+            if self.env.random.random() < 0.1:
+                return Outcome.requeue(delay_s=self.env.random.choice((0.0, 1.0))), None
+            return Outcome.success(), Facts(changed=True, wrote=frozenset({(item.key, version)}))
+        finally:
+            self.running.discard(item.key)
+
+
+@simulate(seeds=60, marks=("woken while running", "refused", "a worker was cancelled"))
+async def test_no_key_runs_twice_at_once_and_no_wake_up_is_lost(sim: Simulation) -> None:
+    host = sim.host("controller")
+    env = host.env(limits=Limits(queue_keys_max=25))
+    ground = Ground(sim, env)
+    queue: WorkQueue[Key] = WorkQueue(env, "pods", workers=4, priority_of=lambda key: len(key.name) % 2)
+    workers = [host.spawn(work(queue, ground.reconcile), name=f"worker {n}") for n in range(4)]
+    keys = [key_of(f"tenant-{n % 3}", n) for n in range(40)]
+
+    async def make_good() -> None:
+        with contextlib.suppress(QueueClosed):
+            while True:
+                await queue.wait_resync_owed()
+                await queue.resync(list(ground.versions), spread_s=2.0)
+
+    async def change() -> None:
+        for _ in range(200):
+            key = env.random.choice(keys)
+            ground.versions[key] = ground.versions.get(key, 0) + 1
+            sim.sometimes("woken while running", key in ground.running)
+            taken = queue.add(key, Wake(str(key), "user"), delay_s=env.random.choice((0.0, 0.0, 0.3)))
+            sim.sometimes("refused", not taken)
+            await asyncio.sleep(env.random.choice((0.0, 0.0, 0.01, 0.2)))
+
+    async def disturb() -> None:
+        """Idle workers are cancelled at any moment; a wake-up must not die with them."""
+        for _ in range(20):
+            await asyncio.sleep(env.random.uniform(0.0, 1.0))
+            idle = host.spawn(queue.get(), name="passer-by")
+            await asyncio.sleep(env.random.choice((0.0, 0.001)))
+            if idle.cancel():
+                sim.sometimes("a worker was cancelled")
+            try:
+                item = await idle
+            except asyncio.CancelledError:
+                continue
+            queue.done(item, Outcome.requeue(delay_s=0.0))
+
+    owner = host.spawn(make_good(), name="owner")
+    await asyncio.gather(host.run(change()), host.run(disturb()))
+    ground.failing = False
+    sim.heal()
+    sim.check_eventually(lambda: len(queue) == 0, lambda: ground.seen == ground.versions)
+    await sim.converge(within_s=300, stays_s=10)
+    queue.close()
+    await asyncio.gather(*workers, owner)
+
+
+@simulate(seeds=30)
+async def test_closing_forgets_nothing_that_is_in_flight(sim: Simulation) -> None:
+    host = sim.host("controller")
+    env = host.env()
+    ground = Ground(sim, env)
+    queue: WorkQueue[Key] = WorkQueue(env, "pods", workers=3)
+    for n in range(30):
+        ground.versions[key_of("a", n)] = 1
+        queue.add(key_of("a", n), "x")
+    workers = [host.spawn(work(queue, ground.reconcile), name=f"worker {n}") for n in range(3)]
+    await asyncio.sleep(env.random.uniform(0.0, 2.0))
+    left = await host.run(queue.drain())
+    assert not ground.running
+    assert {key for key in ground.versions if key not in ground.seen} <= set(left)
+    await asyncio.gather(*workers)
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    program = test_closing_forgets_nothing_that_is_in_flight.kedge_scenario.program  # type: ignore[attr-defined]
+    first = run(program, 7)
+    assert run(program, first.tape).hash == first.hash
+
+
+# -- fairness
+
+
+async def latencies(sim: Simulation, *, noisy_keys: int, fail_s: float, limits: Limits, workers: int) -> list[float]:
+    """From add to done of one tenant's single key, again and again, beside a tenant whose keys all fail."""
+    host = sim.host("controller")
+    env = host.env(limits=limits)
+    queue: WorkQueue[Key] = WorkQueue(env, "pods", workers=workers)
+    quiet = key_of("quiet", 0)
+    ended = asyncio.Event()
+
+    async def reconcile(item: Item[Key]) -> tuple[Outcome, Facts | None]:
+        if item.key == quiet:
+            await asyncio.sleep(0.05)
+            ended.set()
+            return Outcome.success(), None
+        await asyncio.sleep(fail_s * env.random.uniform(0.5, 1.5))
+        return Outcome.failure(Unavailable("always")), None
+
+    for n in range(noisy_keys):
+        queue.add(key_of("noisy", n), "x")
+    for n in range(workers):
+        host.spawn(work(queue, reconcile), name=f"worker {n}")
+    found = []
+    for _ in range(100):
+        await asyncio.sleep(env.random.uniform(0.1, 0.6))
+        begun_s = sim.now_s
+        ended.clear()
+        queue.add(quiet, "a change")
+        await ended.wait()
+        found.append(sim.now_s - begun_s)
+    queue.close()
+    return found
+
+
+def fairness_ratio(seed: int, *, fail_s: float, limits: Limits | None = None, workers: int = 4) -> float:
+    """The worst latency beside a thousand failing keys, against the worst alone."""
+
+    def measured(noisy_keys: int) -> float:
+        async def program(sim: Simulation) -> list[float]:
+            return await latencies(
+                sim, noisy_keys=noisy_keys, fail_s=fail_s, limits=limits or Limits(), workers=workers
+            )
+
+        outcome = run(program, seed, faults=NO_FAULTS)
+        assert outcome.violation is None, str(outcome.violation)
+        return float(max(outcome.result))
+
+    return measured(1000) / measured(0)
+
+
+@pytest.mark.parametrize("fail_s", [0.002, 0.02, 0.09, 1.0, 20.0])
+def test_a_thousand_failing_keys_of_one_tenant_do_not_starve_anothers_single_key(fail_s: float) -> None:
+    ratios = [fairness_ratio(seed, fail_s=fail_s) for seed in range(2)]
+    print(f"failing after {fail_s} s: worst latency is {max(ratios):.2f} times the lonely one")
+    assert max(ratios) <= 3.0
+
+
+def test_the_fairness_comes_from_the_workers_kept_free_when_failures_are_slow() -> None:
+    assert fairness_ratio(0, fail_s=20.0, limits=Limits(queue_slow_share_max=1.0)) > 3.0
+
+
+# -- loops
+
+
+@dataclass
+class Field:
+    """One field of one object that two controllers write."""
+
+    value: str = ""
+    writes: int = 0
+    queues: dict[str, WorkQueue[Key]] = field(default_factory=dict)
+
+    def write(self, writer: str, value: str) -> None:
+        self.value = value
+        self.writes += 1
+        for queue in self.queues.values():
+            queue.add(key_of("shop", 0), Wake("Pod/shop/pod-0", writer))
+
+
+@simulate(seeds=10, faults=NO_FAULTS)
+async def test_two_controllers_that_undo_each_other_come_nearly_to_rest(sim: Simulation) -> None:
+    shared = Field()
+    told: list[tuple[str, Loop[Key]]] = []
+
+    def start(name: str) -> None:
+        host = sim.host(name)
+
+        async def reconcile(_: Item[Key]) -> tuple[Outcome, Facts | None]:
+            await asyncio.sleep(0.01)
+            if shared.value == name:
+                return Outcome.success(), Facts(changed=False)
+            shared.write(name, name)
+            return Outcome.success(), Facts(changed=True, wrote=frozenset({("Pod/shop/pod-0", name)}))
+
+        shared.queues[name] = WorkQueue(host.env(), name, on_loop=lambda loop: told.append((name, loop)))
+        host.spawn(work(shared.queues[name], reconcile), name=f"worker of {name}")
+
+    start("blue")
+    start("red")
+    shared.write("alice", "")
+    await asyncio.sleep(600)
+    assert shared.writes < 120, f"{shared.writes} writes in ten minutes: at full speed it would be tens of thousands"
+    rivals = {"blue": "red", "red": "blue"}
+    for name, rival in rivals.items():
+        assert (LoopKind.OSCILLATION, rival) in [(loop.kind, loop.woken_by.writer) for who, loop in told if who == name]
+        (loop,) = shared.queues[name].statistics().loops
+        assert loop.woken_by == Wake("Pod/shop/pod-0", rival)
+
+
+@simulate(seeds=10, faults=NO_FAULTS)
+async def test_a_status_that_holds_the_time_does_not_write_for_ever(sim: Simulation) -> None:
+    host = sim.host("controller")
+    env = host.env()
+    told: list[Loop[Key]] = []
+    queue: WorkQueue[Key] = WorkQueue(env, "notebooks", on_loop=told.append)
+    writes = 0
+
+    async def reconcile(item: Item[Key]) -> tuple[Outcome, Facts | None]:
+        nonlocal writes
+        await asyncio.sleep(0.01)
+        writes += 1
+        queue.add(item.key, Wake("status", queue.name))
+        return Outcome.success(), Facts(changed=True, wrote=frozenset({("status", env.now().isoformat())}))
+
+    host.spawn(work(queue, reconcile), name="worker")
+    queue.add(key_of("shop", 0), Wake("spec", "alice"))
+    await asyncio.sleep(600)
+    assert writes < 80
+    assert [loop.kind for loop in told] == [LoopKind.ECHO]
+
+
+@simulate(seeds=10)
+async def test_honest_fan_out_and_fan_in_are_not_slowed(sim: Simulation) -> None:
+    host = sim.host("controller")
+    env = host.env()
+    told: list[Loop[Key]] = []
+    queue: WorkQueue[Key] = WorkQueue(env, "pods", workers=4, on_loop=told.append)
+    runs: dict[Key, int] = {}
+
+    async def reconcile(item: Item[Key]) -> tuple[Outcome, Facts | None]:
+        runs[item.key] = runs.get(item.key, 0) + 1
+        await asyncio.sleep(0.001)
+        return Outcome.success(), Facts(changed=False)
+
+    for n in range(4):
+        host.spawn(work(queue, reconcile), name=f"worker {n}")
+    parent = key_of("shop", -1)
+    for n in range(300):
+        queue.add(key_of("shop", n), Wake("ConfigMap/shop/settings", "alice"))  # one change, many keys
+        queue.add(parent, Wake(f"Pod/shop/pod-{n}", "agent"))  # many changes, one key
+        await asyncio.sleep(0.005)
+    sim.heal()
+    await asyncio.sleep(30)
+    assert told == []
+    assert len(queue) == 0
+    assert all(runs[key_of("shop", n)] == 1 for n in range(300))
+
+
+# -- storms
+
+
+@simulate(seeds=10)
+async def test_a_resync_of_everything_is_no_storm(sim: Simulation) -> None:
+    host = sim.host("controller")
+    env = host.env()
+    queue: WorkQueue[Key] = WorkQueue(env, "pods", workers=2)
+    ran: set[Key] = set()
+
+    async def reconcile(item: Item[Key]) -> tuple[Outcome, Facts | None]:
+        await asyncio.sleep(0.01)
+        ran.add(item.key)
+        return Outcome.success(), None
+
+    for n in range(2):
+        host.spawn(work(queue, reconcile), name=f"worker {n}")
+    sim.heal()  # clocks of one rate: what is measured below is a rate
+    await host.run(queue.resync([key_of("shop", n) for n in range(600)]))
+    deepest = 0
+    while len(queue):
+        deepest = max(deepest, queue.statistics().ready)
+        await asyncio.sleep(0.1)
+    assert len(ran) == 600
+    assert deepest <= 20

@@ -61,5 +61,5 @@ FENCE = "Fence.kedge.dev"
 
 
 def fence_key(lease: Key) -> Key:
-    """The key that is written when `lease` changes its holder, and only then: renewals never touch it."""
+    """The key that is written when `lease` begins another term, and only then: renewals never touch it."""
     return Key(FENCE, lease.namespace, lease.name)

@@ -139,6 +139,19 @@ class Limits:
         metric="kedge_service_namespace_quotas",
     )
 
+    # -- leases
+    lease_s: float = bound(
+        15.0, "a holder that was not seen to renew for so long may be replaced", metric="kedge_runtime_leading"
+    )
+    lease_renew_s: float = bound(
+        10.0,
+        "a holder that could not renew for so long stops, before it may be replaced",
+        metric="kedge_runtime_renewal_seconds",
+    )
+    lease_retry_s: float = bound(
+        2.0, "pause between renewals, and between looks of those who wait", metric="kedge_runtime_renewal_seconds"
+    )
+
     # -- client
     client_in_flight_max: int = bound(
         32, "many keys that fail at once must not become a storm of requests", metric="kedge_client_in_flight"

@@ -24,6 +24,9 @@ class WriteOptions(msgspec.Struct, frozen=True, kw_only=True):
     fence: Fence | None = None
     """The token of a leader: the commit fails with `Fenced` once it is deposed."""
     origin: Origin = NO_ORIGIN
+    recorded: bool = True
+    """Keep a record of the operation id, so that a repeat gets the first outcome. Not needed by a write that names the
+    resource version it replaces, such as a lease's renewal: that can take effect only once anyhow."""
 
 
 class DeleteOptions(WriteOptions, frozen=True, kw_only=True):

@@ -57,6 +57,17 @@ async def test_a_new_holder_fences_the_old_one_off() -> None:
 
 
 @asynchronous
+async def test_taking_ones_own_lease_anew_begins_a_term() -> None:
+    """Its holder never heard that it had it, so nobody knows the token of that first term: it must not stay in force."""
+    world = await make_world()
+    first = (await world.service.create(LEASE, lease("a"))).object
+    again = (await world.service.patch(KEY, {"spec": {"acquireTime": "2030-01-01T00:01:00.000000Z"}})).object
+    with pytest.raises(Fenced):
+        await write_as(world, Fence(fence_key(KEY), first.revision), "late")
+    await write_as(world, Fence(fence_key(KEY), again.revision), "by-a")
+
+
+@asynchronous
 async def test_a_released_or_deleted_lease_fences_its_holder_off_too() -> None:
     world = await make_world()
     first = (await world.service.create(LEASE, lease("a"))).object

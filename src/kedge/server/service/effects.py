@@ -43,12 +43,21 @@ async def stage(core: Core, proof: Proof, kind: Kind, key: Key, old: Object | No
 
 
 async def _follow_lease(proof: Proof, key: Key, old: Object | None, new: Object | None) -> None:
-    """A lease that changes its holder, or goes, moves its fence: the commit's revision is the new holder's token."""
-    before = old.as_view(LeaseView).spec.holder_identity if old is not None else None
-    after = new.as_view(LeaseView).spec.holder_identity if new is not None else None
+    """A lease that begins another term, or goes, moves its fence: the commit's revision is the new holder's token.
+
+    A holder that takes its own lease anew, because it does not know that an earlier attempt succeeded, begins a term
+    too: it could not know that attempt's token.
+    """
+    before = _term(old.as_view(LeaseView)) if old is not None else None
+    after = _term(new.as_view(LeaseView)) if new is not None else None
     if before != after:
         await proof.entries(fence_key(key))
         proof.put(fence_key(key), b"{}")
+
+
+def _term(lease: LeaseView) -> tuple[object, ...]:
+    """What stays the same from renewal to renewal."""
+    return lease.spec.holder_identity, lease.spec.acquire_time, lease.spec.lease_transitions
 
 
 async def _charge(core: Core, proof: Proof, kind: Kind, key: Key, old: Object | None, new: Object | None) -> None:

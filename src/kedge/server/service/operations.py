@@ -39,7 +39,7 @@ async def first_outcome(
 ) -> Written | None:
     """The outcome this operation id already had, or None if it had none. `named` is false for a generated name."""
     operation = options.origin.operation
-    if not operation:
+    if not operation or not options.recorded:
         return None
     (entry,) = await proof.entries(operation_key(operation))
     if entry is None:
@@ -58,7 +58,7 @@ async def first_outcome(
 
 def record(core: Core, proof: Proof, verb: str, key: Key, options: WriteOptions) -> None:
     """Stage the record of this operation, in the same commit as what it did."""
-    if options.origin.operation:
+    if options.origin.operation and options.recorded:
         done = Operation(verb, str(key), core.timestamp())
         proof.put(operation_key(options.origin.operation), msgspec.json.encode(done))
 

@@ -1,0 +1,186 @@
+"""Leader election on a Lease, fenced: at most one candidate leads, and a deposed one's writes do not land.
+
+Expiry is judged on the candidate's own monotonic clock, since it last saw the lease change; clocks are never
+compared. That only decides who tries. Safety rests on the fence alone: its token is the revision of the commit
+that changed the holder, and every write of a leader carries it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from kedge.api.kinds import Kind
+from kedge.api.objects import Object
+from kedge.api.requests import WriteOptions
+from kedge.api.timestamps import format_micro_time
+from kedge.api.views import LeaseView
+from kedge.client.contract import Client
+from kedge.env import Env
+from kedge.errors import AlreadyExists, Conflict, NotFound, OperatingError
+from kedge.keys import Fence, Key, fence_key
+
+LEASE = "Lease.coordination.k8s.io"
+_UNRECORDED = WriteOptions(recorded=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Leadership:
+    """One term of one holder."""
+
+    identity: str
+    fence: Fence
+    """To accompany every write of this term. Caches must have reached its revision before the term's first decision."""
+
+
+class LeaderElection:
+    """One candidate for one lease. `run` competes, leads while it holds, and competes again when it lost."""
+
+    def __init__(self, client: Client, env: Env, lease: Key, *, identity: str) -> None:
+        self._client = client
+        self._env = env
+        self._limits = env.limits
+        self._lease = lease
+        self._identity = identity
+        self._kind: Kind = client.kinds.of_key_kind(LEASE)
+        self._seen: tuple[int, str] = (-1, "")  # revision and holder, as last observed
+        self._seen_at_s = 0.0
+        self.leadership: Leadership | None = None
+        """The term at hand; None while somebody else, or nobody, leads."""
+        self._leading = env.metrics.gauge("kedge_runtime_leading", "1 while this candidate leads", ("lease",)).labels(
+            str(lease)
+        )
+        self._renewals = env.metrics.histogram(
+            "kedge_runtime_renewal_seconds", "Time a renewal took", ("lease",)
+        ).labels(str(lease))
+        self._terms = env.metrics.counter(
+            "kedge_runtime_terms_total", "Terms begun, and how they ended", ("lease", "end")
+        )
+
+    async def run(self, lead: Callable[[Leadership], Awaitable[None]]) -> None:
+        """Compete for ever. `lead` is run while the lease is held; it is cancelled, and has ended, before release."""
+        while True:
+            held = await self._acquire()
+            await self._hold(held, lead)
+
+    # -- competing ---------------------------------------------------------------------------------
+
+    async def _acquire(self) -> Object:
+        """Wait until the lease is ours. Returns it as the commit left it that made it so."""
+        while True:
+            try:
+                taken = await self._try_once()
+            except OperatingError:
+                taken = None  # whatever it was, trying again later is all there is to do
+            if taken is not None:
+                return taken
+            await asyncio.sleep(self._limits.lease_retry_s * self._env.random.uniform(0.5, 1.5))
+
+    async def _try_once(self) -> Object | None:
+        try:
+            lease = await self._client.get(self._lease)
+        except NotFound:
+            return await self._create()
+        view = lease.as_view(LeaseView)
+        holder = view.spec.holder_identity
+        if (lease.revision, holder) != self._seen:
+            # Somebody lives: count from when we saw it, whatever time they wrote.
+            self._seen, self._seen_at_s = (lease.revision, holder), self._env.monotonic()
+        duration_s = view.spec.lease_duration_seconds or self._limits.lease_s
+        if holder and self._env.monotonic() - self._seen_at_s < duration_s:
+            return None
+        body = lease.edit()
+        body["metadata"]["resourceVersion"] = str(lease.revision)
+        body["spec"] = {**body.get("spec", {}), **self._claim(view.spec.lease_transitions + 1)}
+        try:
+            return (await self._client.update(self._lease, body)).object
+        except Conflict:
+            return None  # another was quicker, or the holder renewed after all
+
+    async def _create(self) -> Object | None:
+        metadata = {"name": self._lease.name, "namespace": self._lease.namespace}
+        try:
+            return (await self._client.create(self._kind, {"metadata": metadata, "spec": self._claim(0)})).object
+        except AlreadyExists:
+            return None
+
+    def _claim(self, transitions: int) -> dict[str, Any]:
+        now = format_micro_time(self._env.now())
+        return {
+            "holderIdentity": self._identity,
+            "leaseDurationSeconds": int(self._limits.lease_s),
+            "acquireTime": now,
+            "renewTime": now,
+            "leaseTransitions": transitions,
+        }
+
+    # -- leading -----------------------------------------------------------------------------------
+
+    async def _hold(self, taken: Object, lead: Callable[[Leadership], Awaitable[None]]) -> None:
+        self.leadership = Leadership(self._identity, Fence(fence_key(self._lease), taken.revision))
+        self._leading.set(1)
+        work = asyncio.ensure_future(lead(self.leadership))
+        renewing = asyncio.ensure_future(self._keep(taken))
+        end = "cancelled"
+        try:
+            await asyncio.wait((work, renewing), return_when=asyncio.FIRST_COMPLETED)
+            end = "done" if work.done() else "lost"
+        finally:
+            # Workers stop before the lease is let go: whoever takes it next finds nobody at work.
+            self.leadership = None
+            self._leading.set(0)
+            self._terms.labels(str(self._lease), end).inc()
+            work.cancel()
+            renewing.cancel()
+            outcomes = await asyncio.gather(work, renewing, return_exceptions=True)
+            await self._release(taken)
+        for outcome in outcomes:
+            if isinstance(outcome, Exception):
+                raise outcome  # a leader that fails is not a leader that lost: its failure is the caller's to see
+
+    async def _keep(self, taken: Object) -> None:
+        """Renew. Returns when the lease is lost, or must be taken for lost because no renewal came through in time."""
+        renewed_at_s = self._env.monotonic()
+        uid = taken.uid
+        while True:
+            await asyncio.sleep(self._limits.lease_retry_s)
+            started_s = self._env.monotonic()
+            left_s = renewed_at_s + self._limits.lease_renew_s - started_s
+            if left_s <= 0:
+                return
+            try:
+                # An attempt ends well before the deadline, so that the next may still succeed.
+                async with asyncio.timeout(min(left_s, self._limits.lease_renew_s / 3)):
+                    if not await self._renew(uid):
+                        return
+            except (TimeoutError, OperatingError):
+                continue
+            renewed_at_s = started_s
+            self._renewals.observe(self._env.monotonic() - started_s)
+
+    async def _renew(self, uid: str) -> bool:
+        """Write a new renewal time, if the lease is still ours. False if it is not."""
+        lease = await self._client.get(self._lease)
+        if lease.uid != uid or lease.as_view(LeaseView).spec.holder_identity != self._identity:
+            return False
+        body = lease.edit()
+        body["metadata"]["resourceVersion"] = str(lease.revision)
+        body["spec"]["renewTime"] = format_micro_time(self._env.now())
+        await self._client.update(self._lease, body, options=_UNRECORDED)
+        return True
+
+    async def _release(self, taken: Object) -> None:
+        """Let go, so that the next need not wait. If that fails, the lease runs out by itself."""
+        try:
+            async with asyncio.timeout(self._limits.lease_renew_s / 3):
+                lease = await self._client.get(self._lease)
+                if lease.uid != taken.uid or lease.as_view(LeaseView).spec.holder_identity != self._identity:
+                    return
+                body = lease.edit()
+                body["metadata"]["resourceVersion"] = str(lease.revision)
+                body["spec"]["holderIdentity"] = ""
+                await self._client.update(self._lease, body)
+        except (TimeoutError, OperatingError):
+            return

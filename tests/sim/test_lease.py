@@ -1,0 +1,258 @@
+"""Leader election in a hostile world: clocks that run apart, pauses, partitions, crashes. Safety rests on the fence."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+
+import pytest
+from tests.objects import CONFIG_MAP, NAMESPACE, config_map
+
+from kedge.api.requests import WriteOptions
+from kedge.errors import Fenced, OperatingError
+from kedge.keys import Key, Origin, fence_key
+from kedge.runtime.lease import LeaderElection, Leadership
+from kedge.sim.cluster import Cluster, Commit
+from kedge.sim.kernel import NO_FAULTS, Host, Outcome, Simulation, run
+from kedge.store import Check, Fence, Write
+from kedge.store.versions import Versions
+
+LEASE = Key("Lease.coordination.k8s.io", "default", "scheduler")
+COUNTER = Key("ConfigMap", "default", "settings")
+
+
+class OneLeaderAnEpoch:
+    """Every write of a leader lands in its own term: the fence still stands where that leader took it."""
+
+    def __init__(self) -> None:
+        self.tokens: dict[str, int] = {}
+
+    def __call__(self, commit: Commit) -> Iterator[tuple[str, str]]:
+        entries = {
+            entry.key: entry for entry in commit.store.entries() if entry.key.kind in ("ConfigMap", "Fence.kedge.dev")
+        }
+        counter = entries.get(COUNTER)
+        if counter is None or counter.modified != commit.revision or not counter.origin.decision:
+            return
+        identity, _, token = counter.origin.decision.partition("@")
+        fence = entries[fence_key(LEASE)]
+        if fence.modified != int(token):
+            yield "two leaders", f"{identity} wrote with token {token}, the fence is at {fence.modified}"
+
+
+class Candidate:
+    """A component that counts while it leads."""
+
+    def __init__(self, sim: Simulation, cluster: Cluster, believers: set[str]) -> None:
+        self._sim = sim
+        self._cluster = cluster
+        self._believers = believers
+        self.written = 0
+
+    async def start(self, host: Host) -> None:
+        identity = f"{host.name}#{host.env().new_uid()[:8]}"
+        client = self._cluster.client(host, server=int(host.name[-1]) % 2)
+        election = LeaderElection(client, host.env(), LEASE, identity=identity)
+
+        async def lead(term: Leadership) -> None:
+            self._believers.add(identity)
+            self._sim.sometimes("two believe that they lead", len(self._believers) > 1)
+            try:
+                while True:
+                    await asyncio.sleep(0.5)
+                    origin = Origin(decision=f"{identity}@{term.fence.revision}")
+                    options = WriteOptions(fence=term.fence, origin=origin)
+                    try:
+                        await client.patch(COUNTER, {"data": {"n": str(self.written)}}, options=options)
+                        self.written += 1
+                    except Fenced:
+                        self._sim.sometimes("a deposed leader was fenced off")
+                    except OperatingError:
+                        continue
+            finally:
+                self._believers.discard(identity)
+
+        await election.run(lead)
+
+
+async def rivals(sim: Simulation) -> None:
+    cluster = Cluster(sim, servers=2)
+    sim.check_always(OneLeaderAnEpoch())
+    await cluster.authority.create(NAMESPACE, {"metadata": {"name": "default"}})
+    await cluster.authority.create(CONFIG_MAP, config_map())
+    believers: set[str] = set()
+    candidates = []
+    for n in range(3):
+        host = sim.host(f"rival-{n}")
+        host.skew(rate=sim.choose("clock rate", (1.0, 0.7, 1.4)))
+        candidate = Candidate(sim, cluster, believers)
+        candidates.append(candidate)
+        host.boot(candidate.start)
+    await asyncio.sleep(120)
+    sim.heal()
+    before = sum(each.written for each in candidates)
+
+    def somebody_leads() -> bool:
+        return sum(each.written for each in candidates) > before + 3
+
+    sim.check_eventually(somebody_leads)
+    await sim.converge(within_s=300)
+
+
+def test_only_the_holders_writes_land_and_somebody_leads_in_the_end() -> None:
+    reached: dict[str, int] = {}
+    for seed in range(120):
+        outcome = run(rivals, seed)
+        assert outcome.violation is None, f"seed {seed}: {outcome.violation}\n{outcome.timeline()[-2500:]}"
+        for mark, times in outcome.marks.items():
+            reached[mark] = reached.get(mark, 0) + times
+    assert reached.get("two believe that they lead"), "no seed ever had two believers: the fence was never needed"
+
+
+def test_without_the_fence_two_leaders_write_in_one_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The election alone is not enough, whatever the clocks: this is what the fence is for."""
+
+    every_check = Versions.prove
+
+    def unfenced(self: Versions, checks: Sequence[Check], writes: Sequence[Write], _fence: Fence | None) -> None:
+        every_check(self, checks, writes, None)
+
+    monkeypatch.setattr(Versions, "prove", unfenced)
+    assert any(_broken(seed) for seed in range(300)), "the world is too polite"
+
+
+def _broken(seed: int) -> bool:
+    violation = run(rivals, seed).violation
+    return violation is not None and violation.cause == "two leaders"
+
+
+# -- one thing at a time ---------------------------------------------------------------------------
+
+
+def quiet(program: object) -> Outcome:
+    outcome = run(program, 1, faults=NO_FAULTS)  # type: ignore[arg-type]
+    assert outcome.violation is None, f"{outcome.violation}\n{outcome.timeline()[-2500:]}"
+    return outcome
+
+
+async def stage(sim: Simulation, count: int = 2) -> tuple[Cluster, list[Host], list[str]]:
+    """Hosts that compete, and the list of who led, in order."""
+    cluster = Cluster(sim)
+    await cluster.authority.create(NAMESPACE, {"metadata": {"name": "default"}})
+    hosts, led = [], []
+    for n in range(count):
+        host = sim.host(f"rival-{n}")
+
+        async def start(host: Host) -> None:
+            async def lead(_: Leadership) -> None:
+                led.append(host.name)
+                await asyncio.get_running_loop().create_future()
+
+            await LeaderElection(cluster.client(host), host.env(), LEASE, identity=host.name).run(lead)
+
+        host.boot(start)
+        hosts.append(host)
+        await asyncio.sleep(1)
+    return cluster, hosts, led
+
+
+def test_a_holder_that_renews_is_never_replaced() -> None:
+    async def program(sim: Simulation) -> None:
+        _, _, led = await stage(sim)
+        await asyncio.sleep(600)
+        assert led == ["rival-0"]
+
+    quiet(program)
+
+
+def test_a_holder_that_died_is_replaced_after_its_lease() -> None:
+    async def program(sim: Simulation) -> None:
+        _, hosts, led = await stage(sim)
+        await asyncio.sleep(30)
+        hosts[0].crash()
+        await asyncio.sleep(12)
+        assert led == ["rival-0"]  # the lease has not run out
+        await asyncio.sleep(15)
+        assert led == ["rival-0", "rival-1"]
+
+    quiet(program)
+
+
+def test_an_idle_holder_notices_its_loss() -> None:
+    async def program(sim: Simulation) -> None:
+        cluster, _, led = await stage(sim, count=1)
+        await asyncio.sleep(5)
+        await cluster.authority.patch(LEASE, {"spec": {"holderIdentity": "usurper"}})
+        await asyncio.sleep(4)
+        assert led == ["rival-0"]
+        await asyncio.sleep(40)  # the usurper never renews
+        assert led == ["rival-0", "rival-0"]
+
+    quiet(program)
+
+
+def test_a_holder_that_cannot_renew_stops_before_it_may_be_replaced() -> None:
+    async def program(sim: Simulation) -> None:
+        cluster = Cluster(sim)
+        await cluster.authority.create(NAMESPACE, {"metadata": {"name": "default"}})
+        host = sim.host("rival-0")
+        stopped: list[float] = []
+
+        async def start(host: Host) -> None:
+            async def lead(_: Leadership) -> None:
+                try:
+                    await asyncio.get_running_loop().create_future()
+                finally:
+                    stopped.append(sim.now_s)
+
+            await LeaderElection(cluster.client(host), host.env(), LEASE, identity="a").run(lead)
+
+        host.boot(start)
+        await asyncio.sleep(10)
+        cut_at = sim.now_s
+        sim.network.partition([host], [cluster.servers[0]])
+        await asyncio.sleep(30)
+        assert stopped
+        assert stopped[0] - cut_at < host.env().limits.lease_s
+
+    quiet(program)
+
+
+def test_a_candidate_that_stops_lets_go_so_that_the_next_need_not_wait() -> None:
+    async def program(sim: Simulation) -> None:
+        cluster, _, led = await stage(sim, count=0)
+        first, second = sim.host("first"), sim.host("second")
+
+        async def lead_as(name: str) -> None:
+            led.append(name)
+            await asyncio.get_running_loop().create_future()
+
+        def election(host: Host) -> LeaderElection:
+            return LeaderElection(cluster.client(host), host.env(), LEASE, identity=host.name)
+
+        one = first.spawn(election(first).run(lambda _: lead_as("first")), name="first")
+        await asyncio.sleep(3)
+        second.spawn(election(second).run(lambda _: lead_as("second")), name="second")
+        await asyncio.sleep(3)
+        one.cancel()
+        await asyncio.sleep(5)
+        assert led == ["first", "second"]
+
+    quiet(program)
+
+
+def test_a_leader_that_fails_is_not_taken_for_one_that_lost() -> None:
+    async def program(sim: Simulation) -> None:
+        cluster, _, _ = await stage(sim, count=0)
+        host = sim.host("rival")
+
+        async def fail(_: Leadership) -> None:
+            raise ValueError("a bug in the leader's own work")
+
+        election = LeaderElection(cluster.client(host), host.env(), LEASE, identity="a")
+        with pytest.raises(ValueError, match="own work"):
+            await host.run(election.run(fail))
+        holder = (await cluster.authority.get(LEASE)).view.spec.holder_identity
+        assert holder == ""
+
+    quiet(program)

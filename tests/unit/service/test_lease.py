@@ -58,7 +58,7 @@ async def test_a_new_holder_fences_the_old_one_off() -> None:
 
 @asynchronous
 async def test_taking_ones_own_lease_anew_begins_a_term() -> None:
-    """Its holder never heard that it had it, so nobody knows the token of that first term: it must not stay in force."""
+    """Its holder never heard that it had it, so nobody knows the first token: it must not stay in force."""
     world = await make_world()
     first = (await world.service.create(LEASE, lease("a"))).object
     again = (await world.service.patch(KEY, {"spec": {"acquireTime": "2030-01-01T00:01:00.000000Z"}})).object

@@ -256,12 +256,15 @@ class Watcher:
     # -- the machine -------------------------------------------------------------------------------
 
     async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
         try:
             self._move(Transition(Listing(), Reason.STARTED))
             while True:
                 try:
                     transition = await self._handle(self._state)
-                except Exception as error:  # noqa: BLE001  whatever it is, it must not end the watch
+                except Exception as error:  # whatever it is, it must not end the watch
+                    if loop.is_closed():
+                        raise  # there is no time left to pause in
                     self._report(error)
                     transition = self._pause(Listing(), Reason.FAILED, error)
                 self._move(transition)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable
+from contextlib import suppress
 
 import msgspec
 
@@ -16,7 +17,7 @@ from kedge.api.kinds import Kind
 from kedge.api.objects import Object
 from kedge.api.requests import ListOptions, ObjectList
 from kedge.api.selectors import FieldSelector, LabelSelector, parse_field_selector, parse_label_selector
-from kedge.errors import BadRequest, NotFound
+from kedge.errors import BadRequest, Compacted, NotFound
 from kedge.keys import NO_REVISION, Key, Revision
 from kedge.server.service.core import Core
 from kedge.store import Listing
@@ -51,7 +52,8 @@ async def list_objects(core: Core, kind: Kind, options: ListOptions) -> ObjectLi
     at, start_after = _where(kind, options)
     matches = compile_selectors(kind, options.label_selector, options.field_selector)
     if at > NO_REVISION and not (options.continue_token or _exact(options)):
-        await core.store.get([], at=at)  # no older than: wait for it, then serve the newest
+        with suppress(Compacted):  # history has gone past it so far that it was forgotten
+            await core.store.get([], at=at)  # no older than: wait for it, then serve the newest
         at = NO_REVISION
     if matches is None:
         listing = await core.store.list(

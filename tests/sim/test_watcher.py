@@ -1,0 +1,197 @@
+"""Caches under fire: two API servers, writers, and streams that are late, cut, compacted, hidden or dead.
+
+The judge is the store itself. A cache may be late; it may never go back, serve below a floor, or keep a ghost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from typing import Any
+
+import pytest
+from tests.objects import CONFIG_MAP, NAMESPACE, config_map
+
+from kedge.api.objects import Object
+from kedge.api.requests import DeleteOptions
+from kedge.client.contract import Client
+from kedge.errors import OperatingError
+from kedge.keys import Key, Revision
+from kedge.limits import Limits
+from kedge.runtime.cache import Behind, Cache, CacheChange, CacheSet, ChangeType, Index, WriteFloors
+from kedge.runtime.cache.cache import CacheRelist
+from kedge.runtime.watcher import Connecting, Listing, Reason, Transition, Watcher
+from kedge.sim.cluster import Cluster
+from kedge.sim.kernel import Host, Outcome, Simulation, Swarm, run
+
+NAMES = tuple(f"m{n}" for n in range(6))
+LIMITS = Limits(watch_probe_s=2.0, watch_silence_s=6.0, relist_every_s=40.0, relist_page_max=2, watch_backoff_s_max=5.0)
+BY_COLOUR = Index("colour", lambda each: each.edit().get("data", {}).values())
+HOSTILE = Swarm(without=("duplicate",))
+"""Hidden events too: no sound transport hides any, but a cache must come right all the same."""
+
+
+class Judge:
+    """Watches one cache at every change and every read."""
+
+    def __init__(self, sim: Simulation, cluster: Cluster, cache: Cache) -> None:
+        self._sim = sim
+        self._cluster = cluster
+        self._cache = cache
+        self._revision: Revision = 0
+        self._told: dict[Key, Object] = {}
+        cache.add_index(BY_COLOUR)
+        cache.subscribe(self._change, name="judge")
+
+    def _change(self, change: CacheChange) -> None:
+        before = self._told.get(change.key)
+        if change.type is ChangeType.DELETED:
+            self._told.pop(change.key, None)
+            self._sim.sometimes("a missed delete was told", condition=change.missed)
+        else:
+            assert change.new is not None
+            if before is not None and change.new.revision <= before.revision:
+                self._sim.violate("caches never go back", f"{change.key}: {before.revision} then {change.new.revision}")
+            self._told[change.key] = change.new
+
+    def look(self) -> None:
+        cache = self._cache
+        if cache.revision < self._revision:
+            self._sim.violate("caches never go back", f"from {self._revision} to {cache.revision}")
+        self._revision = cache.revision
+        if not cache.freshness().synced and not cache.revision:
+            return
+        objects = {each.key: each for each in cache.list().value}
+        if objects != self._told:
+            self._sim.violate("subscribers are told everything", f"{objects} but told {self._told}")
+        for value in {colour for each in objects.values() for colour in BY_COLOUR.values_of(each)}:
+            found = cache.by_index(BY_COLOUR, value).value
+            expected = tuple(objects[key] for key in sorted(objects) if value in BY_COLOUR.values_of(objects[key]))
+            if found != expected:
+                self._sim.violate("indexes agree", f"{value}: {found}, recomputed {expected}")
+
+    def equals_authority(self) -> bool:
+        entries = (e for e in self._cluster.store.entries() if e.key.kind == CONFIG_MAP.key_kind)
+        committed = {entry.key: entry.modified for entry in entries}
+        return committed == {each.key: each.revision for each in self._cache.list().value}
+
+
+async def write(sim: Simulation, client: Client, name: str) -> tuple[Key, Revision] | None:
+    """Do one random thing to one object. None if it was refused, or nobody knows."""
+    key = Key("ConfigMap", "default", name)
+    colour = sim.choose("colour", ("red", "green", "blue"))
+    try:
+        match sim.choose("write", ("create", "change", "delete")):
+            case "create":
+                return key, (await client.create(CONFIG_MAP, config_map(name, colour=colour))).object.revision
+            case "change":
+                return key, (await client.patch(key, {"data": {"colour": colour}})).object.revision
+            case _:
+                await client.delete(key, DeleteOptions())
+                return None
+    except OperatingError:
+        return None
+
+
+class Reader:
+    """A process with a cache, that writes, waits for what it wrote, and reads."""
+
+    def __init__(self, sim: Simulation, cluster: Cluster, host: Host, server: int) -> None:
+        self.sim = sim
+        env = dataclasses.replace(host.env(), limits=LIMITS)
+        self.client = Client(cluster.transport(host, server=server), env, component=host.name)
+        self.caches = CacheSet(self.client, env)
+        self.floors = WriteFloors(self.caches, env)
+        self.cache: Cache
+        self.judge: Judge
+        self._cluster = cluster
+
+    async def start(self) -> None:
+        self.cache = self.caches.cache(CONFIG_MAP)
+        self.judge = Judge(self.sim, self._cluster, self.cache)
+
+    async def step(self) -> None:
+        me = Key("Reader", "", "me")
+        wrote = await write(self.sim, self.client, self.sim.choose("name", NAMES))
+        if wrote is not None:
+            self.floors.note(me, CONFIG_MAP, wrote[1], wrote=wrote[0])
+        try:
+            await self.floors.met(me)
+        except Behind:
+            self.sim.sometimes("a floor was not met in time")
+            return
+        if wrote is None:
+            return
+        self.sim.sometimes("a floor was met")
+        key, revision = wrote
+        found = self.cache.get(key).value
+        gone = self.cache.tombstone(key)
+        version = found.revision if found is not None else gone.revision if gone is not None else self.cache.revision
+        if version < revision:
+            self.sim.violate("caches never serve below a floor", f"{key} at {version}, wrote {revision}")
+        self.judge.look()
+
+
+async def caches_under_fire(sim: Simulation) -> None:
+    cluster = Cluster(sim, servers=2)
+    await cluster.authority.create(NAMESPACE, {"metadata": {"name": "default"}})
+    readers: list[tuple[Host, Reader]] = []
+    for n in range(2):
+        host = sim.host(f"reader-{n}")
+        reader = Reader(sim, cluster, host, server=n)
+        readers.append((host, reader))
+        await host.run(reader.start())
+    for round_number in range(12):
+        steps = [host.spawn(reader.step(), name="step") for host, reader in readers]
+        await asyncio.wait(steps, timeout=90)
+        if sim.choose("compact", (False, False, True)):
+            await cluster.store.compact(await cluster.store.revision())
+        if round_number == 6 and sim.choose("a server lags", (False, True)):
+            sim.network.partition([cluster.servers[1]], [cluster.store_host])
+        for _, reader in readers:
+            reader.judge.look()
+    sim.heal()
+    revision = await cluster.store.revision()
+    for _, reader in readers:
+        sim.check_eventually(
+            lambda reader=reader: reader.cache.revision >= revision and reader.judge.equals_authority()
+        )
+    await sim.converge(within_s=240, stays_s=10)
+    for _, reader in readers:
+        reader.judge.look()
+        statistics = reader.caches.watcher(reader.cache).statistics()
+        for transition in statistics.transitions:
+            sim.sometimes(transition)
+
+
+def hunt(seeds: range, program: Any = caches_under_fire) -> dict[str, int]:
+    reached: dict[str, int] = {}
+    for seed in seeds:
+        outcome = run(program, seed, faults=HOSTILE)
+        assert outcome.violation is None, f"seed {seed}: {outcome.violation}\n{outcome.timeline()[-3000:]}"
+        for mark, times in outcome.marks.items():
+            reached[mark] = reached.get(mark, 0) + times
+    return reached
+
+
+def first_violation(seeds: range, program: Any = caches_under_fire) -> Outcome | None:
+    return next((o for seed in seeds if (o := run(program, seed, faults=HOSTILE)).violation is not None), None)
+
+
+def test_caches_never_go_back_never_lie_and_always_converge() -> None:
+    reached = hunt(range(60))
+    for needed in (
+        "a floor was met",
+        "a missed delete was told",
+        "pausing: unavailable",
+        "pausing: compacted",
+        "pausing: asked",
+        "listing: resync",
+        "pausing: behind",
+    ):
+        assert reached.get(needed), f"no seed ever reached {needed!r}: {reached}"
+
+
+@pytest.mark.slow
+def test_caches_hold_over_many_more_seeds() -> None:
+    hunt(range(1_000, 1_600))

@@ -1,0 +1,441 @@
+"""What readers of a cache get: frozen objects, at a known revision and age, found by index, and nothing older."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+from tests.caches import QUICK, Bench, make_bench, replaced, until
+from tests.objects import CONFIG_MAP, NODE, POD, asynchronous, config_map, node, pod
+
+from kedge.api.objects import Object
+from kedge.api.requests import DeleteOptions, EventType, WatchEvent
+from kedge.errors import Compacted, InvariantBroken
+from kedge.keys import Key
+from kedge.runtime.cache import (
+    BY_CONTROLLER,
+    BY_NAMESPACE,
+    BY_NODE,
+    BY_OWNER,
+    BY_POLICY_VERSION,
+    BY_PRIORITY,
+    BY_ZONE,
+    Behind,
+    Cache,
+    CacheChange,
+    ChangeType,
+    Index,
+    NotSynced,
+    Stale,
+    by_label,
+)
+
+
+async def with_maps(count: int, limits: Any = QUICK) -> tuple[Bench, Cache]:
+    bench = await make_bench(limits)
+    for n in range(count):
+        await bench.world.create(config_map(f"m{n}"))
+    cache = bench.caches.cache(CONFIG_MAP)
+    await until(lambda: cache.synced)
+    return bench, cache
+
+
+def map_key(name: str) -> Key:
+    return Key("ConfigMap", "default", name)
+
+
+# -- reads -----------------------------------------------------------------------------------------
+
+
+@asynchronous
+async def test_a_cache_that_never_listed_is_not_read() -> None:
+    bench = await make_bench()
+    bench.wire.down = True
+    cache = bench.caches.cache(CONFIG_MAP)
+    for read in (lambda: cache.get(map_key("settings")), cache.list, lambda: cache.check_fresh(max_age_s=1e9)):
+        with pytest.raises(NotSynced):
+            read()
+    with pytest.raises(Behind):
+        await cache.wait_synced(within_s=0.02)
+    await bench.caches.stop()
+
+
+@asynchronous
+async def test_every_read_tells_its_revision_its_age_and_its_place() -> None:
+    bench, cache = await with_maps(4)
+    made = await bench.world.create(config_map("later"))
+    assert await cache.at_least(made.revision) >= made.revision
+    read = cache.get(made.key)
+    assert read.value is not None
+    assert read.value.revision == made.revision
+    assert read.revision == cache.revision
+    assert 0 <= read.age_s < math.inf
+    assert read.place == cache.place == cache.list().place
+    assert [each.key.name for each in cache.list().value] == ["later", "m0", "m1", "m2", "m3"]
+    assert cache.list(namespace="elsewhere").value == ()
+    assert cache.get(map_key("nothing")).value is None
+    await bench.caches.stop()
+
+
+def frozen_places(found: Object) -> list[Any]:
+    return [
+        lambda: setattr(found, "revision", 1),
+        lambda: setattr(found, "value", b"{}"),
+        lambda: setattr(found, "_view", None),
+        lambda: delattr(found, "key"),
+        lambda: setattr(found.view, "metadata", None),
+        lambda: found.view.metadata.labels.update(app="poison"),
+        lambda: found.metadata.labels.pop("app"),
+        lambda: setattr(found.view.spec, "node_name", "x"),
+    ]
+
+
+@asynchronous
+async def test_nothing_that_is_handed_out_can_be_changed() -> None:
+    bench = await make_bench()
+    made = await bench.world.create(pod())
+    cache = bench.caches.cache(POD)
+    cache.add_index(by_label("app"))
+    await cache.at_least(made.revision)
+    found = cache.get(made.key).value
+    assert found is not None
+    for change in frozen_places(found):
+        with pytest.raises((TypeError, AttributeError)):
+            change()
+    assert found.edit() is not found.edit()
+    found.edit()["metadata"]["labels"]["app"] = "poison"
+    assert isinstance(cache.list().value, tuple)
+    assert isinstance(cache.by_index(by_label("app"), "web").value, tuple)
+    again = cache.get(made.key).value
+    assert again is found
+    assert again.metadata.labels == {"app": "web"}
+    with replaced(Object, "__setattr__", object.__setattr__):  # as it was: one reader poisons all
+        frozen_places(found)[1]()
+    assert cache.get(made.key).value.value == b"{}"  # type: ignore[union-attr]
+    await bench.caches.stop()
+
+
+@asynchronous
+async def test_an_older_version_never_replaces_a_newer_one() -> None:
+    bench, cache = await with_maps(1)
+    first = cache.get(map_key("m0")).value
+    changed = (await bench.world.service.patch(map_key("m0"), {"data": {"a": "1"}})).object
+    await cache.at_least(changed.revision)
+    assert first is not None
+    cache.apply(WatchEvent(EventType.MODIFIED, first, first.revision))  # delivered twice, and late
+    cache.apply(WatchEvent(EventType.DELETED, first, first.revision))
+    cache.progress(first.revision)
+    found = cache.get(map_key("m0"))
+    assert found.value is not None
+    assert (found.value.revision, found.revision) == (changed.revision, cache.revision)
+    assert cache.statistics().stale_events == 3
+    with pytest.raises(InvariantBroken, match="back in time"):
+        cache.begin_relist().apply(first.revision - 1, asked_s=0.0)
+    await bench.caches.stop()
+
+
+@asynchronous
+async def test_a_kind_and_scope_has_one_cache_and_a_part_of_a_kind_its_own() -> None:
+    bench = await make_bench()
+    caches = bench.caches
+    whole, web = caches.cache(POD), caches.cache(POD, label_selector="app=web")
+    assert caches.cache(POD) is whole
+    assert caches.cache(POD, label_selector="app=web") is web
+    assert caches.of_kind("Pod") == (whole, web)
+    made = await bench.world.create(pod())
+    await caches.at_least(made.revision)
+    assert web.get(made.key).value is not None
+    left = await bench.world.service.patch(made.key, {"metadata": {"labels": {"app": "db"}}})
+    await caches.at_least(left.object.revision)
+    assert web.get(made.key).value is None
+    assert web.tombstone(made.key) is not None
+    assert whole.get(made.key).value is not None
+    await caches.stop()
+
+
+@asynchronous
+async def test_a_fresh_read_asks_the_authority_and_tells_a_sound_floor() -> None:
+    bench, cache = await with_maps(1)
+    bench.wire.mute = True
+    made = await bench.world.create(config_map("unseen"))
+    assert cache.get(made.key).value is None
+    fresh = await cache.fresh_read(made.key)
+    assert fresh.value is not None
+    assert fresh.revision == made.revision
+    absent = await cache.fresh_read(map_key("nothing"))
+    assert absent.value is None
+    assert absent.revision == await bench.store.revision()
+    await bench.caches.stop()
+
+
+# -- how good it is --------------------------------------------------------------------------------
+
+
+@asynchronous
+async def test_a_reader_waits_for_a_revision_or_is_told_what_there_is() -> None:
+    bench, cache = await with_maps(1)
+    waiting = asyncio.ensure_future(cache.at_least(cache.revision + 1))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    made = await bench.world.create(config_map("later"))
+    assert await waiting >= made.revision
+    with pytest.raises(Behind) as raised:
+        await cache.at_least(made.revision + 5, within_s=0.02)
+    assert raised.value.wanted == made.revision + 5
+    assert raised.value.freshness.revision == cache.revision
+    assert cache.statistics().waiting == 0
+    await bench.caches.stop()
+
+
+@asynchronous
+async def test_an_idle_kind_reaches_the_revision_of_a_fence_by_bookmarks() -> None:
+    bench, cache = await with_maps(1)
+    bench.caches.cache(POD)
+    fence = await bench.world.create(node())
+    await bench.caches.at_least(fence.revision)
+    assert all(each.revision >= fence.revision for each in bench.caches.freshness())
+    bench.wire.mute = True
+    bench.wire.down = True
+    fence = await bench.world.create(node("node-b"))
+    with pytest.raises(Behind):
+        await bench.caches.at_least(fence.revision, within_s=0.03)
+    await bench.caches.stop()
+
+
+@asynchronous
+async def test_a_budget_is_held_and_an_idle_store_still_proves_its_caches_current() -> None:
+    bench, cache = await with_maps(1)
+    proved_s = cache._proved_s
+    # Nothing is written: only asking the authority can show that nothing was missed.
+    await until(lambda: cache._proved_s > proved_s + 0.03)
+    assert cache.check_fresh(max_age_s=60).cache == "ConfigMap"
+    bench.wire.down = True
+    bench.wire.cut()
+    await until(lambda: cache.age_s > 0.05)
+    with pytest.raises(Stale) as raised:
+        cache.check_fresh(max_age_s=0.05)
+    assert raised.value.age_s > raised.value.budget_s == 0.05
+    assert not raised.value.freshness.synced
+    await bench.caches.stop()
+
+
+@asynchronous
+async def test_history_that_is_caught_up_with_proves_nothing_until_it_reaches_the_present() -> None:
+    bench, cache = await with_maps(2)
+    cache.proof(cache.revision + 10, asked_s=bench.env.monotonic())
+    proved = cache._proved_s
+    found = cache.get(map_key("m0")).value
+    assert found is not None
+    ahead = Object(found.kind, found.key, found.value, revision=cache.revision + 1)
+    cache.apply(WatchEvent(EventType.MODIFIED, ahead, ahead.revision))
+    assert cache._proved_s == proved
+    cache.progress(cache.revision_seen + 9)
+    assert cache._proved_s > proved
+    await bench.caches.stop()
+
+
+@asynchronous
+async def test_synced_does_not_latch() -> None:
+    bench, cache = await with_maps(1)
+    assert cache.freshness().synced
+    bench.wire.down = True
+    bench.wire.cut()
+    await until(lambda: not cache.freshness().synced)
+    bench.wire.down = False
+    await until(lambda: cache.synced)
+    gate = asyncio.Event()
+
+    async def hold(_: Any) -> None:
+        await gate.wait()
+
+    bench.wire.before_list = hold
+    cache.ask_relist()
+    await until(lambda: cache.freshness().phase == "listing")
+    assert not cache.freshness().synced
+    assert cache.get(map_key("m0")).value is not None  # the old state can still be read
+    gate.set()
+    await until(lambda: cache.synced)
+    await bench.caches.stop()
+    assert not cache.synced
+
+
+# -- indexes ---------------------------------------------------------------------------------------
+
+
+@asynchronous
+async def test_indexes_follow_every_change_and_may_be_added_late() -> None:
+    bench = await make_bench()
+    cache = bench.caches.cache(POD)
+    cache.add_index(by_label("app"))
+    first = await bench.world.create(pod("a"))
+    await bench.world.create(node())
+    await bench.world.create(pod("b", nodeName="node-a", priority=7))
+    await bench.quiet(POD)
+    for late in (BY_NODE, BY_PRIORITY, BY_NAMESPACE, BY_OWNER, BY_CONTROLLER):
+        cache.add_index(late)
+        cache.add_index(late)
+
+    def names(index: Index, value: str) -> list[str]:
+        return [each.key.name for each in cache.by_index(index, value).value]
+
+    assert names(by_label("app"), "web") == ["a", "b"]
+    assert (names(BY_NODE, "node-a"), names(BY_NODE, "")) == (["b"], [])
+    assert names(BY_NAMESPACE, "default") == ["a", "b"]
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "u1", "controller": True}
+    await bench.world.service.patch(first.key, {"metadata": {"labels": {"app": "db"}, "ownerReferences": [owner]}})
+    await bench.quiet(POD)
+    assert (names(by_label("app"), "web"), names(by_label("app"), "db")) == (["b"], ["a"])
+    assert names(BY_OWNER, "u1") == names(BY_CONTROLLER, "u1") == ["a"]
+    await bench.world.service.delete(first.key, DeleteOptions(grace_s=0))
+    await bench.quiet(POD)
+    assert cache.index_values(by_label("app")).value == ("web",)
+    with pytest.raises(InvariantBroken, match="another index"):
+        cache.add_index(Index("node", lambda _: ()))
+    with pytest.raises(InvariantBroken, match="add it first"):
+        cache.by_index(Index("unknown", lambda _: ()), "x")
+    await bench.caches.stop()
+
+
+@asynchronous
+async def test_nodes_are_found_by_zone_and_policies_by_version() -> None:
+    bench = await make_bench()
+    nodes = bench.caches.cache(NODE)
+    nodes.add_index(BY_ZONE)
+    policies = bench.caches.cache(bench.world.service.kinds.of_key_kind("SchedulingPolicy.kedge.dev"))
+    policies.add_index(BY_POLICY_VERSION)
+    await bench.world.create(node("node-a", zone="zone-b"))
+    spec = {"version": "v4", "canary": {"version": "v5"}}
+    body = {"apiVersion": "kedge.dev/v1", "kind": "SchedulingPolicy", "metadata": {"name": "p"}, "spec": spec}
+    made = await bench.world.create(body)
+    await bench.caches.at_least(made.revision)
+    assert len(nodes.by_index(BY_ZONE, "zone-b").value) == 1
+    assert policies.index_values(BY_POLICY_VERSION).value == ("v4", "v5")
+    await bench.caches.stop()
+
+
+@asynchronous
+async def test_an_index_that_cannot_read_an_object_says_so_instead_of_leaving_it_out() -> None:
+    bench, cache = await with_maps(1)
+
+    def fragile(each: Object) -> tuple[str, ...]:
+        return (each.edit()["data"]["colour"],)
+
+    index = Index("colour", fragile)
+    cache.add_index(index)
+    with pytest.raises(InvariantBroken, match="m0"):
+        cache.by_index(index, "red")
+    await bench.world.service.patch(map_key("m0"), {"data": {"colour": "red"}})
+    await bench.quiet(CONFIG_MAP)
+    assert [each.key.name for each in cache.by_index(index, "red").value] == ["m0"]
+    await bench.world.create(config_map("plain"))
+    await bench.quiet(CONFIG_MAP)
+    with pytest.raises(InvariantBroken, match="plain"):
+        cache.by_index(index, "red")
+    await until(lambda: bench.reported)
+    assert isinstance(bench.reported[0], KeyError)
+    assert cache.synced
+    await bench.caches.stop()
+
+
+# -- tombstones, subscribers -----------------------------------------------------------------------
+
+
+@asynchronous
+async def test_deletions_are_remembered_up_to_a_number_and_a_time() -> None:
+    bench, cache = await with_maps(4, dataclasses.replace(QUICK, tombstones_max=2))
+    for n in range(3):
+        await bench.world.service.delete(map_key(f"m{n}"))
+    await bench.quiet(CONFIG_MAP)
+    assert cache.tombstone(map_key("m0")) is None
+    buried = cache.tombstone(map_key("m2"))
+    assert buried is not None
+    assert (buried.object.key, buried.missed) == (map_key("m2"), False)
+    await bench.world.create(config_map("m2"))
+    await bench.quiet(CONFIG_MAP)
+    assert cache.tombstone(map_key("m2")) is None
+    assert cache.tombstone(map_key("m1")) is not None
+    await bench.caches.stop()
+    bench, cache = await with_maps(1, dataclasses.replace(QUICK, tombstone_s=0.0))
+    await bench.world.service.delete(map_key("m0"))
+    await bench.quiet(CONFIG_MAP)
+    await asyncio.sleep(0.001)
+    assert cache.tombstone(map_key("m0")) is None
+    await bench.caches.stop()
+
+
+@asynchronous
+async def test_subscribers_are_told_in_order_and_one_that_raises_stops_nobody() -> None:
+    bench, cache = await with_maps(1)
+    told: list[tuple[ChangeType, str]] = []
+
+    def bad(_: CacheChange) -> None:
+        raise ValueError("a handler's own mistake")
+
+    async def waits(_: CacheChange) -> None: ...
+
+    cache.subscribe(bad, name="bad")
+    good = cache.subscribe(lambda change: told.append((change.type, change.key.name)), name="good")
+    with pytest.raises(InvariantBroken, match="must not be async"):
+        cache.subscribe(waits, name="waits")  # type: ignore[arg-type]
+    await bench.world.create(config_map("x"))
+    await bench.world.service.patch(map_key("x"), {"data": {"a": "1"}})
+    await bench.world.service.delete(map_key("x"))
+    await bench.quiet(CONFIG_MAP)
+    added, changed, deleted = ChangeType.ADDED, ChangeType.CHANGED, ChangeType.DELETED
+    assert told == [(added, "m0"), (added, "x"), (changed, "x"), (deleted, "x")]
+    await until(lambda: len(bench.reported) == 4)
+    assert all(isinstance(error, ValueError) for error in bench.reported)
+    good.close()
+    await bench.world.create(config_map("y"))
+    await bench.quiet(CONFIG_MAP)
+    assert len(told) == 4
+    assert cache.synced
+    await bench.caches.stop()
+
+
+# -- the received log ------------------------------------------------------------------------------
+
+
+@asynchronous
+async def test_the_cache_can_be_built_again_as_it_stood_at_any_place() -> None:
+    limits = dataclasses.replace(QUICK, received_log_max=6, received_pinned_max=12)
+    bench, cache = await with_maps(3, limits)
+    stood: dict[int, tuple[dict[Key, Object], int]] = {}
+
+    def remember(_: CacheChange) -> None:
+        stood[cache.place] = {each.key: each for each in cache.list().value}, cache.revision
+
+    cache.subscribe(remember, name="memory")
+    stood.clear()
+    log = cache.received
+    for n in range(4):
+        await bench.world.create(config_map(f"x{n}"))
+        await bench.world.service.delete(map_key(f"x{n}"))
+        await bench.quiet(CONFIG_MAP)
+    assert len(log) == 6
+    kept = [place for place in stood if place >= log.oldest]
+    assert kept
+    for place in kept:
+        assert log.state_at(place) == stood[place]
+    with pytest.raises(Compacted):
+        log.state_at(log.oldest - 1)
+    pin = log.pin(cache.place)
+    pinned = log.state_at(cache.place)
+    await bench.world.create(config_map("y"))
+    for n in range(4):
+        await bench.world.service.patch(map_key("y"), {"data": {"n": str(n)}})
+        await bench.quiet(CONFIG_MAP)
+    assert len(log) > 6
+    assert log.state_at(pin.place) == pinned
+    for n in range(10, 20):
+        await bench.world.service.patch(map_key("y"), {"data": {"n": str(n)}})
+        await bench.quiet(CONFIG_MAP)
+    assert pin.lost
+    assert len(log) <= 12
+    other = log.pin(log.oldest)
+    other.release()
+    assert len(log) == 6
+    await bench.caches.stop()

@@ -1,0 +1,160 @@
+"""Read your writes: a key waits for what it wrote, and never runs on what is older."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+
+import pytest
+from tests.caches import QUICK, Bench, make_bench, replaced, until
+from tests.objects import CONFIG_MAP, POD, asynchronous, config_map
+
+from kedge.api.requests import EventType, WatchEvent
+from kedge.keys import Key
+from kedge.limits import Limits
+from kedge.runtime.cache import Behind, Cache, Floor, WriteFloors
+
+ME = Key("Deployment.apps", "default", "web")
+
+
+async def with_floors(limits: Limits = QUICK) -> tuple[Bench, Cache, WriteFloors]:
+    bench = await make_bench(limits)
+    await bench.world.create(config_map("first"))
+    cache = bench.caches.cache(CONFIG_MAP)
+    await until(lambda: cache.synced)
+    return bench, cache, WriteFloors(bench.caches, bench.env)
+
+
+def relists(bench: Bench, why: str) -> float:
+    labels = {"cache": "ConfigMap", "why": why}
+    return bench.env.metrics.registry.get_sample_value("kedge_cache_floor_relists_total", labels) or 0.0
+
+
+@asynchronous
+async def test_a_key_waits_until_the_cache_has_what_it_wrote() -> None:
+    bench, cache, floors = await with_floors()
+    await floors.met(ME)  # wrote nothing
+    made = await bench.world.create(config_map("x"))
+    floors.note(ME, CONFIG_MAP, made.revision, wrote=made.key)
+    floors.note(ME, POD, made.revision)  # nobody caches pods
+    assert floors.pending(ME) == (Floor("ConfigMap", made.revision, made.key),)
+    assert cache.get(made.key).value is None
+    await floors.met(ME)
+    found = cache.get(made.key).value
+    assert found is not None
+    assert found.revision == made.revision
+    assert floors.pending(ME) == ()
+    await bench.caches.stop()
+
+
+@asynchronous
+async def test_a_floor_that_is_not_met_fails_the_key_and_stays() -> None:
+    """A wait that gives up and goes on makes three of what should be one."""
+    bench, cache, floors = await with_floors(dataclasses.replace(QUICK, floor_relist_s=0.005))
+    bench.wire.down = bench.wire.mute = True
+    made = await bench.world.create(config_map("x"))
+    floors.note(ME, CONFIG_MAP, made.revision, wrote=made.key)
+    with pytest.raises(Behind):
+        await floors.met(ME, within_s=0.03)
+    assert floors.pending(ME)
+    with replaced(Cache, "wait_floor", lambda *_, **__: asyncio.sleep(0)):
+        await floors.met(ME)  # the safeguard gone: the key runs, and does not see its own write
+    assert cache.get(made.key).value is None
+    await bench.caches.stop()
+
+
+@asynchronous
+async def test_a_write_that_the_stream_lost_is_noticed_and_listed() -> None:
+    bench, cache, floors = await with_floors()
+    bench.wire.bend = lambda event: () if event.object is not None and event.object.key.name == "x" else (event,)
+    made = await bench.world.create(config_map("x"))
+    floors.note(ME, CONFIG_MAP, made.revision, wrote=made.key)
+    await cache.at_least(made.revision)  # the marks have gone past it
+    assert cache.get(made.key).value is None
+    await floors.met(ME)
+    assert cache.get(made.key).value is not None
+    assert relists(bench, "lost") == 1
+    await bench.caches.stop()
+
+
+@asynchronous
+async def test_a_write_that_is_late_is_listed() -> None:
+    # The stream would be found dead sooner than the floor is late: let it live.
+    bench, cache, floors = await with_floors(dataclasses.replace(QUICK, watch_probe_s=60.0))
+    bench.wire.mute = True
+    made = await bench.world.create(config_map("x"))
+    floors.note(ME, CONFIG_MAP, made.revision, wrote=made.key)
+    await floors.met(ME)
+    assert cache.get(made.key).value is not None
+    assert relists(bench, "late") == 1
+    await bench.caches.stop()
+
+
+@asynchronous
+async def test_an_unknown_outcome_waits_for_the_confirming_read() -> None:
+    """A write timed out and had been made. Who read it must not act before the cache has it too."""
+    bench, cache, floors = await with_floors()
+    bench.wire.bend = lambda _: ()
+    made = await bench.world.create(config_map("x"))
+    read = await cache.fresh_read(made.key)
+    floors.note(ME, CONFIG_MAP, read.revision, wrote=made.key)
+    waiting = asyncio.ensure_future(floors.met(ME))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    assert cache.get(made.key).value is None
+    await waiting
+    assert cache.get(made.key).value is not None
+    absent = await cache.fresh_read(Key("ConfigMap", "default", "never"))
+    floors.note(ME, CONFIG_MAP, absent.revision)
+    await floors.met(ME)
+    assert cache.revision >= absent.revision
+    await bench.caches.stop()
+
+
+@asynchronous
+async def test_many_writes_of_one_key_cost_no_more_than_the_bound() -> None:
+    bench, cache, floors = await with_floors(dataclasses.replace(QUICK, floor_objects_max=3))
+    for n in range(8):
+        made = await bench.world.create(config_map(f"x{n}"))
+        floors.note(ME, CONFIG_MAP, made.revision, wrote=made.key)
+    assert len(floors.pending(ME)) == 4
+    assert Floor("ConfigMap", made.revision, None) in floors.pending(ME)
+    await floors.met(ME)
+    assert len(cache.list().value) == 9
+    floors.note(ME, CONFIG_MAP, made.revision + 1)
+    floors.forget(ME)
+    assert floors.pending(ME) == ()
+    await bench.caches.stop()
+
+
+@asynchronous
+async def test_a_floor_noted_while_another_is_awaited_is_kept() -> None:
+    bench, cache, floors = await with_floors()
+    made = await bench.world.create(config_map("x"))
+    floors.note(ME, CONFIG_MAP, made.revision, wrote=made.key)
+    waiting = asyncio.ensure_future(floors.met(ME))
+    await asyncio.sleep(0)
+    floors.note(ME, CONFIG_MAP, made.revision + 7, wrote=made.key)
+    await waiting
+    assert floors.pending(ME) == (Floor("ConfigMap", made.revision + 7, made.key),)
+    await bench.caches.stop()
+
+
+@asynchronous
+async def test_one_object_of_a_commit_does_not_stand_for_the_others() -> None:
+    """Two objects are written by one commit, and the stream has brought one of them."""
+    bench, cache, _ = await with_floors()
+    found = cache.get(Key("ConfigMap", "default", "first")).value
+    assert found is not None
+    revision = cache.revision + 1
+    half = type(found)(found.kind, found.key, found.value, revision=revision)
+    cache.apply(WatchEvent(EventType.MODIFIED, half, revision))
+    other = Key("ConfigMap", "default", "second")
+    assert cache.reached(revision, found.key)
+    assert not cache.reached(revision, other)
+    assert not cache.reached(revision)
+    assert not cache.lost(revision, other)
+    cache.progress(revision)
+    assert cache.reached(revision)
+    assert cache.lost(revision, other)
+    await bench.caches.stop()

@@ -1,0 +1,504 @@
+"""The watcher's manners: it resumes where it must, lists when it must, never goes back, never storms, never dies."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from contextlib import ExitStack
+from typing import Any, NoReturn
+
+import msgspec
+import pytest
+from tests.caches import QUICK, Bench, make_bench, replaced, revisions, until
+from tests.objects import CONFIG_MAP, asynchronous, config_map
+
+from kedge.api.requests import EventType, ListOptions, ObjectList, WatchEvent
+from kedge.errors import (
+    Compacted,
+    Forbidden,
+    InvariantBroken,
+    Lagged,
+    OperatingError,
+    TooManyRequests,
+    Unavailable,
+)
+from kedge.keys import Key
+from kedge.limits import Limits
+from kedge.runtime.cache import Cache, CacheChange, ChangeType
+from kedge.runtime.watcher import Connecting, Listing, Pausing, Reason, Transition, Watcher
+from kedge.store import Put
+
+SLOW_GUARD = dataclasses.replace(QUICK, watch_probe_s=60.0, watch_silence_s=60.0)
+"""No guard looks after the stream: what a test shows is the work of the safeguard it is about."""
+
+
+async def start(limits: Limits = QUICK, *, maps: int = 4) -> tuple[Bench, Cache, Watcher]:
+    bench = await make_bench(limits)
+    for n in range(maps):
+        await bench.world.create(config_map(f"m{n}"))
+    cache = bench.caches.cache(CONFIG_MAP)
+    await until(lambda: cache.synced)
+    return bench, cache, bench.caches.watcher(cache)
+
+
+def map_key(name: str) -> Key:
+    return Key("ConfigMap", "default", name)
+
+
+def equal(bench: Bench, cache: Cache) -> bool:
+    return revisions(cache.list().value) == bench.committed(CONFIG_MAP)
+
+
+async def stop(bench: Bench, *, reported: int = 0) -> None:
+    await bench.caches.stop()
+    await until(lambda: bench.wire.streams == 0)
+    assert len(bench.reported) == reported, bench.reported
+
+
+# -- resume and relist -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (None, "ended"),
+        (Lagged("too slow"), "lagged"),
+        (Unavailable("gone"), "unavailable"),
+        (TooManyRequests("busy", retry_after_s=0.0), "unavailable"),
+    ],
+)
+def test_a_stream_that_ends_is_resumed_after_the_last_revision(error: Exception | None, reason: str) -> None:
+    @asynchronous
+    async def run() -> None:
+        bench, cache, watcher = await start()
+        lists = len(bench.wire.whole_lists)
+        bench.wire.cut(error)
+        await until(lambda: not cache.synced)
+        await bench.world.create(config_map("meanwhile"))
+        await bench.quiet(CONFIG_MAP)
+        assert equal(bench, cache)
+        assert len(bench.wire.whole_lists) == lists
+        assert watcher.statistics().transitions[f"pausing: {reason}"] == 1
+        assert all(options.allow_bookmarks for options in bench.wire.watches)
+        await stop(bench)
+
+    run()
+
+
+async def miss_everything(bench: Bench, cache: Cache) -> None:
+    """While the wire is cut: one object goes, one changes, one comes, and history forgets."""
+    bench.wire.down = True
+    bench.wire.cut()
+    await until(lambda: not cache.synced)
+    await bench.world.service.delete(map_key("m0"))
+    await bench.world.service.patch(map_key("m1"), {"data": {"a": "1"}})
+    await bench.world.create(config_map("new"))
+    await bench.compact()
+    bench.wire.down = False
+
+
+@asynchronous
+async def test_history_that_is_gone_is_listed_and_what_was_missed_is_told_at_once() -> None:
+    bench, cache, watcher = await start()
+    told: list[tuple[ChangeType, str, bool]] = []
+    seen: list[set[str]] = []
+
+    def remember(change: CacheChange) -> None:
+        told.append((change.type, change.key.name, change.missed))
+        seen.append({each.key.name for each in cache.list().value})
+
+    cache.subscribe(remember, name="test")
+    told.clear()
+    seen.clear()
+    await miss_everything(bench, cache)
+    await bench.quiet(CONFIG_MAP)
+    assert told == [
+        (ChangeType.DELETED, "m0", True),
+        (ChangeType.CHANGED, "m1", True),
+        (ChangeType.ADDED, "new", True),
+    ]
+    assert seen == [{"m1", "m2", "m3", "new"}] * 3  # old or new, never half
+    buried = cache.tombstone(map_key("m0"))
+    assert buried is not None
+    assert buried.missed
+    assert watcher.statistics().transitions["pausing: compacted"] >= 1
+    await stop(bench)
+
+
+@asynchronous
+async def test_to_skip_what_was_compacted_would_keep_a_ghost() -> None:
+    def skip(self: Watcher, error: OperatingError) -> Transition:
+        if isinstance(error, Compacted):
+            return self._pause(Connecting(error.oldest), Reason.COMPACTED, error)
+        return self._resume(Reason.UNAVAILABLE, error)
+
+    with replaced(Watcher, "_after_failure", skip):
+        bench, cache, _ = await start()
+        await miss_everything(bench, cache)
+        await until(lambda: cache.synced)
+        await bench.world.create(config_map("after"))
+        await bench.quiet(CONFIG_MAP)  # it says that it has everything
+        assert cache.get(map_key("m0")).value is not None
+        assert not equal(bench, cache)
+        await stop(bench)
+
+
+@asynchronous
+async def test_a_stream_cut_inside_a_commit_loses_nothing_of_it() -> None:
+    async def both_arrive() -> bool:
+        bench, cache, _ = await start(SLOW_GUARD)
+        held: list[WatchEvent] = []
+
+        def cut_between(event: WatchEvent) -> tuple[WatchEvent, ...]:
+            if held or event.object is None:
+                return () if held else (event,)
+            held.append(event)
+            asyncio.get_running_loop().call_soon(bench.wire.cut, Unavailable("cut"))
+            return (event,)
+
+        bench.wire.bend = cut_between
+        values = [cache.get(map_key(name)).value for name in ("m0", "m1")]
+        changed = [each.value.replace(b'"name"', b'"name" ') for each in values if each is not None]
+        writes = [Put(map_key(name), value) for name, value in zip(("m0", "m1"), changed, strict=True)]
+        revision = await bench.store.commit([], writes)
+        await until(lambda: held and not cache.synced)
+        bench.wire.bend = lambda event: (event,)
+        await bench.world.create(config_map("after"))
+        await bench.quiet(CONFIG_MAP)
+        whole = equal(bench, cache)
+        assert cache.get(map_key("m0")).value.revision == revision  # type: ignore[union-attr]
+        await stop(bench)
+        return whole
+
+    assert await both_arrive()
+
+    def resume_past_it(self: Watcher, reason: Reason, error: BaseException | None = None) -> Transition:
+        return self._pause(Connecting(self._sink.revision_seen), reason, error)
+
+    with replaced(Watcher, "_resume", resume_past_it):
+        assert not await both_arrive()
+
+
+# -- lists -----------------------------------------------------------------------------------------
+
+
+@asynchronous
+async def test_a_list_never_goes_back_in_time() -> None:
+    """An API server that restarts behind the others must not bring the dead back."""
+
+    def believe(self: Cache, objects: Any, revision: int, *, asked_s: float) -> None:  # noqa: ARG001
+        self._objects, self._ordered = objects, None
+
+    async def older_answer_is_refused(*, safe: bool) -> bool:
+        bench, cache, watcher = await start()
+        old = await bench.world.service.list(CONFIG_MAP, ListOptions())
+        await bench.world.service.delete(map_key("m0"))
+        await bench.quiet(CONFIG_MAP)
+        assert cache.get(map_key("m0")).value is None
+        before = len(bench.wire.whole_lists)
+        bench.wire.bend_list = lambda _: old
+        with ExitStack() as unsafe:
+            if not safe:
+                unsafe.enter_context(replaced(Cache, "revision_seen", property(lambda _: 0)))
+                unsafe.enter_context(replaced(Cache, "replace", believe))
+            cache.ask_relist()
+            tried = watcher.statistics
+            await until(lambda: tried().transitions.get("pausing: older", 0) > 2 or not equal(bench, cache))
+            refused = equal(bench, cache)
+        demanded = bench.wire.whole_lists[before:]
+        if safe:
+            assert all(each.resource_version_match == "NotOlderThan" for each in demanded)
+            assert all(int(each.resource_version) >= cache.revision for each in demanded)
+        bench.wire.bend_list = lambda listing: listing
+        await bench.caches.stop()
+        return refused
+
+    assert await older_answer_is_refused(safe=True)
+    assert not await older_answer_is_refused(safe=False)
+
+
+@asynchronous
+async def test_pages_lost_to_compaction_are_listed_again_and_in_the_end_in_one_piece() -> None:
+    bench = await make_bench()
+    for n in range(8):
+        await bench.world.create(config_map(f"m{n}"))
+
+    async def compact(options: ListOptions) -> None:
+        if options.continue_token:
+            await bench.world.service.patch(map_key("m7"), {"data": {"n": options.continue_token[:8]}})
+            await bench.world.service.patch(map_key("m7"), {"data": {"n": "x"}})
+            await bench.compact()
+
+    bench.wire.before_list = compact
+    cache = bench.caches.cache(CONFIG_MAP)
+    await until(lambda: cache.synced)
+    await bench.quiet(CONFIG_MAP)
+    assert equal(bench, cache)
+    assert bench.caches.watcher(cache).statistics().transitions["pausing: compacted"] == 2
+    assert bench.wire.whole_lists[-1].limit == 0
+    await stop(bench)
+
+
+@asynchronous
+async def test_pages_of_two_revisions_are_never_mixed() -> None:
+    bench = await make_bench()
+    for n in range(5):
+        await bench.world.create(config_map(f"m{n}"))
+
+    def tear(listing: ObjectList) -> ObjectList:
+        torn = not listing.continue_token and len(listing.objects) < 5
+        return msgspec.structs.replace(listing, revision=listing.revision + 1) if torn else listing
+
+    bench.wire.bend_list = tear
+    cache = bench.caches.cache(CONFIG_MAP)
+    await until(lambda: cache.revision)
+    assert bench.caches.watcher(cache).statistics().transitions["pausing: torn"] == 1
+    bench.wire.bend_list = lambda listing: listing
+    await bench.quiet(CONFIG_MAP)
+    assert equal(bench, cache)
+    await stop(bench)
+
+
+@asynchronous
+async def test_what_comes_and_goes_while_it_seeds_does_not_hold_it_up() -> None:
+    async def seeds() -> bool:
+        bench = await make_bench()
+        for n in range(5):
+            await bench.world.create(config_map(f"m{n}"))
+
+        async def churn(options: ListOptions) -> None:
+            if options.continue_token:
+                await bench.world.create(config_map("brief"))
+                await bench.world.service.delete(map_key("brief"))
+                await bench.world.service.delete(map_key("m0"))
+                bench.wire.before_list = None
+
+        bench.wire.before_list = churn
+        cache = bench.caches.cache(CONFIG_MAP)
+        await bench.caches.wait_synced()
+        try:
+            await until(lambda: cache.synced, within_s=0.5)
+        except TimeoutError:
+            return False
+        finally:
+            await bench.quiet(CONFIG_MAP)
+            assert equal(bench, cache)
+            await stop(bench)
+        return True
+
+    assert await seeds()
+    listed: dict[Key, None] = {}
+
+    def by_names(self: Cache) -> bool:
+        """As it went wrong elsewhere: synced once every object that was listed is there."""
+        listed.update(dict.fromkeys(self._objects))
+        return bool(listed) and set(listed) == set(self._objects) and Cache.revision.fget(self) > 8  # type: ignore
+
+    with replaced(Cache, "synced", property(by_names)):
+        assert not await seeds()
+
+
+# -- backoff ---------------------------------------------------------------------------------------
+
+
+async def pauses_of_an_outage(*, seed: int = 1) -> list[float]:
+    limits = dataclasses.replace(QUICK, watch_backoff_s=0.001, watch_backoff_s_max=0.064, watch_healthy_s=60.0)
+    bench, cache, watcher = await start(limits)
+    bench.env.random.seed(seed)
+    pauses: list[float] = []
+    moved = cache.watcher_moved
+
+    def record(state: Any, reason: Reason) -> None:
+        if isinstance(state, Pausing):
+            pauses.append(state.delay_s)
+        moved(state, reason)
+
+    cache.watcher_moved = record  # type: ignore[method-assign]
+    bench.wire.down = True
+    bench.wire.cut()
+    await until(lambda: len(pauses) >= 8)
+    assert not watcher.healthy
+    assert watcher.statistics().failures >= 8
+    bench.wire.down = False
+    await bench.quiet(CONFIG_MAP)
+    await stop(bench)
+    return pauses[:8]
+
+
+@asynchronous
+async def test_pauses_double_up_to_a_bound_and_no_two_watchers_keep_step() -> None:
+    one, other = await pauses_of_an_outage(seed=1), await pauses_of_an_outage(seed=2)
+    ceilings = [min(0.001 * 2**n, 0.064) for n in range(8)]
+    for pauses in (one, other):
+        assert all(0.5 * c <= p <= 1.5 * c for p, c in zip(pauses, ceilings, strict=True))
+    assert len(set(one) | set(other)) == 16
+
+    def every_second(self: Watcher, then: Any, reason: Reason, error: Any = None) -> Transition:
+        self._failures += 1
+        return Transition(Pausing(0.001, then), reason, error)
+
+    with replaced(Watcher, "_pause", every_second):  # as it was elsewhere: a blip becomes a storm, in step
+        assert len(set(await pauses_of_an_outage(seed=1)) | set(await pauses_of_an_outage(seed=2))) == 1
+
+
+@asynchronous
+async def test_failures_are_forgotten_after_a_while_of_health() -> None:
+    bench, cache, watcher = await start()
+    for _ in range(4):
+        bench.wire.cut()
+        await until(lambda: not cache.synced)
+        await until(lambda: cache.synced)
+    await until(lambda: watcher.statistics().failures == 0)
+    assert watcher.healthy
+    await stop(bench)
+
+
+@asynchronous
+async def test_a_server_that_says_when_to_come_back_is_believed() -> None:
+    bench, cache, watcher = await start()
+    found = watcher._pause(Listing(), Reason.UNAVAILABLE, TooManyRequests("busy", retry_after_s=7.0))
+    assert isinstance(found.to, Pausing)
+    assert found.to.delay_s == 7.0
+    await stop(bench)
+
+
+@asynchronous
+async def test_a_refusal_is_retried_by_listing_and_shown() -> None:
+    bench, cache, watcher = await start()
+    bench.wire.watch_errors = [Forbidden("not you")]
+    lists = len(bench.wire.whole_lists)
+    bench.wire.cut()
+    await until(lambda: not cache.synced)
+    await until(lambda: cache.synced)
+    assert len(bench.wire.whole_lists) > lists
+    assert "not you" in watcher.statistics().last_error
+    metric = bench.env.metrics.registry.get_sample_value(
+        "kedge_watch_transitions_total", {"cache": "ConfigMap", "to": "pausing", "reason": "refused"}
+    )
+    assert metric == watcher.statistics().transitions["pausing: refused"] == 1
+    await stop(bench)
+
+
+# -- streams that die without a sound --------------------------------------------------------------
+
+
+def no_answer(_: ObjectList) -> NoReturn:
+    raise Unavailable("no answer")
+
+
+async def notices_a_dead_stream(*, probes: bool) -> str:
+    bench, cache, watcher = await start()
+    if not probes:
+        bench.wire.bend_list = no_answer
+    bench.wire.mute = True
+    await bench.world.create(config_map("unheard"))
+
+    def lost() -> str:
+        told = watcher.statistics().transitions
+        return next((reason for reason in ("behind", "silent") if told.get(f"pausing: {reason}")), "")
+
+    try:
+        await until(lost, within_s=1.0)
+        reason = lost()
+    except TimeoutError:
+        reason = ""
+    bench.wire.mute = False
+    bench.wire.bend_list = lambda listing: listing
+    if reason:
+        await bench.quiet(CONFIG_MAP)
+        assert equal(bench, cache)
+    await stop(bench)
+    return reason
+
+
+@asynchronous
+async def test_a_dead_stream_is_noticed_although_nothing_arrives() -> None:
+    assert await notices_a_dead_stream(probes=True) == "behind"
+    assert await notices_a_dead_stream(probes=False) == "silent"
+
+    async def trusting(self: Watcher, _: Any) -> Reason:  # noqa: ARG001
+        await asyncio.get_running_loop().create_future()
+        raise AssertionError("it never ends")
+
+    with replaced(Watcher, "_guard", trusting):  # the operator lives on as a zombie
+        assert await notices_a_dead_stream(probes=True) == ""
+
+
+@asynchronous
+async def test_an_error_that_nobody_expected_is_reported_and_survived() -> None:
+    bench, cache, watcher = await start()
+    broken = [True]
+
+    def break_once(event: WatchEvent) -> tuple[WatchEvent, ...]:
+        if event.type is not EventType.BOOKMARK and broken:
+            broken.clear()
+            raise ZeroDivisionError("a bug of ours")
+        return (event,)
+
+    bench.wire.bend = break_once
+    await bench.world.create(config_map("x"))
+    await until(lambda: bench.reported)
+    assert isinstance(bench.reported[0], ZeroDivisionError)
+    assert not watcher.healthy
+    await until(lambda: cache.synced)
+    await bench.quiet(CONFIG_MAP)
+    assert equal(bench, cache)
+    await until(lambda: watcher.healthy)
+    assert watcher.statistics().transitions["pausing: failed"] == 1
+    await stop(bench, reported=1)
+    assert not watcher.healthy
+
+
+@asynchronous
+async def test_events_out_of_order_are_a_bug_that_is_reported_and_listed_away() -> None:
+    bench, cache, watcher = await start()
+    found = cache.get(map_key("m0")).value
+    assert found is not None
+    r = cache.revision
+
+    def version(revision: int) -> WatchEvent:
+        return WatchEvent(
+            EventType.MODIFIED, type(found)(found.kind, found.key, found.value, revision=revision), revision
+        )
+
+    cache.apply(version(r + 3))
+    with pytest.raises(InvariantBroken, match="out of order"):
+        cache.apply(version(r + 2))
+    await bench.caches.stop()
+
+
+@asynchronous
+async def test_what_a_stream_hid_is_found_by_comparing_now_and_then() -> None:
+    bench, cache, watcher = await start(dataclasses.replace(QUICK, relist_every_s=0.05))
+    bench.wire.bend = lambda event: (event,) if event.type is EventType.BOOKMARK else ()
+    await bench.world.service.delete(map_key("m0"))
+    await until(lambda: cache.get(map_key("m0")).value is None)
+    assert watcher.statistics().transitions["listing: resync"] >= 1
+    await stop(bench)
+
+
+@asynchronous
+async def test_a_request_that_never_returns_is_given_up() -> None:
+    bench = await make_bench(dataclasses.replace(QUICK, watch_request_s=0.02))
+
+    async def hang(_: ListOptions) -> None:
+        bench.wire.before_list = None
+        await asyncio.get_running_loop().create_future()
+
+    bench.wire.before_list = hang
+    cache = bench.caches.cache(CONFIG_MAP)
+    await until(lambda: cache.synced)
+    assert bench.caches.watcher(cache).statistics().transitions["pausing: unavailable"] == 1
+    await stop(bench)
+
+
+@asynchronous
+async def test_many_who_ask_for_a_list_get_one() -> None:
+    bench, cache, watcher = await start()
+    lists = cache.statistics().relists
+    for _ in range(50):
+        cache.ask_relist()
+    await until(lambda: cache.statistics().relists > lists and cache.synced)
+    assert cache.statistics().relists == lists + 1
+    assert watcher.statistics().transitions["pausing: asked"] == 1
+    await stop(bench)

@@ -262,15 +262,17 @@ class Limits:
         4, "at most one item in so many is given away for its age", metric="kedge_queue_aged_total"
     )
     queue_service_s_min: float = bound(
-        0.001, "what a run costs its tenant at least, however short it is", metric="kedge_queue_service_seconds"
+        0.001, "what a run costs its tenant at least, however short it is", metric="kedge_queue_service_seconds_total"
     )
     queue_debt_s_max: float = bound(
         10.0,
         "how far a tenant may be charged ahead of the others: one endless run must not banish it",
-        metric="kedge_queue_service_seconds",
+        metric="kedge_queue_service_seconds_total",
     )
     queue_slow_s: float = bound(
-        0.1, "a tenant whose runs are longer on average may not take every worker", metric="kedge_queue_service_seconds"
+        0.1,
+        "a tenant whose runs are longer on average may not take every worker",
+        metric="kedge_queue_service_seconds_total",
     )
     queue_slow_share_max: float = bound(
         0.75, "of the workers, for all such tenants together; 1 reserves none", metric="kedge_queue_slow_running"

@@ -18,18 +18,14 @@ _SWEEP_MIN = 64
 
 class Delays(Generic[K]):
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Entry[K]]] = []
+        self.heap: list[tuple[float, int, Entry[K]]] = []
+        """Valid and void tickets. Empty, nothing waits."""
         self._tickets = 0
         self._live = 0
         """Entries whose ticket is valid: the keys that wait."""
 
     def __len__(self) -> int:
         return self._live
-
-    @property
-    def tickets(self) -> int:
-        """Valid and void ones: what the heap really holds."""
-        return len(self._heap)
 
     def put(self, entry: Entry[K], due_s: float) -> None:
         """Make `entry` due at `due_s`, instead of any other time it had."""
@@ -38,7 +34,7 @@ class Delays(Generic[K]):
         self._tickets += 1
         entry.ticket = self._tickets
         entry.due_s = due_s
-        heappush(self._heap, (due_s, entry.ticket, entry))
+        heappush(self.heap, (due_s, entry.ticket, entry))
         self._sweep()
 
     def remove(self, entry: Entry[K]) -> None:
@@ -48,7 +44,7 @@ class Delays(Generic[K]):
 
     def next_s(self) -> float | None:
         """When the soonest key is due."""
-        heap = self._heap
+        heap = self.heap
         while heap and heap[0][2].ticket != heap[0][1]:
             heappop(heap)
         return heap[0][0] if heap else None
@@ -58,11 +54,11 @@ class Delays(Generic[K]):
         due_s = self.next_s()
         if due_s is None or due_s > now_s:
             return None
-        entry = heappop(self._heap)[2]
+        entry = heappop(self.heap)[2]
         self.remove(entry)
         return entry
 
     def _sweep(self) -> None:
-        if len(self._heap) > _SWEEP_MIN + 2 * self._live:
-            self._heap = [each for each in self._heap if each[2].ticket == each[1]]
-            heapify(self._heap)
+        if len(self.heap) > _SWEEP_MIN + 2 * self._live:
+            self.heap = [each for each in self.heap if each[2].ticket == each[1]]
+            heapify(self.heap)

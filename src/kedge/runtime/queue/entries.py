@@ -12,6 +12,12 @@ from kedge.runtime.queue.items import K, KeyState, WaitReason, Wake
 if TYPE_CHECKING:
     from kedge.runtime.queue.order import Lane
 
+# Looking a member up in its enumeration is slow enough to show where every add, get and done does it.
+WAITING: KeyState = KeyState.WAITING
+READY: KeyState = KeyState.READY
+RUNNING: KeyState = KeyState.RUNNING
+NO_REASON: WaitReason = WaitReason.NONE
+
 
 class Entry(Generic[K]):
     """Invariants:
@@ -47,34 +53,37 @@ class Entry(Generic[K]):
         "wakes_dropped",
     )
 
-    def __init__(self, key: K, tenant: str, priority: int) -> None:
+    due_s: float
+    """Set while WAITING: it becomes ready then."""
+    ready_s: float
+    """Set once it is READY: since when."""
+    lane: Lane[K]
+    """Set while READY: the lane it stands in; while RUNNING: the one that pays for it."""
+    place: int
+    """Set while RUNNING, with the rest below: the item that is out. `done` takes no other."""
+    begun_s: float
+    charged_s: float
+    reserved: bool
+    aged: bool
+    again_reason: WaitReason
+    """Set while `again_s` is."""
+
+    def __init__(self, key: K, tenant: str, priority: int, added_s: float) -> None:
         self.key = key
         self.tenant = tenant
         self.base_priority = priority
         """What its retries and requeues have."""
         self.priority = priority
         """What this turn in the queue has: the highest that was asked for."""
-        self.state = KeyState.WAITING
-        self.reason = WaitReason.NONE
-        self.due_s = 0.0
-        """Only while WAITING: it becomes ready then."""
+        self.state = WAITING
+        self.reason = NO_REASON
         self.ticket = 0
         """Its valid ticket in `delays`; others of this entry are void. 0 unless WAITING."""
         self.again_s: float | None = None
         """Only while RUNNING: it was added meanwhile, and is due then."""
-        self.again_reason = WaitReason.NONE
-        self.added_s = 0.0
-        self.ready_s = 0.0
-        self.begun_s = 0.0
-        self.place = 0
-        """Only while RUNNING: the item that is out. `done` takes no other."""
+        self.added_s = added_s
         self.failures = 0
         self.last_error: BaseException | None = None
         self.wakes: list[Wake] = []
         """Since the last run began, each once, bounded."""
         self.wakes_dropped = 0
-        self.lane: Lane[K] | None = None
-        """While READY the lane it stands in; while RUNNING the one that pays for it."""
-        self.charged_s = 0.0
-        self.reserved = False
-        self.aged = False

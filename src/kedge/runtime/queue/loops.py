@@ -6,7 +6,7 @@ at once, so a key in a loop still answers to real changes. What is not known abo
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Iterator
 from enum import Enum, auto
 from typing import Generic
@@ -50,25 +50,28 @@ class _History:
 
     __slots__ = ("saw", "suspects", "targets", "terminal", "wrote")
 
-    def __init__(self, memory: int) -> None:
-        self.wrote: deque[int] = deque(maxlen=memory)
-        self.targets: deque[int] = deque(maxlen=memory)
-        self.saw: deque[int] = deque(maxlen=memory)
-        self.suspects: OrderedDict[Wake, _Suspect] = OrderedDict()
+    def __init__(self) -> None:
+        self.wrote: list[int] = []
+        self.targets: list[int] = []
+        self.saw: list[int] = []
+        self.suspects: dict[Wake, _Suspect] = {}
+        """Least recently seen first."""
         self.terminal: BaseException | None = None
         """The error of a last run that ended for good."""
 
-    def judge(self, facts: Facts | None, wakes: Iterable[Wake], *, failed: bool, own: str) -> LoopKind | _Run:
+    def judge(
+        self, facts: Facts | None, wakes: Iterable[Wake], *, failed: bool, own: str, memory: int
+    ) -> LoopKind | _Run:
         """What this run was, given those before it."""
         if facts is None:
             return LoopKind.FUTILE if failed else _Run.NEUTRAL
-        news = facts.saw is not None and _is_new(self.saw, facts.saw)
+        news = facts.saw is not None and _is_new(self.saw, facts.saw, memory)
         if not facts.changed:
             return _Run.PROGRESS if news else LoopKind.FUTILE
         if not facts.wrote:
             return _Run.PROGRESS  # what it wrote is not known
-        content_is_new = _is_new(self.wrote, facts.wrote)
-        targets_are_new = _is_new(self.targets, frozenset(target for target, _ in facts.wrote))
+        content_is_new = _is_new(self.wrote, facts.wrote, memory)
+        targets_are_new = _is_new(self.targets, frozenset([target for target, _ in facts.wrote]), memory)
         if news:
             return _Run.PROGRESS
         if not content_is_new:
@@ -89,8 +92,8 @@ class LoopDetector(Generic[K]):
         self._name = name
         self._histories: OrderedDict[K, _History] = OrderedDict()
         """Least recently run first; the oldest are forgotten."""
-        self._slowed: dict[K, None] = {}
-        """Keys with a convicted suspect. Part of `_histories`."""
+        self.slowed: dict[K, None] = {}
+        """Keys with a convicted suspect, among those remembered. The rest need not ask `hold_until_s`."""
 
     def __len__(self) -> int:
         return len(self._histories)
@@ -105,19 +108,22 @@ class LoopDetector(Generic[K]):
         if history is None:
             if facts is None and error is None:
                 return ()
-            history = self._histories[key] = _History(self._limits.queue_loop_memory)
+            history = self._histories[key] = _History()
             while len(self._histories) > self._limits.queue_loop_keys_max:
-                self._slowed.pop(self._histories.popitem(last=False)[0], None)
+                self.slowed.pop(self._histories.popitem(last=False)[0], None)
         else:
             self._histories.move_to_end(key)
         history.terminal = error if terminal else None
-        verdict = history.judge(facts, wakes, failed=error is not None, own=self._name)
+        verdict = history.judge(
+            facts, wakes, failed=error is not None, own=self._name, memory=self._limits.queue_loop_memory
+        )
         if verdict is _Run.NEUTRAL:
             return ()
         if isinstance(verdict, _Run):
-            for wake in wakes:
-                history.suspects.pop(wake, None)
-            self._note_slowed(key, history)
+            if history.suspects:
+                for wake in wakes:
+                    history.suspects.pop(wake, None)
+                self._note_slowed(key, history)
             return ()
         # Writes that come back are a fight at any pace; runs that do nothing are the safety net at work.
         counted = [wake for wake in wakes if verdict is not LoopKind.FUTILE or wake not in _PLANNED]
@@ -130,15 +136,14 @@ class LoopDetector(Generic[K]):
 
     def _suspect(self, key: K, history: _History, wake: Wake, kind: LoopKind) -> Loop[K] | None:
         limits, now_s = self._limits, self._env.monotonic()
-        suspect = history.suspects.get(wake)
+        suspect = history.suspects.pop(wake, None)
         if suspect is None:
-            suspect = history.suspects[wake] = _Suspect()
-            if len(history.suspects) > limits.queue_wakes_max:
-                history.suspects.popitem(last=False)
-        else:
-            history.suspects.move_to_end(wake)
-            if self._is_over(suspect, now_s):
-                suspect.runs = suspect.holds = 0
+            suspect = _Suspect()
+            if len(history.suspects) >= limits.queue_wakes_max:
+                del history.suspects[next(iter(history.suspects))]
+        elif self._is_over(suspect, now_s):
+            suspect.runs = suspect.holds = 0
+        history.suspects[wake] = suspect
         if suspect.runs == 0 or _GRAVITY[kind] > _GRAVITY[suspect.kind]:
             suspect.kind = kind  # a fight has runs in between that find nothing to do; it is a fight all the same
         suspect.last_s = now_s
@@ -159,15 +164,15 @@ class LoopDetector(Generic[K]):
 
     def _note_slowed(self, key: K, history: _History) -> None:
         if any(suspect.holds for suspect in history.suspects.values()):
-            self._slowed[key] = None
+            self.slowed[key] = None
         else:
-            self._slowed.pop(key, None)
+            self.slowed.pop(key, None)
 
     # -- a key is woken ----------------------------------------------------------------------------
 
     def hold_until_s(self, key: K, wakes: Iterable[Wake]) -> float:
         """Before when these wake-ups shall not run the key. 0 if one of them is above suspicion."""
-        if key not in self._slowed:
+        if key not in self.slowed:
             return 0.0
         suspects = self._histories[key].suspects
         untils = [suspect.until_s if (suspect := suspects.get(wake)) is not None else 0.0 for wake in wakes]
@@ -181,7 +186,7 @@ class LoopDetector(Generic[K]):
 
     def loop(self, key: K) -> Loop[K] | None:
         """The loop `key` is in, put down to what woke it most; to its own writes only if nothing else did."""
-        if key not in self._slowed:
+        if key not in self.slowed:
             return None
         now_s = self._env.monotonic()
         convicted = [
@@ -195,7 +200,7 @@ class LoopDetector(Generic[K]):
         return _report(key, wake, suspect)
 
     def loops(self) -> Iterator[Loop[K]]:
-        for key in self._slowed:
+        for key in self.slowed:
             found = self.loop(key)
             if found is not None:
                 yield found
@@ -205,10 +210,12 @@ def _report(key: K, wake: Wake, suspect: _Suspect) -> Loop[K]:
     return Loop(key, suspect.kind, wake, suspect.runs, suspect.hold_s, suspect.holds)
 
 
-def _is_new(seen: deque[int], value: Hashable) -> bool:
+def _is_new(seen: list[int], value: Hashable, memory: int) -> bool:
     """Whether `value` was not seen lately. It is now."""
     mark = hash(value)
     if mark in seen:
         return False
     seen.append(mark)
+    if len(seen) > memory:
+        del seen[0]
     return True

@@ -1,11 +1,14 @@
-"""The queue's series. Depths are read when somebody looks, so that they cost nothing while work goes on.
+"""The queue's series. What can be read when somebody looks is, so that it costs nothing while work goes on.
 
 Tenants are no label: their number has no bound. `statistics()` has them.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Generic
+
+from prometheus_client import Counter
 
 from kedge.env import Env
 from kedge.runtime.queue.items import K, OutcomeKind
@@ -14,29 +17,34 @@ if TYPE_CHECKING:
     from kedge.runtime.queue.queue import WorkQueue
 
 
-class QueueMetrics:
+class QueueMetrics(Generic[K]):
     def __init__(self, env: Env, queue: WorkQueue[K]) -> None:
         name, metrics = queue.name, env.metrics
         self._queue = queue
+        self.priorities: set[int] = set()
+        # Made first, so read first: what the queue counted since the last look is told before its counters are read.
+        metrics.gauge("kedge_queue_keys", "Keys queued or running", ("queue",)).labels(name).set_function(self._look)
         self._depth = metrics.gauge("kedge_queue_depth", "Keys ready for a worker", ("queue", "priority"))
-        self._priorities: set[int] = set()
-        self.adds = metrics.counter("kedge_queue_adds_total", "Wake-ups of keys", ("queue",)).labels(name)
-        self.refused = metrics.counter(
-            "kedge_queue_refused_total", "Adds refused by a full queue; a resync is owed", ("queue",)
-        ).labels(name)
-        self.aged = metrics.counter(
-            "kedge_queue_aged_total", "Items handed out before a higher priority, for their age", ("queue",)
-        ).labels(name)
+        done = metrics.counter("kedge_queue_done_total", "Runs, by how they ended", ("queue", "outcome"))
+        self.done = {kind: done.labels(name, kind.value) for kind in OutcomeKind}
+        self._told: list[tuple[Counter, Callable[[], float]]] = [
+            (metrics.counter(series, help_text, ("queue",)).labels(name), read)
+            for series, help_text, read in (
+                ("kedge_queue_adds_total", "Wake-ups of keys", lambda: queue.adds),
+                ("kedge_queue_refused_total", "Adds refused by a full queue; a resync is owed", lambda: queue.refused),
+                ("kedge_queue_aged_total", "Items handed out before a higher priority, for age", lambda: queue.aged),
+                ("kedge_queue_service_seconds_total", "From get to done, of all runs", lambda: queue.service_s),
+            )
+        ]
+        self._told.append((self.done[OutcomeKind.SUCCESS], lambda: queue.successes))
+        self._told_before = [0.0] * len(self._told)
         self.wakes_dropped = metrics.counter(
             "kedge_queue_wakes_dropped_total", "Different wake-ups of one run past the bound", ("queue",)
         ).labels(name)
         self.wait_s = metrics.histogram("kedge_queue_wait_seconds", "From ready to a worker", ("queue",)).labels(name)
-        self.service_s = metrics.histogram("kedge_queue_service_seconds", "From get to done", ("queue",)).labels(name)
         self.backoff_s = metrics.histogram(
             "kedge_queue_backoff_seconds", "Pauses after failed runs", ("queue",)
         ).labels(name)
-        done = metrics.counter("kedge_queue_done_total", "Runs, by how they ended", ("queue", "outcome"))
-        self.done = {kind: done.labels(name, kind.value) for kind in OutcomeKind}
         self.loops = metrics.counter(
             "kedge_queue_loops_total", "Keys found running in a loop, by sort", ("queue", "kind")
         )
@@ -46,7 +54,6 @@ class QueueMetrics:
         self.resyncs = metrics.counter("kedge_queue_resyncs_total", "Keys added by a resync", ("queue",)).labels(name)
         order, detector = queue.order, queue.detector
         for series, help_text, read in (
-            ("kedge_queue_keys", "Keys queued or running", lambda: len(queue)),
             ("kedge_queue_waiting", "Keys not yet due", lambda: queue.waiting),
             ("kedge_queue_running", "Keys with a worker", lambda: queue.running),
             ("kedge_queue_failing", "Keys whose last run failed", lambda: queue.failing),
@@ -58,9 +65,16 @@ class QueueMetrics:
         ):
             metrics.gauge(series, help_text, ("queue",)).labels(name).set_function(read)
 
+    def _look(self) -> float:
+        for n, (counter, read) in enumerate(self._told):
+            count = read()
+            counter.inc(count - self._told_before[n])
+            self._told_before[n] = count
+        return len(self._queue)
+
     def show_priority(self, priority: int) -> None:
         """Begin to show the depth of a priority that has not been seen before."""
-        if priority not in self._priorities:
-            self._priorities.add(priority)
+        if priority not in self.priorities:
+            self.priorities.add(priority)
             order = self._queue.order
             self._depth.labels(self._queue.name, str(priority)).set_function(lambda: order.ready_at(priority))

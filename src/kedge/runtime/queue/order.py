@@ -13,8 +13,8 @@ from heapq import heapify, heappop, heappush
 from typing import Generic
 
 from kedge.limits import Limits
-from kedge.runtime.queue.entries import Entry
-from kedge.runtime.queue.items import K, KeyState
+from kedge.runtime.queue.entries import RUNNING, Entry
+from kedge.runtime.queue.items import K
 
 _MEAN_WEIGHT = 0.25
 """Of the newest run in a tenant's mean: four slow runs show, one does not damn."""
@@ -128,12 +128,10 @@ class Order(Generic[K]):
     def remove(self, entry: Entry[K]) -> None:
         """Take a key out of line, wherever it stands."""
         lane = entry.lane
-        assert lane is not None
         del lane.entries[entry]
         lane.tenant.entries -= 1
         del lane.band.arrivals[entry]
         self.ready -= 1
-        entry.lane = None
         if not lane.entries:
             lane.ticket = 0
             self._leave(lane)
@@ -145,22 +143,21 @@ class Order(Generic[K]):
         """
         if not self.ready:
             return None
-        lane = self._aged_lane(now_s)
-        aged = lane is not None
-        if lane is None:
-            for negated in self._priorities:
-                lane = self._least_served(self._bands[-negated])
-                if lane is not None:
-                    break
-            else:
-                return None
-        return self._take(lane, aged=aged)
+        self._since_aged += 1
+        if len(self._priorities) > 1 and self._since_aged >= self._limits.queue_aged_every:
+            lane = self._aged_lane(now_s)
+            if lane is not None:
+                self._since_aged = 0
+                return self._take(lane, aged=True)
+        for negated in self._priorities:
+            lane = self._least_served(self._bands[-negated])
+            if lane is not None:
+                return self._take(lane, aged=False)
+        return None
 
     def end(self, entry: Entry[K], used_s: float) -> None:
         """A run is over: its tenant pays what it took beyond what it was charged at the start."""
         lane = entry.lane
-        assert lane is not None
-        entry.lane = None
         tenant, band = lane.tenant, lane.band
         slow_s = self._limits.queue_slow_s
         was_slow = tenant.is_slow(slow_s)
@@ -188,9 +185,6 @@ class Order(Generic[K]):
 
         At most every n-th item is given away like this, so that much old work of low priority cannot take over.
         """
-        self._since_aged += 1
-        if len(self._priorities) < 2 or self._since_aged < self._limits.queue_aged_every:
-            return None
         first = True
         oldest_s, chosen = now_s - self._limits.queue_aging_s, None
         for negated in self._priorities:
@@ -203,18 +197,16 @@ class Order(Generic[K]):
             ready_s = next(iter(band.arrivals)).ready_s
             if ready_s <= oldest_s and (lane := self._least_served(band)) is not None:
                 oldest_s, chosen = ready_s, lane
-        if chosen is not None:
-            self._since_aged = 0
         return chosen
 
     def _least_served(self, band: Band[K]) -> Lane[K] | None:
         """The lane that has had least, of those that may have a worker now."""
         self._settle(band.open, slow=False)
-        if self._slow_in_flight_max and self.slow_in_flight >= self._slow_in_flight_max:
-            return band.open[0][2] if band.open else None
-        self._settle(band.reserved, slow=True)
-        heads = [heap[0] for heap in (band.open, band.reserved) if heap]
-        return min(heads)[2] if heads else None
+        if band.reserved and not (self._slow_in_flight_max and self.slow_in_flight >= self._slow_in_flight_max):
+            self._settle(band.reserved, slow=True)
+            heads = [heap[0] for heap in (band.open, band.reserved) if heap]
+            return min(heads)[2] if heads else None
+        return band.open[0][2] if band.open else None
 
     def _settle(self, heap: list[tuple[float, int, Lane[K]]], *, slow: bool) -> None:
         """Get void and outdated tickets out of the way, until the first is true."""
@@ -235,7 +227,7 @@ class Order(Generic[K]):
         del band.arrivals[entry]
         self.ready -= 1
         entry.aged = aged
-        entry.state = KeyState.RUNNING
+        entry.state = RUNNING
         entry.reserved = tenant.mean_s is None or tenant.is_slow(self._limits.queue_slow_s)
         if entry.reserved:
             self.slow_in_flight += 1

@@ -14,7 +14,7 @@ from kedge.env import Env
 from kedge.errors import InvariantBroken, KedgeError, TooManyRequests, unreachable
 from kedge.keys import Key
 from kedge.runtime.queue.delays import Delays
-from kedge.runtime.queue.entries import Entry
+from kedge.runtime.queue.entries import NO_REASON, READY, RUNNING, WAITING, Entry
 from kedge.runtime.queue.items import (
     REQUEUE,
     RESYNC,
@@ -40,6 +40,8 @@ from kedge.runtime.queue.waiters import Waiters
 
 RESYNC_PRIORITY = -(2**31) - 1
 """Below every priority an object can have."""
+_QUEUED: WaitReason = WaitReason.QUEUED
+_SUCCESS: OutcomeKind = OutcomeKind.SUCCESS
 _TIMER_S_MIN = 0.001
 """A timer is never set nearer: rounding would else make it ring before the time, again and again."""
 
@@ -76,6 +78,7 @@ class WorkQueue(Generic[K]):
     ) -> None:
         self.name = name
         self._env = env
+        self._monotonic = env.monotonic
         self._limits = env.limits
         self._tenant_of = tenant_of
         self._priority_of = priority_of
@@ -91,7 +94,8 @@ class WorkQueue(Generic[K]):
         self.resync_owed = False
         """An add was refused since the last resync began: some key may be due, and the queue does not know which."""
         self.closed = False
-        self._adds = self._gets = self._aged = self._refused = 0
+        self.adds = self.gets = self.aged = self.refused = self.successes = 0
+        self.service_s = 0.0
         self._getters = Waiters()
         self._room = Waiters()
         self._owed = Waiters()
@@ -121,7 +125,7 @@ class WorkQueue(Generic[K]):
         False if it was not taken: the queue is closed, or full, and then a resync is owed (`wait_resync_owed`).
         """
         wake = why if isinstance(why, Wake) else Wake(why)
-        reason = WaitReason.DELAYED if delay_s > 0 else WaitReason.QUEUED
+        reason = WaitReason.DELAYED if delay_s > 0 else _QUEUED
         return self._add(key, wake, delay_s, reason, priority=priority, tenant=tenant)
 
     async def resync(self, keys: Iterable[K], *, spread_s: float | None = None) -> None:
@@ -173,40 +177,39 @@ class WorkQueue(Generic[K]):
     ) -> bool:
         if self.closed:
             return False
-        now_s = self._env.monotonic()
+        now_s = self._monotonic()
         entry = self._entries.get(key)
         if entry is None:
             if len(self._entries) >= self._limits.queue_keys_max:
-                self._refused += 1
-                self._metrics.refused.inc()
+                self.refused += 1
                 self._owe_resync()
                 return False
             entry = Entry(
                 key,
                 self._tenant_of(key) if tenant is None else tenant,
                 self._priority_of(key) if priority is None else priority,
+                now_s,
             )
             if wake is RESYNC:
                 entry.priority = RESYNC_PRIORITY
-            entry.added_s = now_s
             self._entries[key] = entry
             fresh = True
         else:
             fresh = False
             self._claim(entry, wake, priority, tenant)
-        self._adds += 1
-        self._metrics.adds.inc()
+        self.adds += 1
         self._note_wake(entry, wake)
         due_s = now_s + delay_s
-        until_s = self.detector.hold_until_s(key, (wake,))
-        if until_s > due_s:
-            due_s, reason = until_s, WaitReason.LOOPING
-        if entry.state is KeyState.RUNNING:
+        if key in self.detector.slowed:
+            until_s = self.detector.hold_until_s(key, (wake,))
+            if until_s > due_s:
+                due_s, reason = until_s, WaitReason.LOOPING
+        if entry.state is RUNNING:
             if entry.again_s is None:
                 entry.added_s = now_s
             if entry.again_s is None or due_s < entry.again_s:
                 entry.again_s, entry.again_reason = due_s, reason
-        elif fresh or (entry.state is KeyState.WAITING and due_s < entry.due_s):
+        elif fresh or (entry.state is WAITING and due_s < entry.due_s):
             self._schedule(entry, due_s, reason, now_s)
         return True
 
@@ -215,18 +218,19 @@ class WorkQueue(Generic[K]):
         if priority is not None:
             entry.base_priority = priority
         asked = RESYNC_PRIORITY if wake is RESYNC else entry.base_priority
-        if entry.state is KeyState.RUNNING and entry.again_s is None:
+        if entry.state is RUNNING and entry.again_s is None:
             entry.priority = asked  # its next turn begins here
         moved = asked > entry.priority or (tenant is not None and tenant != entry.tenant)
         if not moved:
             return
-        if entry.state is KeyState.READY:
+        if entry.state is READY:
             self.order.remove(entry)
         entry.priority = max(asked, entry.priority)
         if tenant is not None:
             entry.tenant = tenant
-        if entry.state is KeyState.READY:
-            self._enter_order(entry)
+        if entry.state is READY:
+            self.order.push(entry)
+            self._metrics.show_priority(entry.priority)
 
     def _note_wake(self, entry: Entry[K], wake: Wake) -> None:
         wakes = entry.wakes
@@ -263,18 +267,18 @@ class WorkQueue(Generic[K]):
         """The next key to run, if one is ready now."""
         if self.closed:
             return None
-        now_s = self._env.monotonic()
-        self._promote(now_s)
+        now_s = self._monotonic()
+        if self.delays.heap:
+            self._promote(now_s)
         entry = self.order.pop(now_s)
         if entry is None:
             return None
-        self._gets += 1
-        entry.place = self._gets
+        self.gets += 1
+        entry.place = self.gets
         entry.begun_s = now_s
         self.running += 1
         if entry.aged:
-            self._aged += 1
-            self._metrics.aged.inc()
+            self.aged += 1
         self._metrics.wait_s.observe(now_s - entry.ready_s)
         item = Item(
             entry.key,
@@ -289,7 +293,7 @@ class WorkQueue(Generic[K]):
             entry.place,
             entry.aged,
         )
-        entry.reason = WaitReason.NONE
+        entry.reason = NO_REASON
         entry.wakes = []
         entry.wakes_dropped = 0
         entry.priority = entry.base_priority
@@ -298,14 +302,17 @@ class WorkQueue(Generic[K]):
     def done(self, item: Item[K], outcome: Outcome = SUCCESS, facts: Facts | None = None) -> None:
         """A worker has finished with `item`. What the run did, if it is known, lets loops be found."""
         entry = self._entries.get(item.key)
-        if entry is None or entry.state is not KeyState.RUNNING or entry.place != item.place:
+        if entry is None or entry.state is not RUNNING or entry.place != item.place:
             raise InvariantBroken(f"{item.key} (item {item.place}) is not out: say done once for each item")
-        now_s = self._env.monotonic()
+        now_s = self._monotonic()
         used_s = max(0.0, now_s - entry.begun_s)
         self.order.end(entry, used_s)
         self.running -= 1
-        self._metrics.service_s.observe(used_s)
-        self._metrics.done[outcome.kind].inc()
+        self.service_s += used_s
+        if outcome.kind is _SUCCESS:
+            self.successes += 1
+        else:
+            self._metrics.done[outcome.kind].inc()
         loops = self.detector.ran(
             item.key, item.wakes, facts, error=outcome.error, terminal=outcome.kind is OutcomeKind.TERMINAL
         )
@@ -319,6 +326,10 @@ class WorkQueue(Generic[K]):
 
     def _plan_next(self, entry: Entry[K], outcome: Outcome, now_s: float) -> None:
         """Queue the key again if it was woken while it ran or asks for it; else forget it."""
+        if outcome.kind is _SUCCESS and entry.again_s is None:
+            self.failing -= entry.failures > 0
+            self._forget(entry)
+            return
         plans: list[tuple[float, WaitReason, Wake | None]] = []
         if entry.again_s is not None:
             # Judged only now, the run may have shown that what woke the key meanwhile is a loop.
@@ -344,15 +355,18 @@ class WorkQueue(Generic[K]):
         entry.last_error = outcome.error
         entry.again_s = None
         if not plans:
-            del self._entries[entry.key]
-            if self.resync_owed:
-                self._owed.wake_one()
-            self._room.wake_one()
+            self._forget(entry)
             return
         due_s, reason, wake = min(plans, key=lambda plan: plan[0])
         if wake is not None:
             self._note_wake(entry, wake)
         self._schedule(entry, due_s, reason, now_s)
+
+    def _forget(self, entry: Entry[K]) -> None:
+        del self._entries[entry.key]
+        if self.resync_owed:
+            self._owed.wake_one()
+        self._room.wake_one()
 
     def _backoff_s(self, failures: int, error: BaseException | None) -> float:
         whole_s = min(self._limits.queue_backoff_s * 2.0 ** min(failures - 1, 60), self._limits.queue_backoff_s_max)
@@ -383,23 +397,22 @@ class WorkQueue(Generic[K]):
         """Make a key that does not run ready, or have it wait."""
         entry.reason = reason
         if due_s > now_s:
-            entry.state = KeyState.WAITING
+            entry.state = WAITING
             self.delays.put(entry, due_s)
             self._set_timer()
         else:
-            self.delays.remove(entry)
+            if entry.ticket:
+                self.delays.remove(entry)
             self._make_ready(entry, now_s)
 
     def _make_ready(self, entry: Entry[K], ready_s: float) -> None:
-        entry.state = KeyState.READY
+        entry.state = READY
         entry.ready_s = ready_s
-        self._enter_order(entry)
+        self.order.push(entry)
+        if entry.priority not in self._metrics.priorities:
+            self._metrics.show_priority(entry.priority)
         if not self.closed:
             self._getters.wake_one()
-
-    def _enter_order(self, entry: Entry[K]) -> None:
-        self._metrics.show_priority(entry.priority)
-        self.order.push(entry)
 
     def _promote(self, now_s: float) -> None:
         """Make ready what has become due."""
@@ -415,12 +428,12 @@ class WorkQueue(Generic[K]):
                 return
             self._timer.cancel()
         self._timer_s = due_s
-        pause_s = max(due_s - self._env.monotonic(), _TIMER_S_MIN)
+        pause_s = max(due_s - self._monotonic(), _TIMER_S_MIN)
         self._timer = asyncio.get_running_loop().call_later(pause_s, self._ring)
 
     def _ring(self) -> None:
         self._timer = None
-        self._promote(self._env.monotonic())
+        self._promote(self._monotonic())
         self._set_timer()
 
     # -- stopping ----------------------------------------------------------------------------------
@@ -456,11 +469,11 @@ class WorkQueue(Generic[K]):
     def oldest_ready_s(self) -> float:
         """How long the key that has been ready longest has waited."""
         ready_s = self.order.oldest_ready_s()
-        return self._env.monotonic() - ready_s if ready_s is not None else 0.0
+        return self._monotonic() - ready_s if ready_s is not None else 0.0
 
     def statistics(self) -> QueueStatistics[K]:
         if not self.closed:
-            self._promote(self._env.monotonic())
+            self._promote(self._monotonic())
         ready_by_tenant: dict[str, int] = {}
         running_by_tenant: dict[str, int] = {}
         for tenant in self.order.tenants.values():
@@ -478,10 +491,10 @@ class WorkQueue(Generic[K]):
             ready_by_tenant=ready_by_tenant,
             running_by_tenant=running_by_tenant,
             oldest_ready_s=self.oldest_ready_s,
-            adds=self._adds,
-            gets=self._gets,
-            aged=self._aged,
-            refused=self._refused,
+            adds=self.adds,
+            gets=self.gets,
+            aged=self.aged,
+            refused=self.refused,
             resync_owed=self.resync_owed,
             closed=self.closed,
             loops=tuple(self.detector.loops()),
@@ -516,7 +529,7 @@ class WorkQueue(Generic[K]):
         return (self._report_of(entry) for entry in list(self._entries.values()))
 
     def _report_of(self, entry: Entry[K]) -> KeyReport[K]:
-        running = entry.state is KeyState.RUNNING
+        running = entry.state is RUNNING
         match entry.state:
             case KeyState.RUNNING:
                 next_run_s = entry.again_s
@@ -531,9 +544,9 @@ class WorkQueue(Generic[K]):
             tenant=entry.tenant,
             priority=entry.priority,
             failures=entry.failures,
-            wait_reason=WaitReason.QUEUED if entry.state is KeyState.READY else entry.reason,
+            wait_reason=WaitReason.QUEUED if entry.state is READY else entry.reason,
             next_run_s=next_run_s,
-            age_s=self._env.monotonic() - (entry.begun_s if running else entry.added_s),
+            age_s=self._monotonic() - (entry.begun_s if running else entry.added_s),
             woken_again=entry.again_s is not None,
             wakes=tuple(entry.wakes),
             last_error=entry.last_error or terminal,

@@ -38,6 +38,10 @@ QUICK = Limits(
 """Everything that takes seconds takes milliseconds."""
 
 
+def as_it_is(event: WatchEvent) -> tuple[WatchEvent, ...]:
+    return (event,)
+
+
 class Wire(DirectTransport):
     """A real service behind a wire that the test holds."""
 
@@ -49,7 +53,7 @@ class Wire(DirectTransport):
         self.watch_errors: list[Exception] = []
         self.before_list: Callable[[ListOptions], Any] | None = None
         self.bend_list: Callable[[ObjectList], ObjectList] = lambda listing: listing
-        self.bend: Callable[[WatchEvent], tuple[WatchEvent, ...]] = lambda event: (event,)
+        self.bend: Callable[[WatchEvent], tuple[WatchEvent, ...]] = as_it_is
         """What becomes of each event: nothing, itself, more."""
         self.down = False
         self.mute = False
@@ -87,8 +91,9 @@ class Wire(DirectTransport):
     def cut(self, error: Exception | None = None) -> None:
         """End every stream: quietly, or with an error."""
         for cut in tuple(self._cut):
-            self._cut[cut] = error
-            cut.set_result(None)
+            if not cut.done():
+                self._cut[cut] = error
+                cut.set_result(None)
 
     async def _events(self, stream: AsyncGenerator[WatchEvent, None]) -> AsyncGenerator[WatchEvent, None]:
         cut: asyncio.Future[None] = asyncio.get_running_loop().create_future()

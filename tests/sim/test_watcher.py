@@ -10,20 +10,23 @@ import dataclasses
 from typing import Any
 
 import pytest
+from tests.caches import replaced
 from tests.objects import CONFIG_MAP, NAMESPACE, config_map
 
 from kedge.api.objects import Object
 from kedge.api.requests import DeleteOptions
 from kedge.client.contract import Client
-from kedge.errors import OperatingError
+from kedge.errors import Compacted, OperatingError
 from kedge.keys import Key, Revision
 from kedge.limits import Limits
-from kedge.runtime.cache import Behind, Cache, CacheChange, CacheSet, ChangeType, Index, WriteFloors
+from kedge.runtime.cache import Behind, Cache, CacheChange, CacheSet, ChangeType, Floor, Index, WriteFloors
 from kedge.runtime.cache.cache import CacheRelist
-from kedge.runtime.watcher import Connecting, Listing, Reason, Transition, Watcher
-from kedge.sim.cluster import Cluster
+from kedge.runtime.watcher import Connecting, Reason, Transition, Watcher
+from kedge.server.service import Service
+from kedge.sim.cluster import API, STORE, Cluster, RemoteStore
 from kedge.sim.kernel import Host, Outcome, Simulation, Swarm, run
 
+ROUNDS = 12
 NAMES = tuple(f"m{n}" for n in range(6))
 LIMITS = Limits(watch_probe_s=2.0, watch_silence_s=6.0, relist_every_s=40.0, relist_page_max=2, watch_backoff_s_max=5.0)
 BY_COLOUR = Index("colour", lambda each: each.edit().get("data", {}).values())
@@ -125,15 +128,44 @@ class Reader:
         self.sim.sometimes("a floor was met")
         key, revision = wrote
         found = self.cache.get(key).value
-        gone = self.cache.tombstone(key)
-        version = found.revision if found is not None else gone.revision if gone is not None else self.cache.revision
-        if version < revision:
-            self.sim.violate("caches never serve below a floor", f"{key} at {version}, wrote {revision}")
+        if found is None:
+            # Gone is an answer only if it is true: deleted after it was written, and perhaps made again.
+            entries = {entry.key: entry for entry in self._cluster.store.entries()}
+            fine = key not in entries or entries[key].created > revision
+        else:
+            fine = found.revision >= revision
+        if not fine:
+            self.sim.violate("caches never serve below a floor", f"{key}: has {found}, wrote {revision}")
         self.judge.look()
 
 
+class Servers:
+    """Two API servers on a store, which come back when they crash."""
+
+    def __init__(self, sim: Simulation) -> None:
+        self.cluster = Cluster(sim, servers=2)
+        for host in self.cluster.servers:
+            host.boot(self._boot)
+
+    async def _boot(self, host: Host) -> None:
+        store = RemoteStore(host.remote(self.cluster.store_host, STORE), self.cluster.store.incarnation)
+        host.serve(API, Service(store, host.env()))
+
+
+class Converged:
+    """The cache has everything, and nothing else."""
+
+    def __init__(self, reader: Reader, revision: Revision) -> None:
+        self._reader = reader
+        self._revision = revision
+
+    def __call__(self) -> bool:
+        """Caches converge once faults stop, and keep no ghosts."""
+        return self._reader.cache.revision >= self._revision and self._reader.judge.equals_authority()
+
+
 async def caches_under_fire(sim: Simulation) -> None:
-    cluster = Cluster(sim, servers=2)
+    cluster = Servers(sim).cluster
     await cluster.authority.create(NAMESPACE, {"metadata": {"name": "default"}})
     readers: list[tuple[Host, Reader]] = []
     for n in range(2):
@@ -141,26 +173,22 @@ async def caches_under_fire(sim: Simulation) -> None:
         reader = Reader(sim, cluster, host, server=n)
         readers.append((host, reader))
         await host.run(reader.start())
-    for round_number in range(12):
+    for round_number in range(ROUNDS):
         steps = [host.spawn(reader.step(), name="step") for host, reader in readers]
         await asyncio.wait(steps, timeout=90)
         if sim.choose("compact", (False, False, True)):
             await cluster.store.compact(await cluster.store.revision())
-        if round_number == 6 and sim.choose("a server lags", (False, True)):
+        if round_number == ROUNDS // 2 and sim.choose("a server lags", (False, True)):
             sim.network.partition([cluster.servers[1]], [cluster.store_host])
         for _, reader in readers:
             reader.judge.look()
     sim.heal()
     revision = await cluster.store.revision()
-    for _, reader in readers:
-        sim.check_eventually(
-            lambda reader=reader: reader.cache.revision >= revision and reader.judge.equals_authority()
-        )
+    sim.check_eventually(*(Converged(reader, revision) for _, reader in readers))
     await sim.converge(within_s=240, stays_s=10)
     for _, reader in readers:
         reader.judge.look()
-        statistics = reader.caches.watcher(reader.cache).statistics()
-        for transition in statistics.transitions:
+        for transition in reader.caches.watcher(reader.cache).statistics().transitions:
             sim.sometimes(transition)
 
 
@@ -190,6 +218,43 @@ def test_caches_never_go_back_never_lie_and_always_converge() -> None:
         "pausing: behind",
     ):
         assert reached.get(needed), f"no seed ever reached {needed!r}: {reached}"
+
+
+# -- each safeguard taken away: the hunt must notice -----------------------------------------------
+
+
+def skip_what_was_compacted(self: Watcher, error: OperatingError) -> Transition:
+    if isinstance(error, Compacted):
+        return self._pause(Connecting(error.oldest), Reason.COMPACTED, error)
+    return self._resume(Reason.UNAVAILABLE, error)
+
+
+async def no_guard(self: Watcher, _: object) -> Reason:  # noqa: ARG001
+    await asyncio.get_running_loop().create_future()
+    raise AssertionError("it never ends")
+
+
+async def floors_give_up(self: WriteFloors, cache: Cache, floor: Floor, until_s: float) -> None:  # noqa: ARG001
+    await asyncio.sleep(0)
+
+
+def keep_what_a_list_lacks(self: CacheRelist, revision: Revision, *, asked_s: float) -> None:
+    self._cache.replace({**self._known, **self._objects}, revision, asked_s=asked_s)
+
+
+@pytest.mark.parametrize(
+    ("target", "name", "unsafe"),
+    [
+        (Watcher, "_after_failure", skip_what_was_compacted),
+        (Watcher, "_guard", no_guard),
+        (WriteFloors, "_wait", floors_give_up),
+        (CacheRelist, "apply", keep_what_a_list_lacks),
+    ],
+    ids=["compaction", "guard", "floors", "ghosts"],
+)
+def test_the_hunt_notices_when_a_safeguard_is_gone(target: type, name: str, unsafe: object) -> None:
+    with replaced(target, name, unsafe):
+        assert first_violation(range(200)) is not None
 
 
 @pytest.mark.slow

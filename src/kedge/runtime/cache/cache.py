@@ -18,7 +18,7 @@ from kedge.api.requests import EventType, ListOptions, WatchEvent
 from kedge.api.selectors import LabelSelector
 from kedge.client.contract import Client
 from kedge.env import Env
-from kedge.errors import InvariantBroken, check
+from kedge.errors import check
 from kedge.keys import NO_REVISION, Key, Revision
 from kedge.runtime.cache.indexes import Index, IndexState
 from kedge.runtime.cache.reads import Behind, Freshness, NotSynced, Read, Stale, Tombstone
@@ -350,12 +350,10 @@ class Cache:
         if event.revision <= self._revision:
             self._count_stale()
             return
-        if event.revision < self._revision_seen:
-            raise InvariantBroken(f"{found.key} at {event.revision} came after {self._revision_seen}: out of order")
         if event.revision > self._revision_seen:
             # What comes next is of a later commit, so the one before was told whole. This one may not be:
             # 1. a commit writes a and b; 2. the event of a arrives; 3. the stream breaks; 4. to resume after this
-            # revision would lose b.
+            # revision would lose b. One that resumes tells again what lies between: what is known stays as it is.
             self._reach(self._revision_seen)
             self._revision_seen = event.revision
         if event.revision <= self._known(found.key):
@@ -391,10 +389,10 @@ class Cache:
 
     def progress(self, revision: Revision) -> None:
         """Everything at or below `revision` has been told."""
-        if revision < self._revision_seen:
+        if revision < self._revision:
             self._count_stale()
             return
-        self._revision_seen = revision
+        self._revision_seen = max(revision, self._revision_seen)
         self.received.append(Source.MARK, revision, ())
         self._reach(revision)
         self._heard()

@@ -205,7 +205,7 @@ class Limits:
     watch_slice_max: int = bound(
         256, "events taken from a stream before the rest of the process may run", metric="kedge_watch_events_total"
     )
-    relist_page_max: int = bound(5_000, "objects asked for in one page of a list", metric="kedge_watch_pages_total")
+    relist_page_max: int = bound(2_000, "objects asked for in one page of a list", metric="kedge_watch_pages_total")
     relist_every_s: float = bound(
         900.0,
         "a stream may lose an event and never know: now and then the cache is compared",

@@ -173,8 +173,9 @@ async def caches_under_fire(sim: Simulation) -> None:
         reader = Reader(sim, cluster, host, server=n)
         readers.append((host, reader))
         await host.run(reader.start())
+    steps: list[asyncio.Task[None]] = []
     for round_number in range(ROUNDS):
-        steps = [host.spawn(reader.step(), name="step") for host, reader in readers]
+        steps += [host.spawn(reader.step(), name="step") for host, reader in readers]
         await asyncio.wait(steps, timeout=90)
         if sim.choose("compact", (False, False, True)):
             await cluster.store.compact(await cluster.store.revision())
@@ -183,6 +184,7 @@ async def caches_under_fire(sim: Simulation) -> None:
         for _, reader in readers:
             reader.judge.look()
     sim.heal()
+    await asyncio.wait(steps)
     revision = await cluster.store.revision()
     sim.check_eventually(*(Converged(reader, revision) for _, reader in readers))
     await sim.converge(within_s=240, stays_s=10)

@@ -227,8 +227,7 @@ class Watcher:
         """End it, and wait until it has ended."""
         if self._task is not None and not self._task.done():
             self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.wait({self._task})
 
     def ask_relist(self) -> None:
         """List again soon, because the stream may have lost something. Many who ask get one list."""
@@ -240,7 +239,7 @@ class Watcher:
 
     @property
     def healthy(self) -> bool:
-        """Whether it runs, and has followed its kind since anything unexpected happened."""
+        """Whether it runs, has not failed twice in a row, and has been well since anything unexpected happened."""
         return self._task is not None and not self._task.done() and not self._broken and self._failures < 2
 
     def statistics(self) -> WatcherStatistics:
@@ -347,6 +346,7 @@ class Watcher:
                 torn = Unavailable(f"a list began at {first.revision} and went on at {page.revision}")
                 return self._pause(Listing(whole=True), Reason.TORN, torn)
             relist.add(page.objects)
+            await asyncio.sleep(0)  # a page may be long: let the rest of the process run
             if not page.continue_token:
                 break
             options = self._list_options(limit=self._env.limits.relist_page_max, continue_token=page.continue_token)
@@ -409,17 +409,20 @@ class Watcher:
     async def _read(self, stream: AsyncGenerator[WatchEvent, None]) -> None:
         sink, monotonic, slice_max = self._sink, self._env.monotonic, self._env.limits.watch_slice_max
         taken = 0
-        async for event in stream:
-            self._heard_s = monotonic()
-            if event.type is EventType.BOOKMARK:
-                sink.progress(event.revision)
-            else:
-                sink.apply(event)
-            taken += 1
-            if taken == slice_max:
-                self._events.inc(taken)
-                taken = 0
-                await asyncio.sleep(0)
+        try:
+            async for event in stream:
+                self._heard_s = monotonic()
+                if event.type is EventType.BOOKMARK:
+                    sink.progress(event.revision)
+                else:
+                    sink.apply(event)
+                taken += 1
+                if taken == slice_max:
+                    self._events.inc(taken)
+                    taken = 0
+                    await asyncio.sleep(0)
+        finally:
+            self._events.inc(taken)
 
     async def _guard(self, state: Streaming) -> Reason:
         """Ends when the stream is to be given up, with why. Nothing that arrives proves that nothing is missing."""

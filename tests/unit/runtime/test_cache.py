@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import math
+import pickle
 from typing import Any
 
 import pytest
@@ -171,6 +172,22 @@ async def test_a_fresh_read_asks_the_authority_and_tells_a_sound_floor() -> None
     await bench.caches.stop()
 
 
+@asynchronous
+async def test_an_object_that_crossed_to_another_process_is_the_same_and_as_frozen() -> None:
+    bench = await make_bench()
+    made = await bench.world.create(pod())
+    again = pickle.loads(pickle.dumps(made))
+    assert (again.key, again.value, again.revision, again.created, again.origin) == (
+        made.key,
+        made.value,
+        made.revision,
+        made.created,
+        made.origin,
+    )
+    with pytest.raises(TypeError):
+        again.revision = 1
+
+
 # -- how good it is --------------------------------------------------------------------------------
 
 
@@ -187,6 +204,14 @@ async def test_a_reader_waits_for_a_revision_or_is_told_what_there_is() -> None:
     assert raised.value.wanted == made.revision + 5
     assert raised.value.freshness.revision == cache.revision
     assert cache.statistics().waiting == 0
+    await bench.caches.stop()
+
+
+@asynchronous
+async def test_a_commit_is_known_to_be_whole_at_once_and_not_at_the_next_mark() -> None:
+    bench, cache = await with_maps(1, dataclasses.replace(QUICK, watch_progress_s=60.0, watch_probe_s=60.0))
+    made = await bench.world.create(config_map("x"))
+    assert await cache.at_least(made.revision, within_s=5) == made.revision
     await bench.caches.stop()
 
 

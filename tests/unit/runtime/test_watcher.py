@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import AsyncGenerator
 from contextlib import ExitStack
 from typing import Any, NoReturn
 
 import msgspec
 import pytest
 from tests.caches import QUICK, Bench, make_bench, replaced, revisions, until
-from tests.objects import CONFIG_MAP, asynchronous, config_map
+from tests.objects import CONFIG_MAP, NAMESPACE, Clock, World, asynchronous, config_map, make_env
 
 from kedge.api.objects import Object
 from kedge.api.requests import EventType, ListOptions, ObjectList, WatchEvent
@@ -24,9 +25,10 @@ from kedge.errors import (
 )
 from kedge.keys import Key
 from kedge.limits import Limits
-from kedge.runtime.cache import Cache, CacheChange, ChangeType
-from kedge.runtime.watcher import Connecting, Listing, Pausing, Reason, Transition, Watcher
+from kedge.runtime.cache import Cache, CacheChange, ChangeType, Index
+from kedge.runtime.watcher import Connecting, Listing, Pausing, Reason, Stopped, Transition, Watcher
 from kedge.store import Put
+from kedge.store.memory import MemoryStore
 
 SLOW_GUARD = dataclasses.replace(QUICK, watch_probe_s=60.0, watch_silence_s=60.0)
 """No guard looks after the stream: what a test shows is the work of the safeguard it is about."""
@@ -507,3 +509,99 @@ async def test_many_who_ask_for_a_list_get_one() -> None:
     assert cache.statistics().relists == lists + 1
     assert watcher.statistics().transitions["pausing: asked"] == 1
     await stop(bench)
+
+
+@asynchronous
+async def test_a_store_that_was_never_written_is_listed_until_it_is() -> None:
+    clock = Clock()
+    env = dataclasses.replace(make_env(limits=QUICK), monotonic=lambda: asyncio.get_running_loop().time())
+    bench = Bench(World(MemoryStore(env), env, clock), env)
+    cache = bench.caches.cache(NAMESPACE)
+    await bench.caches.wait_synced()
+    assert cache.list().value == ()
+    assert bench.wire.watches == []  # to watch after nothing would begin with what exists, and tell it as new
+    await bench.world.service.create(NAMESPACE, {"metadata": {"name": "default"}})
+    await bench.quiet(NAMESPACE)
+    await until(lambda: cache.synced)
+    assert [each.key.name for each in cache.list().value] == ["default"]
+    await stop(bench)
+
+
+@asynchronous
+async def test_a_long_backlog_lets_the_rest_of_the_process_run() -> None:
+    async def turns_of_others(slice_max: int) -> int:
+        bench, cache, watcher = await start(dataclasses.replace(SLOW_GUARD, watch_slice_max=slice_max))
+        found = cache.get(map_key("m0")).value
+        assert found is not None
+        first, done = cache.revision + 1, asyncio.Event()
+
+        async def backlog() -> AsyncGenerator[WatchEvent, None]:
+            for revision in range(first, first + 100):
+                newer = Object(CONFIG_MAP, found.key, found.value, revision=revision)
+                yield WatchEvent(EventType.MODIFIED, newer, revision)
+            done.set()
+
+        turns = 0
+        reading = asyncio.ensure_future(watcher._read(backlog()))
+        while not done.is_set():
+            await asyncio.sleep(0)
+            turns += 1
+        await reading
+        await stop(bench)
+        return turns
+
+    assert await turns_of_others(10) >= 10
+    assert await turns_of_others(1_000) < 3
+
+
+@asynchronous
+async def test_a_list_is_decoded_page_by_page_and_not_in_the_step_that_applies_it() -> None:
+    bench = await make_bench()
+    for n in range(6):
+        await bench.world.create(config_map(f"m{n}"))
+    applying: list[bool] = [False]
+    decoded: list[bool] = []
+
+    def values(each: Object) -> tuple[str, ...]:
+        if each.key.name not in seen:
+            seen.add(each.key.name)
+            decoded.append(applying[0])
+        return ()
+
+    seen: set[str] = set()
+    replace = Cache.replace
+
+    def apply(self: Cache, objects: Any, revision: int, *, asked_s: float) -> None:
+        applying[0] = True
+        replace(self, objects, revision, asked_s=asked_s)
+
+    with replaced(Cache, "replace", apply):
+        cache = bench.caches.cache(CONFIG_MAP)
+        cache.add_index(Index("seen", values))
+        await until(lambda: cache.synced)
+    assert decoded == [False] * 6
+    await stop(bench)
+
+
+def test_a_watcher_whose_loop_is_closed_ends() -> None:
+    loop = asyncio.new_event_loop()
+
+    async def begin() -> Watcher:
+        bench = await make_bench()
+        return bench.caches.watcher(bench.caches.cache(CONFIG_MAP))
+
+    watcher = loop.run_until_complete(begin())
+    task = watcher._task
+    assert task is not None
+    loop.run_until_complete(asyncio.sleep(0.01))
+    pending = asyncio.all_tasks(loop)
+    loop.close()
+    for each in pending:
+        each._log_destroy_pending = False  # type: ignore[attr-defined]
+        for _ in range(8):
+            try:
+                each.get_coro().close()
+            except RuntimeError:
+                continue
+            break
+    assert isinstance(watcher.state, Stopped)

@@ -6,9 +6,9 @@ and can write nothing back. The cache finds; whoever claims or destroys proves i
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,28 +23,13 @@ from kedge.keys import NO_REVISION, Key, Revision
 from kedge.runtime.cache.indexes import Index, IndexState
 from kedge.runtime.cache.reads import Behind, Freshness, NotSynced, Read, Stale, Tombstone
 from kedge.runtime.cache.received import CacheChange, ChangeType, ReceivedLog, Source
+from kedge.runtime.cache.subscribers import Handler, Subscribers, Subscription
+from kedge.runtime.cache.tombstones import Tombstones
 from kedge.runtime.cache.waits import Waits
 from kedge.runtime.watcher import Reason, Scope, State, Stopped, Streaming
 
 _UNKNOWN: tuple[Revision, float] = (2**63, -math.inf)
 """How far the authority is, before it is asked."""
-
-Handler = Callable[[CacheChange], None]
-"""Called in the step that changes the cache, so it must be quick and must not wait: put a key in a queue, no more."""
-
-
-class Subscription:
-    """One handler's place among a cache's subscribers."""
-
-    __slots__ = ("_subscribers", "handler", "name")
-
-    def __init__(self, subscribers: dict[Subscription, None], handler: Handler, name: str) -> None:
-        self._subscribers = subscribers
-        self.handler = handler
-        self.name = name
-
-    def close(self) -> None:
-        self._subscribers.pop(self, None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,9 +66,8 @@ class Cache:
         self._ordered: tuple[Object, ...] | None = None
         """The objects in key order, made when somebody lists and dropped at the next change."""
         self._indexes: dict[str, IndexState] = {}
-        self._tombstones: dict[Key, Tombstone] = {}
-        """Oldest first. A key is in `_objects` or here, never in both."""
-        self._subscribers: dict[Subscription, None] = {}
+        self._tombstones = Tombstones(env)
+        self._subscribers = Subscribers(self._report)
         self._waits = Waits()
         self.received = ReceivedLog(env.limits)
         self._revision: Revision = NO_REVISION
@@ -153,7 +137,6 @@ class Cache:
 
     def tombstone(self, key: Key) -> Tombstone | None:
         """The deletion of a key, if it is remembered and nothing of that name came since."""
-        self._bury_old()
         return self._tombstones.get(key)
 
     async def fresh_read(self, key: Key) -> Read[Object | None]:
@@ -292,8 +275,7 @@ class Cache:
         found = self._objects.get(key)
         if found is not None:
             return found.revision
-        buried = self._tombstones.get(key)
-        return buried.revision if buried is not None else NO_REVISION
+        return self._tombstones.revision_of(key)
 
     def statistics(self) -> CacheStatistics:
         return CacheStatistics(
@@ -325,12 +307,8 @@ class Cache:
 
         Handlers are plain functions, called one after another in the step that changes the cache: quick ones only.
         """
-        check(not inspect.iscoroutinefunction(handler), f"handler {name!r} must not be async: let it wake a queue")
-        subscription = Subscription(self._subscribers, handler, name)
-        self._subscribers[subscription] = None
-        for each in tuple(self._objects.values()):
-            self._tell(subscription, CacheChange(ChangeType.ADDED, each.key, None, each, each.revision))
-        return subscription
+        here = [CacheChange(ChangeType.ADDED, each.key, None, each, each.revision) for each in self._objects.values()]
+        return self._subscribers.add(handler, name, here)
 
     def _index(self, index: Index) -> IndexState:
         state = self._indexes.get(index.name)
@@ -342,6 +320,15 @@ class Cache:
 
     def begin_relist(self) -> CacheRelist:
         return CacheRelist(self)
+
+    def decode(self, found: Object) -> None:
+        """Let the indexes look at an object that is on its way: what they decode stays decoded.
+
+        A list then becomes the cache in a step that decodes nothing, however long the list is.
+        """
+        for state in self._indexes.values():
+            with suppress(Exception):  # it fails again, and is reported, when the object is here
+                state.index.values_of(found)
 
     def apply(self, event: WatchEvent) -> None:
         """Take one event. What is older than what is known changes nothing."""
@@ -362,20 +349,20 @@ class Cache:
         self._heard()
         change = self._change(event, found)
         if change is None:
-            self._bury(found.key, found, event.revision, missed=False)
+            self._tombstones.bury(found, event.revision, missed=False)
             self._waits.changed(found.key)
             return
         self.received.append(Source.EVENT, self._revision, (change,))
         self._put(change)
         if change.new is None:
             self._objects.pop(change.key)
-            self._bury(change.key, found, change.revision, missed=False)
+            self._tombstones.bury(found, change.revision, missed=False)
         else:
             self._objects[change.key] = change.new
-            self._tombstones.pop(change.key, None)
+            self._tombstones.raise_again(change.key)
         self._ordered = None
         self._waits.changed(change.key)
-        self._tell_all((change,))
+        self._subscribers.tell((change,))
 
     def _change(self, event: WatchEvent, found: Object) -> CacheChange | None:
         """What the event changes here; None for the deletion of what was never seen."""
@@ -419,9 +406,9 @@ class Cache:
             self._put(change)
             if change.new is None:
                 assert change.old is not None
-                self._bury(change.key, change.old, revision, missed=True)
+                self._tombstones.bury(change.old, revision, missed=True)
             else:
-                self._tombstones.pop(change.key, None)
+                self._tombstones.raise_again(change.key)
         self._objects, self._ordered = objects, None
         if self._listed:
             self._missed.inc(len(changes))
@@ -431,7 +418,7 @@ class Cache:
         self._proved_s = max(self._proved_s, asked_s)
         self._reach(revision)
         self._waits.everybody()
-        self._tell_all(changes)
+        self._subscribers.tell(changes)
 
     # -- private -----------------------------------------------------------------------------------
 
@@ -455,35 +442,11 @@ class Cache:
         for state in self._indexes.values():
             error = state.put(change.old, change.new)
             if error is not None:
-                self._report(error, f"index {state.index.name} of {self.name}")
-
-    def _bury(self, key: Key, last: Object, revision: Revision, *, missed: bool) -> None:
-        self._tombstones.pop(key, None)  # the newest goes last
-        self._tombstones[key] = Tombstone(key, last, revision, self._env.monotonic(), missed)
-        self._bury_old()
-
-    def _bury_old(self) -> None:
-        limits, now_s = self._env.limits, self._env.monotonic()
-        while self._tombstones:
-            key, oldest = next(iter(self._tombstones.items()))
-            if len(self._tombstones) <= limits.tombstones_max and now_s - oldest.at_s <= limits.tombstone_s:
-                return
-            del self._tombstones[key]
-
-    def _tell_all(self, changes: Sequence[CacheChange]) -> None:
-        for subscription in tuple(self._subscribers):
-            for change in changes:
-                self._tell(subscription, change)
-
-    def _tell(self, subscription: Subscription, change: CacheChange) -> None:
-        try:
-            subscription.handler(change)
-        except Exception as error:  # noqa: BLE001  one handler's mistake is no business of the others
-            self._report(error, f"handler {subscription.name} of {self.name}")
+                self._report(error, f"index {state.index.name}")
 
     def _report(self, error: Exception, name: str) -> None:
         self._handler_failures.inc()
-        self._env.spawn(_raise(error), name=name)
+        self._env.spawn(_raise(error), name=f"{name} of {self.name}")
 
     def _count_stale(self) -> None:
         self._stale_events += 1
@@ -502,7 +465,11 @@ class CacheRelist:
         known, gathered = self._known, self._objects
         for each in objects:
             old = known.get(each.key)
-            gathered[each.key] = each if old is None or old.revision < each.revision else old
+            if old is None or old.revision < each.revision:
+                gathered[each.key] = each
+                self._cache.decode(each)
+            else:
+                gathered[each.key] = old
 
     def apply(self, revision: Revision, *, asked_s: float) -> None:
         self._cache.replace(self._objects, revision, asked_s=asked_s)

@@ -8,9 +8,9 @@ from kedge.api.kinds import Kind
 from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.keys import Revision
-from kedge.runtime.cache.cache import Cache
+from kedge.runtime.cache.cache import Cache, CacheStatistics
 from kedge.runtime.cache.reads import Freshness
-from kedge.runtime.watcher import Scope, Watcher
+from kedge.runtime.watcher import Scope, Watcher, WatcherStatistics
 
 
 class CacheSet:
@@ -51,6 +51,9 @@ class CacheSet:
 
     def freshness(self) -> tuple[Freshness, ...]:
         return tuple(cache.freshness() for cache, _ in self._caches.values())
+
+    def statistics(self) -> tuple[tuple[CacheStatistics, WatcherStatistics], ...]:
+        return tuple((cache.statistics(), watcher.statistics()) for cache, watcher in self._caches.values())
 
     async def wait_synced(self, *, within_s: float | None = None) -> None:
         """Wait until every cache has listed. Raises `Behind` if one has not, in time."""

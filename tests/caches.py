@@ -12,12 +12,12 @@ from tests.objects import World, make_world
 
 from kedge.api.kinds import Kind
 from kedge.api.objects import Object
-from kedge.api.requests import ListOptions, ObjectList, WatchEvent, WatchOptions
+from kedge.api.requests import EventType, ListOptions, ObjectList, WatchEvent, WatchOptions
 from kedge.client.contract import Client
 from kedge.client.direct import DirectTransport
 from kedge.env import Env
 from kedge.errors import Unavailable
-from kedge.keys import Key
+from kedge.keys import NO_REVISION, Key
 from kedge.limits import Limits
 from kedge.runtime.cache import CacheSet
 from kedge.store.memory import MemoryStore
@@ -81,7 +81,9 @@ class Wire(DirectTransport):
         self.watches.append(options)
         if self.watch_errors:
             raise self.watch_errors.pop(0)
-        return self._events(await super().watch(kind, options))
+        events = self._events(await super().watch(kind, options))
+        await anext(events)  # begun: from here on it can be cut, and closes what it opened
+        return events
 
     async def _check_up(self) -> None:
         await asyncio.sleep(0)
@@ -101,6 +103,7 @@ class Wire(DirectTransport):
         self.streams += 1
         pending: asyncio.Future[WatchEvent] | None = None
         try:
+            yield WatchEvent(EventType.BOOKMARK, None, NO_REVISION)  # for `watch` alone
             while True:
                 pending = asyncio.ensure_future(anext(stream))
                 either: tuple[asyncio.Future[Any], ...] = (pending, cut)

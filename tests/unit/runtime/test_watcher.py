@@ -75,7 +75,7 @@ def test_a_stream_that_ends_is_resumed_after_the_last_revision(error: Exception 
         bench, cache, watcher = await start()
         lists = len(bench.wire.whole_lists)
         bench.wire.cut(error)
-        await until(lambda: not cache.synced)
+        await until(lambda: watcher.statistics().transitions.get(f"pausing: {reason}"))
         await bench.world.create(config_map("meanwhile"))
         await bench.quiet(CONFIG_MAP)
         assert equal(bench, cache)
@@ -148,7 +148,7 @@ async def test_to_skip_what_was_compacted_would_keep_a_ghost() -> None:
 @asynchronous
 async def test_a_stream_cut_inside_a_commit_loses_nothing_of_it() -> None:
     async def both_arrive() -> bool:
-        bench, cache, _ = await start(SLOW_GUARD)
+        bench, cache, watcher = await start(SLOW_GUARD)
         held: list[WatchEvent] = []
 
         def cut_between(event: WatchEvent) -> tuple[WatchEvent, ...]:
@@ -163,7 +163,7 @@ async def test_a_stream_cut_inside_a_commit_loses_nothing_of_it() -> None:
         changed = [each.value.replace(b'"name"', b'"name" ') for each in values if each is not None]
         writes = [Put(map_key(name), value) for name, value in zip(("m0", "m1"), changed, strict=True)]
         revision = await bench.store.commit([], writes)
-        await until(lambda: held and not cache.synced)
+        await until(lambda: watcher.statistics().transitions.get("pausing: unavailable"))
         bench.wire.bend = lambda event: (event,)
         await bench.world.create(config_map("after"))
         await bench.quiet(CONFIG_MAP)
@@ -346,9 +346,9 @@ async def test_pauses_double_up_to_a_bound_and_no_two_watchers_keep_step() -> No
 @asynchronous
 async def test_failures_are_forgotten_after_a_while_of_health() -> None:
     bench, cache, watcher = await start()
-    for _ in range(4):
+    for n in range(4):
         bench.wire.cut()
-        await until(lambda: not cache.synced)
+        await until(lambda: watcher.statistics().transitions.get("pausing: ended", 0) > n)  # noqa: B023
         await until(lambda: cache.synced)
     await until(lambda: watcher.statistics().failures == 0)
     assert watcher.healthy
@@ -370,7 +370,7 @@ async def test_a_refusal_is_retried_by_listing_and_shown() -> None:
     bench.wire.watch_errors = [Forbidden("not you")]
     lists = len(bench.wire.whole_lists)
     bench.wire.cut()
-    await until(lambda: not cache.synced)
+    await until(lambda: watcher.statistics().transitions.get("pausing: refused"))
     await until(lambda: cache.synced)
     assert len(bench.wire.whole_lists) > lists
     assert "not you" in watcher.statistics().last_error

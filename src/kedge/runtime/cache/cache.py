@@ -391,9 +391,8 @@ class Cache:
 
     def watcher_moved(self, state: State, reason: Reason) -> None:
         if not isinstance(state, Streaming):
-            self._target = (
-                _UNKNOWN  # the next stream begins in the past: until the authority is asked it proves nothing
-            )
+            # The next stream begins in the past: until the authority is asked, it proves nothing.
+            self._target = _UNKNOWN
         self._state, self._reason = state, reason
 
     def replace(self, objects: dict[Key, Object], revision: Revision, *, asked_s: float) -> None:

@@ -270,7 +270,7 @@ class Limits:
         metric="kedge_queue_service_seconds_total",
     )
     queue_slow_s: float = bound(
-        0.1,
+        0.05,
         "a tenant whose runs are longer on average may not take every worker",
         metric="kedge_queue_service_seconds_total",
     )

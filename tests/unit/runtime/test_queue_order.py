@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 
 import pytest
+from tests.objects import asynchronous
 from tests.unit.runtime.queue_desk import Desk
 
 from kedge.limits import Limits
@@ -254,6 +256,17 @@ def test_a_tenant_that_becomes_quick_is_not_left_among_the_slow() -> None:
     desk.queue.done(first)
     assert desk.take().tenant == "mended"
     assert len(held) == 3
+
+
+@asynchronous
+async def test_a_worker_that_was_kept_free_is_woken_when_it_may_work_again() -> None:
+    desk = Desk(workers=2)
+    make_slow(desk, "slow")
+    (held,) = hold_all(desk)
+    waiting = asyncio.create_task(desk.queue.get())
+    await asyncio.sleep(0)
+    desk.queue.done(held)
+    assert (await asyncio.wait_for(waiting, 5)).tenant == "slow"
 
 
 def test_without_a_number_of_workers_none_is_kept_free() -> None:

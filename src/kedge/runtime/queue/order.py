@@ -18,6 +18,10 @@ from kedge.runtime.queue.items import K
 
 _MEAN_WEIGHT = 0.25
 """Of the newest run in a tenant's mean: four slow runs show, one does not damn."""
+_QUICKER = 0.25
+"""A tenant whose runs take less than this part of the slowest's may have the workers that are kept from it."""
+_LOOK_MAX = 32
+"""Slow tenants, from the least served, among whom one is looked for that is quick beside those who run."""
 _SWEEP_MIN = 64
 """Void tickets below this cost less than a sweep."""
 
@@ -87,6 +91,7 @@ class Order(Generic[K]):
 
     def __init__(self, limits: Limits, *, workers: int = 0) -> None:
         self._limits = limits
+        self._workers = workers
         self._slow_in_flight_max = max(1, int(workers * limits.queue_slow_share_max)) if workers > 1 else 0
         self._bands: dict[int, Band[K]] = {}
         self._priorities: list[int] = []
@@ -95,8 +100,8 @@ class Order(Generic[K]):
         self._tickets = 0
         self._since_aged = 0
         self.ready = 0
-        self.slow_in_flight = 0
-        """Runs of tenants that were slow, or not known, when the run began."""
+        self._slow_runs: dict[Entry[K], None] = {}
+        """Runs of tenants that were slow, or not known, when the run began. No more than there are workers."""
 
     def __len__(self) -> int:
         return self.ready
@@ -165,7 +170,7 @@ class Order(Generic[K]):
         band.in_flight -= 1
         tenant.in_flight -= 1
         if entry.reserved:
-            self.slow_in_flight -= 1
+            del self._slow_runs[entry]
         owed_s = max(used_s, self._limits.queue_service_s_min) - entry.charged_s
         if owed_s > 0:
             self._charge(lane, owed_s)
@@ -201,12 +206,17 @@ class Order(Generic[K]):
 
     def _least_served(self, band: Band[K]) -> Lane[K] | None:
         """The lane that has had least, of those that may have a worker now."""
-        self._settle(band.open, slow=False)
-        if band.reserved and not (self._slow_in_flight_max and self.slow_in_flight >= self._slow_in_flight_max):
+        if band.reserved:
             self._settle(band.reserved, slow=True)
-            heads = [heap[0] for heap in (band.open, band.reserved) if heap]
-            return min(heads)[2] if heads else None
-        return band.open[0][2] if band.open else None
+        self._settle(band.open, slow=False)
+        heads = band.open[:1]
+        if self._slow_in_flight_max and len(self._slow_runs) >= self._slow_in_flight_max:
+            if any(lane.ticket != ticket for _, ticket, lane in band.reserved[:_LOOK_MAX]):
+                _sweep(band.reserved)  # void tickets must not hide a lane
+            heads += [each for each in band.reserved[:_LOOK_MAX] if self._is_much_quicker(each[2].tenant)]
+        else:
+            heads += band.reserved[:1]
+        return min(heads)[2] if heads else None
 
     def _settle(self, heap: list[tuple[float, int, Lane[K]]], *, slow: bool) -> None:
         """Get void and outdated tickets out of the way, until the first is true."""
@@ -230,7 +240,7 @@ class Order(Generic[K]):
         entry.state = RUNNING
         entry.reserved = tenant.mean_s is None or tenant.is_slow(self._limits.queue_slow_s)
         if entry.reserved:
-            self.slow_in_flight += 1
+            self._slow_runs[entry] = None
         band.floor_s = max(band.floor_s, lane.served_s)
         # Charged before it runs: several workers would else all take from one tenant before its first run ends.
         entry.charged_s = max(self._limits.queue_service_s_min, tenant.mean_s or 0.0)
@@ -249,8 +259,10 @@ class Order(Generic[K]):
         lane.credit_s -= paid_s
         cost_s -= paid_s
         band = lane.band
-        lane.served_s = max(lane.served_s, min(lane.served_s + cost_s, band.floor_s + self._limits.queue_debt_s_max))
-        band.floor_s += cost_s / band.active
+        ceiling_s = max(lane.served_s, band.floor_s + self._limits.queue_debt_s_max)
+        cost_s = min(cost_s, ceiling_s - lane.served_s)
+        lane.served_s += cost_s
+        band.floor_s += cost_s / band.active  # of what was charged: else the floor would overtake those who paid less
         if band.lingering:
             self._forget_caught_up(band)
 
@@ -259,6 +271,17 @@ class Order(Generic[K]):
     def _is_reserved(self, lane: Lane[K]) -> bool:
         return self._slow_in_flight_max > 0 and lane.tenant.is_slow(self._limits.queue_slow_s)
 
+    def _is_much_quicker(self, tenant: Tenant) -> bool:
+        """Whether a slow tenant may have a worker that is kept free: it has few runs beside it that are like its own.
+
+        Beside runs of minutes one of a second is quick, and need not wait for them.
+        """
+        if tenant.mean_s is None:
+            return False
+        means_s = (run.lane.tenant.mean_s for run in self._slow_runs)
+        alike = sum(mean_s is not None and mean_s * _QUICKER <= tenant.mean_s for mean_s in means_s)
+        return alike < self._workers - self._slow_in_flight_max
+
     def _enter(self, lane: Lane[K]) -> None:
         self._tickets += 1
         lane.ticket = self._tickets
@@ -266,8 +289,7 @@ class Order(Generic[K]):
         heap = band.reserved if self._is_reserved(lane) else band.open
         heappush(heap, (lane.served_s, lane.ticket, lane))
         if len(heap) > _SWEEP_MIN + 2 * len(band.lanes):
-            heap[:] = [each for each in heap if each[2].ticket == each[1]]
-            heapify(heap)
+            _sweep(heap)
 
     def _reopen(self, tenant: Tenant) -> None:
         """A tenant's runs have become short. Its lanes must not go on waiting among the slow."""
@@ -318,6 +340,10 @@ class Order(Generic[K]):
 
     # -- looking -----------------------------------------------------------------------------------
 
+    @property
+    def slow_in_flight(self) -> int:
+        return len(self._slow_runs)
+
     def by_priority(self) -> dict[int, int]:
         return {-n: len(self._bands[-n].arrivals) for n in self._priorities if self._bands[-n].arrivals}
 
@@ -333,3 +359,8 @@ class Order(Generic[K]):
     def lanes(self) -> Iterator[Lane[K]]:
         for band in self._bands.values():
             yield from band.lanes.values()
+
+
+def _sweep(heap: list[tuple[float, int, Lane[K]]]) -> None:
+    heap[:] = [each for each in heap if each[2].ticket == each[1]]
+    heapify(heap)

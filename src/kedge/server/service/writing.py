@@ -56,14 +56,12 @@ async def create(
     core: Core, kind: Kind, body: bytes | Mapping[str, Any], namespace: str, options: WriteOptions
 ) -> Written:
     check_open_to_callers(kind)
-    draft = Draft.parse(body if isinstance(body, bytes) else encode_json(body))
-    draft.api_version, draft.kind = _check_type(kind, draft.api_version, draft.kind)
+    draft = _draft_of(core, kind, body, namespace)
     metadata = draft.metadata
-    _check_namespace(kind, metadata, namespace)
-    _prepare_create(core, kind, draft)
-    apply_draft_defaults(kind, draft)
     if metadata.get("name"):
-        return await _create_named(core, kind, draft, options, generated=False)
+        key, value = _key_of(kind, draft), draft.encode()
+        del draft, metadata  # many wait at once for one sync: each keeps only what it needs then
+        return await _create_named(core, kind, key, value, options, generated=False)
     prefix = metadata.get("generateName")
     if not prefix:
         raise _required(kind, "metadata.name", "name or generateName is required")
@@ -73,17 +71,30 @@ async def create(
         # Kubernetes cuts long prefixes, so that the name stays a label.
         metadata["name"] = f"{str(prefix)[: 63 - len(suffix)]}{suffix}"
         try:
-            return await _create_named(core, kind, draft, options, generated=True)
+            return await _create_named(core, kind, _key_of(kind, draft), draft.encode(), options, generated=True)
         except AlreadyExists:
             continue
     raise AlreadyExists(f"no free name was found for generateName {prefix!r} of {kind.kind}: try again")
 
 
-async def _create_named(core: Core, kind: Kind, draft: Draft, options: WriteOptions, *, generated: bool) -> Written:
-    metadata = draft.metadata
-    key = Key(kind.key_kind, metadata.get("namespace", ""), metadata["name"])
+def _draft_of(core: Core, kind: Kind, body: bytes | Mapping[str, Any], namespace: str) -> Draft:
+    """The object as sent, with what only the server may say, and with defaults."""
+    draft = Draft.parse(body if isinstance(body, bytes) else encode_json(body))
+    draft.api_version, draft.kind = _check_type(kind, draft.api_version, draft.kind)
+    _check_namespace(kind, draft.metadata, namespace)
+    _prepare_create(core, kind, draft)
+    apply_draft_defaults(kind, draft)
+    return draft
+
+
+def _key_of(kind: Kind, draft: Draft) -> Key:
+    return Key(kind.key_kind, draft.metadata.get("namespace", ""), draft.metadata["name"])
+
+
+async def _create_named(
+    core: Core, kind: Kind, key: Key, value: bytes, options: WriteOptions, *, generated: bool
+) -> Written:
     chain = core.admission.for_write("create", kind, "")
-    value = draft.encode()
     is_key = isinstance(key.name, str) and isinstance(key.namespace, str)
     # Policies come before validation; but what has no name to be looked up by never reaches them.
     checked = _checked(kind, key, value) if chain is None or not is_key else None

@@ -115,6 +115,28 @@ async def test_no_key_runs_twice_at_once_and_no_wake_up_is_lost(sim: Simulation)
     await asyncio.gather(*workers, owner)
 
 
+@simulate(seeds=5, faults=NO_FAULTS)
+async def test_a_delay_ends_on_time_though_one_worker_is_busy_and_the_clock_is_slow(sim: Simulation) -> None:
+    host = sim.host("controller")
+    host.skew(rate=0.5)  # timers of the loop ring before the host's own clock is there
+    queue: WorkQueue[Key] = WorkQueue(host.env(), "pods")
+    begun_s: list[float] = []
+
+    async def reconcile(_: Item[Key]) -> tuple[Outcome, Facts | None]:
+        begun_s.append(sim.now_s)
+        await asyncio.sleep(100)
+        return Outcome.success(), None
+
+    workers = [host.spawn(work(queue, reconcile), name=f"worker {n}") for n in range(2)]
+    await asyncio.sleep(0)
+    queue.add(key_of("a", 1), "x", delay_s=3.3)
+    queue.add(key_of("a", 0), "x", delay_s=1.1)  # sooner than what the timer was set for
+    await asyncio.sleep(50)
+    assert begun_s == [pytest.approx(2.2, abs=0.01), pytest.approx(6.6, abs=0.01)]
+    queue.close()
+    await asyncio.gather(*workers)
+
+
 @simulate(seeds=30)
 async def test_closing_forgets_nothing_that_is_in_flight(sim: Simulation) -> None:
     host = sim.host("controller")

@@ -76,6 +76,22 @@ def test_a_controller_that_writes_one_thing_and_then_the_other_is_slowed() -> No
     assert [(loop.kind, loop.woken_by) for loop in desk.loops] == [(LoopKind.OSCILLATION, OWN)]
 
 
+def test_the_echo_that_comes_along_with_a_rival_is_not_blamed_for_the_fight() -> None:
+    desk = Desk()
+    for _ in range(LIMITS.queue_loop_runs_max + 1):
+        desk.queue.add("a", OWN)
+        desk.run("a", OTHER, facts=wrote("mine"))
+    assert [loop.woken_by for loop in desk.loops] == [OTHER]
+
+
+def test_a_fight_is_called_a_fight_though_some_of_its_runs_find_nothing_to_do() -> None:
+    desk = Desk()
+    desk.run("a", OTHER, facts=wrote("mine"))
+    for n in range(LIMITS.queue_loop_runs_max):
+        desk.run("a", OTHER, facts=NOTHING if n % 2 else wrote("mine"))
+    assert [loop.kind for loop in desk.loops] == [LoopKind.OSCILLATION]
+
+
 def test_a_fight_at_a_slow_pace_is_found_too() -> None:
     desk = Desk()
     for _ in range(LIMITS.queue_loop_runs_max + 1):
@@ -196,6 +212,11 @@ def test_one_key_with_new_inputs_each_time_is_left_alone_though_it_writes_nothin
     desk = Desk()
     pauses = [desk.run("web", OTHER, facts=Facts(changed=False, saw=n)) for n in range(500)]
     assert_left_alone(desk, pauses)
+
+
+def test_one_key_with_new_inputs_each_time_is_left_alone_though_it_writes_the_same() -> None:
+    desk = Desk()
+    assert_left_alone(desk, [desk.run("web", OTHER, facts=wrote("same", saw=n)) for n in range(500)])
 
 
 def test_one_key_that_writes_something_new_for_each_change_of_others_is_left_alone() -> None:

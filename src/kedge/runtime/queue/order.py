@@ -164,8 +164,6 @@ class Order(Generic[K]):
         """A run is over: its tenant pays what it took beyond what it was charged at the start."""
         lane = entry.lane
         tenant, band = lane.tenant, lane.band
-        slow_s = self._limits.queue_slow_s
-        was_slow = tenant.is_slow(slow_s)
         lane.in_flight -= 1
         band.in_flight -= 1
         tenant.in_flight -= 1
@@ -178,8 +176,6 @@ class Order(Generic[K]):
             lane.credit_s -= owed_s
         mean_s = tenant.mean_s
         tenant.mean_s = used_s if mean_s is None else mean_s + _MEAN_WEIGHT * (used_s - mean_s)
-        if was_slow and not tenant.is_slow(slow_s):
-            self._reopen(tenant)
         if not lane.entries:
             self._leave(lane)
 
@@ -290,13 +286,6 @@ class Order(Generic[K]):
         heappush(heap, (lane.served_s, lane.ticket, lane))
         if len(heap) > _SWEEP_MIN + 2 * len(band.lanes):
             _sweep(heap)
-
-    def _reopen(self, tenant: Tenant) -> None:
-        """A tenant's runs have become short. Its lanes must not go on waiting among the slow."""
-        for band in self._bands.values():
-            lane = band.lanes.get(tenant.name)
-            if lane is not None and lane.ticket:
-                self._enter(lane)
 
     # -- leaving -----------------------------------------------------------------------------------
 

@@ -310,7 +310,15 @@ def test_runs_leave_no_tasks_warnings_or_references_behind() -> None:
         await asyncio.sleep(1)
         sim.world.hosts["h1"].crash()
 
+    before = {id(task) for task in registered_tasks()}  # of other tests, not collected yet
+    kept = registered_tasks()  # so that no new task can have the id of an old one
     for seed in range(3):
         result_of(program, seed)
+    assert not [task for task in registered_tasks() if id(task) not in before]
+    assert len(kept) == len(before)
+
+
+def registered_tasks() -> list[Any]:
+    """Every task that asyncio still knows of, whatever its loop."""
     registered = getattr(asyncio.tasks, "_all_tasks", None)
-    assert not (getattr(asyncio.tasks, "_scheduled_tasks", None) if registered is None else registered)
+    return list(getattr(asyncio.tasks, "_scheduled_tasks", ()) if registered is None else registered)

@@ -23,7 +23,7 @@ from kedge.errors import AlreadyExists, Conflict, NotFound, OperatingError
 from kedge.keys import Fence, Key, fence_key
 
 LEASE = "Lease.coordination.k8s.io"
-_UNRECORDED = WriteOptions(recorded=False)
+_RECORDED, _UNRECORDED = WriteOptions(), WriteOptions(recorded=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +91,8 @@ class LeaderElection:
         duration_s = view.spec.lease_duration_seconds or self._limits.lease_s
         if holder and self._env.monotonic() - self._seen_at_s < duration_s:
             return None
-        body = lease.edit()
-        body["metadata"]["resourceVersion"] = str(lease.revision)
-        body["spec"] = {**body.get("spec", {}), **self._claim(view.spec.lease_transitions + 1)}
         try:
-            return (await self._client.update(self._lease, body)).object
+            return await self._write(lease, self._claim(view.spec.lease_transitions + 1))
         except Conflict:
             return None  # another was quicker, or the holder renewed after all
 
@@ -165,10 +162,7 @@ class LeaderElection:
         lease = await self._client.get(self._lease)
         if lease.uid != uid or lease.as_view(LeaseView).spec.holder_identity != self._identity:
             return False
-        body = lease.edit()
-        body["metadata"]["resourceVersion"] = str(lease.revision)
-        body["spec"]["renewTime"] = format_micro_time(self._env.now())
-        await self._client.update(self._lease, body, options=_UNRECORDED)
+        await self._write(lease, {"renewTime": format_micro_time(self._env.now())}, _UNRECORDED)
         return True
 
     async def _release(self, taken: Object) -> None:
@@ -178,9 +172,13 @@ class LeaderElection:
                 lease = await self._client.get(self._lease)
                 if lease.uid != taken.uid or lease.as_view(LeaseView).spec.holder_identity != self._identity:
                     return
-                body = lease.edit()
-                body["metadata"]["resourceVersion"] = str(lease.revision)
-                body["spec"]["holderIdentity"] = ""
-                await self._client.update(self._lease, body)
+                await self._write(lease, {"holderIdentity": ""})
         except (TimeoutError, OperatingError):
             return
+
+    async def _write(self, lease: Object, spec: dict[str, Any], options: WriteOptions = _RECORDED) -> Object:
+        """Change the lease as it was read, and no later version of it."""
+        body = lease.edit()
+        body["metadata"]["resourceVersion"] = str(lease.revision)
+        body["spec"] = {**body.get("spec", {}), **spec}
+        return (await self._client.update(self._lease, body, options=options)).object

@@ -1,0 +1,172 @@
+"""The decision record: everything one reconcile was told, asked, drew and did, in order, so that it can be run again.
+
+`runtime.context` writes it, `runtime.recheck` runs it again, and every view of the past reads it. It is plain data: an
+object in it is the very version that was seen.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, TypeAlias
+
+import msgspec
+
+from kedge.api.kinds import KINDS, Registry
+from kedge.api.objects import Object
+from kedge.keys import NO_REVISION, Key, Origin, Revision
+
+
+class CacheMark(msgspec.Struct, frozen=True, gc=False):
+    """How far one cache was."""
+
+    cache: str
+    place: int
+    """In its received log."""
+    revision: Revision
+    age_s: float
+
+
+class CacheRead(msgspec.Struct, frozen=True, gc=False, tag="read"):
+    """An answer of a cache: of one that is watched, and so may be old."""
+
+    cache: str
+    verb: str
+    """`get`, `list` or `index`."""
+    about: tuple[str, ...]
+    """Of a get the namespace and name, of a list the namespace and selector, of an index its name and the value."""
+    place: int
+    revision: Revision
+    age_s: float
+    found: int
+    """Of a get the revision found, 0 for an absence; of the others how many objects."""
+    objects: tuple[Object, ...] = ()
+    """The answer itself, where the record must stand without its received log."""
+
+
+class Call(msgspec.Struct, frozen=True, tag="call"):
+    """A request to the authority and what came back."""
+
+    verb: str
+    key: Key | None
+    """None where the server draws the name."""
+    intent: Any
+    """What was asked for: a body, a patch, options."""
+    check: str
+    """What had to hold for it to be carried out."""
+    operation: str
+    began_s: float
+    """Since the decision began."""
+    took_s: float
+    outcome: str
+    """`done`, `unchanged`, `removed`, `read`, `absent`, `cancelled`, or the name of an error."""
+    revision: Revision = NO_REVISION
+    """What it left or found."""
+    error: dict[str, Any] | None = None
+    """The error as a `Status`."""
+    reply: tuple[Object, ...] = ()
+    marks: tuple[CacheMark, ...] = ()
+    """The caches when it came back: other things ran meanwhile."""
+
+
+class Clock(msgspec.Struct, frozen=True, gc=False, tag="now"):
+    """The time it was told."""
+
+    now: datetime
+
+
+class Budget(msgspec.Struct, frozen=True, gc=False, tag="budget"):
+    """A staleness budget that a cache was held to, and whether it kept it."""
+
+    cache: str
+    age_s: float
+    budget_s: float
+    kept: bool
+
+
+Step: TypeAlias = CacheRead | Call | Clock | Budget
+
+
+class Decision(msgspec.Struct, kw_only=True):
+    """One reconcile of one key."""
+
+    id: str
+    """Every version it wrote carries it."""
+    controller: str
+    process: str
+    """Which run of which process: its received logs are meant."""
+    key: Key
+    tenant: str
+    priority: int
+    uid: str = ""
+    generation: int = 0
+    """Of the object as it was first read; 0 if it was not there."""
+    fence: Revision = NO_REVISION
+    """The token it wrote with; 0 for a controller that needs no lease."""
+    wakes: tuple[tuple[str, str], ...] = ()
+    """What woke it and who had written that, oldest first."""
+    wakes_dropped: int = 0
+    attempt: int = 1
+    place: int = 0
+    """Its place in the order of dequeueing."""
+    delayed_s: float = 0.0
+    """How long it was held back on purpose: the retry's delay."""
+    waited_s: float = 0.0
+    """How long it stood ready before a worker took it."""
+    began: datetime
+    took_s: float = 0.0
+    marks: tuple[CacheMark, ...] = ()
+    """The caches when it began."""
+    steps: list[Step] = []
+    seed: int | None = None
+    """Of its randomness; None if it drew nothing."""
+    result: str = ""
+    """`await change`, `requeue`, `terminal`, `failed`, or `cancelled`."""
+    delay_s: float | None = None
+    condition: str = ""
+    reason: str = ""
+    error: str = ""
+    kept: str = ""
+    """Why it was kept in full; empty if it was only counted."""
+
+    @property
+    def calls(self) -> list[Call]:
+        return [step for step in self.steps if isinstance(step, Call)]
+
+    @property
+    def reads(self) -> list[CacheRead]:
+        return [step for step in self.steps if isinstance(step, CacheRead)]
+
+
+# -- as bytes --------------------------------------------------------------------------------------
+
+
+def _enc_object(value: Any) -> Any:
+    if isinstance(value, Object):
+        return (value.key, value.value, value.revision, value.created, value.origin)
+    raise TypeError(f"a record cannot hold a {type(value).__name__}")
+
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=_enc_object)
+
+
+def encode_decision(decision: Decision) -> bytes:
+    return _encoder.encode(decision)
+
+
+def decode_decision(data: bytes, *, kinds: Registry = KINDS) -> Decision:
+    """Read what `encode_decision` wrote."""
+
+    def make(type_: type, value: Any) -> Any:
+        if type_ is not Object:
+            raise TypeError(f"a record cannot hold a {type_.__name__}")
+        (kind, namespace, name), body, revision, created, origin = value
+        return Object(
+            kinds.of_key_kind(kind),
+            Key(kind, namespace, name),
+            body,
+            revision=revision,
+            created=created,
+            origin=Origin(*origin),
+        )
+
+    return msgspec.msgpack.decode(data, type=Decision, dec_hook=make)

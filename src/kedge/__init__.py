@@ -1,3 +1,20 @@
 """Kedge: a distributed scheduler and control plane that can be rewound."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kedge.runtime import Action, Context, Controller, Watch
+
 __version__ = "0.1.0"
+__all__ = ["Action", "Context", "Controller", "Watch"]
+
+
+def __getattr__(name: str) -> Any:
+    """Public names are imported when they are asked for: a command that needs no runtime does not wait for it."""
+    if name in __all__:
+        from kedge import runtime
+
+        return getattr(runtime, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

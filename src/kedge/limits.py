@@ -114,6 +114,9 @@ class Limits:
     object_cache_max: int = bound(
         20_000, "decoded objects kept, so that one revision is decoded once", metric="kedge_service_object_cache"
     )
+    ledger_cache_max: int = bound(
+        10_000, "ledgers kept as read, so that a bind does not decode every claim", metric="kedge_service_ledger_cache"
+    )
     operation_window_s: float = bound(
         600.0, "a repeat of an operation id inside it gets the first outcome", metric="kedge_service_operations"
     )
@@ -137,6 +140,14 @@ class Limits:
         16,
         "quotas of one sort in a namespace: a write pays them all, and must fit in one commit",
         metric="kedge_service_namespace_quotas",
+    )
+    gang_members_max: int = bound(
+        1_000, "members of one gang: its record names each of them", metric="kedge_service_gang_members"
+    )
+    gang_chunk_max: int = bound(
+        12,
+        "members of a gang that reserve in one commit: each costs six operations, and the quotas come on top",
+        metric="kedge_service_gang_chunk",
     )
 
     # -- leases
@@ -240,6 +251,16 @@ class Limits:
         metric="kedge_cache_floors",
     )
 
+    # -- controllers
+    resync_every_s: float = bound(
+        600.0,
+        "a wake-up may be missed and nobody know: now and then every key is looked at",
+        metric="kedge_runtime_resyncs_total",
+    )
+    stop_s: float = bound(
+        15.0, "how long a stop waits for what runs, before it is cancelled", metric="kedge_runtime_stop_pending"
+    )
+
     # -- queue
     queue_keys_max: int = bound(
         200_000,
@@ -306,4 +327,49 @@ class Limits:
     )
     queue_loop_keys_max: int = bound(
         20_000, "keys whose last runs are remembered, the latest first", metric="kedge_queue_histories"
+    )
+
+    # -- decisions
+    decisions_kept_max: int = bound(
+        10_000,
+        "records in memory, each with the versions it read; older ones are in the log",
+        metric="kedge_decisions_held",
+    )
+    decisions_sample_every: int = bound(
+        16, "of the records that no rule keeps, one in so many is kept all the same", metric="kedge_decisions_kept_total"
+    )
+    decision_rows_max: int = bound(
+        20_000,
+        "rows of controller, verb, kind and field that are counted; what needs more is one row, `other`",
+        metric="kedge_decisions_rows",
+    )
+    decision_writers_max: int = bound(
+        100_000, "versions whose decision can be looked up; the newest", metric="kedge_decisions_writers"
+    )
+    decision_windows_max: int = bound(
+        64, "windows open at once: each is asked about every decision", metric="kedge_decisions_windows"
+    )
+    decision_window_s_max: float = bound(
+        86_400.0, "a window that nobody closes ends all the same", metric="kedge_decisions_windows"
+    )
+    decision_log_bytes_max: int = bound(
+        256 << 20, "what the log may take of the disk; past it the oldest segment goes", metric="kedge_decisions_log_bytes"
+    )
+    decision_log_segment_bytes_max: int = bound(
+        16 << 20,
+        "one segment: little enough to lose at once, enough to write a version once for many records",
+        metric="kedge_decisions_log_segment_bytes",
+    )
+    decision_log_record_bytes_max: int = bound(
+        2 << 20,
+        "what one record may add; a larger one is kept without the objects it read, and says so",
+        metric="kedge_decisions_log_stripped_total",
+    )
+    decision_log_pending_bytes_max: int = bound(
+        1 << 20,
+        "bytes not yet written; past it a record is written by whoever adds it",
+        metric="kedge_decisions_log_pending_bytes",
+    )
+    decision_log_sync_s: float = bound(
+        1.0, "so much of the log may be lost with the machine's power", metric="kedge_decisions_log_sync_seconds"
     )

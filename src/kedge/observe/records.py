@@ -83,7 +83,13 @@ class Budget(msgspec.Struct, frozen=True, gc=False, tag="budget"):
     kept: bool
 
 
-Step: TypeAlias = CacheRead | Call | Clock | Budget
+class Gate(msgspec.Struct, frozen=True, gc=False, tag="gate"):
+    """What kept the reconcile from beginning: its caches did not show what it had written."""
+
+    error: str
+
+
+Step: TypeAlias = CacheRead | Call | Clock | Budget | Gate
 
 
 class Decision(msgspec.Struct, kw_only=True):
@@ -127,6 +133,8 @@ class Decision(msgspec.Struct, kw_only=True):
     error: str = ""
     kept: str = ""
     """Why it was kept in full; empty if it was only counted."""
+    objects_dropped: int = 0
+    """How many of the objects it read are missing here, because with them it was too large for the log."""
 
     @property
     def calls(self) -> list[Call]:

@@ -1,34 +1,81 @@
-"""What a reconcile may touch: reads and writes through one object, so that a decision can be recorded.
+"""What a reconcile may touch: cached reads, requests, time and chance, through one object, all of it recorded.
 
-This is the first, thin form: reads go to the authority. Caches, floors and the record of every read and write
-come with the watcher and the queue.
+Reads of caches are synchronous and may be old; requests go to the authority and are awaited. `runtime.recheck` gives
+the same reconcile a context that answers from a record instead.
 """
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from kedge.api.kinds import Kind
 from kedge.api.objects import Object
-from kedge.api.requests import DeleteOptions, ListOptions, WriteOptions, Written
+from kedge.api.requests import Binding, DeleteOptions, ListOptions, WriteOptions, Written
+from kedge.api.selectors import LabelSelector, parse_label_selector
 from kedge.client.contract import Client
-from kedge.env import Env
-from kedge.keys import Fence, Key, Origin
+from kedge.env import Env, uid_from
+from kedge.errors import InvariantBroken, OperatingError, OutcomeUnknown, to_status
+from kedge.keys import NO_REVISION, Fence, Key, Origin, Revision
 from kedge.limits import Limits
+from kedge.observe.records import Budget, CacheMark, CacheRead, Call, Clock, Decision, Gate, Step
+from kedge.runtime.cache import BY_CONTROLLER, Cache, Index, Read, WriteFloors
+from kedge.runtime.queue import Facts
+from kedge.runtime.status import plan_status
+
+_T = TypeVar("_T")
+_Answer = TypeVar("_Answer")
+
+
+class Reconciler(Protocol):
+    async def reconcile(self, ctx: Context, key: Key) -> Any:
+        """Look at the object behind `key` as it is now, take one bounded step, and return an `Action`."""
+
+
+class Intent(NamedTuple):
+    """A request before it is sent: what a record compares."""
+
+    verb: str
+    key: Key | None
+    body: Any = None
+    check: str = ""
 
 
 class Context:
     """One decision: its reads, its writes, its time and its chance."""
 
-    def __init__(self, client: Client, env: Env, *, decision: str, fence: Fence | None = None) -> None:
+    def __init__(
+        self,
+        client: Client,
+        env: Env,
+        caches: Mapping[str, Cache],
+        floors: WriteFloors,
+        decision: Decision,
+        *,
+        fence: Fence | None = None,
+        recorded: bool = True,
+    ) -> None:
         self._client = client
         self._env = env
+        self._caches = caches
+        self._floors = floors
+        self._decision = decision
+        self._steps: list[Step] | None = decision.steps if recorded else None
         self._fence = fence
-        self.decision = decision
+        self._began_s = env.monotonic()
+        self._calls = 0
+        self._random: random.Random | None = None
+        self._own = f"{decision.controller}:"
+        self._saw = 0
+        self._wrote: list[tuple[Key | None, int]] = []
+
+    @property
+    def decision(self) -> str:
         """The id that every version written by this decision carries beside it."""
+        return self._decision.id
 
     @property
     def limits(self) -> Limits:
@@ -36,42 +83,322 @@ class Context:
 
     @property
     def random(self) -> random.Random:
-        return self._env.random
+        """Chance that the record can give again."""
+        if self._random is None:
+            self._random = random.Random(self._draw_seed())
+        return self._random
+
+    def new_uid(self) -> str:
+        return uid_from(self.random)
 
     def now(self) -> datetime:
-        return self._env.now()
+        """Wall clock, for people and timestamps."""
+        now = self._env.now()
+        if self._steps is not None:
+            self._steps.append(Clock(now))
+        return now
 
-    # -- reads -------------------------------------------------------------------------------------
+    # -- cached reads ------------------------------------------------------------------------------
 
-    async def get(self, key: Key) -> Object | None:
-        return await self._client.find(key)
+    def get(self, key: Key) -> Object | None:
+        """One object as the cache has it; None if it knows of none."""
+        found = self._cached(key.kind, "get", (key.namespace, key.name), lambda cache: cache.get(key))
+        if key == self._decision.key and found is not None and not self._decision.uid:
+            self._decision.uid, self._decision.generation = found.uid, found.metadata.generation
+        return found
 
-    async def list(self, kind: Kind, *, namespace: str = "", label_selector: str = "") -> Sequence[Object]:
+    def list(
+        self, kind: Kind, *, namespace: str = "", selector: LabelSelector | str | None = None
+    ) -> tuple[Object, ...]:
+        """Objects as the cache has them, in key order: all, of one namespace, with some labels."""
+        chosen = parse_label_selector(selector) if isinstance(selector, str) else selector
+        about = (namespace, "nothing" if chosen is not None and chosen.never else str(chosen or ""))
+        return self._cached(
+            kind.key_kind, "list", about, lambda cache: cache.list(namespace=namespace, selector=chosen)
+        )
+
+    def by_index(self, kind: Kind, index: Index, value: str) -> tuple[Object, ...]:
+        """Objects that have `value` in an index that the controller declared, in key order."""
+        return self._cached(kind.key_kind, "index", (index.name, value), lambda cache: cache.by_index(index, value))
+
+    def owned(self, kind: Kind, owner: Object) -> tuple[Object, ...]:
+        """Objects of `kind` that `owner` controls: this owner, not one that had its name."""
+        return self.by_index(kind, BY_CONTROLLER, owner.uid)
+
+    def check_fresh(self, kind: Kind, *, max_age_s: float) -> None:
+        """Hold a cache to a staleness budget before a decision that needs one.
+
+        Raises:
+            Stale: it is older. Let it end the reconcile: the key is tried again later.
+        """
+        cache = self._cache(kind.key_kind)
+        age_s = cache.age_s
+        self._note(Budget(cache.name, age_s, max_age_s, age_s <= max_age_s))
+        cache.check_fresh(max_age_s=max_age_s)
+
+    # -- the authority -----------------------------------------------------------------------------
+
+    async def fresh(self, key: Key) -> Object | None:
+        """One object as it is at the authority: before what cannot be taken back."""
+        found = await self._call(Intent("get", key), lambda _: self._client.find(key), _read_one)
+        return found[0] if found else None
+
+    async def fresh_list(self, kind: Kind, *, namespace: str = "", label_selector: str = "") -> Sequence[Object]:
         options = ListOptions(namespace=namespace, label_selector=label_selector)
-        return (await self._client.list(kind, options)).objects
+        body = {"kind": kind.key_kind, "namespace": namespace, "labelSelector": label_selector}
+        return await self._call(Intent("list", None, body), lambda _: self._client.list(kind, options), _read_list)
 
-    async def owned(self, kind: Kind, owner: Object) -> Sequence[Object]:
-        """Objects of `kind` in the owner's namespace that it controls."""
-        found = await self.list(kind, namespace=owner.key.namespace)
-        return [
-            each for each in found if any(r.controller and r.uid == owner.uid for r in each.metadata.owner_references)
-        ]
+    async def create(self, kind: Kind, body: Mapping[str, Any], *, namespace: str = "") -> Object:
+        """Create. If the name must be right whatever is lost on the way, use `ensure`."""
+        return await self._write(
+            Intent("create", _key_in(kind, body, namespace), body, "absent"),
+            lambda options: self._client.create(kind, body, namespace=namespace, options=options),
+        )
 
-    # -- writes ------------------------------------------------------------------------------------
+    async def ensure(self, kind: Kind, body: Mapping[str, Any], *, namespace: str = "") -> Object:
+        """Create, or confirm that it is there and is ours. Safe to repeat, also after an unknown outcome.
 
-    async def ensure(self, kind: Kind, body: Mapping[str, Any], *, namespace: str = "") -> Written:
-        return await self._client.ensure(kind, body, namespace=namespace, options=self._options())
+        Raises:
+            AlreadyExists: something of another owner has the name, or ours is being deleted.
+        """
+        return await self._write(
+            Intent("ensure", _key_in(kind, body, namespace), body, "absent or ours"),
+            lambda options: self._client.ensure(kind, body, namespace=namespace, options=options),
+        )
 
-    async def create(self, kind: Kind, body: Mapping[str, Any], *, namespace: str = "") -> Written:
-        return await self._client.create(kind, body, namespace=namespace, options=self._options())
+    async def patch(
+        self, found: Object | Key, body: Mapping[str, Any], *, subresource: str = "", any_version: bool = False
+    ) -> Object:
+        """Merge `body` into an object, if it is still the version that was read.
 
-    async def patch(self, key: Key, body: Mapping[str, Any], *, subresource: str = "") -> Written:
-        return await self._client.patch(key, body, subresource=subresource, options=self._options())
+        Give a key, or `any_version`, for a change that is right whatever else was written meanwhile.
 
-    async def delete(self, key: Key, *, uid: str, revision: int = 0) -> Written:
-        """Delete just this incarnation, and if a revision is given just this version of it."""
-        options = DeleteOptions(uid=uid, revision=revision, fence=self._fence, origin=Origin(decision=self.decision))
-        return await self._client.delete(key, options)
+        Raises:
+            Conflict: it has changed. Let it end the reconcile: the next one reads first.
+        """
+        key = found if isinstance(found, Key) else found.key
+        check, patch = "", dict(body)
+        if isinstance(found, Object):
+            check = f"uid {found.uid}" if any_version else f"revision {found.revision}"
+            metadata = {"uid": found.uid} if any_version else {"resourceVersion": str(found.revision)}
+            patch["metadata"] = {**patch.get("metadata", {}), **metadata}
+        return await self._write(
+            Intent(f"patch {subresource}".rstrip(), key, patch, check),
+            lambda options: self._client.patch(key, patch, subresource=subresource, options=options),
+        )
 
-    def _options(self) -> WriteOptions:
-        return WriteOptions(fence=self._fence, origin=Origin(decision=self.decision))
+    async def write_status(self, found: Object, status: Mapping[str, Any]) -> Object:
+        """Say `status` of the version that was read, if that says anything new. Times alone are nothing new.
+
+        Fields not named stay; conditions are set by type; `observedGeneration` is the generation of `found`.
+
+        Raises:
+            Conflict: the object has changed. Let it end the reconcile: the next one reads first.
+        """
+        patch = plan_status(found, status, self.now())
+        if patch is None:
+            return found
+        return await self._write(
+            Intent("patch status", found.key, patch, f"revision {found.revision}"),
+            lambda options: self._client.patch(found.key, patch, subresource="status", options=options),
+        )
+
+    async def delete(
+        self, found: Object, *, any_version: bool = False, grace_s: int | None = None, propagation: str = ""
+    ) -> Object:
+        """Delete the very version that was read; with `any_version`, that incarnation whatever it says now.
+
+        Raises:
+            Conflict: it is another by now. Nothing was deleted.
+        """
+        revision = NO_REVISION if any_version else found.revision
+        body: dict[str, Any] = {}
+        if grace_s is not None:
+            body["graceS"] = grace_s
+        if propagation:
+            body["propagation"] = propagation
+
+        def send(options: WriteOptions) -> Awaitable[Written]:
+            return self._client.delete(found.key, _delete_options(options, found.uid, revision, grace_s, propagation))
+
+        check = f"uid {found.uid}" + (f", revision {revision}" if revision else "")
+        return await self._write(Intent("delete", found.key, body, check), send)
+
+    async def evict(self, found: Object) -> Object:
+        """Delete a pod if its disruption budgets allow it.
+
+        Raises:
+            TooManyRequests: they do not, for now.
+        """
+
+        def send(options: WriteOptions) -> Awaitable[Written]:
+            return self._client.evict(found.key, _delete_options(options, found.uid, NO_REVISION, None, ""))
+
+        return await self._write(Intent("evict", found.key, {}, f"uid {found.uid}"), send)
+
+    async def bind(self, binding: Binding) -> Object:
+        """Put a pod on a node, if that is still right when it is committed."""
+        body = {"node": binding.node, "nodeUid": binding.node_uid, "decidedOn": dict(binding.decided_on)}
+        return await self._write(
+            Intent("bind", binding.pod, body, f"uid {binding.pod_uid}"),
+            lambda options: self._client.bind(binding, options=options),
+        )
+
+    def hold_back(self, error: OperatingError) -> None:
+        """Used by the controller: the reconcile does not begin, because of this."""
+        self._note(Gate(f"{type(error).__name__}: {error}"))
+        raise error
+
+    # -- what is recorded --------------------------------------------------------------------------
+
+    def _draw_seed(self) -> int:
+        self._decision.seed = self._env.random.getrandbits(63)
+        return self._decision.seed
+
+    def _note(self, step: Step) -> None:
+        if self._steps is not None:
+            self._steps.append(step)
+
+    def _cache(self, kind: str) -> Cache:
+        found = self._caches.get(kind)
+        if found is None:
+            raise InvariantBroken(f"{self._decision.controller} reads {kind} without declaring it: add it to `watches`")
+        return found
+
+    def _cached(self, kind: str, verb: str, about: tuple[str, ...], ask: Callable[[Cache], Read[_T]]) -> _T:
+        cache = self._cache(kind)
+        value, revision, age_s, place = ask(cache)
+        objects: tuple[Object, ...]
+        if verb == "get":
+            objects = () if value is None else (value,)  # type: ignore[assignment]
+            found = objects[0].revision if objects else 0
+        else:
+            objects = value  # type: ignore[assignment]
+            found = len(objects)
+        own = self._own
+        # What this controller wrote itself is no news to it: a loop would look like work.
+        others = [each.revision for each in objects if not each.origin.decision.startswith(own)]
+        self._saw = hash((self._saw, about, *others))
+        if self._steps is not None:
+            self._steps.append(CacheRead(cache.name, verb, about, place, revision, age_s, found, objects))
+        return value
+
+    async def _write(self, intent: Intent, send: Callable[[WriteOptions], Awaitable[Written]]) -> Object:
+        written = await self._call(intent, send, _wrote)
+        return written[0]
+
+    async def _call(
+        self,
+        intent: Intent,
+        send: Callable[[WriteOptions], Awaitable[_Answer]],
+        read: Callable[[_Answer, str], _Reply],
+    ) -> tuple[Object, ...]:
+        """Send one request under an operation id of its own, and record what came of it."""
+        self._calls += 1
+        operation = f"{self._decision.id}#{self._calls}"
+        options = WriteOptions(fence=self._fence, origin=Origin(operation, self._decision.id))
+        began_s = self._env.monotonic()
+        reply = _NOTHING
+        error: OperatingError | None = None
+        try:
+            reply = read(await send(options), operation)
+        except OperatingError as failed:
+            error = failed
+            reply = _Reply(type(failed).__name__)
+            raise
+        except asyncio.CancelledError:
+            reply = _Reply("cancelled")
+            raise
+        finally:
+            self._settle(intent, reply, unknown=reply.outcome == "cancelled" or isinstance(error, OutcomeUnknown))
+            if self._steps is not None:
+                self._steps.append(
+                    Call(
+                        intent.verb,
+                        intent.key,
+                        intent.body,
+                        intent.check,
+                        operation,
+                        began_s - self._began_s,
+                        self._env.monotonic() - began_s,
+                        reply.outcome,
+                        reply.revision,
+                        None if error is None else to_status(error),
+                        reply.objects,
+                        marks_of(self._caches),
+                    )
+                )
+        return reply.objects
+
+    def _settle(self, intent: Intent, reply: _Reply, *, unknown: bool) -> None:
+        """Note what the key must see before it runs again."""
+        key = self._decision.key
+        if intent.verb in ("get", "list"):
+            return
+        if unknown and intent.key is not None:
+            self._floors.note_unknown(key, intent.key)
+        elif reply.objects:
+            wrote = reply.objects[0].key
+            if reply.outcome == "removed" and not reply.certain:
+                self._floors.note_unknown(key, wrote)  # it is gone, but who knows since when
+            else:
+                self._floors.note(key, wrote.kind, reply.revision, wrote=wrote)
+            if reply.outcome != "unchanged":
+                self._wrote.append((wrote, hash(reply.objects[0].value)))
+
+    def facts(self) -> Facts:
+        """What the run did, so that a loop can be told from work."""
+        return Facts(bool(self._wrote), frozenset(self._wrote), self._saw)
+
+
+class _Reply(NamedTuple):
+    """What an answer comes to."""
+
+    outcome: str
+    objects: tuple[Object, ...] = ()
+    revision: Revision = NO_REVISION
+    certain: bool = True
+
+
+_NOTHING = _Reply("failed")
+
+
+def _wrote(written: Written, operation: str) -> _Reply:
+    found = written.object
+    ours = found.origin.operation == operation
+    outcome = "removed" if written.removed else "done" if ours else "unchanged"
+    return _Reply(outcome, (found,), found.revision, ours)
+
+
+def _read_one(found: Object | None, _: str) -> _Reply:
+    return _Reply("absent") if found is None else _Reply("read", (found,), found.revision)
+
+
+def _read_list(found: Any, _: str) -> _Reply:
+    return _Reply("read", tuple(found.objects), found.revision)
+
+
+def _delete_options(
+    options: WriteOptions, uid: str, revision: Revision, grace_s: int | None, propagation: str
+) -> DeleteOptions:
+    return DeleteOptions(
+        uid=uid,
+        revision=revision,
+        fence=options.fence,
+        origin=options.origin,
+        grace_s=grace_s,
+        propagation=propagation,
+    )
+
+
+def marks_of(caches: Mapping[str, Cache]) -> tuple[CacheMark, ...]:
+    return tuple([CacheMark(each.name, each.place, each.revision, each.age_s) for each in caches.values()])
+
+
+def _key_in(kind: Kind, body: Mapping[str, Any], namespace: str) -> Key | None:
+    """The key that a create writes; None if the server draws the name."""
+    metadata = body.get("metadata") or {}
+    name = metadata.get("name")
+    if not name:
+        return None
+    return Key(kind.key_kind, (namespace or metadata.get("namespace") or "") if kind.namespaced else "", name)

@@ -1,93 +1,448 @@
 """A controller: something wakes a key, and `reconcile` brings that object nearer to what it should be.
 
-This is the first, thin form: one worker, woken by its own kind and by what it owns. It lists, watches, and lists
-again when the watch ends. Queues with priorities, caches and leases build on this seam.
+It joins caches, queue, write floors, lease and recorder around one reconciler, and adds no decisions of its own but
+these: when a key may run, what its end means for the next run, and how to stop.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
 
 from kedge.api.kinds import Kind
 from kedge.api.objects import Object
-from kedge.api.requests import EventType, WatchOptions
 from kedge.client.contract import Client
 from kedge.env import Env
-from kedge.errors import OperatingError
-from kedge.keys import Key
-from kedge.runtime.action import Action
-from kedge.runtime.context import Context
+from kedge.errors import Compacted, Fenced, OperatingError, Terminal, check
+from kedge.keys import Fence, Key
+from kedge.observe.recorder import Recorder
+from kedge.observe.records import Decision
+from kedge.runtime.action import Action, Next
+from kedge.runtime.cache import (
+    BY_CONTROLLER,
+    Behind,
+    Cache,
+    CacheChange,
+    CacheSet,
+    Freshness,
+    Index,
+    NotSynced,
+    Subscription,
+    WriteFloors,
+)
+from kedge.runtime.context import Context, Reconciler, marks_of
+from kedge.runtime.lease import LeaderElection, Leadership
+from kedge.runtime.queue import (
+    FLOOR,
+    Item,
+    KeyReport,
+    Loop,
+    Outcome,
+    QueueClosed,
+    QueueStatistics,
+    WaitReason,
+    Wake,
+    WorkQueue,
+)
+from kedge.runtime.watches import KeysOf, Watch, wake_itself, wake_owner
+
+WORKERS = 4
 
 
-class Reconciler(Protocol):
-    async def reconcile(self, ctx: Context, key: Key) -> Action:
-        """Look at the object behind `key` as it is now, and take one bounded step."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerStatistics:
+    """A controller's own account of itself."""
+
+    name: str
+    leading: bool
+    """Whether its workers work; always true for one that needs no lease."""
+    runs: int
+    failures: int
+    queue: QueueStatistics[Key]
+    caches: tuple[Freshness, ...]
+    waiting_floors: int
+    """Keys that wrote, and wait to see it."""
 
 
 class Controller:
-    """Runs one reconciler over one kind, and over the kinds it owns."""
+    """Runs one reconciler over one kind. `run` it once; it works until `stop`, or until it is cancelled.
+
+    Controllers of one process share `caches` and `recorder`. With a `lease` only one of its name works at a time, the
+    others keep their caches warm.
+    """
 
     def __init__(
-        self, reconciler: Reconciler, client: Client, env: Env, *, kind: Kind, owns: tuple[Kind, ...] = ()
+        self,
+        reconciler: Reconciler,
+        client: Client,
+        env: Env,
+        *,
+        kind: Kind,
+        name: str = "",
+        owns: Sequence[Kind | Watch] = (),
+        watches: Sequence[Watch] = (),
+        indexes: Sequence[Index] = (),
+        namespace: str = "",
+        label_selector: str = "",
+        workers: int = WORKERS,
+        max_age_s: float | None = None,
+        lease: Key | None = None,
+        priority_of: Callable[[Object], int] | None = None,
+        caches: CacheSet | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
+        """Declare a controller.
+
+        Args:
+            kind: what its keys are of; `namespace` and `label_selector` narrow it, `indexes` are on it.
+            owns: kinds whose objects wake the one that controls them; as a `Watch` where they need more indexes.
+            watches: further kinds that it reads, and whom their changes wake.
+            max_age_s: how old any of its caches may be for any decision.
+            lease: what it must hold to work.
+            priority_of: of an object of `kind`; higher goes first.
+        """
+        check(workers > 0, "a controller needs a worker")
+        self.name = name or kind.kind.lower()
         self._reconciler = reconciler
         self._client = client
         self._env = env
         self._kind = kind
-        self._owns = owns
-        self._due: dict[Key, None] = {}  # each key once, in the order of waking
-        self._woken = asyncio.Event()
-        self.failures: dict[Key, OperatingError] = {}
-        """The last error of each key that has not succeeded since."""
+        self._watches = _all_watches(kind, owns, watches, indexes, namespace, label_selector, max_age_s)
+        self._workers = workers
+        self._priority_of = priority_of
+        self._process = env.new_uid()[:8]
+        self._own_caches = caches is None
+        self.caches = caches or CacheSet(client, env)
+        self.recorder = recorder
+        self._floors = WriteFloors(self.caches, env)
+        self.queue: WorkQueue[Key] = WorkQueue(
+            env, self.name, workers=workers, priority_of=self._priority, on_loop=self._report_loop
+        )
+        self._election = (
+            None if lease is None else LeaderElection(client, env, lease, identity=f"{self.name}-{self._process}")
+        )
+        self._by_kind: dict[str, Cache] = {}
+        self._subscriptions: list[Subscription] = []
+        self._behind: dict[Key, OperatingError] = {}
+        """Keys whose floors were not met in time: their next run fails with this."""
+        self._awaiting: dict[Key, asyncio.Task[None]] = {}
+        """Keys that wait for their floors."""
+        self._runs = 0
+        self._failures = 0
+        self._working = False
+        self._stopped = asyncio.Event()
+        self._cut = asyncio.Event()
+        """Set when a stop has waited long enough for what runs."""
+        labels = ("controller",)
+        metrics = env.metrics
+        self._results = metrics.counter(
+            "kedge_runtime_reconciles_total", "Reconciles, by how they ended", ("controller", "result")
+        )
+        self._took = metrics.histogram("kedge_runtime_reconcile_seconds", "Time a reconcile took", labels).labels(
+            self.name
+        )
+        metrics.gauge("kedge_runtime_stop_pending", "Reconciles that a stop waits for", labels).labels(
+            self.name
+        ).set_function(lambda: self.queue.running if self.queue.closed else 0)
+        self._resyncs = metrics.counter("kedge_runtime_resyncs_total", "Resyncs begun, by why", ("controller", "why"))
+
+    # -- from outside ------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Work until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            for kind in (self._kind, *self._owns):
-                tasks.create_task(self._follow(kind), name=f"watch {kind.key_kind}")
-            tasks.create_task(self._work(), name=f"reconcile {self._kind.key_kind}")
-
-    def wake(self, key: Key) -> None:
-        self._due[key] = None
-        self._woken.set()
-
-    async def _follow(self, kind: Kind) -> None:
-        while True:
-            try:
-                stream = await self._client.watch(kind, WatchOptions())
-                async for event in stream:
-                    if event.type is not EventType.BOOKMARK and event.object is not None:
-                        self._wake_for(event.object)
-            except OperatingError:
-                pass  # a watch that ended changes nothing but the age of what is known: begin again
-            await asyncio.sleep(self._env.limits.client_backoff_s * self._env.random.uniform(0.5, 1.5))
-
-    def _wake_for(self, found: Object) -> None:
-        if found.key.kind == self._kind.key_kind:
-            self.wake(found.key)
-            return
-        for owner in found.metadata.owner_references:
-            if owner.controller and owner.kind == self._kind.kind:
-                self.wake(Key(self._kind.key_kind, found.key.namespace, owner.name))
-
-    async def _work(self) -> None:
-        while True:
-            await self._woken.wait()
-            self._woken.clear()
-            while self._due:
-                key = next(iter(self._due))
-                del self._due[key]
-                await self._reconcile(key)
-
-    async def _reconcile(self, key: Key) -> None:
-        ctx = Context(self._client, self._env, decision=self._env.new_uid())
+        """Work until `stop`. Cancelled, it stops at once, and lets its lease go all the same."""
+        self._follow()
+        work = asyncio.ensure_future(self._lead(None) if self._election is None else self._election.run(self._lead))
+        stopped = asyncio.ensure_future(self._stopped.wait())
         try:
-            action = await self._reconciler.reconcile(ctx, key)
+            await asyncio.wait((work, stopped), return_when=asyncio.FIRST_COMPLETED)
+            if work.done() or self._election is None or self._election.leadership is not None:
+                await work  # its last step lets go of the lease
+        finally:
+            work.cancel()
+            stopped.cancel()
+            await asyncio.gather(work, stopped, return_exceptions=True)
+            self.queue.close()
+            for subscription in self._subscriptions:
+                subscription.close()
+            for task in self._awaiting.values():
+                task.cancel()
+            if self._own_caches:
+                await self.caches.stop()
+
+    async def stop(self, *, within_s: float | None = None) -> tuple[Key, ...]:
+        """Finish what runs, start nothing more, then let go of the lease. Returns the keys that were left undone.
+
+        What has not finished in time is cancelled: its writes are fenced, or unknown as after any crash.
+        """
+        limit_s = self._env.limits.stop_s if within_s is None else within_s
+        try:
+            async with asyncio.timeout(limit_s):
+                return await self.queue.drain()
+        except TimeoutError:
+            self._cut.set()
+            return tuple(report.key for report in self.queue.reports())
+        finally:
+            self._stopped.set()
+
+    def wake(self, key: Key, why: str = "asked") -> None:
+        """Have `key` looked at."""
+        self.queue.add(key, why)
+
+    def explain(self, key: Key) -> KeyReport[Key] | None:
+        """What the queue knows of a key: whether and why it waits, its failures, its last error."""
+        return self.queue.explain(key)
+
+    def statistics(self) -> ControllerStatistics:
+        return ControllerStatistics(
+            name=self.name,
+            leading=self._working,
+            runs=self._runs,
+            failures=self._failures,
+            queue=self.queue.statistics(),
+            caches=tuple(cache.freshness() for cache in self._by_kind.values()),
+            waiting_floors=len(self._awaiting),
+        )
+
+    # -- waking ------------------------------------------------------------------------------------
+
+    def _follow(self) -> None:
+        """Begin to follow every kind: standbys too, so that a new leader's caches are warm."""
+        check(not self._by_kind, f"controller {self.name} was run already: make another")
+        for watch in self._watches:
+            cache = self.caches.cache(watch.kind, namespace=watch.namespace, label_selector=watch.label_selector)
+            for index in watch.indexes:
+                cache.add_index(index)
+            self._by_kind[watch.kind.key_kind] = cache
+        for watch in self._watches:
+            if watch.keys_of is not None:
+                handler = self._waker(watch.keys_of)
+                self._subscriptions.append(self._by_kind[watch.kind.key_kind].subscribe(handler, name=self.name))
+
+    def _waker(self, keys_of: KeysOf) -> Callable[[CacheChange], None]:
+        caches, add = self.caches, self.queue.add
+
+        def handle(change: CacheChange) -> None:
+            # A deletion does not say who asked for it: the last version's writer would be blamed.
+            writer = "" if change.new is None else change.new.origin.decision.partition(":")[0]
+            wake = Wake(str(change.key), writer)
+            with suppress(NotSynced):  # when that cache has listed, everything in it wakes somebody anyhow
+                for key in keys_of(change, caches):
+                    add(key, wake)
+
+        return handle
+
+    def _priority(self, key: Key) -> int:
+        cache = self._by_kind.get(self._kind.key_kind)
+        if self._priority_of is None or cache is None:
+            return 0
+        try:
+            found = cache.get(key).value
+        except NotSynced:
+            return 0
+        return 0 if found is None else self._priority_of(found)
+
+    async def _resync(self) -> None:
+        """Look at everything now and then, in case a change was missed; and when the queue had to refuse some."""
+        every_s = self._env.limits.resync_every_s
+        with suppress(QueueClosed):
+            while True:
+                why = "due"
+                try:
+                    async with asyncio.timeout(every_s * self._env.random.uniform(0.75, 1.25)):
+                        await self.queue.wait_resync_owed()
+                    why = "owed"
+                except TimeoutError:
+                    pass
+                self._resyncs.labels(self.name, why).inc()
+                await self.queue.resync([each.key for each in self._by_kind[self._kind.key_kind].list().value])
+
+    # -- working -----------------------------------------------------------------------------------
+
+    async def _lead(self, term: Leadership | None) -> None:
+        """Work for one term, or for ever. Returns when the queue was closed and everything is finished."""
+        fence = None if term is None else term.fence
+        await self._wait_caches(fence)
+        self._working = True
+        workers = [asyncio.ensure_future(self._work(fence)) for _ in range(self._workers)]
+        resync, cut = asyncio.ensure_future(self._resync()), asyncio.ensure_future(self._cut.wait())
+        tasks: list[asyncio.Future[Any]] = [*workers, resync, cut]
+        try:
+            pending: Iterable[asyncio.Future[Any]] = tasks
+            while not all(worker.done() for worker in workers) and not cut.done():
+                done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()  # a worker that fails ends the term, and its failure is seen
+        finally:
+            self._working = False
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _wait_caches(self, fence: Fence | None) -> None:
+        """Wait until the caches have listed, and a leader's have what its predecessor wrote."""
+        for cache in self._by_kind.values():
+            while True:
+                try:
+                    await cache.wait_synced()
+                    if fence is not None:
+                        await cache.at_least(fence.revision)
+                    break
+                except Behind:
+                    if self.queue.closed:
+                        return
+                    cache.ask_relist()
+
+    async def _work(self, fence: Fence | None) -> None:
+        with suppress(QueueClosed):
+            while True:
+                item = await self.queue.get()
+                if self._floors.unmet(item.key) and item.key not in self._behind:
+                    self._await_floors(item)
+                else:
+                    await self._run(item, fence)
+
+    def _await_floors(self, item: Item[Key]) -> None:
+        """The key waits until it can see what it wrote, and the worker goes on."""
+        self.queue.put_back(item, delay_s=self._env.limits.floor_wait_s, reason=WaitReason.FLOOR)
+        if item.key not in self._awaiting:
+            task = self._env.spawn(self._meet_floors(item.key), name=f"{self.name} waits for {item.key}")
+            self._awaiting[item.key] = task
+
+    async def _meet_floors(self, key: Key) -> None:
+        try:
+            await self._floors.met(key)
         except OperatingError as error:
-            self.failures[key] = error
-            action = Action.requeue(delay_s=self._env.limits.client_backoff_s_max)
+            self._behind[key] = error
+        finally:
+            del self._awaiting[key]
+        self.queue.add(key, FLOOR)
+
+    async def _run(self, item: Item[Key], fence: Fence | None) -> None:
+        self._runs += 1
+        key, recorder, env = item.key, self.recorder, self._env
+        decision = Decision(
+            id=f"{self.name}:{self._process}:{self._runs}",
+            controller=self.name,
+            process=self._process,
+            key=key,
+            tenant=item.tenant,
+            priority=item.priority,
+            fence=0 if fence is None else fence.revision,
+            wakes=item.wakes,
+            wakes_dropped=item.wakes_dropped,
+            attempt=item.attempt,
+            place=item.place,
+            delayed_s=item.delayed_s,
+            waited_s=item.waited_s,
+            began=env.now(),
+        )
+        if recorder is not None:
+            decision.marks = marks_of(self._by_kind)
+        ctx = Context(
+            self._client, env, self._by_kind, self._floors, decision, fence=fence, recorded=recorder is not None
+        )
+        outcome: Outcome | None = None
+        try:
+            outcome = _outcome(decision, await self._reconcile(ctx, key))
+        except asyncio.CancelledError:
+            decision.result = "cancelled"
+            raise
+        except Terminal as error:
+            decision.result, outcome = "terminal", Outcome.terminal(error)
+        except OperatingError as error:
+            decision.result, outcome = "failed", Outcome.failure(error)
+            if isinstance(error, Fenced):
+                raise  # deposed, and did not know it: the whole term is over
+        except Exception as error:  # noqa: BLE001  the reconciler is anybody's: its bug is told, and stops no other key
+            decision.result, outcome = "failed", Outcome.failure(error)
+            env.spawn(_raise(error), name=f"{self.name} reconciling {key}")
+        finally:
+            self._end(item, ctx, decision, outcome)
+
+    async def _reconcile(self, ctx: Context, key: Key) -> Action:
+        behind = self._behind.pop(key, None)
+        if behind is not None:
+            ctx.hold_back(behind)
+        for watch in self._watches:
+            if watch.max_age_s is not None:
+                ctx.check_fresh(watch.kind, max_age_s=watch.max_age_s)
+        action: Action = await self._reconciler.reconcile(ctx, key)
+        return action
+
+    def _end(self, item: Item[Key], ctx: Context, decision: Decision, outcome: Outcome | None) -> None:
+        if outcome is not None and outcome.error is not None:
+            decision.error = f"{type(outcome.error).__name__}: {outcome.error}"
+            self._failures += 1
+        decision.took_s = self._env.monotonic() - item.begun_s
+        self._took.observe(decision.took_s)
+        self._results.labels(self.name, decision.result).inc()
+        if outcome is None:
+            self.queue.put_back(item)  # whoever works next begins with it
         else:
-            self.failures.pop(key, None)
-        if action.delay_s is not None:
-            asyncio.get_running_loop().call_later(action.delay_s, self.wake, key)
+            self.queue.done(item, outcome, ctx.facts())
+        if self.recorder is not None:
+            self._record(self.recorder, decision)
+
+    def _record(self, recorder: Recorder, decision: Decision) -> None:
+        decision.kept = recorder.why_keep(decision)
+        releases: list[Callable[[], None]] = []
+        if decision.kept:
+            for cache, mark in zip(self._by_kind.values(), decision.marks, strict=True):
+                with suppress(Compacted):  # it ran for so long that the log has moved on
+                    releases.append(cache.received.pin(mark.place).release)
+        recorder.take(decision, releases)
+
+    def _report_loop(self, loop: Loop[Key]) -> None:
+        error = OperatingError(
+            f"{loop.key} {loop.kind.value}: {loop.runs} runs for nothing, woken by {loop.woken_by.what}"
+            + (f", which {loop.woken_by.writer} wrote" if loop.woken_by.writer else "")
+            + f"; it is held back for {loop.hold_s:.1f} s"
+        )
+        asyncio.get_running_loop().call_exception_handler({"message": str(error), "exception": error})
+
+
+def _outcome(decision: Decision, action: Action) -> Outcome:
+    check(isinstance(action, Action), f"{decision.controller} returned {action!r} for {decision.key}: return an Action")
+    decision.result = action.next.value
+    decision.delay_s, decision.condition, decision.reason = action.delay_s, action.condition, action.reason
+    if action.next is Next.AWAIT_CHANGE:
+        return Outcome.success()
+    if action.next is Next.REQUEUE:
+        return Outcome.requeue(delay_s=action.delay_s or 0.0)
+    return Outcome.terminal(Terminal(action.reason))
+
+
+def _all_watches(
+    kind: Kind,
+    owns: Sequence[Kind | Watch],
+    watches: Sequence[Watch],
+    indexes: Sequence[Index],
+    namespace: str,
+    label_selector: str,
+    max_age_s: float | None,
+) -> tuple[Watch, ...]:
+    own = Watch(
+        kind=kind,
+        keys_of=wake_itself,
+        namespace=namespace,
+        label_selector=label_selector,
+        indexes=tuple(indexes),
+    )
+    owned = []
+    for each in owns:
+        watch = each if isinstance(each, Watch) else Watch(kind=each, namespace=namespace)
+        owned.append(replace(watch, keys_of=wake_owner(kind), indexes=(BY_CONTROLLER, *watch.indexes)))
+    found = (own, *owned, *watches)
+    kinds = [watch.kind.key_kind for watch in found]
+    twice = {each for each in kinds if kinds.count(each) > 1}
+    check(not twice, f"declared twice: {', '.join(sorted(twice))}. Give the owned kind's indexes in one `Watch`")
+    if max_age_s is None:
+        return found
+    return tuple(each if each.max_age_s is not None else replace(each, max_age_s=max_age_s) for each in found)
+
+
+async def _raise(error: Exception) -> Coroutine[Any, Any, None]:
+    raise error

@@ -19,7 +19,7 @@ from kedge.api.timestamps import format_micro_time
 from kedge.api.views import LeaseView
 from kedge.client.contract import Client
 from kedge.env import Env
-from kedge.errors import AlreadyExists, Conflict, NotFound, OperatingError
+from kedge.errors import AlreadyExists, Conflict, Fenced, NotFound, OperatingError
 from kedge.keys import Fence, Key, fence_key
 
 LEASE = "Lease.coordination.k8s.io"
@@ -60,10 +60,15 @@ class LeaderElection:
         )
 
     async def run(self, lead: Callable[[Leadership], Awaitable[None]]) -> None:
-        """Compete for ever. `lead` is run while the lease is held; it is cancelled, and has ended, before release."""
+        """Compete, and lead, until `lead` returns by itself: then its work is over.
+
+        `lead` is run while the lease is held; it is cancelled, and has ended, before release. One that raises `Fenced`
+        was deposed and did not know it: the term is over, and the competition goes on.
+        """
         while True:
             held = await self._acquire()
-            await self._hold(held, lead)
+            if await self._hold(held, lead):
+                return
 
     # -- competing ---------------------------------------------------------------------------------
 
@@ -115,7 +120,8 @@ class LeaderElection:
 
     # -- leading -----------------------------------------------------------------------------------
 
-    async def _hold(self, taken: Object, lead: Callable[[Leadership], Awaitable[None]]) -> None:
+    async def _hold(self, taken: Object, lead: Callable[[Leadership], Awaitable[None]]) -> bool:
+        """Lead for one term. Whether the work is over."""
         self.leadership = Leadership(self._identity, Fence(fence_key(self._lease), taken.revision))
         self._leading.set(1)
         work = asyncio.ensure_future(lead(self.leadership))
@@ -123,7 +129,7 @@ class LeaderElection:
         end = "cancelled"
         try:
             await asyncio.wait((work, renewing), return_when=asyncio.FIRST_COMPLETED)
-            end = "done" if work.done() else "lost"
+            end = "lost" if not work.done() else "fenced" if isinstance(_error(work), Fenced) else "done"
         finally:
             # Workers stop before the lease is let go: whoever takes it next finds nobody at work.
             self.leadership = None
@@ -134,8 +140,9 @@ class LeaderElection:
             outcomes = await asyncio.gather(work, renewing, return_exceptions=True)
             await self._release(taken)
         for outcome in outcomes:
-            if isinstance(outcome, Exception):
+            if isinstance(outcome, Exception) and not isinstance(outcome, Fenced):
                 raise outcome  # a leader that fails is not a leader that lost: its failure is the caller's to see
+        return end == "done"
 
     async def _keep(self, taken: Object) -> None:
         """Renew. Returns when the lease is lost, or must be taken for lost because no renewal came through in time."""
@@ -182,3 +189,7 @@ class LeaderElection:
         body["metadata"]["resourceVersion"] = str(lease.revision)
         body["spec"] = {**body.get("spec", {}), **spec}
         return (await self._client.update(self._lease, body, options=options)).object
+
+
+def _error(work: asyncio.Future[None]) -> BaseException | None:
+    return None if work.cancelled() else work.exception()

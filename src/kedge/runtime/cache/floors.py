@@ -30,6 +30,8 @@ class WriteFloors:
     def __init__(self, caches: CacheSet, env: Env) -> None:
         self._caches = caches
         self._env = env
+        self._unknown: dict[Key, dict[Key, None]] = {}
+        """What each key may have written, and must read at the authority before anything else."""
         self._floors: dict[Key, dict[tuple[str, Key | None], Revision]] = {}
         """Only keys that have a floor, and of each kind and object only the highest."""
         env.metrics.gauge("kedge_cache_floors", "Keys that wrote, and have not seen it yet").set_function(
@@ -53,6 +55,25 @@ class WriteFloors:
             wrote = None  # as strict: everything up to the revision, instead of one object more by name
         floors[name, wrote] = max(revision, floors.get((name, wrote), revision))
 
+    def note_unknown(self, key: Key, wrote: Key) -> None:
+        """`key` sent a write of `wrote`, and nobody knows whether it was made: `met` reads it at the authority."""
+        if self._caches.of_kind(wrote.kind):
+            self._unknown.setdefault(key, {})[wrote] = None
+
+    def unmet(self, key: Key) -> bool:
+        """Whether `key` has to wait. What is met already is forgotten."""
+        if key in self._unknown:
+            return True
+        floors = self._floors.get(key)
+        if floors is None:
+            return False
+        for (kind, wrote), revision in tuple(floors.items()):
+            if all(cache.reached(revision, wrote) for cache in self._caches.of_kind(kind)):
+                del floors[kind, wrote]
+        if not floors:
+            del self._floors[key]
+        return bool(floors)
+
     def pending(self, key: Key) -> tuple[Floor, ...]:
         """What `key` still waits for."""
         return tuple(Floor(kind, revision, wrote) for (kind, wrote), revision in self._floors.get(key, {}).items())
@@ -60,14 +81,18 @@ class WriteFloors:
     def forget(self, key: Key) -> None:
         """`key` no longer exists for this controller."""
         self._floors.pop(key, None)
+        self._unknown.pop(key, None)
 
     async def met(self, key: Key, *, within_s: float | None = None) -> None:
         """Wait until every cache has what `key` wrote.
 
         Raises:
             Behind: one has not, in time, although it was asked to list. Try the key again later.
+            OperatingError: what became of an unknown write could not be read. Likewise.
         """
         limits = self._env.limits
+        for wrote in tuple(self._unknown.get(key, ())):
+            await self._confirm(key, wrote)
         until_s = self._env.monotonic() + (limits.floor_wait_s if within_s is None else within_s)
         for floor in self.pending(key):
             for cache in self._caches.of_kind(floor.kind):
@@ -77,6 +102,16 @@ class WriteFloors:
                 del floors[floor.kind, floor.wrote]
             if not floors:
                 self._floors.pop(key, None)
+
+    async def _confirm(self, key: Key, wrote: Key) -> None:
+        """Read what became of a write. A floor at that read: what the caches show from there on is what was decided."""
+        read = await self._caches.of_kind(wrote.kind)[0].fresh_read(wrote)
+        found = read.value
+        self.note(key, wrote.kind, read.revision, wrote=wrote if found is not None else None)
+        unknown = self._unknown.get(key, {})
+        unknown.pop(wrote, None)
+        if not unknown:
+            self._unknown.pop(key, None)
 
     async def _wait(self, cache: Cache, floor: Floor, until_s: float) -> None:
         revision, wrote = floor.revision, floor.wrote

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
+from sortedcontainers import SortedKeyList
+
 from kedge.api.objects import Object
 from kedge.errors import Compacted
 from kedge.keys import NO_REVISION, Key, Revision
@@ -82,7 +84,8 @@ class ReceivedLog:
         self._entries: deque[Received] = deque()
         self._base: dict[Key, Object] = {}
         self._base_revision: Revision = NO_REVISION
-        self._pins: dict[Pin, None] = {}
+        self._pins: SortedKeyList[Pin, int] = SortedKeyList(key=_place)
+        """By place: thousands of records may hold one each, and every append asks for the first."""
         self.place = 0
         """Of the newest entry."""
 
@@ -120,11 +123,12 @@ class ReceivedLog:
         """Keep everything from `place` on."""
         self._check_kept(place)
         pin = Pin(self, place)
-        self._pins[pin] = None
+        self._pins.add(pin)
         return pin
 
     def unpin(self, pin: Pin) -> None:
-        if self._pins.pop(pin, self) is None:
+        if pin in self._pins:
+            self._pins.remove(pin)
             self._trim()
 
     def _check_kept(self, place: int) -> None:
@@ -135,18 +139,20 @@ class ReceivedLog:
             )
 
     def _trim(self) -> None:
-        pinned = min((pin.place for pin in self._pins), default=self.place)
-        while len(self._entries) > self._limits.received_log_max:
-            if self.oldest >= pinned:
-                if len(self._entries) <= self._limits.received_pinned_max:
+        limits = self._limits
+        while len(self._entries) > limits.received_log_max:
+            if self._pins and self.oldest >= self._pins[0].place:
+                if len(self._entries) <= limits.received_pinned_max:
                     return
-                for pin in [each for each in self._pins if each.place <= self.oldest]:
-                    pin.lost = True
-                    del self._pins[pin]
-                pinned = min((pin.place for pin in self._pins), default=self.place)
+                while self._pins and self._pins[0].place <= self.oldest:
+                    self._pins.pop(0).lost = True
             entry = self._entries.popleft()
             _fold(self._base, entry)
             self._base_revision = entry.revision
+
+
+def _place(pin: Pin) -> int:
+    return pin.place
 
 
 def _fold(objects: dict[Key, Object], entry: Received) -> None:

@@ -1,6 +1,7 @@
 """The work queue that every controller takes its keys from."""
 
 from kedge.runtime.queue.items import (
+    FLOOR,
     REQUEUE,
     RESYNC,
     RETRY,
@@ -20,6 +21,7 @@ from kedge.runtime.queue.items import (
 from kedge.runtime.queue.queue import RESYNC_PRIORITY, QueueClosed, WorkQueue
 
 __all__ = [
+    "FLOOR",
     "REQUEUE",
     "RESYNC",
     "RESYNC_PRIORITY",

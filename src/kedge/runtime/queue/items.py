@@ -28,6 +28,8 @@ REQUEUE = Wake("requeue")
 """A run asked to be repeated after a pause."""
 SPIN = Wake("requeue at once")
 """A run asked to be repeated with next to no pause: a loop, unless it gets somewhere."""
+FLOOR = Wake("own writes seen")
+"""The caches have brought what the key wrote, and it was woken meanwhile."""
 RESYNC = Wake("resync")
 """The safety net: nothing is known to have changed."""
 
@@ -134,6 +136,7 @@ class WaitReason(Enum):
     REQUEUE = "asked to be looked at later"
     RESYNC = "resync, spread out"
     LOOPING = "slowed, because it runs in a loop"
+    FLOOR = "waiting for the caches to bring what it wrote"
 
 
 class LoopKind(Enum):

@@ -12,10 +12,10 @@ from enum import Enum, auto
 from typing import Generic
 
 from kedge.env import Env
+from kedge.runtime.queue.items import FLOOR, RESYNC, RETRY, Facts, K, Loop, LoopKind, Wake
 from kedge.runtime.queue.items import REQUEUE as REQUEUE_WAKE
-from kedge.runtime.queue.items import RESYNC, RETRY, Facts, K, Loop, LoopKind, Wake
 
-_PLANNED = frozenset((RETRY, RESYNC, REQUEUE_WAKE))
+_PLANNED = frozenset((RETRY, RESYNC, REQUEUE_WAKE, FLOOR))
 """Wake-ups that come at the queue's own pace: they cannot run hot."""
 _GRAVITY = {LoopKind.FUTILE: 0, LoopKind.ECHO: 1, LoopKind.OSCILLATION: 2}
 

@@ -301,9 +301,7 @@ class WorkQueue(Generic[K]):
 
     def done(self, item: Item[K], outcome: Outcome = SUCCESS, facts: Facts | None = None) -> None:
         """A worker has finished with `item`. What the run did, if it is known, lets loops be found."""
-        entry = self._entries.get(item.key)
-        if entry is None or entry.state is not RUNNING or entry.place != item.place:
-            raise InvariantBroken(f"{item.key} (item {item.place}) is not out: say done once for each item")
+        entry = self._out(item)
         now_s = self._monotonic()
         used_s = max(0.0, now_s - entry.begun_s)
         self.order.end(entry, used_s)
@@ -323,6 +321,38 @@ class WorkQueue(Generic[K]):
             self._drained.wake_all()
         for loop in loops:
             self._report(loop)
+
+    def put_back(self, item: Item[K], *, delay_s: float = 0.0, reason: WaitReason = _QUEUED) -> None:
+        """A worker took `item` and did not run it: it is as if it had not been handed out, and waits for `delay_s`.
+
+        Its failures and what woke it are kept. An add that comes meanwhile makes it ready at once, as always.
+        """
+        entry = self._out(item)
+        now_s = self._monotonic()
+        self.order.end(entry, now_s - entry.begun_s)
+        self.running -= 1
+        due_s = now_s + delay_s
+        if entry.again_s is not None and entry.again_s < due_s:
+            due_s, reason = entry.again_s, entry.again_reason
+        entry.again_s = None
+        entry.added_s = item.added_s
+        entry.priority = max(item.priority, entry.priority)
+        entry.wakes_dropped += item.wakes_dropped
+        later, entry.wakes = entry.wakes, list(item.wakes)
+        for wake in later:
+            self._note_wake(entry, wake)
+        self._schedule(entry, due_s, reason, now_s)
+        if self.order.ready:
+            self._getters.wake_one()
+        if not self.running:
+            self._drained.wake_all()
+
+    def _out(self, item: Item[K]) -> Entry[K]:
+        """The entry of an item that a worker holds."""
+        entry = self._entries.get(item.key)
+        if entry is None or entry.state is not RUNNING or entry.place != item.place:
+            raise InvariantBroken(f"{item.key} (item {item.place}) is not out: say done once for each item")
+        return entry
 
     def _plan_next(self, entry: Entry[K], outcome: Outcome, now_s: float) -> None:
         """Queue the key again if it was woken while it ran or asks for it; else forget it."""

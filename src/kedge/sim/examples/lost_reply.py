@@ -30,7 +30,7 @@ class CarefulReconciler:
     """The slot fixes the name, so a pod that is there already is found, not doubled."""
 
     async def reconcile(self, ctx: Context, key: Key) -> Action:
-        owner = await ctx.get(key)
+        owner = ctx.get(key)
         if owner is None:
             return Action.await_change()
         for slot in range(owner.view.spec.replicas):
@@ -45,10 +45,10 @@ class CarelessReconciler:
         self._transport = transport
 
     async def reconcile(self, ctx: Context, key: Key) -> Action:
-        owner = await ctx.get(key)
+        owner = ctx.get(key)
         if owner is None:
             return Action.await_change()
-        missing = owner.view.spec.replicas - len(await ctx.owned(POD, owner))
+        missing = owner.view.spec.replicas - len(ctx.owned(POD, owner))
         for _ in range(missing):
             await self._create(pod_of(owner.uid, generate_name=f"{key.name}-"))
         return Action.await_change()

@@ -336,7 +336,9 @@ class Limits:
         metric="kedge_decisions_held",
     )
     decisions_sample_every: int = bound(
-        16, "of the records that no rule keeps, one in so many is kept all the same", metric="kedge_decisions_kept_total"
+        16,
+        "of the records that no rule keeps, one in so many is kept all the same",
+        metric="kedge_decisions_kept_total",
     )
     decision_rows_max: int = bound(
         20_000,
@@ -353,7 +355,9 @@ class Limits:
         86_400.0, "a window that nobody closes ends all the same", metric="kedge_decisions_windows"
     )
     decision_log_bytes_max: int = bound(
-        256 << 20, "what the log may take of the disk; past it the oldest segment goes", metric="kedge_decisions_log_bytes"
+        256 << 20,
+        "what the log may take of the disk; past it the oldest segment goes",
+        metric="kedge_decisions_log_bytes",
     )
     decision_log_segment_bytes_max: int = bound(
         16 << 20,

@@ -1,0 +1,295 @@
+"""The durable log of kept decisions: segments in a directory, appended in batches, bounded by bytes.
+
+`recorder` appends, `run` writes and syncs beside it, `segments` knows the bytes and reads them. A disk that fails costs
+records, which are counted, and never the decision that was being recorded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from kedge.env import Env
+from kedge.errors import Terminal, check
+from kedge.observe.records import CacheRead, Call, Decision
+from kedge.observe.segments import HEADER, SegmentEncoder, segment_path, segments
+
+_log = logging.getLogger("kedge.observe")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogStatistics:
+    appended: int
+    """Records taken, whatever became of them."""
+    written: int
+    """Records handed to the operating system: a kill does not lose them."""
+    lost: int
+    """Records that a failing disk or an unwritable content cost."""
+    stripped: int
+    """Records kept without the objects they read, because of their size."""
+    pending: int
+    """Records not yet written."""
+    bytes: int
+    """On disk, in all segments."""
+    segments: int
+    segments_dropped: int
+    """Oldest ones removed to keep the log within its bound."""
+    errors: int
+    last_error: str
+
+
+class DecisionLog:
+    """Appends to the log in `directory`, which is this process's alone. Nothing is written before a `flush`."""
+
+    def __init__(self, directory: Path, env: Env) -> None:
+        """Go on after the segments that are there.
+
+        Raises:
+            Terminal: the directory cannot be made or listed. Mend its permissions, or choose another.
+        """
+        self._directory = directory
+        self._env = env
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            found = segments(directory)
+            closed = [(path, path.stat().st_size) for path in found.values()]
+        except OSError as error:
+            raise Terminal(f"decisions cannot be logged in {directory}: {error}; choose another directory") from error
+        self._closed = deque(closed)
+        """Segments that are complete, oldest first, with their sizes."""
+        self._next_number = max(found, default=0) + 1
+        self._path = directory
+        self._descriptor = -1
+        """Of the segment being written, at `_path`; -1 until there is something to write."""
+        self._size = 0
+        """Of that segment, as far as it is written."""
+        self._encoder = SegmentEncoder()
+        self._pending: list[bytes] = []
+        self._pending_bytes = 0
+        self._pending_records = 0
+        self._unsynced = False
+        self._appended = self._written = self._lost = self._stripped = 0
+        self._segments_dropped = self._errors = 0
+        self._last_error = ""
+        self._told: set[str] = set()
+        """What has been warned of, and not been well since."""
+        self._show()
+
+    # -- writing -----------------------------------------------------------------------------------
+
+    def append(self, decision: Decision) -> None:
+        """Add a record to the next batch. Never raises for what the record holds, nor for what the disk does."""
+        limits = self._env.limits
+        self._appended += 1
+        try:
+            frames = self._encoder.encode(decision, limits.decision_log_record_bytes_max)
+            if frames is None:
+                self._stripped += 1
+                self._stripped_total.inc()
+                frames = self._encoder.encode(without_objects(decision), limits.decision_log_record_bytes_max)
+        except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
+            self._failed(
+                "encode", f"decision {decision.id} of {decision.controller} cannot be written: {error}", lost=1
+            )
+            return
+        if frames is None:
+            self._failed("size", f"decision {decision.id} of {decision.controller} is too large to log at all", lost=1)
+            return
+        self._pending += frames
+        self._pending_bytes += sum(map(len, frames))
+        self._pending_records += 1
+        if self._size + self._pending_bytes >= limits.decision_log_segment_bytes_max:
+            self.flush()
+            self._end_segment()
+        elif self._pending_bytes >= limits.decision_log_pending_bytes_max:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand what is pending to the operating system, in one write. From then on only the machine can lose it."""
+        if not self._pending:
+            return
+        batch, records = b"".join(self._pending), self._pending_records
+        self._pending.clear()
+        self._pending_bytes = self._pending_records = 0
+        try:
+            if self._descriptor < 0:
+                self._begin_segment()
+            self._write(batch)
+        except OSError as error:
+            self._failed("write", f"the decision log in {self._directory} cannot be written: {error}", lost=records)
+            # Versions of the lost batch are not in the segment, so nothing may refer to them: begin another.
+            self._end_segment()
+            return
+        self._size += len(batch)
+        self._written += records
+        self._unsynced = True
+        self._told.discard("write")
+
+    def sync(self) -> None:
+        """Have the disk confirm what was written. Holds the loop meanwhile, as every sync of kedge's does."""
+        if not self._unsynced:
+            return
+        self._unsynced = False
+        began_s = self._env.monotonic()
+        try:
+            os.fsync(self._descriptor)
+        except OSError as error:
+            self._failed("sync", f"the decision log in {self._directory} cannot be synced: {error}")
+        self._sync_s.observe(self._env.monotonic() - began_s)
+
+    async def run(self) -> None:
+        """Flush and sync every `Limits.decision_log_sync_s`, and once more when it is cancelled."""
+        try:
+            while True:
+                await asyncio.sleep(self._env.limits.decision_log_sync_s)
+                self.flush()
+                self.sync()
+        finally:
+            self.flush()
+            self.sync()
+
+    def close(self) -> None:
+        """Write and sync what is pending, and let go of the file. May be used again: that begins another segment."""
+        self.flush()
+        self.sync()
+        self._end_segment()
+
+    def statistics(self) -> LogStatistics:
+        return LogStatistics(
+            appended=self._appended,
+            written=self._written,
+            lost=self._lost,
+            stripped=self._stripped,
+            pending=self._pending_records,
+            bytes=self._bytes(),
+            segments=len(self._closed) + (self._descriptor >= 0),
+            segments_dropped=self._segments_dropped,
+            errors=self._errors,
+            last_error=self._last_error,
+        )
+
+    # -- segments ----------------------------------------------------------------------------------
+
+    def _begin_segment(self) -> None:
+        self._make_room()
+        while True:
+            path = segment_path(self._directory, self._next_number)
+            self._next_number += 1
+            try:
+                self._descriptor = os.open(
+                    path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600
+                )
+            except FileExistsError:
+                continue  # a segment is never written by two
+            break
+        self._path, self._size = path, 0
+        self._write(HEADER)
+        self._size = len(HEADER)
+        _sync_directory(self._directory)
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:  # a write is short only when the disk is full, and then the next one says so
+            view = view[os.write(self._descriptor, view) :]
+
+    def _end_segment(self) -> None:
+        """Close the segment at the last batch that is whole. The next flush begins another, which stands alone."""
+        check(not self._pending, "what is pending refers to versions in the segment that ends")
+        self._encoder = SegmentEncoder()
+        if self._descriptor < 0:
+            return
+        path, descriptor, size = self._path, self._descriptor, self._size
+        self._descriptor, self._size, self._unsynced = -1, 0, False
+        try:
+            try:
+                os.ftruncate(descriptor, size)
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            if size <= len(HEADER):
+                path.unlink()
+        except OSError as error:
+            self._failed("close", f"segment {path} could not be closed in good order: {error}")
+        if size > len(HEADER):
+            self._closed.append((path, size))
+
+    def _make_room(self) -> None:
+        """Remove the oldest segments, so that another one fits."""
+        limits = self._env.limits
+        # A segment ends with the record that fills it, so it may be larger by one.
+        room = (
+            limits.decision_log_bytes_max - limits.decision_log_segment_bytes_max - limits.decision_log_record_bytes_max
+        )
+        while self._closed and sum(size for _, size in self._closed) > room:
+            path, _ = self._closed.popleft()
+            try:
+                path.unlink(missing_ok=True)
+                self._segments_dropped += 1
+            except OSError as error:
+                self._failed("remove", f"segment {path} cannot be removed, and the log outgrows its bound: {error}")
+
+    # -- telling -----------------------------------------------------------------------------------
+
+    def _failed(self, what: str, text: str, *, lost: int = 0) -> None:
+        """Count it, and say it once until it is well again."""
+        self._errors += 1
+        self._lost += lost
+        self._last_error = text
+        self._errors_total.labels(what).inc()
+        self._lost_total.inc(lost)
+        if what not in self._told:
+            self._told.add(what)
+            _log.warning("%s", text)
+
+    def _bytes(self) -> int:
+        return self._size + sum(size for _, size in self._closed)
+
+    def _show(self) -> None:
+        metrics = self._env.metrics
+        self._errors_total = metrics.counter(
+            "kedge_decisions_log_errors_total", "What went wrong with the decision log", ("what",)
+        )
+        self._lost_total = metrics.counter(
+            "kedge_decisions_log_lost_total", "Kept records that the log could not write"
+        )
+        self._stripped_total = metrics.counter(
+            "kedge_decisions_log_stripped_total", "Records logged without the objects they read, because of their size"
+        )
+        self._sync_s = metrics.histogram("kedge_decisions_log_sync_seconds", "Syncs of the decision log")
+        for series, words, read in (
+            ("kedge_decisions_log_bytes", "The decision log on disk", self._bytes),
+            ("kedge_decisions_log_segment_bytes", "The segment being written", lambda: self._size),
+            ("kedge_decisions_log_pending_bytes", "Not yet written", lambda: self._pending_bytes),
+        ):
+            metrics.gauge(series, words).set_function(read)
+
+
+def without_objects(decision: Decision) -> Decision:
+    """The record without the objects it was shown. It still tells what was decided; it cannot be rechecked."""
+    dropped = 0
+    steps = []
+    for step in decision.steps:
+        match step:
+            case CacheRead() if step.objects:
+                dropped += len(step.objects)
+                step = msgspec.structs.replace(step, objects=())
+            case Call() if step.reply:
+                dropped += len(step.reply)
+                step = msgspec.structs.replace(step, reply=())
+        steps.append(step)
+    return msgspec.structs.replace(decision, steps=steps, objects_dropped=dropped)
+
+
+def _sync_directory(directory: Path) -> None:
+    """Make a new name in it durable."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

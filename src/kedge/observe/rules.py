@@ -1,0 +1,147 @@
+"""Which decisions are kept in full: by outcome, by whom they are about, by window, and a sample of the rest.
+
+`recorder` asks for every decision, so this is a few comparisons and no more. The sample is drawn by a checksum of
+the decision's id: every process, and every run of a simulation, keeps the same ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from zlib import crc32
+
+from kedge.env import Env
+from kedge.errors import BadRequest, TooManyRequests
+from kedge.keys import Key
+from kedge.observe.records import Call, Decision
+
+ADMISSION_GROUP = "admissionregistration.k8s.io"
+
+
+class Rule(StrEnum):
+    """Why a decision is kept: the part of `Decision.kept` before its colon. Earlier ones win."""
+
+    FAILURE = "failure"
+    RETRY = "retry"
+    WINDOW = "window"
+    POLICY = "policy"
+    PRIORITY = "priority"
+    TENANT = "tenant"
+    SAMPLE = "sample"
+    OTHER = "other"
+    """Whatever else the maker of the record gave as its reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepRules:
+    """What the operator of this process finds worth keeping, beside failures, retries, windows and the sample."""
+
+    priority_min: int = 1_000_000_000
+    """Decisions at or above it are kept. The default is the highest priority that a user's class may have."""
+    tenants: frozenset[str] = frozenset()
+    policy_kinds: frozenset[str] = frozenset(
+        {
+            "SchedulingPolicy.kedge.dev",
+            f"ValidatingAdmissionPolicy.{ADMISSION_GROUP}",
+            f"ValidatingAdmissionPolicyBinding.{ADMISSION_GROUP}",
+            f"MutatingAdmissionPolicy.{ADMISSION_GROUP}",
+            f"MutatingAdmissionPolicyBinding.{ADMISSION_GROUP}",
+        }
+    )
+    """Decisions about one of these, or that write to one, are kept."""
+    benign: frozenset[str] = frozenset({"done", "unchanged", "removed", "read", "absent", "NotFound", "AlreadyExists"})
+    """How a call may end without being a failure: by the outcome's name, or the error's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A time in which more is kept: a rollout, an incident. Open to everything if it names neither tenant nor key."""
+
+    name: str
+    until_s: float
+    """On the monotonic clock."""
+    tenants: frozenset[str]
+    keys: frozenset[Key]
+
+    def covers(self, decision: Decision) -> bool:
+        if not self.tenants and not self.keys:
+            return True
+        return decision.tenant in self.tenants or decision.key in self.keys
+
+
+class Keeper:
+    """The rules, with the windows that are open."""
+
+    def __init__(self, env: Env, rules: KeepRules) -> None:
+        self._env = env
+        self._rules = rules
+        self._windows: dict[str, Window] = {}
+
+    def why_keep(self, decision: Decision) -> str:
+        """The rule that keeps it, and after a colon what in particular; empty if it is only counted."""
+        rules = self._rules
+        if decision.result in _FAILED:
+            return f"failure: {decision.result}"
+        benign, policy = rules.benign, rules.policy_kinds
+        about_policy = decision.key.kind in policy
+        for step in decision.steps:
+            if type(step) is Call:
+                if step.outcome not in benign:
+                    return f"failure: {step.outcome}"
+                if step.key is not None and step.key.kind in policy and step.outcome in WROTE:
+                    about_policy = True
+        if decision.attempt > 1:
+            return _RETRY
+        if self._windows and (window := self._covering(decision)):
+            return f"window: {window}"
+        if about_policy:
+            return _POLICY
+        if decision.priority >= rules.priority_min:
+            return _PRIORITY
+        if decision.tenant in rules.tenants:
+            return _TENANT
+        return _SAMPLE if crc32(decision.id.encode()) % self._env.limits.decisions_sample_every == 0 else ""
+
+    # -- windows -----------------------------------------------------------------------------------
+
+    def open_window(self, name: str, *, until_s: float, tenants: Iterable[str], keys: Iterable[Key]) -> None:
+        limits, now_s = self._env.limits, self._env.monotonic()
+        if until_s - now_s > limits.decision_window_s_max:
+            raise BadRequest(
+                f"window {name!r} would be open for {until_s - now_s:.0f} s, and at most"
+                f" {limits.decision_window_s_max:.0f} s are allowed: open it again when it ends"
+            )
+        self._forget_ended()
+        if name not in self._windows and len(self._windows) >= limits.decision_windows_max:
+            raise TooManyRequests(
+                f"{len(self._windows)} windows are open, as many as may be: close one before opening {name!r}"
+            )
+        self._windows[name] = Window(name, until_s, frozenset(tenants), frozenset(keys))
+
+    def close_window(self, name: str) -> bool:
+        return self._windows.pop(name, None) is not None
+
+    def windows(self) -> tuple[Window, ...]:
+        self._forget_ended()
+        return tuple(self._windows.values())
+
+    def _covering(self, decision: Decision) -> str:
+        now_s = self._env.monotonic()
+        for window in self._windows.values():
+            if now_s < window.until_s and window.covers(decision):
+                return window.name
+        return ""
+
+    def _forget_ended(self) -> None:
+        now_s = self._env.monotonic()
+        self._windows = {name: each for name, each in self._windows.items() if now_s < each.until_s}
+
+
+WROTE = frozenset({"done", "removed"})
+"""Outcomes of a call that made a version."""
+_FAILED = frozenset({"failed", "terminal", "cancelled"})
+# As plain strings: a record is data, and the comparison below happens for every decision.
+_RETRY, _POLICY, _PRIORITY, _TENANT, _SAMPLE = (
+    each.value for each in (Rule.RETRY, Rule.POLICY, Rule.PRIORITY, Rule.TENANT, Rule.SAMPLE)
+)

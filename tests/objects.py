@@ -120,9 +120,18 @@ def reservation(pod_object: Object, node_name: str, *, generation: int = 1, gang
             "pod": {"name": pod_object.key.name, "uid": pod_object.uid},
             "nodeName": node_name,
             "generation": generation,
-            "deadline": "2030-01-01T00:00:00Z",
+            "deadline": "2030-01-01T00:10:00Z",
             **({"gang": gang} if gang else {}),
         },
+    }
+
+
+def gang_record(name: str = "gang", *, size: int = 2) -> dict[str, Any]:
+    return {
+        "apiVersion": "kedge.dev/v1",
+        "kind": "Reservation",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"gangSize": size, "deadline": "2030-01-01T00:10:00Z"},
     }
 
 

@@ -28,17 +28,18 @@ def condition(
 
 
 def set_condition(
-    conditions: Sequence[Mapping[str, Any]], new: Mapping[str, Any], now: datetime
+    conditions: Sequence[Mapping[str, Any]], new: Mapping[str, Any], now: datetime | str
 ) -> list[dict[str, Any]]:
     """`conditions` with `new` in the place of the one of its type, or at the end. The input stays as it is."""
+    stamp = now if isinstance(now, str) else format_time(now)
     result = [dict(old) for old in conditions]
     for index, old in enumerate(result):
         if old.get("type") == new["type"]:
             moved = old.get("status") != new["status"] or not old.get("lastTransitionTime")
-            since = format_time(now) if moved else old["lastTransitionTime"]
+            since = stamp if moved else old["lastTransitionTime"]
             result[index] = {**old, **new, "lastTransitionTime": since}
             return result
-    result.append({**new, "lastTransitionTime": format_time(now)})
+    result.append({**new, "lastTransitionTime": stamp})
     return result
 
 

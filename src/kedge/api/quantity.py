@@ -177,7 +177,12 @@ def units(resource: str, quantity: Quantity) -> int:
 
     Fits 64 bits, whatever was asked for: columns of such counts are added up in NumPy.
     """
-    count = quantity.milli if _is_cpu(resource) else quantity.value
+    return _units(quantity.nano, _is_cpu(resource))
+
+
+@lru_cache(maxsize=8192)
+def _units(nano: int, cpu: bool) -> int:
+    count = _divide_away(nano, NANO // 1000 if cpu else NANO)
     return max(-UNITS_MAX, min(count, UNITS_MAX))
 
 

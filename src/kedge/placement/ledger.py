@@ -1,7 +1,7 @@
 """The arithmetic of a node's ledger: who holds what on it, keyed by pod uid.
 
-Pure: it turns one `NodeAllocation` into the next. The service writes the result in the same commit as the
-bind, reservation or end that it accounts for. Totals equal the sum of the entries, always.
+Pure, and the plain form of what `pages` keeps as text: those who ask whether a pod fits, or who recount, read this.
+Totals equal the sum of the entries, always.
 """
 
 from __future__ import annotations
@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
-from kedge.api.quantity import format_units
-from kedge.api.views import NodeAllocationView
+from kedge.api.views import AllocationEntry, NodeAllocationView
 from kedge.errors import check
 from kedge.placement.resources import Units, add, subtract, to_units
 
@@ -53,6 +52,15 @@ class Claim:
     """The node's zone when the claim was made: the zone that the tenant's quotas are charged for, until release."""
 
 
+class Claimed(Protocol):
+    """What the predicates ask of a ledger, in whichever form."""
+
+    @property
+    def allocated(self) -> Units: ...
+
+    def ports(self) -> tuple[HostPort, ...]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Ledger:
     """One node's claims. A node that comes back as another incarnation starts with none."""
@@ -86,41 +94,17 @@ class Ledger:
 
 def ledger_of(view: NodeAllocationView) -> Ledger:
     """Read a stored `NodeAllocation`."""
-    claims = {
-        uid: Claim(
-            namespace=entry.namespace,
-            name=entry.name,
-            state=ClaimState(entry.state),
-            requests=to_units(entry.requests),
-            ports=tuple(HostPort(p.protocol, p.host_ip, p.host_port) for p in entry.ports),
-            zone=entry.zone,
-        )
-        for uid, entry in view.status.entries.items()
-    }
+    claims = {uid: claim_of(entry) for uid, entry in view.status.entries.items()}
     return Ledger(view.metadata.name, view.spec.node_uid, to_units(view.status.allocated), claims)
 
 
-def write_ledger(ledger: Ledger, document: dict[str, Any]) -> dict[str, Any]:
-    """`document`, a `NodeAllocation` with its metadata, saying what `ledger` says."""
-    entries = {}
-    for uid, claim in ledger.claims.items():
-        entry: dict[str, Any] = {
-            "namespace": claim.namespace,
-            "name": claim.name,
-            "state": claim.state.value,
-            "requests": _quantities(claim.requests),
-        }
-        if claim.ports:
-            entry["ports"] = [{"protocol": p.protocol, "hostIP": p.host_ip, "hostPort": p.port} for p in claim.ports]
-        if claim.zone:
-            entry["zone"] = claim.zone
-        entries[uid] = entry
-    return {
-        **document,
-        "spec": {"nodeUID": ledger.node_uid},
-        "status": {"allocated": _quantities(ledger.allocated), "entries": entries},
-    }
-
-
-def _quantities(amounts: Units) -> dict[str, str]:
-    return {resource: format_units(resource, amount) for resource, amount in amounts.items()}
+def claim_of(entry: AllocationEntry) -> Claim:
+    """Read one stored claim."""
+    return Claim(
+        namespace=entry.namespace,
+        name=entry.name,
+        state=ClaimState(entry.state),
+        requests=to_units(entry.requests),
+        ports=tuple(HostPort(p.protocol, p.host_ip, p.host_port) for p in entry.ports),
+        zone=entry.zone,
+    )

@@ -12,7 +12,7 @@ from kedge.api.conditions import is_true
 from kedge.api.quantity import format_units
 from kedge.api.selectors import node_selector
 from kedge.api.views import NodeView, PodView, Taint, Toleration
-from kedge.placement.ledger import ANY_ADDRESS, HostPort, Ledger
+from kedge.placement.ledger import ANY_ADDRESS, Claimed, HostPort
 from kedge.placement.reasons import Misfit, Reason
 from kedge.placement.resources import node_allocatable, pod_requests, shortages
 
@@ -22,7 +22,7 @@ _UNSCHEDULABLE_TAINT = Taint(key="node.kubernetes.io/unschedulable", effect="NoS
 _FORBIDDING = frozenset({"NoSchedule", "NoExecute"})
 
 
-def first_misfit(pod: PodView, node: NodeView, ledger: Ledger) -> Misfit | None:
+def first_misfit(pod: PodView, node: NodeView, ledger: Claimed) -> Misfit | None:
     """The first thing in the way, in the order of `PREDICATES`; None if the pod fits."""
     for predicate in PREDICATES:
         misfit = predicate(pod, node, ledger)
@@ -31,25 +31,25 @@ def first_misfit(pod: PodView, node: NodeView, ledger: Ledger) -> Misfit | None:
     return None
 
 
-def node_is_open(pod: PodView, node: NodeView, _ledger: Ledger) -> Misfit | None:
+def node_is_open(pod: PodView, node: NodeView, _ledger: Claimed) -> Misfit | None:
     if node.spec.unschedulable and not _tolerated(_UNSCHEDULABLE_TAINT, pod.spec.tolerations):
         return Misfit(Reason.NODE_CORDONED, f"node {node.name} is cordoned")
     return None
 
 
-def node_is_trusted(_pod: PodView, node: NodeView, _ledger: Ledger) -> Misfit | None:
+def node_is_trusted(_pod: PodView, node: NodeView, _ledger: Claimed) -> Misfit | None:
     if is_true(node.status.conditions, SUSPECT):
         return Misfit(Reason.NODE_SUSPECT, f"node {node.name} is suspect: its heartbeats are late")
     return None
 
 
-def node_is_named(pod: PodView, node: NodeView, _ledger: Ledger) -> Misfit | None:
+def node_is_named(pod: PodView, node: NodeView, _ledger: Claimed) -> Misfit | None:
     if pod.spec.node_name and pod.spec.node_name != node.name:
         return Misfit(Reason.NODE_NAME, f"{pod.name} asks for node {pod.spec.node_name}, not {node.name}")
     return None
 
 
-def taints_are_tolerated(pod: PodView, node: NodeView, _ledger: Ledger) -> Misfit | None:
+def taints_are_tolerated(pod: PodView, node: NodeView, _ledger: Claimed) -> Misfit | None:
     for taint in node.spec.taints:
         if taint.effect in _FORBIDDING and not _tolerated(taint, pod.spec.tolerations):
             value = f"={taint.value}" if taint.value else ""
@@ -57,7 +57,7 @@ def taints_are_tolerated(pod: PodView, node: NodeView, _ledger: Ledger) -> Misfi
     return None
 
 
-def node_is_selected(pod: PodView, node: NodeView, _ledger: Ledger) -> Misfit | None:
+def node_is_selected(pod: PodView, node: NodeView, _ledger: Claimed) -> Misfit | None:
     labels = node.labels
     for key, value in pod.spec.node_selector.items():
         if labels.get(key) != value:
@@ -65,7 +65,7 @@ def node_is_selected(pod: PodView, node: NodeView, _ledger: Ledger) -> Misfit | 
     return None
 
 
-def affinity_is_met(pod: PodView, node: NodeView, _ledger: Ledger) -> Misfit | None:
+def affinity_is_met(pod: PodView, node: NodeView, _ledger: Claimed) -> Misfit | None:
     affinity = pod.spec.affinity.node_affinity if pod.spec.affinity is not None else None
     required = affinity.required_during_scheduling_ignored_during_execution if affinity is not None else None
     if required is not None and not node_selector(required).matches(node.name, node.labels):
@@ -73,7 +73,7 @@ def affinity_is_met(pod: PodView, node: NodeView, _ledger: Ledger) -> Misfit | N
     return None
 
 
-def ports_are_free(pod: PodView, node: NodeView, ledger: Ledger) -> Misfit | None:
+def ports_are_free(pod: PodView, node: NodeView, ledger: Claimed) -> Misfit | None:
     wanted = host_ports(pod)
     if not wanted:
         return None
@@ -84,7 +84,7 @@ def ports_are_free(pod: PodView, node: NodeView, ledger: Ledger) -> Misfit | Non
     return None
 
 
-def resources_are_free(pod: PodView, node: NodeView, ledger: Ledger) -> Misfit | None:
+def resources_are_free(pod: PodView, node: NodeView, ledger: Claimed) -> Misfit | None:
     asked, available = pod_requests(pod), node_allocatable(node)
     short = shortages(asked, ledger.allocated, available)
     if not short:
@@ -97,7 +97,7 @@ def resources_are_free(pod: PodView, node: NodeView, ledger: Ledger) -> Misfit |
     return Misfit(Reason.RESOURCE, f"node {node.name} has too little {words}")
 
 
-PREDICATES: tuple[Callable[[PodView, NodeView, Ledger], Misfit | None], ...] = (
+PREDICATES: tuple[Callable[[PodView, NodeView, Claimed], Misfit | None], ...] = (
     node_is_open,
     node_is_trusted,
     node_is_named,

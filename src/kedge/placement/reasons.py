@@ -32,10 +32,22 @@ class Reason(StrEnum):
     TAINT = "Taint"
     PORT = "HostPort"
     RESOURCE = "Resource"
+    # -- the pair, given the pods on other nodes: the scheduler's alone
+    TOPOLOGY_SPREAD = "TopologySpread"
+    POD_AFFINITY = "PodAffinity"
+    POD_ANTI_AFFINITY = "PodAntiAffinity"
+    ANTI_AFFINITY_OF_OTHERS = "AntiAffinityOfOthers"
+    POLICY = "SchedulingPolicy"
+    REFUSED_LATELY = "RefusedLately"
     # -- claims
     ZONE_QUOTA = "ZoneQuota"
     RESERVED_ELSEWHERE = "ReservedElsewhere"
+    SUPERSEDED = "Superseded"
+    NOT_RESERVED = "NotReserved"
     GANG_NOT_COMMITTED = "GangNotCommitted"
+    GANG_INCOMPLETE = "GangIncomplete"
+    GANG_ABORTED = "GangAborted"
+    GANG_GONE = "GangGone"
 
 
 class Misfit(NamedTuple):

@@ -227,11 +227,8 @@ _ALL: tuple[Json, ...] = (
             "generation": 2,
             "slot": 0,
             "gang": "g",
-            "gangSize": 8,
             "deadline": "2026-01-01T00:00:00Z",
-            "requests": {"cpu": "1"},
         },
-        status={"phase": "Held"},
     ),
     _object(
         "kedge.dev/v1",

@@ -462,7 +462,8 @@ RULES: list[tuple[str, str, Any, str]] = [
     ("Reservation", "spec/pod/uid", "", "spec.pod.uid: Required value"),
     ("Reservation", "spec/deadline", DELETE, "spec.deadline: Required value"),
     ("Reservation", "metadata/name", "x", "must be the uid of the pod it is for"),
-    ("Reservation", "status/phase", "Lost", "status.phase: Unsupported value"),
+    ("Reservation", "spec/gangSize", 8, "spec.gangSize: Invalid value"),
+    ("Reservation", "status", {"phase": "Lost"}, "status.phase: Unsupported value"),
     ("NodeAllocation", "spec/nodeUID", "", "spec.nodeUID: Required value"),
     ("NodeAllocation", "status/entries", {"u": {"state": "Gone"}}, "status.entries[u].state: Unsupported value"),
     ("NodeAllocation", "status/entries", {"u": 3}, "status.entries[u]: Invalid value: 3: must be an object"),
@@ -550,6 +551,9 @@ def test_a_reservation_without_a_pod_is_a_gangs_record() -> None:
     obj["metadata"]["name"] = "gang-1"
     obj["spec"] = {"gangSize": 2, "deadline": "2030-01-01T00:00:00Z"}
     check(obj)
+    obj["spec"]["nodeName"] = "node-1"
+    with pytest.raises(Invalid, match="holds no place itself"):
+        check(obj)
 
 
 def test_an_indexed_job_must_say_how_many() -> None:

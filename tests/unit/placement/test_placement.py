@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kedge.api.views import NodeAllocationView, NodeView, PodView, Taint, Toleration, decode_as
-from kedge.placement.ledger import ANY_ADDRESS, Claim, ClaimState, HostPort, Ledger, ledger_of, write_ledger
+from kedge.placement.ledger import ANY_ADDRESS, Claim, ClaimState, HostPort, Ledger, ledger_of
+from kedge.placement.pages import Page
 from kedge.placement.predicates import PREDICATES, first_misfit, host_ports, tolerates
 from kedge.placement.reasons import Reason
 from kedge.placement.resources import add, pod_limits, pod_requests, shortages, subtract
@@ -104,7 +105,7 @@ CLAIMS = st.builds(
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.none() | CLAIMS), max_size=20))
-def test_a_ledger_is_the_sum_of_its_claims_and_survives_being_stored(steps: list[tuple[str, Claim | None]]) -> None:
+def test_a_ledger_is_the_sum_of_its_claims(steps: list[tuple[str, Claim | None]]) -> None:
     ledger = EMPTY
     model: dict[str, Claim] = {}
     for uid, claim in steps:
@@ -118,9 +119,28 @@ def test_a_ledger_is_the_sum_of_its_claims_and_survives_being_stored(steps: list
     assert {r: n for r, n in ledger.allocated.items() if n} == {
         r: n for r, n in add(*(c.requests for c in model.values())).items() if n
     }
-    document = write_ledger(ledger, {"apiVersion": "kedge.dev/v1", "kind": "NodeAllocation", "metadata": {"name": "n"}})
-    stored = ledger_of(decode_as(NodeAllocationView, msgspec.json.encode(document)))
-    assert stored == ledger
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["a", 'quo"ted', "c"]), st.none() | CLAIMS, st.booleans()), max_size=20),
+    st.booleans(),
+)
+def test_a_page_says_in_bytes_what_the_plain_ledger_says(
+    steps: list[tuple[str, Claim | None, bool]], handed: bool
+) -> None:
+    ledger = EMPTY
+    page = Page.blank("kedge.dev/v1", "NodeAllocation", {"name": "n", "labels": {"a": "b"}}, "u")
+    for uid, claim, restarted in steps:
+        ledger = ledger.release(uid) if claim is None else ledger.charge(uid, claim)
+        page = page.release(uid) if claim is None else page.charge(uid, claim)
+        if restarted:
+            page = Page.read(page.value)
+        assert ledger_of(decode_as(NodeAllocationView, page.value)) == ledger
+        assert (page.allocated, dict(page.claims()), page.ports()) == (ledger.allocated, ledger.claims, ledger.ports())
+        assert [each in page for each in ("a", "c")] == [each in ledger.claims for each in ("a", "c")]
+    if handed:
+        assert ledger_of(decode_as(NodeAllocationView, page.handed_to("v").value)) == Ledger("n", "v")
+    assert decode_as(NodeAllocationView, page.value).labels == {"a": "b"}
 
 
 # -- predicates ------------------------------------------------------------------------------------

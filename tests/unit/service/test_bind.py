@@ -384,8 +384,9 @@ async def test_a_new_generation_supersedes_the_reservation_in_one_commit() -> No
     world = await small_cluster()
     found = await world.get(pod_key())
     held = await world.create(reservation(found, "node-a", generation=1))
-    with pytest.raises(Invalid, match="newer generation"):
+    with pytest.raises(Refused, match="newer generation") as caught:
         await world.service.update(held.key, reservation(found, "node-b", generation=1))
+    assert (caught.value.refusal, caught.value.revision) == (Reason.RESERVED_ELSEWHERE, held.revision)
     moved = await world.service.update(held.key, reservation(found, "node-b", generation=2))
     assert not (await world.ledger("node-a")).entries
     assert found.uid in (await world.ledger("node-b")).entries
@@ -411,21 +412,3 @@ async def test_a_reservation_that_ends_gives_back_what_it_held() -> None:
         assert await zone_use(world) in ({"zone-a": "0"}, {"zone-a": ""}), end
         with pytest.raises(NotFound):
             await world.get(held.key)
-
-
-@asynchronous
-async def test_a_member_of_a_gang_waits_until_the_gang_is_committed() -> None:
-    world = await small_cluster()
-    gang = {
-        "apiVersion": "kedge.dev/v1",
-        "kind": "Reservation",
-        "metadata": {"name": "gang-1", "namespace": "default"},
-        "spec": {"gangSize": 1, "deadline": "2030-01-01T00:00:00Z"},
-    }
-    record = await world.create(gang)
-    found = await world.get(pod_key())
-    await world.create(reservation(found, "node-a", gang="gang-1"))
-    caught = await refusal(world, Reason.GANG_NOT_COMMITTED, record.key)
-    assert caught.revision == record.revision
-    await world.service.patch(record.key, {"status": {"phase": "Committed"}}, subresource="status")
-    await bind(world)

@@ -12,7 +12,7 @@ from kedge.api.validation.resources import check_amounts
 from kedge.api.views import NodeAllocationView, ReservationView, RolloutView, SchedulingPolicyView, Scope, ZoneQuotaView
 
 SCORE_WEIGHT_MAX = 100
-_RESERVATION_PHASES = ("Aborted", "Committed", "Held")
+_GANG_PHASES = ("Aborted", "Committed", "Pending")
 _ROLLOUT_PHASES = ("Pending", "Progressing", "Holding", "Paused", "RollingBack", "RolledBack", "Complete")
 _TARGETS = {"Deployment": "apps/v1", "SchedulingPolicy": "kedge.dev/v1"}
 
@@ -70,9 +70,14 @@ def check_reservation(complaints: Complaints, reservation: ReservationView) -> N
     complaints.at_least("spec.generation", spec.generation, 0)
     complaints.at_least("spec.slot", spec.slot, 0)
     complaints.at_least("spec.gangSize", spec.gang_size, 0)
-    check_amounts(complaints, spec.requests, "spec.requests")
+    if not gang_record and spec.gang_size:
+        complaints.invalid("spec.gangSize", spec.gang_size, "is said by the record of a gang, which is for no pod")
+    if gang_record:
+        for path, text in (("spec.nodeName", spec.node_name), ("spec.nodeUID", spec.node_uid)):
+            if text:
+                complaints.invalid(path, text, "the record of a gang holds no place itself")
     if reservation.status.phase:
-        complaints.one_of("status.phase", reservation.status.phase, _RESERVATION_PHASES)
+        complaints.one_of("status.phase", reservation.status.phase, _GANG_PHASES)
     check_conditions(complaints, reservation.status.conditions)
 
 

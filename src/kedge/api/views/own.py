@@ -77,7 +77,7 @@ class ZoneQuotaView(View, frozen=True):
     status: ZoneQuotaStatus = ZoneQuotaStatus()
 
 
-# -- Reservation: a claim on a node for one pod, named by the pod's uid ----------------------------
+# -- Reservation: a claim on a node for one pod, named by the pod's uid; or the record of a gang ----
 
 
 class ReservedPod(Shape, frozen=True):
@@ -87,21 +87,31 @@ class ReservedPod(Shape, frozen=True):
 
 class ReservationSpec(Shape, frozen=True):
     pod: ReservedPod = ReservedPod()
+    """Empty in the record of a gang."""
     node_name: str = ""
     node_uid: str = ""
     workload_uid: str = ""
     generation: Int64 = 0
+    """Of the workload that the decision was made for: a newer one supersedes, an older one is refused."""
     slot: Int32 = 0
     gang: str = ""
     """The gang record this claim belongs to, or empty for a lone pod."""
     gang_size: Int32 = 0
+    """In the record of a gang: how many members must hold a place before any is bound."""
     deadline: Time | None = None
-    requests: ResourceList = map_field()
+    """From then on anybody may supersede or remove it. It frees nothing by itself."""
+
+
+class GangMember(Shape, frozen=True):
+    name: str = ""
+    node_name: str = ""
 
 
 class ReservationStatus(Shape, frozen=True):
     phase: str = ""
-    """`Held`, then `Committed` or `Aborted`."""
+    """In the record of a gang: `Pending`, then `Committed` or `Aborted`."""
+    members: FrozenMap[str, GangMember] = map_field()
+    """In the record of a gang, by pod uid: who reserved under it, and where. The service keeps it."""
     reason: str = ""
     message: str = ""
     conditions: tuple[Condition, ...] = ()

@@ -6,20 +6,30 @@ the node's ledger, the tenant's zone quotas, any reservation or gang, and the sc
 
 from __future__ import annotations
 
-from kedge.api.codec import encode_json, encode_object
+from typing import Any
+
+import msgspec
+
+from kedge.api.codec import Draft, encode_json
 from kedge.api.conditions import set_condition
 from kedge.api.objects import Object
 from kedge.api.requests import Binding, WriteOptions, Written
-from kedge.api.views import NodeAllocationView, PodView, ReservationView
+from kedge.api.views import NodeAllocationView, PodView
 from kedge.errors import BadRequest, Conflict, MethodNotAllowed, NotFound
-from kedge.keys import NO_REVISION, Key
+from kedge.keys import Key
 from kedge.placement.ledger import ClaimState
-from kedge.placement.reasons import Misfit, Reason
 from kedge.server.service import claims, operations
-from kedge.server.service.core import Core, Proof, Staged, part
+from kedge.server.service.core import Core, Proof, Staged, part, staged_value
+from kedge.server.service.gangs import reservation_key
+from kedge.server.service.namespaces import NAMESPACE, namespace_key
+from kedge.server.service.operations import OPERATION
+from kedge.server.service.reservations import use_reservation
+from kedge.store import Entry
 
 BIND_ANNOTATION = "kedge.dev/bind"
 """Both sides of the staleness boundary: the revisions the decision used, and those the commit proved."""
+_NOT_TOLD = (NAMESPACE, OPERATION)
+"""Kinds that every bind proves, and that no decision is about."""
 
 
 async def bind(core: Core, binding: Binding, options: WriteOptions) -> Written:
@@ -27,23 +37,29 @@ async def bind(core: Core, binding: Binding, options: WriteOptions) -> Written:
         raise MethodNotAllowed(f"{binding.pod} cannot be bound: only pods are", key=binding.pod)
     if not binding.node:
         raise BadRequest(f"the binding of {binding.pod} names no node: set target.name", key=binding.pod)
+    node_key, allocation_key = claims.node_key(binding.node), claims.allocation_key(binding.node)
+    keys = [binding.pod, node_key, allocation_key, namespace_key(binding.pod.namespace)]
+    if binding.pod_uid:
+        keys.append(reservation_key(binding.pod.namespace, binding.pod_uid))
 
     async def attempt(proof: Proof) -> Staged | Written:
-        repeat = await operations.first_outcome(core, proof, "bind", binding.pod, options)
-        if repeat is not None:
-            return repeat
-        pod, node, ledger = await proof.objects(
-            binding.pod, claims.node_key(binding.node), claims.allocation_key(binding.node)
-        )
-        if pod is None:
+        if options.origin.operation:
+            repeat = await operations.first_outcome(core, proof, "bind", binding.pod, options)
+            if repeat is not None:
+                return repeat
+        # One read for all that is known to be needed: over a network each read is a round trip.
+        pod_entry, node_entry, allocation, *_ = await proof.entries(*keys)
+        if pod_entry is None:
             raise NotFound(f'pods "{binding.pod.name}" not found', key=binding.pod)
-        if _is_bound(pod, ledger, binding):
+        pod = core.object_of(pod_entry)
+        if _is_bound(core, pod, allocation, binding):
             # It is as asked, so there is nothing to write. Kubernetes calls this a conflict; but whoever sends a bind
             # again under another operation id, having lost the first reply and itself, must learn that it was made.
             return Staged(pod.kind, pod.key, pod.value, created=pod.created)
         claims.check_pod_claimable(pod, binding.pod_uid)
+        node = core.object_of(node_entry) if node_entry is not None else None
         target = claims.existing_node(node, binding.node, binding.node_uid)
-        await _use_reservation(proof, pod, binding.node)
+        await use_reservation(core, proof, pod, binding.node)
         await claims.claim(core, proof, pod, target, ClaimState.BOUND)
         value = _bound(core, proof, pod, binding)
         proof.put(pod.key, value)
@@ -53,14 +69,14 @@ async def bind(core: Core, binding: Binding, options: WriteOptions) -> Written:
     return await core.prove(attempt, options)
 
 
-def _is_bound(pod: Object, ledger: Object | None, binding: Binding) -> bool:
+def _is_bound(core: Core, pod: Object, allocation: Entry | None, binding: Binding) -> bool:
     """Whether the pod meant is bound to the node meant: that incarnation of each, where the request names one."""
     if pod.as_view(PodView).spec.node_name != binding.node or binding.pod_uid not in ("", pod.uid):
         return False
     if not binding.node_uid:
         return True
-    held = ledger.as_view(NodeAllocationView) if ledger is not None else NodeAllocationView()
-    return held.spec.node_uid == binding.node_uid and pod.uid in held.status.entries
+    page = core.ledgers.page(allocation.key, allocation.value) if allocation is not None else None
+    return page is not None and page.node_uid == binding.node_uid and pod.uid in page
 
 
 async def confirm_ended(core: Core, node: str, node_uid: str, pod_uid: str, options: WriteOptions) -> Written:
@@ -94,45 +110,36 @@ async def confirm_ended(core: Core, node: str, node_uid: str, pod_uid: str, opti
                 )
             await claims.release(core, proof, node, pod_uid)
             operations.record(core, proof, "confirm", allocation.key, options)
-        after = claims.staged(proof, allocation)
-        return Staged(allocation.kind, allocation.key, after.value, created=allocation.created)
+        return Staged(allocation.kind, allocation.key, staged_value(proof, allocation), created=allocation.created)
 
     return await core.prove(attempt, options)
 
 
-async def _use_reservation(proof: Proof, pod: Object, node: str) -> None:
-    """A reservation for this pod is used up by its bind; one for another node forbids it."""
-    reservation = await proof.object(claims.reservation_key(pod.key.namespace, pod.uid))
-    if reservation is None:
-        return
-    spec = reservation.as_view(ReservationView).spec
-    if spec.node_name != node:
-        message = (
-            f"{pod.key} is reserved on {spec.node_name}, not on {node}: release or supersede the reservation first"
-        )
-        raise claims.refuse(Misfit(Reason.RESERVED_ELSEWHERE, message), reservation.key, reservation.revision)
-    if spec.gang:
-        gang_key = Key(claims.RESERVATION, pod.key.namespace, spec.gang)
-        gang = await proof.object(gang_key)
-        if gang is None or gang.as_view(ReservationView).status.phase != "Committed":
-            phase = gang.as_view(ReservationView).status.phase if gang is not None else "gone"
-            message = f"the gang {spec.gang} of {pod.key} is not committed ({phase or 'no phase'})"
-            revision = gang.revision if gang is not None else NO_REVISION
-            raise claims.refuse(Misfit(Reason.GANG_NOT_COMMITTED, message), gang_key, revision)
-    proof.delete(reservation.key)
-
-
 def _bound(core: Core, proof: Proof, pod: Object, binding: Binding) -> bytes:
-    document = pod.edit()
-    document["spec"]["nodeName"] = binding.node
-    proved = {str(key): entry.modified for key, entry in proof.reads.items() if entry is not None}
-    annotations = part(document["metadata"], "annotations")
-    annotations[BIND_ANNOTATION] = encode_json({"decidedOn": dict(binding.decided_on), "provedOn": proved}).decode()
-    status = part(document, "status")
+    """The bytes of the pod once bound. Metadata and status are decoded for that, but not the spec, the long part."""
+    draft = Draft.parse(pod.value)
+    proved = {str(key): entry.modified for key, entry in proof.reads.items() if entry and key.kind not in _NOT_TOLD}
+    record = encode_json({"decidedOn": dict(binding.decided_on), "provedOn": proved})
+    part(draft.metadata, "annotations")[BIND_ANNOTATION] = record.decode()
+    draft.set("spec", _with_node(draft, binding.node))
     condition = {
         "type": "PodScheduled",
         "status": "True",
-        "observedGeneration": document["metadata"].get("generation", 0),
+        "observedGeneration": draft.metadata.get("generation", 0),
     }
-    status["conditions"] = set_condition(status.get("conditions") or (), condition, core.env.now())
-    return encode_object(document)
+    status = draft.get("status") or {}
+    status["conditions"] = set_condition(status.get("conditions") or (), condition, core.timestamp())
+    draft.set("status", status)
+    return draft.encode()
+
+
+def _with_node(draft: Draft, node: str) -> Any:
+    """The pod's spec with its node's name, spliced in where that is sure to be the only member of that name."""
+    raw = draft.fields.get("spec")
+    text = bytes(raw) if isinstance(raw, msgspec.Raw) else b""
+    # An escape could spell the name in another way.
+    if text[:1] == b"{" and len(text) > 2 and b'"nodeName"' not in text and b"\\u" not in text:
+        return msgspec.Raw(b'{"nodeName":%b,%b' % (encode_json(node), text[1:]))
+    spec = draft.get("spec")
+    spec["nodeName"] = node
+    return spec

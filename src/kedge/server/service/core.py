@@ -22,6 +22,7 @@ from kedge.env import Env
 from kedge.errors import Conflict, KedgeError, Unavailable, check
 from kedge.keys import NO_REVISION, Key, Origin, Revision
 from kedge.server.service.admission import AdmissionChain
+from kedge.server.service.ledgers import Ledgers
 from kedge.store import Absent, AtRevision, Check, Delete, Entry, Put, Store, Write
 
 
@@ -123,6 +124,20 @@ class Proof:
                 return
 
 
+def staged_value(proof: Proof, found: Entry | Object) -> bytes:
+    """The bytes of `found` as this attempt has already changed them: two effects on one object must add up."""
+    write = proof.writes.get(found.key)
+    return write.value if isinstance(write, Put) else found.value
+
+
+def staged_object(proof: Proof, found: Object) -> Object:
+    """`found` as this attempt has already changed it."""
+    value = staged_value(proof, found)
+    if value is found.value:
+        return found
+    return Object(found.kind, found.key, value, revision=found.revision, created=found.created)
+
+
 class Core:
     """The service's means. Verb modules take it as their first argument."""
 
@@ -131,6 +146,7 @@ class Core:
         self.env = env
         self.kinds = kinds
         self.admission = admission
+        self.ledgers = Ledgers(env)
         self.contended: dict[Key, asyncio.Lock] = {}
         """Keys that attempts lately lost races on. Whoever reads one waits in line instead of racing."""
         self._objects: dict[Key, Object] = {}

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from kedge.api.kinds import Kind
 from kedge.api.objects import Object
-from kedge.api.views import LeaseView, PodView, ReservationView
-from kedge.errors import FieldError, Invalid, NotFound
+from kedge.api.views import LeaseView, PodView
+from kedge.errors import FieldError, Invalid
 from kedge.keys import Key, fence_key
 from kedge.placement.ledger import ClaimState
 from kedge.placement.quota import POD_KIND
 from kedge.server.service import claims
 from kedge.server.service.core import Core, Proof
+from kedge.server.service.gangs import RESERVATION
 from kedge.server.service.namespaces import active_namespace, register_quota
 from kedge.server.service.quotas import RESOURCE_QUOTA, charge_quotas
+from kedge.server.service.reservations import follow_reservation, release_reservation
+from kedge.server.service.zones import ZONE_QUOTA
 
 LEASE = "Lease.coordination.k8s.io"
 
@@ -28,9 +31,9 @@ async def stage(core: Core, proof: Proof, kind: Kind, key: Key, old: Object | No
     if key.kind == POD_KIND:
         if old is not None or new is None or new.as_view(PodView).spec.node_name:
             await _follow_pod(core, proof, key, old, new)
-    elif key.kind == claims.RESERVATION:
-        await _follow_reservation(core, proof, key, old, new)
-    elif key.kind in (RESOURCE_QUOTA, claims.ZONE_QUOTA) and (old is None or new is None):
+    elif key.kind == RESERVATION:
+        await follow_reservation(core, proof, key, old, new)
+    elif key.kind in (RESOURCE_QUOTA, ZONE_QUOTA) and (old is None or new is None):
         await register_quota(core, proof, key, present=new is not None)
     elif key.kind == claims.NODE and old is None and new is not None:
         await claims.retire(core, proof, new)
@@ -89,7 +92,7 @@ async def _follow_pod(core: Core, proof: Proof, key: Key, old: Object | None, ne
     if after is not None and not after.finished:
         return
     if not before.spec.node_name:
-        await claims.release_reservation(core, proof, key.namespace, before.uid)
+        await release_reservation(core, proof, key.namespace, before.uid)
     elif after is not None:
         await claims.release(core, proof, before.spec.node_name, before.uid)
     # Otherwise a bound pod was removed by force: its processes may still run, and the claim stays until the
@@ -99,34 +102,3 @@ async def _follow_pod(core: Core, proof: Proof, key: Key, old: Object | None, ne
 async def _claim_at_birth(core: Core, proof: Proof, pod: Object, node_name: str) -> None:
     node = claims.existing_node(await proof.object(claims.node_key(node_name)), node_name, "")
     await claims.claim(core, proof, pod, node, ClaimState.BOUND)
-
-
-async def _follow_reservation(core: Core, proof: Proof, key: Key, old: Object | None, new: Object | None) -> None:
-    """A reservation claims when it is made, moves its claim with a new generation, and releases when it goes."""
-    before = old.as_view(ReservationView).spec if old is not None else None
-    after = new.as_view(ReservationView).spec if new is not None else None
-    if before is not None and after is not None:
-        if before == after:
-            return
-        if after.generation <= before.generation or after.pod != before.pod:
-            error = FieldError(
-                "spec", "FieldValueForbidden", "only a newer generation for the same pod may supersede it"
-            )
-            raise Invalid(f'Reservation "{key.name}" is invalid: {error}', key=key, errors=[error])
-    if old is not None:
-        await claims.release_reserved(core, proof, old)
-    if after is None or not after.pod.uid:
-        return  # gone, or the record of a gang, which claims nothing itself
-    if after.pod.uid != key.name:
-        error = FieldError(
-            "metadata.name", "FieldValueInvalid", "must be the uid of the pod, so that it can have only one"
-        )
-        raise Invalid(f'Reservation "{key.name}" is invalid: {error}', key=key, errors=[error])
-    pod_key = Key(POD_KIND, key.namespace, after.pod.name)
-    pod, node = await proof.objects(pod_key, claims.node_key(after.node_name))
-    if pod is None:
-        raise NotFound(f'pods "{after.pod.name}" not found: there is nothing to reserve for', key=pod_key)
-    claims.check_pod_claimable(pod, after.pod.uid)
-    await claims.claim(
-        core, proof, pod, claims.existing_node(node, after.node_name, after.node_uid), ClaimState.RESERVED
-    )

@@ -21,12 +21,13 @@ from kedge.errors import AlreadyExists, BadRequest, Conflict, FieldError, Forbid
 from kedge.keys import NO_REVISION, Key
 from kedge.server.service import operations
 from kedge.server.service.admission import AdmissionChain, AdmissionRequest, Inputs
-from kedge.server.service.claims import ZONE_QUOTA
 from kedge.server.service.core import Core, Proof, Staged
 from kedge.server.service.deletion import ready_to_go
 from kedge.server.service.effects import stage
+from kedge.server.service.gangs import RESERVATION
 from kedge.server.service.namespaces import FINALIZER, NAMESPACE, namespace_key
 from kedge.server.service.quotas import RESOURCE_QUOTA
+from kedge.server.service.zones import ZONE_QUOTA
 
 Document = dict[str, Any]
 Edit = Callable[[Document], Document]
@@ -45,6 +46,7 @@ _SERVICE_STATUS = {
     NAMESPACE: ("resourceQuotas", "zoneQuotas"),
     RESOURCE_QUOTA: ("hard", "used"),
     ZONE_QUOTA: ("zones",),
+    RESERVATION: ("members",),
 }
 """Status fields that are the service's own accounts."""
 

@@ -1,0 +1,150 @@
+"""A node's ledger as it is stored: the text of each claim is kept, so that one more does not write all the others anew.
+
+Pure, as `ledger` is: a page is a function of its bytes, so whoever holds those bytes may use a page made earlier.
+The service charges and releases on pages; `ledger_of` is the same account for those who read all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from kedge.api.codec import encode_json
+from kedge.api.quantity import format_units, parse_quantity, units
+from kedge.api.views import AllocationEntry
+from kedge.api.views.own import NodeAllocationSpec
+from kedge.api.views.shapes import decoder_of
+from kedge.errors import check
+from kedge.placement.ledger import Claim, HostPort, claim_of
+from kedge.placement.resources import Units, add, subtract
+
+
+class _StoredStatus(msgspec.Struct):
+    allocated: dict[str, str] = {}
+    entries: dict[str, msgspec.Raw] = {}
+
+
+class _Stored(msgspec.Struct):
+    api_version: msgspec.Raw = msgspec.field(name="apiVersion")
+    kind: msgspec.Raw
+    metadata: msgspec.Raw
+    spec: NodeAllocationSpec = NodeAllocationSpec()
+    status: _StoredStatus = msgspec.field(default_factory=_StoredStatus)
+
+
+_DECODER = msgspec.json.Decoder(_Stored)
+
+
+class Page:
+    """One node's claims, and the bytes that say so. It never changes: `charge` and `release` return the next one.
+
+    Invariant: `allocated` is the sum of what the claims ask for.
+    """
+
+    __slots__ = ("_envelope", "_texts", "_value", "allocated", "node_uid")
+
+    def __init__(self, envelope: bytes, node_uid: str, allocated: Units, texts: Mapping[str, bytes]) -> None:
+        self._envelope = envelope
+        """Everything up to the spec."""
+        self._texts = texts
+        """By pod uid: the claim as it stands in `status.entries`, its key included."""
+        self._value: bytes | None = None
+        self.node_uid = node_uid
+        self.allocated = allocated
+
+    @classmethod
+    def blank(cls, api_version: str, kind: str, metadata: Mapping[str, Any], node_uid: str) -> Page:
+        envelope = encode_json({"apiVersion": api_version, "kind": kind, "metadata": metadata})[:-1]
+        return cls(envelope, node_uid, {}, {})
+
+    @classmethod
+    def read(cls, value: bytes) -> Page:
+        """The page of a stored `NodeAllocation`. Only the service writes those, so there is nothing else in them."""
+        stored = _DECODER.decode(value)
+        envelope = b'{"apiVersion":%b,"kind":%b,"metadata":%b' % (
+            bytes(stored.api_version), bytes(stored.kind), bytes(stored.metadata),
+        )  # fmt: skip
+        allocated = {name: units(name, parse_quantity(text)) for name, text in stored.status.allocated.items()}
+        texts = {uid: b"%b:%b" % (encode_json(uid), bytes(text)) for uid, text in stored.status.entries.items()}
+        page = cls(envelope, stored.spec.node_uid, allocated, texts)
+        page._value = value
+        return page
+
+    @property
+    def value(self) -> bytes:
+        """The stored form."""
+        if self._value is None:
+            self._value = b'%b,"spec":{"nodeUID":%b},"status":{"allocated":%b,"entries":{%b}}}' % (
+                self._envelope,
+                encode_json(self.node_uid),
+                encode_json(_quantities(self.allocated)),
+                b",".join(self._texts.values()),
+            )
+        return self._value
+
+    def __bool__(self) -> bool:
+        """Whether anybody holds anything."""
+        return bool(self._texts)
+
+    def __contains__(self, uid: str) -> bool:
+        return uid in self._texts
+
+    def claim(self, uid: str) -> Claim | None:
+        """What a pod holds here, if anything."""
+        text = self._texts.get(uid)
+        if text is None:
+            return None
+        return claim_of(decoder_of(AllocationEntry).decode(text[len(encode_json(uid)) + 1 :]))
+
+    def claims(self) -> Iterator[tuple[str, Claim]]:
+        """Every claim with its pod's uid: it reads them all, so it is not for the way of a bind."""
+        for uid in self._texts:
+            claim = self.claim(uid)
+            assert claim is not None
+            yield uid, claim
+
+    def ports(self) -> tuple[HostPort, ...]:
+        if not any(b'"ports":' in text for text in self._texts.values()):
+            return ()
+        return tuple(port for _, claim in self.claims() for port in claim.ports)
+
+    def charge(self, uid: str, claim: Claim) -> Page:
+        """Add a claim, or replace the one this pod has."""
+        freed = self.release(uid)
+        texts = {**freed._texts, uid: b"%b:%b" % (encode_json(uid), encode_json(_entry(claim)))}
+        return Page(self._envelope, self.node_uid, add(freed.allocated, claim.requests), texts)
+
+    def release(self, uid: str) -> Page:
+        """Drop a claim; a pod that has none changes nothing."""
+        claim = self.claim(uid)
+        if claim is None:
+            return self
+        allocated = subtract(self.allocated, claim.requests)
+        check(all(amount >= 0 for amount in allocated.values()), "a ledger went below nothing")
+        texts = dict(self._texts)
+        del texts[uid]
+        return Page(self._envelope, self.node_uid, allocated, texts)
+
+    def handed_to(self, node_uid: str) -> Page:
+        """The empty page of the node's next incarnation."""
+        return Page(self._envelope, node_uid, {}, {})
+
+
+def _entry(claim: Claim) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "namespace": claim.namespace,
+        "name": claim.name,
+        "state": claim.state.value,
+        "requests": _quantities(claim.requests),
+    }
+    if claim.ports:
+        entry["ports"] = [{"protocol": p.protocol, "hostIP": p.host_ip, "hostPort": p.port} for p in claim.ports]
+    if claim.zone:
+        entry["zone"] = claim.zone
+    return entry
+
+
+def _quantities(amounts: Units) -> dict[str, str]:
+    return {resource: format_units(resource, amount) for resource, amount in amounts.items()}

@@ -1,0 +1,36 @@
+"""Pages of ledgers that were read or written lately, so that a bind decodes no claim but its own.
+
+A page is a function of its bytes: one is used only for the very bytes it was made from, so this can be stale but
+never wrong, and a page that was staged and lost its race does no harm.
+"""
+
+from __future__ import annotations
+
+from kedge.env import Env
+from kedge.keys import Key
+from kedge.placement.pages import Page
+
+
+class Ledgers:
+    """The memory of one server."""
+
+    def __init__(self, env: Env) -> None:
+        self._pages: dict[Key, Page] = {}
+        self._pages_max = env.limits.ledger_cache_max
+        gauge = env.metrics.gauge("kedge_service_ledger_cache", "Ledgers kept as read")
+        gauge.set_function(lambda: len(self._pages))
+
+    def page(self, key: Key, value: bytes) -> Page:
+        """The page that these bytes are."""
+        known = self._pages.get(key)
+        if known is not None and known.value == value:
+            return known
+        found = Page.read(value)
+        self.keep(key, found)
+        return found
+
+    def keep(self, key: Key, page: Page) -> None:
+        if len(self._pages) >= self._pages_max and key not in self._pages:
+            for old in list(self._pages)[: len(self._pages) // 8 + 1]:
+                del self._pages[old]
+        self._pages[key] = page

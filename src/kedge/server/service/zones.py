@@ -1,0 +1,86 @@
+"""Tenants' zone quotas: charged by the commit that claims a place in the zone, refunded by the one that frees it.
+
+A quota's use in a zone is the sum of its tenant's claims there. It is counted by the first claim or release that
+finds it uncounted: each since the quota was registered writes it, so two that count at once cannot both commit.
+"""
+
+from __future__ import annotations
+
+from kedge.api.codec import encode_object
+from kedge.api.objects import Object
+from kedge.api.quantity import format_units
+from kedge.api.views import NamespaceView, ZoneQuotaView
+from kedge.errors import Refused
+from kedge.keys import Key
+from kedge.placement.ledger import Claim
+from kedge.placement.quota import zone_hard, zone_used
+from kedge.placement.reasons import Reason
+from kedge.placement.resources import Units, add, shortages, subtract
+from kedge.server.service.core import Core, Proof, part, staged_object, staged_value
+from kedge.server.service.namespaces import namespace_key
+
+ALLOCATION = "NodeAllocation.kedge.dev"
+ZONE_QUOTA = "ZoneQuota.kedge.dev"
+
+
+async def charge_zone(core: Core, proof: Proof, pod: Key, zone: str, asked: Units) -> None:
+    for quota in await _zone_quotas(proof, pod.namespace, zone):
+        view = quota.as_view(ZoneQuotaView)
+        hard = zone_hard(view, zone)
+        if hard is None:
+            continue
+        used = zone_used(view, zone)
+        if used is None:
+            used = await _count_zone(core, proof, pod.namespace, zone)
+        short = shortages({resource: asked[resource] for resource in asked.keys() & hard.keys()}, used, hard)
+        if short:
+            words = ", ".join(
+                f"{r} (asked {format_units(r, asked[r])}, used {format_units(r, used.get(r, 0))}"
+                f" of {format_units(r, hard[r])})"
+                for r in short
+            )
+            raise Refused(
+                f"zone quota {quota.key.name} has no room in {zone} for {pod}: {words}",
+                refusal=Reason.ZONE_QUOTA.value,
+                key=quota.key,
+                revision=quota.revision,
+            )
+        _write_zone_use(proof, quota, zone, add(used, asked))
+
+
+async def refund_zone(core: Core, proof: Proof, claim: Claim) -> None:
+    """Give a claim back to its tenant's quotas. The claim is still in its ledger, and so in any count."""
+    for quota in await _zone_quotas(proof, claim.namespace, claim.zone):
+        view = quota.as_view(ZoneQuotaView)
+        if zone_hard(view, claim.zone) is None:
+            continue
+        used = zone_used(view, claim.zone)
+        if used is None:
+            used = await _count_zone(core, proof, claim.namespace, claim.zone)
+        _write_zone_use(proof, quota, claim.zone, subtract(used, claim.requests))
+
+
+async def _zone_quotas(proof: Proof, tenant: str, zone: str) -> list[Object]:
+    """The tenant's zone quotas, as this attempt has already changed them."""
+    namespace = await proof.object(namespace_key(tenant))
+    if namespace is None or not zone:
+        return []
+    names = namespace.as_view(NamespaceView).status.zone_quotas
+    if not names:
+        return []  # the commit proves the namespace, so none can have come meanwhile
+    quotas = await proof.objects(*(Key(ZONE_QUOTA, tenant, name) for name in names))
+    return [staged_object(proof, quota) for quota in quotas if quota is not None]
+
+
+async def _count_zone(core: Core, proof: Proof, tenant: str, zone: str) -> dict[str, int]:
+    listing = await core.store.list(ALLOCATION)
+    pages = (core.ledgers.page(entry.key, staged_value(proof, entry)) for entry in listing.entries)
+    claims = (claim for page in pages for _, claim in page.claims())
+    return add(*(claim.requests for claim in claims if (claim.namespace, claim.zone) == (tenant, zone)))
+
+
+def _write_zone_use(proof: Proof, quota: Object, zone: str, used: Units) -> None:
+    document = quota.edit()
+    zones = part(part(document, "status"), "zones")
+    zones[zone] = {"used": {resource: format_units(resource, amount) for resource, amount in used.items()}}
+    proof.put(quota.key, encode_object(document))

@@ -34,6 +34,7 @@ lint: venv
 bench: venv
 	$(BIN)/python -m benchmarks.store
 	$(BIN)/python -m benchmarks.simulation
+	$(BIN)/python -m benchmarks.runtime
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -57,3 +57,8 @@ def test_a_program_in_the_docs_runs(page: str, body: str, tmp_path: Path) -> Non
     program.write_text(body)
     done = run(sys.executable, str(program), cwd=tmp_path)
     assert done.returncode == 0, f"{page}\n{done.stdout}\n{done.stderr}"
+
+
+def test_the_complete_controller_in_the_docs_is_short() -> None:
+    (body,) = [body for page, body in blocks("python") if page == "docs/controllers.md"]
+    assert len(body.splitlines()) < 60

@@ -17,6 +17,45 @@ from kedge.api.views.base import (
 )
 from kedge.api.views.core import PodTemplate
 
+# -- progress: kedge's own part of a workload's status ---------------------------------------------
+
+
+class StageCounts(Shape, frozen=True):
+    """How many replicas are at each stage now. Each is counted once, at the furthest stage it has reached."""
+
+    admitted: Int32 = 0
+    queued: Int32 = 0
+    scheduled: Int32 = 0
+    bound: Int32 = 0
+    starting: Int32 = 0
+    ready: Int32 = 0
+    serving: Int32 = 0
+
+
+class PendingReason(Shape, frozen=True):
+    """Why so many replicas are not further than their stage."""
+
+    stage: str = ""
+    reason: str = ""
+    count: Int32 = 0
+
+
+class Progress(Shape, frozen=True):
+    desired: Int32 = 0
+    stages: StageCounts = StageCounts()
+    leaving: Int32 = 0
+    """Replicas that are draining or stopping: they still run, and are at no stage."""
+    pending: tuple[PendingReason, ...] = ()
+    last_action: str = ""
+    """What was last attempted, done or not."""
+    last_action_time: Time | None = None
+    last_error: str = ""
+    """Why the last attempt failed; empty once one has succeeded."""
+    observed_generation: Int64 = 0
+    deadline: Time | None = None
+    """By when there must be progress, or the workload counts as stuck."""
+
+
 # -- apps/v1 ---------------------------------------------------------------------------------------
 
 
@@ -51,6 +90,7 @@ class DeploymentStatus(Shape, frozen=True):
     terminating_replicas: Int32 = 0
     collision_count: Int32 = 0
     conditions: tuple[Condition, ...] = ()
+    progress: Progress = Progress()
 
 
 class DeploymentView(View, frozen=True):
@@ -73,6 +113,7 @@ class ReplicaSetStatus(Shape, frozen=True):
     available_replicas: Int32 = 0
     terminating_replicas: Int32 = 0
     conditions: tuple[Condition, ...] = ()
+    progress: Progress = Progress()
 
 
 class ReplicaSetView(View, frozen=True):
@@ -112,6 +153,7 @@ class JobStatus(Shape, frozen=True):
     completed_indexes: str = ""
     uncounted_terminated_pods: UncountedTerminatedPods = UncountedTerminatedPods()
     conditions: tuple[Condition, ...] = ()
+    progress: Progress = Progress()
 
 
 class JobView(View, frozen=True):

@@ -1,0 +1,26 @@
+"""Annotations and conditions by which parts that never meet tell each other what they did or ask for.
+
+Controllers, scheduler and agent are blind to each other: what one writes on an object and another reads has its name
+here, once. Nothing here acts.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+SLOT: Final = "kedge.dev/slot"
+"""On a pod: the slot of its owner that it fills; its name ends in it."""
+REPLACES: Final = "kedge.dev/replaces"
+"""On a pod: the uid of the ended pod that it was made in place of."""
+DRAINING: Final = "kedge.dev/draining"
+"""On a pod: since when it is to get no new work. Endpoints leave it out; its owner deletes it when it is drained."""
+AT_MOST_ONE: Final = "kedge.dev/at-most-one"
+"""On a pod, `"true"`: rather none than two. Its agent stops it, when cut off, before its node may be called lost."""
+HOLD_PREFIX: Final = "hold.kedge.dev/"
+"""On any object, followed by a controller's name or `all`: hands off until a time. See `controllers.holds`."""
+
+DISRUPTION_TARGET: Final = "DisruptionTarget"
+"""Pod condition: it is to go. With the reason `NODE_LOST` its owner is asked to record its end and replace it."""
+NODE_LOST: Final = "NodeLost"
+DRAINED: Final = "Drained"
+"""Pod condition: whatever it was still doing when it began to drain is done."""

@@ -1,0 +1,110 @@
+"""What a controller asks of a pod: is it ready, since when, is it there for good, which would be missed least.
+
+Pure questions on frozen views, shared by the workload controllers. Whether to act on the answers is theirs to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+
+from kedge.api.conditions import TRUE, find_condition
+from kedge.api.marks import AT_MOST_ONE, DISRUPTION_TARGET, DRAINING, NODE_LOST
+from kedge.api.views import PodTemplate, PodView
+
+DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
+_LONG_AGO = datetime.min.replace(tzinfo=UTC)
+_PHASE_RANK = {"Pending": 0, "Unknown": 1}
+
+
+def is_ready(pod: PodView) -> bool:
+    found = find_condition(pod.status.conditions, "Ready")
+    return found is not None and found.status == TRUE and not pod.finished
+
+
+def ready_since(pod: PodView) -> datetime | None:
+    """Since when it is ready; None if it is not, or if nobody wrote down since when."""
+    found = find_condition(pod.status.conditions, "Ready")
+    return found.last_transition_time if found is not None and found.status == TRUE else None
+
+
+def is_available(pod: PodView, min_ready_s: int, now: datetime) -> bool:
+    """Whether it has been ready for as long as its owner asks."""
+    if not is_ready(pod):
+        return False
+    since = ready_since(pod)
+    return min_ready_s == 0 or (since is not None and since + timedelta(seconds=min_ready_s) <= now)
+
+
+def available_at(pod: PodView, min_ready_s: int, now: datetime) -> datetime | None:
+    """When a pod that is ready, but not for long enough, will be available if it stays so."""
+    since = ready_since(pod)
+    if since is None or not is_ready(pod) or is_available(pod, min_ready_s, now):
+        return None
+    return since + timedelta(seconds=min_ready_s)
+
+
+def is_draining(pod: PodView) -> bool:
+    return DRAINING in pod.metadata.annotations
+
+
+def is_active(pod: PodView) -> bool:
+    """It counts as a replica: it has not ended, and nobody has begun to take it away."""
+    return not pod.finished and not pod.terminating and not is_draining(pod)
+
+
+def is_lost(pod: PodView) -> bool:
+    """The node lifecycle gave its node up for lost, and asks the owner to release it. Suspicion is not enough."""
+    found = find_condition(pod.status.conditions, DISRUPTION_TARGET)
+    return found is not None and found.status == TRUE and found.reason == NODE_LOST and not pod.finished
+
+
+def asks_at_most_one(template: PodTemplate) -> bool:
+    return template.metadata.annotations.get(AT_MOST_ONE) == "true"
+
+
+def restarts(pod: PodView) -> int:
+    return sum(each.restart_count for each in pod.status.container_statuses)
+
+
+def least_missed_first(
+    pods: Sequence[PodView], *, siblings: Sequence[PodView] = (), min_ready_s: int = 0, now: datetime
+) -> list[PodView]:
+    """Pods in the order in which a surplus gives them up.
+
+    Kubernetes' order: unassigned, pending, unknown, not ready, cheaper to delete, more of `siblings` on the same node,
+    ready for a shorter time, restarted more often, younger. One step is added after readiness: not yet available, so
+    that giving up a replica never takes an available one while there is another.
+    """
+    crowd: dict[str, int] = {}
+    for each in siblings or pods:
+        if is_active(each) and each.spec.node_name:
+            crowd[each.spec.node_name] = crowd.get(each.spec.node_name, 0) + 1
+    return sorted(pods, key=lambda pod: _worth(pod, crowd, min_ready_s, now))
+
+
+def _worth(pod: PodView, crowd: Mapping[str, int], min_ready_s: int, now: datetime) -> tuple[object, ...]:
+    return (
+        bool(pod.spec.node_name),
+        _PHASE_RANK.get(pod.status.phase, 2),
+        is_ready(pod),
+        is_available(pod, min_ready_s, now),
+        _deletion_cost(pod),
+        -crowd.get(pod.spec.node_name, 0),
+        -_seconds(ready_since(pod)),
+        -restarts(pod),
+        -_seconds(pod.metadata.creation_timestamp),
+        pod.uid,  # whatever is left is decided the same way every time
+    )
+
+
+def _deletion_cost(pod: PodView) -> int:
+    text = pod.metadata.annotations.get(DELETION_COST, "0")
+    try:
+        return int(text)
+    except ValueError:
+        return 0
+
+
+def _seconds(moment: datetime | None) -> float:
+    return ((moment or _LONG_AGO) - _LONG_AGO).total_seconds()

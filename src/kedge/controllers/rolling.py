@@ -1,0 +1,236 @@
+"""The plan of a Deployment: how many replicas each of its ReplicaSets is to have next. Pure.
+
+It never asks for more copies than desired plus surge, nor gives up available ones below desired less unavailable. A
+ReplicaSet that has not yet seen what was last asked of it is waited for: what it still runs is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from kedge.api.views.workloads import DeploymentSpec
+from kedge.errors import check
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How far a rolling update may go above and below the replicas desired."""
+
+    surge: int
+    unavailable: int
+
+
+def resolve_bounds(spec: DeploymentSpec) -> Bounds:
+    """The bounds as counts. As in Kubernetes a percentage of surge is rounded up, one of unavailable down.
+
+    Should both come to nothing, one replica may be unavailable: without any room a rollout could not move.
+    """
+    rolling = spec.strategy.rolling_update
+    if spec.strategy.type == "Recreate":
+        return Bounds(0, spec.replicas)
+    surge = scaled(rolling.max_surge if rolling is not None else "25%", spec.replicas, round_up=True)
+    unavailable = scaled(rolling.max_unavailable if rolling is not None else "25%", spec.replicas, round_up=False)
+    if surge == 0 and unavailable == 0:
+        unavailable = 1
+    return Bounds(surge, min(unavailable, spec.replicas))
+
+
+def scaled(value: int | str, total: int, *, round_up: bool) -> int:
+    """A count, or a percentage of `total`, as a count."""
+    if isinstance(value, int):
+        return value
+    product = int(value.removesuffix("%")) * total
+    return -(-product // 100) if round_up else product // 100
+
+
+@dataclass(frozen=True, slots=True)
+class SetFacts:
+    """What the plan needs to know of one ReplicaSet."""
+
+    name: str
+    replicas: int
+    """As asked for in its spec."""
+    copies: int = 0
+    """Pods of it that have not ended, those that drain and stop included, when it last reported."""
+    available: int = 0
+    observed: bool = True
+    """Its report is about the spec it has now."""
+    created: str = ""
+    revision: int = 0
+    desired: int | None = None
+    """What the Deployment wanted when it last sized this one, and with surge at most."""
+    most: int | None = None
+    held: bool = False
+    """A person asked that it be left as it is."""
+
+    @property
+    def copies_max(self) -> int:
+        """Copies there may be while its spec stays. Only true of one that is observed: it fills up to its spec, and
+        what it had beyond that when it saw that spec can only have become less."""
+        return max(self.replicas, self.copies)
+
+    @property
+    def available_kept(self) -> int:
+        """Available replicas once it has followed its spec: it gives the others up first."""
+        return min(self.available, self.replicas)
+
+
+@dataclass(frozen=True, slots=True)
+class ScalePlan:
+    """New sizes by ReplicaSet, for those that change; and, if one is to be made, its first size."""
+
+    sizes: Mapping[str, int]
+    first_size: int | None = None
+    waits_for: str = ""
+    """What holds the next step up, in words; empty when nothing does."""
+
+
+def plan_scales(
+    desired: int,
+    bounds: Bounds,
+    *,
+    new: SetFacts | None,
+    old: Sequence[SetFacts],
+    recreate: bool = False,
+    paused: bool = False,
+) -> ScalePlan:
+    """The next step towards all replicas in `new`. None for `new` means that it has yet to be made."""
+    check(desired >= 0, "admission rejects a negative replica count")
+    every = [*old, new] if new is not None else [*old]
+    if paused or any(each.desired not in (None, desired) for each in every if each.replicas > 0):
+        return _without_held(_resize(desired, bounds, new, old, recreate=recreate), every)
+    if recreate:
+        return _without_held(_recreate(desired, new, old), every)
+    return _without_held(_roll(desired, bounds, new, old), every)
+
+
+def _without_held(plan: ScalePlan, every: Sequence[SetFacts]) -> ScalePlan:
+    held = {each.name for each in every if each.held}
+    sizes = {
+        each.name: plan.sizes[each.name]
+        for each in every
+        if plan.sizes.get(each.name, each.replicas) != each.replicas and each.name not in held
+    }
+    return replace(plan, sizes=sizes)
+
+
+def _unobserved(every: Sequence[SetFacts]) -> str:
+    waited = [each.name for each in every if not each.observed]
+    return f"{waited[0]} to see its size" if waited else ""
+
+
+def _room(limit: int, every: Sequence[SetFacts]) -> int:
+    """How many copies may be added. None while what runs is not known."""
+    if _unobserved(every):
+        return 0
+    return max(0, limit - sum(each.copies_max for each in every))
+
+
+# -- rolling update --------------------------------------------------------------------------------
+
+
+def _roll(desired: int, bounds: Bounds, new: SetFacts | None, old: Sequence[SetFacts]) -> ScalePlan:
+    every = [*old, new] if new is not None else [*old]
+    size = new.replicas if new is not None else 0
+    if size > desired:
+        check(new is not None, "only a ReplicaSet that exists has a size")
+        assert new is not None
+        return ScalePlan({new.name: desired})
+    step = min(desired - size, _room(desired + bounds.surge, every))
+    if new is None:
+        return ScalePlan({}, first_size=step)
+    if step > 0:
+        return ScalePlan({new.name: size + step})
+    sizes = _shrink_old(desired - bounds.unavailable, new, old)
+    moves = any(sizes[each.name] != each.replicas for each in old if each.name in sizes)
+    return ScalePlan(sizes, waits_for=_unobserved(every) if size < desired and not moves else "")
+
+
+def _shrink_old(available_min: int, new: SetFacts, old: Sequence[SetFacts]) -> dict[str, int]:
+    """Give up old replicas: first those that are not available, then as many as can be spared of the others.
+
+    A new replica that is not available yet may never be: it must not count towards what allows giving up another.
+    """
+    active = sorted((each for each in old if each.replicas > 0 and not each.held), key=_oldest_first)
+    every = [*old, new]
+    left = sum(e.replicas for e in every) - available_min - (new.replicas - new.available_kept)
+    spare = sum(each.available_kept for each in every) - available_min
+    sizes = {each.name: each.replicas for each in active}
+    for each in active:
+        unhealthy = min(each.replicas - each.available_kept, max(0, left))
+        sizes[each.name] -= unhealthy
+        left -= unhealthy
+    for each in active:
+        healthy = min(each.available_kept, sizes[each.name], max(0, spare), max(0, left))
+        sizes[each.name] -= healthy
+        spare -= healthy
+        left -= healthy
+    return sizes
+
+
+def _oldest_first(each: SetFacts) -> tuple[str, str]:
+    return each.created, each.name
+
+
+# -- recreate --------------------------------------------------------------------------------------
+
+
+def _recreate(desired: int, new: SetFacts | None, old: Sequence[SetFacts]) -> ScalePlan:
+    """All old replicas go first, to the last process; then all new ones come."""
+    sizes = {each.name: 0 for each in old if each.replicas > 0}
+    if sizes:
+        return ScalePlan(sizes)
+    waited = [each for each in old if each.copies > 0 or not each.observed]
+    if waited:
+        return ScalePlan({}, waits_for=f"the pods of {waited[0].name} to end")
+    if new is None:
+        return ScalePlan({}, first_size=desired)
+    return ScalePlan({new.name: desired})
+
+
+# -- another size, in the middle of a rollout or while it is paused --------------------------------
+
+
+def _resize(
+    desired: int, bounds: Bounds, new: SetFacts | None, old: Sequence[SetFacts], *, recreate: bool
+) -> ScalePlan:
+    every = [*old, new] if new is not None else [*old]
+    active = [each for each in every if each.replicas > 0]
+    limit = desired + bounds.surge if desired > 0 else 0
+    if len(active) <= 1:
+        only = active[0] if active else new if new is not None else max(old, key=_oldest_first, default=None)
+        if only is None:
+            return ScalePlan({})
+        others = [each for each in every if each.name != only.name]
+        most = only.replicas + _room(limit, [*others, only]) if desired > only.replicas else desired
+        return ScalePlan({only.name: min(desired, most)})
+    if new is not None and new.replicas == new.available == desired and new.desired == desired:
+        return ScalePlan({each.name: 0 for each in old})
+    if recreate:
+        return ScalePlan({each.name: desired if each is new else 0 for each in active})
+    return ScalePlan(_in_proportion(desired, limit, active, room=_room(limit, every)))
+
+
+def _in_proportion(desired: int, limit: int, active: Sequence[SetFacts], *, room: int) -> dict[str, int]:
+    """Share the difference out by size, what rounding leaves to the largest, so that the mix stays as it was."""
+    to_add = limit - sum(each.replicas for each in active)
+    if to_add > 0:
+        to_add = min(to_add, room)
+    newest = sorted(active, key=_oldest_first, reverse=to_add > 0)
+    by_size = sorted(newest, key=lambda each: -each.replicas)
+    sizes, added = {}, 0
+    for each in by_size:
+        before = each.most or sum(other.replicas for other in active)
+        share = -each.replicas if desired == 0 else _rounded(each.replicas * limit, before) - each.replicas
+        left = to_add - added
+        share = max(0, min(share, left)) if to_add > 0 else min(0, max(share, left))
+        sizes[each.name] = each.replicas + share
+        added += share
+    largest = by_size[0].name
+    sizes[largest] = max(0, sizes[largest] + to_add - added)
+    return sizes
+
+
+def _rounded(amount: int, of: int) -> int:
+    return (2 * amount + of) // (2 * of) if of > 0 else amount

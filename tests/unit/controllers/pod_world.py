@@ -1,0 +1,129 @@
+"""A tiny world of pods, enough to carry out a ReplicaSet's plans and see where they lead. No service, no clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from tests.unit.controllers.views import NOW, a_pod
+
+from kedge.api.views import PodView
+from kedge.controllers.replicas import ReplicaPlan, ReplicaRules, plan_replicas
+from kedge.controllers.slots import free_slots, slot_name
+
+
+@dataclass(slots=True)
+class Pod:
+    """One pod as it truly is. `view` is how a controller sees it."""
+
+    name: str
+    uid: str
+    born: datetime
+    replaces: str = ""
+    node: str = ""
+    phase: str = "Pending"
+    ready_at: datetime | None = None
+    draining_at: datetime | None = None
+    terminating: bool = False
+    lost: bool = False
+
+    @property
+    def runs(self) -> bool:
+        return self.phase not in ("Succeeded", "Failed")
+
+    def view(self) -> PodView:
+        return a_pod(
+            self.name,
+            uid=self.uid,
+            node=self.node,
+            phase=self.phase,
+            age_s=(NOW - self.born).total_seconds(),
+            ready_s=None if self.ready_at is None else (NOW - self.ready_at).total_seconds(),
+            draining_s=None if self.draining_at is None else (NOW - self.draining_at).total_seconds(),
+            terminating=self.terminating,
+            lost=self.lost,
+            replaces=self.replaces,
+        )
+
+
+@dataclass(slots=True)
+class PodWorld:
+    """Pods by name, as the API holds them: a name is there once."""
+
+    owner: str = "web"
+    now: datetime = NOW
+    pods: dict[str, Pod] = field(default_factory=dict)
+    listed: set[str] = field(default_factory=set)
+    born: int = 0
+
+    def views(self) -> list[PodView]:
+        return [self.pods[name].view() for name in sorted(self.pods)]
+
+    def running(self) -> list[Pod]:
+        return [pod for pod in self.pods.values() if pod.runs]
+
+    def active(self) -> list[Pod]:
+        return [pod for pod in self.running() if not pod.terminating and pod.draining_at is None]
+
+    def ready(self) -> list[Pod]:
+        return [pod for pod in self.active() if pod.ready_at is not None]
+
+    def plan(self, rules: ReplicaRules) -> ReplicaPlan:
+        return plan_replicas(rules, self.views(), now=self.now, listed=self.listed)
+
+    def slots(self, plan: ReplicaPlan) -> list[tuple[str, str]]:
+        """The names that the plan's pods will have, with what each replaces."""
+        slots = free_slots(self.owner, len(plan.create), self.pods.__contains__)
+        return [(slot_name(self.owner, slot), uid) for slot, uid in zip(slots, plan.create, strict=True)]
+
+    def apply(self, plan: ReplicaPlan, names: list[tuple[str, str]]) -> None:
+        """Carry a plan out, as the API would: by uid, and a name that is taken is not made again."""
+        for pod in plan.release:
+            if found := self._same(pod):
+                found.phase, found.ready_at = "Failed", None
+        for pod in plan.resume:
+            if found := self._same(pod):
+                found.draining_at = None
+        for pod in plan.drain:
+            if found := self._same(pod):
+                found.draining_at = found.draining_at or self.now
+        for pod in (*plan.delete, *plan.sweep):
+            if found := self._same(pod):
+                if found.node and found.runs:
+                    found.terminating = True
+                else:
+                    del self.pods[found.name]
+        for name, replaces in names:
+            if name not in self.pods:
+                self.born += 1
+                self.pods[name] = Pod(name, f"uid-{self.born}", self.now, replaces=replaces)
+
+    def step(self, rules: ReplicaRules) -> ReplicaPlan:
+        plan = self.plan(rules)
+        self.apply(plan, self.slots(plan))
+        return plan
+
+    def heal(self) -> None:
+        """Let everything happen that is under way: nodes, starts, stops, endpoints, time."""
+        self.now += timedelta(seconds=60)
+        for pod in list(self.pods.values()):
+            if pod.terminating and not pod.lost:
+                if pod.runs:
+                    del self.pods[pod.name]
+            elif pod.runs and not pod.lost:
+                pod.node = pod.node or "node-a"
+                pod.phase = "Running"
+                pod.ready_at = pod.ready_at or self.now
+        self.listed = {pod.uid for pod in self.ready()}
+
+    def settle(self, rules: ReplicaRules, *, rounds: int = 60) -> int:
+        """Plan and heal until the plan is silent; the rounds that took."""
+        for done in range(rounds):
+            if self.step(replace(rules, ghosts=0)).silent and not [p for p in self.running() if p.ready_at is None]:
+                return done
+            self.heal()
+        raise AssertionError(f"no rest after {rounds} rounds: {self.views()}")
+
+    def _same(self, pod: PodView) -> Pod | None:
+        found = self.pods.get(pod.name)
+        return found if found is not None and found.uid == pod.uid else None

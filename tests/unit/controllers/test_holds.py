@@ -1,0 +1,83 @@
+"""Holds: a person's word that a controller is to leave an object alone."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.controllers.views import NOW, a_pod, ago
+
+from kedge.controllers.holds import ALL, Hold, active_hold, hold_condition, hold_problems, parse_hold
+
+SOON = NOW + timedelta(minutes=5)
+
+
+def test_a_hold_keeps_off_the_controller_it_names_and_no_other() -> None:
+    held = a_pod(annotations=dict([Hold("replicaset", "ada", "a leak", SOON).annotation()]))
+    hold = active_hold(held, "replicaset", NOW)
+    assert hold is not None
+    assert (hold.owner, hold.reason, hold.until) == ("ada", "a leak", SOON)
+    assert active_hold(held, "deployment", NOW) is None
+
+
+def test_a_hold_on_all_keeps_every_controller_off() -> None:
+    held = a_pod(annotations=dict([Hold(ALL, "ada", "a leak", SOON).annotation()]))
+    assert active_hold(held, "replicaset", NOW) is not None
+
+
+def test_a_hold_ends_by_itself() -> None:
+    held = a_pod(annotations=dict([Hold("replicaset", "ada", "a leak", SOON).annotation()]))
+    assert active_hold(held, "replicaset", SOON - timedelta(seconds=1)) is not None
+    assert active_hold(held, "replicaset", SOON) is None
+
+
+def test_of_two_holds_the_longer_counts() -> None:
+    annotations = dict(
+        [
+            Hold("replicaset", "ada", "a leak", SOON).annotation(),
+            Hold(ALL, "bob", "an audit", SOON + timedelta(hours=1)).annotation(),
+        ]
+    )
+    hold = active_hold(a_pod(annotations=annotations), "replicaset", NOW)
+    assert hold is not None
+    assert hold.owner == "bob"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "owner=ada reason=no end until",
+        "owner=ada until=tomorrow reason=not a time",
+        "until=2030-01-01T00:00:00Z reason=nobody",
+        "owner=ada until=2030-01-01T00:00:00Z reason= ",
+        "true",
+    ],
+)
+def test_a_hold_without_owner_end_or_reason_holds_nothing_and_is_said_to(text: str) -> None:
+    held = a_pod(annotations={"hold.kedge.dev/all": text})
+    assert active_hold(held, "replicaset", ago(3600 * 24 * 365)) is None
+    assert "hold.kedge.dev/all" in hold_problems(held)[0]
+    shown = hold_condition(held, "replicaset", NOW)
+    assert shown is not None
+    assert (shown["status"], shown["reason"]) == ("False", "HoldUnreadable")
+
+
+def test_a_hold_is_shown_with_its_owner_and_reason() -> None:
+    held = a_pod(annotations=dict([Hold("job", "ada", "a leak", SOON).annotation()]))
+    shown = hold_condition(held, "job", NOW)
+    assert shown is not None
+    assert shown["status"] == "True"
+    assert shown["message"] == "ada holds job until 2030-01-01T00:05:00Z: a leak"
+    assert hold_condition(a_pod(), "job", NOW) is None
+
+
+WORDS = st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Z", "C")), min_size=1)
+
+
+@given(WORDS, st.lists(WORDS, min_size=1).map(" ".join), st.datetimes(timezones=st.just(NOW.tzinfo)))
+def test_a_hold_reads_back_as_it_was_written(owner: str, reason: str, until: object) -> None:
+    hold = Hold("job", owner, reason, until.replace(microsecond=0))  # type: ignore[attr-defined]
+    assert parse_hold("job", hold.annotation()[1]) == hold

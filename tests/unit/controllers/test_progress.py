@@ -1,0 +1,92 @@
+"""Progress: at which stage a replica is, and why it is not further."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.controllers.views import NOW, a_pod, ago, ready_pod
+
+from kedge.api.views import Condition, ContainerState, ContainerStatus, PodView
+from kedge.api.views.core import ContainerStateWaiting
+from kedge.api.views.workloads import PendingReason, Progress, StageCounts
+from kedge.controllers.progress import Attempt, Stage, progress_of, stage_of, sum_of_progress
+
+PULLING = ContainerStatus(name="main", state=ContainerState(waiting=ContainerStateWaiting(reason="ImagePullBackOff")))
+UNSCHEDULABLE = Condition(type="PodScheduled", status="False", reason="Unschedulable")
+
+
+@pytest.mark.parametrize(
+    ("pod", "stage"),
+    [
+        (a_pod(gated=True), Stage.ADMITTED),
+        (a_pod(), Stage.QUEUED),
+        (a_pod(conditions=(UNSCHEDULABLE,)), Stage.QUEUED),
+        (a_pod(nominated="node-a"), Stage.SCHEDULED),
+        (a_pod(node="node-a", phase="Pending"), Stage.BOUND),
+        (a_pod(node="node-a", phase="Pending", statuses=(PULLING,)), Stage.STARTING),
+        (a_pod(node="node-a", phase="Running"), Stage.STARTING),
+        (ready_pod("web-0"), Stage.READY),
+        (ready_pod("web-1"), Stage.SERVING),
+        (ready_pod("web-1", draining_s=1), None),
+        (ready_pod("web-1", terminating=True), None),
+        (ready_pod("web-1", phase="Failed"), None),
+    ],
+    ids=lambda value: str(value) if not isinstance(value, PodView) else "",
+)
+def test_a_replica_is_counted_at_the_furthest_stage_it_has_reached(pod: PodView, stage: Stage | None) -> None:
+    assert stage_of(pod, {"uid-of-web-1"}) is stage
+
+
+def test_pending_replicas_are_counted_by_reason() -> None:
+    pods = [
+        a_pod("web-0", conditions=(UNSCHEDULABLE,)),
+        a_pod("web-1", conditions=(UNSCHEDULABLE,)),
+        a_pod("web-2", gated=True),
+        a_pod("web-3", node="node-a", phase="Pending", statuses=(PULLING,)),
+        ready_pod("web-4"),
+        ready_pod("web-5", draining_s=3),
+        a_pod("web-6", phase="Failed"),
+    ]
+    progress = progress_of(pods, desired=5, listed={"uid-of-web-4"}, generation=7, before=Progress())
+    assert progress["stages"] == {
+        "admitted": 1, "queued": 2, "scheduled": 0, "bound": 0, "starting": 1, "ready": 0, "serving": 1,
+    }  # fmt: skip
+    assert progress["pending"] == [
+        {"stage": "admitted", "reason": "SchedulingGated", "count": 1},
+        {"stage": "queued", "reason": "Unschedulable", "count": 2},
+        {"stage": "starting", "reason": "ImagePullBackOff", "count": 1},
+    ]
+    assert progress["leaving"] == 1
+    assert (progress["desired"], progress["observedGeneration"]) == (5, 7)
+
+
+def test_a_look_that_did_nothing_keeps_the_last_action_and_writes_nothing_new() -> None:
+    before = Progress(last_action="create web-3", last_action_time=ago(9), last_error="Forbidden: no quota")
+    progress = progress_of([], desired=1, listed=(), generation=1, before=before)
+    assert progress["lastAction"] == "create web-3"
+    assert progress["lastActionTime"] == "2029-12-31T23:59:51Z"
+    assert progress["lastError"] == "Forbidden: no quota"
+
+
+def test_an_action_that_succeeds_clears_the_last_error() -> None:
+    before = Progress(last_action="create web-3", last_action_time=ago(9), last_error="Forbidden: no quota")
+    progress = progress_of(
+        [], desired=1, listed=(), generation=1, before=before, attempt=Attempt("create web-3", at=NOW)
+    )
+    assert "lastError" not in progress
+    assert progress["lastActionTime"] == "2030-01-01T00:00:00Z"
+
+
+def test_a_deployment_adds_up_what_its_replica_sets_count() -> None:
+    one = Progress(
+        stages=StageCounts(queued=2, serving=1),
+        leaving=1,
+        pending=(PendingReason(stage="queued", reason="Quota", count=2),),
+    )
+    other = Progress(
+        stages=StageCounts(queued=1, ready=4), pending=(PendingReason(stage="queued", reason="Quota", count=1),)
+    )
+    total = sum_of_progress([one, other], desired=8, generation=3, before=Progress(), deadline=NOW)
+    assert total["stages"]["queued"] == 3
+    assert (total["stages"]["ready"], total["stages"]["serving"], total["leaving"]) == (4, 1, 1)
+    assert total["pending"] == [{"stage": "queued", "reason": "Quota", "count": 3}]
+    assert total["deadline"] == "2030-01-01T00:00:00Z"

@@ -1,0 +1,297 @@
+"""The plan of a ReplicaSet: what it makes, drains, keeps, deletes, releases and sweeps."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.unit.controllers.pod_world import PodWorld
+from tests.unit.controllers.views import NOW, a_pod, ready_pod
+
+from kedge.api.views import Condition, PodView, ReplicaSetView
+from kedge.api.views.base import Labels, ObjectMeta
+from kedge.api.views.core import PodTemplate
+from kedge.api.views.workloads import ReplicaSetSpec
+from kedge.controllers.pods import least_missed_first
+from kedge.controllers.replicas import ReplicaRules, plan_replicas, replica_counts
+
+
+def plan(want: int, *pods: PodView, **more: Any) -> Any:
+    rules = {name: more.pop(name) for name in ("burst", "drain_s", "min_ready_s", "ghosts") if name in more}
+    return plan_replicas(ReplicaRules(want, **rules), pods, now=NOW, **more)
+
+
+def names(pods: Any) -> list[str]:
+    return [pod.name for pod in pods]
+
+
+# -- making ----------------------------------------------------------------------------------------
+
+
+def test_as_many_are_made_as_are_missing() -> None:
+    assert plan(3, ready_pod("web-0")).create == ("", "")
+    assert plan(1, ready_pod("web-0")).silent
+
+
+def test_a_burst_is_bounded_and_says_that_there_is_more() -> None:
+    made = plan(100, burst=10)
+    assert len(made.create) == 10
+    assert made.curtailed
+    assert not plan(10, burst=10).curtailed
+
+
+@pytest.mark.parametrize("leaving", [{"terminating": True}, {"draining_s": 1}, {"conditions": ()}])
+def test_a_copy_that_may_still_run_is_not_replaced(leaving: dict[str, Any]) -> None:
+    """Draining, stopping, or on a node that is only suspected: it counts until its end is recorded."""
+    found = plan(1, ready_pod("web-0", **leaving), listed={"uid-of-web-0"})
+    assert found.create == ()
+
+
+def test_an_ended_pod_is_replaced_by_one_that_names_its_uid() -> None:
+    found = plan(2, ready_pod("web-0"), a_pod("web-1", phase="Failed"))
+    assert found.create == ("uid-of-web-1",)
+    assert found.sweep == ()
+
+
+def test_an_ended_pod_is_swept_once_its_replacement_names_it() -> None:
+    found = plan(2, ready_pod("web-0"), a_pod("web-1", phase="Failed"), a_pod("web-2", replaces="uid-of-web-1"))
+    assert found.create == ()
+    assert names(found.sweep) == ["web-1"]
+
+
+def test_of_two_ended_pods_the_one_already_replaced_is_not_named_again() -> None:
+    found = plan(
+        3,
+        a_pod("web-0", phase="Failed", age_s=500),
+        a_pod("web-1", phase="Failed", age_s=300),
+        a_pod("web-2", replaces="uid-of-web-0"),
+    )
+    assert found.create == ("uid-of-web-1", "")
+
+
+def test_an_ended_pod_that_waits_for_its_finalizers_is_not_deleted_again_and_again() -> None:
+    assert plan(0, a_pod("web-0", phase="Failed", terminating=True, grace_s=0, finalizers=("x",))).silent
+    assert names(plan(0, a_pod("web-0", phase="Failed", terminating=True, grace_s=30)).sweep) == ["web-0"]
+
+
+def test_copies_whose_pods_are_gone_but_may_run_on_hold_a_replacement_back() -> None:
+    assert plan(2, ready_pod("web-0"), ghosts=1).create == ()
+    assert plan(2, ready_pod("web-0"), ghosts=0).create == ("",)
+
+
+# -- a lost node -----------------------------------------------------------------------------------
+
+
+def test_a_lost_pod_is_released_first_and_replaced_only_when_that_is_recorded() -> None:
+    found = plan(1, ready_pod("web-0", lost=True))
+    assert names(found.release) == ["web-0"]
+    assert found.create == ()
+    after = plan(1, a_pod("web-0", phase="Failed", lost=True))
+    assert after.release == ()
+    assert after.create == ("uid-of-web-0",)
+
+
+def test_suspicion_releases_nothing() -> None:
+    unknown = Condition(type="Ready", status="Unknown", reason="NodeStatusUnknown")
+    assert plan(1, a_pod("web-0", node="node-a", conditions=(unknown,))).silent
+
+
+def test_a_lost_pod_counts_as_the_surplus_that_goes() -> None:
+    found = plan(1, ready_pod("web-0"), ready_pod("web-1", lost=True))
+    assert names(found.release) == ["web-1"]
+    assert (found.drain, found.delete) == ((), ())
+
+
+# -- surplus ---------------------------------------------------------------------------------------
+
+
+def test_what_gets_work_drains_and_what_gets_none_goes_at_once() -> None:
+    found = plan(1, ready_pod("web-0"), ready_pod("web-1", ready_s=5), a_pod("web-2"))
+    assert names(found.delete) == ["web-2"]
+    assert names(found.drain) == ["web-1"]
+
+
+def test_a_draining_pod_goes_when_nothing_lists_it() -> None:
+    pods = (ready_pod("web-0"), ready_pod("web-1", draining_s=1))
+    assert plan(1, *pods, listed={"uid-of-web-1"}).delete == ()
+    assert names(plan(1, *pods, listed={"uid-of-web-0"}).delete) == ["web-1"]
+
+
+def test_a_draining_pod_goes_when_it_says_that_it_is_done() -> None:
+    done = Condition(type="Drained", status="True")
+    pod = ready_pod("web-0", draining_s=1, conditions=(done,))
+    assert names(plan(0, pod, listed={"uid-of-web-0"}).delete) == ["web-0"]
+
+
+def test_a_draining_pod_goes_when_its_time_is_over_and_not_before() -> None:
+    pod = ready_pod("web-0", draining_s=4)
+    waiting = plan(0, pod, listed={"uid-of-web-0"}, drain_s=10)
+    assert waiting.silent
+    assert waiting.look_again_at == NOW + timedelta(seconds=6)
+    assert names(plan(0, pod, listed={"uid-of-web-0"}, drain_s=4).delete) == ["web-0"]
+
+
+def test_a_draining_pod_that_is_needed_again_is_kept_instead_of_making_another() -> None:
+    found = plan(2, ready_pod("web-0"), ready_pod("web-1", draining_s=1), listed={"uid-of-web-1"})
+    assert names(found.resume) == ["web-1"]
+    assert (found.create, found.delete) == ((), ())
+
+
+def test_a_held_pod_is_neither_drained_nor_deleted_nor_released_nor_swept() -> None:
+    pods = (
+        ready_pod("web-0"),
+        ready_pod("web-1", draining_s=100),
+        ready_pod("web-2", lost=True),
+        a_pod("web-3", phase="Failed"),
+    )
+    assert plan(0, *pods, held={pod.uid for pod in pods}).silent
+
+
+ORDERED = [
+    a_pod("unassigned"),
+    a_pod("pending", node="b", phase="Pending"),
+    a_pod("unknown", node="b", phase="Unknown"),
+    a_pod("not-ready", node="b"),
+    ready_pod("not-yet-available", node="b", ready_s=5, cost="9"),
+    ready_pod("cheap", node="b", cost="-1"),
+    ready_pod("crowded", node="a"),
+    ready_pod("crowded-too", node="a", age_s=200),
+    ready_pod("just-ready", node="c", ready_s=50),
+    ready_pod("restarted", node="d", restarts=3),
+    ready_pod("young", node="e", age_s=70),
+    ready_pod("old", node="f", age_s=7000),
+]
+
+
+@given(st.permutations(ORDERED))
+def test_the_surplus_gives_up_what_is_missed_least(pods: list[PodView]) -> None:
+    siblings = [pod for pod in pods if pod.spec.node_name != "b"]
+    given_up = least_missed_first(pods, siblings=siblings, min_ready_s=10, now=NOW)
+    assert names(given_up) == names(ORDERED)
+
+
+def test_siblings_of_other_replica_sets_make_a_node_crowded() -> None:
+    pods = [ready_pod("web-0", node="a", age_s=500), ready_pod("web-1", node="b", age_s=100)]
+    others = [ready_pod("old-0", node="a")]
+    assert names(plan(1, *pods, siblings=[*pods, *others]).drain) == ["web-0"]
+    assert names(plan(1, *pods).drain) == ["web-1"]
+
+
+# -- status ----------------------------------------------------------------------------------------
+
+
+def test_status_counts_replicas_that_nobody_has_begun_to_take_away() -> None:
+    template = PodTemplate(metadata=ObjectMeta(labels=Labels({"app": "web", "tier": "front"})))
+    replica_set = ReplicaSetView(spec=ReplicaSetSpec(replicas=4, template=template, min_ready_seconds=10))
+    pods = [
+        ready_pod("web-0", labels={"app": "web", "tier": "front", "more": "x"}),
+        ready_pod("web-1", ready_s=3),
+        a_pod("web-2"),
+        ready_pod("web-3", draining_s=1),
+        ready_pod("web-4", terminating=True),
+        a_pod("web-5", phase="Failed"),
+    ]
+    assert replica_counts(replica_set, pods, NOW) == {
+        "replicas": 3,
+        "fullyLabeledReplicas": 1,
+        "readyReplicas": 2,
+        "availableReplicas": 1,
+        "terminatingReplicas": 2,
+    }
+
+
+def test_a_pod_that_will_be_available_is_looked_at_then() -> None:
+    assert plan(1, ready_pod("web-0", ready_s=3), min_ready_s=10).look_again_at == NOW + timedelta(seconds=7)
+
+
+# -- properties ------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60, stateful_step_count=40, deadline=None)
+class Replicas(RuleBasedStateMachine):
+    """Pods start, become ready, die, are deleted and lost in any order, while the plan is carried out now and then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = PodWorld()
+        self.asked = ReplicaRules(2, burst=3)
+
+    @rule(want=st.integers(0, 5))
+    def scale(self, want: int) -> None:
+        self.asked = ReplicaRules(want, burst=3)
+
+    @rule(twice=st.booleans())
+    def reconcile(self, twice: bool) -> None:
+        world, want = self.world, self.asked.want
+        copies, ready = len(world.running()), len(world.ready())
+        lost = sum(pod.lost for pod in world.ready())
+        plan = world.plan(self.asked)
+        made = world.slots(plan)
+        world.apply(plan, made)
+        assert len(world.running()) <= max(copies, want), "a plan made more copies than are wanted"
+        assert len(world.ready()) >= min(ready, want) - lost, "a plan gave up a ready replica that was needed"
+        if twice:
+            before = world.views()
+            world.apply(plan, made)
+            assert world.views() == before, "a plan carried out twice did something twice"
+
+    def some(self, data: st.DataObject) -> Any:
+        return data.draw(st.sampled_from(sorted(self.world.pods)).map(self.world.pods.__getitem__))
+
+    @precondition(lambda self: self.world.pods)
+    @rule(data=st.data(), node=st.sampled_from("ab"))
+    def bind(self, data: st.DataObject, node: str) -> None:
+        pod = self.some(data)
+        if pod.runs:
+            pod.node, pod.phase = pod.node or node, "Running"
+
+    @precondition(lambda self: self.world.pods)
+    @rule(data=st.data())
+    def become_ready(self, data: st.DataObject) -> None:
+        pod = self.some(data)
+        if pod.runs and pod.node:
+            pod.ready_at = pod.ready_at or self.world.now
+            self.world.listed.add(pod.uid)
+
+    @precondition(lambda self: self.world.pods)
+    @rule(data=st.data())
+    def die(self, data: st.DataObject) -> None:
+        pod = self.some(data)
+        pod.phase, pod.ready_at = "Failed", None
+
+    @precondition(lambda self: self.world.pods)
+    @rule(data=st.data())
+    def be_lost(self, data: st.DataObject) -> None:
+        pod = self.some(data)
+        if pod.node and pod.runs:
+            pod.lost = True
+
+    @precondition(lambda self: self.world.pods)
+    @rule(data=st.data())
+    def be_deleted_or_stop(self, data: st.DataObject) -> None:
+        pod = self.some(data)
+        if pod.terminating and not pod.lost:
+            del self.world.pods[pod.name]
+        elif pod.node:
+            pod.terminating = True
+
+    @rule(seconds=st.sampled_from([1, 5, 20]))
+    def wait(self, seconds: int) -> None:
+        self.world.now += timedelta(seconds=seconds)
+
+    @invariant()
+    def each_ended_pod_is_replaced_once(self) -> None:
+        named = [pod.replaces for pod in self.world.pods.values() if pod.replaces]
+        assert len(named) == len(set(named))
+
+    def teardown(self) -> None:
+        self.world.settle(self.asked)
+        assert len(self.world.ready()) == len(self.world.pods) == self.asked.want
+        assert self.world.plan(self.asked).silent
+
+
+TestReplicas = Replicas.TestCase

@@ -1,0 +1,353 @@
+"""The plan of a Deployment: sizes step by step, within surge and unavailable, whatever the ReplicaSets are up to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from kedge.api.views.workloads import DeploymentSpec, DeploymentStrategy, RollingUpdate
+from kedge.controllers.rolling import Bounds, ScalePlan, SetFacts, plan_scales, resolve_bounds
+
+
+def a_set(name: str, replicas: int, available: int | None = None, **more: Any) -> SetFacts:
+    """A ReplicaSet that is at rest, unless more is said."""
+    facts = SetFacts(name, replicas, copies=replicas, available=replicas if available is None else available)
+    return replace(facts, **more)
+
+
+def spec(replicas: int, surge: int | str, unavailable: int | str) -> DeploymentSpec:
+    rolling = RollingUpdate(max_surge=surge, max_unavailable=unavailable)
+    return DeploymentSpec(replicas=replicas, strategy=DeploymentStrategy(rolling_update=rolling))
+
+
+# -- bounds ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("replicas", "surge", "unavailable", "bounds"),
+    [
+        (10, "25%", "25%", Bounds(3, 2)),
+        (3, "25%", "25%", Bounds(1, 0)),
+        (1, "0%", "25%", Bounds(0, 1)),
+        (10, 0, "9%", Bounds(0, 1)),
+        (4, 2, 1, Bounds(2, 1)),
+        (2, 0, 5, Bounds(0, 2)),
+        (0, "25%", "25%", Bounds(0, 0)),
+    ],
+)
+def test_percentages_of_surge_are_rounded_up_and_of_unavailable_down(
+    replicas: int, surge: int | str, unavailable: int | str, bounds: Bounds
+) -> None:
+    assert resolve_bounds(spec(replicas, surge, unavailable)) == bounds
+
+
+def test_recreate_may_have_none_available() -> None:
+    assert resolve_bounds(DeploymentSpec(replicas=3, strategy=DeploymentStrategy(type="Recreate"))) == Bounds(0, 3)
+
+
+# -- rolling update --------------------------------------------------------------------------------
+
+
+def test_the_first_replica_set_gets_all_replicas_at_once() -> None:
+    assert plan_scales(3, Bounds(1, 0), new=None, old=[]) == ScalePlan({}, first_size=3)
+
+
+def test_a_new_replica_set_begins_with_the_surge() -> None:
+    assert plan_scales(4, Bounds(1, 1), new=None, old=[a_set("old", 4)]).first_size == 1
+
+
+def test_old_replicas_are_given_up_when_new_ones_are_available() -> None:
+    plan = plan_scales(4, Bounds(1, 0), new=a_set("new", 1), old=[a_set("old", 4)])
+    assert plan.sizes == {"old": 3}
+
+
+def test_a_new_replica_that_is_not_available_frees_no_old_one() -> None:
+    plan = plan_scales(4, Bounds(1, 0), new=a_set("new", 1, available=0), old=[a_set("old", 4)])
+    assert plan.sizes == {}
+
+
+def test_old_replicas_that_serve_nobody_go_first() -> None:
+    old = [a_set("older", 2, created="1"), a_set("old", 3, available=0, created="2")]
+    plan = plan_scales(5, Bounds(1, 1), new=a_set("new", 1, available=0), old=old)
+    assert plan.sizes == {"old": 2}
+
+
+def test_copies_that_still_drain_take_up_the_surge() -> None:
+    draining = a_set("old", 3, copies=4)
+    assert plan_scales(4, Bounds(1, 0), new=a_set("new", 1), old=[draining]).sizes == {}
+    assert plan_scales(4, Bounds(1, 0), new=a_set("new", 1), old=[a_set("old", 3)]).sizes == {"new": 2}
+
+
+def test_nothing_grows_while_a_replica_set_has_not_seen_its_size() -> None:
+    unaware = a_set("old", 3, copies=0, observed=False)
+    plan = plan_scales(4, Bounds(1, 0), new=a_set("new", 1, available=0), old=[unaware])
+    assert plan.sizes == {}
+    assert plan.waits_for == "old to see its size"
+    assert plan_scales(4, Bounds(1, 0), new=None, old=[unaware]).first_size == 0
+
+
+def test_a_rollout_that_is_done_plans_nothing() -> None:
+    assert plan_scales(4, Bounds(1, 0), new=a_set("new", 4), old=[a_set("old", 0)]) == ScalePlan({})
+
+
+def test_a_held_replica_set_keeps_its_size() -> None:
+    plan = plan_scales(4, Bounds(1, 0), new=a_set("new", 1), old=[a_set("old", 4, held=True)])
+    assert plan.sizes == {}
+
+
+def test_a_rollback_keeps_the_healthy_replicas_until_others_are() -> None:
+    """The template goes back in mid-rollout: what was old is new, and what serves stays until it can be spared."""
+    plan = plan_scales(4, Bounds(1, 1), new=a_set("first", 1), old=[a_set("second", 2)])
+    assert plan.sizes == {"first": 3}
+    plan = plan_scales(4, Bounds(1, 1), new=a_set("first", 3, available=1), old=[a_set("second", 2)])
+    assert plan.sizes == {}
+
+
+# -- recreate --------------------------------------------------------------------------------------
+
+
+def test_recreate_ends_every_old_replica_before_a_new_one_begins() -> None:
+    old = a_set("old", 3)
+    assert plan_scales(3, Bounds(0, 3), new=None, old=[old], recreate=True) == ScalePlan({"old": 0})
+    ending = replace(old, replicas=0, copies=1)
+    waiting = plan_scales(3, Bounds(0, 3), new=None, old=[ending], recreate=True)
+    assert (waiting.sizes, waiting.first_size) == ({}, None)
+    unaware = replace(old, replicas=0, copies=0, observed=False)
+    assert plan_scales(3, Bounds(0, 3), new=None, old=[unaware], recreate=True).first_size is None
+    gone = replace(old, replicas=0, copies=0)
+    assert plan_scales(3, Bounds(0, 3), new=None, old=[gone], recreate=True).first_size == 3
+
+
+# -- scaling and pausing ---------------------------------------------------------------------------
+
+
+def test_a_paused_rollout_makes_no_replica_set_and_moves_none() -> None:
+    assert plan_scales(4, Bounds(1, 1), new=None, old=[a_set("old", 4)], paused=True) == ScalePlan({})
+    mix = plan_scales(
+        4, Bounds(1, 1), new=a_set("new", 2, desired=4, most=5), old=[a_set("old", 3, desired=4, most=5)], paused=True
+    )
+    assert mix.sizes == {}
+
+
+def test_a_paused_deployment_still_scales() -> None:
+    assert plan_scales(7, Bounds(2, 1), new=None, old=[a_set("old", 4)], paused=True).sizes == {"old": 7}
+
+
+def test_a_resize_in_mid_rollout_keeps_the_mix() -> None:
+    new, old = a_set("new", 5, desired=10, most=13), a_set("old", 8, desired=10, most=13, created="0")
+    plan = plan_scales(15, Bounds(3, 2), new=replace(new, created="1"), old=[old])
+    assert plan.sizes == {"old": 11, "new": 7}
+    smaller = plan_scales(5, Bounds(3, 2), new=replace(new, created="1"), old=[old])
+    assert smaller.sizes == {"old": 5, "new": 3}
+
+
+def test_what_rounding_leaves_goes_to_the_largest() -> None:
+    old, new = a_set("old", 6, desired=10, most=11), a_set("new", 5, desired=10, most=11)
+    assert sum(plan_scales(12, Bounds(2, 2), new=new, old=[old]).sizes.values()) == 14
+
+
+@given(st.integers(0, 20), st.integers(0, 20), st.lists(st.integers(1, 15), min_size=2, max_size=4), st.integers(0, 5))
+def test_a_resize_never_leaves_the_bounds(desired: int, before: int, sizes: list[int], surge: int) -> None:
+    assume(desired != before)
+    every = [a_set(f"s{n}", size, desired=before, most=before + surge) for n, size in enumerate(sizes)]
+    plan = plan_scales(desired, Bounds(surge, 1), new=every[0], old=every[1:])
+    after = [plan.sizes.get(each.name, each.replicas) for each in every]
+    limit = desired + surge if desired else 0
+    assert all(size >= 0 for size in after)
+    assert sum(after) <= max(limit, sum(sizes))
+    assert sum(after) >= min(limit, sum(sizes))
+
+
+# -- properties: a rollout played through ----------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Copies:
+    """A ReplicaSet with its pods, which follows its spec late, reports later, and never has more copies than asked."""
+
+    name: str
+    created: str
+    size: int
+    generation: int = 1
+    acted: int = 0
+    observed: int = 0
+    starting: int = 0
+    ready: int = 0
+    leaving: int = 0
+    told: tuple[int, int] = (0, 0)
+    notes: tuple[int, int] | None = None
+
+    @property
+    def copies(self) -> int:
+        return self.starting + self.ready + self.leaving
+
+    def resize(self, size: int, notes: tuple[int, int]) -> None:
+        if size != self.size:
+            self.size, self.generation = size, self.generation + 1
+        self.notes = notes
+
+    def act(self) -> None:
+        surplus = max(0, self.starting + self.ready - self.size)
+        unready = min(surplus, self.starting)
+        self.starting -= unready  # nothing to drain
+        self.ready -= surplus - unready
+        self.leaving += surplus - unready
+        self.starting += max(0, self.size - self.copies)
+        self.acted = self.generation
+
+    def report(self) -> None:
+        """What a reconcile writes at its end: it is about the generation that the reconcile acted on."""
+        self.told, self.observed = (self.copies, self.ready), self.acted
+
+    def facts(self) -> SetFacts:
+        desired, most = self.notes or (None, None)
+        return SetFacts(
+            self.name,
+            self.size,
+            copies=self.told[0],
+            available=self.told[1],
+            observed=self.observed == self.generation,
+            created=self.created,
+            desired=desired,
+            most=most,
+        )
+
+
+@dataclass(slots=True)
+class RolloutWorld:
+    """A Deployment with its ReplicaSets, the newest last."""
+
+    desired: int
+    bounds: Bounds
+    recreate: bool = False
+    paused: bool = False
+    revisions: int = 1
+    sets: list[Copies] = field(default_factory=list)
+    current: str = "r1"
+
+    def plan(self) -> ScalePlan:
+        facts = {each.name: each.facts() for each in self.sets}
+        new = facts.pop(self.current, None)
+        return plan_scales(
+            self.desired, self.bounds, new=new, old=[*facts.values()], recreate=self.recreate, paused=self.paused
+        )
+
+    def step(self) -> ScalePlan:
+        plan = self.plan()
+        notes = (self.desired, self.desired + self.bounds.surge)
+        for each in self.sets:
+            each.resize(plan.sizes.get(each.name, each.size), notes)
+        if plan.first_size is not None:
+            self.sets.append(Copies(self.current, f"{len(self.sets):04}", plan.first_size, notes=notes))
+        return plan
+
+    def copies(self) -> int:
+        return sum(each.copies for each in self.sets)
+
+    def ready(self) -> int:
+        return sum(each.ready for each in self.sets)
+
+    def settle(self, rounds: int = 300) -> None:
+        """Everybody works and everything starts, until there is nothing left to plan."""
+        for _ in range(rounds):
+            before = [replace(each) for each in self.sets]
+            plan = self.step()
+            for each in self.sets:
+                each.act()
+                each.ready, each.starting, each.leaving = each.ready + each.starting, 0, 0
+                each.act()
+                each.report()
+            if not plan.sizes and plan.first_size is None and before == self.sets:
+                return
+        raise AssertionError(f"no rest: {self.sets}")
+
+
+SEEDS = st.integers(0, 2**32).map(Random)
+"""A rollout needs long runs of likely moves, which a generator gives more readily than single drawn rules do."""
+
+
+def some_of(chance: Random, count: int) -> int:
+    return chance.randint(0, count)
+
+
+def play(world: RolloutWorld, chance: Random) -> Iterator[None]:
+    """One round: the Deployment plans, and each ReplicaSet acts, starts, stops and reports, or does not."""
+    if chance.random() < 0.7:
+        world.step()
+    for each in world.sets:
+        for move in chance.sample(range(5), 5):
+            if chance.random() < 0.5:
+                continue
+            match move:
+                case 0 | 1:
+                    each.act()
+                case 2:
+                    started = some_of(chance, each.starting)
+                    each.starting, each.ready = each.starting - started, each.ready + started
+                case 3:
+                    each.leaving -= some_of(chance, each.leaving)
+                case 4:
+                    each.report()
+            yield
+
+
+def come_to_rest(world: RolloutWorld) -> None:
+    world.paused = False
+    world.settle()
+    sizes = {each.name: each.size for each in world.sets if each.size}
+    assert sizes == ({world.current: world.desired} if world.desired else {})
+    assert world.ready() == world.copies() == world.desired
+    plan = world.plan()
+    assert (dict(plan.sizes), plan.first_size) == ({}, None)
+
+
+@settings(max_examples=300)
+@given(SEEDS, st.integers(1, 6), st.integers(0, 3), st.integers(0, 3), st.booleans())
+def test_a_rollout_stays_within_surge_and_unavailable_and_comes_to_rest(
+    chance: Random, desired: int, surge: int, unavailable: int, recreate: bool
+) -> None:
+    """Templates change at any moment, ReplicaSets are late, pods start when they like."""
+    bounds = Bounds(0, desired) if recreate else resolve_bounds(spec(desired, surge, unavailable))
+    world = RolloutWorld(desired, bounds, recreate)
+    world.settle()
+    for _ in range(40):
+        if chance.random() < 0.1:
+            world.current = f"r{chance.randint(1, 3)}"
+        world.paused = chance.random() < 0.1
+        for _ in play(world, chance):
+            assert world.copies() <= desired + bounds.surge
+            assert world.ready() >= desired - bounds.unavailable
+            if recreate:
+                assert sum(each.copies > 0 for each in world.sets) <= 1, "two revisions ran at once"
+    come_to_rest(world)
+
+
+@settings(max_examples=300)
+@given(SEEDS, st.integers(0, 6), st.integers(0, 3), st.integers(0, 3))
+def test_whoever_scales_and_whatever_dies_there_are_no_more_copies_than_were_allowed(
+    chance: Random, desired: int, surge: int, unavailable: int
+) -> None:
+    world = RolloutWorld(desired, resolve_bounds(spec(desired, surge, unavailable)))
+    world.settle()
+    ceiling = desired + world.bounds.surge
+    for _ in range(40):
+        if chance.random() < 0.1:
+            world.current = f"r{chance.randint(1, 3)}"
+        if chance.random() < 0.1:
+            world.desired = chance.randint(0, 6)
+            world.bounds = resolve_bounds(spec(world.desired, surge, unavailable))
+            ceiling = max(ceiling, world.desired + world.bounds.surge)
+        for each in world.sets:
+            if chance.random() < 0.1:
+                failed, died = some_of(chance, each.ready), some_of(chance, each.starting)
+                each.ready -= failed
+                each.starting += failed - died
+        for _ in play(world, chance):
+            assert world.copies() <= ceiling
+    come_to_rest(world)

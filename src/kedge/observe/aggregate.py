@@ -7,11 +7,11 @@ fields two levels deep: enough to see two controllers at one field, few enough t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kedge.observe.records import CacheRead, Call, Step
+from kedge.observe.records import CacheRead, Call
 
 OTHER: Final = "other"
 """In every column of the row that counts what found no room."""
@@ -25,7 +25,8 @@ _IDENTITY: Final = frozenset({"apiVersion", "kind"})
 """Say which object is meant, not what of it is written."""
 _OPEN_MAPS: Final = frozenset({"data", "binaryData", "stringData"})
 """Their members are the user's own names, of which there is no end."""
-_NONE: Final[dict[str, int]] = {}
+_NO_MEMBERS: Final[dict[str, int]] = {}
+_NO_FIELDS: Final[dict[str, dict[str, int]]] = {}
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -37,88 +38,89 @@ class Row:
     count: int
 
 
+class Table:
+    """What one controller touched. `recorder` counts its reads in `reads` directly: that happens most often."""
+
+    __slots__ = ("_aggregate", "calls", "reads")
+
+    def __init__(self, aggregate: Aggregate) -> None:
+        self._aggregate = aggregate
+        self.reads: dict[str, dict[str, int]] = {}
+        """By cache and verb."""
+        self.calls: dict[tuple[str, str], dict[str, dict[str, int]]] = {}
+        """By verb and kind, then by the field's two parts, the second empty for a field of one."""
+
+    def count_new_read(self, read: CacheRead) -> None:
+        """Count a read that has no place in `reads` yet."""
+        if self._aggregate.take_row():
+            self.reads.setdefault(read.cache, {})[read.verb] = 1
+
+    def count_call(self, call: Call) -> None:
+        verb, key, intent = call.verb, call.key, call.intent
+        kind = key.kind if key is not None else call.reply[0].key.kind if call.reply else OTHER
+        fields = self.calls.get((verb, kind), _NO_FIELDS)
+        if type(intent) is not dict or not intent or verb in _WHOLE_VERBS:
+            for name, member in [(WHOLE, "")] if verb in _WHOLE_VERBS else _fields_of(intent):
+                self._count_field(verb, kind, name, member)
+            return
+        for name, value in intent.items():
+            if type(value) is dict and value and name not in _OPEN_MAPS:
+                members = fields.get(name, _NO_MEMBERS)
+                for member in value:
+                    if member in members:
+                        members[member] += 1
+                    else:
+                        self._count_field(verb, kind, name, member)
+            elif name not in _IDENTITY:
+                self._count_field(verb, kind, name, "")
+
+    def _count_field(self, verb: str, kind: str, name: str, member: str) -> None:
+        fields = self.calls.get((verb, kind), _NO_FIELDS)
+        members = fields.get(name, _NO_MEMBERS)
+        if member in members:
+            members[member] += 1
+        elif self._aggregate.take_row():
+            self.calls.setdefault((verb, kind), {}).setdefault(name, {})[member] = 1
+
+
 class Aggregate:
     """Counts by row, at most `rows_max` of them; what would need one more is counted in the row `OTHER`."""
 
     def __init__(self, rows_max: int) -> None:
         self._rows_max = rows_max
-        self._reads: dict[tuple[str, str, str], int] = {}
-        """By controller, verb and cache."""
-        self._calls: dict[tuple[str, str, str], dict[str, dict[str, int]]] = {}
-        """By controller, verb and kind, then by the field's two parts."""
+        self._tables: dict[str, Table] = {}
         self.rows = 0
         self.other = 0
 
-    def count(self, controller: str, steps: Iterable[Step]) -> None:
-        reads = self._reads
-        for step in steps:
-            if type(step) is CacheRead:
-                row = (controller, step.verb, step.cache)
-                if row in reads:
-                    reads[row] += 1
-                elif self._room():
-                    reads[row] = 1
-            elif type(step) is Call:
-                self._count_call(controller, step)
+    def table(self, controller: str) -> Table:
+        found = self._tables.get(controller)
+        if found is None:
+            found = self._tables[controller] = Table(self)
+        return found
 
-    def __iter__(self) -> Iterator[Row]:
-        """Rows in order, the row `OTHER` last if it counts anything."""
-        found: Counter[tuple[str, str, str, str]] = Counter()
-        for (controller, verb, cache), count in self._reads.items():
-            found[controller, verb, kind_of_cache(cache), WHOLE] += count
-        for (controller, verb, kind), fields in self._calls.items():
-            for name, members in fields.items():
-                for member, count in members.items():
-                    found[controller, verb, kind, f"{name}.{member}" if member else name] += count
-        for (controller, verb, kind, field), count in sorted(found.items()):
-            yield Row(controller, verb, kind, field, count)
-        if self.other:
-            yield Row(OTHER, OTHER, OTHER, OTHER, self.other)
-
-    def _count_call(self, controller: str, call: Call) -> None:
-        verb, key = call.verb, call.key
-        kind = key.kind if key is not None else call.reply[0].key.kind if call.reply else OTHER
-        fields = self._calls.get((controller, verb, kind))
-        if fields is None:
-            if self.rows >= self._rows_max:
-                self.other += 1
-                return
-            fields = self._calls[controller, verb, kind] = {}
-        intent = call.intent
-        if verb in _WHOLE_VERBS:
-            self._count_field(fields, WHOLE, "")
-        elif type(intent) is dict and intent:
-            self._count_members(fields, intent)
-        else:
-            for name, member in _fields_of(intent):
-                self._count_field(fields, name, member)
-
-    def _count_members(self, fields: dict[str, dict[str, int]], intent: dict[str, Any]) -> None:
-        for name, value in intent.items():
-            if type(value) is dict and value and name not in _OPEN_MAPS:
-                members = fields.get(name, _NONE)
-                for member in value:
-                    if member in members:
-                        members[member] += 1
-                    else:
-                        self._count_field(fields, name, member)
-            elif name not in _IDENTITY:
-                self._count_field(fields, name, "")
-
-    def _count_field(self, fields: dict[str, dict[str, int]], name: str, member: str) -> None:
-        members = fields.get(name)
-        if members is not None and member in members:
-            members[member] += 1
-        elif self._room():
-            fields.setdefault(name, {})[member] = 1
-
-    def _room(self) -> bool:
-        """Take a row for something new; if there is none left, count it in the row `OTHER`."""
+    def take_row(self) -> bool:
+        """Make room for something new; if there is none left, count it in the row `OTHER`."""
         if self.rows < self._rows_max:
             self.rows += 1
             return True
         self.other += 1
         return False
+
+    def __iter__(self) -> Iterator[Row]:
+        """Rows in order, the row `OTHER` last if it counts anything."""
+        found: Counter[tuple[str, str, str, str]] = Counter()
+        for controller, table in self._tables.items():
+            for cache, verbs in table.reads.items():
+                for verb, count in verbs.items():
+                    found[controller, verb, kind_of_cache(cache), WHOLE] += count
+            for (verb, kind), fields in table.calls.items():
+                for name, members in fields.items():
+                    for member, count in members.items():
+                        found[controller, verb, kind, f"{name}.{member}" if member else name] += count
+        for (controller, verb, kind, field), count in sorted(found.items()):
+            yield Row(controller, verb, kind, field, count)
+        if self.other:
+            yield Row(OTHER, OTHER, OTHER, OTHER, self.other)
 
 
 def kind_of_cache(cache: str) -> str:

@@ -15,7 +15,7 @@ from kedge.env import Env
 from kedge.keys import Key, Revision
 from kedge.observe.aggregate import Aggregate, Row
 from kedge.observe.log import DecisionLog
-from kedge.observe.records import Call, Decision
+from kedge.observe.records import CacheRead, Call, Decision
 from kedge.observe.rules import WROTE, Keeper, KeepRules, Rule, Window
 
 Release = Callable[[], None]
@@ -77,9 +77,11 @@ class Recorder:
         self._held: deque[tuple[Decision, Sequence[Release]]] = deque()
         self._by_id: dict[str, Decision] = {}
         """Exactly the decisions of `_held`."""
-        self._writers: dict[tuple[Key, Revision], str] = {}
-        self._writers_order: deque[tuple[Key, Revision]] = deque()
+        self._writers: dict[Revision, tuple[Key, str]] = {}
+        """By revision: a call is one commit, and a commit has one of its own."""
+        self._writers_order: deque[Revision] = deque()
         """The keys of `_writers`, oldest first: a dict alone is slow to give up its oldest."""
+        self._writers_max = env.limits.decision_writers_max
         self._aggregate = Aggregate(env.limits.decision_rows_max)
         self._kept = dict.fromkeys((rule.value for rule in Rule), 0)
         self._since = env.now()
@@ -105,11 +107,18 @@ class Recorder:
             _release(releases)
             return
         self._seen += 1
-        steps = decision.steps
-        self._aggregate.count(decision.controller, steps)
-        for step in steps:
-            if type(step) is Call and step.revision and step.outcome in WROTE:
-                self._index(step, decision.id)
+        table = self._aggregate.table(decision.controller)
+        reads = table.reads
+        for step in decision.steps:
+            if type(step) is CacheRead:
+                try:
+                    reads[step.cache][step.verb] += 1
+                except KeyError:
+                    table.count_new_read(step)
+            elif type(step) is Call:
+                table.count_call(step)
+                if step.revision and step.outcome in WROTE:
+                    self._index(step, decision.id)
         if decision.kept:
             self._keep(decision, releases)
         elif releases:
@@ -153,7 +162,8 @@ class Recorder:
 
     def writer_of(self, key: Key, revision: Revision) -> str | None:
         """The decision that made this version; None if it was none of this process's, or too long ago."""
-        return self._writers.get((key, revision))
+        found = self._writers.get(revision)
+        return found[1] if found is not None and found[0] == key else None
 
     def counts(self) -> Iterator[Row]:
         """How often each controller read or wrote each field. Never sampled; `Coverage.since` is its window."""
@@ -188,19 +198,17 @@ class Recorder:
     # -- inside ------------------------------------------------------------------------------------
 
     def _index(self, call: Call, decision_id: str) -> None:
-        key = call.key
+        key, revision, writers = call.key, call.revision, self._writers
         if key is None:
             if not call.reply:
                 return
             key = call.reply[0].key
-        version = (key, call.revision)
-        writers = self._writers
-        if version not in writers:
-            self._writers_order.append(version)
-            if len(writers) >= self._env.limits.decision_writers_max:
+        if revision not in writers:
+            self._writers_order.append(revision)
+            if len(writers) >= self._writers_max:
                 del writers[self._writers_order.popleft()]
                 self._writers_dropped += 1
-        writers[version] = decision_id
+        writers[revision] = (key, decision_id)
 
     def _keep(self, decision: Decision, releases: Sequence[Release]) -> None:
         rule = decision.kept.partition(":")[0]

@@ -377,3 +377,21 @@ class Limits:
     decision_log_sync_s: float = bound(
         1.0, "so much of the log may be lost with the machine's power", metric="kedge_decisions_log_sync_seconds"
     )
+
+    # -- scheduler
+    scheduler_shapes_max: int = bound(
+        256,
+        "shapes of pods whose masks and scores are kept; each holds a few bytes a node",
+        metric="kedge_scheduler_shapes",
+    )
+    scheduler_changes_max: int = bound(
+        4_096,
+        "changed rows remembered for shapes that were not asked for; one further behind starts anew",
+        metric="kedge_scheduler_changes",
+    )
+    scheduler_repair_max: int = bound(
+        32, "rows repaired one by one; with more, all are computed at once", metric="kedge_scheduler_repairs"
+    )
+    scheduler_top_max: int = bound(
+        5, "nodes whose scores an explanation lists with their parts", metric="kedge_scheduler_explanations"
+    )

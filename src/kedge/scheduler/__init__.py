@@ -1,0 +1,34 @@
+"""The scheduler: which node a pod goes to, and why. This is the decision; queue and binds are built on it.
+
+A `Snapshot` is fed with nodes and claims; `decide` picks a node on it; `explain` accounts for every node.
+"""
+
+from kedge.scheduler.decide import Decision, ZoneRoom, blocked_zones, decide
+from kedge.scheduler.explain import Explanation, NearMiss, Score, explain, words
+from kedge.scheduler.filters.blockers import Blocker
+from kedge.scheduler.policies import DEFAULT_SETTINGS, DEFAULT_WEIGHTS, Settings, Workload, settings_for
+from kedge.scheduler.shapes import PodRequest, request_of
+from kedge.scheduler.snapshot import Claim, Snapshot, snapshot_of
+
+__all__ = [
+    "DEFAULT_SETTINGS",
+    "DEFAULT_WEIGHTS",
+    "Blocker",
+    "Claim",
+    "Decision",
+    "Explanation",
+    "NearMiss",
+    "PodRequest",
+    "Score",
+    "Settings",
+    "Snapshot",
+    "Workload",
+    "ZoneRoom",
+    "blocked_zones",
+    "decide",
+    "explain",
+    "request_of",
+    "settings_for",
+    "snapshot_of",
+    "words",
+]

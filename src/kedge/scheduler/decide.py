@@ -1,0 +1,147 @@
+"""The decision: the best node for a pod on a snapshot. Pure, and a function of content alone.
+
+No I/O, clock or randomness: ties are broken by the draw that the caller passes. Nothing is claimed here; the caller
+adds the claim to the snapshot when it acts on the decision. `explain` says why, while the snapshot stands still.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from kedge.api.views import PodView
+from kedge.errors import check
+from kedge.placement.resources import Units
+from kedge.scheduler.columns import Ints
+from kedge.scheduler.policies import DEFAULT_SETTINGS, Settings
+from kedge.scheduler.shapes import PodRequest, compile_shape, request_of, shape_key
+from kedge.scheduler.snapshot import Snapshot
+from kedge.scheduler.states import INFEASIBLE, ShapeState, rows_named
+
+ZoneRoom = Mapping[str, Units]
+"""What the pod's tenant may still claim in each zone that a quota speaks of."""
+_CHUNK = 256
+_FEW_TIES = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Where a pod goes, and what that was decided on."""
+
+    node: str | None
+    """None if no node is feasible."""
+    node_uid: str
+    node_revision: int
+    """The version of the node object that was used."""
+    score: int
+    feasible: int
+    """How many nodes were feasible, of `nodes`."""
+    nodes: int
+    request: PodRequest
+    """For `Snapshot.add_claim`."""
+    settings: Settings
+    blocked_zones: tuple[str, ...]
+    excluded: frozenset[str]
+    draw: int
+    snapshot_version: int
+
+
+def decide(
+    snapshot: Snapshot,
+    pod: PodView | PodRequest,
+    draw: int,
+    *,
+    settings: Settings = DEFAULT_SETTINGS,
+    room: ZoneRoom | None = None,
+    excluded: Collection[str] = (),
+) -> Decision:
+    """Choose the feasible node with the highest score.
+
+    `draw` breaks ties: of the best nodes, in the order of their names, the first from place `draw` on, going round.
+    `excluded` are nodes that just refused this pod; `room` is what its tenant's zone quotas leave.
+    """
+    request = pod if isinstance(pod, PodRequest) else request_of(pod)
+    blocked = blocked_zones(request.wants.requests, room) if room else ()
+    state = state_of(snapshot, request, settings, blocked)
+    totals = state.totals
+    feasible = state.feasible
+    if excluded:
+        feasible = feasible & ~rows_named(snapshot, excluded)
+        totals = state.totals_among(feasible)
+    row = choose(snapshot, totals, draw)
+    chosen = snapshot.at(row) if row >= 0 else None
+    return Decision(
+        node=chosen.name if chosen is not None else None,
+        node_uid=chosen.uid if chosen is not None else "",
+        node_revision=chosen.revision if chosen is not None else 0,
+        score=int(totals[row]) if chosen is not None else 0,
+        feasible=int(np.count_nonzero(feasible)),
+        nodes=snapshot.node_count,
+        request=request,
+        settings=settings,
+        blocked_zones=blocked,
+        excluded=frozenset(excluded),
+        draw=draw,
+        snapshot_version=snapshot.version,
+    )
+
+
+def blocked_zones(requests: Units, room: ZoneRoom) -> tuple[str, ...]:
+    """The zones in which the tenant has too little room left for the pod, by name."""
+    return tuple(
+        sorted(
+            zone
+            for zone, left in room.items()
+            if any(0 < requests.get(resource, 0) > amount for resource, amount in left.items())
+        )
+    )
+
+
+def state_of(snapshot: Snapshot, request: PodRequest, settings: Settings, blocked: tuple[str, ...]) -> ShapeState:
+    """What is known of the pod's shape, brought up to date."""
+    key = shape_key(request, settings, snapshot.tallies.mentioned)
+    states = snapshot.states
+    state: ShapeState | None = states.get(key)
+    if state is not None and state.epoch != snapshot.tallies.epoch:
+        del states[key]
+        state.close()
+        state = None
+    if state is None:
+        state = states[key] = ShapeState(snapshot, compile_shape(key))
+        if len(states) > snapshot.limits.scheduler_shapes_max:
+            _, oldest = states.popitem(last=False)
+            oldest.close()
+    else:
+        states.move_to_end(key)
+    state.refresh(blocked)
+    return state
+
+
+def choose(snapshot: Snapshot, totals: Ints, draw: int) -> int:
+    """The row of the best node; -1 if none is feasible. It depends on names, never on which row a node has."""
+    best = int(totals.max())
+    if best == INFEASIBLE:
+        return -1
+    tied = totals == best
+    ties = int(np.count_nonzero(tied))
+    if ties == 1:
+        return int(totals.argmax())
+    order = snapshot.order()
+    start = draw % len(order)
+    if ties <= _FEW_TIES:
+        rows = np.flatnonzero(tied)
+        return int(rows[((snapshot.places()[rows] - start) % len(order)).argmin()])
+    place, chunk = start, _CHUNK
+    while True:
+        rows = order[place : place + chunk]
+        hits = tied[rows]
+        first = int(hits.argmax()) if len(hits) else 0
+        if len(hits) and hits[first]:
+            return int(rows[first])
+        place += chunk
+        if place >= len(order):
+            check(start >= 0, "the ring is searched once")
+            place, start = 0, -1
+        chunk *= 2

@@ -1,0 +1,128 @@
+"""The filter of one topology spread constraint: a domain may not get further ahead of the emptiest one than allowed.
+
+A policy's `maxZoneSkew` is the same rule, over zones, for the replicas of one workload.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kedge.scheduler.columns import ABSENT, Bools, Ints
+from kedge.scheduler.domains import DomainCounts
+from kedge.scheduler.filters.blockers import Blocker
+from kedge.scheduler.snapshot import Snapshot
+from kedge.scheduler.tallies import Tally
+
+_NO_MINIMUM = 2**31 - 1
+"""Stands for the emptiest domain when there is none: then nothing can be ahead of it."""
+
+
+class SpreadFilter:
+    """Rows whose domain would, with this pod, be at most `skew_max` ahead of the emptiest domain."""
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        blocker: Blocker,
+        topology_key: str,
+        tally: Tally,
+        *,
+        skew_max: int,
+        domains_min: int = 1,
+        itself: int = 1,
+    ) -> None:
+        self.blocker = blocker
+        self.ok: Bools = np.zeros(0, np.bool_)
+        self._domains = DomainCounts(snapshot, topology_key, tally)
+        self._skew_max = skew_max
+        self._domains_min = domains_min
+        self._itself = itself
+        self._free: Bools | None = None
+        self._present: Bools = self.ok
+        self._allowed: Bools = self.ok
+        self._low = 0
+        self._at_low = 0
+
+    @property
+    def tally(self) -> Tally:
+        return self._domains.tally
+
+    def rebuild(self, counted: Bools, free: Bools | None = None) -> None:
+        """Count anew. `counted` are the nodes whose domains and pods count; `free` those the rule is not about."""
+        self._free = free
+        domains = self._domains
+        domains.rebuild(counted)
+        self._present = np.bincount(domains.ids[counted], minlength=domains.domains) > 0
+        self._present[ABSENT] = False
+        self._judge_all()
+
+    def _judge_all(self) -> None:
+        self._find_low()
+        self._allowed = self._judged()
+        self.ok = self._allowed[self._domains.ids]
+        if self._free is not None:
+            self.ok |= self._free
+
+    def _find_low(self) -> None:
+        present = self._domains.counts[self._present]
+        if len(present) < self._domains_min:
+            self._low, self._at_low = 0, -1  # too few domains: the global minimum is nothing, whatever they hold
+        elif not len(present):
+            self._low, self._at_low = _NO_MINIMUM, -1
+        else:
+            self._low = int(present.min())
+            self._at_low = int(np.count_nonzero(present == self._low))
+
+    def _judged(self) -> Bools:
+        allowed: Bools = self._domains.counts + (self._itself - self._low) <= self._skew_max
+        allowed[ABSENT] = False
+        return allowed
+
+    def update(self, rows: list[int]) -> Ints | None:
+        """Follow changed claims. The rows whose answer changed; None if none did."""
+        domains = self._domains
+        moved = domains.update(rows)
+        if moved is None:
+            before = self.ok
+            self._judge_all()
+            return np.flatnonzero(before != self.ok)
+        if not moved:
+            return None
+        if self._low_moved(moved):
+            before = self._allowed
+            self._find_low()
+            self._allowed = self._judged()
+            flipped = before != self._allowed
+            if not flipped.any():
+                return None
+            changed = np.flatnonzero(flipped[domains.ids])
+        else:
+            flips = []
+            for row, domain, _ in moved:
+                allowed = bool(domains.counts[domain] + self._itself - self._low <= self._skew_max)
+                if allowed != self._allowed[domain]:
+                    self._allowed[domain] = allowed
+                    flips.append(domains.rows_of(row, domain))
+            if not flips:
+                return None
+            changed = np.concatenate(flips) if len(flips) > 1 else flips[0]
+        self.ok[changed] = self._allowed[domains.ids[changed]]
+        if self._free is not None:
+            self.ok[changed] |= self._free[changed]
+        return changed
+
+    def _low_moved(self, moved: list[tuple[int, int, int]]) -> bool:
+        """Whether the emptiest domain's count may be another now."""
+        if self._at_low < 0:
+            return False
+        if len(moved) > 1:
+            return True
+        _, domain, change = moved[0]
+        if not self._present[domain]:
+            return False
+        now = int(self._domains.counts[domain])
+        if now <= self._low:
+            return True
+        if now - change == self._low:
+            self._at_low -= 1
+        return self._at_low == 0

@@ -1,0 +1,346 @@
+"""Pods that wait for a node: who is next, who waits for what, and what happened meanwhile.
+
+A pod that fitted nowhere names what could change that, and is woken by just that; a flush now and then is the safety net.
+No I/O and no clock of its own: times are passed in. `scheduler` takes from it; `picture` tells it what happened.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
+from enum import IntFlag, StrEnum
+from heapq import heappop, heappush
+
+from kedge.api.objects import Object
+from kedge.env import Env
+from kedge.keys import Key
+from kedge.placement.reasons import Reason
+
+
+class Change(IntFlag):
+    """What can happen that may help a pod."""
+
+    NODE = 1
+    """A node came, opened, or changed its labels or taints."""
+    ROOM = 2
+    """A node has more to give: a claim was released, or it grew."""
+    POD_PLACED = 4
+    POD_GONE = 8
+    QUOTA = 16
+    POLICY = 32
+    NAMESPACE = 64
+    GANG = 128
+    SEEN = 256
+    """The scheduler has now seen what a refusal was about."""
+
+
+ANYTHING = Change(511)
+
+HELPED_BY: dict[Reason, Change] = {
+    Reason.NODE_CORDONED: Change.NODE,
+    Reason.NODE_SUSPECT: Change.NODE,
+    Reason.NODE_TERMINATING: Change.NODE,
+    Reason.NODE_NAME: Change.NODE,
+    Reason.NODE_SELECTOR: Change.NODE,
+    Reason.NODE_AFFINITY: Change.NODE,
+    Reason.TAINT: Change.NODE,
+    Reason.PORT: Change.NODE | Change.ROOM,
+    Reason.RESOURCE: Change.NODE | Change.ROOM,
+    Reason.TOPOLOGY_SPREAD: Change.NODE | Change.POD_PLACED | Change.POD_GONE,
+    Reason.POD_AFFINITY: Change.NODE | Change.POD_PLACED | Change.NAMESPACE,
+    Reason.POD_ANTI_AFFINITY: Change.NODE | Change.POD_GONE | Change.NAMESPACE,
+    Reason.ANTI_AFFINITY_OF_OTHERS: Change.NODE | Change.POD_GONE | Change.NAMESPACE,
+    Reason.POLICY: Change.NODE | Change.POD_PLACED | Change.POD_GONE | Change.POLICY,
+    Reason.ZONE_QUOTA: Change.NODE | Change.QUOTA,
+    Reason.REFUSED_LATELY: Change.SEEN | Change.NODE,
+}
+"""What could help against each filter. A node that is new may pass any of them."""
+
+
+class Stage(StrEnum):
+    """Where a pod is. It is in exactly one of them."""
+
+    ACTIVE = "active"
+    BACKOFF = "backing off"
+    UNSCHEDULABLE = "unschedulable"
+    IN_FLIGHT = "in flight"
+
+
+@dataclass(slots=True, eq=False)
+class Waiting:
+    """One pod that has no node yet. Known by its uid: one of the same name is another."""
+
+    pod: Object
+    priority: int
+    arrived: int
+    """Its place among those of its priority; kept through retries, so that nobody overtakes by failing."""
+    added_s: float
+    since_s: float
+    """When it entered its stage."""
+    stage: Stage = Stage.ACTIVE
+    attempts: int = 0
+    failures: int = 0
+    """In a row, for which it has to back off; a wait for room is none."""
+    ticket: int = 0
+    """Its valid place in a heap."""
+    helped_by: Change = ANYTHING
+    alike: Hashable = None
+    """Those of one sort fail alike: it is enough that one of them is woken."""
+    until_s: float = 0.0
+    woken_by: str = "added"
+    looked_at: int = 0
+    """Which changes it has seen: later ones, while it was in flight, may concern it."""
+    blockers: tuple[Reason, ...] = ()
+
+    @property
+    def uid(self) -> str:
+        return self.pod.uid
+
+    @property
+    def key(self) -> Key:
+        return self.pod.key
+
+
+Helps = Callable[[Waiting], bool]
+"""Whether a change could help a pod, beyond its sort: whether what a node now has left is enough, say."""
+
+
+class Pending:
+    """All pods of one scheduler that wait.
+
+    Invariants: a pod is in one stage; every pod that waits is in `_pods`; a pod in flight is given back by `failed`,
+    `unschedulable` or `done`; a change while it was in flight counts as one after it.
+    """
+
+    def __init__(self, env: Env) -> None:
+        self._env = env
+        self._limits = env.limits
+        self._pods: dict[str, Waiting] = {}
+        self._active: list[tuple[int, int, int, Waiting]] = []
+        self._backoff: list[tuple[float, int, Waiting]] = []
+        self._unschedulable: dict[Hashable, dict[str, Waiting]] = {}
+        """By sort, in order of coming."""
+        self._hot: dict[Hashable, None] = {}
+        """Sorts of which one was woken: if it finds a place, the next is woken."""
+        self._tickets = 0
+        self._arrivals = 0
+        self._changes: deque[tuple[int, Change, Helps | None, str]] = deque()
+        """What happened while pods are in flight, by number."""
+        self._changed = 0
+        self._in_flight: dict[str, Waiting] = {}
+        self._flushed_s = env.monotonic()
+        self.on_ready: Callable[[], None] = lambda: None
+        """Called when a pod becomes active."""
+        gauge = env.metrics.gauge("kedge_scheduler_pending", "Pods without a node, by where they are", ("stage",))
+        self._wait_s = env.metrics.histogram("kedge_scheduler_wait_seconds", "Time a pod was active before its attempt")
+        self._wakes = env.metrics.counter("kedge_scheduler_wakes_total", "Pods woken, by what", ("what",))
+        for stage in Stage:
+            gauge.labels(stage.value).set_function(lambda stage=stage: self.count(stage))  # type: ignore[misc]
+        env.metrics.gauge("kedge_scheduler_flush_age_seconds", "Since all were last woken").set_function(
+            lambda: env.monotonic() - self._flushed_s
+        )
+
+    def __len__(self) -> int:
+        return len(self._pods)
+
+    def count(self, stage: Stage) -> int:
+        return sum(each.stage is stage for each in self._pods.values())
+
+    def get(self, uid: str) -> Waiting | None:
+        return self._pods.get(uid)
+
+    def __iter__(self) -> Iterator[Waiting]:
+        return iter(tuple(self._pods.values()))
+
+    # -- coming and going --------------------------------------------------------------------------
+
+    def put(self, pod: Object, priority: int) -> None:
+        """A pod wants a node, or wants something else than before."""
+        waiting = self._pods.get(pod.uid)
+        now_s = self._env.monotonic()
+        if waiting is None:
+            self._arrivals += 1
+            waiting = self._pods[pod.uid] = Waiting(pod, priority, self._arrivals, now_s, now_s)
+            self._activate(waiting, now_s, "added")
+            return
+        waiting.pod = pod
+        if priority != waiting.priority:
+            waiting.priority = priority
+        if waiting.stage is Stage.IN_FLIGHT:
+            self._note(ANYTHING, lambda each: each is waiting, "changed itself")
+        else:
+            self._activate(waiting, now_s, "changed itself")
+
+    def refresh(self, pod: Object) -> None:
+        """A newer version of a pod that asks for the same."""
+        waiting = self._pods.get(pod.uid)
+        if waiting is not None:
+            waiting.pod = pod
+
+    def remove(self, uid: str) -> bool:
+        """It has a node, or is gone."""
+        waiting = self._pods.pop(uid, None)
+        if waiting is None:
+            return False
+        self._leave(waiting)
+        return True
+
+    # -- taking ------------------------------------------------------------------------------------
+
+    def take(self) -> Waiting | None:
+        """The next pod to try. Give it back."""
+        now_s = self._env.monotonic()
+        self._promote(now_s)
+        while self._active:
+            _, _, ticket, waiting = heappop(self._active)
+            if waiting.ticket != ticket or waiting.stage is not Stage.ACTIVE:
+                continue
+            self._wait_s.observe(now_s - waiting.since_s)
+            waiting.stage, waiting.ticket = Stage.IN_FLIGHT, 0
+            waiting.attempts += 1
+            waiting.looked_at = self._changed
+            self._in_flight[waiting.uid] = waiting
+            return waiting
+        return None
+
+    def next_s(self) -> float | None:
+        """When the next pod becomes active by time alone."""
+        while self._backoff and self._backoff[0][2].ticket != self._backoff[0][1]:
+            heappop(self._backoff)
+        return self._backoff[0][0] if self._backoff else None
+
+    def done(self, waiting: Waiting) -> None:
+        """It has a node. The next of its sort may have more luck too."""
+        self._land(waiting)
+        self._pods.pop(waiting.uid, None)
+        if waiting.alike in self._hot:
+            self._wake_one(waiting.alike, "another like it found a place")
+
+    def failed(self, waiting: Waiting, *, pause: bool = True) -> None:
+        """The attempt came to nothing by no fault of the cluster's state: try again, after a pause that grows."""
+        if not self._still_here(waiting):
+            return
+        self._land(waiting)
+        now_s = self._env.monotonic()
+        if not pause:
+            self._activate(waiting, now_s, "tried again")
+            return
+        waiting.failures += 1
+        self._back_off(waiting, now_s)
+
+    def unschedulable(
+        self, waiting: Waiting, helped_by: Change, alike: Hashable, blockers: tuple[Reason, ...] = ()
+    ) -> None:
+        """It fits nowhere now. It waits for what could help, unless that has happened since it was taken."""
+        if not self._still_here(waiting):
+            return
+        now_s = self._env.monotonic()
+        seen = waiting.looked_at
+        waiting.helped_by, waiting.alike, waiting.blockers = helped_by, alike, blockers
+        missed = [
+            why
+            for number, change, helps, why in self._changes
+            if number > seen and change & helped_by and (helps is None or helps(waiting))
+        ]
+        self._land(waiting)
+        if missed:
+            waiting.failures += 1
+            waiting.woken_by = missed[0]
+            self._back_off(waiting, now_s)
+            return
+        self._hot.pop(alike, None)
+        waiting.stage, waiting.since_s = Stage.UNSCHEDULABLE, now_s
+        self._unschedulable.setdefault(alike, {})[waiting.uid] = waiting
+
+    # -- waking ------------------------------------------------------------------------------------
+
+    def happened(self, change: Change, why: str, helps: Helps | None = None) -> None:
+        """Something happened that may help: wake those that it concerns, one of each sort."""
+        self._note(change, helps, why)
+        if not self._unschedulable:
+            return
+        for alike, sort in tuple(self._unschedulable.items()):
+            first = next(iter(sort.values()))
+            if first.helped_by & change and (helps is None or helps(first)):
+                self._hot[alike] = None
+                self._wake_one(alike, why)
+
+    def flush(self) -> int:
+        """The safety net: wake all that have waited for long. How many there were."""
+        now_s = self._env.monotonic()
+        if now_s - self._flushed_s < self._limits.scheduler_flush_s / 2:
+            return 0
+        self._flushed_s = now_s
+        old_s = now_s - self._limits.scheduler_flush_s
+        old = [each for sort in self._unschedulable.values() for each in sort.values() if each.since_s <= old_s]
+        for waiting in old:
+            self._activate(waiting, now_s, "flush")
+        return len(old)
+
+    # -- private -----------------------------------------------------------------------------------
+
+    def _wake_one(self, alike: Hashable, why: str) -> None:
+        sort = self._unschedulable.get(alike)
+        if sort:
+            best = min(sort.values(), key=lambda each: (-each.priority, each.arrived))
+            self._activate(best, self._env.monotonic(), why)
+
+    def _note(self, change: Change, helps: Helps | None, why: str) -> None:
+        if self._in_flight:
+            self._changed += 1
+            self._changes.append((self._changed, change, helps, why))
+            if len(self._changes) > self._limits.scheduler_changes_max:
+                # Too many to keep apart: whatever is in flight has to look again.
+                self._changes.clear()
+                self._changes.append((self._changed, ANYTHING, None, "too much happened"))
+
+    def _activate(self, waiting: Waiting, now_s: float, why: str) -> None:
+        self._leave(waiting)
+        self._tickets += 1
+        waiting.stage, waiting.ticket, waiting.since_s, waiting.woken_by = Stage.ACTIVE, self._tickets, now_s, why
+        heappush(self._active, (-waiting.priority, waiting.arrived, self._tickets, waiting))
+        self._wakes.labels(why).inc()
+        self.on_ready()
+
+    def _back_off(self, waiting: Waiting, now_s: float) -> None:
+        limits = self._limits
+        whole_s = min(limits.scheduler_backoff_s * 2.0 ** min(waiting.failures - 1, 30), limits.scheduler_backoff_s_max)
+        self._tickets += 1
+        waiting.stage, waiting.ticket, waiting.since_s = Stage.BACKOFF, self._tickets, now_s
+        waiting.until_s = now_s + whole_s * self._env.random.uniform(0.5, 1.0)
+        heappush(self._backoff, (waiting.until_s, self._tickets, waiting))
+        self.on_ready()  # whoever sleeps until the next one is due may have to wake earlier
+
+    def _promote(self, now_s: float) -> None:
+        while self._backoff and self._backoff[0][0] <= now_s:
+            _, ticket, waiting = heappop(self._backoff)
+            if waiting.ticket == ticket and waiting.stage is Stage.BACKOFF:
+                self._activate(waiting, now_s, "backoff over")
+
+    def _still_here(self, waiting: Waiting) -> bool:
+        """False for a pod that went, or was replaced by its namesake, while it was in flight."""
+        if self._pods.get(waiting.uid) is waiting:
+            return True
+        self._in_flight.pop(waiting.uid, None)
+        return False
+
+    def _land(self, waiting: Waiting) -> None:
+        self._in_flight.pop(waiting.uid, None)
+        if not self._in_flight:
+            self._changes.clear()
+        else:
+            oldest = min(each.looked_at for each in self._in_flight.values()) if len(self._changes) > 64 else 0
+            while self._changes and self._changes[0][0] <= oldest:
+                self._changes.popleft()
+
+    def _leave(self, waiting: Waiting) -> None:
+        """Take it out of wherever it is."""
+        waiting.ticket = 0
+        if waiting.stage is Stage.UNSCHEDULABLE:
+            sort = self._unschedulable.get(waiting.alike, {})
+            sort.pop(waiting.uid, None)
+            if not sort:
+                self._unschedulable.pop(waiting.alike, None)
+        elif waiting.stage is Stage.IN_FLIGHT:
+            self._land(waiting)

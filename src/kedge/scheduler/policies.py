@@ -1,0 +1,124 @@
+"""Which SchedulingPolicy governs a pod, and what it settles: the weights of the scores, and `maxZoneSkew`.
+
+Pure. A policy is chosen by the pod (tenant, workload, labels, share of workloads); the zones and regions of its scope
+say on which nodes its skew rule counts. Inside a canary's scope the canary's settings are in force instead.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from kedge.api.selectors import label_selector
+from kedge.api.views import PodView, SchedulingPolicyView, Scope
+
+LEAST_ALLOCATED = "least-allocated"
+MOST_ALLOCATED = "most-allocated"
+BALANCED_ALLOCATION = "balanced-allocation"
+NODE_AFFINITY = "node-affinity"
+POD_AFFINITY = "pod-affinity"
+TOPOLOGY_SPREAD = "topology-spread"
+TAINT_TOLERATION = "taint-toleration"
+
+DEFAULT_WEIGHTS: Final[Mapping[str, int]] = {
+    LEAST_ALLOCATED: 1,
+    MOST_ALLOCATED: 0,
+    BALANCED_ALLOCATION: 1,
+    NODE_AFFINITY: 2,
+    POD_AFFINITY: 2,
+    TOPOLOGY_SPREAD: 2,
+    TAINT_TOLERATION: 3,
+}
+"""Every score by name, with the weight that kube-scheduler gives it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What one version of one policy settles for a pod. Hashable: it is a part of the pod's shape."""
+
+    policy: str = ""
+    """Empty when no policy speaks of the pod."""
+    version: str = ""
+    canary: bool = False
+    revision: int = field(default=0, compare=False)
+    """Of the policy object, for the record: one that settles the same makes no other shape."""
+    zone_skew_max: int | None = None
+    zones: frozenset[str] = frozenset()
+    """The zones whose nodes the skew rule is about; empty for all."""
+    regions: frozenset[str] = frozenset()
+    weights: tuple[tuple[str, int], ...] = tuple(DEFAULT_WEIGHTS.items())
+
+    def weight(self, score: str) -> int:
+        return dict(self.weights)[score]
+
+
+DEFAULT_SETTINGS: Final = Settings()
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What a pod is a replica of. For a pod of a Deployment that is the Deployment, not one of its ReplicaSets."""
+
+    uid: str = ""
+    name: str = ""
+
+
+def settings_for(
+    policies: Iterable[SchedulingPolicyView], pod: PodView, workload: Workload, *, revisions: Mapping[str, int] = {}
+) -> Settings:
+    """The settings of the policy that decides for `pod`: of those whose scope admits it the highest rank, then name."""
+    admitting = [
+        policy
+        for policy in policies
+        if policy.spec.active
+        and (not policy.spec.scheduler_names or pod.spec.scheduler_name in policy.spec.scheduler_names)
+        and admits(policy.spec.scope, pod, workload)
+    ]
+    if not admitting:
+        return DEFAULT_SETTINGS
+    policy = min(admitting, key=lambda policy: (-policy.spec.rank, policy.name))
+    spec, canary = policy.spec, policy.spec.canary
+    revision = revisions.get(policy.name, 0)
+    if canary is not None and admits(canary.scope, pod, workload):
+        return Settings(
+            policy=policy.name,
+            version=canary.version,
+            canary=True,
+            revision=revision,
+            zone_skew_max=canary.max_zone_skew,
+            zones=frozenset(canary.scope.zones or spec.scope.zones),
+            regions=frozenset(canary.scope.regions or spec.scope.regions),
+            weights=_weights(canary.weights),
+        )
+    return Settings(
+        policy=policy.name,
+        version=spec.version,
+        revision=revision,
+        zone_skew_max=spec.max_zone_skew,
+        zones=frozenset(spec.scope.zones),
+        regions=frozenset(spec.scope.regions),
+        weights=_weights(spec.weights),
+    )
+
+
+def _weights(named: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    """Every score's weight; one that is not named keeps its default, and names that are no score say nothing."""
+    return tuple((score, named.get(score, default)) for score, default in DEFAULT_WEIGHTS.items())
+
+
+def admits(scope: Scope, pod: PodView, workload: Workload) -> bool:
+    """Whether every part of the scope that is set, and that speaks of pods, admits this one."""
+    if scope.tenants and pod.namespace not in scope.tenants:
+        return False
+    if scope.workloads and not {workload.name, f"{pod.namespace}/{workload.name}"}.intersection(scope.workloads):
+        return False
+    if scope.pod_selector is not None and not label_selector(scope.pod_selector).matches(pod.labels):
+        return False
+    return _share(workload.uid or pod.uid) < scope.percent
+
+
+def _share(uid: str) -> int:
+    """Where a workload stands among a hundred: the same everywhere and always, so that a larger share only adds."""
+    return int.from_bytes(hashlib.blake2b(uid.encode(), digest_size=8).digest(), "big") % 100

@@ -1,0 +1,297 @@
+"""Scores: how good a node is for a shape of pods, 0 to 100 each, in integers throughout.
+
+Allocation looks at one node alone, so a changed row is scored by itself; the others are set in proportion to the
+feasible nodes, as kube-scheduler does. Weights come from the policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import numpy as np
+
+from kedge.placement.resources import CPU, MEMORY
+from kedge.scheduler.columns import ABSENT, Bools, Ints
+from kedge.scheduler.domains import DomainCounts
+from kedge.scheduler.filters.nodes import meets_any, unwelcome
+from kedge.scheduler.policies import (
+    BALANCED_ALLOCATION,
+    LEAST_ALLOCATED,
+    MOST_ALLOCATED,
+    NODE_AFFINITY,
+    POD_AFFINITY,
+    TAINT_TOLERATION,
+    TOPOLOGY_SPREAD,
+)
+from kedge.scheduler.shapes import Spread, Wants
+from kedge.scheduler.snapshot import SCORED_MAX, NodeRow, Snapshot
+from kedge.scheduler.tallies import Tally
+
+POINTS_MAX = 100
+_FRACTION = 10_000
+"""Parts that a resource is divided into when two resources are compared."""
+_LOG_BITS = 10
+Weights = Mapping[str, int]
+
+
+# -- allocation ------------------------------------------------------------------------------------
+
+
+def allocation_parts(snapshot: Snapshot, wants: Wants) -> dict[str, Ints]:
+    """Least, most and balanced allocation of CPU and memory on every row, once the pod is there."""
+    offered = snapshot.scored_offered
+    divisor = np.maximum(offered, 1)
+    resources = np.maximum((offered > 0).sum(0), 1)
+    asked = np.asarray([[min(amount, SCORED_MAX)] for amount in wants.scored], np.int64)
+    taken = np.minimum(snapshot.scored_claimed + asked, offered)
+    most = (taken * POINTS_MAX // divisor).sum(0) // resources
+    least = ((offered - taken) * POINTS_MAX // divisor).sum(0) // resources
+    return {LEAST_ALLOCATED: least, MOST_ALLOCATED: most, BALANCED_ALLOCATION: _balanced(snapshot, wants)}
+
+
+def _balanced(snapshot: Snapshot, wants: Wants) -> Ints:
+    """100 when CPU and memory are used alike, 50 when one is full and the other empty."""
+    cpu, memory = wants.requests.get(CPU, 0), wants.requests.get(MEMORY, 0)
+    if not cpu and not memory:
+        return np.zeros(snapshot.capacity, np.int64)  # a pod that asks for nothing would pile up on one node
+    offered = snapshot.scored_offered
+    asked = np.asarray([[min(cpu, SCORED_MAX)], [min(memory, SCORED_MAX)]], np.int64)
+    taken = np.minimum(snapshot.claimed[:2] + asked, offered)
+    used = taken * _FRACTION // np.maximum(offered, 1)
+    apart = np.abs(used[0] - used[1])
+    apart[(offered == 0).any(0)] = 0
+    balanced: Ints = (2 * _FRACTION - apart) // (2 * _FRACTION // POINTS_MAX)
+    return balanced
+
+
+def allocation_all(snapshot: Snapshot, wants: Wants, weights: Weights) -> Ints:
+    total = np.zeros(snapshot.capacity, np.int64)
+    for name, points in allocation_parts(snapshot, wants).items():
+        if weights[name]:
+            total += weights[name] * points
+    return total
+
+
+def allocation_row(wants: Wants, weights: Weights, node: NodeRow) -> int:
+    """The same for one row, in plain integers."""
+    offered = node.offered or {}
+    least = most = resources = 0
+    used = []
+    for column, resource in ((0, CPU), (1, MEMORY)):
+        has = offered.get(resource, 0)
+        if has <= 0:
+            continue
+        has = has if has < SCORED_MAX else SCORED_MAX
+        resources += 1
+        taken = min(min(node.scored[column], SCORED_MAX) + min(wants.scored[column], SCORED_MAX), has)
+        most += taken * POINTS_MAX // has
+        least += (has - taken) * POINTS_MAX // has
+        claimed = node.claimed.get(column, 0) + min(wants.requests.get(resource, 0), SCORED_MAX)
+        used.append((claimed if claimed < has else has) * _FRACTION // has)
+    if resources == 2:
+        least, most = least // 2, most // 2
+    total = weights[LEAST_ALLOCATED] * least + weights[MOST_ALLOCATED] * most
+    if wants.requests.get(CPU, 0) or wants.requests.get(MEMORY, 0):
+        apart = abs(used[0] - used[1]) if resources == 2 else 0
+        total += weights[BALANCED_ALLOCATION] * ((2 * _FRACTION - apart) // (2 * _FRACTION // POINTS_MAX))
+    return total
+
+
+# -- scores in proportion to the feasible nodes ----------------------------------------------------
+
+
+class Preference(Protocol):
+    """A score that only the feasible nodes together settle."""
+
+    name: str
+
+    @property
+    def active(self) -> bool:
+        """Whether nodes may differ in it at all."""
+
+    @property
+    def idle_points(self) -> int:
+        """What every node gets when it is not active."""
+
+    def rebuild(self) -> None: ...
+
+    def update(self, rows: list[int]) -> None:
+        """Follow changed claims."""
+
+    def points(self, feasible: Bools) -> Ints:
+        """0 to 100 for each row that is feasible; anything for the others."""
+
+
+class NodePreference:
+    """Preferred node affinity: the weights of the terms met, as a share of the most that any node meets."""
+
+    name = NODE_AFFINITY
+    idle_points = 0
+
+    def __init__(self, snapshot: Snapshot, wants: Wants) -> None:
+        self._snapshot = snapshot
+        self._wants = wants
+        self._met: Ints = np.zeros(0, np.int64)
+
+    @property
+    def active(self) -> bool:
+        return True
+
+    def rebuild(self) -> None:
+        self._met = np.zeros(self._snapshot.capacity, np.int64)
+        for term, weight in self._wants.preferred:
+            self._met += weight * meets_any(self._snapshot, (term,), slice(None))
+
+    def update(self, rows: list[int]) -> None: ...
+
+    def points(self, feasible: Bools) -> Ints:
+        most = int((self._met * feasible).max(initial=0))
+        return self._met * POINTS_MAX // most if most else self._met
+
+
+class TaintPreference:
+    """Taints that only ask to stay away: the fewer a pod does not tolerate, the better."""
+
+    name = TAINT_TOLERATION
+    idle_points = POINTS_MAX
+
+    def __init__(self, snapshot: Snapshot, wants: Wants) -> None:
+        self._snapshot = snapshot
+        self._wants = wants
+        self._unwelcome: Ints = np.zeros(0, np.int64)
+        self._any = False
+
+    @property
+    def active(self) -> bool:
+        return self._any
+
+    def rebuild(self) -> None:
+        self._unwelcome = unwelcome(self._snapshot, self._wants.tolerations).astype(np.int64)
+        self._any = bool(self._unwelcome.any())
+
+    def update(self, rows: list[int]) -> None: ...
+
+    def points(self, feasible: Bools) -> Ints:
+        most = int((self._unwelcome * feasible).max(initial=0))
+        if not most:
+            return np.full(len(feasible), POINTS_MAX, np.int64)
+        return POINTS_MAX - self._unwelcome * POINTS_MAX // most
+
+
+class PodPreference:
+    """Preferred affinity between pods, both ways: from the weakest pull on a feasible node to the strongest."""
+
+    name = POD_AFFINITY
+    idle_points = 0
+
+    def __init__(self, snapshot: Snapshot, tallies: Mapping[str, Tally]) -> None:
+        self._parts = [DomainCounts(snapshot, key, tally) for key, tally in tallies.items()]
+        self._pull: Ints | None = None
+
+    @property
+    def tallies(self) -> list[Tally]:
+        return [part.tally for part in self._parts]
+
+    @property
+    def active(self) -> bool:
+        return any(part.tally.weighing for part in self._parts)
+
+    def rebuild(self) -> None:
+        for part in self._parts:
+            part.rebuild()
+        self._pull = None
+
+    def update(self, rows: list[int]) -> None:
+        for part in self._parts:
+            if part.update(rows) != []:
+                self._pull = None
+
+    def points(self, feasible: Bools) -> Ints:
+        pull = self._pull
+        if pull is None:
+            pull = self._pull = np.zeros(len(feasible), np.int64)
+            for part in self._parts:
+                pull += part.counts[part.ids]
+        among = pull[feasible]
+        if not len(among):
+            return pull
+        low, high = int(among.min()), int(among.max())
+        if low == high:
+            return np.zeros(len(feasible), np.int64)
+        return (pull - low) * POINTS_MAX // (high - low)
+
+
+class SpreadPreference:
+    """Spread constraints that may be broken: the fewer pods of the kind in a node's domains, the better.
+
+    A constraint's counts weigh more the more domains it has, so that a zone is not drowned by its hosts.
+    """
+
+    name = TOPOLOGY_SPREAD
+    idle_points = 0
+
+    def __init__(self, snapshot: Snapshot, constraints: tuple[Spread, ...], tallies: list[Tally]) -> None:
+        self._snapshot = snapshot
+        self._constraints = constraints
+        self._parts = [
+            DomainCounts(snapshot, constraint.topology_key, tally)
+            for constraint, tally in zip(constraints, tallies, strict=True)
+        ]
+        self._keyed: Bools = np.zeros(0, np.bool_)
+
+    @property
+    def tallies(self) -> list[Tally]:
+        return [part.tally for part in self._parts]
+
+    @property
+    def active(self) -> bool:
+        return True
+
+    def rebuild(self) -> None:
+        raise NotImplementedError("a spread preference is rebuilt with the nodes that count")
+
+    def rebuild_counting(self, counted: list[Bools]) -> None:
+        """Count anew, each constraint on the nodes that its inclusion policies admit."""
+        self._keyed = self._snapshot.exists.copy()
+        for part in self._parts:
+            self._keyed &= part.ids != ABSENT
+        for part, admitted in zip(self._parts, counted, strict=True):
+            part.rebuild(admitted & self._keyed)
+
+    def update(self, rows: list[int]) -> None:
+        for part in self._parts:
+            part.update(rows)
+
+    def points(self, feasible: Bools) -> Ints:
+        scored = feasible & self._keyed
+        if not scored.any():
+            return np.zeros(len(feasible), np.int64)
+        crowd = np.zeros(len(feasible), np.int64)
+        for constraint, part in zip(self._constraints, self._parts, strict=True):
+            domains = int(np.count_nonzero(np.bincount(part.ids[scored], minlength=part.domains)))
+            by_domain = part.counts * _log(domains + 2) + ((constraint.skew_max - 1) << _LOG_BITS)
+            crowd += by_domain[part.ids]
+        crowd = (crowd + (1 << (_LOG_BITS - 1))) >> _LOG_BITS
+        among = crowd[scored]
+        low, high = int(among.min()), int(among.max())
+        if not high:
+            points = np.full(len(feasible), POINTS_MAX, np.int64)
+        else:
+            points = (high + low - crowd) * POINTS_MAX // high
+        points[~scored] = 0
+        return points
+
+
+def _log(number: int) -> int:
+    """The natural logarithm in 1024ths, by integer arithmetic alone: the same on every machine."""
+    whole = number.bit_length() - 1
+    mantissa = (number << 32) >> whole  # 1 to 2, in 32 bits after the point
+    binary = whole
+    for _ in range(2 * _LOG_BITS):
+        mantissa = mantissa * mantissa >> 32
+        binary <<= 1
+        if mantissa >= 2 << 32:
+            mantissa >>= 1
+            binary |= 1
+    return binary * 744_261_118 >> 30 + _LOG_BITS

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -27,7 +28,7 @@ from tests.objects import (
 
 from kedge.api.kinds import KINDS
 from kedge.api.objects import Object
-from kedge.api.requests import Binding, DeleteOptions
+from kedge.api.requests import Binding, DeleteOptions, GangChunk, GangPlace
 from kedge.client.contract import Client
 from kedge.errors import OperatingError
 from kedge.keys import Key
@@ -39,6 +40,10 @@ from kedge.sim.kernel import Simulation, run
 Wrong = Iterator[tuple[str, str]]
 NODES = ("node-a", "node-b")
 PODS = tuple(f"web-{n}" for n in range(5))
+GANG = "gang"
+GANG_KEY = Key("Reservation.kedge.dev", "default", GANG)
+MEMBERS = PODS[-2:]
+_LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 ROUNDS = 10
 
 
@@ -126,8 +131,8 @@ def a_reservation_is_backed_by_a_claim(commit: Commit) -> Wrong:
     for found in state.of("Reservation.kedge.dev").values():
         spec = found.view.spec
         ledger = ledgers.get(spec.node_name)
-        if ledger is None or state.of("Node")[spec.node_name].created > found.revision:
-            continue
+        if ledger is None:
+            continue  # a gang's record, or the node is away
         claim = ledger.claims.get(spec.pod.uid)
         if claim is None or claim.state is not ClaimState.RESERVED:
             yield "unbacked", f"{found.key} holds nothing on {spec.node_name}: {claim}"
@@ -193,12 +198,51 @@ def zone_quotas_count_what_is_claimed(commit: Commit) -> Wrong:
                 yield "zone quota", f"{found.key}: claims in {zone} come to {total}, the quota says {dict(use.used)}"
 
 
+def a_gangs_record_names_those_who_hold_a_place(commit: Commit) -> Wrong:
+    """Until a gang is committed its record names just the pods that have a reservation under it."""
+    reservations = State(commit).of("Reservation.kedge.dev")
+    record = reservations.get(GANG)
+    under = {uid for uid, found in reservations.items() if found.view.spec.gang == GANG}
+    if record is None:
+        if under:
+            yield "stray", f"{sorted(under)} are reserved under a gang that has no record"
+    elif record.view.status.phase != "Committed" and set(record.view.status.members) != under:
+        yield "members", f"{sorted(under)} are reserved, the record says {sorted(record.view.status.members)}"
+
+
+class GangsAreWhole:
+    """A gang is committed when all hold a place, and none of it is bound before."""
+
+    def __init__(self) -> None:
+        self._committed: frozenset[str] = frozenset()
+        self._bound: frozenset[str] = frozenset()
+
+    def __call__(self, commit: Commit) -> Wrong:
+        state = State(commit)
+        pods = {found.uid: found for found in state.of("Pod").values() if "kedge.dev/gang" in found.view.labels}
+        bound = frozenset(uid for uid, found in pods.items() if found.view.spec.node_name)
+        for uid in bound - self._bound - self._committed:
+            if "kedge.dev/bind" in pods[uid].metadata.annotations:
+                yield "part of a gang", f"{pods[uid].key} was bound before its gang was committed"
+        record = state.of("Reservation.kedge.dev").get(GANG)
+        committed: frozenset[str] = frozenset()
+        if record is not None and record.view.status.phase == "Committed":
+            committed = frozenset(record.view.status.members)
+            if not self._committed and len(committed) < record.view.spec.gang_size:
+                yield "too few", f"the gang was committed with {sorted(committed)}"
+            for uid in committed - self._committed:
+                if uid not in state.of("Reservation.kedge.dev"):
+                    yield "no place", f"{uid} counts as a member and holds no place"
+        self._committed, self._bound = committed, bound
+
+
 INVARIANTS: tuple[Callable[[Commit], Wrong], ...] = (
     totals_are_the_sum_of_claims,
     a_pod_claims_one_node,
     a_running_pod_is_in_the_ledger_of_its_node,
     an_ended_pod_holds_nothing,
     a_reservation_is_backed_by_a_claim,
+    a_gangs_record_names_those_who_hold_a_place,
     quotas_count_what_is_there,
     zone_quotas_count_what_is_claimed,
 )
@@ -227,6 +271,11 @@ class Writer:
             ("delete pod", self._delete_pod),
             ("reserve", self._reserve),
             ("release", self._release),
+            ("gang", self._reserve_gang),
+            ("gang", self._reserve_gang),
+            ("bind gang", self._bind_gang),
+            ("bind gang", self._bind_gang),
+            ("end gang", self._end_gang),
             ("quota", self._quota),
             ("zone quota", self._zone_quota),
             ("node", self._node),
@@ -250,6 +299,8 @@ class Writer:
     async def _create_pod(self) -> None:
         cpu = self._sim.choose("cpu", ("300m", "500m"))
         body = pod(self._name(), cpu=cpu)
+        if body["metadata"]["name"] in MEMBERS:
+            body["metadata"]["labels"]["kedge.dev/gang"] = GANG
         if self._sim.choose("born bound", (False, False, True)):
             body["spec"]["nodeName"] = self._node_name()
         await self._client.create(POD, body)
@@ -273,7 +324,8 @@ class Writer:
     async def _reserve(self) -> None:
         found = await self._client.get(pod_key(self._name()))
         generation = self._sim.choose_int("generation", 1, 3)
-        body = reservation(found, self._node_name(), generation=generation)
+        gang = GANG if found.key.name in MEMBERS else ""
+        body = reservation(found, self._node_name(), generation=generation, gang=gang)
         existing = await self._client.find(Key("Reservation.kedge.dev", "default", found.uid))
         if existing is None:
             await self._client.create(RESERVATION, body)
@@ -283,6 +335,37 @@ class Writer:
     async def _release(self) -> None:
         found = await self._client.get(pod_key(self._name()))
         await self._client.delete(Key("Reservation.kedge.dev", "default", found.uid))
+
+    async def _reserve_gang(self) -> None:
+        places = []
+        for name in self._sim.choose("members", (MEMBERS, MEMBERS, MEMBERS[:1], MEMBERS[1:], ())):
+            found = await self._client.get(pod_key(name))
+            places.append(GangPlace(pod=name, pod_uid=found.uid, node=self._node_name()))
+        deadline = datetime(2060, 1, 1, tzinfo=UTC) if self._sim.choose("lasting", (True, False)) else _LONG_AGO
+        await self._client.reserve(
+            GangChunk(
+                namespace="default",
+                gang=GANG,
+                size=len(MEMBERS),
+                deadline=deadline,
+                places=places,
+                commit=self._sim.choose("commit", (True, False)),
+            )
+        )
+
+    async def _bind_gang(self) -> None:
+        """As a new leader would: from the record."""
+        record = await self._client.get(GANG_KEY)
+        for uid, member in record.view.status.members.items():
+            await self._client.bind(Binding(pod=pod_key(member.name), pod_uid=uid, node=member.node_name))
+
+    async def _end_gang(self) -> None:
+        how = self._sim.choose("how to end the gang", ("delete", "delete", "abort", "commit"))
+        if how == "delete":
+            await self._client.delete(GANG_KEY)
+        else:
+            phase = {"abort": "Aborted", "commit": "Committed"}[how]
+            await self._client.patch(GANG_KEY, {"status": {"phase": phase}}, subresource="status")
 
     async def _quota(self) -> None:
         key = Key("ResourceQuota", "default", "limits")
@@ -315,7 +398,7 @@ class Writer:
 
 async def accounts_under_fire(sim: Simulation) -> None:
     cluster = Cluster(sim, servers=2)
-    sim.check_always(*INVARIANTS, NeverOverfull())
+    sim.check_always(*INVARIANTS, NeverOverfull(), GangsAreWhole())
     await cluster.authority.create(NAMESPACE, {"metadata": {"name": "default"}})
     for name in NODES:
         await cluster.authority.create(NODE, node(name, zone=f"zone-{name[-1]}", cpu="1"))
@@ -346,6 +429,11 @@ def test_accounts_balance_at_every_commit_whatever_is_lost_or_late() -> None:
         "end pod",
         "delete pod",
         "reserve",
+        "gang",
+        "gang: Refused",
+        "bind gang",
+        "bind gang: Refused",
+        "end gang",
         "quota",
         "zone quota",
         "node",

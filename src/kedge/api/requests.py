@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from enum import Enum, StrEnum
 from typing import NamedTuple
 
@@ -91,6 +92,33 @@ class Binding(msgspec.Struct, frozen=True, kw_only=True):
     node_uid: str = ""
     decided_on: Mapping[str, Revision] = {}
     """Revisions of the objects the decision used, by `str(key)`: kept beside those the commit proved."""
+
+
+class GangPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """Where one member of a gang is to run."""
+
+    pod: str
+    pod_uid: str
+    node: str
+    node_uid: str = ""
+    slot: int = 0
+
+
+class GangChunk(msgspec.Struct, frozen=True, kw_only=True):
+    """Reserve places for some members of a gang in one commit. What describes the gang is the same in every chunk."""
+
+    namespace: str
+    gang: str
+    """The name of the gang's record, and the value of its pods' label `kedge.dev/gang`."""
+    size: int
+    """How many members must hold a place before any is bound."""
+    deadline: datetime
+    """From then on anybody may abort the gang, unless it is committed."""
+    workload_uid: str = ""
+    generation: int = 0
+    places: Sequence[GangPlace] = ()
+    commit: bool = False
+    """Commit the gang with this chunk, which must be its last."""
 
 
 class EventType(StrEnum):

@@ -14,6 +14,7 @@ from kedge.api.objects import Object
 from kedge.api.requests import (
     Binding,
     DeleteOptions,
+    GangChunk,
     ListOptions,
     ObjectList,
     PatchType,
@@ -74,6 +75,9 @@ class DirectTransport:
 
     async def bind(self, request: Binding, *, options: WriteOptions) -> Written:
         return await self._service.bind(request, options=options)
+
+    async def reserve(self, chunk: GangChunk, *, options: WriteOptions) -> Written:
+        return await self._service.reserve(chunk, options=options)
 
     async def evict(self, key: Key, options: DeleteOptions) -> Written:
         return await self._service.evict(key, options)

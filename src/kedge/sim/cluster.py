@@ -15,6 +15,7 @@ from kedge.api.objects import Object
 from kedge.api.requests import (
     Binding,
     DeleteOptions,
+    GangChunk,
     ListOptions,
     ObjectList,
     PatchType,
@@ -211,6 +212,10 @@ class RemoteTransport:
 
     async def bind(self, request: Binding, *, options: WriteOptions) -> Written:
         written: Written = await self._remote.bind(request, options=options)
+        return written
+
+    async def reserve(self, chunk: GangChunk, *, options: WriteOptions) -> Written:
+        written: Written = await self._remote.reserve(chunk, options=options)
         return written
 
     async def evict(self, key: Key, options: DeleteOptions) -> Written:

@@ -18,6 +18,7 @@ from kedge.api.objects import Object
 from kedge.api.requests import (
     Binding,
     DeleteOptions,
+    GangChunk,
     ListOptions,
     ObjectList,
     PatchType,
@@ -139,6 +140,12 @@ class Client:
     async def bind(self, request: Binding, *, options: WriteOptions = _WRITE) -> Written:
         known = self._identified(options)
         return await self._write(request.pod, known, lambda: self._transport.bind(request, options=known))
+
+    async def reserve(self, chunk: GangChunk, *, options: WriteOptions = _WRITE) -> Written:
+        """Reserve places for some members of a gang in one commit; answers with the gang's record."""
+        known = self._identified(options)
+        record = Key("Reservation.kedge.dev", chunk.namespace, chunk.gang)
+        return await self._write(record, known, lambda: self._transport.reserve(chunk, options=known))
 
     async def evict(self, key: Key, options: DeleteOptions = _DELETE) -> Written:
         known = self._identified(options)

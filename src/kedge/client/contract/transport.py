@@ -14,6 +14,7 @@ from kedge.api.objects import Object
 from kedge.api.requests import (
     Binding,
     DeleteOptions,
+    GangChunk,
     ListOptions,
     ObjectList,
     PatchType,
@@ -62,6 +63,8 @@ class Transport(Protocol):
     async def get_scale(self, key: Key) -> Mapping[str, Any]: ...
 
     async def bind(self, request: Binding, *, options: WriteOptions) -> Written: ...
+
+    async def reserve(self, chunk: GangChunk, *, options: WriteOptions) -> Written: ...
 
     async def evict(self, key: Key, options: DeleteOptions) -> Written: ...
 

@@ -20,7 +20,7 @@ from kedge.placement.resources import pod_requests
 from kedge.server.service import gangs
 from kedge.server.service.core import Core, Proof, Staged, Unsettled, staged_value
 from kedge.server.service.zones import ALLOCATION, charge_zone, refund_zone
-from kedge.store import Entry
+from kedge.store import Entry, Put
 
 NODE = "Node"
 ZONE_LABEL = "topology.kubernetes.io/zone"
@@ -120,10 +120,12 @@ async def release_reserved(core: Core, proof: Proof, node: str, pod_uid: str) ->
 
 
 async def page_of(core: Core, proof: Proof, node: str) -> Page | None:
-    """A node's page as this attempt has already changed it; None if it never had one."""
+    """A node's page as this attempt has already changed or made it; None if it never had one."""
     key = allocation_key(node)
     (entry,) = await proof.entries(key)
-    return None if entry is None else core.ledgers.page(key, staged_value(proof, entry))
+    write = proof.writes.get(key)
+    value = write.value if isinstance(write, Put) else entry.value if entry is not None else None
+    return None if value is None else core.ledgers.page(key, value)
 
 
 async def _page_for(core: Core, proof: Proof, node: Object) -> tuple[Page, Entry | None]:

@@ -114,6 +114,7 @@ async def register(core: Core, proof: Proof, namespace: str, spec: ReservationSp
             f"the gang {spec.gang} has {len(members)} members already, which is as many as a gang may have",
             key=record.key,
         )
+    core.env.metrics.gauge("kedge_service_gang_members", "Members of the gang last added to").set(len(members) + 1)
     members[spec.pod.uid] = {"name": spec.pod.name, "nodeName": spec.node_name}
     document["status"].setdefault("phase", Phase.PENDING.value)
     proof.put(record.key, encode_object(document))

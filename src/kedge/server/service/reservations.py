@@ -23,7 +23,7 @@ async def follow_reservation(core: Core, proof: Proof, key: Key, old: Object | N
     """Claims follow the reservation: made with it, moved when it is superseded, released when it goes."""
     before = old.as_view(ReservationView).spec if old is not None else None
     after = new.as_view(ReservationView).spec if new is not None else None
-    if any(spec is not None and gangs.is_record(spec) for spec in (before, after)):
+    if any(spec is not None and gangs.is_record(spec) for spec in (before, after)):  # one cannot become the other
         await _follow_record(core, proof, key, old, new)
         return
     if old is not None and before is not None:
@@ -170,14 +170,12 @@ async def _follow_record(core: Core, proof: Proof, key: Key, old: Object | None,
         await _check_record_removable(core, proof, old)
         return
     after = new.as_view(ReservationView)
-    if not gangs.is_record(view.spec) or not gangs.is_record(after.spec):
-        raise _invalid(key, "spec.pod", "a reservation cannot become a gang's record, nor a record a reservation")
     wanted = gangs.phase_of(new)
     if wanted is not phase:
         if phase is not Phase.PENDING:
             raise _invalid(key, "status.phase", f"the gang is {phase.lower()}, and that is final")
         if wanted is Phase.COMMITTED:
-            gangs.check_complete(new)
+            gangs.check_complete(old)
         elif view.status.members and not proof.dry_run:
             raise Unsettled(lambda options: free_members(core, key, old.uid, options))
     if phase is not Phase.PENDING and view.spec != after.spec:

@@ -15,6 +15,7 @@ from kedge.api.objects import Object
 from kedge.api.requests import (
     Binding,
     DeleteOptions,
+    GangChunk,
     ListOptions,
     ObjectList,
     PatchType,
@@ -26,7 +27,7 @@ from kedge.api.requests import (
 from kedge.env import Env
 from kedge.errors import OperatingError
 from kedge.keys import Key
-from kedge.server.service import binding, deletion, eviction, operations, reading, scale, watching, writing
+from kedge.server.service import binding, deletion, eviction, operations, reading, reserving, scale, watching, writing
 from kedge.server.service.admission import AdmissionChain
 from kedge.server.service.core import Core
 from kedge.store import Store
@@ -111,6 +112,10 @@ class Service:
 
     async def bind(self, request: Binding, *, options: WriteOptions = _NO_OPTIONS) -> Written:
         return await binding.bind(self._core, request, options)
+
+    async def reserve(self, chunk: GangChunk, *, options: WriteOptions = _NO_OPTIONS) -> Written:
+        """Reserve places for some members of a gang; answers with the gang's record."""
+        return await reserving.reserve(self._core, chunk, options)
 
     async def evict(self, key: Key, options: DeleteOptions = _DELETE) -> Written:
         return await eviction.evict(self._core, key, options)

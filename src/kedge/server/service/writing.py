@@ -297,7 +297,7 @@ def _merge(core: Core, kind: Kind, before: Document, proposed: Document, subreso
                 after["status"] = before["status"]
         if kind.key_kind == NAMESPACE:
             after["spec"] = before.get("spec", {})
-    if kind.key_kind in _SERVICE_STATUS:
+    if kind.key_kind in _SERVICE_STATUS and ("status" in before or "status" in after):
         after["status"] = _keep_service_status(kind, before, after)
     return after
 

@@ -7,7 +7,7 @@ fields two levels deep: enough to see two controllers at one field, few enough t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,11 +18,14 @@ OTHER: Final = "other"
 WHOLE: Final = "*"
 """The field of a read, a deletion, and whatever else concerns an object as a whole."""
 
-_WHOLE_VERBS: Final = frozenset(
-    {"get", "find", "list", "read", "fresh_read", "get_scale", "delete", "delete_collection", "evict", "confirm_ended"}
-)
+_FIELDS_OF_VERB: Final = {
+    **dict.fromkeys(("get", "list", "delete", "delete collection", "evict"), (WHOLE, "")),
+    "bind": ("spec", "nodeName"),
+}
+"""Verbs whose intent is made of options, not of fields."""
 _IDENTITY: Final = frozenset({"apiVersion", "kind"})
-"""Say which object is meant, not what of it is written."""
+_CONDITIONS: Final = frozenset({"uid", "resourceVersion"})
+"""Members of the metadata. Like the above they say which object is meant, not what of it is written."""
 _OPEN_MAPS: Final = frozenset({"data", "binaryData", "stringData"})
 """Their members are the user's own names, of which there is no end."""
 _NO_MEMBERS: Final[dict[str, int]] = {}
@@ -57,19 +60,22 @@ class Table:
 
     def count_call(self, call: Call) -> None:
         verb, key, intent = call.verb, call.key, call.intent
-        kind = key.kind if key is not None else call.reply[0].key.kind if call.reply else OTHER
-        fields = self.calls.get((verb, kind), _NO_FIELDS)
-        if type(intent) is not dict or not intent or verb in _WHOLE_VERBS:
-            for name, member in [(WHOLE, "")] if verb in _WHOLE_VERBS else _fields_of(intent):
+        kind = key.kind if key is not None else _kind_of(call)
+        if verb in _FIELDS_OF_VERB:
+            self._count_field(verb, kind, *_FIELDS_OF_VERB[verb])
+            return
+        if type(intent) is not dict and not isinstance(intent, Mapping):
+            for name, member in _fields_of(intent):
                 self._count_field(verb, kind, name, member)
             return
+        fields = self.calls.get((verb, kind), _NO_FIELDS)
         for name, value in intent.items():
             if type(value) is dict and value and name not in _OPEN_MAPS:
                 members = fields.get(name, _NO_MEMBERS)
                 for member in value:
                     if member in members:
                         members[member] += 1
-                    else:
+                    elif name != "metadata" or member not in _CONDITIONS:
                         self._count_field(verb, kind, name, member)
             elif name not in _IDENTITY:
                 self._count_field(verb, kind, name, "")
@@ -126,6 +132,13 @@ class Aggregate:
 def kind_of_cache(cache: str) -> str:
     """A cache is named by its kind and, in brackets, its scope."""
     return cache.partition("[")[0]
+
+
+def _kind_of(call: Call) -> str:
+    """Of a call that names no object: what it was answered with, or what it asked for."""
+    if call.reply:
+        return call.reply[0].key.kind
+    return str(call.intent.get("kind", OTHER)) if isinstance(call.intent, Mapping) else OTHER
 
 
 def _fields_of(intent: Any) -> Iterator[tuple[str, str]]:

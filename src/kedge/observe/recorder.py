@@ -198,11 +198,13 @@ class Recorder:
     # -- inside ------------------------------------------------------------------------------------
 
     def _index(self, call: Call, decision_id: str) -> None:
-        key, revision, writers = call.key, call.revision, self._writers
+        key, revision, reply, writers = call.key, call.revision, call.reply, self._writers
+        if call.outcome == "removed" and (not reply or reply[0].origin.operation != call.operation):
+            return  # somebody removed it, perhaps not this call: the last version seen is another's
         if key is None:
-            if not call.reply:
+            if not reply:
                 return
-            key = call.reply[0].key
+            key = reply[0].key
         if revision not in writers:
             self._writers_order.append(revision)
             if len(writers) >= self._writers_max:

@@ -81,6 +81,8 @@ class Budget(msgspec.Struct, frozen=True, gc=False, tag="budget"):
     age_s: float
     budget_s: float
     kept: bool
+    declared: bool = False
+    """By the controller, for every decision: it was checked before the reconcile began."""
 
 
 class Gate(msgspec.Struct, frozen=True, gc=False, tag="gate"):

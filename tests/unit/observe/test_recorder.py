@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 from tests.unit.observe.making import BEGAN, WEB, Time, call, decision, make_env, pod, read
 
+from kedge.api.objects import Object
 from kedge.env import Env
-from kedge.keys import Key
+from kedge.keys import Key, Origin
 from kedge.observe import OTHER, DecisionLog, Recorder, Row, Step, read_decisions
 
 POD = Key("Pod", "default", "web-0")
@@ -64,6 +66,10 @@ def test_a_write_is_counted_by_its_fields_two_levels_deep() -> None:
     ) == {"metadata.labels": 1, "metadata.finalizers": 1, "spec.containers": 1, "status": 1}
 
 
+def test_a_body_that_cannot_be_changed_is_counted_like_any_other() -> None:
+    assert fields_of(MappingProxyType({"spec": {"replicas": 3}})) == {"spec.replicas": 1}
+
+
 def test_a_json_patch_is_counted_by_the_fields_it_names() -> None:
     assert fields_of(
         [
@@ -79,12 +85,29 @@ def test_names_that_users_choose_are_no_fields() -> None:
     assert fields_of({"data": {f"key-{n}": "" for n in range(50)}}) == {"data": 1}
 
 
+def test_what_a_patch_is_conditional_on_is_no_field_that_it_writes() -> None:
+    conditions = {"uid": "u-1", "resourceVersion": "5", "labels": {}}
+    assert fields_of({"metadata": conditions, "spec": {"uid": 1}}) == {"metadata.labels": 1, "spec.uid": 1}
+    assert fields_of({"metadata": {"resourceVersion": "5"}}) == {}
+
+
+def test_a_bind_writes_the_node_name_and_not_what_it_was_decided_on() -> None:
+    assert fields_of({"node": "a", "decidedOn": {"Pod/default/web-0": 7}}, "bind") == {"spec.nodeName": 1}
+
+
+def test_a_call_that_names_no_object_is_counted_by_the_kind_that_it_asked_for() -> None:
+    recorder = Recorder(make_env())
+    asked = {"kind": "Pod", "namespace": "default"}
+    recorder.take(decision(steps=[call("list", None, asked, outcome="read"), call("list", None, None, outcome="read")]))
+    assert {row.kind: row.field for row in recorder.counts()} == {"Pod": "*", "other": "*"}
+
+
 @pytest.mark.parametrize("verb", ["get", "list", "delete", "evict"])
 def test_what_concerns_a_whole_object_has_no_fields(verb: str) -> None:
     assert fields_of({"uid": "u-1"}, verb) == {"*": 1}
 
 
-@pytest.mark.parametrize("intent", [None, {}, [], "text", b"bytes"])
+@pytest.mark.parametrize("intent", [None, [], "text", b"bytes"])
 def test_a_write_that_does_not_tell_its_fields_is_counted_as_one_of_the_object(intent: Any) -> None:
     assert fields_of(intent) == {"*": 1}
 
@@ -100,7 +123,7 @@ def test_what_finds_no_row_is_counted_in_the_row_other() -> None:
     recorder = Recorder(env)
     for n in range(20):
         intent = {"status": {f"field-{n}": 1}, f"top-{n}": 1}
-        recorder.take(decision(f"d-{n}", [read(cache=f"Kind{n}"), call(intent=intent), call(f"verb-{n}", intent={})]))
+        recorder.take(decision(f"d-{n}", [read(cache=f"Kind{n}"), call(intent=intent), call(f"verb-{n}")]))
     found = list(recorder.counts())
     assert len(found) == 4
     assert found[-1] == Row(OTHER, OTHER, OTHER, OTHER, 20 * 4 - 3)
@@ -114,7 +137,10 @@ def test_what_finds_no_row_is_counted_in_the_row_other() -> None:
 
 def test_the_decision_that_wrote_a_version_is_known() -> None:
     recorder = Recorder(make_env())
-    recorder.take(decision("d-1", [call(revision=7), call("delete", POD, outcome="removed", revision=8)]))
+    gone = pod("web-0", 8, origin=Origin("op-1", "d-1"))
+    recorder.take(
+        decision("d-1", [call(revision=7), call("delete", POD, outcome="removed", revision=8, reply=(gone,))])
+    )
     assert recorder.writer_of(WEB, 7) == "d-1"
     assert recorder.writer_of(POD, 8) == "d-1"
     assert recorder.writer_of(POD, 7) is None
@@ -126,6 +152,13 @@ def test_a_call_that_made_no_version_is_no_writer(outcome: str) -> None:
     recorder = Recorder(make_env())
     recorder.take(decision(steps=[call(outcome=outcome, revision=7)]))
     assert recorder.writer_of(WEB, 7) is None
+
+
+@pytest.mark.parametrize("reply", [(), (pod("web-0", 8, origin=Origin("op-9", "d-9")),)])
+def test_a_removal_that_found_the_object_gone_did_not_write_its_last_version(reply: tuple[Object, ...]) -> None:
+    recorder = Recorder(make_env())
+    recorder.take(decision("d-1", [call("delete", POD, outcome="removed", revision=8, reply=reply)]))
+    assert recorder.writer_of(POD, 8) is None
 
 
 def test_an_object_that_the_server_named_has_its_writer_too() -> None:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple, Protocol, TypeVar
+
+import msgspec
 
 from kedge.api.kinds import Kind
 from kedge.api.objects import Object
@@ -18,16 +20,20 @@ from kedge.api.requests import Binding, DeleteOptions, ListOptions, WriteOptions
 from kedge.api.selectors import LabelSelector, parse_label_selector
 from kedge.client.contract import Client
 from kedge.env import Env, uid_from
-from kedge.errors import InvariantBroken, OperatingError, OutcomeUnknown, to_status
+from kedge.errors import Conflict, InvariantBroken, OperatingError, OutcomeUnknown, Refused, check, to_status
 from kedge.keys import NO_REVISION, Fence, Key, Origin, Revision
 from kedge.limits import Limits
 from kedge.observe.records import Budget, CacheMark, CacheRead, Call, Clock, Decision, Gate, Step
+from kedge.runtime.action import Action
 from kedge.runtime.cache import BY_CONTROLLER, Cache, Index, Read, WriteFloors
 from kedge.runtime.queue import Facts
 from kedge.runtime.status import plan_status
 
 _T = TypeVar("_T")
 _Answer = TypeVar("_Answer")
+
+_COMPARED_MAX = 100
+"""Objects of one answer that are compared by content to find a fight; a longer answer is news whenever one changed."""
 
 
 class Reconciler(Protocol):
@@ -71,6 +77,7 @@ class Context:
         self._own = f"{decision.controller}:"
         self._saw = 0
         self._wrote: list[tuple[Key | None, int]] = []
+        self._ended = False
 
     @property
     def decision(self) -> str:
@@ -131,10 +138,7 @@ class Context:
         Raises:
             Stale: it is older. Let it end the reconcile: the key is tried again later.
         """
-        cache = self._cache(kind.key_kind)
-        age_s = cache.age_s
-        self._note(Budget(cache.name, age_s, max_age_s, age_s <= max_age_s))
-        cache.check_fresh(max_age_s=max_age_s)
+        self._check_fresh(kind, max_age_s, declared=False)
 
     # -- the authority -----------------------------------------------------------------------------
 
@@ -153,6 +157,7 @@ class Context:
         return await self._write(
             Intent("create", _key_in(kind, body, namespace), body, "absent"),
             lambda options: self._client.create(kind, body, namespace=namespace, options=options),
+            kind.key_kind,
         )
 
     async def ensure(self, kind: Kind, body: Mapping[str, Any], *, namespace: str = "") -> Object:
@@ -249,6 +254,15 @@ class Context:
         self._note(Gate(f"{type(error).__name__}: {error}"))
         raise error
 
+    def check_declared(self, kind: Kind, *, max_age_s: float) -> None:
+        """Used by the controller: hold a cache to the budget that was declared for every decision."""
+        self._check_fresh(kind, max_age_s, declared=True)
+
+    def end(self) -> Facts:
+        """Used by the controller: the decision is over. What the run did, so that a loop can be told from work."""
+        self._ended = True
+        return Facts(bool(self._wrote), frozenset(self._wrote), self._saw)
+
     # -- what is recorded --------------------------------------------------------------------------
 
     def _draw_seed(self) -> int:
@@ -258,6 +272,12 @@ class Context:
     def _note(self, step: Step) -> None:
         if self._steps is not None:
             self._steps.append(step)
+
+    def _check_fresh(self, kind: Kind, max_age_s: float, *, declared: bool) -> None:
+        cache = self._cache(kind.key_kind)
+        age_s = cache.age_s
+        self._note(Budget(cache.name, age_s, max_age_s, age_s <= max_age_s, declared))
+        cache.check_fresh(max_age_s=max_age_s)
 
     def _cache(self, kind: str) -> Cache:
         found = self._caches.get(kind)
@@ -277,14 +297,17 @@ class Context:
             found = len(objects)
         own = self._own
         # What this controller wrote itself is no news to it: a loop would look like work.
-        others = [each.revision for each in objects if not each.origin.decision.startswith(own)]
-        self._saw = hash((self._saw, about, *others))
+        others = [each for each in objects if not each.origin.decision.startswith(own)]
+        self._saw = hash((self._saw, about, *_news_in(others)))
         if self._steps is not None:
             self._steps.append(CacheRead(cache.name, verb, about, place, revision, age_s, found, objects))
         return value
 
-    async def _write(self, intent: Intent, send: Callable[[WriteOptions], Awaitable[Written]]) -> Object:
-        written = await self._call(intent, send, _wrote)
+    async def _write(
+        self, intent: Intent, send: Callable[[WriteOptions], Awaitable[Written]], kind: str = ""
+    ) -> Object:
+        """Send a write of `intent.key`; of something of `kind`, where the server draws the name."""
+        written = await self._call(intent, send, _wrote, kind)
         return written[0]
 
     async def _call(
@@ -292,14 +315,18 @@ class Context:
         intent: Intent,
         send: Callable[[WriteOptions], Awaitable[_Answer]],
         read: Callable[[_Answer, str], _Reply],
+        kind: str = "",
     ) -> tuple[Object, ...]:
         """Send one request under an operation id of its own, and record what came of it."""
+        check(not self._ended, f"decision {self._decision.id} has ended: nothing may be asked in its name any more")
         self._calls += 1
         operation = f"{self._decision.id}#{self._calls}"
         options = WriteOptions(fence=self._fence, origin=Origin(operation, self._decision.id))
         began_s = self._env.monotonic()
         reply = _NOTHING
         error: OperatingError | None = None
+        # As it is now: the caller may go on to change what it gave, and use it for the next call.
+        asked = None if self._steps is None else as_asked(intent.body)
         try:
             reply = read(await send(options), operation)
         except OperatingError as failed:
@@ -310,13 +337,13 @@ class Context:
             reply = _Reply("cancelled")
             raise
         finally:
-            self._settle(intent, reply, unknown=reply.outcome == "cancelled" or isinstance(error, OutcomeUnknown))
+            self._settle(intent, kind, reply, error)
             if self._steps is not None:
                 self._steps.append(
                     Call(
                         intent.verb,
                         intent.key,
-                        intent.body,
+                        asked,
                         intent.check,
                         operation,
                         began_s - self._began_s,
@@ -330,13 +357,17 @@ class Context:
                 )
         return reply.objects
 
-    def _settle(self, intent: Intent, reply: _Reply, *, unknown: bool) -> None:
+    def _settle(self, intent: Intent, kind: str, reply: _Reply, error: OperatingError | None) -> None:
         """Note what the key must see before it runs again."""
         key = self._decision.key
         if intent.verb in ("get", "list"):
             return
-        if unknown and intent.key is not None:
-            self._floors.note_unknown(key, intent.key)
+        if reply.outcome == "cancelled" or isinstance(error, OutcomeUnknown):
+            self._floors.note_unknown(key, intent.key or Key(kind, "", ""))
+        elif isinstance(error, Conflict | Refused):
+            # It was decided on something older. What is there now must be seen first, or the next run is refused too.
+            if error.key is not None and error.revision:
+                self._floors.note(key, error.key.kind, error.revision, wrote=error.key)
         elif reply.objects:
             wrote = reply.objects[0].key
             if reply.outcome == "removed" and not reply.certain:
@@ -344,11 +375,7 @@ class Context:
             else:
                 self._floors.note(key, wrote.kind, reply.revision, wrote=wrote)
             if reply.outcome != "unchanged":
-                self._wrote.append((wrote, hash(reply.objects[0].value)))
-
-    def facts(self) -> Facts:
-        """What the run did, so that a loop can be told from work."""
-        return Facts(bool(self._wrote), frozenset(self._wrote), self._saw)
+                self._wrote.append((wrote, _content(reply.objects[0])))
 
 
 class _Reply(NamedTuple):
@@ -402,3 +429,43 @@ def _key_in(kind: Kind, body: Mapping[str, Any], namespace: str) -> Key | None:
     if not name:
         return None
     return Key(kind.key_kind, (namespace or metadata.get("namespace") or "") if kind.namespaced else "", name)
+
+
+def check_action(decision: Decision, action: object) -> None:
+    """Hold a reconciler to its contract."""
+    check(isinstance(action, Action), f"{decision.controller} returned {action!r} for {decision.key}: return an Action")
+
+
+def as_asked(body: Any) -> Any:
+    """A copy of a request's body, as a record keeps it: plain data, the same when it is read back."""
+    try:
+        return msgspec.json.decode(msgspec.json.encode(body))
+    except (TypeError, ValueError, msgspec.MsgspecError):
+        return repr(body)  # it cannot be sent either
+
+
+def _news_in(objects: Sequence[Object]) -> Iterator[int]:
+    """What tells whether anything is new. A version that a controller wrote is new if what it says is.
+
+    1. A rival undoes what was written here. 2. Its version is a new one, each time. 3. What it says is what it said
+    the last time: to call that news would be to call the fight work. Of a version that no decision stands behind
+    nothing more is known than that somebody wanted it.
+    """
+    if len(objects) > _COMPARED_MAX:
+        return (each.revision for each in objects)
+    return (_content(each) if each.origin.decision else each.revision for each in objects)
+
+
+def _content(found: Object) -> int:
+    """A fingerprint of what an object says: without its generation, and without the times in it."""
+    value = found.value
+    generation = value.find(_GENERATION)
+    if generation >= 0:
+        start = generation + len(_GENERATION)
+        value = value[:start] + value[start:].lstrip(b"0123456789")
+    first, *rest = value.split(_TIME)
+    return hash((found.key, first, *[part[part.find(b'"') :] for part in rest]))
+
+
+_GENERATION = b'"generation":'
+_TIME = b'Time":"'

@@ -33,7 +33,7 @@ from kedge.runtime.cache import (
     Subscription,
     WriteFloors,
 )
-from kedge.runtime.context import Context, Reconciler, marks_of
+from kedge.runtime.context import Context, Reconciler, check_action, marks_of
 from kedge.runtime.lease import LeaderElection, Leadership
 from kedge.runtime.queue import (
     FLOOR,
@@ -105,6 +105,7 @@ class Controller:
             priority_of: of an object of `kind`; higher goes first.
         """
         check(workers > 0, "a controller needs a worker")
+        check(":" not in name, f"a decision's writer is told by what stands before the colon: call {name} otherwise")
         self.name = name or kind.kind.lower()
         self._reconciler = reconciler
         self._client = client
@@ -158,7 +159,7 @@ class Controller:
         stopped = asyncio.ensure_future(self._stopped.wait())
         try:
             await asyncio.wait((work, stopped), return_when=asyncio.FIRST_COMPLETED)
-            if work.done() or self._election is None or self._election.leadership is not None:
+            if work.done() or self._election is None or self._election.holding:
                 await work  # its last step lets go of the lease
         finally:
             work.cancel()
@@ -242,7 +243,11 @@ class Controller:
             found = cache.get(key).value
         except NotSynced:
             return 0
-        return 0 if found is None else self._priority_of(found)
+        try:
+            return 0 if found is None else self._priority_of(found)
+        except Exception as error:  # noqa: BLE001  anybody's function: its bug is told, and costs no wake-up
+            self._env.spawn(_raise(error), name=f"{self.name} asking for the priority of {key}")
+            return 0
 
     async def _resync(self) -> None:
         """Look at everything now and then, in case a change was missed; and when the queue had to refuse some."""
@@ -347,9 +352,13 @@ class Controller:
         outcome: Outcome | None = None
         try:
             outcome = _outcome(decision, await self._reconcile(ctx, key))
-        except asyncio.CancelledError:
-            decision.result = "cancelled"
-            raise
+        except asyncio.CancelledError as error:
+            if _is_cancelled():
+                decision.result = "cancelled"
+                raise
+            # Something that the reconciler awaited was cancelled, and not this worker: that is its failure.
+            decision.result, outcome = "failed", Outcome.failure(error)
+            env.spawn(_raise(RuntimeError(f"{key}: the reconciler let a cancellation out")), name=self.name)
         except Terminal as error:
             decision.result, outcome = "terminal", Outcome.terminal(error)
         except OperatingError as error:
@@ -368,7 +377,7 @@ class Controller:
             ctx.hold_back(behind)
         for watch in self._watches:
             if watch.max_age_s is not None:
-                ctx.check_fresh(watch.kind, max_age_s=watch.max_age_s)
+                ctx.check_declared(watch.kind, max_age_s=watch.max_age_s)
         action: Action = await self._reconciler.reconcile(ctx, key)
         return action
 
@@ -379,10 +388,11 @@ class Controller:
         decision.took_s = self._env.monotonic() - item.begun_s
         self._took.observe(decision.took_s)
         self._results.labels(self.name, decision.result).inc()
+        facts = ctx.end()
         if outcome is None:
             self.queue.put_back(item)  # whoever works next begins with it
         else:
-            self.queue.done(item, outcome, ctx.facts())
+            self.queue.done(item, outcome, facts)
         if self.recorder is not None:
             self._record(self.recorder, decision)
 
@@ -405,7 +415,7 @@ class Controller:
 
 
 def _outcome(decision: Decision, action: Action) -> Outcome:
-    check(isinstance(action, Action), f"{decision.controller} returned {action!r} for {decision.key}: return an Action")
+    check_action(decision, action)
     decision.result = action.next.value
     decision.delay_s, decision.condition, decision.reason = action.delay_s, action.condition, action.reason
     if action.next is Next.AWAIT_CHANGE:
@@ -442,6 +452,11 @@ def _all_watches(
     if max_age_s is None:
         return found
     return tuple(each if each.max_age_s is not None else replace(each, max_age_s=max_age_s) for each in found)
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is None or bool(task.cancelling())
 
 
 async def _raise(error: Exception) -> Coroutine[Any, Any, None]:

@@ -49,6 +49,8 @@ class LeaderElection:
         self._seen_at_s = 0.0
         self.leadership: Leadership | None = None
         """The term at hand; None while somebody else, or nobody, leads."""
+        self.holding = False
+        """Whether the lease is ours and not let go yet: true for longer than the term, which ends first."""
         self._leading = env.metrics.gauge("kedge_runtime_leading", "1 while this candidate leads", ("lease",)).labels(
             str(lease)
         )
@@ -124,6 +126,7 @@ class LeaderElection:
         """Lead for one term. Whether the work is over."""
         self.leadership = Leadership(self._identity, Fence(fence_key(self._lease), taken.revision))
         self._leading.set(1)
+        self.holding = True
         work = asyncio.ensure_future(lead(self.leadership))
         renewing = asyncio.ensure_future(self._keep(taken))
         end = "cancelled"
@@ -139,6 +142,7 @@ class LeaderElection:
             renewing.cancel()
             outcomes = await asyncio.gather(work, renewing, return_exceptions=True)
             await self._release(taken)
+            self.holding = False
         for outcome in outcomes:
             if isinstance(outcome, Exception) and not isinstance(outcome, Fenced):
                 raise outcome  # a leader that fails is not a leader that lost: its failure is the caller's to see

@@ -6,24 +6,27 @@ input, and that is an error: `ReplayDiverged` says where.
 
 from __future__ import annotations
 
+import asyncio
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
 
 from kedge.api.objects import Object
 from kedge.api.requests import WriteOptions
 from kedge.api.selectors import LabelSelector
 from kedge.client.contract import Client
 from kedge.env import Env
-from kedge.errors import Compacted, OperatingError, ReplayDiverged, Terminal, from_status
+from kedge.errors import Compacted, InvariantBroken, ReplayDiverged, Terminal, from_status
 from kedge.keys import Key, Revision
 from kedge.observe.records import Budget, CacheRead, Call, Clock, Decision, Gate, Step
-from kedge.runtime.action import Action
+from kedge.runtime.action import Action, Next
 from kedge.runtime.cache import Cache, Index, Read, ReceivedLog, Stale
-from kedge.runtime.context import Context, Intent, Reconciler
+from kedge.runtime.context import Context, Intent, Reconciler, as_asked, check_action
 
 _T = TypeVar("_T")
 _Answer = TypeVar("_Answer")
+_Failure = TypeVar("_Failure", ReplayDiverged, Compacted)
 
 
 class Evidence(Protocol):
@@ -79,38 +82,68 @@ async def recheck(decision: Decision, reconciler: Reconciler, evidence: Evidence
     """
     if decision.result == "cancelled" or any(isinstance(step, Gate) for step in decision.steps):
         return  # ended from outside, at a moment that no input decides; or never begun
+    if decision.objects_dropped:
+        raise Compacted(f"decision {decision.id} was too large to be kept with the objects it read", oldest=0)
     replay = _Replay(decision)
     ctx = _RecordedContext(replay, evidence, env)
-    result, delay_s, reason, condition, error = "", None, "", "", ""
-    try:
-        replay.budgets()
-        action: Action = await reconciler.reconcile(ctx, decision.key)
-        result, delay_s = action.next.value, action.delay_s
-        condition, reason = action.condition, action.reason
-        if result == "terminal":
-            error = f"Terminal: {reason}"
-    except (ReplayDiverged, Compacted):
-        raise
-    except Terminal as failed:
-        result, error = "terminal", f"{type(failed).__name__}: {failed}"
-    except OperatingError as failed:
-        result, error = "failed", _words(failed)
-    except Exception as failed:  # noqa: BLE001  the reconciler's own error is its decision too
-        result, error = "failed", _words(failed)
-    ended = {"result": result, "delay_s": delay_s, "condition": condition, "reason": reason}
-    for field, value in ended.items():
-        if value != getattr(decision, field):
-            replay.diverge(f"it ended with {field} {value!r}, and not {getattr(decision, field)!r} ({error})")
-    name, _, message = error.partition(": ")
-    if name != decision.error.partition(": ")[0] and message != decision.error.partition(": ")[2]:
-        replay.diverge(f"it failed with {error!r}, and not {decision.error!r}")
+    ended = await _run_again(decision, reconciler, ctx, replay)
+    if replay.failure is not None:
+        raise replay.failure  # also if the reconciler took it for an error of its own
+    was = _Ending(decision.result, decision.delay_s, decision.condition, decision.reason)
+    for field in ("result", "delay_s", "condition", "reason"):
+        value, before = getattr(ended, field), getattr(was, field)
+        if value != before:
+            replay.diverge(f"it ended with {field} {value!r}, and not {before!r} ({ended.error})")
+    if _without_address(ended.error) != _without_address(decision.error):
+        replay.diverge(f"it failed with {ended.error!r}, and not {decision.error!r}")
+    if decision.seed is not None and not ctx.drew:
+        replay.diverge("it drew no random number, and the record has one")
     left = replay.peek()
     if left is not None:
         replay.diverge(f"it ended before {_describe(left)}")
 
 
+class _Ending(NamedTuple):
+    """How a decision ended."""
+
+    result: str
+    delay_s: float | None = None
+    condition: str = ""
+    reason: str = ""
+    error: str = ""
+
+
+async def _run_again(decision: Decision, reconciler: Reconciler, ctx: _RecordedContext, replay: _Replay) -> _Ending:
+    """The reconcile itself, and its end as `Controller` would put it."""
+    try:
+        replay.budgets()
+        action: Action = await reconciler.reconcile(ctx, decision.key)
+        check_action(decision, action)
+    except Terminal as failed:
+        return _Ending("terminal", error=_words(failed))
+    except _NotRecorded:
+        return _Ending("failed", error=decision.error)
+    except Exception as failed:  # noqa: BLE001  the reconciler's own error is its decision too
+        return _Ending("failed", error=_words(failed))
+    except asyncio.CancelledError as failed:
+        if decision.result != "failed":
+            raise
+        return _Ending("failed", error=_words(failed))
+    error = f"Terminal: {action.reason}" if action.next is Next.TERMINAL else ""
+    return _Ending(action.next.value, action.delay_s, action.condition, action.reason, error)
+
+
 def _words(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
+
+
+def _without_address(text: str) -> str:
+    """Where an object lies in memory is part of many messages, and decides nothing."""
+    return re.sub(r"\bat 0x[0-9a-f]+", "at 0x...", text)
+
+
+class _NotRecorded(Exception):
+    """A call failed with something that is no operating error: a record has only its words, where it ended the run."""
 
 
 class _Replay:
@@ -118,6 +151,8 @@ class _Replay:
 
     def __init__(self, decision: Decision) -> None:
         self.decision = decision
+        self.failure: ReplayDiverged | Compacted | None = None
+        """The first thing that went another way, or that is no longer known."""
         self._place = 0
 
     def peek(self) -> Step | None:
@@ -126,20 +161,34 @@ class _Replay:
 
     def take(self, kind: type[_T], asked: str) -> _T:
         step = self.peek()
+        if step is None and self.decision.error.startswith("InvariantBroken: "):
+            raise InvariantBroken(self.decision.error.partition(": ")[2])  # refused before there was anything to record
         if not isinstance(step, kind):
             self.diverge(f"it asked for {asked}, where the record has {_describe(step)}")
         self._place += 1
         return step
 
     def budgets(self) -> None:
-        """The runtime's own checks come first; a reconcile that failed one never began."""
-        while isinstance(step := self.peek(), Budget):
+        """The controller's own checks come first; a reconcile that failed one never began."""
+        while isinstance(step := self.peek(), Budget) and step.declared:
             self._place += 1
             if not step.kept:
-                raise _stale(step)
+                raise self.stale(step)
+
+    def stale(self, step: Budget) -> Stale:
+        """As the cache put it, if that is what ended the run."""
+        name, _, words = self.decision.error.partition(": ")
+        words = words if name == Stale.__name__ else f"the cache of {step.cache} was too old"
+        return Stale(words, age_s=step.age_s, budget_s=step.budget_s, freshness=_NOT_HERE)
 
     def diverge(self, how: str) -> NoReturn:
-        raise ReplayDiverged(f"decision {self.decision.id} about {self.decision.key}, step {self._place + 1}: {how}")
+        what = f"decision {self.decision.id} about {self.decision.key}, step {self._place + 1}: {how}"
+        raise self.fail(ReplayDiverged(what))
+
+    def fail(self, error: _Failure) -> _Failure:
+        if self.failure is None:
+            self.failure = error
+        return error
 
 
 class _RecordedContext(Context):
@@ -162,6 +211,10 @@ class _RecordedContext(Context):
             began=decision.began,
         )
 
+    @property
+    def drew(self) -> bool:
+        return self._random is not None
+
     def now(self) -> datetime:
         return self._replay.take(Clock, "the time").now
 
@@ -175,15 +228,21 @@ class _RecordedContext(Context):
         step = self._replay.take(Budget, f"{kind.key_kind} at most {max_age_s} s old")
         if step.budget_s != max_age_s:
             self._replay.diverge(f"it allowed {max_age_s} s, and not {step.budget_s} s")
+        if step.cache.partition("[")[0] != kind.key_kind:
+            self._replay.diverge(f"it asked for the age of {kind.key_kind}, and not of {step.cache}")
         if not step.kept:
-            raise _stale(step)
+            raise self._replay.stale(step)
 
     def _cached(self, kind: str, verb: str, about: tuple[str, ...], ask: Callable[[Any], Read[_T]]) -> _T:
         asked = f"{verb} of {kind} {' '.join(about)}"
         step = self._replay.take(CacheRead, asked)
         if (step.cache.partition("[")[0], step.verb, step.about) != (kind, verb, about):
             self._replay.diverge(f"it asked for {asked}, where the record has {_describe(step)}")
-        value = ask(_Rebuilt(self._evidence.state_at(step), step)).value
+        try:
+            held = self._evidence.state_at(step)
+        except Compacted as error:
+            raise self._replay.fail(error) from None
+        value = ask(_Rebuilt(held, step)).value
         objects: Any = () if value is None else (value,) if verb == "get" else value
         found, was = _versions(objects), _versions(step.objects)
         if found != was:
@@ -195,9 +254,11 @@ class _RecordedContext(Context):
         intent: Intent,
         _send: Callable[[WriteOptions], Awaitable[_Answer]],
         _read: Callable[[_Answer, str], Any],
+        _kind: str = "",
     ) -> tuple[Object, ...]:
         step = self._replay.take(Call, f"{intent.verb} {intent.key or ''}")
         was = Intent(step.verb, step.key, step.intent, step.check)
+        intent = intent._replace(body=as_asked(intent.body))
         for field, now, then in zip(Intent._fields, intent, was, strict=True):
             if now != then:
                 self._replay.diverge(f"its {step.verb} of {step.key} has {field} {now!r}, and had {then!r}")
@@ -206,6 +267,8 @@ class _RecordedContext(Context):
         if step.outcome == "cancelled":
             # A timeout of its own: what is not known here is only how long it waited.
             raise TimeoutError
+        if step.outcome == "failed":
+            raise _NotRecorded
         return step.reply
 
 
@@ -239,12 +302,6 @@ class _Rebuilt:
 
 def _versions(objects: Iterable[Object]) -> list[tuple[str, Revision]]:
     return [(str(each.key), each.revision) for each in objects]
-
-
-def _stale(step: Budget) -> Stale:
-    return Stale(
-        f"the cache of {step.cache} was too old", age_s=step.age_s, budget_s=step.budget_s, freshness=_NOT_HERE
-    )
 
 
 def _describe(step: Step | None) -> str:

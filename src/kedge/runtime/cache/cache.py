@@ -146,11 +146,15 @@ class Cache:
         if found is None:
             # An absence has no revision of its own: ask how far the authority is, then look once more.
             asked_s = self._env.monotonic()
-            revision = (await self._client.list(self.kind, ListOptions(limit=1, namespace=key.namespace))).revision
+            revision = await self.fresh_revision()
             found = await self._client.find(key)
         if found is not None:
             revision = max(revision, found.revision)
         return Read(found, revision, self._env.monotonic() - asked_s, -1)
+
+    async def fresh_revision(self) -> Revision:
+        """How far the authority is: whatever was committed before the call is at or below it."""
+        return (await self._client.list(self.kind, ListOptions(limit=1, namespace=self.scope.namespace))).revision
 
     def _read(self, value: Any) -> Read[Any]:
         return Read(value, self._revision, self._env.monotonic() - self._proved_s, self.received.place)

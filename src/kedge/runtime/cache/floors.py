@@ -56,7 +56,10 @@ class WriteFloors:
         floors[name, wrote] = max(revision, floors.get((name, wrote), revision))
 
     def note_unknown(self, key: Key, wrote: Key) -> None:
-        """`key` sent a write of `wrote`, and nobody knows whether it was made: `met` reads it at the authority."""
+        """`key` sent a write of `wrote`, and nobody knows whether it was made: `met` reads it at the authority.
+
+        A key without a name stands for something of that kind whose name the server draws.
+        """
         if self._caches.of_kind(wrote.kind):
             self._unknown.setdefault(key, {})[wrote] = None
 
@@ -105,9 +108,12 @@ class WriteFloors:
 
     async def _confirm(self, key: Key, wrote: Key) -> None:
         """Read what became of a write. A floor at that read: what the caches show from there on is what was decided."""
-        read = await self._caches.of_kind(wrote.kind)[0].fresh_read(wrote)
-        found = read.value
-        self.note(key, wrote.kind, read.revision, wrote=wrote if found is not None else None)
+        cache = self._caches.of_kind(wrote.kind)[0]
+        if wrote.name:
+            read = await cache.fresh_read(wrote)
+            self.note(key, wrote.kind, read.revision, wrote=wrote if read.value is not None else None)
+        else:
+            self.note(key, wrote.kind, await cache.fresh_revision())
         unknown = self._unknown.get(key, {})
         unknown.pop(wrote, None)
         if not unknown:

@@ -191,7 +191,18 @@ class DecisionLog:
         self._path, self._size = path, 0
         self._write(HEADER)
         self._size = len(HEADER)
-        _sync_directory(self._directory)
+        self._sync_directory()
+
+    def _sync_directory(self) -> None:
+        """Make the name of a new segment durable. Not every filesystem can, and what is written counts all the same."""
+        try:
+            descriptor = os.open(self._directory, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            self._failed("sync", f"the names in {self._directory} cannot be synced: {error}")
 
     def _write(self, data: bytes) -> None:
         view = memoryview(data)
@@ -284,12 +295,3 @@ def without_objects(decision: Decision) -> Decision:
                 step = msgspec.structs.replace(step, reply=())
         steps.append(step)
     return msgspec.structs.replace(decision, steps=steps, objects_dropped=dropped)
-
-
-def _sync_directory(directory: Path) -> None:
-    """Make a new name in it durable."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

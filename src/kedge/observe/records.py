@@ -85,13 +85,21 @@ class Budget(msgspec.Struct, frozen=True, gc=False, tag="budget"):
     """By the controller, for every decision: it was checked before the reconcile began."""
 
 
+class Measured(msgspec.Struct, frozen=True, gc=False, tag="measured"):
+    """What the process itself had observed, and keeps nowhere else: told once, and told again from here."""
+
+    what: str
+    value: Any
+    """As JSON."""
+
+
 class Gate(msgspec.Struct, frozen=True, gc=False, tag="gate"):
     """What kept the reconcile from beginning: its caches did not show what it had written."""
 
     error: str
 
 
-Step: TypeAlias = CacheRead | Call | Clock | Budget | Gate
+Step: TypeAlias = CacheRead | Call | Clock | Budget | Measured | Gate
 
 
 class Decision(msgspec.Struct, kw_only=True):

@@ -151,9 +151,15 @@ def read_decisions(
     """Every decision in the log of `directory`, oldest first. What cannot be read goes to `report`, or to the log.
 
     It may be read while it is written: what is not whole yet is passed over, and segments may go meanwhile.
+
+    Raises:
+        NotFound: there is no such directory. Give that of a log.
     """
     tell = _warn if report is None else report
-    found = segments(directory)
+    try:
+        found = segments(directory)
+    except OSError as error:
+        raise NotFound(f"no decision log can be read in {directory}: {error}; give the directory of one") from error
     for number, path in found.items():
         try:
             data = path.read_bytes()

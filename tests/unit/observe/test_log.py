@@ -19,7 +19,7 @@ import pytest
 from tests.unit.observe.making import call, decision, full_decision, make_env, pod, read
 
 from kedge.api.kinds import KINDS, Registry
-from kedge.errors import Terminal
+from kedge.errors import NotFound, Terminal
 from kedge.keys import Origin
 from kedge.observe import Decision, DecisionLog, Skipped, read_decisions
 from kedge.observe.records import decode_decision, encode_decision
@@ -270,6 +270,11 @@ def test_zeroes_that_a_lost_power_left_at_the_end_are_no_records(tmp_path: Path)
     assert skipped.tail
 
 
+def test_a_log_that_is_not_there_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="give the directory"):
+        next(read_decisions(tmp_path / "elsewhere"))
+
+
 def test_a_file_of_another_sort_is_passed_over(tmp_path: Path) -> None:
     log = DecisionLog(tmp_path, make_env())
     log.append(decision("d-1"))
@@ -445,7 +450,25 @@ def test_a_sync_that_fails_is_counted_and_does_not_stop_the_log(
     log.append(decision("d-3", [read(pod("a", 1))]))
     log.close()
     assert ids(tmp_path) == ["d-1", "d-2", "d-3"]
+    assert log.statistics().lost == 0
     assert env.metrics.registry.get_sample_value("kedge_decisions_log_errors_total", {"what": "sync"}) == 1
+
+
+def test_a_filesystem_that_cannot_sync_at_all_still_has_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: int) -> None:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    log = DecisionLog(tmp_path, make_env())
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fsync", fail)
+        for n in range(3):
+            log.append(decision(f"d-{n}"))
+            log.close()
+    assert ids(tmp_path) == ["d-0", "d-1", "d-2"]
+    assert log.statistics().lost == 0
+    assert log.statistics().errors > 0
 
 
 def test_a_segment_that_cannot_be_removed_does_not_stop_the_log(

@@ -378,6 +378,30 @@ class Limits:
         1.0, "so much of the log may be lost with the machine's power", metric="kedge_decisions_log_sync_seconds"
     )
 
+    # -- workloads
+    pod_burst: int = bound(
+        100,
+        "pods one look at a workload may make or end, so that others get their turn",
+        metric="kedge_workload_acts_total",
+    )
+    drain_s: float = bound(
+        10.0,
+        "a surplus replica that nobody confirmed to be drained is deleted after so long",
+        metric="kedge_workload_acts_total",
+    )
+    ghost_look_s: float = bound(
+        5.0,
+        "how often to look whether a copy that was deleted by force has ended; only for those that ask for at-most-one",
+        metric="kedge_workload_ghosts_total",
+    )
+    job_backoff_s: float = bound(
+        10.0, "the pause of a Job after its first failed pod in a row; it doubles", metric="kedge_workload_acts_total"
+    )
+    job_backoff_s_max: float = bound(600.0, "the longest such pause", metric="kedge_workload_acts_total")
+    job_uncounted_max: int = bound(
+        500, "ended pods a Job's status names while they are being counted", metric="kedge_workload_uncounted_total"
+    )
+
     # -- scheduler
     scheduler_shapes_max: int = bound(
         256,
@@ -394,4 +418,63 @@ class Limits:
     )
     scheduler_top_max: int = bound(
         5, "nodes whose scores an explanation lists with their parts", metric="kedge_scheduler_explanations"
+    )
+    scheduler_backoff_s: float = bound(
+        0.5, "the first pause of a pod whose attempt failed; it doubles, with jitter", metric="kedge_scheduler_pending"
+    )
+    scheduler_backoff_s_max: float = bound(10.0, "the longest one", metric="kedge_scheduler_pending")
+    scheduler_flush_s: float = bound(
+        300.0,
+        "a pod that waited so long for what could help it is tried anyhow: a hint may be wrong",
+        metric="kedge_scheduler_flush_age_seconds",
+    )
+    scheduler_binds_max: int = bound(
+        256, "binds under way: enough to share syncs, few enough to be undone", metric="kedge_scheduler_binds_in_flight"
+    )
+    scheduler_burst_max: int = bound(
+        32, "attempts in a row before the rest of the process may run", metric="kedge_scheduler_attempt_seconds"
+    )
+    scheduler_assumed_s: float = bound(
+        30.0,
+        "a bind that was made and is not seen in the cache by then is read at the authority",
+        metric="kedge_scheduler_assumed",
+    )
+    scheduler_refusals_max: int = bound(
+        5, "refusals of one pod by one node before the pair is quarantined", metric="kedge_scheduler_quarantined"
+    )
+    scheduler_quarantine_s: float = bound(
+        300.0, "how long such a pair is not tried again", metric="kedge_scheduler_quarantined"
+    )
+    scheduler_explained_s: float = bound(
+        10.0,
+        "a pod's condition and Event are written again no sooner: the counts in them change with every node",
+        metric="kedge_scheduler_told_total",
+    )
+
+    # -- agent
+    node_lease_s: float = bound(
+        40.0, "what a node's lease says of itself: for how long it speaks", metric="kedge_agent_contact_seconds"
+    )
+    node_renew_s: float = bound(
+        10.0, "pause between renewals of a node's lease, and the time for one", metric="kedge_agent_contact_seconds"
+    )
+    agent_contact_s: float = bound(
+        30.0,
+        "a node that could renew nothing for so long stops what asks for at-most-one: well before it may be called lost",
+        metric="kedge_agent_contact_seconds",
+    )
+    agent_proof_s: float = bound(
+        2.0, "a proof that a pod may be started is too old after so long", metric="kedge_agent_retries_total"
+    )
+    agent_retry_s: float = bound(1.0, "first pause after something failed", metric="kedge_agent_retries_total")
+    agent_retry_s_max: float = bound(30.0, "the longest one", metric="kedge_agent_retries_total")
+    agent_restart_s: float = bound(
+        10.0, "pause before a container's second restart; it doubles", metric="kedge_agent_starts_total"
+    )
+    agent_restart_s_max: float = bound(300.0, "the longest one", metric="kedge_agent_starts_total")
+    agent_restart_reset_s: float = bound(
+        600.0, "one that ran for so long has its earlier failures forgiven", metric="kedge_agent_starts_total"
+    )
+    agent_audit_s: float = bound(
+        60.0, "how often an agent looks for claims on its node that nothing stands for", metric="kedge_agent_audits_total"
     )

@@ -143,6 +143,8 @@ class Decision(msgspec.Struct, kw_only=True):
     error: str = ""
     kept: str = ""
     """Why it was kept in full; empty if it was only counted."""
+    details: dict[str, Any] = {}
+    """What else its maker says of it: of a scheduling attempt, every node accounted for."""
     objects_dropped: int = 0
     """How many of the objects it read are missing here, because with them it was too large for the log."""
 

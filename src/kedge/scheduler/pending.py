@@ -1,7 +1,7 @@
 """Pods that wait for a node: who is next, who waits for what, and what happened meanwhile.
 
-A pod that fitted nowhere names what could change that, and is woken by just that; a flush now and then is the safety net.
-No I/O and no clock of its own: times are passed in. `scheduler` takes from it; `picture` tells it what happened.
+A pod that fitted nowhere names what could help, and is woken by just that; a flush now and then is the safety net.
+It does no I/O. `scheduler` takes pods from it and gives them back; `picture` tells it what happened.
 """
 
 from __future__ import annotations
@@ -330,7 +330,7 @@ class Pending:
         if not self._in_flight:
             self._changes.clear()
         else:
-            oldest = min(each.looked_at for each in self._in_flight.values()) if len(self._changes) > 64 else 0
+            oldest = next(iter(self._in_flight.values())).looked_at  # the first taken has seen least
             while self._changes and self._changes[0][0] <= oldest:
                 self._changes.popleft()
 

@@ -173,8 +173,11 @@ class PodRequest(NamedTuple):
     terminating: bool
 
 
-def request_of(pod: PodView, *, workload: str | None = None) -> PodRequest:
-    """What `pod` asks. `workload` is the uid that counts as one; by default that of the pod's controller."""
+def request_of(pod: PodView, *, workload: str | None = None, placed: bool = False) -> PodRequest:
+    """What `pod` asks. `workload` is the uid that counts as one; by default that of the pod's controller.
+
+    Of a pod that is `placed` the name of its node is no wish any more: those alike stay alike wherever they are.
+    """
     metadata, spec = pod.metadata, pod.spec
     if workload is None:
         owner = controller_of(metadata) if metadata.owner_references else None
@@ -183,7 +186,7 @@ def request_of(pod: PodView, *, workload: str | None = None) -> PodRequest:
         tuple([(c.resources.requests, c.ports) for c in spec.containers]),
         tuple([(c.resources.requests, c.ports, c.restart_policy) for c in spec.init_containers]),
         spec.overhead,
-        spec.node_name,
+        "" if placed else spec.node_name,
         spec.node_selector,
         spec.affinity,
         spec.tolerations,
@@ -191,6 +194,24 @@ def request_of(pod: PodView, *, workload: str | None = None) -> PodRequest:
     )
     labels = metadata.labels or NO_LABELS
     return PodRequest(wants, metadata.namespace, labels, workload, metadata.deletion_timestamp is not None)
+
+
+def bare_request(namespace: str, requests: Units, ports: tuple[HostPort, ...]) -> PodRequest:
+    """A claim whose pod is gone: it takes its room, and no rule about pods means it."""
+    wants = Wants(
+        requests=requests,
+        scored=(requests.get(CPU, 0), requests.get(MEMORY, 0)),
+        ports=ports,
+        node_name="",
+        selector=(),
+        required=None,
+        preferred=(),
+        tolerations=(),
+        affinity=None,
+        spread=(),
+        label_keys=frozenset(),
+    )
+    return PodRequest(wants, namespace, NO_LABELS, "", terminating=True)
 
 
 @lru_cache(maxsize=8192)

@@ -1,0 +1,129 @@
+"""Says on the pod why it has no node: the `PodScheduled` condition, and an Event. Best effort, and not too often.
+
+What is said is true of the moment of the attempt; who misses it hears the next one. Nothing here decides anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections import OrderedDict
+from typing import Any
+
+from kedge.api.conditions import condition, set_condition
+from kedge.api.kinds import Kind
+from kedge.api.objects import Object
+from kedge.api.requests import WriteOptions
+from kedge.api.timestamps import format_time
+from kedge.client.contract import Client
+from kedge.env import Env
+from kedge.errors import AlreadyExists, Conflict, NotFound, OperatingError
+from kedge.keys import Fence, Key, Origin
+from kedge.runtime.status import status_of
+
+FAILED = "FailedScheduling"
+_SAID_MAX = 10_000
+
+
+class Teller:
+    """Writes conditions and Events for one scheduler."""
+
+    def __init__(self, client: Client, env: Env, *, component: str) -> None:
+        self._client = client
+        self._env = env
+        self._component = component
+        self._events: Kind = client.kinds.of_key_kind("Event")
+        self._said: OrderedDict[tuple[str, str], tuple[str, float]] = OrderedDict()
+        """By pod uid and reason: the words said last, and when."""
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._told = env.metrics.counter("kedge_scheduler_told_total", "Conditions and Events written", ("what",))
+
+    def unschedulable(self, pod: Object, reason: str, message: str, *, decision: str, fence: Fence | None) -> None:
+        """Say why a pod has no node. The same words, or others too soon after, are not said again."""
+        now_s = self._env.monotonic()
+        said = self._said.get((pod.uid, reason))
+        if said is not None and (said[0] == message or now_s - said[1] < self._env.limits.scheduler_explained_s):
+            return
+        self._said[pod.uid, reason] = message, now_s
+        self._said.move_to_end((pod.uid, reason))
+        if len(self._said) > _SAID_MAX:
+            self._said.popitem(last=False)
+        self._spawn(self._write(pod, reason, message, decision, fence), name=f"tell {pod.key}")
+
+    def event(self, pod: Object, reason: str, message: str, *, decision: str, fence: Fence | None) -> None:
+        options = WriteOptions(fence=fence, origin=Origin(decision=decision))
+        self._spawn(self._write_event(pod, reason, message, options), name=f"event about {pod.key}")
+
+    def forget(self, uid: str) -> None:
+        self._said.pop((uid, "Unschedulable"), None)
+
+    async def stop(self) -> None:
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _spawn(self, work: Any, *, name: str) -> None:
+        task = self._env.spawn(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _write(self, pod: Object, reason: str, message: str, decision: str, fence: Fence | None) -> None:
+        options = WriteOptions(fence=fence, origin=Origin(decision=decision))
+        try:
+            await self._write_condition(pod, reason, message, options)
+            await self._write_event(pod, FAILED, message, options)
+        except OperatingError:
+            self._said.pop((pod.uid, reason), None)  # whatever it was, the next attempt says it again
+
+    async def _write_condition(self, pod: Object, reason: str, message: str, options: WriteOptions) -> None:
+        said = condition(
+            "PodScheduled",
+            status=False,
+            reason=reason,
+            message=message,
+            observed_generation=pod.metadata.generation,
+        )
+        conditions = set_condition(status_of(pod).get("conditions") or (), said, self._env.now())
+        patch = {"metadata": {"resourceVersion": str(pod.revision)}, "status": {"conditions": conditions}}
+        try:
+            await self._client.patch(pod.key, patch, subresource="status", options=options)
+            self._told.labels("condition").inc()
+        except (Conflict, NotFound):
+            self._said.pop((pod.uid, reason), None)  # the pod moved on: what was said of it is old
+
+    async def _write_event(self, pod: Object, reason: str, message: str, options: WriteOptions) -> None:
+        now = format_time(self._env.now())
+        name = f"{pod.key.name[:200]}.{zlib.crc32(f'{pod.uid}{reason}{self._component}'.encode()):08x}"
+        key = Key(self._events.key_kind, pod.key.namespace, name)
+        known = await self._client.find(key)
+        try:
+            if known is not None:
+                count = int(known.edit().get("count") or 1) + 1
+                patch = {"message": message, "count": count, "lastTimestamp": now}
+                await self._client.patch(key, patch, options=options)
+            else:
+                await self._client.create(self._events, self._body(pod, name, reason, message, now), options=options)
+            self._told.labels("event").inc()
+        except (AlreadyExists, NotFound, Conflict):
+            return  # another wrote it in between: it says as much
+
+    def _body(self, pod: Object, name: str, reason: str, message: str, now: str) -> dict[str, Any]:
+        return {
+            "metadata": {"name": name, "namespace": pod.key.namespace},
+            "involvedObject": {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "namespace": pod.key.namespace,
+                "name": pod.key.name,
+                "uid": pod.uid,
+                "resourceVersion": str(pod.revision),
+            },
+            "reason": reason,
+            "message": message,
+            "type": "Warning",
+            "count": 1,
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "source": {"component": self._component},
+            "reportingComponent": self._component,
+        }

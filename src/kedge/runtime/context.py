@@ -23,7 +23,7 @@ from kedge.env import Env, uid_from
 from kedge.errors import Conflict, InvariantBroken, OperatingError, OutcomeUnknown, Refused, check, to_status
 from kedge.keys import NO_REVISION, Fence, Key, Origin, Revision
 from kedge.limits import Limits
-from kedge.observe.records import Budget, CacheMark, CacheRead, Call, Clock, Decision, Gate, Step
+from kedge.observe.records import Budget, CacheMark, CacheRead, Call, Clock, Decision, Gate, Measured, Step
 from kedge.runtime.action import Action
 from kedge.runtime.cache import BY_CONTROLLER, Cache, Index, Read, WriteFloors
 from kedge.runtime.queue import Facts
@@ -104,6 +104,16 @@ class Context:
         if self._steps is not None:
             self._steps.append(Clock(now))
         return now
+
+    def measured(self, what: str, measure: Callable[[], _T], /) -> _T:
+        """An observation that only this process can make, such as how long it has heard nothing; as plain JSON.
+
+        It is recorded, so that the decision can be run again: a reconcile asks for it here and nowhere else.
+        """
+        value = measure()
+        if self._steps is not None:
+            self._steps.append(Measured(what, value))
+        return value
 
     # -- cached reads ------------------------------------------------------------------------------
 
@@ -240,6 +250,18 @@ class Context:
             return self._client.evict(found.key, _delete_options(options, found.uid, NO_REVISION, None, ""))
 
         return await self._write(Intent("evict", found.key, {}, f"uid {found.uid}"), send)
+
+    async def confirm_ended(self, ledger: Object, pod_uid: str) -> Object:
+        """Free the claim of a pod that is gone or has ended, on the word of whoever knows that nothing of it runs.
+
+        Raises:
+            Conflict: the pod still exists, or the ledger is that of another incarnation by now.
+        """
+        node, node_uid = ledger.key.name, ledger.view.spec.node_uid
+        return await self._write(
+            Intent("confirm ended", ledger.key, {"podUid": pod_uid}, f"node {node_uid}"),
+            lambda options: self._client.confirm_ended(node=node, node_uid=node_uid, pod_uid=pod_uid, options=options),
+        )
 
     async def bind(self, binding: Binding) -> Object:
         """Put a pod on a node, if that is still right when it is committed."""

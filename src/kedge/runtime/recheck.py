@@ -19,7 +19,7 @@ from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.errors import Compacted, InvariantBroken, ReplayDiverged, Terminal, from_status
 from kedge.keys import Key, Revision
-from kedge.observe.records import Budget, CacheRead, Call, Clock, Decision, Gate, Step
+from kedge.observe.records import Budget, CacheRead, Call, Clock, Decision, Gate, Measured, Step
 from kedge.runtime.action import Action, Next
 from kedge.runtime.cache import Cache, Index, Read, ReceivedLog, Stale
 from kedge.runtime.context import Context, Intent, Reconciler, as_asked, check_action
@@ -218,6 +218,13 @@ class _RecordedContext(Context):
     def now(self) -> datetime:
         return self._replay.take(Clock, "the time").now
 
+    def measured(self, what: str, _measure: Callable[[], _T], /) -> _T:
+        step = self._replay.take(Measured, what)
+        if step.what != what:
+            self._replay.diverge(f"it asked for {what}, where the record has {_describe(step)}")
+        value: _T = step.value
+        return value
+
     def _draw_seed(self) -> int:
         seed = self._replay.decision.seed
         if seed is None:
@@ -316,6 +323,8 @@ def _describe(step: Step | None) -> str:
             return "the time"
         case Budget():
             return f"the age of {step.cache}"
+        case Measured():
+            return step.what
         case Gate():
             return "nothing, because it never began"
 

@@ -151,8 +151,8 @@ class Client:
         known = self._identified(options)
         return await self._write(key, known, lambda: self._transport.evict(key, known))
 
-    async def confirm_ended(self, *, node: str, node_uid: str, pod_uid: str) -> Written:
-        known = self._identified(_WRITE)
+    async def confirm_ended(self, *, node: str, node_uid: str, pod_uid: str, options: WriteOptions = _WRITE) -> Written:
+        known = self._identified(options)
         return await self._write(
             None,
             known,

@@ -7,6 +7,7 @@ it owes in the same commit.
 from __future__ import annotations
 
 from kedge.api.kinds import Kind
+from kedge.api.marks import NODE_LOST
 from kedge.api.objects import Object
 from kedge.api.views import LeaseView, PodView
 from kedge.errors import FieldError, Invalid
@@ -93,10 +94,10 @@ async def _follow_pod(core: Core, proof: Proof, key: Key, old: Object | None, ne
         return
     if not before.spec.node_name:
         await release_reservation(core, proof, key.namespace, before.uid)
-    elif after is not None:
+    elif after is not None and after.status.reason != NODE_LOST:
         await claims.release(core, proof, before.spec.node_name, before.uid)
-    # Otherwise a bound pod was removed by force: its processes may still run, and the claim stays until the
-    # agent confirms their end (`release_claim`) or the node comes back as another incarnation.
+    # Otherwise a bound pod was removed by force, or given up with its node: its processes may still run, and the claim
+    # stays until the agent confirms their end (`confirm_ended`) or the node comes back as another incarnation.
 
 
 async def _claim_at_birth(core: Core, proof: Proof, pod: Object, node_name: str) -> None:

@@ -7,6 +7,8 @@ must touch it, so a count at a later revision can miss nothing.
 
 from __future__ import annotations
 
+from typing import Any
+
 from kedge.api.codec import encode_object
 from kedge.api.kinds import Kind
 from kedge.api.objects import Object
@@ -96,6 +98,21 @@ async def count_use(core: Core, quota: Object) -> dict[str, int]:
             if in_scope(view, pod):
                 used = add(used, tracked(object_cost(kind, pod), hard))
     return used
+
+
+async def recount(core: Core, quota: Object, document: dict[str, Any]) -> None:
+    """Write into `document` what the namespace holds now: whoever leaves the use out of the status asks for it.
+
+    The quota is read under the proof before anything is counted, and every write that changes the use writes the quota:
+    a count that missed one cannot be committed.
+    """
+    used = await count_use(core, quota)
+    hard = part(part(document, "spec"), "hard")
+    document["status"] = {
+        **part(document, "status"),
+        "hard": hard,
+        "used": {resource: format_units(resource, used.get(resource, 0)) for resource in hard},
+    }
 
 
 def _may_charge(kind: Kind, hard: set[str]) -> bool:

@@ -26,8 +26,8 @@ from kedge.server.service.deletion import ready_to_go
 from kedge.server.service.effects import stage
 from kedge.server.service.gangs import RESERVATION
 from kedge.server.service.namespaces import FINALIZER, NAMESPACE, namespace_key
-from kedge.server.service.quotas import RESOURCE_QUOTA
-from kedge.server.service.zones import ZONE_QUOTA
+from kedge.server.service.quotas import RESOURCE_QUOTA, recount
+from kedge.server.service.zones import ZONE_QUOTA, recount_zones
 
 Document = dict[str, Any]
 Edit = Callable[[Document], Document]
@@ -49,6 +49,8 @@ _SERVICE_STATUS = {
     RESERVATION: ("members",),
 }
 """Status fields that are the service's own accounts."""
+_RECOUNTED = {RESOURCE_QUOTA: "used", ZONE_QUOTA: "zones"}
+"""Those that are counted anew when a write of the status leaves them out."""
 
 
 # -- create ----------------------------------------------------------------------------------------
@@ -227,6 +229,8 @@ async def change(core: Core, key: Key, edit: Edit, subresource: str, options: Wr
         proposed = edit(_with_resource_version(before, old))
         _check_preconditions(kind, old, proposed)
         after = _merge(core, kind, before, proposed, subresource)
+        if subresource == "status" and key.kind in _RECOUNTED:
+            await _recount(core, proof, old, proposed, after)
         apply_defaults(kind, after)
         _count_generation(kind, before, after)
         if _same(after, before):
@@ -246,6 +250,16 @@ async def change(core: Core, key: Key, edit: Edit, subresource: str, options: Wr
         )
 
     return await core.prove(attempt, options)
+
+
+async def _recount(core: Core, proof: Proof, old: Object, proposed: Document, after: Document) -> None:
+    """Callers cannot write a quota's use. They may leave it out, and then it is counted anew in this commit."""
+    if _RECOUNTED[old.key.kind] in _mapping(proposed.get("status")):
+        return
+    if old.key.kind == RESOURCE_QUOTA:
+        await recount(core, old, after)
+    else:
+        await recount_zones(core, proof, old, after)
 
 
 def _check_preconditions(kind: Kind, old: Object, proposed: Document) -> None:

@@ -14,7 +14,7 @@ from kedge.api.selectors import node_selector
 from kedge.api.views import NodeView, PodView, Taint, Toleration
 from kedge.placement.ledger import ANY_ADDRESS, Claimed, HostPort
 from kedge.placement.reasons import Misfit, Reason
-from kedge.placement.resources import node_allocatable, pod_requests, shortages
+from kedge.placement.resources import fits, node_allocatable, pod_requests, shortages
 
 SUSPECT = "Suspect"
 """The node condition that stops new placement: evidence against the node, no proof."""
@@ -85,10 +85,11 @@ def ports_are_free(pod: PodView, node: NodeView, ledger: Claimed) -> Misfit | No
 
 
 def resources_are_free(pod: PodView, node: NodeView, ledger: Claimed) -> Misfit | None:
-    asked, available = pod_requests(pod), node_allocatable(node)
-    short = shortages(asked, ledger.allocated, available)
-    if not short:
+    asked, claimed = pod_requests(pod), ledger.allocated
+    if fits(asked, claimed, node):
         return None
+    available = node_allocatable(node)
+    short = shortages(asked, claimed, available)
     words = ", ".join(
         f"{r} (asked {format_units(r, asked[r])}, claimed {format_units(r, ledger.allocated.get(r, 0))}"
         f" of {format_units(r, available.get(r, 0))})"
@@ -112,13 +113,16 @@ PREDICATES: tuple[Callable[[PodView, NodeView, Claimed], Misfit | None], ...] = 
 
 def host_ports(pod: PodView) -> tuple[HostPort, ...]:
     """The ports of the node itself that the pod asks for, those of its sidecars included."""
-    sidecars = tuple(c for c in pod.spec.init_containers if c.restart_policy == "Always")
-    return tuple(
-        HostPort(port.protocol, port.host_ip or ANY_ADDRESS, port.host_port)
-        for container in (*sidecars, *pod.spec.containers)
-        for port in container.ports
-        if port.host_port
-    )
+    spec = pod.spec
+    running = spec.containers
+    if spec.init_containers:
+        running = (*(c for c in spec.init_containers if c.restart_policy == "Always"), *running)
+    found = []
+    for container in running:
+        for port in container.ports:
+            if port.host_port:
+                found.append(HostPort(port.protocol, port.host_ip or ANY_ADDRESS, port.host_port))
+    return tuple(found)
 
 
 def _tolerated(taint: Taint, tolerations: tuple[Toleration, ...]) -> bool:

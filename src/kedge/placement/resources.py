@@ -22,8 +22,8 @@ def to_units(quantities: Mapping[str, Quantity]) -> dict[str, int]:
 def pod_requests(pod: PodView) -> dict[str, int]:
     """What the pod takes on its node while it runs, itself included as one of `pods`."""
     total = _pod_total(pod, "requests")
-    for resource, amount in to_units(pod.spec.overhead).items():
-        total[resource] = total.get(resource, 0) + amount
+    if pod.spec.overhead:
+        total = add(total, to_units(pod.spec.overhead))
     total[PODS] = 1
     return total
 
@@ -58,6 +58,17 @@ def subtract(whole: Units, part: Units) -> dict[str, int]:
         if not rest[resource]:
             del rest[resource]
     return rest
+
+
+def fits(asked: Units, claimed: Units, node: NodeView) -> bool:
+    """Whether there are no `shortages` on a node. It reads only what is asked for."""
+    offered = node.status.allocatable or node.status.capacity
+    for resource, amount in asked.items():
+        if amount > 0:
+            quantity = offered.get(resource)
+            if quantity is None or claimed.get(resource, 0) + amount > units(resource, quantity):
+                return False
+    return True
 
 
 def shortages(asked: Units, used: Units, available: Units) -> list[str]:

@@ -6,12 +6,7 @@ the node's ledger, the tenant's zone quotas, any reservation or gang, and the sc
 
 from __future__ import annotations
 
-from typing import Any
-
-import msgspec
-
-from kedge.api.codec import Draft, encode_json
-from kedge.api.conditions import set_condition
+from kedge.api.codec import encode_json
 from kedge.api.objects import Object
 from kedge.api.requests import Binding, WriteOptions, Written
 from kedge.api.views import NodeAllocationView, PodView
@@ -19,15 +14,14 @@ from kedge.errors import BadRequest, Conflict, MethodNotAllowed, NotFound
 from kedge.keys import Key
 from kedge.placement.ledger import ClaimState
 from kedge.server.service import claims, operations
-from kedge.server.service.core import Core, Proof, Staged, part, staged_value
+from kedge.server.service.bound import bound
+from kedge.server.service.core import Core, Proof, Staged, staged_value
 from kedge.server.service.gangs import reservation_key
 from kedge.server.service.namespaces import NAMESPACE, namespace_key
 from kedge.server.service.operations import OPERATION
 from kedge.server.service.reservations import use_reservation
 from kedge.store import Entry
 
-BIND_ANNOTATION = "kedge.dev/bind"
-"""Both sides of the staleness boundary: the revisions the decision used, and those the commit proved."""
 _NOT_TOLD = (NAMESPACE, OPERATION)
 """Kinds that every bind proves, and that no decision is about."""
 
@@ -61,10 +55,10 @@ async def bind(core: Core, binding: Binding, options: WriteOptions) -> Written:
         target = claims.existing_node(node, binding.node, binding.node_uid)
         await use_reservation(core, proof, pod, binding.node)
         await claims.claim(core, proof, pod, target, ClaimState.BOUND)
-        value = _bound(core, proof, pod, binding)
+        value, view = bound(pod, binding.node, _record(proof, binding), core.timestamp())
         proof.put(pod.key, value)
         operations.record(core, proof, "bind", pod.key, options)
-        return Staged(pod.kind, pod.key, value, created=pod.created)
+        return Staged(pod.kind, pod.key, value, created=pod.created, view=view)
 
     return await core.prove(attempt, options)
 
@@ -115,31 +109,6 @@ async def confirm_ended(core: Core, node: str, node_uid: str, pod_uid: str, opti
     return await core.prove(attempt, options)
 
 
-def _bound(core: Core, proof: Proof, pod: Object, binding: Binding) -> bytes:
-    """The bytes of the pod once bound. Metadata and status are decoded for that, but not the spec, the long part."""
-    draft = Draft.parse(pod.value)
+def _record(proof: Proof, binding: Binding) -> str:
     proved = {str(key): entry.modified for key, entry in proof.reads.items() if entry and key.kind not in _NOT_TOLD}
-    record = encode_json({"decidedOn": dict(binding.decided_on), "provedOn": proved})
-    part(draft.metadata, "annotations")[BIND_ANNOTATION] = record.decode()
-    draft.set("spec", _with_node(draft, binding.node))
-    condition = {
-        "type": "PodScheduled",
-        "status": "True",
-        "observedGeneration": draft.metadata.get("generation", 0),
-    }
-    status = draft.get("status") or {}
-    status["conditions"] = set_condition(status.get("conditions") or (), condition, core.timestamp())
-    draft.set("status", status)
-    return draft.encode()
-
-
-def _with_node(draft: Draft, node: str) -> Any:
-    """The pod's spec with its node's name, spliced in where that is sure to be the only member of that name."""
-    raw = draft.fields.get("spec")
-    text = bytes(raw) if isinstance(raw, msgspec.Raw) else b""
-    # An escape could spell the name in another way.
-    if text[:1] == b"{" and len(text) > 2 and b'"nodeName"' not in text and b"\\u" not in text:
-        return msgspec.Raw(b'{"nodeName":%b,%b' % (encode_json(node), text[1:]))
-    spec = draft.get("spec")
-    spec["nodeName"] = node
-    return spec
+    return encode_json({"decidedOn": dict(binding.decided_on), "provedOn": proved}).decode()

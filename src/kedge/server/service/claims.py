@@ -7,6 +7,8 @@ A forced deletion proves no end: the claim stays until the agent confirms or the
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from kedge.api.objects import Object
 from kedge.api.requests import WriteOptions
 from kedge.api.views import NodeAllocationView, NodeView, PodView
@@ -26,10 +28,12 @@ NODE = "Node"
 ZONE_LABEL = "topology.kubernetes.io/zone"
 
 
+@lru_cache(maxsize=16_384)
 def node_key(name: str) -> Key:
     return Key(NODE, "", name)
 
 
+@lru_cache(maxsize=16_384)
 def allocation_key(node: str) -> Key:
     return Key(ALLOCATION, "", node)
 
@@ -122,7 +126,9 @@ async def release_reserved(core: Core, proof: Proof, node: str, pod_uid: str) ->
 async def page_of(core: Core, proof: Proof, node: str) -> Page | None:
     """A node's page as this attempt has already changed or made it; None if it never had one."""
     key = allocation_key(node)
-    (entry,) = await proof.entries(key)
+    if key not in proof.reads:
+        await proof.entries(key)
+    entry = proof.reads[key]
     write = proof.writes.get(key)
     value = write.value if isinstance(write, Put) else entry.value if entry is not None else None
     return None if value is None else core.ledgers.page(key, value)

@@ -65,7 +65,7 @@ def row_of(change: Change, seq: int) -> Row:
     operation, decision = change.origin
     entry, previous = change.entry, change.previous
     return (
-        id_of(change.revision, seq),
+        change.revision << SEQ_BITS | seq,
         kind,
         namespace,
         name,

@@ -129,8 +129,11 @@ class SqliteStore:
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Revision] = loop.create_future()
         self._pending.append(_Request(checks, writes, fence, origin, size, answer))
-        self._ops_largest = max(self._ops_largest, len(checks) + len(writes))
-        self._bytes_largest = max(self._bytes_largest, size)
+        ops = len(checks) + len(writes)
+        if ops > self._ops_largest:
+            self._ops_largest = ops
+        if size > self._bytes_largest:
+            self._bytes_largest = size
         if not self._flush_due:
             # Not now: whoever else is ready in this round of the loop can still share the sync.
             self._flush_due = True
@@ -151,15 +154,16 @@ class SqliteStore:
 
     def _take_batch(self) -> list[_Request]:
         """What shares the next sync: as much as waits, within bounds, and at least one commit."""
+        pending, ops_max, bytes_max = self._pending, self._limits.sync_ops_max, self._limits.sync_bytes_max
         batch: list[_Request] = []
         ops = size = 0
-        while self._pending:
-            request = self._pending[0]
+        while pending:
+            request = pending[0]
             ops += len(request.writes)
             size += request.size
-            if batch and (ops > self._limits.sync_ops_max or size > self._limits.sync_bytes_max):
+            if batch and (ops > ops_max or size > bytes_max):
                 break
-            batch.append(self._pending.popleft())
+            batch.append(pending.popleft())
         return batch
 
     def _flush(self, batch: list[_Request]) -> None:
@@ -174,13 +178,11 @@ class SqliteStore:
             raise
         for request, outcome in zip(batch, outcomes, strict=True):
             answer = request.answer
-            if isinstance(outcome, int):
-                if not answer.done():  # whoever waited may have been cancelled; the commit stands
-                    answer.set_result(outcome)
-                continue
-            if isinstance(outcome, Conflict | Fenced):
-                self._conflicts += 1
-            if not answer.done():
+            if answer.done():
+                pass  # whoever waited was cancelled; a commit stands all the same
+            elif isinstance(outcome, int):
+                answer.set_result(outcome)
+            else:
                 answer.set_exception(outcome)
 
     def _settle(self, batch: list[_Request]) -> Sequence[Revision | Exception]:
@@ -189,11 +191,13 @@ class SqliteStore:
         revision = self._feed.revision
         outcomes: list[Revision | Exception] = []
         applied: list[_Applied] = []
+        lost = 0
         for checks, writes, fence, origin, _, _ in batch:
             try:
                 versions.prove(checks, writes, fence)
             except Exception as error:  # noqa: BLE001  a request that makes no sense fails alone
                 outcomes.append(error)
+                lost += isinstance(error, Conflict | Fenced)
                 continue
             if writes:
                 revision += 1
@@ -208,6 +212,7 @@ class SqliteStore:
                 # Conflicts too: some were found against commits of this batch, which do not exist. And to each
                 # its own error: one that many tasks raise would gather all their tracebacks.
                 return [type(failure)(failure.message) for _ in batch]
+        self._conflicts += lost
         return outcomes
 
     def _write(self, applied: Sequence[_Applied], size: int) -> OperatingError | None:

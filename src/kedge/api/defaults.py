@@ -36,7 +36,7 @@ def apply_draft_defaults(kind: Kind, draft: Draft) -> bool:
     if kind.key_kind == "Pod" and isinstance(spec, msgspec.Raw):
         raw = bytes(spec)
         if len(raw) <= _SHARED_SPEC_BYTES_MAX:
-            draft.fields["spec"], changed = _filled_pod_spec(raw)
+            draft.fields["spec"], changed = filled_pod_spec(raw)
             return changed
     part = {name: draft.get(name) for name in _TOUCHED if name in draft.fields}
     if not rule(part):
@@ -54,7 +54,7 @@ _SHARED_SPEC_BYTES_MAX = 8192
 
 
 @lru_cache(maxsize=1024)
-def _filled_pod_spec(raw: bytes) -> tuple[msgspec.Raw, bool]:
+def filled_pod_spec(raw: bytes) -> tuple[msgspec.Raw, bool]:
     """A spec filled in, and whether that changed it. Replicas have the same one, byte for byte: it is done once."""
     spec = decode_json(raw)
     changed = isinstance(spec, dict) and _pod_spec(spec)

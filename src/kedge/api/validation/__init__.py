@@ -16,6 +16,7 @@ from kedge.api.codec import parse_object
 from kedge.api.validation import others, own, pods, replicas, workloads
 from kedge.api.validation.complaints import Complaints
 from kedge.api.validation.metadata import check_metadata
+from kedge.api.validation.replicas import new_known_pod
 from kedge.api.validation.updates import check_update
 from kedge.api.views import PodView, View
 from kedge.api.views.shapes import Findings, dec_hook, decoder_of, examine, strict_twin
@@ -25,7 +26,7 @@ from kedge.keys import Key
 if TYPE_CHECKING:
     from kedge.api.kinds import Kind
 
-__all__ = ["Checked", "check_object", "check_update"]
+__all__ = ["Checked", "check_object", "check_update", "new_known_pod"]
 
 
 REPORTED_FIELDS_MAX = 1000
@@ -80,7 +81,7 @@ def check_object(kind: Kind, value: bytes) -> Checked:
         Invalid: `errors` names every bad field at once.
         BadRequest: it is no JSON object at all.
     """
-    if kind.view is PodView and len(value) <= _SHARED_POD_BYTES_MAX:
+    if kind.view is PodView and len(value) <= replicas.POD_BYTES_MAX:
         pod = replicas.read_known_pod(value)
         if pod is not None:
             complaints = Complaints()
@@ -88,10 +89,6 @@ def check_object(kind: Kind, value: bytes) -> Checked:
             if not complaints:
                 return Checked(pod)
     return _check_whole(kind, value)
-
-
-_SHARED_POD_BYTES_MAX = 8192
-"""Larger pods are checked one by one, so that what is remembered of them stays small."""
 
 
 def _check_whole(kind: Kind, value: bytes) -> Checked:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from kedge.api.codec import encode_object
+from kedge.api.objects import Object
 from kedge.api.views import NamespaceView
 from kedge.errors import Forbidden, NotFound
 from kedge.keys import Key
@@ -26,7 +27,11 @@ def namespace_key(name: str) -> Key:
 
 async def active_namespace(proof: Proof, key: Key) -> NamespaceView:
     """The namespace of `key`, which must accept new objects. The commit proves that it still does."""
-    namespace = await proof.object(namespace_key(key.namespace))
+    return check_active(await proof.object(namespace_key(key.namespace)), key)
+
+
+def check_active(namespace: Object | None, key: Key) -> NamespaceView:
+    """The view of a namespace that was read, which must accept `key`."""
     if namespace is None:
         raise NotFound(
             f'namespaces "{key.namespace}" not found: create it before {key}', key=namespace_key(key.namespace)

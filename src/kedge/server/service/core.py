@@ -40,7 +40,7 @@ def name_only(kind: Kind, key: Key) -> bytes:
     return encode_object({"apiVersion": kind.api_version, "kind": kind.kind, "metadata": name})
 
 
-class Staged(msgspec.Struct, frozen=True):
+class Staged(msgspec.Struct, frozen=True, gc=False):
     """What an attempt came to: the object as it will be once the staged writes are committed."""
 
     kind: Kind
@@ -100,6 +100,11 @@ class Proof:
         entry = self.reads[key]
         return None if entry is None else self._core.object_of(entry)
 
+    def known(self, key: Key) -> Object | None:
+        """The object under a key that this attempt has read; None if it is absent, or was not read."""
+        entry = self.reads.get(key)
+        return None if entry is None else self._core.object_of(entry)
+
     def put(self, key: Key, value: bytes, *, latest_only: bool = False) -> None:
         self.writes[key] = Put(key, value, latest_only)
 
@@ -136,6 +141,10 @@ def staged_object(proof: Proof, found: Object) -> Object:
     if value is found.value:
         return found
     return Object(found.kind, found.key, value, revision=found.revision, created=found.created)
+
+
+Attempt = Callable[[Proof], Awaitable[Staged | Written]]
+"""Reads, decides and stages. Answers with `Written` when it finds that everything was done before."""
 
 
 class Core:
@@ -218,7 +227,7 @@ class Core:
 
     # -- commits -----------------------------------------------------------------------------------
 
-    async def prove(self, attempt: Callable[[Proof], Awaitable[Staged | Written]], options: WriteOptions) -> Written:
+    async def prove(self, attempt: Attempt, options: WriteOptions) -> Written:
         """Run an attempt and commit what it staged; on a lost race, run it again on fresh reads."""
         lost: Conflict | None = None
         for _ in range(self.env.limits.proof_attempts_max):
@@ -263,7 +272,7 @@ class Core:
             revision=revision,
             created=staged.created or revision,
             origin=options.origin,
-            view=staged.view,
+            known_view=staged.view,
         )
         if staged.removed:
             self.forget(staged.key)

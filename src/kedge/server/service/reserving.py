@@ -134,7 +134,7 @@ async def _stage(core: Core, proof: Proof, key: Key, old: Object | None, spec: d
     document["spec"] = spec
     value = encode_object(document)
     checked = check_object(kind, value)
-    await stage(core, proof, kind, key, old, Object(kind, key, value, revision=NO_REVISION, view=checked.view))
+    await stage(core, proof, kind, key, old, Object(kind, key, value, revision=NO_REVISION, known_view=checked.view))
 
 
 def _committed(proof: Proof, record: Object) -> bytes:

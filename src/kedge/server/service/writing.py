@@ -16,14 +16,15 @@ from kedge.api.kinds import Kind
 from kedge.api.objects import Object
 from kedge.api.patch import apply_json_patch, apply_merge_patch
 from kedge.api.requests import PatchType, WriteOptions, Written
-from kedge.api.validation import check_object, check_update
+from kedge.api.validation import check_object, check_update, new_known_pod
 from kedge.errors import AlreadyExists, BadRequest, Conflict, FieldError, Forbidden, Invalid, MethodNotAllowed, NotFound
 from kedge.keys import NO_REVISION, Key
+from kedge.placement.quota import POD_KIND
 from kedge.server.service import operations
 from kedge.server.service.admission import AdmissionChain, AdmissionRequest, Inputs
-from kedge.server.service.core import Core, Proof, Staged
+from kedge.server.service.core import Attempt, Core, Proof, Staged
 from kedge.server.service.deletion import ready_to_go
-from kedge.server.service.effects import stage
+from kedge.server.service.effects import stage, stage_plain_pod
 from kedge.server.service.gangs import RESERVATION
 from kedge.server.service.namespaces import FINALIZER, NAMESPACE, namespace_key
 from kedge.server.service.quotas import RESOURCE_QUOTA, recount
@@ -60,12 +61,20 @@ async def create(
     core: Core, kind: Kind, body: bytes | Mapping[str, Any], namespace: str, options: WriteOptions
 ) -> Written:
     check_open_to_callers(kind)
+    if not isinstance(body, bytes):
+        body = encode_json(body)
+    chain = core.admission.for_write("create", kind, "")
+    if chain is None and kind.key_kind == POD_KIND:
+        known = new_known_pod(kind, body, namespace, core.env.new_uid, core.timestamp())
+        if known is not None:
+            view, value = known
+            key = Key(POD_KIND, view.namespace, view.name)
+            new = Object(kind, key, value, revision=NO_REVISION, known_view=view)
+            return await core.prove(_attempt_to_create(core, new, (), None, options, generated=False), options)
     draft = _draft_of(core, kind, body, namespace)
     metadata = draft.metadata
     if metadata.get("name"):
-        key, value = _key_of(kind, draft), draft.encode()
-        del draft, metadata  # many wait at once for one sync: each keeps only what it needs then
-        return await _create_named(core, kind, key, value, options, generated=False)
+        return await _create_named(core, kind, draft, chain, options, generated=False)
     prefix = metadata.get("generateName")
     if not prefix:
         raise _required(kind, "metadata.name", "name or generateName is required")
@@ -75,15 +84,15 @@ async def create(
         # Kubernetes cuts long prefixes, so that the name stays a label.
         metadata["name"] = f"{str(prefix)[: 63 - len(suffix)]}{suffix}"
         try:
-            return await _create_named(core, kind, _key_of(kind, draft), draft.encode(), options, generated=True)
+            return await _create_named(core, kind, draft, chain, options, generated=True)
         except AlreadyExists:
             continue
     raise AlreadyExists(f"no free name was found for generateName {prefix!r} of {kind.kind}: try again")
 
 
-def _draft_of(core: Core, kind: Kind, body: bytes | Mapping[str, Any], namespace: str) -> Draft:
+def _draft_of(core: Core, kind: Kind, body: bytes, namespace: str) -> Draft:
     """The object as sent, with what only the server may say, and with defaults."""
-    draft = Draft.parse(body if isinstance(body, bytes) else encode_json(body))
+    draft = Draft.parse(body)
     draft.api_version, draft.kind = _check_type(kind, draft.api_version, draft.kind)
     _check_namespace(kind, draft.metadata, namespace)
     _prepare_create(core, kind, draft)
@@ -91,17 +100,31 @@ def _draft_of(core: Core, kind: Kind, body: bytes | Mapping[str, Any], namespace
     return draft
 
 
-def _key_of(kind: Kind, draft: Draft) -> Key:
-    return Key(kind.key_kind, draft.metadata.get("namespace", ""), draft.metadata["name"])
-
-
 async def _create_named(
-    core: Core, kind: Kind, key: Key, value: bytes, options: WriteOptions, *, generated: bool
+    core: Core, kind: Kind, draft: Draft, chain: AdmissionChain | None, options: WriteOptions, *, generated: bool
 ) -> Written:
-    chain = core.admission.for_write("create", kind, "")
+    key = Key(kind.key_kind, draft.metadata.get("namespace", ""), draft.metadata["name"])
+    value = draft.encode()
     is_key = isinstance(key.name, str) and isinstance(key.namespace, str)
-    # Policies come before validation; but what has no name to be looked up by never reaches them.
-    checked = _checked(kind, key, value) if chain is None or not is_key else None
+    if chain is None or not is_key:
+        new, warnings = _checked(kind, key, value)
+        chain = None
+    else:  # policies come before validation; but what has no name to be looked up by never reaches them
+        new, warnings = Object(kind, key, value, revision=NO_REVISION), ()
+    return await core.prove(_attempt_to_create(core, new, warnings, chain, options, generated=generated), options)
+
+
+def _attempt_to_create(
+    core: Core,
+    sent: Object,
+    warned: tuple[str, ...],
+    chain: AdmissionChain | None,
+    options: WriteOptions,
+    *,
+    generated: bool,
+) -> Attempt:
+    """Creates `sent`: as it is if it was checked already, else as `chain` leaves it."""
+    kind, key = sent.kind, sent.key
 
     async def attempt(proof: Proof) -> Staged | Written:
         if options.origin.operation:
@@ -112,18 +135,16 @@ async def _create_named(
         existing = await proof.entries(key, namespace_key(key.namespace)) if key.namespace else await proof.entries(key)
         if existing[0] is not None:
             raise AlreadyExists(f'{kind.resource} "{key.name}" already exists', key=key)
-        if checked is not None:
-            new, warnings = checked
-        else:
-            assert chain is not None
-            new, warnings = await _admit(
-                core, proof, chain, "create", kind, key, "", parse_object(value), None, options
-            )
-        await stage(core, proof, kind, key, None, new)
-        operations.record(core, proof, "create", key, options)
+        new, warnings = sent, warned
+        if chain is not None:
+            new, warnings = await _admit(core, proof, chain, "create", kind, key, "", sent.edit(), None, options)
+        if not stage_plain_pod(proof, new):
+            await stage(core, proof, kind, key, None, new)
+        if options.origin.operation:
+            operations.record(core, proof, "create", key, options)
         return Staged(kind, key, new.value, warnings=warnings, view=new.known_view)
 
-    return await core.prove(attempt, options)
+    return attempt
 
 
 def _check_type(kind: Kind, api_version: Any, name: Any) -> tuple[str, str]:
@@ -404,7 +425,7 @@ def _check_identity_kept(key: Key, before: Mapping[str, Any], after: Mapping[str
 
 def _checked(kind: Kind, key: Key, value: bytes) -> tuple[Object, tuple[str, ...]]:
     checked = check_object(kind, value)
-    return Object(kind, key, value, revision=NO_REVISION, view=checked.view), checked.warnings
+    return Object(kind, key, value, revision=NO_REVISION, known_view=checked.view), checked.warnings
 
 
 def _with_resource_version(document: Document, old: Object) -> Document:

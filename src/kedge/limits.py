@@ -451,6 +451,62 @@ class Limits:
         metric="kedge_scheduler_told_total",
     )
 
+    # -- nodes
+    node_suspect_s: float = bound(
+        20.0,
+        "a node silent for so long gets no new pods: two renewals were missed, which proves nothing",
+        metric="kedge_nodes",
+    )
+    node_unknown_s: float = bound(
+        40.0, "silent for so long, what runs there is unknown: its pods get no work", metric="kedge_nodes"
+    )
+    node_lost_s: float = bound(
+        120.0,
+        "silent for so long it may be given up: its agent stopped what asks for at-most-one long before",
+        metric="kedge_nodes",
+    )
+    node_blind_s: float = bound(
+        45.0,
+        "an observer whose sight was broken for longer starts to count silence anew; above node_suspect_s",
+        metric="kedge_nodes_blind_total",
+    )
+    zone_blind_min: int = bound(
+        3, "nodes of a zone that must be silent at once before the zone, not they, is suspected", metric="kedge_nodes"
+    )
+    zone_blind_share: float = bound(
+        0.55, "share of a zone's nodes that must be silent at once, likewise", metric="kedge_nodes"
+    )
+    node_loss_every_s: float = bound(
+        10.0, "pause between two nodes of one zone that are given up", metric="kedge_nodes_lost_total"
+    )
+    node_drain_retry_s: float = bound(
+        5.0, "pause before a drain asks again for what a budget refused", metric="kedge_node_acts_total"
+    )
+
+    # -- upkeep
+    orphan_s: float = bound(
+        40.0,
+        "what seems orphaned must seem so for this long before it is asked about: others may be at it",
+        metric="kedge_repairs_total",
+    )
+    repair_every_s: float = bound(
+        60.0, "how often accounts are compared with what they account for", metric="kedge_repairs_total"
+    )
+    finalizer_stuck_s: float = bound(
+        300.0,
+        "a deletion that waits for a finalizer for longer is reported: its controller may be gone",
+        metric="kedge_finalizers_stuck",
+    )
+    namespace_retry_s: float = bound(
+        5.0, "pause before a namespace that is not empty yet is looked at again", metric="kedge_namespaces_ending"
+    )
+    disrupted_s: float = bound(
+        120.0, "an eviction whose pod is still not leaving after so long did not happen", metric="kedge_budgets_allowed"
+    )
+    slice_endpoints_max: int = bound(
+        100, "endpoints in one slice, so that one change rewrites few of them", metric="kedge_endpoint_slices"
+    )
+
     # -- agent
     node_lease_s: float = bound(
         40.0, "what a node's lease says of itself: for how long it speaks", metric="kedge_agent_contact_seconds"
@@ -460,7 +516,7 @@ class Limits:
     )
     agent_contact_s: float = bound(
         30.0,
-        "a node that could renew nothing for so long stops what asks for at-most-one: well before it may be called lost",
+        "a node that renewed nothing for so long stops what asks for at-most-one, well before it may be called lost",
         metric="kedge_agent_contact_seconds",
     )
     agent_proof_s: float = bound(
@@ -476,5 +532,13 @@ class Limits:
         600.0, "one that ran for so long has its earlier failures forgiven", metric="kedge_agent_starts_total"
     )
     agent_audit_s: float = bound(
-        60.0, "how often an agent looks for claims on its node that nothing stands for", metric="kedge_agent_audits_total"
+        60.0, "how often an agent looks for claims that nothing stands for", metric="kedge_agent_audits_total"
+    )
+    scheduler_preempt_max: int = bound(
+        100,
+        "places compared when room is made for a pod: more are seldom better",
+        metric="kedge_scheduler_preempted_total",
+    )
+    gang_wait_s: float = bound(
+        60.0, "a gang that is not whole by then gives its places back", metric="kedge_scheduler_gangs_total"
     )

@@ -159,22 +159,18 @@ def _written(
     attempt: Attempt,
     deadline: datetime | None,
 ) -> dict[str, Any]:
-    written: dict[str, Any] = {
+    # What is not there is written as null: a merge leaves alone what is not named.
+    action = attempt.action or before.last_action
+    error = attempt.error if attempt.action or attempt.error else before.last_error
+    at = attempt.at if attempt.action else before.last_action_time
+    return {
         "desired": desired,
         "stages": stages,
         "leaving": leaving,
         "pending": pending,
+        "lastAction": action or None,
+        "lastActionTime": None if at is None else format_time(at),
+        "lastError": error or None,
         "observedGeneration": generation,
+        "deadline": None if deadline is None else format_time(deadline),
     }
-    action = attempt.action or before.last_action
-    error = attempt.error if attempt.action or attempt.error else before.last_error
-    at = attempt.at if attempt.action else before.last_action_time
-    if action:
-        written["lastAction"] = action
-    if at is not None:
-        written["lastActionTime"] = format_time(at)
-    if error:
-        written["lastError"] = error
-    if deadline is not None:
-        written["deadline"] = format_time(deadline)
-    return written

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from tests.unit.controllers.views import NOW, a_pod
@@ -119,7 +119,7 @@ class PodWorld:
     def settle(self, rules: ReplicaRules, *, rounds: int = 60) -> int:
         """Plan and heal until the plan is silent; the rounds that took."""
         for done in range(rounds):
-            if self.step(replace(rules, ghosts=0)).silent and not [p for p in self.running() if p.ready_at is None]:
+            if self.step(rules).silent and len(self.ready()) == len(self.pods):
                 return done
             self.heal()
         raise AssertionError(f"no rest after {rounds} rounds: {self.views()}")

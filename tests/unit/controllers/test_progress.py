@@ -72,7 +72,7 @@ def test_an_action_that_succeeds_clears_the_last_error() -> None:
     progress = progress_of(
         [], desired=1, listed=(), generation=1, before=before, attempt=Attempt("create web-3", at=NOW)
     )
-    assert "lastError" not in progress
+    assert progress["lastError"] is None
     assert progress["lastActionTime"] == "2030-01-01T00:00:00Z"
 
 

@@ -1,0 +1,50 @@
+"""Whose is it: which objects a workload takes in by its selector, and which it lets go. Pure.
+
+An object has one controller. One without may be taken in by whoever selects it; one that is no longer selected is let
+go, alive. Identity is the uid: an owner of the same name that is another is nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from kedge.api.kinds import Kind
+from kedge.api.objects import Object
+from kedge.api.owners import controller_of, owner_reference
+from kedge.api.selectors import LabelSelector
+from kedge.runtime.cache import Index
+
+ORPHANS = Index("orphans", lambda each: () if controller_of(each.metadata) is not None else (each.key.namespace,))
+"""Objects that nobody controls, by namespace."""
+
+
+def to_adopt(orphans: Iterable[Object], selector: LabelSelector) -> list[Object]:
+    """Those that are selected and not on their way out."""
+    return [
+        each
+        for each in orphans
+        if each.metadata.deletion_timestamp is None
+        and selector.matches(each.metadata.labels)
+        and not getattr(each.view, "finished", False)
+    ]
+
+
+def to_let_go(owned: Iterable[Object], selector: LabelSelector) -> list[Object]:
+    return [
+        each
+        for each in owned
+        if each.metadata.deletion_timestamp is None and not selector.matches(each.metadata.labels)
+    ]
+
+
+def adoption(each: Object, kind: Kind, owner: Object) -> dict[str, Any]:
+    """The patch that makes `owner` the controller."""
+    references = each.edit()["metadata"].get("ownerReferences") or []
+    return {"metadata": {"ownerReferences": [*references, owner_reference(kind, owner.metadata)]}}
+
+
+def release(each: Object, owner: Object) -> dict[str, Any]:
+    """The patch that takes `owner` out."""
+    references = each.edit()["metadata"].get("ownerReferences") or []
+    return {"metadata": {"ownerReferences": [ref for ref in references if ref.get("uid") != owner.uid]}}

@@ -1,0 +1,67 @@
+"""How a missing replica's repair stands, as conditions: unknown, release requested, replacing, complete. Pure.
+
+Requested and completed are told apart: `RepairComplete` is true only when every replacement is ready. Nothing here
+decides; `replicas` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kedge.api.conditions import UNKNOWN, condition, find_condition
+from kedge.api.marks import REPLACES
+from kedge.api.views import PodView, ReplicaSetView
+from kedge.controllers.pods import is_active, is_lost, is_ready
+
+REPAIR_COMPLETE = "RepairComplete"
+BOUND = "Bound"
+SCHEDULING_RETRYING = "SchedulingRetrying"
+
+
+def repair_condition(view: ReplicaSetView, pods: Sequence[PodView]) -> list[dict[str, Any]]:
+    """`RepairComplete`, for a ReplicaSet that has or had something to repair."""
+    reason, about = repair_stage(view.spec.replicas, pods)
+    if reason:
+        message = f"{', '.join(about[:5])}{' and more' if len(about) > 5 else ''}"
+        return [condition(REPAIR_COMPLETE, status=False, reason=reason, message=message)]
+    if find_condition(view.status.conditions, REPAIR_COMPLETE) is None:
+        return []
+    return [condition(REPAIR_COMPLETE, status=True, reason="Repaired")]
+
+
+def repair_stage(want: int, pods: Sequence[PodView]) -> tuple[str, list[str]]:
+    """The earliest stage that some replica is at, with the pods it is about; an empty reason if there is none."""
+    lost = [pod.name for pod in pods if is_lost(pod)]
+    if lost:
+        return "ReleaseRequested", lost
+    unknown = [pod.name for pod in pods if is_active(pod) and _is_unknown(pod)]
+    if unknown:
+        return "ReplicaUnknown", unknown
+    copies = sum(not pod.finished for pod in pods)
+    ended = [pod.name for pod in pods if pod.finished]
+    if ended and copies < want:
+        return "Replacing", ended
+    starting = [pod.name for pod in pods if pod.metadata.annotations.get(REPLACES) and is_active(pod)]
+    waiting = [pod.name for pod in pods if pod.name in starting and not is_ready(pod)]
+    return ("ReplacementStarting", waiting) if waiting else ("", [])
+
+
+def _is_unknown(pod: PodView) -> bool:
+    found = find_condition(pod.status.conditions, "Ready")
+    return found is not None and found.status == UNKNOWN
+
+
+def stage_conditions(progress: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """`Bound` and `SchedulingRetrying` of a workload, from what its progress counts."""
+    stages = progress["stages"]
+    unbound = stages["admitted"] + stages["queued"] + stages["scheduled"]
+    refused = [each["reason"] for each in progress["pending"] if _is_refusal(each)]
+    bound = condition(BOUND, status=unbound == 0, reason="AllBound" if unbound == 0 else "WaitingForNodes")
+    retrying = condition(SCHEDULING_RETRYING, status=bool(refused), reason=refused[0] if refused else "NothingToRetry")
+    return [bound, retrying]
+
+
+def _is_refusal(pending: Mapping[str, Any]) -> bool:
+    """The scheduler tried and said why it could not; as against a pod whose turn has not come."""
+    return pending["stage"] in ("queued", "scheduled") and not pending["reason"].startswith("WaitingFor")

@@ -1,0 +1,138 @@
+"""Pod templates of a Deployment: which ReplicaSet is the one of a template, its name, revision and body. Pure.
+
+A template is known by a digest of what the Deployment says, so that a policy which changes ReplicaSets on their way in
+cannot make two of one template.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kedge.api.kinds import KINDS
+from kedge.api.marks import HOLD_PREFIX
+from kedge.api.objects import Object
+from kedge.api.owners import owner_reference
+from kedge.api.views import DeploymentView
+
+DEPLOYMENT = KINDS.of_key_kind("Deployment.apps")
+HASH_LABEL = "pod-template-hash"
+REVISION = "deployment.kubernetes.io/revision"
+REVISION_HISTORY = "deployment.kubernetes.io/revision-history"
+DESIRED = "deployment.kubernetes.io/desired-replicas"
+MOST = "deployment.kubernetes.io/max-replicas"
+DIGEST = "kedge.dev/template-digest"
+_NOT_COPIED = frozenset(
+    {REVISION, REVISION_HISTORY, DESIRED, MOST, DIGEST, "kubectl.kubernetes.io/last-applied-configuration"}
+)
+_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # as Kubernetes: nothing that spells a word
+_HASH_LENGTH = 10
+_HISTORY_LENGTH_MAX = 2000
+
+
+def template_of(workload: Object) -> dict[str, Any]:
+    template: dict[str, Any] = workload.edit()["spec"]["template"]
+    return template
+
+
+def template_digest(template: Mapping[str, Any]) -> str:
+    """What tells one template from another, whatever the order of its fields."""
+    return hashlib.sha256(json.dumps(template, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def template_hash(digest: str, collisions: int) -> str:
+    """The end of the ReplicaSet's name, and its pods' label. Another number of collisions gives another."""
+    number = int(hashlib.sha256(f"{digest}/{collisions}".encode()).hexdigest(), 16)
+    letters = []
+    for _ in range(_HASH_LENGTH):
+        number, index = divmod(number, len(_ALPHABET))
+        letters.append(_ALPHABET[index])
+    return "".join(letters)
+
+
+def find_current(sets: Sequence[Object], template: Mapping[str, Any], digest: str) -> Object | None:
+    """The ReplicaSet of this template; of several the oldest, so that every reader chooses the same."""
+    found = [each for each in sets if each.metadata.deletion_timestamp is None and _is_of(each, template, digest)]
+    return min(found, key=lambda each: (str(each.metadata.creation_timestamp), each.key.name), default=None)
+
+
+def _is_of(each: Object, template: Mapping[str, Any], digest: str) -> bool:
+    known = each.metadata.annotations.get(DIGEST)
+    if known is not None:
+        return known == digest
+    return _without_hash(template_of(each)) == _without_hash(template)  # one that was adopted
+
+
+def _without_hash(template: Mapping[str, Any]) -> dict[str, Any]:
+    metadata = dict(template.get("metadata") or {})
+    metadata["labels"] = {name: value for name, value in (metadata.get("labels") or {}).items() if name != HASH_LABEL}
+    return {**template, "metadata": metadata}
+
+
+def revision_of(each: Object) -> int:
+    text = each.metadata.annotations.get(REVISION, "0")
+    return int(text) if text.isascii() and text.isdigit() else 0
+
+
+def number_of(each: Object, annotation: str) -> int | None:
+    text = each.metadata.annotations.get(annotation, "")
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
+def next_revision(current: Object | None, old: Sequence[Object]) -> int:
+    """One more than any other; the current one keeps its own while that is the highest."""
+    highest = max((revision_of(each) for each in old), default=0)
+    own = revision_of(current) if current is not None else 0
+    return own if own > highest else highest + 1
+
+
+def set_annotations(
+    deployment: Object, digest: str, revision: int, desired: int, most: int, current: Object | None
+) -> dict[str, str]:
+    """What the current ReplicaSet's annotations say: whatever the Deployment's do, and where it stands.
+
+    One whose revision moves up again keeps the earlier ones as its history: that is how a rollback is known.
+    """
+    copied = {
+        name: text
+        for name, text in deployment.metadata.annotations.items()
+        if name not in _NOT_COPIED and not name.startswith(HOLD_PREFIX)
+    }
+    made = {**copied, REVISION: str(revision), DESIRED: str(desired), MOST: str(most)}
+    if current is None:
+        return {**made, DIGEST: digest}
+    before = revision_of(current)
+    if before and before != revision:
+        history = [*current.metadata.annotations.get(REVISION_HISTORY, "").split(","), str(before)]
+        made[REVISION_HISTORY] = ",".join(filter(None, history))[-_HISTORY_LENGTH_MAX:].lstrip(",")
+    return made
+
+
+def replica_set_body(
+    deployment: Object, template: Mapping[str, Any], suffix: str, replicas: int, annotations: Mapping[str, str]
+) -> dict[str, Any]:
+    """The ReplicaSet of a template, as JSON."""
+    view = deployment.as_view(DeploymentView)
+    metadata = dict(template.get("metadata") or {})
+    labels = {**(metadata.get("labels") or {}), HASH_LABEL: suffix}
+    selector = dict(deployment.edit()["spec"]["selector"])
+    selector["matchLabels"] = {**(selector.get("matchLabels") or {}), HASH_LABEL: suffix}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "ReplicaSet",
+        "metadata": {
+            "name": f"{deployment.key.name}-{suffix}",
+            "namespace": deployment.key.namespace,
+            "labels": labels,
+            "annotations": dict(annotations),
+            "ownerReferences": [owner_reference(DEPLOYMENT, view)],
+        },
+        "spec": {
+            "replicas": replicas,
+            "minReadySeconds": view.spec.min_ready_seconds,
+            "selector": selector,
+            "template": {**template, "metadata": {**metadata, "labels": labels}},
+        },
+    }

@@ -1,0 +1,354 @@
+"""The plan of a Job: counted exactly, never more at once than asked for, ended for a reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.controllers.views import NOW, a_pod, ago
+
+from kedge.api.views import Condition, JobView, PodView
+from kedge.api.views.core import PodSpec, PodTemplate
+from kedge.api.views.workloads import JobSpec, JobStatus, UncountedTerminatedPods
+from kedge.controllers.jobs import (
+    INDEX,
+    TRACKING,
+    JobPlan,
+    JobRules,
+    format_indexes,
+    is_over,
+    outcome_of,
+    parse_indexes,
+    plan_job,
+)
+
+RULES = JobRules(burst=10, backoff_s=0.0)
+
+
+def a_job(status: JobStatus | None = None, **spec: Any) -> JobView:
+    spec.setdefault("completions", 3)
+    spec.setdefault("parallelism", 2)
+    return JobView(spec=JobSpec(**spec), status=status or JobStatus(start_time=ago(10)))
+
+
+def a_run(name: str, phase: str = "Running", *, marked: bool = True, **more: Any) -> PodView:
+    return a_pod(name, node="a", phase=phase, finalizers=(TRACKING,) if marked else (), **more)
+
+
+def plan(job: JobView, *pods: PodView, rules: JobRules = RULES, **more: Any) -> JobPlan:
+    return plan_job(job, pods, rules, NOW, **more)
+
+
+def names(pods: Any) -> list[str]:
+    return [pod.name for pod in pods]
+
+
+# -- how many run ----------------------------------------------------------------------------------
+
+
+def test_no_more_run_at_once_than_asked_for() -> None:
+    assert plan(a_job()).create == (None, None)
+    assert plan(a_job(), a_run("j-0")).create == (None,)
+    assert plan(a_job(), a_run("j-0"), a_run("j-1")).create == ()
+
+
+def test_no_more_are_started_than_are_left_to_do() -> None:
+    done = JobStatus(start_time=ago(9), succeeded=2)
+    assert plan(a_job(done), a_run("j-2")).create == ()
+    assert plan(a_job(done)).create == (None,)
+
+
+def test_a_pod_that_is_still_stopping_is_not_replaced() -> None:
+    assert plan(a_job(parallelism=1), a_run("j-0", terminating=True)).create == ()
+
+
+def test_fewer_at_once_ends_those_missed_least() -> None:
+    found = plan(a_job(parallelism=1), a_run("j-0", ready_s=50), a_run("j-1"))
+    assert names(found.delete) == ["j-1"]
+
+
+def test_a_queue_of_work_that_one_found_empty_starts_no_more() -> None:
+    status = JobStatus(start_time=ago(9), succeeded=1)
+    running = plan(a_job(status, completions=None, parallelism=3), a_run("j-0"))
+    assert (running.create, running.delete, running.target) == ((), (), None)
+    ended = plan(a_job(status, completions=None, parallelism=3))
+    assert ended.target is not None
+    assert ended.target.succeeds
+
+
+def test_a_suspended_job_runs_nothing() -> None:
+    found = plan(a_job(suspend=True), a_run("j-0"))
+    assert names(found.delete) == ["j-0"]
+    assert found.suspended
+    assert found.create == ()
+
+
+def test_a_held_pod_is_left_alone() -> None:
+    assert plan(a_job(suspend=True), a_run("j-0"), held={"uid-of-j-0"}).delete == ()
+
+
+def test_a_lost_pod_is_released_before_another_starts() -> None:
+    found = plan(a_job(parallelism=1), a_run("j-0", lost=True))
+    assert names(found.release) == ["j-0"]
+    assert found.create == ()
+
+
+def test_failures_in_a_row_pause_the_next_start_and_a_success_forgets_them() -> None:
+    rules = JobRules(backoff_s=10, backoff_s_max=60)
+    failed = [a_run(f"j-{n}", "Failed", marked=False, age_s=5) for n in range(2)]
+    status = JobStatus(start_time=ago(50), failed=2)
+    waiting = plan(a_job(status), *failed, rules=rules)
+    assert waiting.create == ()
+    assert waiting.look_again_at == NOW + timedelta(seconds=15)
+    later = a_run("j-2", "Succeeded", marked=False, age_s=1)
+    assert len(plan(a_job(replace_status(status, succeeded=1)), *failed, later, rules=rules).create) == 2
+
+
+def replace_status(status: JobStatus, **changes: Any) -> JobStatus:
+    return msgspec.structs.replace(status, **changes)
+
+
+# -- counting --------------------------------------------------------------------------------------
+
+
+def test_an_ended_pod_is_written_down_before_its_finalizer_goes() -> None:
+    found = plan(a_job(), a_run("j-0", "Succeeded"), a_run("j-1", "Failed"))
+    assert found.tally.uncounted_succeeded == ("uid-of-j-0",)
+    assert found.tally.uncounted_failed == ("uid-of-j-1",)
+    assert (found.tally.succeeded, found.tally.failed) == (0, 0)
+    assert names(found.unmark) == ["j-0", "j-1"]
+
+
+@pytest.mark.parametrize("pods", [[], [a_run("j-0", "Succeeded", marked=False)]])
+def test_it_moves_into_the_count_when_its_pod_is_gone_or_free(pods: list[PodView]) -> None:
+    waiting = UncountedTerminatedPods(succeeded=("uid-of-j-0",))
+    status = JobStatus(start_time=ago(9), succeeded=1, uncounted_terminated_pods=waiting)
+    found = plan(a_job(status), *pods)
+    assert (found.tally.succeeded, found.tally.uncounted_succeeded) == (2, ())
+
+
+def test_while_it_has_its_finalizer_it_is_not_counted_again() -> None:
+    waiting = UncountedTerminatedPods(succeeded=("uid-of-j-0",))
+    status = JobStatus(start_time=ago(9), succeeded=1, uncounted_terminated_pods=waiting)
+    found = plan(a_job(status), a_run("j-0", "Succeeded"))
+    assert (found.tally.succeeded, found.tally.uncounted_succeeded) == (1, ("uid-of-j-0",))
+    assert found.tally.succeeded_in_all == 2
+
+
+def test_a_pod_that_was_counted_and_freed_is_not_counted_again() -> None:
+    found = plan(a_job(JobStatus(start_time=ago(9), succeeded=1)), a_run("j-0", "Succeeded", marked=False))
+    assert found.tally.succeeded_in_all == 1
+
+
+def test_a_pod_deleted_before_it_had_a_node_has_failed() -> None:
+    gone = a_pod("j-0", terminating=True, finalizers=(TRACKING,))
+    assert plan(a_job(), gone).tally.uncounted_failed == ("uid-of-j-0",)
+
+
+def test_only_so_many_are_written_down_at_once() -> None:
+    pods = [a_run(f"j-{n}", "Succeeded") for n in range(5)]
+    found = plan(a_job(completions=9), *pods, rules=replace(RULES, uncounted_max=2))
+    assert len(found.tally.uncounted) == 2
+
+
+# -- the end ---------------------------------------------------------------------------------------
+
+
+def test_a_job_is_over_only_when_nothing_runs_and_everything_is_counted() -> None:
+    status = JobStatus(start_time=ago(9), succeeded=3)
+    ending = plan(a_job(status), a_run("j-3"))
+    assert ending.target is not None
+    assert names(ending.delete) == ["j-3"]
+    assert not ending.over
+    assert not plan(a_job(status), a_run("j-3", terminating=True)).over
+    assert not plan(a_job(status), a_run("j-3", "Failed")).over
+    assert plan(a_job(status), a_run("j-3", "Failed", marked=False)).over
+
+
+@pytest.mark.parametrize(
+    ("job", "pods", "reason"),
+    [
+        (a_job(JobStatus(start_time=ago(9), failed=2), backoff_limit=1), [], "BackoffLimitExceeded"),
+        (a_job(active_deadline_seconds=10), [], "DeadlineExceeded"),
+        (
+            a_job(
+                template=PodTemplate(spec=PodSpec(restart_policy="OnFailure")),
+                backoff_limit=3,
+            ),
+            [a_run("j-0", restarts=3)],
+            "BackoffLimitExceeded",
+        ),
+    ],
+)
+def test_a_job_fails_for_a_reason(job: JobView, pods: list[PodView], reason: str) -> None:
+    found = plan(job, *pods)
+    assert found.target is not None
+    assert (found.target.succeeds, found.target.reason) == (False, reason)
+
+
+def test_as_many_failures_as_the_limit_are_borne() -> None:
+    assert plan(a_job(JobStatus(start_time=ago(9), failed=1), backoff_limit=1)).target is None
+    assert plan(a_job(active_deadline_seconds=11)).target is None
+    assert plan(a_job(active_deadline_seconds=11)).look_again_at == NOW + timedelta(seconds=1)
+
+
+def test_an_end_that_was_decided_stays_decided() -> None:
+    decided = Condition(type="FailureTarget", status="True", reason="DeadlineExceeded", message="late")
+    found = plan(a_job(JobStatus(start_time=ago(9), succeeded=3, conditions=(decided,))))
+    assert found.target is not None
+    assert not found.target.succeeds
+    assert found.over
+
+
+# -- indexes ---------------------------------------------------------------------------------------
+
+
+def an_indexed(name: str, index: int, phase: str = "Running", **more: Any) -> PodView:
+    return a_run(name, phase, annotations={INDEX: str(index)}, **more)
+
+
+def test_the_lowest_indexes_that_are_not_done_nor_running_are_next() -> None:
+    status = JobStatus(start_time=ago(9), completed_indexes="0,2", succeeded=2)
+    job = a_job(status, completion_mode="Indexed", completions=6, parallelism=4)
+    assert plan(job, an_indexed("j-1-0", 1)).create == (3, 4, 5)
+
+
+def test_an_index_counts_once_however_often_it_succeeds() -> None:
+    job = a_job(completion_mode="Indexed", completions=2, parallelism=2)
+    found = plan(job, an_indexed("j-0-0", 0, "Succeeded"), an_indexed("j-0-1", 0, "Succeeded"))
+    assert found.tally.succeeded_in_all == found.tally.succeeded == 1
+    assert found.create == (1,)
+
+
+def test_an_index_that_failed_is_tried_again() -> None:
+    job = a_job(completion_mode="Indexed", completions=2, parallelism=1)
+    assert plan(job, an_indexed("j-0-0", 0, "Failed")).create == (0,)
+
+
+@given(st.sets(st.integers(0, 40)))
+def test_indexes_read_back_as_they_were_written(indexes: set[int]) -> None:
+    assert set(parse_indexes(format_indexes(indexes))) == indexes
+
+
+def test_indexes_are_written_as_kubernetes_does() -> None:
+    assert format_indexes([5, 0, 1, 2]) == "0-2,5"
+    assert parse_indexes("x,1-,3") == [1, 3]
+
+
+# -- properties ------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class JobWorld:
+    """A Job, its pods and what truly happened to them. A controller may crash between any two writes."""
+
+    spec: JobSpec
+    now: datetime = NOW
+    status: JobStatus = field(default_factory=lambda: JobStatus(start_time=NOW))
+    pods: dict[str, PodView] = field(default_factory=dict)
+    born: int = 0
+    succeeded: list[PodView] = field(default_factory=list)
+    failed: list[PodView] = field(default_factory=list)
+
+    def job(self) -> JobView:
+        return JobView(spec=self.spec, status=self.status)
+
+    def running(self) -> list[PodView]:
+        return [pod for pod in self.pods.values() if outcome_of(pod) is None]
+
+    def end(self, pod: PodView, phase: str) -> None:
+        status = msgspec.structs.replace(pod.status, phase=phase)
+        self.pods[pod.uid] = msgspec.structs.replace(pod, status=status)
+        (self.succeeded if phase == "Succeeded" else self.failed).append(pod)
+
+    def remove(self, pod: PodView) -> None:
+        """Somebody deletes an ended pod: it goes when its finalizer has."""
+        metadata = msgspec.structs.replace(pod.metadata, deletion_timestamp=NOW, deletion_grace_period_seconds=0)
+        self._put(msgspec.structs.replace(pod, metadata=metadata))
+
+    def _put(self, pod: PodView) -> None:
+        if pod.terminating and not pod.metadata.finalizers and outcome_of(pod) is not None:
+            self.pods.pop(pod.uid, None)
+        else:
+            self.pods[pod.uid] = pod
+
+    def apply(self, plan: JobPlan, chance: Random) -> None:
+        """Carry the plan out in the shell's order, and crash somewhere, or not."""
+        left = chance.choice([0, 1, 2, 3, 99, 99, 99])
+        for pod in plan.delete:
+            if (left := left - 1) < 0:
+                return
+            self.end(pod, "Failed")
+        for index in plan.create:
+            if (left := left - 1) < 0:
+                return
+            self.born += 1
+            notes = {} if index is None else {INDEX: str(index)}
+            made = a_run(f"j-{self.born}", annotations=notes)
+            self.pods[made.uid] = made
+        if (left := left - 1) < 0:
+            return
+        self._write_status(plan)
+        for pod in plan.unmark:
+            if (left := left - 1) < 0:
+                return
+            now = self.pods.get(pod.uid)
+            if now is not None:
+                self._put(msgspec.structs.replace(now, metadata=msgspec.structs.replace(now.metadata, finalizers=())))
+
+    def _write_status(self, plan: JobPlan) -> None:
+        tally, conditions = plan.tally, list(self.status.conditions)
+        if plan.target is not None and not conditions:
+            kind = "SuccessCriteriaMet" if plan.target.succeeds else "FailureTarget"
+            conditions.append(Condition(type=kind, status="True", reason=plan.target.reason))
+        if plan.over and plan.target is not None:
+            conditions.append(Condition(type="Complete" if plan.target.succeeds else "Failed", status="True"))
+        self.status = msgspec.structs.replace(
+            self.status,
+            succeeded=tally.succeeded,
+            failed=tally.failed,
+            uncounted_terminated_pods=UncountedTerminatedPods(
+                succeeded=tally.uncounted_succeeded, failed=tally.uncounted_failed
+            ),
+            completed_indexes=format_indexes(tally.completed),
+            conditions=tuple(conditions),
+        )
+
+
+@settings(max_examples=300)
+@given(st.integers(0, 2**32).map(Random), st.integers(1, 6), st.integers(1, 4), st.booleans())
+def test_every_end_is_counted_once_whoever_crashes_and_whatever_is_deleted(
+    chance: Random, completions: int, parallelism: int, indexed: bool
+) -> None:
+    mode = "Indexed" if indexed else "NonIndexed"
+    world = JobWorld(JobSpec(completions=completions, parallelism=parallelism, backoff_limit=3, completion_mode=mode))
+    for round_ in range(200):
+        calm = round_ > 120
+        for pod in list(world.pods.values()):
+            if outcome_of(pod) is None and chance.random() < 0.4:
+                world.end(pod, "Succeeded" if chance.random() < 0.8 or calm else "Failed")
+            elif outcome_of(pod) is not None and chance.random() < 0.1:
+                world.remove(pod)
+        if is_over(world.job()):
+            break
+        found = plan_job(world.job(), list(world.pods.values()), RULES, world.now)
+        before = len(world.running())
+        world.apply(found, Random(0) if calm else chance)
+        assert len(world.running()) <= max(before, parallelism)
+        counted = world.status.succeeded + len(world.status.uncounted_terminated_pods.succeeded)
+        assert indexed or counted <= len(world.succeeded)
+    status = world.status
+    assert is_over(world.job()), f"not over: {status}"
+    assert status.failed == len(world.failed), "a failure was lost or counted twice"
+    if indexed:
+        assert status.succeeded == len(parse_indexes(status.completed_indexes)) <= completions
+    else:
+        assert status.succeeded == len(world.succeeded), "a success was lost or counted twice"
+    assert status.uncounted_terminated_pods == UncountedTerminatedPods()
+    assert not any(TRACKING in pod.metadata.finalizers for pod in world.pods.values())

@@ -17,7 +17,7 @@ import msgspec
 
 from kedge.env import Env
 from kedge.errors import Terminal, check
-from kedge.observe.records import CacheRead, Call, Decision
+from kedge.observe.records import Decision, without_objects
 from kedge.observe.segments import HEADER, SegmentEncoder, segment_path, segments
 
 _log = logging.getLogger("kedge.observe")
@@ -92,7 +92,9 @@ class DecisionLog:
             if frames is None:
                 self._stripped += 1
                 self._stripped_total.inc()
-                frames = self._encoder.encode(without_objects(decision), limits.decision_log_record_bytes_max)
+                bare, shown = without_objects(decision)
+                bare.objects_dropped = sum(map(len, shown))
+                frames = self._encoder.encode(bare, limits.decision_log_record_bytes_max)
         except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
             self._failed(
                 "encode", f"decision {decision.id} of {decision.controller} cannot be written: {error}", lost=1
@@ -279,19 +281,3 @@ class DecisionLog:
             ("kedge_decisions_log_pending_bytes", "Not yet written", lambda: self._pending_bytes),
         ):
             metrics.gauge(series, words).set_function(read)
-
-
-def without_objects(decision: Decision) -> Decision:
-    """The record without the objects it was shown. It still tells what was decided; it cannot be rechecked."""
-    dropped = 0
-    steps = []
-    for step in decision.steps:
-        match step:
-            case CacheRead() if step.objects:
-                dropped += len(step.objects)
-                step = msgspec.structs.replace(step, objects=())
-            case Call() if step.reply:
-                dropped += len(step.reply)
-                step = msgspec.structs.replace(step, reply=())
-        steps.append(step)
-    return msgspec.structs.replace(decision, steps=steps, objects_dropped=dropped)

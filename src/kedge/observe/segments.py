@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 import re
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 from zlib import crc32
 
 import msgspec
@@ -19,8 +19,8 @@ import msgspec
 from kedge.api.kinds import KINDS, Registry
 from kedge.api.objects import Object
 from kedge.errors import NotFound
-from kedge.keys import Key, Origin, Revision
-from kedge.observe.records import Decision
+from kedge.keys import Key, Revision
+from kedge.observe.records import Decision, Version, encode_plain, with_objects, without_objects
 
 _log = logging.getLogger("kedge.observe")
 
@@ -44,15 +44,6 @@ def segments(directory: Path) -> dict[int, Path]:
 # -- writing ---------------------------------------------------------------------------------------
 
 
-class _Version(NamedTuple):
-    number: int
-    key: Key
-    revision: Revision
-    created: Revision
-    origin: Origin
-    value: bytes
-
-
 class SegmentEncoder:
     """Turns decisions into the frames of one segment. Remembers which versions the segment has already.
 
@@ -60,11 +51,10 @@ class SegmentEncoder:
     """
 
     def __init__(self) -> None:
-        self._known: dict[tuple[Key, Revision], _Version] = {}
+        self._known: dict[tuple[Key, Revision], tuple[int, Version]] = {}
         self._numbers = 0
-        self._new: list[_Version] = []
-        """Versions that the decision being encoded is the first to refer to."""
-        self._encoder = msgspec.msgpack.Encoder(enc_hook=self._reference)
+        self._new: list[tuple[int, Version]] = []
+        """Versions that the decision being encoded is the first to refer to, by number."""
 
     def encode(self, decision: Decision, bytes_max: int) -> list[bytes] | None:
         """The frames to append, versions first; None if they would be more than `bytes_max`.
@@ -74,8 +64,9 @@ class SegmentEncoder:
         """
         numbers = self._numbers
         try:
-            body = self._encoder.encode(decision)
-            frames = [_frame(_VERSION, _version_encoder.encode(each)) for each in self._new]
+            bare, shown = without_objects(decision)
+            body = _encoder.encode((bare, [[self._number(each) for each in objects] for objects in shown]))
+            frames = [_frame(_VERSION, _encoder.encode(each)) for each in self._new]
             frames.append(_frame(_DECISION, body))
             if sum(map(len, frames)) <= bytes_max:
                 self._new.clear()
@@ -88,38 +79,27 @@ class SegmentEncoder:
 
     def _forget(self, numbers: int) -> None:
         """Nothing of the last decision will be in the segment: nobody may refer to its versions."""
-        for each in self._new:
-            self._known.pop((each.key, each.revision), None)
+        for _, version in self._new:
+            self._known.pop((version.key, version.revision), None)
         self._new.clear()
         self._numbers = numbers
 
-    def _reference(self, value: Any) -> Any:
-        if type(value) is Object:
-            return self._number(value)
-        if isinstance(value, Mapping):
-            return dict(value)
-        raise TypeError(f"a record cannot hold a {type(value).__name__}")
-
-    def _number(self, obj: Object) -> int:
-        place = (obj.key, obj.revision)
+    def _number(self, found: Object) -> int:
+        place = (found.key, found.revision)
         known = self._known.get(place)
         # A revision names one version of a key, but not of a dry run, nor of an object's last state once removed.
-        if (
-            known is not None
-            and known.value == obj.value
-            and known.created == obj.created
-            and known.origin == obj.origin
-        ):
-            return known.number
+        if known is not None:
+            number, version = known
+            if version.value == found.value and version.origin == found.origin and version.created == found.created:
+                return number
         number = self._numbers
         self._numbers += 1
-        version = _Version(number, obj.key, obj.revision, obj.created, obj.origin, obj.value)
-        self._known[place] = version
-        self._new.append(version)
+        self._known[place] = numbered = (number, Version.of(found))
+        self._new.append(numbered)
         return number
 
 
-_version_encoder = msgspec.msgpack.Encoder()
+_encoder = msgspec.msgpack.Encoder(enc_hook=encode_plain)
 
 
 def _frame(sort: bytes, body: bytes) -> bytes:
@@ -188,8 +168,7 @@ def _read_segment(data: bytes, kinds: Registry) -> Iterator[Decision | tuple[int
         ended = HEADER.startswith(data)
         yield 0, len(data), "it has no header yet" if ended else "it is no segment that this kedge can read", ended
         return
-    versions: dict[int, _Version] = {}
-    decoder = msgspec.msgpack.Decoder(Decision, dec_hook=_finder(versions, kinds))
+    objects = _Objects(kinds)
     at = len(HEADER)
     while at < len(data):
         body_at = at + _FRAME.size
@@ -203,39 +182,40 @@ def _read_segment(data: bytes, kinds: Registry) -> Iterator[Decision | tuple[int
             # Where the next frame begins is no longer certain either.
             yield at, len(data) - at, "a frame is damaged, and what follows it is not to be trusted", not any(data[at:])
             return
+        found: Decision | None = None
         try:
             if body[0] == _VERSION[0]:
-                version = _version_decoder.decode(body[1:])
-                versions[version.number] = version
+                objects.add(*_version_decoder.decode(body[1:]))
             elif body[0] == _DECISION[0]:
-                yield decoder.decode(body[1:])
+                bare, shown = _decision_decoder.decode(body[1:])
+                found = with_objects(bare, [tuple(map(objects.find, numbers)) for numbers in shown])
         except (msgspec.MsgspecError, NotFound, LookupError, ValueError) as error:
             yield at, end - at, f"a record cannot be decoded: {error}", False
+        if found is not None:
+            yield found
         at = end
 
 
-_version_decoder = msgspec.msgpack.Decoder(_Version)
+_version_decoder = msgspec.msgpack.Decoder(tuple[int, Version])
+_decision_decoder = msgspec.msgpack.Decoder(tuple[Decision, list[list[int]]])
 
 
-def _finder(versions: Mapping[int, _Version], kinds: Registry) -> Callable[[type, Any], Any]:
-    objects: dict[int, Object] = {}
+class _Objects:
+    """The versions of a segment, each made into an object once, and only if a decision was shown it."""
 
-    def find(type_: type, number: Any) -> Any:
-        if type_ is not Object:
-            raise TypeError(f"a record cannot hold a {type_.__name__}")
-        found = objects.get(number)
+    def __init__(self, kinds: Registry) -> None:
+        self._kinds = kinds
+        self._versions: dict[int, Version] = {}
+        self._made: dict[int, Object] = {}
+
+    def add(self, number: int, version: Version) -> None:
+        self._versions[number] = version
+
+    def find(self, number: int) -> Object:
+        found = self._made.get(number)
         if found is None:
-            version = versions.get(number)
+            version = self._versions.get(number)
             if version is None:
                 raise LookupError(f"it refers to version {number}, which is not in its segment")
-            found = objects[number] = Object(
-                kinds.of_key_kind(version.key.kind),
-                version.key,
-                version.value,
-                revision=version.revision,
-                created=version.created,
-                origin=version.origin,
-            )
+            found = self._made[number] = version.object(self._kinds)
         return found
-
-    return find

@@ -169,6 +169,18 @@ def test_the_log_stays_within_its_bound_and_the_oldest_segments_go(tmp_path: Pat
     assert statistics.segments == len(list(tmp_path.iterdir()))
 
 
+def test_records_that_overfill_their_segments_do_not_overfill_the_log(tmp_path: Path) -> None:
+    env = make_env(
+        decision_log_bytes_max=50_000, decision_log_segment_bytes_max=10_000, decision_log_record_bytes_max=10_000
+    )
+    log = DecisionLog(tmp_path, env)
+    for n in range(20):
+        log.append(decision(f"d-{n}", [read(pod("a", n, text="x" * 9_300))]))
+        log.flush()
+        assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 50_000
+    assert log.statistics().stripped == 0
+
+
 def test_segments_of_an_earlier_run_count_towards_the_bound(tmp_path: Path) -> None:
     env = make_env(
         decision_log_bytes_max=30_000, decision_log_segment_bytes_max=10_000, decision_log_record_bytes_max=5_000
@@ -228,14 +240,14 @@ def test_a_log_cut_off_anywhere_gives_what_was_whole_before(tmp_path: Path) -> N
     data = only_segment(tmp_path / "whole").read_bytes()
     (tmp_path / "cut").mkdir()
     path = tmp_path / "cut" / only_segment(tmp_path / "whole").name
-    frames = set(ends)
-    for size in range(len(data) + 1):
+    close_by = {end + by for end in ends for by in (-9, -8, -1, 0, 1, 7, 8, 9)}
+    for size in sorted({*range(30), *range(30, len(data), 11), *close_by} & {*range(len(data) + 1)}):
         path.write_bytes(data[:size])
         found, skipped = read_all(tmp_path / "cut")
         assert len(found) == sum(end <= size for end in ends)
         assert all(map(same, found, written))
         assert all(each.tail for each in skipped)
-        assert not (skipped and size in frames)
+        assert not (skipped and size in ends)
 
 
 def test_a_damaged_byte_never_gives_another_decision_and_never_raises(tmp_path: Path) -> None:
@@ -247,7 +259,7 @@ def test_a_damaged_byte_never_gives_another_decision_and_never_raises(tmp_path: 
     originals = {each.id: each for each in read_all(tmp_path)[0]}
     first = min(tmp_path.iterdir())
     data = first.read_bytes()
-    for at in range(len(data)):
+    for at in [*range(60), *range(60, len(data), 11)]:
         first.write_bytes(data[:at] + bytes([data[at] ^ 0x41]) + data[at + 1 :])
         found, skipped = read_all(tmp_path)
         assert all(same(each, originals[each.id]) for each in found)
@@ -416,6 +428,10 @@ def test_a_disk_that_stays_full_gathers_no_empty_segments_and_warns_once(
     log.append(decision("well again"))
     log.flush()
     assert ids(tmp_path) == ["well again"]
+    with files_no_larger_than(0):
+        log.append(decision("lost again"))
+        log.flush()
+    assert len(caplog.records) == 2
 
 
 def test_a_directory_that_vanishes_costs_records_until_it_is_back(tmp_path: Path) -> None:

@@ -254,6 +254,34 @@ async def test_a_gang_given_up_meanwhile_binds_nobody() -> None:
     assert caught.refusal == Reason.GANG_NOT_COMMITTED
 
 
+PRIORITY_CLASS = {
+    "apiVersion": "scheduling.k8s.io/v1",
+    "kind": "PriorityClass",
+    "metadata": {"name": "usual"},
+    "value": 50,
+}
+
+
+@asynchronous
+async def test_a_default_priority_that_comes_meanwhile_counts() -> None:
+    world, store = await meddled_world()
+    store.meddle = lambda: world.create({**PRIORITY_CLASS, "globalDefault": True})
+    assert (await world.create(pod())).view.spec.priority == 50
+
+
+@asynchronous
+async def test_a_priority_class_replaced_meanwhile_gives_what_it_gives_now() -> None:
+    world, store = await meddled_world()
+    made = await world.create(PRIORITY_CLASS)
+
+    async def replace() -> None:
+        await world.service.delete(made.key)
+        await world.create({**PRIORITY_CLASS, "value": 70})
+
+    store.meddle = replace
+    assert (await world.create(pod(priorityClassName="usual"))).view.spec.priority == 70
+
+
 @asynchronous
 async def test_a_pod_replaced_by_its_namesake_meanwhile_is_another_pod() -> None:
     world, store = await meddled_world()
@@ -360,6 +388,8 @@ async def rewritten(world: World) -> Write:
         (test_a_claim_that_ends_while_a_zone_is_first_counted_is_not_counted, "ZoneQuota.kedge.dev"),
         (test_an_object_that_stops_being_selected_is_spared_by_a_collection, "ConfigMap"),
         (test_a_reservation_made_elsewhere_meanwhile_holds, "Reservation.kedge.dev"),
+        (test_a_default_priority_that_comes_meanwhile_counts, "DefaultPriority.kedge.dev"),
+        (test_a_priority_class_replaced_meanwhile_gives_what_it_gives_now, "PriorityClass.scheduling.k8s.io"),
         (test_a_pod_replaced_by_its_namesake_meanwhile_is_another_pod, "Pod"),
         (test_an_input_of_a_policy_that_changes_meanwhile_is_read_again, "ConfigMap"),
         (test_a_disruption_budget_spent_meanwhile_is_spent, "PodDisruptionBudget.policy"),

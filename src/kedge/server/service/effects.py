@@ -18,6 +18,7 @@ from kedge.server.service import claims
 from kedge.server.service.core import Core, Proof
 from kedge.server.service.gangs import RESERVATION
 from kedge.server.service.namespaces import active_namespace, check_active, namespace_key, register_quota
+from kedge.server.service.priorities import PRIORITY_CLASS, follow_class
 from kedge.server.service.quotas import RESOURCE_QUOTA, charge_quotas
 from kedge.server.service.reservations import follow_reservation, release_reservation
 from kedge.server.service.zones import ZONE_QUOTA
@@ -53,6 +54,8 @@ async def stage(core: Core, proof: Proof, kind: Kind, key: Key, old: Object | No
         await register_quota(core, proof, key, present=new is not None)
     elif key.kind == claims.NODE and old is None and new is not None:
         await claims.retire(core, proof, new)
+    elif key.kind == PRIORITY_CLASS:
+        await follow_class(proof, key, old, new)
     elif key.kind == LEASE:
         await _follow_lease(proof, key, old, new)
     if new is None:

@@ -27,6 +27,7 @@ from kedge.server.service.deletion import ready_to_go
 from kedge.server.service.effects import stage, stage_plain_pod
 from kedge.server.service.gangs import RESERVATION
 from kedge.server.service.namespaces import FINALIZER, NAMESPACE, namespace_key
+from kedge.server.service.priorities import DEFAULT_CLASS, is_settled, keep_priority, with_priority
 from kedge.server.service.quotas import RESOURCE_QUOTA, recount
 from kedge.server.service.zones import ZONE_QUOTA, recount_zones
 
@@ -131,13 +132,20 @@ def _attempt_to_create(
             repeat = await operations.first_outcome(core, proof, "create", key, options, named=not generated)
             if repeat is not None:
                 return repeat
-        # One read for both: over a network each read is a round trip.
-        existing = await proof.entries(key, namespace_key(key.namespace)) if key.namespace else await proof.entries(key)
+        # One read for all: over a network each read is a round trip.
+        if kind.key_kind == POD_KIND:
+            existing = await proof.entries(key, namespace_key(key.namespace), DEFAULT_CLASS)
+        elif key.namespace:
+            existing = await proof.entries(key, namespace_key(key.namespace))
+        else:
+            existing = await proof.entries(key)
         if existing[0] is not None:
             raise AlreadyExists(f'{kind.resource} "{key.name}" already exists', key=key)
         new, warnings = sent, warned
         if chain is not None:
             new, warnings = await _admit(core, proof, chain, "create", kind, key, "", sent.edit(), None, options)
+        if kind.key_kind == POD_KIND and not is_settled(proof, new):
+            new = await with_priority(proof, new)
         if not stage_plain_pod(proof, new):
             await stage(core, proof, kind, key, None, new)
         if options.origin.operation:
@@ -332,6 +340,8 @@ def _merge(core: Core, kind: Kind, before: Document, proposed: Document, subreso
                 after["status"] = before["status"]
         if kind.key_kind == NAMESPACE:
             after["spec"] = before.get("spec", {})
+        elif kind.key_kind == POD_KIND:
+            keep_priority(before, after)
     if kind.key_kind in _SERVICE_STATUS and ("status" in before or "status" in after):
         after["status"] = _keep_service_status(kind, before, after)
     return after

@@ -1,0 +1,124 @@
+"""Priorities: the class that a new pod names, or the default one, says its priority in the commit that creates it.
+
+A class that calls itself the default is named by one internal key, which every create of a pod proves: with its other
+reads, so it costs no round trip, and none can miss a default or meet two. The words of the errors are Kubernetes'.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from kedge.api.codec import encode_object
+from kedge.api.objects import Object
+from kedge.api.views import PodView, PriorityClassView
+from kedge.errors import Forbidden
+from kedge.keys import NO_REVISION, Key
+from kedge.server.service.core import Proof
+
+PRIORITY_CLASS = "PriorityClass.scheduling.k8s.io"
+DEFAULT_CLASS = Key("DefaultPriority.kedge.dev", "", "default")
+"""Holds the name of the class that is the default; absent while none is."""
+SYSTEM_CLASSES = {
+    "system-cluster-critical": PriorityClassView(value=2_000_000_000),
+    "system-node-critical": PriorityClassView(value=2_000_001_000),
+}
+"""Classes that are there without having been created."""
+
+
+def is_settled(proof: Proof, pod: Object) -> bool:
+    """Whether a new pod needs no class: it names none, there is no default, and it claims no priority of its own."""
+    spec = pod.as_view(PodView).spec
+    return not spec.priority_class_name and not spec.priority and proof.reads.get(DEFAULT_CLASS) is None
+
+
+async def with_priority(proof: Proof, pod: Object) -> Object:
+    """The new pod with the priority and the preemption policy of its class.
+
+    Raises:
+        Forbidden: there is no such class, or the pod claims what the class does not give.
+    """
+    spec = pod.as_view(PodView).spec
+    name, found = await _class_of(proof, pod)
+    if spec.priority is not None and spec.priority != found.value:
+        raise Forbidden(
+            f'pods "{pod.key.name}" is forbidden: the integer value of priority ({spec.priority}) must not be provided'
+            f" in pod spec; priority admission controller computed {found.value} from the given PriorityClass name",
+            key=pod.key,
+        )
+    # The view cannot tell a policy that was left out from the usual one; the bytes can.
+    given = spec.preemption_policy if b'"preemptionPolicy"' in pod.value or b"\\u" in pod.value else ""
+    if given and given != found.preemption_policy:
+        raise Forbidden(
+            f'pods "{pod.key.name}" is forbidden: the string value of PreemptionPolicy ({given}) must not be provided'
+            f" in pod spec; priority admission controller computed {found.preemption_policy} from the given"
+            " PriorityClass name",
+            key=pod.key,
+        )
+    return _edited(pod, name, found)
+
+
+async def _class_of(proof: Proof, pod: Object) -> tuple[str, PriorityClassView]:
+    name = pod.as_view(PodView).spec.priority_class_name
+    if not name:
+        (default,) = await proof.entries(DEFAULT_CLASS)
+        if default is None:
+            return "", PriorityClassView()
+        name = default.value.decode()
+    if name in SYSTEM_CLASSES:
+        return name, SYSTEM_CLASSES[name]
+    found = await proof.object(Key(PRIORITY_CLASS, "", name))
+    if found is None:
+        raise Forbidden(f'pods "{pod.key.name}" is forbidden: no PriorityClass with name {name} was found', key=pod.key)
+    return name, found.as_view(PriorityClassView)
+
+
+def _edited(pod: Object, name: str, found: PriorityClassView) -> Object:
+    view = pod.as_view(PodView)
+    said: dict[str, Any] = {"priority": found.value, "preemptionPolicy": found.preemption_policy}
+    if name:
+        said["priorityClassName"] = name
+    document = pod.edit()
+    document["spec"].update(said)
+    spec = msgspec.structs.replace(
+        view.spec, priority=found.value, preemption_policy=found.preemption_policy, priority_class_name=name
+    )
+    return Object(
+        pod.kind,
+        pod.key,
+        encode_object(document),
+        revision=NO_REVISION,
+        known_view=msgspec.structs.replace(view, spec=spec),
+    )
+
+
+def keep_priority(before: dict[str, Any], after: dict[str, Any]) -> None:
+    """An update that leaves out what the class said at the pod's creation means no change of it."""
+    old, new = before.get("spec"), after.get("spec")
+    if isinstance(old, dict) and isinstance(new, dict):
+        for field in ("priority", "preemptionPolicy", "priorityClassName"):
+            if old.get(field) is not None and new.get(field) is None:
+                new[field] = old[field]
+
+
+# -- the default -----------------------------------------------------------------------------------
+
+
+async def follow_class(proof: Proof, key: Key, old: Object | None, new: Object | None) -> None:
+    """Stage which class is the default. There can be one."""
+    was = old is not None and old.as_view(PriorityClassView).global_default
+    becomes = new is not None and new.as_view(PriorityClassView).global_default
+    if was == becomes:
+        return
+    (default,) = await proof.entries(DEFAULT_CLASS)
+    if becomes:
+        if default is not None:
+            raise Forbidden(
+                f'priorityclasses "{key.name}" is forbidden: PriorityClass {default.value.decode()} is already marked'
+                " as default. Only one default can exist",
+                key=key,
+            )
+        proof.put(DEFAULT_CLASS, key.name.encode())
+    elif default is not None:
+        proof.delete(DEFAULT_CLASS)

@@ -19,7 +19,7 @@ WHOLE: Final = "*"
 """The field of a read, a deletion, and whatever else concerns an object as a whole."""
 
 _FIELDS_OF_VERB: Final = {
-    **dict.fromkeys(("get", "list", "delete", "delete collection", "evict"), (WHOLE, "")),
+    **dict.fromkeys(("get", "list", "delete", "delete collection", "evict", "confirm ended"), (WHOLE, "")),
     "bind": ("spec", "nodeName"),
 }
 """Verbs whose intent is made of options, not of fields."""

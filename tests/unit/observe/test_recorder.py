@@ -102,7 +102,7 @@ def test_a_call_that_names_no_object_is_counted_by_the_kind_that_it_asked_for() 
     assert {row.kind: row.field for row in recorder.counts()} == {"Pod": "*", "other": "*"}
 
 
-@pytest.mark.parametrize("verb", ["get", "list", "delete", "evict"])
+@pytest.mark.parametrize("verb", ["get", "list", "delete", "evict", "confirm ended"])
 def test_what_concerns_a_whole_object_has_no_fields(verb: str) -> None:
     assert fields_of({"uid": "u-1"}, verb) == {"*": 1}
 

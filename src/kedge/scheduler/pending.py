@@ -92,6 +92,8 @@ class Waiting:
     looked_at: int = 0
     """Which changes it has seen: later ones, while it was in flight, may concern it."""
     blockers: tuple[Reason, ...] = ()
+    gang: tuple[str, str] | None = None
+    """Namespace and name of the gang that it is bound with, or not at all."""
 
     @property
     def uid(self) -> str:
@@ -123,6 +125,8 @@ class Pending:
         """By sort, in order of coming."""
         self._hot: dict[Hashable, None] = {}
         """Sorts of which one was woken: if it finds a place, the next is woken."""
+        self._gangs: dict[tuple[str, str], dict[str, Waiting]] = {}
+        """Those of `_pods` that are members of each gang, in order of coming."""
         self._tickets = 0
         self._arrivals = 0
         self._changes: deque[tuple[int, Change, Helps | None, str]] = deque()
@@ -155,13 +159,17 @@ class Pending:
 
     # -- coming and going --------------------------------------------------------------------------
 
-    def put(self, pod: Object, priority: int) -> None:
+    def put(self, pod: Object, priority: int, *, gang: str = "") -> None:
         """A pod wants a node, or wants something else than before."""
         waiting = self._pods.get(pod.uid)
         now_s = self._env.monotonic()
         if waiting is None:
             self._arrivals += 1
             waiting = self._pods[pod.uid] = Waiting(pod, priority, self._arrivals, now_s, now_s)
+            if gang:
+                waiting.gang = (pod.key.namespace, gang)
+                self._gangs.setdefault(waiting.gang, {})[pod.uid] = waiting
+                self.happened(Change.GANG, "a member of its gang came", lambda each: each.gang == waiting.gang)
             self._activate(waiting, now_s, "added")
             return
         waiting.pod = pod
@@ -180,11 +188,20 @@ class Pending:
 
     def remove(self, uid: str) -> bool:
         """It has a node, or is gone."""
-        waiting = self._pods.pop(uid, None)
+        waiting = self._pods.get(uid)
         if waiting is None:
             return False
         self._leave(waiting)
+        self._forget(waiting)
         return True
+
+    def _forget(self, waiting: Waiting) -> None:
+        self._pods.pop(waiting.uid, None)
+        if waiting.gang is not None:
+            members = self._gangs.get(waiting.gang, {})
+            members.pop(waiting.uid, None)
+            if not members:
+                self._gangs.pop(waiting.gang, None)
 
     # -- taking ------------------------------------------------------------------------------------
 
@@ -197,12 +214,27 @@ class Pending:
             if waiting.ticket != ticket or waiting.stage is not Stage.ACTIVE:
                 continue
             self._wait_s.observe(now_s - waiting.since_s)
-            waiting.stage, waiting.ticket = Stage.IN_FLIGHT, 0
-            waiting.attempts += 1
-            waiting.looked_at = self._changed
-            self._in_flight[waiting.uid] = waiting
+            self._take_off(waiting)
             return waiting
         return None
+
+    def take_gang(self, waiting: Waiting) -> list[Waiting]:
+        """The members of the gang of a pod that was taken, and that are not in flight otherwise. Give each back."""
+        if waiting.gang is None:
+            return [waiting]
+        members = [waiting]
+        for each in self._gangs.get(waiting.gang, {}).values():
+            if each is not waiting and each.stage is not Stage.IN_FLIGHT:
+                self._leave(each)
+                self._take_off(each)
+                members.append(each)
+        return sorted(members, key=lambda each: each.arrived)
+
+    def _take_off(self, waiting: Waiting) -> None:
+        waiting.stage, waiting.ticket = Stage.IN_FLIGHT, 0
+        waiting.attempts += 1
+        waiting.looked_at = self._changed
+        self._in_flight[waiting.uid] = waiting
 
     def next_s(self) -> float | None:
         """When the next pod becomes active by time alone."""
@@ -213,7 +245,7 @@ class Pending:
     def done(self, waiting: Waiting) -> None:
         """It has a node. The next of its sort may have more luck too."""
         self._land(waiting)
-        self._pods.pop(waiting.uid, None)
+        self._forget(waiting)
         if waiting.alike in self._hot:
             self._wake_one(waiting.alike, "another like it found a place")
 

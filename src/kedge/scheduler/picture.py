@@ -6,15 +6,17 @@ the scheduler itself has decided and not yet seen is held here too, as assumptio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kedge.api.kinds import Kind, Registry
 from kedge.api.objects import Object
 from kedge.api.owners import controller_of
+from kedge.api.selectors import label_selector
 from kedge.api.views import (
     NodeAllocationView,
     NodeView,
+    PodDisruptionBudgetView,
     PodView,
     ReservationView,
     SchedulingPolicyView,
@@ -25,13 +27,18 @@ from kedge.keys import NO_REVISION, Key, Revision
 from kedge.placement.ledger import claim_of
 from kedge.placement.quota import zone_hard, zone_used
 from kedge.placement.resources import Units
-from kedge.runtime.cache import BY_NAMESPACE, BY_NODE, Cache, CacheChange, CacheSet, ChangeType
+from kedge.runtime.cache import BY_NAMESPACE, BY_NODE, Cache, CacheChange, CacheSet, ChangeType, by_label
 from kedge.scheduler.pending import Change, Pending, Waiting
 from kedge.scheduler.policies import DEFAULT_SETTINGS, Settings, Workload, settings_for
+from kedge.scheduler.preemption import Lodgers, Nomination, nominated_claim
 from kedge.scheduler.shapes import NO_LABELS, PodRequest, bare_request, request_of
 from kedge.scheduler.snapshot import Snapshot
 
 ZONE_LABEL = "topology.kubernetes.io/zone"
+GANG_LABEL = "kedge.dev/gang"
+GANG_SIZE = "kedge.dev/gang-size"
+"""An annotation: how many members a gang has, all of which are bound or none."""
+BY_GANG = by_label(GANG_LABEL)
 READ = (
     "Node", "Pod", "NodeAllocation.kedge.dev", "Namespace", "ZoneQuota.kedge.dev", "SchedulingPolicy.kedge.dev",
     "Reservation.kedge.dev", "ReplicaSet.apps", "PodDisruptionBudget.policy",
@@ -70,6 +77,8 @@ class Picture:
         """By node: claims of pods that are gone, and that the node's ledger still holds."""
         self._reserved: dict[str, str] = {}
         """By pod uid: the node on which a reservation holds a place."""
+        self.nominated: dict[str, Nomination] = {}
+        """By pod uid: places that are being made."""
         self._policies: dict[str, Object] = {}
         self._settings: dict[tuple[str, str, str, object], Settings] = {}
         self._quotas: dict[str, dict[str, Object]] = {}
@@ -96,6 +105,7 @@ class Picture:
         for name in READ:
             self.caches[name] = self._caches.cache(self._kind(name))
         self.caches["Pod"].add_index(BY_NODE)
+        self.caches["Pod"].add_index(BY_GANG)
         self.caches["PodDisruptionBudget.policy"].add_index(BY_NAMESPACE)
         for name, handler in handlers.items():
             self.caches[name].subscribe(handler, name=self._scheduler)
@@ -178,6 +188,17 @@ class Picture:
         assumption.revision = revision
         self._pending.happened(Change.POD_PLACED, "a pod was placed or changed")
 
+    def found(self, assumption: Assumption, pod: Object | None) -> None:
+        """What the authority has of an assumed pod. Bound, it is counted there until the cache shows it too."""
+        node = pod.as_view(PodView).spec.node_name if pod is not None and pod.uid == assumption.uid else ""
+        if pod is None or not node:
+            self.forget(assumption.uid)
+            return
+        self.snapshot.add_claim(assumption.uid, node, assumption.request)
+        assumption.node, assumption.zone = node, self.zone_of(node)
+        assumption.revision, assumption.since_s = pod.revision, self._env.monotonic()
+        self._pending.remove(assumption.uid)
+
     def forget(self, uid: str) -> None:
         """It is known that no bind was made, or that another decides: count the pod where the cache has it."""
         assumption = self.assumed.pop(uid, None)
@@ -193,6 +214,47 @@ class Picture:
         """Another leads: what was under way is not ours any more."""
         for uid in tuple(self.assumed):
             self.forget(uid)
+
+    # -- places that are being made ----------------------------------------------------------------
+
+    def nominate(self, uid: str, nomination: Nomination) -> None:
+        """Keep a place for a pod while those in its way leave."""
+        self.nominated[uid] = nomination
+        self.snapshot.add_claim(nominated_claim(uid), nomination.node, nomination.request)
+
+    def drop_nomination(self, uid: str) -> Nomination | None:
+        self.snapshot.remove_claim(nominated_claim(uid))
+        return self.nominated.pop(uid, None)
+
+    def is_being_made(self, nomination: Nomination) -> bool:
+        """Whether somebody still has to leave the node."""
+        return any(pod.metadata.deletion_timestamp is not None for pod in self.pods_on(nomination.node))
+
+    def lodgers(self) -> Lodgers:
+        return Lodgers(self.pods_on, self._may_leave, self.nominated)
+
+    def pods_on(self, node: str) -> tuple[Object, ...]:
+        """Pods that are bound to a node and have not ended."""
+        return tuple(pod for pod in self.caches["Pod"].by_index(BY_NODE, node).value if not pod.view.finished)
+
+    def _may_leave(self, pods: Sequence[Object]) -> list[Object]:
+        """Those whose budgets let them go together. A pod with no budget always may."""
+        left: dict[Key, int] = {}
+        going = []
+        for pod in pods:
+            budgets = self.caches["PodDisruptionBudget.policy"].by_index(BY_NAMESPACE, pod.key.namespace).value
+            covering = [
+                each
+                for each in budgets
+                if label_selector(each.as_view(PodDisruptionBudgetView).spec.selector).matches(pod.metadata.labels)
+            ]
+            for each in covering:
+                left.setdefault(each.key, each.as_view(PodDisruptionBudgetView).status.disruptions_allowed)
+            if all(left[each.key] > 0 for each in covering):
+                going.append(pod)
+                for each in covering:
+                    left[each.key] -= 1
+        return going
 
     # -- changes of the caches ---------------------------------------------------------------------
 
@@ -214,6 +276,8 @@ class Picture:
         elif view.spec.node_name:
             assumption = self.assumed.pop(uid, None)
             self._pending.remove(uid)
+            if uid in self.nominated:
+                self.drop_nomination(uid)
             request = assumption.request if assumption is not None and not view.terminating else None
             if request is None:
                 workload = self.workload_of(view).uid if self._policies else None
@@ -235,7 +299,7 @@ class Picture:
             return
         waiting = self._pending.get(pod.uid)
         if waiting is None:
-            self._pending.put(pod, view.spec.priority or 0)
+            self._pending.put(pod, view.spec.priority or 0, gang=view.labels.get(GANG_LABEL, ""))
             return
         before = old.as_view(PodView) if old is not None else None
         if before is None or before.spec != view.spec or before.metadata.labels != view.metadata.labels:
@@ -245,6 +309,7 @@ class Picture:
 
     def _pod_gone(self, pod: Object) -> None:
         self._pending.remove(pod.uid)
+        self.drop_nomination(pod.uid)
         self.assumed.pop(pod.uid, None)
         claim = self.snapshot.claim(pod.uid)
         if claim is None:

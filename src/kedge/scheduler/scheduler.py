@@ -1,7 +1,7 @@
 """The scheduler: takes pods that wait, decides on its picture of the cluster, and binds; the bind proves.
 
-One lease a scheduler name: one leads, standbys keep their pictures warm. Binds are pipelined, each its own commit. What
-a bind came to is learned from its answer or by reading: no timeout is taken for a failure, and no clock frees anything.
+One lease a scheduler name: one leads, standbys keep their pictures warm. Schedulers of several names may work side by
+side; then only the bind's proof protects them from each other, and a pod may be refused and tried again.
 """
 
 from __future__ import annotations
@@ -9,25 +9,26 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 from kedge.api.objects import Object
-from kedge.api.requests import Binding, WriteOptions
+from kedge.api.requests import DeleteOptions, WriteOptions
 from kedge.api.views import PodView
 from kedge.client.contract import Client
 from kedge.env import Env
-from kedge.errors import Compacted, Fenced, NotFound, OperatingError, OutcomeUnknown, Refused, to_status
+from kedge.errors import Fenced, NotFound, OperatingError
 from kedge.keys import Fence, Key, Origin, Revision
 from kedge.observe.recorder import Recorder
-from kedge.observe.records import CacheMark, Call
 from kedge.observe.records import Decision as Record
 from kedge.runtime.cache import Behind, CacheSet
 from kedge.runtime.lease import LeaderElection, Leadership
+from kedge.scheduler.attempts import Attempts
+from kedge.scheduler.binder import Binder
 from kedge.scheduler.decide import Decision, decide
 from kedge.scheduler.explain import Explanation, explain, words
+from kedge.scheduler.gangs import Gangs, Member
 from kedge.scheduler.pending import ANYTHING, HELPED_BY, Change, Pending, Stage, Waiting
-from kedge.scheduler.picture import Assumption, Picture
-from kedge.scheduler.refusals import Refusals
+from kedge.scheduler.picture import Picture
+from kedge.scheduler.preemption import Nomination, Preemption, plan_preemption
 from kedge.scheduler.shapes import shape_key
 from kedge.scheduler.telling import Teller
 
@@ -46,6 +47,7 @@ class SchedulerStatistics:
     pending: dict[str, int]
     assumed: int
     binding: int
+    nominated: int
     nodes: int
     claims: int
 
@@ -66,29 +68,30 @@ class Scheduler:
         self.name = name
         self._client = client
         self._env = env
-        self._process = env.new_uid()[:8]
+        process = env.new_uid()[:8]
         self._own_caches = caches is None
         self.caches = caches or CacheSet(client, env)
         self.recorder = recorder
         self.pending = Pending(env)
         self.picture = Picture(self.caches, client.kinds, env, self.pending, scheduler=name)
-        self._refusals = Refusals(env, self._has_seen)
+        self._attempts = Attempts(env, self.picture, recorder, scheduler=name, process=process)
         self._teller = Teller(client, env, component=name)
+        self._binder = Binder(client, env, self.picture, self.pending, self._attempts, self._teller)
+        self._gangs = Gangs(client, env, self.picture, self.pending, self._binder)
         lease = Key("Lease.coordination.k8s.io", lease_namespace, name)
-        self._election = LeaderElection(client, env, lease, identity=f"{name}-{self._process}")
+        self._election = LeaderElection(client, env, lease, identity=f"{name}-{process}")
         self._ready = asyncio.Event()
+        """Something may be done: a pod became active, or a bind ended."""
         self.pending.on_ready = self._ready.set
+        self._binder.on_room = self._ready.set
         self._closed = asyncio.Event()
-        self._ended: asyncio.Future[None] | None = None
-        self._binds: dict[asyncio.Task[None], None] = {}
-        self._room_to_bind = asyncio.Event()
         self._leading = False
-        self._attempts = 0
-        self._bound = 0
         metrics = env.metrics
         self._took = metrics.histogram("kedge_scheduler_attempt_seconds", "Time a decision took")
-        self._results = metrics.counter("kedge_scheduler_attempts_total", "Attempts, by how they ended", ("result",))
-        metrics.gauge("kedge_scheduler_binds_in_flight", "Binds under way").set_function(lambda: len(self._binds))
+        self._unschedulable_count = metrics.counter(
+            "kedge_scheduler_attempts_total", "Attempts, by how they ended", ("result",)
+        ).labels("unschedulable")
+        self._preempted = metrics.counter("kedge_scheduler_preempted_total", "Pods asked to leave for others")
 
     # -- from outside ------------------------------------------------------------------------------
 
@@ -109,22 +112,30 @@ class Scheduler:
             if self._own_caches:
                 await self.caches.stop()
 
-    async def stop(self) -> None:
-        """Decide nothing more, let binds under way end, then let go of the lease."""
+    def stop(self) -> None:
+        """Decide nothing more, let binds under way end, then let go of the lease: `run` returns when that is done."""
         self._closed.set()
         self._ready.set()
-        self._room_to_bind.set()
-        await asyncio.sleep(0)
+
+    @property
+    def leading(self) -> bool:
+        return self._leading
+
+    @property
+    def bound(self) -> int:
+        """Pods that this process has bound."""
+        return self._binder.bound
 
     def statistics(self) -> SchedulerStatistics:
         return SchedulerStatistics(
             name=self.name,
             leading=self._leading,
-            attempts=self._attempts,
-            bound=self._bound,
+            attempts=self._attempts.count,
+            bound=self._binder.bound,
             pending={stage.value: self.pending.count(stage) for stage in Stage},
             assumed=len(self.picture.assumed),
-            binding=len(self._binds),
+            binding=len(self._binder),
+            nominated=len(self.picture.nominated),
             nodes=self.picture.snapshot.node_count,
             claims=self.picture.snapshot.statistics()["kedge_scheduler_claims"],
         )
@@ -134,24 +145,25 @@ class Scheduler:
     async def _lead(self, term: Leadership) -> None:
         await self._wait_caches(term.fence.revision)
         self.picture.adopt_ledgers()
-        self._leading = True
-        self._ended = asyncio.get_running_loop().create_future()
+        failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._binder.on_failure = lambda error: None if failure.done() else failure.set_exception(error)
         tasks = [
             asyncio.ensure_future(self._schedule(term.fence)),
             asyncio.ensure_future(self._sweep()),
-            self._ended,
+            failure,
         ]
+        self._leading = True
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()  # what fails ends the term, and is seen
-            await self._binds_end()
+            await self._binder.wait_all()
         finally:
             self._leading = False
-            for each in (*tasks, *self._binds):
+            for each in tasks:
                 each.cancel()
-            await asyncio.gather(*tasks, *self._binds, return_exceptions=True)
-            self._binds.clear()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._binder.cancel_all()
             self.picture.forget_all()
             for waiting in self.pending:
                 if waiting.stage is Stage.IN_FLIGHT:
@@ -168,32 +180,21 @@ class Scheduler:
                 except Behind:
                     cache.ask_relist()
 
-    async def _binds_end(self) -> None:
-        while self._binds:
-            await asyncio.wait(tuple(self._binds))
-
     async def _schedule(self, fence: Fence) -> None:
         limits = self._env.limits
         while not self._closed.is_set():
+            self._ready.clear()
             for _ in range(limits.scheduler_burst_max):
-                if len(self._binds) >= limits.scheduler_binds_max:
-                    break
-                waiting = self.pending.take()
+                waiting = self.pending.take() if len(self._binder) < limits.scheduler_binds_max else None
                 if waiting is None:
+                    await self._wait_ready()
                     break
                 self._attempt(waiting, fence)
             else:
                 await asyncio.sleep(0)
-                continue
-            if len(self._binds) >= limits.scheduler_binds_max:
-                self._room_to_bind.clear()
-                await self._room_to_bind.wait()
-            else:
-                await self._wait_ready()
 
     async def _wait_ready(self) -> None:
-        """Until a pod is to be tried: it was woken, or its pause is over."""
-        self._ready.clear()
+        """Until a pod may be tried: one was woken, a pause is over, or a bind has ended."""
         due_s = self.pending.next_s()
         if due_s is None:
             await self._ready.wait()
@@ -210,245 +211,169 @@ class Scheduler:
             old_s = self._env.monotonic() - limits.scheduler_assumed_s
             for assumption in tuple(self.picture.assumed.values()):
                 if assumption.revision and assumption.since_s <= old_s:
-                    await self._settle(assumption)
+                    await self._binder.settle(assumption)
             self.pending.flush()
 
     # -- one attempt -------------------------------------------------------------------------------
 
     def _attempt(self, waiting: Waiting, fence: Fence) -> None:
-        """Decide for one pod, and begin its bind. Nothing waits in here."""
+        """Decide for one pod, or for its whole gang, and begin to bind. Nothing waits in here."""
         began_s = self._env.monotonic()
-        pod = waiting.pod
-        view = pod.as_view(PodView)
+        if waiting.gang is not None:
+            self._attempt_gang(waiting, fence)
+        else:
+            view = waiting.pod.as_view(PodView)
+            record = self._attempts.begin(waiting, view, fence, began_s)
+            nomination = self.picture.drop_nomination(waiting.uid) if self.picture.nominated else None
+            decision = self._decide(waiting, view, record)
+            if decision.node is None:
+                self._no_node(waiting, view, decision, fence, record, nomination)
+            else:
+                assumption = self.picture.assume(waiting.pod, decision.node, decision.request)
+                node = (decision.node_uid, decision.node_revision)
+                self._binder.start(self._binder.bind(waiting, assumption, node, fence, record))
+        self._took.observe(self._env.monotonic() - began_s)
+
+    def _decide(self, waiting: Waiting, view: PodView, record: Record) -> Decision:
         picture = self.picture
-        request = picture.request_of(view)
-        draw = self._env.random.getrandbits(31)
         decision = decide(
             picture.snapshot,
-            request,
-            draw,
+            picture.request_of(view),
+            self._env.random.getrandbits(31),
             settings=picture.settings_of(view),
-            room=picture.room_of(pod.key.namespace),
-            excluded=self._refusals.excluded(pod.uid),
+            room=picture.room_of(waiting.key.namespace),
+            excluded=self._binder.refusals.excluded(waiting.uid),
         )
-        self._attempts += 1
-        record = self._record_of(waiting, view, decision, fence, began_s)
-        if decision.node is None:
-            self._unschedulable(waiting, decision, fence, record)
-            return
-        assumption = picture.assume(pod, decision.node, request)
-        self._took.observe(self._env.monotonic() - began_s)
-        bind = asyncio.get_running_loop().create_task(self._bind(waiting, assumption, decision, fence, record))
-        self._binds[bind] = None
-        bind.add_done_callback(self._bind_ended)
+        self._attempts.decided(record, decision)
+        return decision
 
-    def _bind_ended(self, bind: asyncio.Task[None]) -> None:
-        self._binds.pop(bind, None)
-        self._room_to_bind.set()
-        error = None if bind.cancelled() else bind.exception()
-        if error is not None and self._ended is not None and not self._ended.done():
-            self._ended.set_exception(error)
-
-    def _unschedulable(self, waiting: Waiting, decision: Decision, fence: Fence, record: Record) -> None:
+    def _no_node(
+        self,
+        waiting: Waiting,
+        view: PodView,
+        decision: Decision,
+        fence: Fence,
+        record: Record,
+        nomination: Nomination | None,
+    ) -> None:
         explanation = explain(self.picture.snapshot, decision)
+        helped_by = self._unschedulable(waiting, decision, explanation, fence, record)
+        if nomination is not None and self.picture.is_being_made(nomination):
+            self.picture.nominate(waiting.uid, nomination)  # those in its way are still leaving
+        elif view.spec.preemption_policy != "Never":
+            plan = plan_preemption(
+                self.picture.snapshot, decision, explanation, waiting.priority, self.picture.lodgers()
+            )
+            if plan is not None:
+                self.picture.nominate(waiting.uid, Nomination(plan.node, decision.request, waiting.priority))
+                self._binder.start(self._make_room(waiting.pod, plan, fence, record.id))
+                record.details["nominated"] = plan.node
+                record.details["victims"] = [str(pod.key) for pod in plan.victims]
+        self._attempts.end(record, helpedBy=str(helped_by))
+
+    def _unschedulable(
+        self, waiting: Waiting, decision: Decision, explanation: Explanation, fence: Fence, record: Record
+    ) -> Change:
+        """Let a pod wait for what could help it, and say why it waits."""
         reasons = tuple(dict.fromkeys(blocker.reason for blocker in explanation.counts))
         helped_by = Change.NODE
         for reason in reasons:
             helped_by |= HELPED_BY.get(reason, ANYTHING)
-        alike = (
-            shape_key(decision.request, decision.settings, self.picture.snapshot.tallies.mentioned),
-            decision.blocked_zones,
-            decision.excluded,
-        )
+        for about, revision in self._binder.refusals.unseen(waiting.uid):
+            self._env.spawn(self._tell_seen(waiting.uid, about, revision), name=f"wait to see {about}")
+        key = shape_key(decision.request, decision.settings, self.picture.snapshot.tallies.mentioned)
         message = words(decision, explanation)
-        self._await_seen(waiting)
-        self.pending.unschedulable(waiting, helped_by, alike, reasons)
+        self.pending.unschedulable(waiting, helped_by, (key, decision.blocked_zones, decision.excluded), reasons)
         self._teller.unschedulable(waiting.pod, "Unschedulable", message, decision=record.id, fence=fence)
-        self._results.labels("unschedulable").inc()
+        self._unschedulable_count.inc()
+        self._attempts.explained(record, explanation)
         record.result, record.condition, record.reason = "failed", "PodScheduled", message
-        record.details.update(_details(explanation), helpedBy=str(helped_by))
-        self._take(record)
+        return helped_by
 
-    def _await_seen(self, waiting: Waiting) -> None:
-        """Wake a pod when the caches show what its refusals were about."""
-        for about, revision in self._refusals.unseen(waiting.uid):
-            self._env.spawn(self._tell_seen(waiting, about, revision), name=f"wait to see {about}")
-
-    async def _tell_seen(self, waiting: Waiting, about: Key, revision: Revision) -> None:
+    async def _tell_seen(self, uid: str, about: Key, revision: Revision) -> None:
+        """Wake a pod when the caches show what a refusal was about."""
         cache = self.picture.caches.get(about.kind)
         if cache is not None:
             with suppress(Behind):
-                await cache.wait_floor(revision, wrote=about, within_s=self._env.limits.floor_wait_s)
-        self.pending.happened(Change.SEEN, "a refusal was understood", lambda each: each.uid == waiting.uid)
+                await cache.wait_floor(revision, within_s=self._env.limits.floor_wait_s)
+        self.pending.happened(Change.SEEN, "a refusal was understood", lambda each: each.uid == uid)
 
-    def _has_seen(self, about: Key, revision: Revision) -> bool:
-        cache = self.picture.caches.get(about.kind)
-        return cache is None or cache.reached(revision)
+    # -- preemption --------------------------------------------------------------------------------
 
-    # -- one bind ----------------------------------------------------------------------------------
-
-    async def _bind(
-        self, waiting: Waiting, assumption: Assumption, decision: Decision, fence: Fence, record: Record
-    ) -> None:
-        pod = waiting.pod
-        began_s = self._env.monotonic()
-        request = Binding(
-            pod=pod.key,
-            pod_uid=pod.uid,
-            node=assumption.node,
-            node_uid=decision.node_uid,
-            decided_on={str(pod.key): pod.revision, f"Node/{assumption.node}": decision.node_revision},
-        )
-        options = WriteOptions(fence=fence, origin=Origin(f"{record.id}#1", record.id))
-        error: OperatingError | None = None
-        written: Object | None = None
+    async def _make_room(self, pod: Object, plan: Preemption, fence: Fence, decision: str) -> None:
+        """Nominate the pod and ask its victims to leave. If one may not, the place is given up."""
+        options = WriteOptions(fence=fence, origin=Origin(decision=decision))
         try:
-            written = (await self._client.bind(request, options=options)).object
+            status = {"status": {"nominatedNodeName": plan.node}}
+            await self._client.patch(pod.key, status, subresource="status", options=options)
+            for victim in plan.victims:
+                message = f"asked to leave {plan.node} for {pod.key}, which has a higher priority"
+                self._teller.event(victim, "Preempted", message, decision=decision, fence=fence)
+                with suppress(NotFound):  # it left by itself
+                    asked = DeleteOptions(uid=victim.uid, fence=fence, origin=options.origin)
+                    await self._client.evict(victim.key, asked)
+                self._preempted.inc()
         except Fenced:
-            raise  # deposed, and did not know it: the whole term is over
-        except OperatingError as failed:
-            error = failed
-        if written is not None:
-            self._bound += 1
-            self.picture.made(assumption, written.revision)
-            self.pending.done(waiting)
-            self._refusals.forget(pod.uid)
-            self._teller.forget(pod.uid)
-            self._results.labels("bound").inc()
-        else:
-            assert error is not None
-            await self._bind_failed(waiting, assumption, error, fence, record)
-        record.result = "await change" if error is None else "failed"
-        record.error = "" if error is None else f"{type(error).__name__}: {error}"
-        self._finish(record, request, written, error, began_s)
+            raise
+        except OperatingError:
+            # A budget was spent meanwhile, or nobody answers: whoever was asked leaves, and the pod is tried anew.
+            self.picture.drop_nomination(pod.uid)
+            self.pending.happened(ANYTHING, "no room was made", lambda each: each.uid == pod.uid)
 
-    async def _bind_failed(
-        self, waiting: Waiting, assumption: Assumption, error: OperatingError, fence: Fence, record: Record
-    ) -> None:
-        uid = assumption.uid
-        self._results.labels(type(error).__name__.lower()).inc()
-        if isinstance(error, OutcomeUnknown):
-            # It may have been made, or may still be. Only a read may end the assumption.
-            await self._settle(assumption)
-            self.pending.failed(waiting)
+    # -- gangs -------------------------------------------------------------------------------------
+
+    def _attempt_gang(self, waiting: Waiting, fence: Fence) -> None:
+        """Choose a node for every member, or for none."""
+        assert waiting.gang is not None
+        members = self.pending.take_gang(waiting)
+        record = self._gangs.record_of(waiting.gang)
+        if record is not None:
+            self._resume_gang(members, record, fence)
             return
-        self.picture.forget(uid)
-        if isinstance(error, Refused):
-            quarantined = self._refusals.note(uid, assumption.node, error)
-            if quarantined:
-                message = (
-                    f"node {assumption.node} refused this pod {self._env.limits.scheduler_refusals_max} times, last:"
-                    f" {error}; it is not tried again for {self._env.limits.scheduler_quarantine_s:.0f} s"
-                )
-                self._teller.event(waiting.pod, "Quarantined", message, decision=record.id, fence=fence)
-            self.pending.failed(waiting)
-        elif isinstance(error, NotFound):
-            self._refusals.forget(uid)
-            self.pending.failed(waiting)  # it is gone, and the cache is about to say so
-        else:
-            self.pending.failed(waiting)
-
-    async def _settle(self, assumption: Assumption) -> None:
-        """Read at the authority what became of a bind, until it answers: the assumption ends by evidence alone."""
-        pause_s = self._env.limits.client_backoff_s
-        while self.picture.assumed.get(assumption.uid) is assumption:
-            try:
-                read = await self.picture.caches["Pod"].fresh_read(assumption.key)
-            except OperatingError:
-                await asyncio.sleep(pause_s * self._env.random.uniform(0.5, 1.5))
-                pause_s = min(2 * pause_s, self._env.limits.client_backoff_s_max)
-                continue
-            found = read.value
-            if found is not None and found.uid == assumption.uid and found.as_view(PodView).spec.node_name:
-                # It is bound. The cache will show it; until then the claim stays, where the bind made it.
-                node = found.as_view(PodView).spec.node_name
-                self.picture.snapshot.add_claim(assumption.uid, node, assumption.request)
-                assumption.node, assumption.revision, assumption.since_s = node, found.revision, self._env.monotonic()
-                self.pending.remove(assumption.uid)
+        missing = self._gangs.missing(members)
+        if missing:
+            self._gang_waits(members, Change.GANG, missing, fence)
+            return
+        chosen: list[Member] = []
+        for member in members:
+            view = member.pod.as_view(PodView)
+            attempt = self._attempts.begin(member, view, fence, self._env.monotonic())
+            decision = self._decide(member, view, attempt)
+            if decision.node is None:
+                explanation = explain(self.picture.snapshot, decision)
+                for each in chosen:
+                    self.picture.forget(each.assumption.uid)
+                helped_by = self._unschedulable(member, decision, explanation, fence, attempt)
+                self._attempts.end(attempt, helpedBy=str(helped_by))
+                why = f"gang {waiting.gang[1]}: {member.key.name} has no place beside the others"
+                self._gang_waits([each for each in members if each is not member], helped_by, why, fence)
                 return
-            self.picture.forget(assumption.uid)
+            assumption = self.picture.assume(member.pod, decision.node, decision.request)
+            chosen.append(Member(member, assumption, decision, attempt))
+        self._binder.start(self._gangs.bring(chosen, fence))
+
+    def _gang_waits(self, members: list[Waiting], helped_by: Change, why: str, fence: Fence) -> None:
+        for member in members:
+            self.pending.unschedulable(member, helped_by | Change.GANG, ("gang", *(member.gang or ())))
+            self._teller.unschedulable(member.pod, "Unschedulable", why, decision=self.name, fence=fence)
+
+    def _resume_gang(self, members: list[Waiting], record: Object, fence: Fence) -> None:
+        """An earlier attempt left its record: bring a committed gang to its end, give up any other."""
+        assert members[0].gang is not None
+        if record.view.status.phase != "Committed":
+            self._binder.start(self._give_up(members[0].gang, members, fence))
             return
+        for member in members:
+            node = self.picture.snapshot.find(self._gangs.reserved_node(member))
+            if node is None:
+                self.pending.failed(member)
+                continue
+            view = member.pod.as_view(PodView)
+            attempt = self._attempts.begin(member, view, fence, self._env.monotonic())
+            assumption = self.picture.assume(member.pod, node.name, self.picture.request_of(view))
+            self._binder.start(self._binder.bind(member, assumption, (node.uid, node.revision), fence, attempt))
 
-    # -- the record --------------------------------------------------------------------------------
-
-    def _record_of(self, waiting: Waiting, view: PodView, decision: Decision, fence: Fence, began_s: float) -> Record:
-        record = Record(
-            id=f"{self.name}:{self._process}:{self._attempts}",
-            controller=self.name,
-            process=self._process,
-            key=waiting.key,
-            tenant=waiting.key.namespace,
-            priority=waiting.priority,
-            uid=waiting.uid,
-            generation=view.metadata.generation,
-            fence=fence.revision,
-            wakes=((waiting.woken_by, ""),),
-            attempt=waiting.attempts,
-            place=self._attempts,
-            waited_s=began_s - waiting.since_s,
-            delayed_s=waiting.since_s - waiting.added_s,
-            began=self._env.now(),
-            took_s=self._env.monotonic() - began_s,
-        )
-        if self.recorder is not None:
-            record.marks = tuple(
-                [CacheMark(each.name, each.place, each.revision, each.age_s) for each in self.picture.caches.values()]
-            )
-            record.details = {
-                "draw": decision.draw,
-                "node": decision.node,
-                "score": decision.score,
-                "feasible": decision.feasible,
-                "nodes": decision.nodes,
-                "policy": decision.settings.policy,
-                "policyVersion": decision.settings.version,
-                "canary": decision.settings.canary,
-                "excluded": sorted(decision.excluded),
-                "blockedZones": decision.blocked_zones,
-            }
-        return record
-
-    def _finish(
-        self, record: Record, request: Binding, written: Object | None, error: OperatingError | None, began_s: float
-    ) -> None:
-        if self.recorder is None:
-            return
-        record.steps.append(
-            Call(
-                "bind",
-                request.pod,
-                {"node": request.node, "nodeUid": request.node_uid, "decidedOn": dict(request.decided_on)},
-                f"uid {request.pod_uid}",
-                f"{record.id}#1",
-                0.0,
-                self._env.monotonic() - began_s,
-                "done" if error is None else type(error).__name__,
-                0 if written is None else written.revision,
-                None if error is None else to_status(error),
-                () if written is None else (written,),
-            )
-        )
-        self._take(record)
-
-    def _take(self, record: Record) -> None:
-        recorder = self.recorder
-        if recorder is None:
-            return
-        record.kept = recorder.why_keep(record)
-        releases = []
-        if record.kept:
-            for cache, mark in zip(self.picture.caches.values(), record.marks, strict=True):
-                with suppress(Compacted):
-                    releases.append(cache.received.pin(mark.place).release)
-        recorder.take(record, releases)
-
-
-def _details(explanation: Explanation) -> dict[str, Any]:
-    near = explanation.near_miss
-    return {
-        "firstFailing": explanation.first_failing,
-        "legend": [str(blocker) for blocker in explanation.legend],
-        "counts": {str(blocker): count for blocker, count in explanation.counts.items()},
-        "top": [{"node": s.node, "total": s.total, "parts": dict(s.parts)} for s in explanation.top],
-        "nearMiss": None if near is None else {"node": near.node, "blocker": str(near.blocker), "total": near.total},
-    }
+    async def _give_up(self, gang: tuple[str, str], members: list[Waiting], fence: Fence) -> None:
+        await self._gangs.give_up(gang, fence)
+        for member in members:
+            self.pending.failed(member)

@@ -241,7 +241,7 @@ def _wants(
     preferred = on_nodes.preferred_during_scheduling_ignored_during_execution if on_nodes is not None else ()
     return Wants(
         requests=pod_requests(pod),
-        scored=(scored[CPU], scored[MEMORY]),
+        scored=(scored.get(CPU, 0), scored.get(MEMORY, 0)),
         ports=host_ports(pod),
         node_name=node_name,
         selector=tuple(sorted(selector.items())),

@@ -1,0 +1,128 @@
+"""The record of an attempt: what was waited for, what was decided on, every node accounted for, what the bind came to.
+
+Made for every attempt, kept by the recorder's rules. `recheck` runs a kept one again.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+from kedge.api.objects import Object
+from kedge.api.requests import Binding
+from kedge.api.views import PodView
+from kedge.env import Env
+from kedge.errors import Compacted, OperatingError, to_status
+from kedge.keys import Fence
+from kedge.observe.recorder import Recorder
+from kedge.observe.records import CacheMark, Call
+from kedge.observe.records import Decision as Record
+from kedge.scheduler.decide import Decision
+from kedge.scheduler.explain import Explanation
+from kedge.scheduler.pending import Waiting
+from kedge.scheduler.picture import Picture
+
+
+class Attempts:
+    """Numbers attempts and makes their records."""
+
+    def __init__(self, env: Env, picture: Picture, recorder: Recorder | None, *, scheduler: str, process: str) -> None:
+        self._env = env
+        self._picture = picture
+        self._recorder = recorder
+        self._scheduler = scheduler
+        self._process = process
+        self.count = 0
+
+    def begin(self, waiting: Waiting, view: PodView, fence: Fence, began_s: float) -> Record:
+        """The record of an attempt that begins, before anything is decided."""
+        self.count += 1
+        record = Record(
+            id=f"{self._scheduler}:{self._process}:{self.count}",
+            controller=self._scheduler,
+            process=self._process,
+            key=waiting.key,
+            tenant=waiting.key.namespace,
+            priority=waiting.priority,
+            uid=waiting.uid,
+            generation=view.metadata.generation,
+            fence=fence.revision,
+            wakes=((waiting.woken_by, ""),),
+            attempt=waiting.attempts,
+            place=self.count,
+            waited_s=began_s - waiting.since_s,
+            delayed_s=waiting.since_s - waiting.added_s,
+            began=self._env.now(),
+        )
+        if self._recorder is not None:
+            caches = self._picture.caches.values()
+            record.marks = tuple([CacheMark(each.name, each.place, each.revision, each.age_s) for each in caches])
+            record.details = {
+                "podRevision": waiting.pod.revision,
+                "assumed": {each.uid: each.node for each in self._picture.assumed.values()},
+                "nominated": {uid: each.node for uid, each in self._picture.nominated.items()},
+            }
+        return record
+
+    def decided(self, record: Record, decision: Decision) -> None:
+        record.details.update(
+            draw=decision.draw,
+            node=decision.node,
+            score=decision.score,
+            feasible=decision.feasible,
+            nodes=decision.nodes,
+            policy=decision.settings.policy,
+            policyVersion=decision.settings.version,
+            canary=decision.settings.canary,
+            excluded=sorted(decision.excluded),
+            blockedZones=list(decision.blocked_zones),
+        )
+
+    def explained(self, record: Record, explanation: Explanation) -> None:
+        """Every node by its first failing filter, one byte each; and what came nearest."""
+        near = explanation.near_miss
+        record.details.update(
+            firstFailing=explanation.first_failing,
+            legend=[str(blocker) for blocker in explanation.legend],
+            counts={str(blocker): count for blocker, count in explanation.counts.items()},
+            top=[{"node": s.node, "total": s.total, "parts": dict(s.parts)} for s in explanation.top],
+            nearMiss=None if near is None else {"node": near.node, "blocker": str(near.blocker), "total": near.total},
+        )
+
+    def bound(
+        self, record: Record, request: Binding, written: Object | None, error: OperatingError | None, took_s: float
+    ) -> None:
+        """What the bind came to."""
+        record.result = "await change" if error is None else "failed"
+        record.error = "" if error is None else f"{type(error).__name__}: {error}"
+        if self._recorder is None:
+            return
+        record.steps.append(
+            Call(
+                "bind",
+                request.pod,
+                {"node": request.node, "nodeUid": request.node_uid, "decidedOn": request.decided_on},
+                f"uid {request.pod_uid}",
+                f"{record.id}#1",
+                0.0,
+                took_s,
+                "done" if error is None else type(error).__name__,
+                0 if written is None else written.revision,
+                None if error is None else to_status(error),
+                () if written is None else (written,),
+            )
+        )
+
+    def end(self, record: Record, **details: Any) -> None:
+        """The attempt is over: count it, and keep it if a rule says so."""
+        recorder = self._recorder
+        if recorder is None:
+            return
+        record.details.update(details)
+        record.kept = recorder.why_keep(record) or ("policy: canary" if record.details.get("canary") else "")
+        releases = []
+        if record.kept:
+            for cache, mark in zip(self._picture.caches.values(), record.marks, strict=True):
+                with suppress(Compacted):  # it took so long that the log has moved on
+                    releases.append(cache.received.pin(mark.place).release)
+        recorder.take(record, releases)

@@ -1,0 +1,154 @@
+"""Binds: sent in parallel, each its own commit, and what each came to learned from its answer or by reading.
+
+An assumption ends by evidence alone: the cache shows the pod, the service says no, or the authority was read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from kedge.api.objects import Object
+from kedge.api.requests import Binding, WriteOptions
+from kedge.client.contract import Client
+from kedge.env import Env
+from kedge.errors import Fenced, OperatingError, OutcomeUnknown, Refused
+from kedge.keys import Fence, Key, Origin, Revision
+from kedge.observe.records import Decision as Record
+from kedge.scheduler.attempts import Attempts
+from kedge.scheduler.pending import Pending, Waiting
+from kedge.scheduler.picture import Assumption, Picture
+from kedge.scheduler.refusals import Refusals
+from kedge.scheduler.telling import Teller
+
+
+class Binder:
+    """Binds what was decided, for one scheduler."""
+
+    def __init__(
+        self, client: Client, env: Env, picture: Picture, pending: Pending, attempts: Attempts, teller: Teller
+    ) -> None:
+        self._client = client
+        self._env = env
+        self._picture = picture
+        self._pending = pending
+        self._attempts = attempts
+        self._teller = teller
+        self.refusals = Refusals(env, self._has_seen)
+        self.bound = 0
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+        self.on_room: Callable[[], None] = lambda: None
+        """Called when a bind has ended."""
+        self.on_failure: Callable[[BaseException], None] = lambda _: None
+        """Called with what must end the term: the fence is lost, or there is a bug."""
+        self._results = env.metrics.counter(
+            "kedge_scheduler_attempts_total", "Attempts, by how they ended", ("result",)
+        )
+        self._done = self._results.labels("bound")
+        env.metrics.gauge("kedge_scheduler_binds_in_flight", "Binds under way").set_function(lambda: len(self._tasks))
+
+    def __len__(self) -> int:
+        """Binds under way."""
+        return len(self._tasks)
+
+    def start(self, work: Any) -> None:
+        """Run one bind, or one gang, beside the others."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks[task] = None
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.pop(task, None)
+        self.on_room()
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self.on_failure(error)
+
+    async def wait_all(self) -> None:
+        while self._tasks:
+            await asyncio.wait(tuple(self._tasks))
+
+    async def cancel_all(self) -> None:
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._tasks.clear()
+
+    # -- one bind ----------------------------------------------------------------------------------
+
+    async def bind(
+        self,
+        waiting: Waiting,
+        assumption: Assumption,
+        node: tuple[str, Revision],
+        fence: Fence,
+        record: Record,
+    ) -> None:
+        """Bind a pod where it was assumed. `node` is the uid and the version of the node that was decided on."""
+        pod = waiting.pod
+        began_s = self._env.monotonic()
+        request = Binding(
+            pod=pod.key,
+            pod_uid=pod.uid,
+            node=assumption.node,
+            node_uid=node[0],
+            decided_on={str(pod.key): pod.revision, f"Node/{assumption.node}": node[1]},
+        )
+        options = WriteOptions(fence=fence, origin=Origin(f"{record.id}#1", record.id))
+        error: OperatingError | None = None
+        written: Object | None = None
+        try:
+            written = (await self._client.bind(request, options=options)).object
+        except Fenced:
+            raise  # deposed, and did not know it: the whole term is over
+        except OperatingError as failed:
+            error = failed
+        if written is not None:
+            self.bound += 1
+            self._picture.made(assumption, written.revision)
+            self._pending.done(waiting)
+            self.refusals.forget(pod.uid)
+            self._teller.forget(pod.uid)
+            self._done.inc()
+        elif error is not None:
+            await self._failed(waiting, assumption, error, fence, record)
+        self._attempts.bound(record, request, written, error, self._env.monotonic() - began_s)
+        self._attempts.end(record)
+
+    async def _failed(
+        self, waiting: Waiting, assumption: Assumption, error: OperatingError, fence: Fence, record: Record
+    ) -> None:
+        self._results.labels(type(error).__name__.lower()).inc()
+        if isinstance(error, OutcomeUnknown):
+            # It may have been made, or may still be. Only a read may end the assumption.
+            await self.settle(assumption)
+            self._pending.failed(waiting)
+            return
+        self._picture.forget(assumption.uid)
+        if isinstance(error, Refused) and self.refusals.note(assumption.uid, assumption.node, error):
+            limits = self._env.limits
+            message = (
+                f"node {assumption.node} refused this pod {limits.scheduler_refusals_max} times, last: {error};"
+                f" it is not tried again for {limits.scheduler_quarantine_s:.0f} s"
+            )
+            self._teller.event(waiting.pod, "Quarantined", message, decision=record.id, fence=fence)
+        self._pending.failed(waiting)
+
+    async def settle(self, assumption: Assumption) -> None:
+        """Read at the authority what became of a bind, however often it takes."""
+        pause_s = self._env.limits.client_backoff_s
+        while self._picture.assumed.get(assumption.uid) is assumption:
+            try:
+                found = (await self._picture.caches["Pod"].fresh_read(assumption.key)).value
+            except OperatingError:
+                await asyncio.sleep(pause_s * self._env.random.uniform(0.5, 1.5))
+                pause_s = min(2 * pause_s, self._env.limits.client_backoff_s_max)
+                continue
+            self._picture.found(assumption, found)
+            return
+
+    def _has_seen(self, about: Key, revision: Revision) -> bool:
+        cache = self._picture.caches.get(about.kind)
+        return cache is None or cache.reached(revision)

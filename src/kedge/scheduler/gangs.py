@@ -1,0 +1,162 @@
+"""Gangs: pods that are bound together or not at all.
+
+Members reserve in chunks under one record, the last chunk commits it, and only then is any bound. Whoever leads next
+finds the record: a committed one is bound to its end, any other is given up, and its places are free again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from kedge.api.objects import Object
+from kedge.api.requests import DeleteOptions, GangChunk, GangPlace, WriteOptions
+from kedge.api.views import PodView, ReservationView
+from kedge.client.contract import Client
+from kedge.env import Env
+from kedge.errors import Fenced, NotFound, OperatingError
+from kedge.keys import Fence, Key, Origin
+from kedge.observe.records import Decision as Record
+from kedge.scheduler.binder import Binder
+from kedge.scheduler.decide import Decision
+from kedge.scheduler.pending import Pending, Waiting
+from kedge.scheduler.picture import BY_GANG, GANG_SIZE, Assumption, Picture
+
+RESERVATION = "Reservation.kedge.dev"
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One member, the node that was chosen for it, and the record of that."""
+
+    waiting: Waiting
+    assumption: Assumption
+    decision: Decision
+    record: Record
+
+
+class Gangs:
+    """Knows who belongs together, and brings a gang to its nodes."""
+
+    def __init__(self, client: Client, env: Env, picture: Picture, pending: Pending, binder: Binder) -> None:
+        self._client = client
+        self._env = env
+        self._picture = picture
+        self._pending = pending
+        self._binder = binder
+        self._ended = env.metrics.counter("kedge_scheduler_gangs_total", "Gangs tried, by how it ended", ("result",))
+
+    def record_of(self, gang: tuple[str, str]) -> Object | None:
+        """The record of an attempt at the gang, as the cache has it."""
+        found = self._picture.caches[RESERVATION].get(Key(RESERVATION, *gang)).value
+        return found if found is not None and not found.as_view(ReservationView).spec.pod.uid else None
+
+    def missing(self, members: Sequence[Waiting]) -> str:
+        """Why a gang cannot be tried yet, in words; empty if all are here."""
+        first = members[0]
+        gang = first.gang
+        assert gang is not None
+        size = size_of(first.pod)
+        if size is None:
+            return f"gang {gang[1]}: the annotation {GANG_SIZE} must say how many members there are"
+        placed = sum(
+            pod.key.namespace == gang[0] and bool(pod.as_view(PodView).spec.node_name)
+            for pod in self._picture.caches["Pod"].by_index(BY_GANG, gang[1]).value
+        )
+        if len(members) + placed < size:
+            return f"gang {gang[1]}: {len(members) + placed} of its {size} members are here"
+        return ""
+
+    def reserved_node(self, member: Waiting) -> str:
+        """Where a member of a committed gang holds its place; empty if it holds none."""
+        found = self._picture.caches[RESERVATION].get(Key(RESERVATION, member.key.namespace, member.uid)).value
+        return found.as_view(ReservationView).spec.node_name if found is not None else ""
+
+    async def bring(self, members: Sequence[Member], fence: Fence) -> None:
+        """Reserve for all, commit, bind all. What fails before the commit gives everything back."""
+        gang = members[0].waiting.gang
+        assert gang is not None
+        try:
+            await self._reserve(gang, members, fence)
+        except Fenced:
+            raise
+        except OperatingError as error:
+            self._ended.labels(type(error).__name__.lower()).inc()
+            await self.give_up(gang, fence)
+            for member in members:
+                self._picture.forget(member.assumption.uid)
+                self._pending.failed(member.waiting)
+            return
+        self._ended.labels("committed").inc()
+        await asyncio.gather(*(self._bind(member, fence) for member in members))
+        await self._tidy(gang, fence)
+
+    async def _reserve(self, gang: tuple[str, str], members: Sequence[Member], fence: Fence) -> None:
+        limits = self._env.limits
+        deadline = self._env.now() + timedelta(seconds=limits.gang_wait_s)
+        size = limits.gang_chunk_max
+        workload = self._picture.workload_of(members[0].waiting.pod.as_view(PodView)).uid
+        for start in range(0, len(members), size):
+            chunk = members[start : start + size]
+            places = [
+                GangPlace(
+                    pod=each.waiting.key.name,
+                    pod_uid=each.waiting.uid,
+                    node=each.assumption.node,
+                    node_uid=each.decision.node_uid,
+                )
+                for each in chunk
+            ]
+            await self._client.reserve(
+                GangChunk(
+                    namespace=gang[0],
+                    gang=gang[1],
+                    size=len(members),
+                    deadline=deadline,
+                    workload_uid=workload,
+                    places=places,
+                    commit=start + size >= len(members),
+                ),
+                options=WriteOptions(fence=fence, origin=Origin(decision=members[0].record.id)),
+            )
+
+    async def _bind(self, member: Member, fence: Fence) -> None:
+        node = (member.decision.node_uid, member.decision.node_revision)
+        await self._binder.bind(member.waiting, member.assumption, node, fence, member.record)
+
+    async def give_up(self, gang: tuple[str, str], fence: Fence) -> None:
+        """Remove the record of an attempt that was not committed, which frees its places. A committed one stays."""
+        key = Key(RESERVATION, *gang)
+        while True:
+            try:
+                found = await self._client.find(key)
+                if found is None or found.as_view(ReservationView).status.phase == "Committed":
+                    return
+                await self._client.delete(key, DeleteOptions(uid=found.uid, revision=found.revision, fence=fence))
+                return
+            except NotFound:
+                return
+            except Fenced:
+                raise
+            except OperatingError:
+                await asyncio.sleep(self._env.limits.client_backoff_s_max * self._env.random.uniform(0.5, 1.5))
+
+    async def _tidy(self, gang: tuple[str, str], fence: Fence) -> None:
+        """Once every member is bound the record has nothing more to say."""
+        key = Key(RESERVATION, *gang)
+        try:
+            found = await self._client.find(key)
+            if found is not None:
+                await self._client.delete(key, DeleteOptions(uid=found.uid, fence=fence))
+        except Fenced:
+            raise
+        except OperatingError:
+            return  # somebody is not bound yet, or cannot be asked: the next attempt, or repair, removes it
+
+
+def size_of(pod: Object) -> int | None:
+    """How many members the gang of a pod has; None if it does not say."""
+    text = pod.metadata.annotations.get(GANG_SIZE, "")
+    return int(text) if text.isdigit() and int(text) > 0 else None

@@ -1,0 +1,196 @@
+"""Whom to ask to leave, so that a pod of higher priority fits: the fewest, of the lowest, within their budgets.
+
+Pure: a snapshot and the pods on a node in, a plan out. Nobody is asked to leave for a pod that would not fit then.
+`scheduler` evicts, and the service proves each eviction against the budgets once more.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kedge.api.objects import Object
+from kedge.api.views import PodView
+from kedge.placement.reasons import Reason
+from kedge.scheduler.columns import Bools
+from kedge.scheduler.decide import Decision, state_of
+from kedge.scheduler.explain import Explanation
+from kedge.scheduler.shapes import PodRequest
+from kedge.scheduler.snapshot import NodeRow, Snapshot
+
+RESOLVABLE = frozenset(
+    {
+        Reason.RESOURCE,
+        Reason.PORT,
+        Reason.POD_ANTI_AFFINITY,
+        Reason.ANTI_AFFINITY_OF_OTHERS,
+        Reason.TOPOLOGY_SPREAD,
+        Reason.POLICY,
+    }
+)
+"""What can stand in the way because of pods that could leave."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nomination:
+    """A place that is being made for a pod."""
+
+    node: str
+    request: PodRequest
+    priority: int
+
+
+@dataclass(frozen=True, slots=True)
+class Preemption:
+    """Where room is to be made, and by whom. Without victims: those who are in the way are leaving already."""
+
+    node: str
+    victims: tuple[Object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Lodgers:
+    """What is known of the pods of a cluster, beside their claims."""
+
+    pods_on: Callable[[str], Sequence[Object]]
+    may_leave: Callable[[Sequence[Object]], Sequence[Object]]
+    """Of some pods, those that their disruption budgets let go together; in the same order."""
+    nominated: Mapping[str, Nomination]
+    """By pod uid: places that are being made for others. Each is in the snapshot, as `nominated_claim` names it."""
+
+
+def nominated_claim(uid: str) -> str:
+    """The claim that keeps a place for a pod until it is bound there."""
+    return f"nominated {uid}"
+
+
+def plan_preemption(
+    snapshot: Snapshot, decision: Decision, explanation: Explanation, priority: int, lodgers: Lodgers
+) -> Preemption | None:
+    """The best place to make room for a pod that fits nowhere; None if no lower priority is in its way anywhere."""
+    candidates = _candidates(snapshot, decision, explanation)
+    state = state_of(snapshot, decision.request, decision.settings, decision.blocked_zones)
+    found: list[tuple[tuple[int, int, int, int], Preemption]] = []
+    for place, row in enumerate(candidates):
+        if len(found) >= snapshot.limits.scheduler_preempt_max:
+            break
+        node = snapshot.at(row)
+        victims = _victims_on(snapshot, node, decision.request, priority, lodgers)
+        if victims is None:
+            continue
+        priorities = [_priority(each) for each in victims]
+        rank = (max(priorities, default=-(2**31)), sum(each + 2**31 for each in priorities), len(victims), place)
+        found.append((rank, Preemption(node.name, tuple(victims))))
+    for _, plan in sorted(found, key=lambda each: each[0]):
+        if not state.relational or _fits_then(snapshot, decision, plan, priority, lodgers):
+            return plan
+    return None
+
+
+def _candidates(snapshot: Snapshot, decision: Decision, explanation: Explanation) -> list[int]:
+    """Rows that only pods keep closed, and that could hold the pod were they empty; in order from the draw on."""
+    order = snapshot.order()
+    if not len(order):
+        return []
+    codes = np.frombuffer(explanation.first_failing, np.uint8)
+    resolvable = np.zeros(len(explanation.legend) + 1, np.bool_)
+    for code, blocker in enumerate(explanation.legend, 1):
+        resolvable[code] = blocker.reason in RESOLVABLE
+    open_: Bools = resolvable[codes]
+    for resource, amount in decision.request.wants.requests.items():
+        if amount > 0:
+            column = snapshot.resources.get(resource)
+            if column is None:
+                return []
+            open_ = open_ & (snapshot.offered[column, order] >= amount)
+    places = np.flatnonzero(open_)
+    from_draw = np.argsort((places - decision.draw % len(order)) % len(order), kind="stable")
+    rows: list[int] = order[places[from_draw]].tolist()
+    return rows
+
+
+class _Room:
+    """What a node has left, as pods are taken off it and put back."""
+
+    def __init__(self, snapshot: Snapshot, node: NodeRow, request: PodRequest) -> None:
+        self._snapshot = snapshot
+        self._node = node
+        self._wants = request.wants
+        offered, columns = node.offered or {}, snapshot.resources
+        self._free = {r: offered.get(r, 0) - node.claimed.get(columns.get(r, -1), 0) for r in request.wants.requests}
+        claims = (snapshot.claim(uid) for uid in node.claims)
+        self._ports = Counter(port for claim in claims if claim is not None for port in claim.request.wants.ports)
+
+    def without(self, uid: str, *, back: bool = False) -> None:
+        """Take a claim off the node, or put it back."""
+        claim = self._snapshot.claim(uid)
+        if claim is None or claim.node != self._node.name:
+            return
+        sign = -1 if back else 1
+        for resource in self._free:
+            self._free[resource] += sign * claim.request.wants.requests.get(resource, 0)
+        for port in claim.request.wants.ports:
+            self._ports[port] -= sign
+
+    def fits(self) -> bool:
+        if any(amount > 0 and amount > self._free[r] for r, amount in self._wants.requests.items()):
+            return False
+        taken = [port for port, count in self._ports.items() if count > 0]
+        return not any(port.clashes(each) for port in self._wants.ports for each in taken)
+
+
+def _victims_on(
+    snapshot: Snapshot, node: NodeRow, request: PodRequest, priority: int, lodgers: Lodgers
+) -> list[Object] | None:
+    """The fewest that must leave a node; None if even all that may leave are not enough."""
+    room = _Room(snapshot, node, request)
+    lower = []
+    for pod in lodgers.pods_on(node.name):
+        if pod.metadata.deletion_timestamp is not None:
+            room.without(pod.uid)  # it is on its way out, whoever asked it
+        elif _priority(pod) < priority:
+            lower.append(pod)
+    for uid, nomination in lodgers.nominated.items():
+        if nomination.node == node.name and nomination.priority < priority:
+            room.without(nominated_claim(uid))
+    if room.fits():
+        return []
+    victims = list(lodgers.may_leave(sorted(lower, key=lambda pod: (_priority(pod), -pod.created))))
+    for pod in victims:
+        room.without(pod.uid)
+    if not room.fits():
+        return None
+    for pod in reversed(tuple(victims)):  # those of the highest priority, and the oldest of them, are spared first
+        room.without(pod.uid, back=True)
+        if room.fits():
+            victims.remove(pod)
+        else:
+            room.without(pod.uid)
+    return victims
+
+
+def _fits_then(snapshot: Snapshot, decision: Decision, plan: Preemption, priority: int, lodgers: Lodgers) -> bool:
+    """Whether rules about other pods let the pod in as well, once the victims are gone."""
+    going = [pod.uid for pod in plan.victims]
+    going += [pod.uid for pod in lodgers.pods_on(plan.node) if pod.metadata.deletion_timestamp is not None]
+    going += [
+        nominated_claim(uid)
+        for uid, nomination in lodgers.nominated.items()
+        if nomination.node == plan.node and nomination.priority < priority
+    ]
+    claims = [(uid, claim) for uid in going if (claim := snapshot.claim(uid)) is not None]
+    for uid, _ in claims:
+        snapshot.remove_claim(uid)
+    state = state_of(snapshot, decision.request, decision.settings, decision.blocked_zones)
+    node = snapshot.find(plan.node)
+    fits = node is not None and bool(state.feasible[node.row])
+    for uid, claim in claims:
+        snapshot.add_claim(uid, claim.node, claim.request)
+    return fits
+
+
+def _priority(pod: Object) -> int:
+    return pod.as_view(PodView).spec.priority or 0

@@ -1,14 +1,16 @@
-"""A small controller in a hostile world, for simulations of the runtime: replicas kept, status said, everything recorded.
+"""A small controller in a hostile world, for simulations of the runtime: replicas kept, status said, all recorded.
 
-`Replicas` is what a user would write. `Plant` runs it on hosts that crash, and keeps every process's caches and records,
-so that each decision can be run again when the world is over.
+`Replicas` is what a user would write. `Plant` runs it on hosts that crash, and keeps every process's caches and
+records, so that each decision can be run again when the world is over. `Shop` is the same without the hostility, for
+tests of one thing at a time: a process, an API server, and a wire that withholds replies when it is told to.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+import functools
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests.objects import NAMESPACE
@@ -18,14 +20,16 @@ from kedge.api.conditions import condition, is_true
 from kedge.api.kinds import KINDS
 from kedge.api.objects import Object
 from kedge.client.contract import Client
-from kedge.env import Env
+from kedge.env import Env, TaskSpawner
+from kedge.errors import OutcomeUnknown, Unavailable
 from kedge.keys import Key
 from kedge.limits import Limits
 from kedge.observe.recorder import Recorder
+from kedge.observe.records import Decision
 from kedge.runtime import ReceivedEvidence, Reconciler, recheck
 from kedge.runtime.cache import CacheSet
 from kedge.sim.cluster import Cluster, Commit
-from kedge.sim.kernel import Host, Simulation
+from kedge.sim.kernel import NO_FAULTS, Host, Simulation, run
 
 POD = KINDS.of_key_kind("Pod")
 REPLICA_SET = KINDS.of_key_kind("ReplicaSet.apps")
@@ -183,3 +187,165 @@ def written(cluster: Cluster) -> set[tuple[Key, int]]:
     """Every version there is, but those of leases, which change hands and are renewed for ever."""
     theirs = ("Lease.coordination.k8s.io", "Fence.kedge.dev", "Operation.kedge.dev")
     return {(entry.key, entry.modified) for entry in cluster.store.entries() if entry.key.kind not in theirs}
+
+
+# -- one thing at a time ---------------------------------------------------------------------------
+
+
+Work = Callable[[Context, Key], Awaitable[Any]]
+
+
+class Does:
+    """A reconciler made of a function."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+
+    async def reconcile(self, ctx: Context, key: Key) -> Any:
+        return await self._work(ctx, key)
+
+
+class Veil:
+    """A wire behind which replies can be withheld: what was asked for is carried out, and nobody hears of it."""
+
+    repeats_safely = True
+    _READS = ("get", "list", "get_scale")
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self.kinds = inner.kinds
+        self.dark = False
+        """Writes have an unknown outcome, and reads get no answer."""
+        self.stuck = False
+        """Writes are carried out and never return."""
+        self.mute = False
+        """Watches bring nothing, and lists get no answer: caches stay as they are."""
+        self.asked: list[tuple[str, Any]] = []
+        """Every request: its verb and its first argument."""
+
+    def __getattr__(self, verb: str) -> Any:
+        send = getattr(self._inner, verb)
+
+        async def call(*args: Any, **named: Any) -> Any:
+            self.asked.append((verb, args[0] if args else None))
+            reply = await send(*args, **named)
+            if verb == "watch":
+                return self._held(reply)
+            if verb == "list" and self.mute:
+                raise Unavailable("no reply")
+            if not (self.dark or self.stuck):
+                return reply
+            if verb in self._READS:
+                if self.dark:
+                    raise Unavailable("no reply")
+                return reply
+            if self.stuck:
+                await asyncio.get_running_loop().create_future()
+            raise OutcomeUnknown("no reply")
+
+        return call
+
+    async def _held(self, stream: Any) -> AsyncGenerator[Any, None]:
+        try:
+            async for event in stream:
+                while self.mute:  # noqa: ASYNC110  a flag that a test sets
+                    await asyncio.sleep(0.05)
+                yield event
+        finally:
+            await stream.aclose()
+
+
+class Shop:
+    """One process on one host, one API server, and no faults but those that a test asks for."""
+
+    def __init__(self, sim: Simulation, cluster: Cluster, limits: Limits) -> None:
+        self.sim = sim
+        self.cluster = cluster
+        self.limits = limits
+        self.reported: list[BaseException] = []
+        self.veils: list[Veil] = []
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: self.reported.append(context.get("exception") or RuntimeError(context["message"]))
+        )
+        self.host, self.env, self.veil, self.client = self._process("shop")
+        self.caches = CacheSet(self.client, self.env)
+        self.recorder = Recorder(self.env)
+
+    def _process(self, name: str) -> tuple[Host, Env, Veil, Client]:
+        host = self.sim.host(name)
+        env = replace(host.env(limits=self.limits), spawn=TaskSpawner())
+        veil = Veil(self.cluster.transport(host))
+        return host, env, veil, Client(veil, env, component=name)
+
+    def another(self, name: str) -> Shop:
+        """Another process beside this one, in the same world."""
+        other = Shop.__new__(Shop)
+        other.sim, other.cluster, other.limits = self.sim, self.cluster, self.limits
+        other.reported = self.reported
+        other.host, other.env, other.veil, other.client = other._process(name)
+        other.caches, other.recorder = CacheSet(other.client, other.env), Recorder(other.env)
+        return other
+
+    def controller(self, work: Work, **named: Any) -> Controller:
+        named.setdefault("kind", REPLICA_SET)
+        return Controller(Does(work), self.client, self.env, caches=self.caches, recorder=self.recorder, **named)
+
+    def start(self, controller: Controller) -> asyncio.Task[None]:
+        return self.host.spawn(controller.run(), name=controller.name)
+
+    def open(self, work: Work, **named: Any) -> Controller:
+        """A controller that runs."""
+        controller = self.controller(work, **named)
+        self.start(controller)
+        return controller
+
+    async def create(self, name: str = "web", replicas: int = 0, *, namespace: str = "default") -> Object:
+        body = replica_set(name, replicas, namespace=namespace)
+        return (await self.cluster.authority.create(REPLICA_SET, body)).object
+
+    async def scale(self, name: str, replicas: int) -> Object:
+        key = Key("ReplicaSet.apps", "default", name)
+        return (await self.cluster.authority.patch(key, {"spec": {"replicas": replicas}})).object
+
+    async def get(self, name: str = "web") -> Object:
+        return await self.cluster.authority.get(Key("ReplicaSet.apps", "default", name))
+
+    def decisions(self) -> list[Decision]:
+        """Oldest first."""
+        return list(self.recorder.decisions())[::-1]
+
+    async def recheck(self, work: Work) -> int:
+        evidence = ReceivedEvidence.of(self.caches)
+        for decision in self.decisions():
+            await recheck(decision, Does(work), evidence, self.env)
+        return len(self.decisions())
+
+
+KEEP_ALL = Limits(decisions_sample_every=1)
+
+
+def in_a_shop(
+    limits: Limits = KEEP_ALL,
+) -> Callable[[Callable[[Shop], Coroutine[Any, Any, None]]], Callable[[], None]]:
+    """Run an async test in a simulated shop where nothing goes wrong by itself, and time is virtual."""
+
+    def decorate(test: Callable[[Shop], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+        @functools.wraps(test)
+        def within() -> None:
+            async def program(sim: Simulation) -> None:
+                await test(Shop(sim, await stage(sim, servers=1), limits))
+
+            outcome = run(program, 1, faults=NO_FAULTS)
+            assert outcome.violation is None, f"{outcome.violation}\n{outcome.violation.detail}"
+
+        del within.__dict__["__wrapped__"]  # else pytest takes `shop` for a fixture
+        return within
+
+    return decorate
+
+
+async def until(condition: Callable[[], object], *, within_s: float = 60.0) -> None:
+    """Let virtual time run until something holds."""
+    async with asyncio.timeout(within_s):
+        while not condition():  # noqa: ASYNC110  the condition is anybody's, and says nothing when it holds
+            await asyncio.sleep(0.01)

@@ -462,8 +462,8 @@ def as_asked(body: Any) -> Any:
     """A copy of a request's body, as a record keeps it: plain data, the same when it is read back."""
     try:
         return msgspec.json.decode(msgspec.json.encode(body))
-    except (TypeError, ValueError, msgspec.MsgspecError):
-        return repr(body)  # it cannot be sent either
+    except (TypeError, ValueError, msgspec.MsgspecError) as error:
+        return f"what cannot be sent: {error}"
 
 
 def _news_in(objects: Sequence[Object]) -> Iterator[int]:

@@ -126,7 +126,13 @@ class LoopDetector(Generic[K]):
                 self._note_slowed(key, history)
             return ()
         # Writes that come back are a fight at any pace; runs that do nothing are the safety net at work.
-        counted = [wake for wake in wakes if verdict is not LoopKind.FUTILE or wake not in _PLANNED]
+        # So is the echo of an own write that finds nothing to do: what wrote is judged by itself, and this ends there.
+        ended = error is None
+        counted = [
+            wake
+            for wake in wakes
+            if verdict is not LoopKind.FUTILE or (wake not in _PLANNED and not (ended and wake.writer == self._name))
+        ]
         found = [self._suspect(key, history, wake, verdict) for wake in counted]
         self._note_slowed(key, history)
         loops = [loop for loop in found if loop is not None]

@@ -1,0 +1,365 @@
+"""A decision run again: the same from its record, and a loud error if the record lacks an input."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.objects import CONFIG_MAP
+from tests.sim.controllers import POD, REPLICA_SET, Does, Replicas, Shop, in_a_shop, until
+
+from kedge import Action, Context
+from kedge.errors import Compacted, ReplayDiverged, Unavailable
+from kedge.keys import Key
+from kedge.limits import Limits
+from kedge.observe import Decision, DecisionLog, Recorder, read_decisions
+from kedge.observe.records import decode_decision, encode_decision, without_objects
+from kedge.runtime import ReceivedEvidence, RecordedEvidence, recheck
+from kedge.runtime.cache import Index
+
+WEB = Key("ReplicaSet.apps", "default", "web")
+
+
+# -- inputs that no record has ---------------------------------------------------------------------
+
+
+class Counter:
+    """A module that remembers. Put back before each test, so that the first run counts 0."""
+
+    n = -1
+
+    def __next__(self) -> int:
+        self.n += 1
+        return self.n
+
+
+COUNTER = Counter()
+
+
+async def reads_the_clock(ctx: Context, key: Key) -> Action:
+    found = ctx.get(key)
+    assert found is not None
+    await ctx.patch(found, {"metadata": {"annotations": {"at": str(time.time())}}})
+    return Action.await_change()
+
+
+async def remembers(ctx: Context, key: Key) -> Action:
+    found = ctx.get(key)
+    assert found is not None
+    await ctx.patch(found, {"metadata": {"annotations": {"n": str(next(COUNTER))}}})
+    return Action.await_change()
+
+
+async def decides_how_long(ctx: Context, key: Key) -> Action:
+    ctx.get(key)
+    return Action.requeue(delay_s=100 + next(COUNTER))
+
+
+async def gives_another_reason(ctx: Context, key: Key) -> Action:
+    ctx.get(key)
+    return Action.await_change(reason=f"for the {next(COUNTER)}th time")
+
+
+async def fails_with_other_words(ctx: Context, key: Key) -> Action:
+    ctx.get(key)
+    raise Unavailable(f"no {next(COUNTER)}")
+
+
+async def fails_or_not(ctx: Context, key: Key) -> Action:
+    ctx.get(key)
+    if next(COUNTER) % 2 == 0:
+        raise Unavailable("drawn to fail")
+    return Action.await_change()
+
+
+async def asks_more(ctx: Context, key: Key) -> Action:
+    for _ in range(next(COUNTER) + 1):
+        ctx.get(key)
+    return Action.await_change()
+
+
+async def asks_less(ctx: Context, key: Key) -> Action:
+    ctx.get(key)
+    if next(COUNTER) % 2 == 0:
+        ctx.list(REPLICA_SET)
+    return Action.await_change()
+
+
+async def asks_about_another(ctx: Context, _: Key) -> Action:
+    ctx.list(REPLICA_SET, namespace=f"n{next(COUNTER)}")
+    return Action.await_change()
+
+
+async def draws_or_not(ctx: Context, key: Key) -> Action:
+    ctx.get(key)
+    if next(COUNTER) % 2 == 0:
+        ctx.random.random()
+    return Action.await_change()
+
+
+async def draws_later(ctx: Context, key: Key) -> Action:
+    ctx.get(key)
+    if next(COUNTER) % 2 == 1:
+        ctx.random.random()
+    return Action.await_change()
+
+
+async def looks_at_the_time(ctx: Context, key: Key) -> Action:
+    ctx.get(key)
+    if next(COUNTER) % 2 == 0:
+        ctx.now()
+    return Action.await_change()
+
+
+async def allows_another_age(ctx: Context, _: Key) -> Action:
+    ctx.check_fresh(REPLICA_SET, max_age_s=1000 + next(COUNTER))
+    return Action.await_change()
+
+
+async def swallows_everything(ctx: Context, key: Key) -> Action:
+    try:
+        for _ in range(next(COUNTER) + 1):
+            ctx.get(key)
+    except Exception:  # noqa: BLE001  as careless code does
+        pass
+    return Action.await_change()
+
+
+FINISHED: list[str] = []
+
+
+async def goes_by_who_is_first(ctx: Context, key: Key) -> Action:
+    """Two requests at once: which reply comes first is decided by the network, and by nothing in the record."""
+    found = ctx.get(key)
+    assert found is not None
+
+    async def ask(name: str) -> None:
+        await ctx.fresh(Key("ConfigMap", "default", name))
+        FINISHED.append(name)
+
+    FINISHED.clear()
+    await asyncio.gather(ask("slow"), ask("quick"))
+    return Action.await_change(reason=FINISHED[0])
+
+
+HIDDEN: list[Callable[[Context, Key], Any]] = [
+    reads_the_clock, remembers, decides_how_long, gives_another_reason, fails_with_other_words, fails_or_not, asks_more,
+    asks_less, asks_about_another, draws_or_not, draws_later, looks_at_the_time, allows_another_age,
+    swallows_everything,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("work", HIDDEN, ids=lambda work: work.__name__)
+def test_an_input_that_the_record_lacks_is_found(work: Any) -> None:
+    @in_a_shop()
+    async def test(shop: Shop) -> None:
+        COUNTER.n = -1
+        await shop.create()
+        controller = shop.open(work)
+        await until(shop.decisions)
+        await controller.stop()
+        decision = shop.decisions()[0]
+        with pytest.raises(ReplayDiverged, match=str(WEB)):
+            await recheck(decision, Does(work), ReceivedEvidence.of(shop.caches), shop.env)
+
+    test()
+
+
+@in_a_shop()
+async def test_the_order_in_which_requests_come_back_is_such_an_input(shop: Shop) -> None:
+    await shop.create()
+    shop.sim.faults.script("request of api.get", "delay", nth=1)
+    controller = shop.open(goes_by_who_is_first)
+    await until(shop.decisions)
+    await controller.stop()
+    assert shop.decisions()[0].reason == "quick"
+    with pytest.raises(ReplayDiverged, match="its get of ConfigMap/default/quick has key .* name='slow'"):
+        await shop.recheck(goes_by_who_is_first)
+
+
+# -- what a record has -----------------------------------------------------------------------------
+
+
+async def uses_everything(ctx: Context, key: Key) -> Action:
+    """Every way to read, to write, to know the time and to draw."""
+    found = ctx.get(key)
+    ctx.get(Key("ReplicaSet.apps", "default", "nobody"))
+    ctx.check_fresh(REPLICA_SET, max_age_s=1e6)
+    ctx.list(REPLICA_SET, selector="app in (a, b), !c")
+    ctx.list(REPLICA_SET, namespace="default")
+    ctx.list(POD, selector="app=web")
+    assert found is not None
+    ctx.owned(POD, found)
+    ctx.by_index(REPLICA_SET, BY_SIZE, "1")
+    await ctx.fresh(key)
+    await ctx.fresh_list(CONFIG_MAP, namespace="default")
+    body = {
+        "metadata": {"name": "m", "namespace": "default"},
+        "data": {"uid": ctx.new_uid(), "t": ctx.now().isoformat()},
+    }
+    made = await ctx.ensure(CONFIG_MAP, body)
+    try:
+        await ctx.create(CONFIG_MAP, body)
+    except Exception as error:  # noqa: BLE001
+        reason = type(error).__name__
+    await ctx.patch(made, {"data": {"more": "yes", "tuple": None}})
+    await ctx.write_status(found, {"replicas": ctx.random.randrange(3), "list": (1, 2, (3,))})
+    return Action.requeue(delay_s=ctx.random.uniform(10, 20), reason=reason)
+
+
+BY_SIZE = Index("size", lambda each: (str(each.view.spec.replicas),))
+
+
+@in_a_shop()
+async def test_all_that_goes_through_the_context_is_in_the_record(shop: Shop) -> None:
+    await shop.create("web", 1)
+    controller = shop.open(uses_everything, owns=(POD,), indexes=(BY_SIZE,))
+    await until(lambda: len(shop.decisions()) >= 3)
+    await controller.stop()
+    assert {each.result for each in shop.decisions()} == {"requeue"}
+    assert await shop.recheck(uses_everything) >= 3
+    for decision in shop.decisions():
+        again = decode_decision(encode_decision(decision))
+        await recheck(again, Does(uses_everything), RecordedEvidence(), shop.env)
+
+
+def test_records_from_the_durable_log_stand_alone(tmp_path: Path) -> None:
+    @in_a_shop()
+    async def test(shop: Shop) -> None:
+        log = DecisionLog(tmp_path, shop.env)
+        shop.recorder = Recorder(shop.env, log=log)
+        await shop.create("web", 3)
+        shop.start(shop.controller(Replicas().reconcile, owns=(POD,)))
+        await asyncio.sleep(5)
+        await shop.scale("web", 1)
+        await asyncio.sleep(5)
+        log.close()
+        read = list(read_decisions(tmp_path))
+        assert len(read) == len(shop.decisions()) > 5
+        for decision in read:
+            assert isinstance(decision, Decision)
+            await recheck(decision, Replicas(), RecordedEvidence(), shop.env)
+            for step in decision.reads[:1]:
+                wrong = msgspec.structs.replace(decision, steps=[s for s in decision.steps if s is not step])
+                with pytest.raises(ReplayDiverged):
+                    await recheck(wrong, Replicas(), RecordedEvidence(), shop.env)
+
+    test()
+
+
+@in_a_shop()
+async def test_a_record_without_its_objects_says_that_it_cannot_be_run_again(shop: Shop) -> None:
+    await shop.create("web", 1)
+    shop.start(shop.controller(Replicas().reconcile, owns=(POD,)))
+    await until(shop.decisions)
+    stripped, shown = without_objects(shop.decisions()[0])
+    stripped.objects_dropped = sum(map(len, shown))
+    for evidence in (RecordedEvidence(), ReceivedEvidence.of(shop.caches)):
+        with pytest.raises(Compacted, match="too large"):
+            await recheck(stripped, Replicas(), evidence, shop.env)
+
+
+@in_a_shop(Limits(decisions_sample_every=1, received_log_max=4, received_pinned_max=8, decisions_kept_max=100))
+async def test_a_record_whose_log_is_gone_says_so_even_to_a_reconciler_that_swallows_errors(shop: Shop) -> None:
+    async def careless(ctx: Context, key: Key) -> Action:
+        with suppress(Exception):
+            ctx.get(key)
+        return Action.await_change()
+
+    await shop.create()
+    shop.open(careless)
+    await until(shop.decisions)
+    first = shop.decisions()[0]
+    for n in range(1, 40):
+        await shop.scale("web", n)
+    await asyncio.sleep(30)
+    with pytest.raises(Compacted):
+        await recheck(first, Does(careless), ReceivedEvidence.of(shop.caches), shop.env)
+    await recheck(first, Does(careless), RecordedEvidence(), shop.env)
+
+
+@in_a_shop(Limits(decisions_sample_every=1, received_log_max=4, decisions_kept_max=1000))
+async def test_a_kept_record_pins_what_it_was_decided_on(shop: Shop) -> None:
+    async def work(ctx: Context, key: Key) -> Action:
+        ctx.get(key)
+        return Action.await_change()
+
+    await shop.create()
+    shop.open(work)
+    await until(shop.decisions)
+    for n in range(1, 40):
+        await shop.scale("web", n)
+    await asyncio.sleep(5)
+    assert await shop.recheck(work) >= 2
+    shop.recorder.close()
+    await shop.scale("web", 50)
+    await asyncio.sleep(5)
+    assert len(next(iter(shop.caches)).received) <= 5, "a record that is no longer held keeps the log"
+
+
+@in_a_shop()
+async def test_a_cache_that_cannot_be_rebuilt_as_it_was_is_no_evidence(shop: Shop) -> None:
+    """The rebuilt cache is compared with what was read: a log that lies is found out."""
+
+    async def work(ctx: Context, key: Key) -> Action:
+        ctx.get(key)
+        ctx.list(REPLICA_SET)
+        return Action.await_change()
+
+    await shop.create()
+    await shop.create("db")
+    shop.open(work)
+    await until(lambda: len(shop.decisions()) >= 2)
+
+    class Lying(ReceivedEvidence):
+        def state_at(self, read: Any) -> Any:
+            held = dict(super().state_at(read))
+            if read.verb == "list":
+                held.pop(WEB)
+            return held
+
+    evidence = Lying({cache.name: cache.received for cache in shop.caches})
+    with pytest.raises(ReplayDiverged, match="in the cache as rebuilt"):
+        await recheck(shop.decisions()[0], Does(work), evidence, shop.env)
+
+
+@in_a_shop()
+async def test_a_body_that_cannot_be_sent_is_a_failure_that_can_be_run_again(shop: Shop) -> None:
+    async def work(ctx: Context, key: Key) -> Action:
+        found = ctx.get(key)
+        assert found is not None
+        await ctx.create(CONFIG_MAP, {"metadata": {"name": "m", "namespace": "default"}, "data": {"a": object()}})
+        return Action.await_change()
+
+    await shop.create()
+    controller = shop.open(work)
+    await until(shop.decisions)
+    await controller.stop()
+    assert shop.decisions()[0].result == "failed"
+    assert await shop.recheck(work) >= 1
+
+
+@in_a_shop()
+async def test_a_timeout_of_the_reconcilers_own_can_be_run_again(shop: Shop) -> None:
+    async def work(ctx: Context, key: Key) -> Action:
+        found = ctx.get(key)
+        assert found is not None
+        try:
+            async with asyncio.timeout(1.0):
+                await ctx.patch(found, {"metadata": {"annotations": {"a": "b"}}})
+        except TimeoutError:
+            return Action.requeue(delay_s=60, reason="TooSlow")
+        return Action.await_change()
+
+    await shop.create()
+    shop.veil.stuck = True
+    shop.open(work)
+    await until(shop.decisions)
+    assert shop.decisions()[0].reason == "TooSlow"
+    assert await shop.recheck(work) == 1

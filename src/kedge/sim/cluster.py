@@ -1,254 +1,277 @@
-"""Kedge's own parts as the kernel's hosts see them: a store, API servers on it, and clients across links.
+"""A whole control plane on simulated hosts: store, API servers, machines with agents, controllers, schedulers, users.
 
-This is the second composition root. The components are the production ones; only what lies between them is
-simulated, so a reply can be lost between client and server, and between server and store.
+This is the second composition root. The components are the production ones; only what lies between them (`links`), the
+machines (`agents`) and the mischief (`cluster_faults`) are simulated. Components are passed in as factories, so that
+this knows none of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from typing import Any
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
-from kedge.api.kinds import KINDS, Kind, Registry
+from kedge.agent.core import LEASES, Agent, Machine
+from kedge.api.kinds import KINDS, Kind
 from kedge.api.objects import Object
-from kedge.api.requests import (
-    Binding,
-    DeleteOptions,
-    GangChunk,
-    ListOptions,
-    ObjectList,
-    PatchType,
-    WatchEvent,
-    WatchOptions,
-    WriteOptions,
-    Written,
-)
 from kedge.client.contract import Client
-from kedge.errors import OutcomeUnknown, Unavailable
-from kedge.keys import NO_ORIGIN, NO_REVISION, Fence, Key, Origin, Revision
+from kedge.env import Env
+from kedge.keys import Key
+from kedge.limits import Limits
+from kedge.observe.recorder import Recorder
+from kedge.runtime.cache import CacheSet
 from kedge.server.service import AdmissionChain, Service
+from kedge.sim.agents import SimulatedDriver
+from kedge.sim.cluster_faults import DISK, FaultyService, disk_slowness
 from kedge.sim.kernel import Host, Simulation
-from kedge.store import Batch, Check, Listing, Reading, Store, StoreStatistics, Watch, Write
-from kedge.store.memory import MemoryStore
+from kedge.sim.links import API, STORE, Commit, RemoteStore, RemoteTransport, RemoteWatch, WatchedStore
+from kedge.store import Entry, Store
 
-STORE, API = "store", "api"
+__all__ = [
+    "API",
+    "DISK",
+    "STORE",
+    "Cluster",
+    "Commit",
+    "Component",
+    "Node",
+    "Process",
+    "RemoteStore",
+    "RemoteTransport",
+    "RemoteWatch",
+    "Seat",
+    "WatchedStore",
+]
 
-
-class Commit:
-    """One commit, as safety invariants see it: what the store holds after it."""
-
-    def __init__(self, store: MemoryStore, revision: Revision, writes: Sequence[Write]) -> None:
-        self.store = store
-        self.revision = revision
-        self.keys = tuple(write.key for write in writes)
-
-
-class WatchedStore(MemoryStore):
-    """A memory store that tells the simulation of each commit, in the step that makes it."""
-
-    def __init__(self, host: Host, tell: Callable[[object], None]) -> None:
-        super().__init__(host.env())
-        self._tell = tell
-
-    async def commit(
-        self,
-        checks: Sequence[Check],
-        writes: Sequence[Write],
-        *,
-        fence: Fence | None = None,
-        origin: Origin = NO_ORIGIN,
-    ) -> Revision:
-        revision = await super().commit(checks, writes, fence=fence, origin=origin)
-        if writes:
-            self._tell(Commit(self, revision, writes))
-        return revision
+ZONE = "topology.kubernetes.io/zone"
 
 
-@asynccontextmanager
-async def _a_read() -> AsyncIterator[None]:
-    """Around a call that has no effect: without a reply it was as good as not made."""
-    try:
-        yield
-    except OutcomeUnknown as error:
-        raise Unavailable(error.message) from error
+class Component(Protocol):
+    """Anything that is run: a controller, a scheduler, an agent."""
+
+    def run(self) -> Coroutine[Any, Any, Any]: ...
 
 
-class RemoteStore:
-    """A store on another host. Implements `Store`; a commit without a reply has an unknown outcome."""
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """What one process of the control plane has for its components: all of them share it."""
 
-    def __init__(self, remote: Any, incarnation: str) -> None:
-        self._remote = remote
-        self.incarnation = incarnation
-
-    async def commit(
-        self,
-        checks: Sequence[Check],
-        writes: Sequence[Write],
-        *,
-        fence: Fence | None = None,
-        origin: Origin = NO_ORIGIN,
-    ) -> Revision:
-        revision: Revision = await self._remote.commit(checks, writes, fence=fence, origin=origin)
-        return revision
-
-    async def get(self, keys: Sequence[Key], *, at: Revision = NO_REVISION) -> Reading:
-        async with _a_read():
-            reading: Reading = await self._remote.get(keys, at=at)
-        return reading
-
-    async def list(
-        self,
-        kind: str,
-        *,
-        namespace: str = "",
-        at: Revision = NO_REVISION,
-        start_after: Key | None = None,
-        limit: int = 0,
-    ) -> Listing:
-        async with _a_read():
-            listing: Listing = await self._remote.list(
-                kind, namespace=namespace, at=at, start_after=start_after, limit=limit
-            )
-        return listing
-
-    async def watch(self, kind: str, *, after: Revision, namespace: str = "") -> Watch:
-        async with _a_read():
-            return RemoteWatch(await self._remote.watch(kind, after=after, namespace=namespace), after)
-
-    async def compact(self, revision: Revision) -> None:
-        await self._remote.compact(revision)
-
-    async def revision(self) -> Revision:
-        async with _a_read():
-            revision: Revision = await self._remote.revision()
-        return revision
-
-    def statistics(self) -> StoreStatistics:
-        raise NotImplementedError("ask the store on its own host")
-
-    async def close(self) -> None:
-        """Nothing is held here: streams end with the host."""
+    client: Client
+    env: Env
+    caches: CacheSet
+    recorder: Recorder
 
 
-class RemoteWatch:
-    """A store's watch across a link."""
-
-    def __init__(self, stream: Any, after: Revision) -> None:
-        self._stream = stream
-        self.revision = after
-
-    def __aiter__(self) -> RemoteWatch:
-        return self
-
-    async def __anext__(self) -> Batch:
-        batch: Batch = await anext(self._stream)
-        self.revision = batch.revision
-        return batch
-
-    def request_progress(self) -> None:
-        self._stream.tell("request_progress")
-
-    def close(self) -> None:
-        self._stream.close()
+Make = Callable[[Seat], Component]
+"""Makes one component of a process. Called anew in every life of its host."""
 
 
-class RemoteTransport:
-    """An API server on another host. Implements `client.contract.Transport`."""
+@dataclass(slots=True)
+class Process:
+    """One life of one control-plane process."""
 
-    repeats_safely = True
+    host: Host
+    seat: Seat
+    components: tuple[Component, ...]
 
-    def __init__(self, remote: Any, kinds: Registry = KINDS) -> None:
-        self._remote = remote
-        self.kinds = kinds
 
-    async def get(self, key: Key, *, resource_version: str = "") -> Object:
-        async with _a_read():
-            found: Object = await self._remote.get(key, resource_version=resource_version)
-        return found
+@dataclass(slots=True)
+class Node:
+    """One machine: its processes, and the host its agent runs on."""
 
-    async def list(self, kind: Kind, options: ListOptions) -> ObjectList:
-        async with _a_read():
-            listing: ObjectList = await self._remote.list(kind, options)
-        return listing
+    name: str
+    host: Host
+    driver: SimulatedDriver
+    machine: Machine
+    limits: Limits
+    agents: list[Agent] = field(default_factory=list)
+    """Every life of its agent."""
 
-    async def watch(self, kind: Kind, options: WatchOptions) -> AsyncGenerator[WatchEvent, None]:
-        async with _a_read():
-            stream: AsyncGenerator[WatchEvent, None] = await self._remote.watch(kind, options)
-        return stream
+    def die(self) -> None:
+        """Lose power: agent and processes end, and nothing of them is remembered."""
+        self.host.crash()
+        self.driver.power_off()
 
-    async def create(
-        self, kind: Kind, body: bytes | Mapping[str, Any], *, namespace: str, options: WriteOptions
-    ) -> Written:
-        written: Written = await self._remote.create(kind, body, namespace=namespace, options=options)
-        return written
+    def come_back(self) -> None:
+        self.host.restart()
 
-    async def update(
-        self, key: Key, body: bytes | Mapping[str, Any], *, subresource: str, options: WriteOptions
-    ) -> Written:
-        written: Written = await self._remote.update(key, body, subresource=subresource, options=options)
-        return written
-
-    async def patch(
-        self, key: Key, body: Any, *, patch_type: PatchType, subresource: str, options: WriteOptions
-    ) -> Written:
-        written: Written = await self._remote.patch(
-            key, body, patch_type=patch_type, subresource=subresource, options=options
-        )
-        return written
-
-    async def delete(self, key: Key, options: DeleteOptions) -> Written:
-        written: Written = await self._remote.delete(key, options)
-        return written
-
-    async def delete_collection(self, kind: Kind, selection: ListOptions, options: DeleteOptions) -> Sequence[Written]:
-        deleted: Sequence[Written] = await self._remote.delete_collection(kind, selection, options)
-        return deleted
-
-    async def get_scale(self, key: Key) -> Mapping[str, Any]:
-        async with _a_read():
-            scale: Mapping[str, Any] = await self._remote.get_scale(key)
-        return scale
-
-    async def bind(self, request: Binding, *, options: WriteOptions) -> Written:
-        written: Written = await self._remote.bind(request, options=options)
-        return written
-
-    async def reserve(self, chunk: GangChunk, *, options: WriteOptions) -> Written:
-        written: Written = await self._remote.reserve(chunk, options=options)
-        return written
-
-    async def evict(self, key: Key, options: DeleteOptions) -> Written:
-        written: Written = await self._remote.evict(key, options)
-        return written
-
-    async def confirm_ended(self, *, node: str, node_uid: str, pod_uid: str, options: WriteOptions) -> Written:
-        written: Written = await self._remote.confirm_ended(
-            node=node, node_uid=node_uid, pod_uid=pod_uid, options=options
-        )
-        return written
+    @property
+    def key(self) -> Key:
+        return Key("Node", "", self.name)
 
 
 class Cluster:
-    """A store, API servers on it, and clients for whoever needs one."""
+    """A store, API servers on it, and whatever else is added."""
 
-    def __init__(self, sim: Simulation, *, servers: int = 1, admission: AdmissionChain | None = None) -> None:
+    def __init__(
+        self,
+        sim: Simulation,
+        *,
+        servers: int = 1,
+        admission: AdmissionChain | None = None,
+        limits: Limits | None = None,
+        hostile: bool = False,
+    ) -> None:
+        """`hostile` servers can crash, and err as `cluster_faults` says; the others only lose messages."""
         self.sim = sim
+        self.limits = limits or Limits()
+        self.admission = admission or AdmissionChain()
+        self._hostile = hostile
         self.store_host = sim.host(STORE)
-        self.store = WatchedStore(self.store_host, sim.commit)
+        self.store = WatchedStore(
+            self.store_host, sim.commit, slowness_s=disk_slowness(sim) if hostile else lambda: 0.0
+        )
         self.store_host.serve(STORE, self.store)
-        self.servers = [self._serve(sim.host(f"{API}-{n}"), admission) for n in range(servers)]
-        self.authority = Service(self.store, self.store_host.env(), admission=admission)
+        self._admissions: dict[str, _SwitchedAdmission] = {}
+        self.authority = Service(self.store, self.store_host.env(), admission=self._admission_of(STORE))
         """The service beside the store, with no link between: for setting the scene, and for judging."""
+        self.servers = [self._serve(sim.host(f"{API}-{n}")) for n in range(servers)]
+        self.nodes: dict[str, Node] = {}
+        self.processes: list[Process] = []
+        """Every process of the control plane there ever was, in order of birth."""
+        self._turn = 0
 
-    def client(self, host: Host, *, server: int = 0) -> Client:
+    # -- servers -----------------------------------------------------------------------------------
+
+    def client(self, host: Host, *, server: int = 0, limits: Limits | None = None) -> Client:
         """A client on `host` that talks to one of the servers."""
-        return Client(self.transport(host, server=server), host.env(), component=host.name)
+        return Client(self.transport(host, server=server), host.env(limits=limits), component=host.name)
 
     def transport(self, host: Host, *, server: int = 0) -> RemoteTransport:
         return RemoteTransport(host.remote(self.servers[server], API))
 
-    def _serve(self, host: Host, admission: AdmissionChain | None) -> Host:
-        store: Store = RemoteStore(host.remote(self.store_host, STORE), self.store.incarnation)
-        host.serve(API, Service(store, host.env(), admission=admission))
+    def admit_by(self, admission: AdmissionChain) -> None:
+        """Change the admission policies of every server, at once and in mid-run."""
+        for switch in self._admissions.values():
+            switch.chain = admission
+        self.sim.note("admission", "policies changed")
+
+    def _serve(self, host: Host) -> Host:
+        if self._hostile:
+            host.boot(self._serve_life)
+        else:
+            host.serve(API, self._service(host))
         return host
+
+    async def _serve_life(self, host: Host) -> None:
+        service = self._service(host)
+        host.serve(API, FaultyService(service, self.sim, self.authority, self.store, host.name))
+        await service.run_upkeep()
+
+    def _service(self, host: Host) -> Service:
+        store: Store = RemoteStore(host.remote(self.store_host, STORE), self.store.incarnation)
+        return Service(store, host.env(), admission=self._admission_of(host.name))
+
+    def _admission_of(self, server: str) -> AdmissionChain:
+        return self._admissions.setdefault(server, _SwitchedAdmission(self.admission))
+
+    # -- machines ----------------------------------------------------------------------------------
+
+    def add_node(
+        self,
+        name: str,
+        *,
+        zone: str = "zone-a",
+        cpu: str = "4",
+        memory: str = "16Gi",
+        pods: str = "110",
+        labels: Mapping[str, str] | None = None,
+        taints: Sequence[Mapping[str, str]] = (),
+        limits: Limits | None = None,
+        **resources: str,
+    ) -> Node:
+        """A machine whose agent registers it as a node."""
+        host = self.sim.host(name)
+        driver = SimulatedDriver(self.sim, host, name, subnet=len(self.nodes))
+        machine = Machine(
+            name=name,
+            capacity={"cpu": cpu, "memory": memory, "pods": pods, **resources},
+            labels={ZONE: zone, **(labels or {})},
+            taints=tuple(taints),
+        )
+        node = self.nodes[name] = Node(name, host, driver, machine, limits or self.limits)
+        host.boot(lambda host: self._run_agent(host, node))
+        return node
+
+    async def _run_agent(self, host: Host, node: Node) -> None:
+        env = host.env(limits=node.limits)
+        client = Client(self.transport(host, server=self._next_server()), env, component=host.name)
+        machine = Machine(
+            name=node.name,
+            capacity=node.machine.capacity,
+            labels=node.machine.labels,
+            taints=node.machine.taints,
+            boot_id=node.driver.boot_id,
+        )
+        agent = Agent(client, env, node.driver, machine)
+        node.agents.append(agent)
+        await agent.run()
+
+    # -- controllers, schedulers and whatever else -------------------------------------------------
+
+    def boot(self, name: str, makers: Sequence[Make], *, copies: int = 1, limits: Limits | None = None) -> list[Host]:
+        """Run components together in one process, on `copies` hosts that crash and come back."""
+        hosts = [self.sim.host(f"{name}-{n}" if copies > 1 else name) for n in range(copies)]
+        for host in hosts:
+            host.boot(lambda host: self._run_process(host, makers, limits or self.limits))
+        return hosts
+
+    async def _run_process(self, host: Host, makers: Sequence[Make], limits: Limits) -> None:
+        env = host.env(limits=limits)
+        client = Client(self.transport(host, server=self._next_server()), env, component=host.name)
+        seat = Seat(client, env, CacheSet(client, env), Recorder(env))
+        process = Process(host, seat, tuple(make(seat) for make in makers))
+        self.processes.append(process)
+        async with asyncio.TaskGroup() as group:
+            for component in process.components:
+                group.create_task(component.run(), name=type(component).__name__)
+
+    def _next_server(self) -> int:
+        """Whom a new life talks to: each the next, so that every server has some."""
+        self._turn += 1
+        return self._turn % len(self.servers)
+
+    # -- the scene ---------------------------------------------------------------------------------
+
+    async def set_up(self, *namespaces: str) -> None:
+        """Make the namespaces that everything needs, and these."""
+        for name in dict.fromkeys(("default", "kube-system", LEASES, *namespaces)):
+            await self.authority.create(KINDS.of_key_kind("Namespace"), {"metadata": {"name": name}})
+
+    async def create(self, body: Mapping[str, Any], *, namespace: str = "") -> Object:
+        """Put an object there, past every link and fault."""
+        kind = KINDS.of_api(body["apiVersion"], body["kind"])
+        return (await self.authority.create(kind, body, namespace=namespace)).object
+
+    # -- what is committed, for judging ------------------------------------------------------------
+
+    def find(self, key: Key) -> Object | None:
+        """An object as it is committed now."""
+        entry = self.store.newest(key)
+        return None if entry is None else _object(entry)
+
+    def all(self, kind: str, *, namespace: str = "") -> list[Object]:
+        """The objects of a kind as they are committed now, in key order."""
+        found = [e for e in self.store.entries() if e.key.kind == kind and namespace in ("", e.key.namespace)]
+        return [_object(each) for each in sorted(found, key=lambda each: each.key)]
+
+    def versions(self, *, but: Sequence[str] = ()) -> dict[Key, int]:
+        """Every object's revision, but of those kinds: two that are equal say that nobody wrote between."""
+        return {each.key: each.modified for each in self.store.entries() if each.key.kind not in but}
+
+
+class _SwitchedAdmission(AdmissionChain):
+    """The policies of one server, which may change while it runs."""
+
+    def __init__(self, chain: AdmissionChain) -> None:
+        super().__init__()
+        self.chain = chain
+
+    def for_write(self, verb: str, kind: Kind, subresource: str) -> AdmissionChain | None:
+        return self.chain.for_write(verb, kind, subresource)
+
+
+def _object(entry: Entry) -> Object:
+    kind = KINDS.of_key_kind(entry.key.kind)
+    return Object(kind, entry.key, entry.value, revision=entry.modified, created=entry.created, origin=entry.origin)

@@ -1,0 +1,137 @@
+"""The agent of one node: keeps it registered, finds the pods bound to it, and gives each a worker.
+
+It joins `node`, `pods` and a driver to the API, and decides nothing itself. Cut off, it keeps running what it has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+from kedge.agent.core.driver import Driver
+from kedge.agent.core.node import Machine, NodeKeeper
+from kedge.agent.core.pods import ALLOCATION, Ground, PodWorker
+from kedge.api.views import NodeAllocationView
+from kedge.client.contract import Client
+from kedge.env import Env
+from kedge.errors import OperatingError
+from kedge.keys import Key
+from kedge.runtime.cache import CacheChange, CacheSet
+
+
+class Agent:
+    """Runs the pods of one node. `run` it once; it works until it is cancelled, and its processes live on."""
+
+    def __init__(self, client: Client, env: Env, driver: Driver, machine: Machine) -> None:
+        self._client = client
+        self._env = env
+        self._driver = driver
+        self._machine = machine
+        self._caches = CacheSet(client, env)
+        self._ground = Ground(client, env, driver, machine.name)
+        self.node = NodeKeeper(client, env, machine, self._caches, self._clear)
+        self._ground.node_uid = lambda: self.node.uid
+        self._ground.keep_s = self._keep_s
+        self.node.on_contact = self._on_contact
+        self._workers: dict[str, PodWorker] = {}
+        gauge = env.metrics.gauge("kedge_agent_pods", "Pods that are looked after")
+        gauge.set_function(lambda: len(self._workers))
+        self._audits = env.metrics.counter(
+            "kedge_agent_audits_total", "Claims found without a pod or process, confirmed"
+        )
+
+    async def run(self) -> None:
+        try:
+            self._driver.listen(self._on_process)
+            await self.node.register()
+            await self._clear(self.node.uid)  # what a former incarnation left, if others registered this one
+            pods = self._caches.cache(
+                self._client.kinds.of_key_kind("Pod"), field_selector=f"spec.nodeName={self._machine.name}"
+            )
+            pods.subscribe(self._on_pod, name="agent")
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self.node.run(), name="heartbeats")
+                group.create_task(self._adopt(), name="adopt")
+                group.create_task(self._audit(), name="audit")
+        finally:
+            for worker in self._workers.values():
+                worker.stop()
+            await self._caches.stop()
+
+    # -- who is looked after -----------------------------------------------------------------------
+
+    def _on_pod(self, change: CacheChange) -> None:
+        before, now = change.old, change.new
+        if before is not None and (now is None or now.uid != before.uid):
+            self._worker(before.uid, before.key).show(None)
+        if now is not None:
+            self._worker(now.uid, now.key).show(now)
+
+    def _on_process(self, pod_uid: str) -> None:
+        worker = self._workers.get(pod_uid)
+        if worker is not None:
+            worker.wake()
+
+    async def _adopt(self) -> None:
+        """Take on the processes of this agent's former self: those of pods that are gone have nobody else."""
+        pods = self._caches.cache(
+            self._client.kinds.of_key_kind("Pod"), field_selector=f"spec.nodeName={self._machine.name}"
+        )
+        while True:
+            with suppress(OperatingError):
+                await pods.wait_synced(within_s=self._env.limits.agent_audit_s)
+                break
+        for process in await self._driver.processes():
+            self._worker(process.identity.pod_uid, Key("Pod", process.namespace, process.pod)).wake()
+
+    def _worker(self, uid: str, key: Key) -> PodWorker:
+        found = self._workers.get(uid)
+        if found is None:
+            found = self._workers[uid] = PodWorker(self._ground, uid, key, self._on_done)
+        return found
+
+    def _on_done(self, uid: str) -> None:
+        self._workers.pop(uid, None)
+
+    # -- what outlives a pod -----------------------------------------------------------------------
+
+    async def _audit(self) -> None:
+        """Look now and then for claims on this node of pods that are gone and that no process was started for.
+
+        Such a pod was bound and removed by force before this agent ever saw it: only the agent can say it never ran.
+        """
+        while True:
+            await asyncio.sleep(self._env.limits.agent_audit_s * self._env.random.uniform(0.9, 1.1))
+            with suppress(OperatingError):
+                found = await self._client.find(Key(ALLOCATION, "", self._machine.name))
+                if found is None:
+                    continue
+                ledger = found.as_view(NodeAllocationView)
+                if ledger.spec.node_uid != self.node.uid:
+                    continue
+                for uid, entry in ledger.status.entries.items():
+                    if uid not in self._workers and entry.state == "Bound":
+                        self._audits.inc()
+                        self._worker(uid, Key("Pod", entry.namespace, entry.name)).wake()
+
+    async def _clear(self, node_uid: str = "") -> None:
+        """Stop everything that runs for any incarnation but `node_uid`, and wait until nothing of it does."""
+        while True:
+            every = await self._driver.processes()
+            running = [each for each in every if each.running and each.identity.node_uid != node_uid]
+            if not running:
+                return
+            for process in running:
+                await self._driver.stop(process.identity, grace_s=0)
+            await asyncio.sleep(self._env.limits.agent_retry_s)
+
+    # -- contact -----------------------------------------------------------------------------------
+
+    def _keep_s(self) -> float:
+        """What is left of the time that this node may be silent before its at-most-one pods must have stopped."""
+        return self.node.contact_s + self._env.limits.agent_contact_s - self._env.monotonic()
+
+    def _on_contact(self) -> None:
+        for worker in self._workers.values():
+            if worker.at_most_one:
+                self._env.spawn(worker.keep(), name=f"keep {worker.key.name}")

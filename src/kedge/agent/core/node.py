@@ -1,0 +1,192 @@
+"""The node's own place in the API: registered once, its lease renewed, and an eye on whether it is still the same node.
+
+Its uid is the incarnation. A node that has to be registered anew holds none of its former claims, so nothing of its
+former self may run by then: `clear` is awaited before the new node is created.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kedge.api.conditions import condition, is_true
+from kedge.api.kinds import Kind
+from kedge.api.objects import Object
+from kedge.api.requests import WriteOptions
+from kedge.api.timestamps import format_micro_time
+from kedge.api.views import NodeView
+from kedge.client.contract import Client
+from kedge.env import Env
+from kedge.errors import AlreadyExists, Conflict, NotFound, OperatingError
+from kedge.keys import Key
+from kedge.runtime.cache import CacheChange, CacheSet
+from kedge.runtime.status import plan_status
+
+LEASES = "kube-node-lease"
+"""The namespace of node leases, as in Kubernetes."""
+LEASE = "Lease.coordination.k8s.io"
+_UNRECORDED = WriteOptions(recorded=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What an agent says of the machine it runs on."""
+
+    name: str
+    capacity: Mapping[str, str]
+    labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[Mapping[str, str], ...] = ()
+    boot_id: str = ""
+    addresses: tuple[str, ...] = ()
+
+
+class NodeKeeper:
+    """Keeps the node registered and its lease alive."""
+
+    def __init__(
+        self, client: Client, env: Env, machine: Machine, caches: CacheSet, clear: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._client = client
+        self._env = env
+        self._machine = machine
+        self._caches = caches
+        self._clear = clear
+        self._node_kind: Kind = client.kinds.of_key_kind("Node")
+        self._lease_kind: Kind = client.kinds.of_key_kind(LEASE)
+        self._key = Key("Node", "", machine.name)
+        self._lease_key = Key(LEASE, LEASES, machine.name)
+        self._lease: Object | None = None
+        self._changed = asyncio.Event()
+        self.uid = ""
+        """The incarnation; empty until registered."""
+        self.contact_s = env.monotonic()
+        """When the last renewal that the API confirmed was sent, by this machine's clock."""
+        self.on_contact: Callable[[], None] = lambda: None
+        gauge = env.metrics.gauge("kedge_agent_contact_seconds", "Since the API last confirmed a renewal")
+        gauge.set_function(lambda: env.monotonic() - self.contact_s)
+
+    # -- registration ------------------------------------------------------------------------------
+
+    async def register(self) -> None:
+        """Find the node as this agent's former self left it, or create it. Tries until it succeeds."""
+        while True:
+            try:
+                node = await self._client.find(self._key)
+                if node is None:
+                    await self._clear()
+                    node = await self._create()
+                if node is not None and node.metadata.deletion_timestamp is None:
+                    self.uid = node.uid
+                    await self._say_ready(node)
+                    return
+            except OperatingError:
+                pass  # whatever it was: without a node there is nothing else to do
+            await asyncio.sleep(self._env.limits.agent_retry_s * self._env.random.uniform(0.5, 1.5))
+
+    async def _create(self) -> Object | None:
+        machine = self._machine
+        body = {
+            "metadata": {
+                "name": machine.name,
+                "labels": {"kubernetes.io/hostname": machine.name, **machine.labels},
+            },
+            "spec": {"taints": [dict(each) for each in machine.taints]} if machine.taints else {},
+            "status": self._status(),
+        }
+        try:
+            return (await self._client.create(self._node_kind, body)).object
+        except AlreadyExists:
+            return None  # perhaps our own: look again
+
+    def _status(self) -> dict[str, Any]:
+        machine = self._machine
+        return {
+            "capacity": dict(machine.capacity),
+            "allocatable": dict(machine.capacity),
+            "conditions": [condition("Ready", status=True, reason="AgentReady", message="the agent is at work")],
+            "addresses": [{"type": "InternalIP", "address": each} for each in machine.addresses],
+            "nodeInfo": {"bootID": machine.boot_id, "kubeletVersion": "kedge"},
+        }
+
+    async def _say_ready(self, node: Object) -> None:
+        """Say again what only the agent knows: the lifecycle may have written that nobody knows."""
+        view = node.as_view(NodeView)
+        told = self._status()
+        if is_true(view.status.conditions, "Ready") and view.status.node_info.boot_id == self._machine.boot_id:
+            return
+        told.pop("allocatable")  # somebody may have set some of it aside
+        patch = plan_status(node, told, self._env.now())
+        if patch is not None:
+            await self._client.patch(self._key, patch, subresource="status")
+
+    # -- heartbeats --------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Renew the lease, and register anew when the node is gone. Never returns."""
+        cache = self._caches.cache(self._node_kind, field_selector=f"metadata.name={self._machine.name}")
+        subscription = cache.subscribe(self._on_change, name="agent")
+        try:
+            while True:
+                await self._beat()
+                pause_s = self._env.limits.node_renew_s * self._env.random.uniform(0.9, 1.0)
+                try:
+                    async with asyncio.timeout(pause_s):
+                        await self._changed.wait()
+                except TimeoutError:
+                    continue
+        finally:
+            subscription.close()
+
+    def _on_change(self, change: CacheChange) -> None:
+        node = change.new
+        if node is None or node.uid != self.uid or not is_true(node.as_view(NodeView).status.conditions, "Ready"):
+            self._changed.set()
+
+    async def _beat(self) -> None:
+        limits = self._env.limits
+        try:
+            if self._changed.is_set():
+                self._changed.clear()
+                await self._look()
+            sent_s = self._env.monotonic()
+            async with asyncio.timeout(limits.node_renew_s):
+                await self._renew()
+            self.contact_s = sent_s
+            self.on_contact()
+        except (TimeoutError, OperatingError):
+            self._lease = None  # read it again
+            await asyncio.sleep(limits.agent_retry_s * self._env.random.uniform(0.5, 1.5))
+
+    async def _look(self) -> None:
+        """See at the authority whether the node is still this one, and known to be ready."""
+        node = await self._client.find(self._key)
+        if node is None or node.uid != self.uid:
+            self.uid = ""
+            await self._clear()
+            await self.register()
+        else:
+            await self._say_ready(node)
+
+    async def _renew(self) -> None:
+        now = format_micro_time(self._env.now())
+        if self._lease is None:
+            self._lease = await self._client.find(self._lease_key)
+        if self._lease is None:
+            spec = {
+                "holderIdentity": self._machine.name,
+                "leaseDurationSeconds": int(self._env.limits.node_lease_s),
+                "renewTime": now,
+            }
+            metadata = {"name": self._machine.name, "namespace": LEASES}
+            self._lease = (await self._client.create(self._lease_kind, {"metadata": metadata, "spec": spec})).object
+            return
+        body = self._lease.edit()
+        body["metadata"]["resourceVersion"] = str(self._lease.revision)
+        body["spec"] = {**body.get("spec", {}), "holderIdentity": self._machine.name, "renewTime": now}
+        try:
+            self._lease = (await self._client.update(self._lease_key, body, options=_UNRECORDED)).object
+        except (Conflict, NotFound):
+            self._lease = None
+            raise

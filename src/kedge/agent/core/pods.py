@@ -1,0 +1,323 @@
+"""The pods of one node, each looked after by a worker of its own: look, plan, act, and look again when woken.
+
+A worker's only memory is what probes said and when it first saw things; the rest is in the API and the driver, so that
+a restarted agent goes on where the last one stopped. Nothing is stopped or confirmed on the word of a cache alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from kedge.agent.core.driver import Driver, Identity, Process, PullFailed
+from kedge.agent.core.plan import Ending, Health, PodPlan, Sight, Start, latest, plan_pod
+from kedge.agent.core.probes import Prober, has_probes
+from kedge.agent.core.status import pod_status
+from kedge.api.marks import AT_MOST_ONE
+from kedge.api.objects import Object
+from kedge.api.requests import DeleteOptions
+from kedge.api.views import NodeAllocationView, PodView
+from kedge.client.contract import Client
+from kedge.env import Env
+from kedge.errors import Conflict, NotFound, OperatingError, Unavailable
+from kedge.keys import Key, Revision
+from kedge.placement.ledger import ClaimState
+from kedge.runtime.status import plan_status
+
+ALLOCATION = "NodeAllocation.kedge.dev"
+BIND_ANNOTATION = "kedge.dev/bind"
+
+
+class Ground:
+    """What the workers of one node share."""
+
+    def __init__(self, client: Client, env: Env, driver: Driver, node: str) -> None:
+        self.client = client
+        self.env = env
+        self.driver = driver
+        self.node = node
+        self.node_uid: Callable[[], str] = lambda: ""
+        self.keep_s: Callable[[], float] = lambda: 0.0
+        """How much longer a pod that asks for at-most-one may run without further contact."""
+        metrics = env.metrics
+        self.starts = metrics.counter("kedge_agent_starts_total", "Processes started, first and again", ("kind",))
+        self.retries = metrics.counter("kedge_agent_retries_total", "Looks at a pod that failed and were repeated")
+
+    async def of_pod(self, uid: str) -> tuple[Process, ...]:
+        return tuple(each for each in await self.driver.processes() if each.identity.pod_uid == uid)
+
+    async def claim_is_held(self, pod_uid: str, node_uid: str) -> bool | None:
+        """Whether this incarnation's ledger has the pod's claim: the bind's own record. None if it cannot be told."""
+        found = await self.client.find(Key(ALLOCATION, "", self.node))
+        if found is None or not node_uid:
+            return None
+        ledger = found.as_view(NodeAllocationView)
+        if ledger.spec.node_uid != node_uid:
+            return None  # an earlier incarnation's claims are still being given back
+        entry = ledger.status.entries.get(pod_uid)
+        return entry is not None and entry.state == ClaimState.BOUND
+
+
+class PodWorker:
+    """Looks after one pod, known by its uid, until nothing of it is left here."""
+
+    def __init__(self, ground: Ground, uid: str, key: Key, on_done: Callable[[str], None]) -> None:
+        self._ground = ground
+        self._env = ground.env
+        self._driver = ground.driver
+        self.uid = uid
+        self.key = key
+        self._seen: Object | None = None
+        """The newest version seen, by watch, read or own write; None once the cache has none of this uid."""
+        self._written: Revision = 0
+        self._over = False
+        """The pod's end is on record, which freed its claim: nothing is left to confirm."""
+        self._disowned = False
+        self._first_s = self._env.monotonic()
+        self._leaving_s: float | None = None
+        self._probers: dict[Identity, Prober] = {}
+        self._troubles: dict[str, str] = {}
+        self._wake = asyncio.Event()
+        self._on_done = on_done
+        self._task = self._env.spawn(self._run(), name=f"pod {key.namespace}/{key.name}")
+
+    def show(self, found: Object | None) -> None:
+        """Take note of what the cache has now. None: no pod of this uid is bound here, as far as it knows."""
+        if found is None or found.revision >= self._written:
+            self._seen = found
+            self._wake.set()
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    def stop(self) -> None:
+        self._task.cancel()
+        for prober in self._probers.values():
+            prober.stop()
+
+    # -- the loop ----------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        failures = 0
+        limits = self._env.limits
+        while True:
+            self._wake.clear()
+            pause_s: float | None
+            try:
+                done, pause_s = await self._look()
+                failures = 0
+            except OperatingError:
+                done, failures = False, failures + 1
+                self._ground.retries.inc()
+                pause_s = min(limits.agent_retry_s * 2 ** min(failures - 1, 6), limits.agent_retry_s_max)
+                pause_s *= self._env.random.uniform(0.5, 1.5)
+            if done:
+                self._on_done(self.uid)
+                return
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._wake.wait()
+
+    async def _look(self) -> tuple[bool, float | None]:
+        """One look: whether the pod is done with, and when to look again at the latest."""
+        processes = await self._ground.of_pod(self.uid)
+        pod = await self._pod()
+        self._tend_probers(pod, processes)
+        sight = self._sight(pod, processes)
+        plan = plan_pod(sight, self._env.limits)
+        for stop in plan.stop:
+            await self._driver.stop(stop.process.identity, grace_s=stop.grace_s)
+        if plan.ending is Ending.CONFIRM:
+            await self._confirm(processes)
+            return True, None
+        if self._seen is None or pod is None:
+            return False, None  # what still runs of it wakes this worker when it ends
+        if plan.start:
+            await self._tell(sight, plan)  # that it is being started, before what may take long
+            await self._start_all(pod, plan)
+            return await self._look_at_start()
+        await self._tell(sight, plan)
+        if plan.ending is Ending.REMOVE:
+            await self._remove()
+        return False, plan.look_again_s
+
+    async def _look_at_start(self) -> tuple[bool, float | None]:
+        """Say what became of a start. What could not be started now is tried again, with a pause that grows."""
+        processes = await self._ground.of_pod(self.uid)
+        if self._seen is None or self._disowned:
+            return False, 0.0
+        pod = self._seen.as_view(PodView)
+        self._tend_probers(pod, processes)
+        sight = self._sight(pod, processes)
+        plan = plan_pod(sight, self._env.limits)
+        await self._tell(sight, plan)
+        if plan.start:
+            raise Unavailable(f"{self.key} could not be started yet", key=self.key)
+        return False, 0.0 if plan.stop or plan.ending else plan.look_again_s
+
+    def _sight(self, pod: PodView | None, processes: Sequence[Process]) -> Sight:
+        now_s = self._env.monotonic()
+        if pod is not None and pod.terminating and self._leaving_s is None:
+            self._leaving_s = now_s
+        started = pod.status.start_time if pod is not None else None
+        age_s = now_s - self._first_s
+        if started is not None:
+            age_s = max(age_s, (self._env.now() - started).total_seconds())
+        health: dict[str, Health] = {i.container: prober.health for i, prober in self._probers.items()}
+        return Sight(
+            pod=pod,
+            processes=processes,
+            health=health,
+            now_s=now_s,
+            age_s=age_s,
+            leaving_s=0.0 if self._leaving_s is None else now_s - self._leaving_s,
+            disowned=self._disowned,
+        )
+
+    async def _pod(self) -> PodView | None:
+        """The pod as it was last seen. That it is gone, or over, is only believed of the authority."""
+        seen = self._seen
+        if seen is not None and not seen.as_view(PodView).finished:
+            return seen.as_view(PodView)
+        fresh = await self._ground.client.find(self.key)
+        if fresh is None or fresh.uid != self.uid:
+            return None
+        self._note(fresh)
+        return fresh.as_view(PodView)
+
+    def _note(self, newer: Object) -> None:
+        """Remember a version that this worker read or wrote: an older one from the cache is no news."""
+        self._written = max(self._written, newer.revision)
+        self._over = self._over or newer.as_view(PodView).finished
+        if self._seen is None or newer.revision >= self._seen.revision:
+            self._seen = newer
+
+    # -- acts --------------------------------------------------------------------------------------
+
+    async def _start_all(self, pod: PodView, plan: PodPlan) -> None:
+        for start in plan.start:
+            name = start.container.name
+            try:
+                await self._driver.pull(start.container.image)
+            except PullFailed:
+                self._troubles[name] = "ImagePullBackOff"
+                continue
+            self._troubles.pop(name, None)
+            node_uid = await self._may_start()
+            if not node_uid or node_uid != self._ground.node_uid():
+                return
+            await self._start(pod, start, node_uid)
+
+    async def _may_start(self) -> str:
+        """Prove on committed state, after whatever took long, that the pod is bound to this very node and wanted.
+
+        Returns the incarnation of the node that this is true of; empty if it is not, or was not proved in time.
+        """
+        ground = self._ground
+        node_uid, asked_s = ground.node_uid(), self._env.monotonic()
+        fresh = await ground.client.find(self.key)
+        if fresh is None or fresh.uid != self.uid:
+            self._seen = None
+            return ""
+        self._note(fresh)
+        view = fresh.as_view(PodView)
+        if view.spec.node_name != ground.node or view.terminating or view.finished:
+            return ""
+        # The ledger is read after the pod: the claim came with the binding, so one that is missing now was given back.
+        held = await ground.claim_is_held(self.uid, node_uid)
+        self._disowned = held is False
+        in_time = self._env.monotonic() - asked_s <= self._env.limits.agent_proof_s
+        return node_uid if held and in_time else ""
+
+    async def _start(self, pod: PodView, start: Start, node_uid: str) -> None:
+        bound_at = _bind_revision(pod, self._ground.node)
+        identity = Identity(self.uid, start.container.name, start.attempt, bound_at, node_uid)
+        keep_s = self._ground.keep_s() if is_at_most_one(pod) else None
+        if keep_s is not None and keep_s <= 0:
+            return  # out of contact for too long to begin anything that must not be begun twice
+        await self._driver.start(identity, pod, start.container, keep_s=keep_s)
+        self._ground.starts.labels("restart" if start.attempt else "first").inc()
+        for old in await self._ground.of_pod(self.uid):
+            if old.identity.container == identity.container and old.identity.attempt < start.attempt - 1:
+                await self._driver.forget(old.identity)
+
+    @property
+    def at_most_one(self) -> bool:
+        return self._seen is not None and is_at_most_one(self._seen.as_view(PodView))
+
+    async def keep(self) -> None:
+        """Contact was made: what asks for at-most-one may live on."""
+        for process in await self._ground.of_pod(self.uid):
+            if process.running:
+                await self._driver.keep(process.identity, self._ground.keep_s())
+
+    def _tend_probers(self, pod: PodView | None, processes: Sequence[Process]) -> None:
+        """One prober for each process that runs and has probes."""
+        wanted: dict[Identity, Any] = {}
+        if pod is not None and not pod.finished:
+            for container in (*pod.spec.init_containers, *pod.spec.containers):
+                process = latest(processes, container.name)
+                if process is not None and process.running and has_probes(container):
+                    wanted[process.identity] = container
+        for identity in [each for each in self._probers if each not in wanted]:
+            self._probers.pop(identity).stop()
+        for identity, container in wanted.items():
+            if identity not in self._probers:
+                self._probers[identity] = Prober(self._driver, self._env, identity, container, self.wake)
+
+    async def _tell(self, sight: Sight, plan: PodPlan) -> None:
+        seen, pod = self._seen, sight.pod
+        if seen is None or pod is None or pod.finished:
+            return  # its end was the last word
+        now = self._env.now()
+        status = pod_status(pod, sight, plan, now=now, address=self._driver.address(self.uid), troubles=self._troubles)
+        patch = plan_status(seen, status, now)
+        if patch is None:
+            return
+        patch["metadata"]["uid"] = self.uid
+        try:
+            self._note((await self._ground.client.patch(self.key, patch, subresource="status")).object)
+        except Conflict:
+            # Somebody wrote meanwhile: say it of the version there is now, at the next look.
+            fresh = await self._ground.client.find(self.key)
+            if fresh is not None and fresh.uid == self.uid:
+                self._note(fresh)
+            raise
+
+    async def _remove(self) -> None:
+        """The pod's end is on record: let it go."""
+        with suppress(NotFound, Conflict):
+            written = await self._ground.client.delete(self.key, DeleteOptions(uid=self.uid, grace_s=0))
+            if not written.removed:
+                self._note(written.object)  # finalizers hold it; its end is recorded all the same
+
+    async def _confirm(self, processes: Sequence[Process]) -> None:
+        """Say that nothing of the pod runs here, which frees what a forced deletion left, and forget it."""
+        ground = self._ground
+        if ground.node_uid() and not self._over:
+            with suppress(NotFound, Conflict):  # no ledger, or another incarnation's: nothing of ours is left in it
+                await ground.client.confirm_ended(node=ground.node, node_uid=ground.node_uid(), pod_uid=self.uid)
+        for process in processes:
+            await self._driver.forget(process.identity)
+
+
+def is_at_most_one(pod: PodView) -> bool:
+    return pod.metadata.annotations.get(AT_MOST_ONE) == "true"
+
+
+class _BindRecord(msgspec.Struct):
+    proved_on: dict[str, int] = msgspec.field(name="provedOn", default_factory=dict)
+
+
+def _bind_revision(pod: PodView, node: str) -> Revision:
+    """The node's revision that the bind proved; 0 for a pod that was never bound by a scheduler."""
+    text = pod.metadata.annotations.get(BIND_ANNOTATION, "")
+    if not text:
+        return 0
+    with suppress(msgspec.MsgspecError):
+        return msgspec.json.decode(text, type=_BindRecord).proved_on.get(str(Key("Node", "", node)), 0)
+    return 0

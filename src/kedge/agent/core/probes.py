@@ -1,0 +1,87 @@
+"""Probes of running processes: startup first, then liveness and readiness, each at its own pace.
+
+They only find out; `plan` decides what a verdict means. A verdict turns after as many answers in a row as it says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+from kedge.agent.core.driver import Driver, Identity
+from kedge.agent.core.plan import HEALTHY, Health
+from kedge.api.views import Container, Probe
+from kedge.env import Env
+from kedge.errors import OperatingError
+
+
+def has_probes(container: Container) -> bool:
+    return any((container.startup_probe, container.liveness_probe, container.readiness_probe))
+
+
+class Prober:
+    """Probes one process until it is told to stop. `health` is what is known now."""
+
+    def __init__(
+        self, driver: Driver, env: Env, identity: Identity, container: Container, on_change: Callable[[], None]
+    ) -> None:
+        self._driver = driver
+        self._identity = identity
+        self._container = container
+        self._on_change = on_change
+        self.health = replace(HEALTHY, started=container.startup_probe is None, ready=container.readiness_probe is None)
+        self._task = env.spawn(self._run(), name=f"probes of {identity.pod_uid}/{identity.container}")
+
+    def stop(self) -> None:
+        self._task.cancel()
+
+    async def _run(self) -> None:
+        container = self._container
+        if container.startup_probe is not None:
+            if not await self._until_started(container.startup_probe):
+                return
+            self._say(started=True)
+        following = []
+        if container.liveness_probe is not None:
+            following.append(self._follow(container.liveness_probe, "alive", verdict=True))
+        if container.readiness_probe is not None:
+            following.append(self._follow(container.readiness_probe, "ready", verdict=False))
+        await asyncio.gather(*following)
+
+    async def _until_started(self, probe: Probe) -> bool:
+        await asyncio.sleep(probe.initial_delay_seconds)
+        failures = 0
+        while True:
+            if await self._ask(probe):
+                return True
+            failures += 1
+            if failures >= max(1, probe.failure_threshold):
+                self._say(alive=False)
+                return False
+            await asyncio.sleep(max(1, probe.period_seconds))
+
+    async def _follow(self, probe: Probe, what: str, *, verdict: bool) -> None:
+        await asyncio.sleep(probe.initial_delay_seconds)
+        against = 0
+        while True:
+            answer = await self._ask(probe)
+            against = against + 1 if answer is not verdict else 0
+            needed = probe.failure_threshold if verdict else probe.success_threshold
+            if against >= max(1, needed):
+                verdict, against = answer, 0
+                self._say(**{what: verdict})
+            await asyncio.sleep(max(1, probe.period_seconds))
+
+    async def _ask(self, probe: Probe) -> bool:
+        try:
+            async with asyncio.timeout(max(1, probe.timeout_seconds)):
+                return await self._driver.probe(self._identity, probe)
+        except (TimeoutError, OperatingError):
+            return False
+
+    def _say(self, **found: bool) -> None:
+        health: Health = replace(self.health, **found)
+        if health != self.health:
+            self.health = health
+            self._on_change()

@@ -1,0 +1,198 @@
+"""Machines and their processes, simulated: slow pulls, slow starts, crashes, zombies, power cuts and reboots.
+
+`SimulatedDriver` implements the agent's port. It is no part of the agent's host: an agent that crashes leaves its
+processes running, as a real one does. Invariants read `live`, which no component sees.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from kedge.agent.core import Identity, Process, PullFailed
+from kedge.api.views import Container, PodView, Probe
+from kedge.sim.kernel import Host, Simulation
+
+PULLS_S = (0.2, 2.0, 20.0)
+STARTS_S = (0.05, 1.0, 8.0)
+RUNS_S = (0.5, 5.0, 40.0)
+LINGERS_S = (1.0, 15.0)
+"""How long a zombie outlives even a kill."""
+
+PULL, START, RUN, STOP, PROBE = "pull of image", "start of process", "run of process", "stop of process", "probe"
+RUN_S_LABEL = "sim.kedge.dev/run-s"
+"""On a pod: its containers end by themselves after so many seconds, as a job's do."""
+EXIT_CODE_LABEL = "sim.kedge.dev/exit-code"
+
+
+@dataclass(slots=True)
+class _Entry:
+    process: Process
+    kill_at_s: float = float("inf")
+    keep_until_s: float = float("inf")
+
+
+class SimulatedDriver:
+    """One machine's processes. Its clock is the machine's own, and no fault of an agent's host touches it."""
+
+    def __init__(self, sim: Simulation, host: Host, name: str, *, subnet: int = 0) -> None:
+        self._sim = sim
+        self._host = host
+        """Whose clock is the machine's clock. What happens to its life is no matter here."""
+        self.name = name
+        self._subnet = subnet
+        self._addresses: dict[str, str] = {}
+        self._entries: dict[Identity, _Entry] = {}
+        self._images: set[str] = set()
+        self._listener: Callable[[str], None] | None = None
+        self._boots = 1
+        self.started: list[Identity] = []
+        """Every process that was ever started, in order."""
+        self.on_start: Callable[[Process], None] = lambda _: None
+
+    # -- the port ----------------------------------------------------------------------------------
+
+    async def pull(self, image: str) -> None:
+        if image in self._images:
+            return
+        fault = self._sim.faults.at(PULL, self.name, ("slow", "fail"))
+        await asyncio.sleep(self._sim.faults.pick("long the pull takes", PULLS_S) if fault == "slow" else 0.1)
+        if fault == "fail":
+            raise PullFailed(f"{image}: the registry does not answer")
+        self._images.add(image)
+
+    async def start(self, identity: Identity, pod: PodView, container: Container, *, keep_s: float | None) -> None:
+        if identity in self._entries:
+            return
+        now = self._host.now()
+        process = Process(
+            identity=identity,
+            namespace=pod.namespace,
+            pod=pod.name,
+            running=True,
+            started_at=now,
+            since_s=self._now_s(),
+        )
+        entry = self._entries[identity] = _Entry(process)
+        self.started.append(identity)
+        self._sim.note("process", f"{self.name} starts {pod.namespace}/{pod.name} {container.name} {identity.attempt}")
+        self.on_start(process)
+        if keep_s is not None:
+            self._extend(entry, keep_s)
+        self._live_out(entry, pod)
+        if self._sim.faults.at(START, self.name, ("slow",)):
+            await asyncio.sleep(self._sim.faults.pick("long the start takes", STARTS_S))
+
+    async def keep(self, identity: Identity, for_s: float) -> None:
+        entry = self._entries.get(identity)
+        if entry is not None and entry.process.running:
+            self._extend(entry, for_s)
+
+    async def stop(self, identity: Identity, *, grace_s: float) -> None:
+        entry = self._entries.get(identity)
+        if entry is None or not entry.process.running:
+            return
+        deadline_s = self._now_s() + grace_s
+        if deadline_s >= entry.kill_at_s:
+            return
+        entry.kill_at_s = deadline_s
+        fault = self._sim.faults.at(STOP, self.name, ("ignore", "zombie"))
+        if fault == "zombie":  # not even a kill ends it at once: it waits for a disk, say
+            deadline_s += self._sim.faults.pick("long it lingers", LINGERS_S)
+        elif fault != "ignore":
+            deadline_s = min(deadline_s, self._now_s() + 0.1)
+        self._later(deadline_s, lambda: self._end(entry, 137 if fault else 0, ""))
+
+    async def processes(self) -> Sequence[Process]:
+        return tuple(entry.process for entry in self._entries.values())
+
+    async def forget(self, identity: Identity) -> None:
+        entry = self._entries.get(identity)
+        if entry is not None and not entry.process.running:
+            del self._entries[identity]
+
+    async def probe(self, identity: Identity, probe: Probe) -> bool:  # noqa: ARG002
+        entry = self._entries.get(identity)
+        return entry is not None and entry.process.running and not self._sim.faults.at(PROBE, self.name, ("fail",))
+
+    def address(self, pod_uid: str) -> str:
+        found = self._addresses.get(pod_uid)
+        if found is None:
+            number = len(self._addresses) + 1
+            found = self._addresses[pod_uid] = f"10.{self._subnet % 256}.{number // 256 % 256}.{number % 256}"
+        return found
+
+    def listen(self, on_change: Callable[[str], None]) -> None:
+        loop = self._sim.world.loop
+        life = loop.current_strand().process  # a listener that has died hears nothing
+
+        def tell(pod_uid: str) -> None:
+            loop.call_on(life, on_change, pod_uid)
+
+        self._listener = tell
+
+    # -- what happens to a machine -----------------------------------------------------------------
+
+    @property
+    def boot_id(self) -> str:
+        return f"{self.name}-{self._boots}"
+
+    def live(self) -> Iterator[Process]:
+        """What runs, zombies included."""
+        return (entry.process for entry in self._entries.values() if entry.process.running)
+
+    def power_off(self) -> None:
+        """Everything ends, and the machine remembers nothing of it."""
+        for entry in self._entries.values():
+            entry.process = replace(entry.process, running=False)
+        self._entries.clear()
+        self._images.clear()
+        self._boots += 1
+        self._sim.note("machine", f"{self.name} lost power")
+
+    def crash_process(self, pod_uid: str, *, exit_code: int = 139) -> None:
+        """End what runs of a pod, unasked."""
+        for entry in list(self._entries.values()):
+            if entry.process.running and entry.process.identity.pod_uid == pod_uid:
+                self._end(entry, exit_code, "Crashed")
+
+    # -- private -----------------------------------------------------------------------------------
+
+    def _live_out(self, entry: _Entry, pod: PodView) -> None:
+        """Let a process end by itself, if it is of that kind or a fault strikes."""
+        run_s = pod.labels.get(RUN_S_LABEL)
+        if run_s is not None:
+            code = int(pod.labels.get(EXIT_CODE_LABEL, "0"))
+            self._later(self._now_s() + float(run_s), lambda: self._end(entry, code, ""))
+        if self._sim.faults.at(RUN, self.name, ("crash",)):
+            run_for_s = self._sim.faults.pick("long it runs", RUNS_S)
+            self._later(self._now_s() + run_for_s, lambda: self._end(entry, 139, "Crashed"))
+
+    def _extend(self, entry: _Entry, for_s: float) -> None:
+        entry.keep_until_s = self._now_s() + for_s
+
+        def expire() -> None:
+            if self._now_s() >= entry.keep_until_s - 1e-9:
+                self._end(entry, 137, "LostContact")
+
+        self._later(entry.keep_until_s, expire)
+
+    def _end(self, entry: _Entry, exit_code: int, reason: str) -> None:
+        process = entry.process
+        if not process.running or self._entries.get(process.identity) is not entry:
+            return
+        entry.process = replace(
+            process, running=False, ended_at=self._host.now(), exit_code=exit_code, reason=reason, since_s=self._now_s()
+        )
+        self._sim.note("process", f"{self.name} ended {process.namespace}/{process.pod} with {exit_code} {reason}")
+        if self._listener is not None:
+            self._listener(process.identity.pod_uid)
+
+    def _now_s(self) -> float:
+        return self._host.monotonic()
+
+    def _later(self, at_s: float, action: Callable[[], None]) -> None:
+        world = self._sim.world
+        delay_s = max(0.0, at_s - self._now_s()) / self._host.clock_rate
+        world.loop.call_later(delay_s, action, context=world.context)

@@ -1,0 +1,191 @@
+"""What goes wrong at the meaning of the API, beyond lost messages and dead hosts, which the kernel knows.
+
+Each is a named fault point, drawn by the swarm like all others: stale lists, compaction under a watch, late status,
+conflicts by a bystander, a slow disk; and, once a while, what happens to whole clusters (`Weather`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from kedge.api.kinds import Kind
+from kedge.api.requests import (
+    DeleteOptions,
+    ListOptions,
+    ObjectList,
+    PatchType,
+    WatchEvent,
+    WatchOptions,
+    WriteOptions,
+    Written,
+)
+from kedge.errors import Compacted, KedgeError, OperatingError
+from kedge.keys import Key
+from kedge.server.service import Service
+from kedge.sim.kernel import Simulation
+from kedge.store import Store
+
+if TYPE_CHECKING:
+    from kedge.sim.cluster import Cluster
+
+DISK, LIST, WATCH, STATUS, CHANGE, WEATHER = (
+    "disk of store",
+    "list of api",
+    "watch of api",
+    "status of api",
+    "change of api",
+    "weather",
+)
+"""Fault points; what may strike at each is beside the place that asks."""
+SLOW_S = (0.05, 0.5, 4.0)
+LATE_S = (0.5, 3.0, 10.0)
+STALE_REVISIONS = (3, 20, 100)
+TOUCHED = "sim.kedge.dev/touched"
+"""The annotation that a bystander writes."""
+OUTAGES_S = (2.0, 30.0, 90.0, 240.0)
+WEATHER_EVERY_S = 5.0
+
+
+def disk_slowness(sim: Simulation) -> Callable[[], float]:
+    """How long a commit waits for the disk."""
+    point = sim.faults.point(DISK, "commit", ("slow",))
+
+    def slowness_s() -> float:
+        return sim.faults.pick("slow the disk is", SLOW_S) if point.ask() else 0.0
+
+    return slowness_s
+
+
+class FaultyService:
+    """A server's service, with faults at the meaning of its verbs. Whatever has none is the service's own."""
+
+    def __init__(self, service: Service, sim: Simulation, authority: Service, store: Store, server: str) -> None:
+        self._service = service
+        self._authority = authority
+        self._store = store
+        self._sim = sim
+        self._list = sim.faults.point(LIST, server, ("stale",))
+        self._watch = sim.faults.point(WATCH, server, ("compact",))
+        self._status = sim.faults.point(STATUS, server, ("late",))
+        self._change = sim.faults.point(CHANGE, server, ("conflict",))
+
+    def __getattr__(self, verb: str) -> Any:
+        found = getattr(self._service, verb)
+        setattr(self, verb, found)
+        return found
+
+    async def list(self, kind: Kind, options: ListOptions) -> ObjectList:
+        # Only what fills a cache, page by page, may be old: who asks for one list asks for the newest.
+        if options.limit > 1 and not options.continue_token and self._list.ask():
+            newest = (await self._service.list(kind, ListOptions(limit=1))).revision
+            old = max(1, newest - self._sim.faults.pick("old the list is", STALE_REVISIONS))
+            with suppress(Compacted):
+                asked = msgspec.structs.replace(options, resource_version=str(old), resource_version_match="Exact")
+                return await self._service.list(kind, asked)
+        return await self._service.list(kind, options)
+
+    async def watch(self, kind: Kind, options: WatchOptions) -> AsyncGenerator[WatchEvent, None]:
+        if self._watch.ask():
+            await self._store.compact(await self._store.revision())
+        return await self._service.watch(kind, options)
+
+    async def update(
+        self, key: Key, body: bytes | Mapping[str, Any], *, subresource: str = "", options: WriteOptions
+    ) -> Written:
+        await self._before_change(key, subresource)
+        return await self._service.update(key, body, subresource=subresource, options=options)
+
+    async def patch(
+        self, key: Key, body: Any, *, patch_type: PatchType, subresource: str = "", options: WriteOptions
+    ) -> Written:
+        await self._before_change(key, subresource)
+        return await self._service.patch(key, body, patch_type=patch_type, subresource=subresource, options=options)
+
+    async def delete(self, key: Key, options: DeleteOptions) -> Written:
+        await self._before_change(key, "")
+        return await self._service.delete(key, options)
+
+    async def _before_change(self, key: Key, subresource: str) -> None:
+        if subresource == "status" and self._status.ask():
+            await asyncio.sleep(self._sim.faults.pick("late the status is", LATE_S))
+        if self._change.ask():
+            # A bystander writes first, so that whoever checks a revision meets a true conflict.
+            stamp = {"metadata": {"annotations": {TOUCHED: f"{self._sim.now_s:.3f}"}}}
+            with suppress(OperatingError):
+                await self._authority.patch(key, stamp)
+
+
+class Weather:
+    """Once a while something happens to the cluster as a whole: a machine dies, a leader is deposed, a node shrinks."""
+
+    KINDS = ("node death", "reboot", "depose", "shrink", "grow", "compact", "crash process", "remove node")
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._sim = cluster.sim
+
+    async def run(self) -> None:
+        """Ask again and again until faults have stopped. Run it on the driver."""
+        sim = self._sim
+        while sim.faults.active:
+            await asyncio.sleep(WEATHER_EVERY_S)
+            kind = sim.faults.at(WEATHER, "cluster", self.KINDS)
+            if kind:
+                with suppress(OperatingError):
+                    await self._strike(kind)
+
+    async def _strike(self, kind: str) -> None:
+        cluster, sim = self._cluster, self._sim
+        if kind == "depose":
+            await self._depose()
+            return
+        if kind == "compact":
+            await cluster.store.compact(await cluster.store.revision())
+            return
+        nodes = list(cluster.nodes.values())
+        if not nodes:
+            return
+        node = sim.faults.pick("it strikes", nodes)
+        match kind:
+            case "node death" | "reboot":
+                node.die()
+                outage_s = 2.0 if kind == "reboot" else sim.faults.pick("long it is off", OUTAGES_S)
+                dead = node.host.process
+
+                def come_back() -> None:
+                    if node.host.process is dead:
+                        node.come_back()
+
+                sim.world.loop.call_later(outage_s, come_back, context=sim.world.context)
+            case "shrink" | "grow":
+                await self._resize(node.key, grow=kind == "grow")
+            case "crash process":
+                for process in list(node.driver.live())[:1]:
+                    node.driver.crash_process(process.identity.pod_uid)
+            case "remove node":
+                await cluster.authority.delete(node.key)
+            case _:
+                raise KedgeError(f"no such weather: {kind}")
+
+    async def _resize(self, key: Key, *, grow: bool) -> None:
+        node = await self._cluster.authority.get(key)
+        capacity = dict(node.view.status.capacity)
+        cpu = capacity["cpu"] if grow else self._sim.faults.pick("little is left", ("1", "500m", "0"))
+        patch = {"status": {"allocatable": {"cpu": str(cpu)}}}
+        await self._cluster.authority.patch(key, patch, subresource="status")
+
+    async def _depose(self) -> None:
+        """Take a lease from its holder, who does not know it yet: the next leader overlaps with it."""
+        leases = [
+            each
+            for each in self._cluster.all("Lease.coordination.k8s.io")
+            if each.key.namespace != "kube-node-lease" and each.view.spec.holder_identity
+        ]
+        if leases:
+            lease = self._sim.faults.pick("it strikes", leases)
+            await self._cluster.authority.patch(lease.key, {"spec": {"holderIdentity": ""}})

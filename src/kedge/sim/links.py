@@ -1,0 +1,248 @@
+"""What lies between kedge's parts on simulated hosts: a store that tells of commits, and links to stores and servers.
+
+`cluster` wires components with these. A read without a reply was as good as not made; a write without one is unknown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from kedge.api.kinds import KINDS, Kind, Registry
+from kedge.api.objects import Object
+from kedge.api.requests import (
+    Binding,
+    DeleteOptions,
+    GangChunk,
+    ListOptions,
+    ObjectList,
+    PatchType,
+    WatchEvent,
+    WatchOptions,
+    WriteOptions,
+    Written,
+)
+from kedge.errors import OutcomeUnknown, Unavailable
+from kedge.keys import NO_ORIGIN, NO_REVISION, Fence, Key, Origin, Revision
+from kedge.sim.kernel import Host
+from kedge.store import Batch, Check, Entry, Listing, Reading, StoreStatistics, Watch, Write
+from kedge.store.memory import MemoryStore
+
+STORE, API = "store", "api"
+
+
+class Commit:
+    """One commit, as safety invariants see it: what the store holds after it, and who asked."""
+
+    __slots__ = ("fence", "keys", "origin", "revision", "store")
+
+    def __init__(
+        self,
+        store: WatchedStore,
+        revision: Revision,
+        writes: Sequence[Write],
+        fence: Fence | None = None,
+        origin: Origin = NO_ORIGIN,
+    ) -> None:
+        self.store = store
+        self.revision = revision
+        self.keys = tuple(write.key for write in writes)
+        self.fence = fence
+        self.origin = origin
+
+
+class WatchedStore(MemoryStore):
+    """A memory store that tells the simulation of each commit, in the step that makes it."""
+
+    def __init__(
+        self, host: Host, tell: Callable[[object], None], *, slowness_s: Callable[[], float] = lambda: 0.0
+    ) -> None:
+        super().__init__(host.env())
+        self._tell = tell
+        self._slowness_s = slowness_s
+
+    def newest(self, key: Key) -> Entry | None:
+        """What is committed under a key."""
+        return self._versions.newest(key)
+
+    async def commit(
+        self,
+        checks: Sequence[Check],
+        writes: Sequence[Write],
+        *,
+        fence: Fence | None = None,
+        origin: Origin = NO_ORIGIN,
+    ) -> Revision:
+        wait_s = self._slowness_s()
+        if wait_s:
+            await asyncio.sleep(wait_s)
+        revision = await super().commit(checks, writes, fence=fence, origin=origin)
+        if writes:
+            self._tell(Commit(self, revision, writes, fence, origin))
+        return revision
+
+
+@asynccontextmanager
+async def _a_read() -> AsyncIterator[None]:
+    """Around a call that has no effect: without a reply it was as good as not made."""
+    try:
+        yield
+    except OutcomeUnknown as error:
+        raise Unavailable(error.message) from error
+
+
+class RemoteStore:
+    """A store on another host. Implements `Store`; a commit without a reply has an unknown outcome."""
+
+    def __init__(self, remote: Any, incarnation: str) -> None:
+        self._remote = remote
+        self.incarnation = incarnation
+
+    async def commit(
+        self,
+        checks: Sequence[Check],
+        writes: Sequence[Write],
+        *,
+        fence: Fence | None = None,
+        origin: Origin = NO_ORIGIN,
+    ) -> Revision:
+        revision: Revision = await self._remote.commit(checks, writes, fence=fence, origin=origin)
+        return revision
+
+    async def get(self, keys: Sequence[Key], *, at: Revision = NO_REVISION) -> Reading:
+        async with _a_read():
+            reading: Reading = await self._remote.get(keys, at=at)
+        return reading
+
+    async def list(
+        self,
+        kind: str,
+        *,
+        namespace: str = "",
+        at: Revision = NO_REVISION,
+        start_after: Key | None = None,
+        limit: int = 0,
+    ) -> Listing:
+        async with _a_read():
+            listing: Listing = await self._remote.list(
+                kind, namespace=namespace, at=at, start_after=start_after, limit=limit
+            )
+        return listing
+
+    async def watch(self, kind: str, *, after: Revision, namespace: str = "") -> Watch:
+        async with _a_read():
+            return RemoteWatch(await self._remote.watch(kind, after=after, namespace=namespace), after)
+
+    async def compact(self, revision: Revision) -> None:
+        await self._remote.compact(revision)
+
+    async def revision(self) -> Revision:
+        async with _a_read():
+            revision: Revision = await self._remote.revision()
+        return revision
+
+    def statistics(self) -> StoreStatistics:
+        raise NotImplementedError("ask the store on its own host")
+
+    async def close(self) -> None:
+        """Nothing is held here: streams end with the host."""
+
+
+class RemoteWatch:
+    """A store's watch across a link."""
+
+    def __init__(self, stream: Any, after: Revision) -> None:
+        self._stream = stream
+        self.revision = after
+
+    def __aiter__(self) -> RemoteWatch:
+        return self
+
+    async def __anext__(self) -> Batch:
+        batch: Batch = await anext(self._stream)
+        self.revision = batch.revision
+        return batch
+
+    def request_progress(self) -> None:
+        self._stream.tell("request_progress")
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+class RemoteTransport:
+    """An API server on another host. Implements `client.contract.Transport`."""
+
+    repeats_safely = True
+
+    def __init__(self, remote: Any, kinds: Registry = KINDS) -> None:
+        self._remote = remote
+        self.kinds = kinds
+
+    async def get(self, key: Key, *, resource_version: str = "") -> Object:
+        async with _a_read():
+            found: Object = await self._remote.get(key, resource_version=resource_version)
+        return found
+
+    async def list(self, kind: Kind, options: ListOptions) -> ObjectList:
+        async with _a_read():
+            listing: ObjectList = await self._remote.list(kind, options)
+        return listing
+
+    async def watch(self, kind: Kind, options: WatchOptions) -> AsyncGenerator[WatchEvent, None]:
+        async with _a_read():
+            stream: AsyncGenerator[WatchEvent, None] = await self._remote.watch(kind, options)
+        return stream
+
+    async def create(
+        self, kind: Kind, body: bytes | Mapping[str, Any], *, namespace: str, options: WriteOptions
+    ) -> Written:
+        written: Written = await self._remote.create(kind, body, namespace=namespace, options=options)
+        return written
+
+    async def update(
+        self, key: Key, body: bytes | Mapping[str, Any], *, subresource: str, options: WriteOptions
+    ) -> Written:
+        written: Written = await self._remote.update(key, body, subresource=subresource, options=options)
+        return written
+
+    async def patch(
+        self, key: Key, body: Any, *, patch_type: PatchType, subresource: str, options: WriteOptions
+    ) -> Written:
+        written: Written = await self._remote.patch(
+            key, body, patch_type=patch_type, subresource=subresource, options=options
+        )
+        return written
+
+    async def delete(self, key: Key, options: DeleteOptions) -> Written:
+        written: Written = await self._remote.delete(key, options)
+        return written
+
+    async def delete_collection(self, kind: Kind, selection: ListOptions, options: DeleteOptions) -> Sequence[Written]:
+        deleted: Sequence[Written] = await self._remote.delete_collection(kind, selection, options)
+        return deleted
+
+    async def get_scale(self, key: Key) -> Mapping[str, Any]:
+        async with _a_read():
+            scale: Mapping[str, Any] = await self._remote.get_scale(key)
+        return scale
+
+    async def bind(self, request: Binding, *, options: WriteOptions) -> Written:
+        written: Written = await self._remote.bind(request, options=options)
+        return written
+
+    async def reserve(self, chunk: GangChunk, *, options: WriteOptions) -> Written:
+        written: Written = await self._remote.reserve(chunk, options=options)
+        return written
+
+    async def evict(self, key: Key, options: DeleteOptions) -> Written:
+        written: Written = await self._remote.evict(key, options)
+        return written
+
+    async def confirm_ended(self, *, node: str, node_uid: str, pod_uid: str, options: WriteOptions) -> Written:
+        written: Written = await self._remote.confirm_ended(
+            node=node, node_uid=node_uid, pod_uid=pod_uid, options=options
+        )
+        return written

@@ -50,7 +50,7 @@ class Table:
         self._aggregate = aggregate
         self.reads: dict[str, dict[str, int]] = {}
         """By cache and verb."""
-        self.calls: dict[tuple[str, str], dict[str, dict[str, int]]] = {}
+        self.calls: dict[str, dict[str, dict[str, dict[str, int]]]] = {}
         """By verb and kind, then by the field's two parts, the second empty for a field of one."""
 
     def count_new_read(self, read: CacheRead) -> None:
@@ -60,7 +60,7 @@ class Table:
 
     def count_call(self, call: Call) -> None:
         verb, key, intent = call.verb, call.key, call.intent
-        kind = key.kind if key is not None else _kind_of(call)
+        kind = key[0] if key is not None else _kind_of(call)
         if verb in _FIELDS_OF_VERB:
             self._count_field(verb, kind, *_FIELDS_OF_VERB[verb])
             return
@@ -68,7 +68,10 @@ class Table:
             for name, member in _fields_of(intent):
                 self._count_field(verb, kind, name, member)
             return
-        fields = self.calls.get((verb, kind), _NO_FIELDS)
+        try:
+            fields = self.calls[verb][kind]
+        except KeyError:
+            fields = _NO_FIELDS
         for name, value in intent.items():
             if type(value) is dict and value and name not in _OPEN_MAPS:
                 members = fields.get(name, _NO_MEMBERS)
@@ -80,13 +83,20 @@ class Table:
             elif name not in _IDENTITY:
                 self._count_field(verb, kind, name, "")
 
+    def fields(self) -> Iterator[tuple[str, str, str, str, int]]:
+        """Verb, kind, the field's two parts, and how often."""
+        for verb, kinds in self.calls.items():
+            for kind, fields in kinds.items():
+                for name, members in fields.items():
+                    for member, count in members.items():
+                        yield verb, kind, name, member, count
+
     def _count_field(self, verb: str, kind: str, name: str, member: str) -> None:
-        fields = self.calls.get((verb, kind), _NO_FIELDS)
-        members = fields.get(name, _NO_MEMBERS)
+        members = self.calls.get(verb, {}).get(kind, _NO_FIELDS).get(name, _NO_MEMBERS)
         if member in members:
             members[member] += 1
         elif self._aggregate.take_row():
-            self.calls.setdefault((verb, kind), {}).setdefault(name, {})[member] = 1
+            self.calls.setdefault(verb, {}).setdefault(kind, {}).setdefault(name, {})[member] = 1
 
 
 class Aggregate:
@@ -94,14 +104,15 @@ class Aggregate:
 
     def __init__(self, rows_max: int) -> None:
         self._rows_max = rows_max
-        self._tables: dict[str, Table] = {}
+        self.tables: dict[str, Table] = {}
+        """By controller."""
         self.rows = 0
         self.other = 0
 
     def table(self, controller: str) -> Table:
-        found = self._tables.get(controller)
+        found = self.tables.get(controller)
         if found is None:
-            found = self._tables[controller] = Table(self)
+            found = self.tables[controller] = Table(self)
         return found
 
     def take_row(self) -> bool:
@@ -115,14 +126,12 @@ class Aggregate:
     def __iter__(self) -> Iterator[Row]:
         """Rows in order, the row `OTHER` last if it counts anything."""
         found: Counter[tuple[str, str, str, str]] = Counter()
-        for controller, table in self._tables.items():
+        for controller, table in self.tables.items():
             for cache, verbs in table.reads.items():
                 for verb, count in verbs.items():
                     found[controller, verb, kind_of_cache(cache), WHOLE] += count
-            for (verb, kind), fields in table.calls.items():
-                for name, members in fields.items():
-                    for member, count in members.items():
-                        found[controller, verb, kind, f"{name}.{member}" if member else name] += count
+            for verb, kind, name, member, count in table.fields():
+                found[controller, verb, kind, f"{name}.{member}" if member else name] += count
         for (controller, verb, kind, field), count in sorted(found.items()):
             yield Row(controller, verb, kind, field, count)
         if self.other:

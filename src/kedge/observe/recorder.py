@@ -83,6 +83,7 @@ class Recorder:
         """The keys of `_writers`, oldest first: a dict alone is slow to give up its oldest."""
         self._writers_max = env.limits.decision_writers_max
         self._aggregate = Aggregate(env.limits.decision_rows_max)
+        self._tables = self._aggregate.tables
         self._kept = dict.fromkeys((rule.value for rule in Rule), 0)
         self._since = env.now()
         self._seen = 0
@@ -107,7 +108,7 @@ class Recorder:
             _release(releases)
             return
         self._seen += 1
-        table = self._aggregate.table(decision.controller)
+        table = self._tables.get(decision.controller) or self._aggregate.table(decision.controller)
         reads = table.reads
         for step in decision.steps:
             if type(step) is CacheRead:

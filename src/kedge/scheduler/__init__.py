@@ -7,10 +7,12 @@ from kedge.scheduler.decide import Decision, ZoneRoom, blocked_zones, decide
 from kedge.scheduler.explain import Explanation, NearMiss, Score, explain, words
 from kedge.scheduler.filters.blockers import Blocker
 from kedge.scheduler.policies import DEFAULT_SETTINGS, DEFAULT_WEIGHTS, Settings, Workload, settings_for
+from kedge.scheduler.scheduler import DEFAULT_NAME, Scheduler, SchedulerStatistics
 from kedge.scheduler.shapes import PodRequest, request_of
 from kedge.scheduler.snapshot import Claim, Snapshot, snapshot_of
 
 __all__ = [
+    "DEFAULT_NAME",
     "DEFAULT_SETTINGS",
     "DEFAULT_WEIGHTS",
     "Blocker",
@@ -19,6 +21,8 @@ __all__ = [
     "Explanation",
     "NearMiss",
     "PodRequest",
+    "Scheduler",
+    "SchedulerStatistics",
     "Score",
     "Settings",
     "Snapshot",

@@ -352,11 +352,10 @@ class ShapeState:
 
     def parts_among(self, feasible: Bools) -> dict[str, Ints]:
         """Each score on every row, were `feasible` the nodes to choose from. Scores without weight are left out."""
-        parts = {
-            name: points
-            for name, points in scores.allocation_parts(self._snapshot, self.shape.wants).items()
-            if self.weights[name]
-        }
+        parts = {name: np.zeros(len(feasible), np.int64) for name, weight in self.weights.items() if weight}
+        for name, points in scores.allocation_parts(self._snapshot, self.shape.wants).items():
+            if name in parts:
+                parts[name] = points
         for preference in self.preferences:
             parts[preference.name] = (
                 preference.points(feasible)

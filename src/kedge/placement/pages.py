@@ -7,6 +7,7 @@ The service charges and releases on pages; `ledger_of` is the same account for t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -17,7 +18,7 @@ from kedge.api.views import AllocationEntry
 from kedge.api.views.own import NodeAllocationSpec
 from kedge.api.views.shapes import decoder_of
 from kedge.errors import check
-from kedge.placement.ledger import Claim, HostPort, claim_of
+from kedge.placement.ledger import Claim, ClaimState, HostPort, claim_of
 from kedge.placement.resources import Units, add, subtract
 
 
@@ -113,7 +114,7 @@ class Page:
     def charge(self, uid: str, claim: Claim) -> Page:
         """Add a claim, or replace the one this pod has."""
         freed = self.release(uid)
-        texts = {**freed._texts, uid: b"%b:%b" % (encode_json(uid), encode_json(_entry(claim)))}
+        texts = {**freed._texts, uid: _text(uid, claim)}
         return Page(self._envelope, self.node_uid, add(freed.allocated, claim.requests), texts)
 
     def release(self, uid: str) -> Page:
@@ -132,18 +133,27 @@ class Page:
         return Page(self._envelope, node_uid, {}, {})
 
 
-def _entry(claim: Claim) -> dict[str, Any]:
+def _text(uid: str, claim: Claim) -> bytes:
+    """A claim as it stands in `status.entries`."""
+    rest = _rest(claim.namespace, claim.state, tuple(claim.requests.items()), claim.ports, claim.zone)
+    return b'%b:{"name":%b,%b' % (encode_json(uid), encode_json(claim.name), rest)
+
+
+@lru_cache(maxsize=4096)
+def _rest(
+    namespace: str, state: ClaimState, requests: tuple[tuple[str, int], ...], ports: tuple[HostPort, ...], zone: str
+) -> bytes:
+    """All of a claim but its name: it is the same for pods alike."""
     entry: dict[str, Any] = {
-        "namespace": claim.namespace,
-        "name": claim.name,
-        "state": claim.state.value,
-        "requests": _quantities(claim.requests),
+        "namespace": namespace,
+        "state": state.value,
+        "requests": _quantities(dict(requests)),
     }
-    if claim.ports:
-        entry["ports"] = [{"protocol": p.protocol, "hostIP": p.host_ip, "hostPort": p.port} for p in claim.ports]
-    if claim.zone:
-        entry["zone"] = claim.zone
-    return entry
+    if ports:
+        entry["ports"] = [{"protocol": p.protocol, "hostIP": p.host_ip, "hostPort": p.port} for p in ports]
+    if zone:
+        entry["zone"] = zone
+    return encode_json(entry)[1:]
 
 
 def _quantities(amounts: Units) -> dict[str, str]:

@@ -75,7 +75,6 @@ def test_annotations_that_are_there_are_kept(change: dict[str, Any]) -> None:
         {"nodeName": None},
         {"volumes": [{"name": "v", "ephemeral": {"volumeClaimTemplate": {"spec": {"a": 1}}}}]},
         {"volumes": [{"name": "v", "ephemeral": {"volumeClaimTemplate": {"spec": None}}}]},
-        {"unknown": {"status": {"phase": "Pending"}}},
         {"unknown": {"nodeName": "other"}},
     ],
 )

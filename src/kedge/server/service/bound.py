@@ -22,8 +22,9 @@ from kedge.server.service.core import part
 BIND_ANNOTATION = "kedge.dev/bind"
 """Both sides of the staleness boundary: the revisions the decision used, and those the commit proved."""
 _SCHEDULED = "PodScheduled"
-_UNTOUCHED = b'"status":{"phase":"Pending"}'
-"""The status of a pod that nobody has written to."""
+_METADATA, _SPEC = b'"metadata":{', b'"spec":'
+_UNTOUCHED = b',"status":{"phase":"Pending"}}'
+"""How a pod ends that nobody has written to."""
 
 
 class Bound(NamedTuple):
@@ -35,8 +36,9 @@ class Bound(NamedTuple):
 
 def bound(pod: Object, node: str, record: str, now: str) -> Bound:
     """`pod` once it is bound to `node` at the time `now`, with the `record` of the bind. Pure."""
-    if _can_splice(pod):
-        return _spliced(pod, node, record, now)
+    places = _places(pod)
+    if places is not None:
+        return _spliced(pod, places, node, record, now)
     document = pod.edit()
     document["spec"]["nodeName"] = node
     part(document["metadata"], "annotations")[BIND_ANNOTATION] = record
@@ -45,34 +47,47 @@ def bound(pod: Object, node: str, record: str, now: str) -> Bound:
     return Bound(encode_object(document), None)
 
 
-def _can_splice(pod: Object) -> bool:
-    """Whether each place is sure to be where its bytes are first found, and to hold nothing yet.
+class _Places(NamedTuple):
+    """Where the first member of each part begins; for the status, where its last ends."""
 
-    A key is found by its bytes. Inside a text they cannot be, as its quotes are escaped; deeper in the object they
-    could: so each must be there just once, where the view has seen it. An escape could spell a key another way.
+    metadata: int
+    spec: int
+    status: int
+
+
+def _places(pod: Object) -> _Places | None:
+    """Where to splice, if each place is sure to be the only one its bytes can mean, and to hold nothing yet.
+
+    What ends a pod ends the object itself. A key is found by its bytes: inside a text they cannot be, as its quotes are
+    escaped; deeper in the object they could, so it must be there just once, where the view has seen it. An escape could
+    spell a key another way.
     """
     value = pod.value
-    return (
-        value.count(b'"spec":') == 1
-        and value.count(b'"spec":{') == 1
-        and value.count(b'"status":') == 1
-        and _UNTOUCHED in value
-        and b'"annotations"' not in value
-        and b'"nodeName"' not in value
-        and b"\\u" not in value
-        and bool(pod.as_view(PodView).spec.containers)
-        and pod.as_view(PodView).status.phase == "Pending"
-    )
+    metadata, spec = value.find(_METADATA), value.find(_SPEC)
+    if (
+        not value.endswith(_UNTOUCHED)
+        or not 0 < metadata < spec  # the order in which pods are written
+        or not value.startswith(b"{", spec + len(_SPEC))
+        or value.find(_SPEC, spec + 1) >= 0
+        or value.find(b'"annotations"', 0, spec) >= 0
+        or value.find(b'"nodeName"', spec) >= 0
+        or (b"\\" in value and b"\\u" in value)
+        or not pod.as_view(PodView).spec.containers
+    ):
+        return None
+    return _Places(metadata + len(_METADATA), spec + len(_SPEC) + 1, len(value) - 2)
 
 
-def _spliced(pod: Object, node: str, record: str, now: str) -> Bound:
-    view = pod.as_view(PodView)
-    annotations = encode_json({BIND_ANNOTATION: record})
-    condition = encode_json({**_condition(pod), "lastTransitionTime": now})
-    value = (
-        pod.value.replace(b'"metadata":{', b'"metadata":{"annotations":%b,' % annotations, 1)
-        .replace(b'"spec":{', b'"spec":{"nodeName":%b,' % encode_json(node), 1)
-        .replace(_UNTOUCHED, b'%b,"conditions":[%b]}' % (_UNTOUCHED[:-1], condition), 1)
+def _spliced(pod: Object, places: _Places, node: str, record: str, now: str) -> Bound:
+    view, before = pod.as_view(PodView), pod.value
+    value = b'%b"annotations":%b,%b"nodeName":%b,%b,"conditions":[%b]%b' % (
+        before[: places.metadata],
+        encode_json({BIND_ANNOTATION: record}),
+        before[places.metadata : places.spec],
+        encode_json(node),
+        before[places.spec : places.status],
+        encode_json({**_condition(pod), "lastTransitionTime": now}),
+        before[places.status :],
     )
     replace = msgspec.structs.replace
     scheduled = Condition(

@@ -1,8 +1,8 @@
 """The scheduler from create to durable bind: `python -m benchmarks.scheduler --shape NAME [--growth] [--quick]`.
 
 Pods are created through the service on the sqlite store with full sync, and timed from the first measured create to the
-last durable bind. Everything runs in one process, and is called so: in-process. The peer is kube-scheduler 1.36 with its
-API server and etcd, by its own benchmark on a two-core machine of this kind; the bar is ten times its figure.
+last durable bind. Everything runs in one process, and is called so: in-process. The peer is kube-scheduler 1.36 with
+its API server and etcd, by its own benchmark on a two-core machine of this kind; the bar is ten times its figure.
 """
 
 from __future__ import annotations

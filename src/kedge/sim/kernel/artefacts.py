@@ -18,7 +18,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import kedge
 from kedge.errors import KedgeError
 from kedge.sim.kernel.choices import STREAMS, Tape
 from kedge.sim.kernel.scenarios import Scenario
@@ -94,7 +93,7 @@ def fingerprint(scenario: Scenario) -> str:
     """What a replay must share with the run for its tape to mean the same."""
     digest = hashlib.blake2b(digest_size=16)
     digest.update(platform.python_version().encode())
-    package = Path(kedge.__file__).parent
+    package = Path(__file__).parents[2]
     for path in sorted(package.rglob("*.py")):
         digest.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes())
     module = sys.modules.get(getattr(scenario.program, "__module__", ""))

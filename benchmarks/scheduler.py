@@ -14,6 +14,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -135,32 +136,26 @@ class Bench:
 
         await asyncio.gather(*(work() for _ in range(CREATORS)))
 
-    async def watch_binds(self) -> None:
-        """Note when each pod is first seen bound: what is seen is durable."""
+    async def watch(self) -> None:
+        """Note when each pod is first seen bound: what is seen is durable. Stand in for node agents, too: whoever is
+        asked to leave has stopped at once."""
         found = await self.service.list(POD, ListOptions(limit=1))
         stream = await self.service.watch(POD, WatchOptions(resource_version=str(found.revision)))
         async for event in stream:
-            if event.type is EventType.MODIFIED and event.object is not None:
-                name = event.object.key.name
-                if name not in self.bound_s and event.object.as_view(PodView).spec.node_name:
-                    self.bound_s[name] = time.perf_counter()
+            found_pod = event.object
+            if event.type is not EventType.MODIFIED or found_pod is None:
+                continue
+            view = found_pod.as_view(PodView)
+            if view.spec.node_name:
+                self.bound_s.setdefault(found_pod.key.name, time.perf_counter())
+                if view.terminating:
+                    await self._end(found_pod.key, found_pod.uid, view.spec.node_name)
 
-    async def finish_the_leaving(self) -> None:
-        """Stands in for node agents: what was asked to leave has stopped at once."""
-        found = await self.service.list(POD, ListOptions(limit=1))
-        stream = await self.service.watch(POD, WatchOptions(resource_version=str(found.revision)))
-        async for event in stream:
-            left = event.object
-            if left is None or event.type is EventType.DELETED or left.metadata.deletion_timestamp is None:
-                continue
-            try:
-                await self.service.delete(left.key, DeleteOptions(uid=left.uid, grace_s=0))
-                place = left.as_view(PodView).spec.node_name
-                if place:
-                    uid = (await self.service.get(Key("Node", "", place))).uid
-                    await self.service.confirm_ended(node=place, node_uid=uid, pod_uid=left.uid)
-            except NotFound:
-                continue
+    async def _end(self, key: Key, uid: str, place: str) -> None:
+        with suppress(NotFound):
+            await self.service.delete(key, DeleteOptions(uid=uid, grace_s=0))
+            node_uid = (await self.service.get(Key("Node", "", place))).uid
+            await self.service.confirm_ended(node=place, node_uid=node_uid, pod_uid=uid)
 
 
 def plain(prefix: str) -> Callable[[int], Iterable[dict[str, Any]]]:
@@ -257,7 +252,7 @@ async def measure(name: str, *, nodes: int, part: float, folder: Path) -> dict[s
     bench = Bench(service, env, scheduler)
     while not scheduler.leading:  # noqa: ASYNC110  only until it has listed
         await asyncio.sleep(0.05)
-    helpers = [asyncio.create_task(bench.watch_binds()), asyncio.create_task(bench.finish_the_leaving())]
+    helpers = [asyncio.create_task(bench.watch())]
     await asyncio.sleep(0)
     await bench.create(shape.before(before))
     await bound(bench, before)

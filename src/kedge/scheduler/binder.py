@@ -96,7 +96,8 @@ class Binder:
             node_uid=node[0],
             decided_on={str(pod.key): pod.revision, f"Node/{assumption.node}": node[1]},
         )
-        options = WriteOptions(fence=fence, origin=Origin(f"{record.id}#1", record.id))
+        # A bind that is sent again finds the pod bound as asked, so it needs no record to be told so.
+        options = WriteOptions(fence=fence, origin=Origin(f"{record.id}#1", record.id), recorded=False)
         error: OperatingError | None = None
         written: Object | None = None
         try:

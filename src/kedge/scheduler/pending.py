@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from enum import IntFlag, StrEnum
 from heapq import heappop, heappush
 
+from prometheus_client import Counter
+
 from kedge.api.objects import Object
 from kedge.env import Env
 from kedge.keys import Key
@@ -139,6 +141,7 @@ class Pending:
         gauge = env.metrics.gauge("kedge_scheduler_pending", "Pods without a node, by where they are", ("stage",))
         self._wait_s = env.metrics.histogram("kedge_scheduler_wait_seconds", "Time a pod was active before its attempt")
         self._wakes = env.metrics.counter("kedge_scheduler_wakes_total", "Pods woken, by what", ("what",))
+        self._woken: dict[str, Counter] = {}
         for stage in Stage:
             gauge.labels(stage.value).set_function(lambda stage=stage: self.count(stage))  # type: ignore[misc]
         env.metrics.gauge("kedge_scheduler_flush_age_seconds", "Since all were last woken").set_function(
@@ -332,7 +335,10 @@ class Pending:
         self._tickets += 1
         waiting.stage, waiting.ticket, waiting.since_s, waiting.woken_by = Stage.ACTIVE, self._tickets, now_s, why
         heappush(self._active, (-waiting.priority, waiting.arrived, self._tickets, waiting))
-        self._wakes.labels(why).inc()
+        count = self._woken.get(why)
+        if count is None:
+            count = self._woken[why] = self._wakes.labels(why)
+        count.inc()
         self.on_ready()
 
     def _back_off(self, waiting: Waiting, now_s: float) -> None:

@@ -266,7 +266,7 @@ async def test_what_the_store_holds_is_never_edited_from_outside() -> None:
     """Keys of the service's own are no objects: no verb reaches them."""
     world = await make_world()
     await world.store.commit([], [Put(Key("Fence.kedge.dev", "", "x"), b"{}")])
-    for kind in ("Fence.kedge.dev", "Operation.kedge.dev", "DefaultPriority.kedge.dev"):
+    for kind in ("Fence.kedge.dev", "Operation.kedge.dev", "DefaultPriority.kedge.dev", "DisruptionBudgets.kedge.dev"):
         key = Key(kind, "", "x")
         for verb in (world.service.get, world.service.delete, lambda key: world.service.patch(key, {"a": "b"})):
             with pytest.raises(Exception, match="there is no kind"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.objects import World, asynchronous, make_world, node, pod, pod_key
+from tests.objects import NAMESPACE, World, asynchronous, make_world, node, pod, pod_key
 
 from kedge.api.requests import Binding, DeleteOptions
 from kedge.errors import Conflict, NotFound, OperatingError, TooManyRequests
@@ -24,11 +24,11 @@ async def cluster(*, allowed: int, pods: int = 3) -> World:
     return world
 
 
-async def add_budget(world: World, name: str, allowed: int) -> None:
+async def add_budget(world: World, name: str, allowed: int, *, namespace: str = "default") -> None:
     body = {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
-        "metadata": {"name": name, "namespace": "default"},
+        "metadata": {"name": name, "namespace": namespace},
         "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {"app": "web"}}},
     }
     made = await world.create(body)
@@ -51,6 +51,19 @@ async def test_an_eviction_is_charged_to_the_budget_in_its_own_commit() -> None:
     assert budget.revision == evicted.revision
     assert budget.view.status.disruptions_allowed == 0
     assert "web-0" in budget.edit()["status"]["disruptedPods"]
+
+
+@asynchronous
+async def test_what_proves_a_namespaces_budgets_goes_with_it() -> None:
+    world = await make_world()
+    await world.service.create(NAMESPACE, {"metadata": {"name": "short"}})
+    await add_budget(world, "web", 1, namespace="short")
+    namespace = Key("Namespace", "", "short")
+    await world.service.delete(namespace)
+    await world.service.delete(BUDGET._replace(namespace="short"))
+    assert (await world.store.list("DisruptionBudgets.kedge.dev")).entries
+    await world.service.update(namespace, {"spec": {"finalizers": []}}, subresource="finalize")
+    assert not (await world.store.list("DisruptionBudgets.kedge.dev")).entries
 
 
 @asynchronous

@@ -308,6 +308,39 @@ async def test_an_input_of_a_policy_that_changes_meanwhile_is_read_again() -> No
         await world.create(pod())
 
 
+def budget(name: str, **labels: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"maxUnavailable": 0, "selector": {"matchLabels": labels}},
+    }
+
+
+@asynchronous
+async def test_a_disruption_budget_that_comes_meanwhile_protects() -> None:
+    world, store = await meddled_world()
+    await world.create(node())
+    await world.create(pod())
+    await world.service.bind(Binding(pod=pod_key(), node="node-a"))
+    store.meddle = lambda: world.create(budget("web", app="web"))
+    with pytest.raises(TooManyRequests):
+        await world.service.evict(pod_key())
+
+
+@asynchronous
+async def test_a_disruption_budget_that_covers_more_meanwhile_protects() -> None:
+    world, store = await meddled_world()
+    await world.create(node())
+    await world.create(pod())
+    await world.service.bind(Binding(pod=pod_key(), node="node-a"))
+    made = await world.create(budget("web", app="other"))
+    wider = {"spec": {"selector": {"matchLabels": {"app": "web"}}}}
+    store.meddle = lambda: world.service.patch(made.key, wider)
+    with pytest.raises(TooManyRequests):
+        await world.service.evict(pod_key())
+
+
 @asynchronous
 async def test_a_disruption_budget_spent_meanwhile_is_spent() -> None:
     world, store = await meddled_world()
@@ -315,14 +348,7 @@ async def test_a_disruption_budget_spent_meanwhile_is_spent() -> None:
     for name in ("web-0", "web-1"):
         await world.create(pod(name))
         await world.service.bind(Binding(pod=pod_key(name), node="node-a"))
-    budget = await world.create(
-        {
-            "apiVersion": "policy/v1",
-            "kind": "PodDisruptionBudget",
-            "metadata": {"name": "web", "namespace": "default"},
-            "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {"app": "web"}}},
-        }
-    )
+    made = await world.create(budget("web", app="web"))
     status = {
         "disruptionsAllowed": 1,
         "observedGeneration": 1,
@@ -330,7 +356,7 @@ async def test_a_disruption_budget_spent_meanwhile_is_spent() -> None:
         "desiredHealthy": 1,
         "expectedPods": 2,
     }
-    await world.service.patch(budget.key, {"status": status}, subresource="status")
+    await world.service.patch(made.key, {"status": status}, subresource="status")
     store.meddle = lambda: world.service.evict(pod_key("web-1"))
     with pytest.raises(TooManyRequests):
         await world.service.evict(pod_key("web-0"))
@@ -392,6 +418,8 @@ async def rewritten(world: World) -> Write:
         (test_a_priority_class_replaced_meanwhile_gives_what_it_gives_now, "PriorityClass.scheduling.k8s.io"),
         (test_a_pod_replaced_by_its_namesake_meanwhile_is_another_pod, "Pod"),
         (test_an_input_of_a_policy_that_changes_meanwhile_is_read_again, "ConfigMap"),
+        (test_a_disruption_budget_that_comes_meanwhile_protects, "DisruptionBudgets.kedge.dev"),
+        (test_a_disruption_budget_that_covers_more_meanwhile_protects, "DisruptionBudgets.kedge.dev"),
         (test_a_disruption_budget_spent_meanwhile_is_spent, "PodDisruptionBudget.policy"),
         (test_an_operation_that_lands_late_is_not_done_twice, "Operation.kedge.dev"),
     ],

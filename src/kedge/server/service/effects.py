@@ -15,9 +15,10 @@ from kedge.keys import Key, fence_key
 from kedge.placement.ledger import ClaimState
 from kedge.placement.quota import POD_KIND
 from kedge.server.service import claims
+from kedge.server.service.budgets import BUDGET, follow_budget, forget_budgets
 from kedge.server.service.core import Core, Proof
 from kedge.server.service.gangs import RESERVATION
-from kedge.server.service.namespaces import active_namespace, check_active, namespace_key, register_quota
+from kedge.server.service.namespaces import NAMESPACE, active_namespace, check_active, namespace_key, register_quota
 from kedge.server.service.priorities import PRIORITY_CLASS, follow_class
 from kedge.server.service.quotas import RESOURCE_QUOTA, charge_quotas
 from kedge.server.service.reservations import follow_reservation, release_reservation
@@ -54,6 +55,10 @@ async def stage(core: Core, proof: Proof, kind: Kind, key: Key, old: Object | No
         await register_quota(core, proof, key, present=new is not None)
     elif key.kind == claims.NODE and old is None and new is not None:
         await claims.retire(core, proof, new)
+    elif key.kind == NAMESPACE and new is None:
+        await forget_budgets(proof, key.name)
+    elif key.kind == BUDGET:
+        await follow_budget(proof, key, old, new)
     elif key.kind == PRIORITY_CLASS:
         await follow_class(proof, key, old, new)
     elif key.kind == LEASE:

@@ -5,15 +5,14 @@ from __future__ import annotations
 from kedge.api.codec import encode_object
 from kedge.api.objects import Object
 from kedge.api.requests import DeleteOptions, Written
-from kedge.api.selectors import label_selector
 from kedge.api.views import PodDisruptionBudgetView, PodView
-from kedge.errors import MethodNotAllowed, NotFound, OperatingError, TooManyRequests
+from kedge.errors import MethodNotAllowed, NotFound, TooManyRequests
 from kedge.keys import Key
 from kedge.server.service import operations
+from kedge.server.service.budgets import budget_of
 from kedge.server.service.core import Core, Proof, Staged, part
 from kedge.server.service.deletion import check_delete_preconditions, stage_deletion
 
-BUDGET = "PodDisruptionBudget.policy"
 _RETRY_AFTER_S = 10.0
 
 
@@ -46,7 +45,7 @@ async def evict(core: Core, key: Key, options: DeleteOptions) -> Written:
 
 
 async def _charge_budget(core: Core, proof: Proof, pod: Object) -> None:
-    budget = await _budget_of(core, proof, pod)
+    budget = await budget_of(core, proof, pod)
     if budget is None:
         return
     view = budget.as_view(PodDisruptionBudgetView)
@@ -68,21 +67,3 @@ async def _charge_budget(core: Core, proof: Proof, pod: Object) -> None:
     status["disruptionsAllowed"] = view.status.disruptions_allowed - 1
     status["disruptedPods"] = {**part(status, "disruptedPods"), pod.key.name: core.timestamp()}
     proof.put(budget.key, encode_object(document))
-
-
-async def _budget_of(core: Core, proof: Proof, pod: Object) -> Object | None:
-    """The one budget that covers the pod. Found by a list, then read under the proof."""
-    labels = pod.metadata.labels
-    listing = await core.store.list(BUDGET, namespace=pod.key.namespace)
-    covering = [
-        entry.key
-        for entry in listing.entries
-        if label_selector(core.object_of(entry).as_view(PodDisruptionBudgetView).spec.selector).matches(labels)
-    ]
-    if len(covering) > 1:
-        names = ", ".join(key.name for key in covering)
-        raise OperatingError(
-            f"cannot evict {pod.key}: it is covered by more than one disruption budget ({names}); leave one of them",
-            key=pod.key,
-        )
-    return await proof.object(covering[0]) if covering else None

@@ -1,0 +1,56 @@
+"""Which disruption budgets a namespace has, so that an eviction can prove that it missed none.
+
+A namespace may have more of them than one commit can check. So one internal key moves whenever a budget comes, goes or
+covers other pods: an eviction proves that key, and may then trust a list it read afterwards.
+"""
+
+from __future__ import annotations
+
+from kedge.api.objects import Object
+from kedge.api.selectors import label_selector
+from kedge.api.views import PodDisruptionBudgetView
+from kedge.errors import OperatingError
+from kedge.keys import Key
+from kedge.server.service.core import Core, Proof
+
+BUDGET = "PodDisruptionBudget.policy"
+_SET = "DisruptionBudgets.kedge.dev"
+
+
+def set_key(namespace: str) -> Key:
+    return Key(_SET, namespace, "all")
+
+
+async def follow_budget(proof: Proof, key: Key, old: Object | None, new: Object | None) -> None:
+    """Stage that the namespace's budgets, or the pods that they cover, are others now."""
+    before = old.as_view(PodDisruptionBudgetView).spec.selector if old is not None else None
+    after = new.as_view(PodDisruptionBudgetView).spec.selector if new is not None else None
+    if old is None or new is None or before != after:
+        await proof.entries(set_key(key.namespace))
+        proof.put(set_key(key.namespace), b"{}")
+
+
+async def forget_budgets(proof: Proof, namespace: str) -> None:
+    """Stage the end of a namespace's key: nothing is left in it that could be evicted."""
+    (found,) = await proof.entries(set_key(namespace))
+    if found is not None:
+        proof.delete(set_key(namespace))
+
+
+async def budget_of(core: Core, proof: Proof, pod: Object) -> Object | None:
+    """The one budget that covers the pod. The commit proves that no other came to cover it."""
+    await proof.entries(set_key(pod.key.namespace))  # before the list: what changes after this is noticed
+    labels = pod.metadata.labels
+    listing = await core.store.list(BUDGET, namespace=pod.key.namespace)
+    covering = [
+        entry.key
+        for entry in listing.entries
+        if label_selector(core.object_of(entry).as_view(PodDisruptionBudgetView).spec.selector).matches(labels)
+    ]
+    if len(covering) > 1:
+        names = ", ".join(key.name for key in covering)
+        raise OperatingError(
+            f"cannot evict {pod.key}: it is covered by more than one disruption budget ({names}); leave one of them",
+            key=pod.key,
+        )
+    return await proof.object(covering[0]) if covering else None

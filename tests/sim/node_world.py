@@ -1,0 +1,250 @@
+"""A small world for simulations of the upkeep controllers: simple agents, a simple binder, controllers on hosts.
+
+The agents do what agents must for the control plane to be judged: heartbeats, readiness, ends, confirmations. `Crew`
+keeps every process's records, so that each decision can be run again when the world is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.objects import LEASE, NAMESPACE, NODE, POD, node
+
+from kedge.api.conditions import condition, is_true
+from kedge.api.kinds import KINDS
+from kedge.api.objects import Object
+from kedge.api.requests import Binding, DeleteOptions, ListOptions
+from kedge.api.timestamps import format_micro_time
+from kedge.client.contract import Client
+from kedge.controllers.heartbeats import LEASES, lease_key
+from kedge.env import Env
+from kedge.errors import OperatingError
+from kedge.keys import Key
+from kedge.limits import Limits
+from kedge.observe.recorder import Recorder
+from kedge.runtime import Controller, ReceivedEvidence, Reconciler, recheck
+from kedge.runtime.cache import CacheSet
+from kedge.runtime.status import plan_status
+from kedge.sim.cluster import Cluster, Commit
+from kedge.sim.kernel import Host, Simulation
+
+QUICK = Limits(
+    relist_every_s=30.0,
+    resync_every_s=20.0,
+    queue_resync_spread_s=5.0,
+    decisions_sample_every=1,
+    drain_s=2.0,
+)
+"""The safety nets come round within a run."""
+_ZONE = "topology.kubernetes.io/zone"
+
+
+async def stage(sim: Simulation, *, servers: int = 2) -> Cluster:
+    cluster = Cluster(sim, servers=servers)
+    for name in ("default", LEASES):
+        await cluster.authority.create(NAMESPACE, {"metadata": {"name": name}})
+    return cluster
+
+
+# -- agents ----------------------------------------------------------------------------------------
+
+
+class Agent:
+    """One node's agent, much simplified: what is bound to it runs, what is told to go ends."""
+
+    def __init__(self, cluster: Cluster, name: str, *, zone: str = "zone-a", server: int = 0) -> None:
+        self.cluster, self.name, self.zone, self.server = cluster, name, zone, server
+        self.running: set[str] = set()
+        """Uids of what runs, whatever the API thinks."""
+        self.dead = False
+        """For good: a restart of its host does not help."""
+
+    async def start(self, host: Host) -> None:
+        env = host.env(limits=QUICK)
+        client = Client(self.cluster.transport(host, server=self.server), env, component=self.name)
+        beats = asyncio.ensure_future(self._beat(client, env))
+        try:
+            while not self.dead:
+                with suppress(OperatingError):
+                    await self._work(client, env)
+                await asyncio.sleep(1.0)
+        finally:
+            beats.cancel()
+
+    async def _beat(self, client: Client, env: Env) -> None:
+        while not self.dead:
+            with suppress(OperatingError, TimeoutError):
+                async with asyncio.timeout(5.0):
+                    await self._renew(client, env)
+            await asyncio.sleep(env.limits.node_renew_s / 2)
+
+    async def _renew(self, client: Client, env: Env) -> None:
+        now = format_micro_time(env.now())
+        lease = await client.find(lease_key(self.name))
+        if lease is None:
+            body = {"metadata": {"name": self.name, "namespace": LEASES}, "spec": {"renewTime": now}}
+            await client.create(LEASE, body)
+        else:
+            await client.patch(lease.key, {"spec": {"renewTime": now}})
+        found = await client.find(Key("Node", "", self.name))
+        if found is not None and not is_true(found.view.status.conditions, "Ready"):
+            await say(client, env, found, [condition("Ready", status=True, reason="AgentReady")])
+
+    async def _work(self, client: Client, env: Env) -> None:
+        listed = await client.list(POD, ListOptions(field_selector=f"spec.nodeName={self.name}"))
+        mine = {pod.uid: pod for pod in listed.objects}
+        for pod in mine.values():
+            if pod.view.finished:
+                continue
+            if pod.view.terminating:
+                self.running.discard(pod.uid)
+                await client.patch(pod.key, {"status": {"phase": "Succeeded"}}, subresource="status")
+                await client.delete(pod.key, DeleteOptions(uid=pod.uid, grace_s=0))
+            elif not is_true(pod.view.status.conditions, "Ready"):
+                self.running.add(pod.uid)
+                ready = [condition("Ready", status=True, reason="Started")]
+                await say(client, env, pod, ready, phase="Running", podIP=f"10.0.0.{len(self.running)}")
+        self.running &= {uid for uid, pod in mine.items() if not pod.view.finished}
+        ledger = await client.find(Key("NodeAllocation.kedge.dev", "", self.name))
+        if ledger is None:
+            return
+        for uid in ledger.view.status.entries:
+            if uid not in mine or mine[uid].view.finished:
+                with suppress(OperatingError):
+                    await client.confirm_ended(node=self.name, node_uid=ledger.view.spec.node_uid, pod_uid=uid)
+
+
+async def say(client: Client, env: Env, found: Object, conditions: list[dict[str, Any]], **more: Any) -> None:
+    patch = plan_status(found, {"conditions": conditions, **more}, env.now())
+    if patch is not None:
+        await client.patch(found.key, patch, subresource="status")
+
+
+class Binder:
+    """The simplest scheduler: the first node that takes the pod."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+
+    async def start(self, host: Host) -> None:
+        client = Client(self.cluster.transport(host), host.env(limits=QUICK), component="binder")
+        while True:
+            with suppress(OperatingError):
+                await self._bind(client)
+            await asyncio.sleep(1.0)
+
+    async def _bind(self, client: Client) -> None:
+        nodes = [each.key.name for each in (await client.list(NODE)).objects]
+        for pod in (await client.list(POD)).objects:
+            if pod.view.spec.node_name or pod.view.terminating or pod.view.finished:
+                continue
+            for name in nodes:
+                try:
+                    await client.bind(Binding(pod=pod.key, pod_uid=pod.uid, node=name))
+                    break
+                except OperatingError:
+                    continue
+
+
+# -- controllers -----------------------------------------------------------------------------------
+
+
+@dataclass
+class Crew:
+    """Controllers on hosts, each process with caches and recorder of its own, and every process they ever were."""
+
+    cluster: Cluster
+    limits: Limits = QUICK
+    processes: list[tuple[Controller, CacheSet, Recorder, Env]] = field(default_factory=list)
+
+    def boot(self, sim: Simulation, make: Callable[..., Controller], *, copies: int = 1, **given: Any) -> list[Host]:
+        named = Key("Lease.coordination.k8s.io", "default", make.__name__.replace("_", "-"))
+        lease = named if copies > 1 else None
+        hosts = []
+        for n in range(copies):
+            host = sim.host(f"{make.__name__}-{n}")
+            host.boot(lambda host: self._start(host, make, lease, given))
+            hosts.append(host)
+        return hosts
+
+    async def _start(
+        self, host: Host, make: Callable[..., Controller], lease: Key | None, given: Mapping[str, Any]
+    ) -> None:
+        env = host.env(limits=self.limits)
+        transport = self.cluster.transport(host, server=len(self.processes) % len(self.cluster.servers))
+        client = Client(transport, env, component=host.name)
+        caches, recorder = CacheSet(client, env), Recorder(env)
+        controller = make(client, env, caches=caches, recorder=recorder, lease=lease, **given)
+        self.processes.append((controller, caches, recorder, env))
+        await controller.run()
+
+    async def recheck(self, makers: Mapping[str, Callable[[Env], Reconciler]]) -> int:
+        """Run every decision again. How many there were."""
+        count = 0
+        for controller, caches, recorder, env in self.processes:
+            make = makers.get(controller.name)
+            if make is None:
+                continue
+            evidence = ReceivedEvidence.of(caches)
+            for decision in reversed(list(recorder.decisions())):
+                await recheck(decision, make(env), evidence, env)
+                count += 1
+        return count
+
+
+# -- judging ---------------------------------------------------------------------------------------
+
+
+def objects(store: Any, kind: str) -> list[Object]:
+    found = KINDS.of_key_kind(kind)
+    return [
+        Object(found, entry.key, entry.value, revision=entry.modified, created=entry.created)
+        for entry in store.entries()
+        if entry.key.kind == kind
+    ]
+
+
+def find(store: Any, key: Key) -> Object | None:
+    return next((each for each in objects(store, key.kind) if each.key == key), None)
+
+
+def written(cluster: Cluster) -> set[tuple[Key, int]]:
+    """Every version there is, but those of leases, which are renewed for ever."""
+    theirs = ("Lease.coordination.k8s.io", "Fence.kedge.dev", "Operation.kedge.dev")
+    return {(entry.key, entry.modified) for entry in cluster.store.entries() if entry.key.kind not in theirs}
+
+
+async def settle(sim: Simulation, cluster: Cluster, goal: Callable[[], bool], *, within_s: float = 400.0) -> None:
+    """No more faults: the goal is reached, stays, and then nobody writes any more."""
+    sim.heal()
+    sim.check_eventually(goal)
+    await sim.converge(within_s=within_s, stays_s=5)
+    before = written(cluster)
+    await asyncio.sleep(60)
+    assert written(cluster) == before, f"writes after everything was done: {written(cluster) - before}"
+
+
+def no_pod_is_given_up_on_suspicion(commit: Commit) -> Iterator[tuple[str, str]]:
+    """A pod is released for its node's sake only when the node is lost in committed state."""
+    pods = [key for key in commit.keys if key.kind == "Pod"]
+    if not pods:
+        return
+    nodes = {each.key.name: each for each in objects(commit.store, "Node")}
+    for pod in objects(commit.store, "Pod"):
+        if pod.key in pods and pod.view.status.reason == "NodeLost":
+            home = nodes.get(pod.view.spec.node_name)
+            conditions = home.view.status.conditions if home is not None else ()
+            if home is not None and not any(each.type == "Lost" for each in conditions):
+                yield "given up on suspicion", f"{pod.key} at revision {commit.revision}"
+
+
+def node_body(name: str, *, zone: str = "zone-a", **more: Any) -> dict[str, Any]:
+    return node(name, zone=zone, **more)
+
+
+def zone_of(found: Object) -> str:
+    return str(found.metadata.labels.get(_ZONE, ""))

@@ -1,0 +1,205 @@
+"""Nodes that fall silent, return, and never return; an observer that goes blind; budgets that a drain must keep."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from tests.objects import BUDGET, NODE
+from tests.sim.controllers import REPLICA_SET, replica_set
+from tests.sim.node_world import (
+    Agent,
+    Binder,
+    Crew,
+    find,
+    no_pod_is_given_up_on_suspicion,
+    node_body,
+    objects,
+    settle,
+    stage,
+)
+
+from kedge.api.conditions import is_true
+from kedge.controllers.lifecycle import NodeLifecycle, lifecycle_controller
+from kedge.controllers.replicaset import replica_set_controller
+from kedge.keys import Key
+from kedge.sim.cluster import Cluster
+from kedge.sim.kernel import NO_FAULTS, Host, Simulation, run
+
+NODES = ("node-0", "node-1", "node-2", "node-3")
+
+
+async def build(
+    sim: Simulation, *, zones: int = 2, copies: int = 2
+) -> tuple[Cluster, Crew, dict[str, Host], dict[str, Agent]]:
+    cluster = await stage(sim)
+    sim.check_always(no_pod_is_given_up_on_suspicion)
+    hosts, agents = {}, {}
+    for n, name in enumerate(NODES):
+        zone = f"zone-{n % zones}"
+        await cluster.authority.create(NODE, node_body(name, zone=zone))
+        hosts[name] = sim.host(f"agent-{name}")
+        agents[name] = Agent(cluster, name, zone=zone, server=n % 2)
+        hosts[name].boot(agents[name].start)
+    sim.host("binder").boot(Binder(cluster).start)
+    crew = Crew(cluster)
+    crew.boot(sim, lifecycle_controller, copies=copies)
+    crew.boot(sim, replica_set_controller)
+    return cluster, crew, hosts, agents
+
+
+def ready_pods(cluster: Cluster) -> dict[str, str]:
+    """Where ready pods are, by uid."""
+    pods = [each for each in objects(cluster.store, "Pod") if not each.view.finished and not each.view.terminating]
+    return {each.uid: each.view.spec.node_name for each in pods if is_true(each.view.status.conditions, "Ready")}
+
+
+def standing(cluster: Cluster, name: str, what: str) -> bool:
+    found = find(cluster.store, Key("Node", "", name))
+    return found is not None and is_true(found.view.status.conditions, what)
+
+
+def all_well(cluster: Cluster, *, but: str = "") -> bool:
+    """Every node is ready and nothing is held against it, and status says what is."""
+    nodes = [each.view for each in objects(cluster.store, "Node") if each.key.name != but]
+    sets = [each.view.status for each in objects(cluster.store, "ReplicaSet.apps")]
+    claims = [each.view for each in objects(cluster.store, "NodeAllocation.kedge.dev") if each.key.name != but]
+    pods = {each.uid for each in objects(cluster.store, "Pod") if not each.view.finished}
+    return (
+        all(is_true(each.status.conditions, "Ready") and not each.spec.taints for each in nodes)
+        and not any(is_true(each.status.conditions, what) for each in nodes for what in ("Suspect", "Lost"))
+        and all(each.ready_replicas == each.replicas == 4 for each in sets)
+        and all(uid in pods for each in claims for uid in each.status.entries)
+    )
+
+
+async def one_dies(sim: Simulation) -> int:
+    """A node dies for good. Its pods are replaced once each, elsewhere, and its claims stay."""
+    cluster, crew, _, agents = await build(sim)
+    await cluster.authority.create(REPLICA_SET, replica_set("web", 4))
+    await asyncio.sleep(30)
+    victim = sim.choose("victim", NODES)
+    agents[victim].dead = True
+    await asyncio.sleep(300)
+
+    def recovered() -> bool:
+        homes = ready_pods(cluster)
+        return (
+            len(homes) == 4
+            and victim not in homes.values()
+            and standing(cluster, victim, "Lost")
+            and all_well(cluster, but=victim)
+        )
+
+    await settle(sim, cluster, recovered, within_s=600)
+    ledger = find(cluster.store, Key("NodeAllocation.kedge.dev", "", victim))
+    pods = {each.uid for each in objects(cluster.store, "Pod")}
+    sim.note("ledger", f"{len(ledger.view.status.entries) if ledger else 0} claims left, {len(pods)} pods")
+    return await crew.recheck({"node-lifecycle": NodeLifecycle})
+
+
+def test_a_node_that_dies_is_replaced_once_and_every_decision_can_be_run_again() -> None:
+    rechecked = 0
+    for seed in range(8):
+        outcome = run(one_dies, seed)
+        assert outcome.violation is None, f"seed {seed}: {outcome.violation}\n{outcome.timeline()[-2500:]}"
+        assert outcome.result is not None
+        rechecked += outcome.result
+    assert rechecked > 8 * 20
+
+
+async def one_is_away(sim: Simulation, away_s: float) -> tuple[dict[str, str], dict[str, str], bool]:
+    cluster, _, hosts, _ = await build(sim, copies=1)
+    await cluster.authority.create(REPLICA_SET, replica_set("web", 4))
+    await asyncio.sleep(30)
+    before = ready_pods(cluster)
+    assert len(before) == 4
+    victim = next(iter(before.values()))
+    sim.network.partition([hosts[victim]], cluster.servers)
+    await asyncio.sleep(away_s)
+    marked = standing(cluster, victim, "Suspect") or standing(cluster, victim, "Lost")
+    sim.network.heal()
+    await settle(sim, cluster, lambda: len(ready_pods(cluster)) == 4 and all_well(cluster))
+    return before, ready_pods(cluster), marked
+
+
+def test_a_node_that_returns_before_it_is_lost_keeps_its_pods() -> None:
+    for away_s in (5.0, 30.0, 60.0, 90.0):
+        outcome = run(partial(one_is_away, away_s=away_s), 1, faults=NO_FAULTS)
+        assert outcome.violation is None, f"{away_s}: {outcome.violation}\n{outcome.timeline()[-2500:]}"
+        assert outcome.result is not None
+        before, after, marked = outcome.result
+        assert before == after
+        assert marked == (away_s >= 30.0)
+
+
+def test_a_node_that_was_lost_returns_and_nothing_runs_twice() -> None:
+    outcome = run(partial(one_is_away, away_s=200.0), 1, faults=NO_FAULTS)
+    assert outcome.violation is None, f"{outcome.violation}\n{outcome.timeline()[-2500:]}"
+    assert outcome.result is not None
+    before, after, _ = outcome.result
+    assert before != after
+    assert len(after) == 4
+
+
+async def blind(sim: Simulation, whom: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Nobody is dead: the observer cannot see, or the nodes cannot reach anybody."""
+    cluster, crew, hosts, _ = await build(sim, copies=0)
+    (observer,) = crew.boot(sim, lifecycle_controller)
+    await cluster.authority.create(REPLICA_SET, replica_set("web", 4))
+    await asyncio.sleep(30)
+    before = ready_pods(cluster)
+    assert len(before) == 4
+    cut = [observer] if whom == "observer" else list(hosts.values()) if whom == "nodes" else cluster.servers
+    sim.network.partition(cut, [cluster.store_host] if whom == "servers" else cluster.servers)
+    await asyncio.sleep(400)
+    assert crew.processes
+    sim.network.heal()
+    await asyncio.sleep(60)
+    await settle(sim, cluster, lambda: len(ready_pods(cluster)) == 4 and all_well(cluster))
+    return before, ready_pods(cluster)
+
+
+def test_whoever_goes_blind_evicts_nobody() -> None:
+    for whom in ("observer", "nodes", "servers"):
+        outcome = run(partial(blind, whom=whom), 1, faults=NO_FAULTS)
+        assert outcome.violation is None, f"{whom}: {outcome.violation}\n{outcome.timeline()[-2500:]}"
+        assert outcome.result is not None
+        before, after = outcome.result
+        assert before == after, whom
+
+
+async def drained(sim: Simulation) -> None:
+    """A drain empties a node, and a budget that allows nothing stops it until it does."""
+    cluster, *_ = await build(sim, copies=1)
+    await cluster.authority.create(REPLICA_SET, replica_set("web", 4))
+    budget = {
+        "metadata": {"name": "web", "namespace": "default"},
+        "spec": {"minAvailable": 4, "selector": {"matchLabels": {"app": "web"}}},
+    }
+    await cluster.authority.create(BUDGET, budget)
+    key = Key("PodDisruptionBudget.policy", "default", "web")
+    status = {"observedGeneration": 1, "disruptionsAllowed": 0, "desiredHealthy": 4, "currentHealthy": 4}
+    await cluster.authority.patch(key, {"status": status}, subresource="status")
+    await asyncio.sleep(20)
+    victim = Key("Node", "", "node-0")
+    before = ready_pods(cluster)
+    assert "node-0" in before.values()
+    await cluster.authority.patch(victim, {"metadata": {"annotations": {"kedge.dev/drain": "disks"}}})
+    await asyncio.sleep(30)
+    assert ready_pods(cluster) == before
+    found = find(cluster.store, victim)
+    assert found is not None
+    assert found.view.spec.unschedulable
+    await cluster.authority.patch(key, {"status": {"disruptionsAllowed": 4}}, subresource="status")
+
+    def empty() -> bool:
+        homes = ready_pods(cluster).values()
+        return len(homes) == 4 and "node-0" not in homes and standing(cluster, "node-0", "Drained")
+
+    await settle(sim, cluster, empty)
+
+
+def test_a_drain_empties_a_node_as_budgets_allow() -> None:
+    outcome = run(drained, 1, faults=NO_FAULTS)
+    assert outcome.violation is None, f"{outcome.violation}\n{outcome.timeline()[-2500:]}"

@@ -1,0 +1,235 @@
+"""What is said of a node follows the evidence: silence moves it on, only a renewal brings it back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.objects import Clock, make_env
+from tests.unit.controllers.views import NOW
+
+from kedge.api.codec import encode_json
+from kedge.api.conditions import find_condition, is_true, set_condition
+from kedge.api.marks import DRAIN_NODE, OUT_OF_SERVICE
+from kedge.api.views import NodeView, decode_as
+from kedge.controllers.heartbeats import Heartbeats, Sight, blindness
+from kedge.controllers.nodes import (
+    LOST,
+    NOT_READY,
+    UNREACHABLE,
+    NodePlan,
+    Standing,
+    next_standing,
+    plan_node,
+    standing_of,
+)
+from kedge.limits import Limits
+from kedge.placement.predicates import SUSPECT
+
+LIMITS = Limits()
+ORDER = list(Standing)
+
+
+def a_node(document: dict[str, Any] | None = None) -> dict[str, Any]:
+    ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2030-01-01T00:00:00Z"}
+    return {"metadata": {"name": "node-a"}, "spec": {}, "status": {"conditions": [ready]}, **(document or {})}
+
+
+def view(document: dict[str, Any]) -> NodeView:
+    return decode_as(NodeView, encode_json(document))
+
+
+def carry_out(document: dict[str, Any], plan: NodePlan) -> dict[str, Any]:
+    conditions = document["status"]["conditions"]
+    for each in plan.conditions:
+        conditions = set_condition(conditions, each, NOW)
+    spec = dict(document["spec"])
+    if plan.taints is not None:
+        spec["taints"] = list(plan.taints)
+    if plan.cordon:
+        spec["unschedulable"] = True
+    return {**document, "spec": spec, "status": {"conditions": conditions}}
+
+
+def silent(seconds: float, **more: Any) -> Sight:
+    return Sight(seconds, seconds, **more)
+
+
+sights = st.builds(
+    lambda silence, trusted, heard, blind: Sight(silence, min(silence, trusted), heard, "cut off" if blind else ""),
+    st.floats(0, 400),
+    st.floats(0, 400),
+    st.booleans(),
+    st.booleans(),
+)
+
+
+@given(st.sampled_from(Standing), sights)
+def test_a_node_moves_on_by_silence_and_back_only_when_it_is_heard(was: Standing, sight: Sight) -> None:
+    now = next_standing(was, sight, LIMITS)
+    if ORDER.index(now) < ORDER.index(was):
+        assert now is Standing.READY
+        assert sight.heard
+        assert sight.silence_s < LIMITS.node_suspect_s
+    if now is Standing.LOST and was is not Standing.LOST:
+        assert sight.trusted_s >= LIMITS.node_lost_s
+        assert not sight.blind
+    if sight.blind and ORDER.index(was) <= ORDER.index(Standing.SUSPECT):
+        assert ORDER.index(now) <= ORDER.index(Standing.SUSPECT)
+
+
+@given(st.lists(sights, min_size=1, max_size=8), st.booleans())
+def test_what_was_said_needs_no_second_saying(seen: list[Sight], cordoned: bool) -> None:
+    document = a_node({"spec": {"unschedulable": cordoned}})
+    for sight in seen:
+        plan = plan_node(view(document), sight, LIMITS, NOW)
+        document = carry_out(document, plan)
+        again = plan_node(view(document), sight, LIMITS, NOW)
+        assert again.standing is plan.standing
+        assert not again.conditions
+        assert again.taints is None
+
+
+def test_the_stages_come_one_after_another_and_each_says_what_it_stops() -> None:
+    document = a_node()
+    document = carry_out(document, plan_node(view(document), silent(25), LIMITS, NOW))
+    assert is_true(view(document).status.conditions, SUSPECT)
+    assert not view(document).spec.taints
+    document = carry_out(document, plan_node(view(document), silent(45), LIMITS, NOW))
+    found = find_condition(view(document).status.conditions, "Ready")
+    assert found is not None
+    assert found.status == "Unknown"
+    assert {(t.key, t.effect) for t in view(document).spec.taints} == {
+        (UNREACHABLE, "NoSchedule"),
+        (UNREACHABLE, "NoExecute"),
+    }
+    assert all(t.time_added for t in view(document).spec.taints if t.effect == "NoExecute")
+    document = carry_out(document, plan_node(view(document), silent(130), LIMITS, NOW))
+    assert is_true(view(document).status.conditions, LOST)
+    document = carry_out(document, plan_node(view(document), silent(1, heard=True), LIMITS, NOW))
+    conditions = view(document).status.conditions
+    assert not is_true(conditions, LOST)
+    assert not is_true(conditions, SUSPECT)
+    # Its agent has yet to say how it is: until then nothing new is placed there, and nothing ends.
+    assert {(t.key, t.effect) for t in view(document).spec.taints} == {(UNREACHABLE, "NoSchedule")}
+
+
+def test_a_node_is_not_given_up_before_its_turn() -> None:
+    plan = plan_node(view(a_node()), silent(500), LIMITS, NOW, may_lose=False)
+    assert plan.standing is Standing.UNKNOWN
+    assert plan.look_again_s <= LIMITS.node_suspect_s
+
+
+def test_a_new_observer_takes_nothing_back_that_it_did_not_hear() -> None:
+    document = a_node()
+    document = carry_out(document, plan_node(view(document), silent(130), LIMITS, NOW))
+    plan = plan_node(view(document), silent(0), LIMITS, NOW)  # it has just begun to look
+    assert plan.standing is Standing.LOST
+    assert not plan.conditions
+
+
+def test_a_person_may_say_that_a_node_is_gone_for_good() -> None:
+    taint = {"key": OUT_OF_SERVICE, "effect": "NoExecute", "value": "ada pulled the plug"}
+    plan = plan_node(view(a_node({"spec": {"taints": [taint]}})), silent(0, heard=True), LIMITS, NOW, may_lose=False)
+    assert plan.standing is Standing.LOST
+
+
+def test_an_agent_that_says_not_ready_is_believed_and_its_node_is_tainted() -> None:
+    document = a_node({"status": {"conditions": [{"type": "Ready", "status": "False"}]}})
+    plan = plan_node(view(document), silent(1, heard=True), LIMITS, NOW)
+    assert plan.standing is Standing.READY
+    assert plan.taints is not None
+    assert {(t["key"], t["effect"]) for t in plan.taints} == {(NOT_READY, "NoSchedule"), (NOT_READY, "NoExecute")}
+
+
+def test_taints_of_others_stay_and_cordons_are_shown() -> None:
+    theirs = {"key": "gpu", "effect": "NoSchedule", "value": "a100"}
+    document = a_node({"spec": {"taints": [theirs], "unschedulable": True}})
+    plan = plan_node(view(document), silent(0, heard=True), LIMITS, NOW)
+    assert plan.taints == (theirs, {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"})
+    document["metadata"]["annotations"] = {DRAIN_NODE: "new disks"}
+    document["spec"]["unschedulable"] = False
+    assert plan_node(view(document), silent(0, heard=True), LIMITS, NOW).cordon
+    assert standing_of(view(document)) is Standing.READY
+
+
+# -- the observer ----------------------------------------------------------------------------------
+
+
+def observer() -> tuple[Heartbeats, Clock]:
+    clock = Clock()
+    return Heartbeats(make_env(clock=clock)), clock
+
+
+def test_silence_counts_since_the_last_renewal_that_was_seen() -> None:
+    heard, clock = observer()
+    heard.note("a", 0.0, renewed=False)
+    assert not heard.look("a", 0.0)["heard"]
+    clock.advance(10)
+    heard.note("a", 0.0, renewed=True)
+    clock.advance(15)
+    assert heard.look("a", 0.0) == {"silence_s": 15.0, "heard": True}
+
+
+def test_silence_does_not_grow_while_the_observer_cannot_see() -> None:
+    heard, clock = observer()
+    heard.note("a", 0.0, renewed=True)
+    for _ in range(30):
+        clock.advance(10)
+        assert heard.look("a", clock.monotonic() - observed_s(clock))["silence_s"] <= 10.0
+    # Sight returns after minutes: every node has its whole time again.
+    assert heard.look("a", 0.0)["silence_s"] == 0.0
+    clock.advance(30)
+    assert heard.look("a", 0.0)["silence_s"] == 30.0
+
+
+def observed_s(clock: Clock) -> float:
+    return Clock().monotonic() + min(10.0, clock.monotonic() - Clock().monotonic())
+
+
+def test_a_short_break_in_sight_starts_nothing_anew() -> None:
+    heard, clock = observer()
+    heard.note("a", 0.0, renewed=True)
+    clock.advance(20)
+    heard.look("a", 0.0)
+    clock.advance(40)
+    assert heard.look("a", 0.0)["silence_s"] == 60.0
+
+
+def test_a_zone_that_was_blind_gives_its_nodes_their_time_again() -> None:
+    heard, clock = observer()
+    zones = {"a": ["a1", "a2", "a3"], "b": ["b1"]}
+    for name in ("a1", "a2", "a3", "b1"):
+        heard.note(name, 0.0, renewed=True)
+    for _ in range(5):
+        clock.advance(20)
+        heard.note("b1", 0.0, renewed=True)
+        found = heard.survey("a", zones)
+    assert "3 of 3" in found["blind"]
+    heard.note("a1", 0.0, renewed=True)
+    heard.note("a2", 0.0, renewed=True)
+    clock.advance(15)
+    heard.note("b1", 0.0, renewed=True)
+    found = heard.survey("a", zones)
+    assert found == {"blind": "", "clear_s": 15.0}
+
+
+def test_nodes_of_one_zone_are_given_up_one_at_a_time() -> None:
+    heard, clock = observer()
+    assert heard.may_lose("a")
+    assert not heard.may_lose("a")
+    assert heard.may_lose("b")
+    clock.advance(LIMITS.node_loss_every_s)
+    assert heard.may_lose("a")
+
+
+@given(st.dictionaries(st.sampled_from("abc"), st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1))
+def test_a_zone_is_blind_only_when_many_or_all_are_silent(counts: dict[str, tuple[int, int]]) -> None:
+    silent_by = {zone: quiet for zone, (quiet, _) in counts.items()}
+    nodes = {zone: quiet + loud for zone, (quiet, loud) in counts.items()}
+    for zone in counts:
+        found = blindness(silent_by, nodes, zone, 3, 0.55)
+        everybody = 0 < sum(silent_by.values()) == sum(nodes.values())
+        many = silent_by[zone] >= 3 and silent_by[zone] >= 0.55 * nodes[zone]
+        assert bool(found) == (everybody or many)

@@ -158,43 +158,33 @@ async def test_ensure_does_not_confirm_what_is_on_its_way_out() -> None:
         await client.ensure(CONFIG_MAP, body)
 
 
-async def fail(client: Client, error: OperatingError) -> None:
-    with pytest.raises(type(error)), client.breaker.guard():
-        raise error
+def fail(client: Client, error: OperatingError) -> None:
+    client.breaker.ended(error, probe=client.breaker.admit())
 
 
 @asynchronous
 async def test_many_that_fail_together_open_the_breaker_once() -> None:
     world, _, client = await flaky(Limits(breaker_failures_max=2, breaker_open_s=2.0))
-    guards = [client.breaker.guard() for _ in range(30)]
-    for guard in guards:
-        guard.__enter__()
-    for guard in guards:
-        error = OutcomeUnknown("no reply")
-        guard.__exit__(type(error), error, None)
+    for probe in [client.breaker.admit() for _ in range(30)]:
+        client.breaker.ended(OutcomeUnknown("no reply"), probe=probe)
     assert client.breaker.state is BreakerState.OPEN
     world.clock.advance(3.1)  # once and a half of the first hold: the most that jitter makes of it
-    with client.breaker.guard():
-        pass
+    assert client.breaker.admit()
 
 
 @asynchronous
 async def test_news_from_before_the_breaker_opened_does_not_end_its_probe() -> None:
     world, _, client = await flaky(Limits(breaker_failures_max=1, breaker_open_s=1.0))
-    late_failure, late_cancel = client.breaker.guard(), client.breaker.guard()
-    late_failure.__enter__()
-    late_cancel.__enter__()
-    await fail(client, Unavailable("down"))
+    late_failure, late_cancel = client.breaker.admit(), client.breaker.admit()
+    fail(client, Unavailable("down"))
     world.clock.advance(60)
-    probe = client.breaker.guard()
-    probe.__enter__()
-    error, cancelled = Unavailable("down"), KeyboardInterrupt()
-    late_failure.__exit__(type(error), error, None)
-    late_cancel.__exit__(type(cancelled), cancelled, None)
+    probe = client.breaker.admit()
+    client.breaker.ended(Unavailable("down"), probe=late_failure)
+    client.breaker.ended(KeyboardInterrupt(), probe=late_cancel)
     assert client.breaker.state is BreakerState.PROBING
-    with pytest.raises(Unavailable, match="held off"), client.breaker.guard():
-        pass
-    probe.__exit__(None, None, None)
+    with pytest.raises(Unavailable, match="held off"):
+        client.breaker.admit()
+    client.breaker.ended(None, probe=probe)
     closed: BreakerState = client.breaker.state
     assert closed is BreakerState.CLOSED
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import Enum
 
 from kedge.env import Env
@@ -37,33 +35,12 @@ class Breaker:
     def state(self) -> BreakerState:
         return self._state
 
-    @contextmanager
-    def guard(self) -> Iterator[None]:
-        """Around one request.
+    def admit(self) -> bool:
+        """Let a request through: true if it is the one that probes. Say how it `ended`.
 
         Raises:
-            Unavailable: the breaker is open; the request was not sent.
+            Unavailable: the breaker is open; the request must not be sent.
         """
-        probe = self._admit()
-        try:
-            yield
-        except (Unavailable, OutcomeUnknown):
-            self._failed(probe=probe)
-            raise
-        except (TooManyRequests, Lagged):
-            self._ended(probe=probe)  # alive but loaded: neither a failure of the dependency nor a reason to rush
-            raise
-        except Exception:
-            self._succeeded()  # a refusal is an answer
-            raise
-        except BaseException:
-            self._ended(probe=probe)  # cancelled: nothing was learned
-            raise
-        else:
-            self._succeeded()
-
-    def _admit(self) -> bool:
-        """Let a request through, or raise. True if it is the one that probes."""
         if self._state is BreakerState.CLOSED:
             return False
         wait_s = self._open_until_s - self._env.monotonic()
@@ -74,6 +51,19 @@ class Breaker:
             )
         self._state = BreakerState.PROBING
         return True
+
+    def ended(self, error: BaseException | None, *, probe: bool) -> None:
+        """A request that was admitted is over."""
+        if error is None:
+            if self._failures or self._state is not BreakerState.CLOSED:
+                self._succeeded()
+        elif isinstance(error, Unavailable | OutcomeUnknown):
+            self._failed(probe=probe)
+        elif isinstance(error, Exception) and not isinstance(error, TooManyRequests | Lagged):
+            self._succeeded()  # a refusal is an answer
+        elif probe and self._state is BreakerState.PROBING:
+            # Alive but loaded, which is neither a failure nor a reason to rush; or cancelled: nothing was learned.
+            self._state = BreakerState.OPEN
 
     def _failed(self, *, probe: bool) -> None:
         if not probe and self._state is not BreakerState.CLOSED:
@@ -90,7 +80,3 @@ class Breaker:
         self._state = BreakerState.CLOSED
         self._failures = self._opens = 0
         self._gauge.set(0)
-
-    def _ended(self, *, probe: bool) -> None:
-        if probe and self._state is BreakerState.PROBING:
-            self._state = BreakerState.OPEN

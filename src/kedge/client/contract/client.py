@@ -49,7 +49,13 @@ class Client:
         self._component = component
         self.breaker = Breaker(env, f"api of {component}")
         self._slots = asyncio.Semaphore(env.limits.client_in_flight_max)
-        self._in_flight = env.metrics.gauge("kedge_client_in_flight", "Requests out", ("component",)).labels(component)
+        self._out = 0
+        env.metrics.gauge("kedge_client_in_flight", "Requests out", ("component",)).labels(component).set_function(
+            lambda: self._out
+        )
+        self._attempts = env.metrics.counter(
+            "kedge_client_attempts_total", "Requests sent, repeats included", ("component",)
+        ).labels(component)
         self._request_s = env.metrics.histogram(
             "kedge_client_request_seconds", "Time a request was out", ("component",)
         ).labels(component)
@@ -188,27 +194,38 @@ class Client:
     async def _send(self, request: Callable[[], Awaitable[_T]]) -> _T:
         """One request: within the bound on those in flight, and past the breaker."""
         async with self._slots:
-            with self._in_flight.track_inprogress(), self.breaker.guard():
-                started_s = self._env.monotonic()
-                try:
-                    return await request()
-                finally:
-                    self._request_s.observe(self._env.monotonic() - started_s)
+            probe = self.breaker.admit()
+            self._out += 1
+            self._attempts.inc()
+            began_s = self._env.monotonic()
+            try:
+                answer = await request()
+            except BaseException as error:
+                self.breaker.ended(error, probe=probe)
+                raise
+            else:
+                self.breaker.ended(None, probe=probe)
+                return answer
+            finally:
+                self._out -= 1
+                self._request_s.observe(self._env.monotonic() - began_s)
 
     async def _write(
         self, key: Key | None, options: WriteOptions, request: Callable[[], Awaitable[Written]]
     ) -> Written:
-        backoff = Backoff(self._env)
+        began_s = self._env.monotonic()
+        backoff: Backoff | None = None
         unknown = False
         while True:
-            backoff.begin("write")
             try:
                 return await self._send(request)
             except NOT_CARRIED_OUT as error:
+                backoff = backoff or Backoff(self._env, began_s)
                 # This attempt had no effect, but an earlier one may have had: that stays unknown.
                 await backoff.pause(_still_unknown(key, error) if unknown else error)
             except OutcomeUnknown as error:
                 unknown = True
+                backoff = backoff or Backoff(self._env, began_s)
                 self._unknown.inc()
                 found = await self._look_for(key, options)
                 if found is not None:

@@ -19,19 +19,16 @@ NOT_CARRIED_OUT = (Unavailable, TooManyRequests)
 
 
 class Backoff:
-    """The pauses of one intent: each up to twice the last, jittered so that many do not line up."""
+    """The pauses of one intent: each up to twice the last, jittered so that many do not line up.
 
-    def __init__(self, env: Env) -> None:
+    Made when the first attempt has failed; `began_s` is when the intent began.
+    """
+
+    def __init__(self, env: Env, began_s: float) -> None:
         self._env = env
         self._next_s = env.limits.client_backoff_s
-        self._deadline_s = env.monotonic() + env.limits.client_deadline_s
-        self._attempts_left = env.limits.client_attempts_max
-        self._attempts = env.metrics.counter("kedge_client_attempts_total", "Attempts at requests, by why", ("why",))
-
-    def begin(self, why: str) -> None:
-        """Count an attempt that is about to be made."""
-        self._attempts_left -= 1
-        self._attempts.labels(why).inc()
+        self._deadline_s = began_s + env.limits.client_deadline_s
+        self._attempts_left = env.limits.client_attempts_max - 1
 
     async def pause(self, error: OperatingError) -> None:
         """Wait before the next attempt.
@@ -45,15 +42,17 @@ class Backoff:
         self._next_s = min(self._next_s * 2, self._env.limits.client_backoff_s_max)
         if self._attempts_left <= 0 or self._env.monotonic() + pause_s >= self._deadline_s:
             raise error
+        self._attempts_left -= 1
         await asyncio.sleep(pause_s)
 
 
 async def retry_reads(env: Env, read: Callable[[], Awaitable[_T]]) -> _T:
     """Repeat a read that did not come through. Reading has no effect, so even an unknown outcome may be repeated."""
-    backoff = Backoff(env)
+    began_s = env.monotonic()
+    backoff: Backoff | None = None
     while True:
-        backoff.begin("read")
         try:
             return await read()
         except (*NOT_CARRIED_OUT, OutcomeUnknown) as error:
+            backoff = backoff or Backoff(env, began_s)
             await backoff.pause(error)

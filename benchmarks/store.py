@@ -26,6 +26,7 @@ from benchmarks.report import print_json, print_table
 from kedge.api.codec import encode_object
 from kedge.api.kinds import KINDS
 from kedge.api.objects import Object
+from kedge.api.requests import Binding
 from kedge.env import Env, system_env
 from kedge.keys import Key
 from kedge.server.service import Service
@@ -146,6 +147,23 @@ async def create_rate(service: Service, prefix: str, count: int) -> float:
     return await rate_of(write, count)
 
 
+async def bind_rate(service: Service, prefix: str, count: int) -> float:
+    """Binds a second of pods that `create_rate` made, two to a node, never two at once: those would take turns."""
+    offered = {"cpu": "4", "memory": "32Gi", "pods": "110"}
+    nodes = count // 2
+    for n in range(nodes):
+        labels = {"pool": "general", "topology.kubernetes.io/zone": f"zone-{n % 3}"}
+        body = {"metadata": {"name": f"{prefix}{n}", "labels": labels}, "status": {"allocatable": offered}}
+        await service.create(KINDS.of_key_kind("Node"), body)
+    uids = [(await service.get(Key("Pod", "default", f"{prefix}{n}"))).uid for n in range(count)]
+
+    async def write(n: int) -> None:
+        node = f"{prefix}{n % nodes}"
+        await service.bind(Binding(pod=Key("Pod", "default", f"{prefix}{n}"), pod_uid=uids[n], node=node))
+
+    return await rate_of(write, count)
+
+
 async def make_namespace(service: Service) -> None:
     await service.create(KINDS.of_key_kind("Namespace"), {"metadata": {"name": "default"}})
 
@@ -166,6 +184,7 @@ async def measure_sqlite(folder: Path, count: int, rounds: int) -> list[dict[str
                 "commit": await commit_rate(store, "c", count),
                 "busy": await commit_rate_busy(store, "b", count // 2),
                 "create": await create_rate(service, "s", count // 2),
+                "bind": await bind_rate(service, "s", count // 2),
             }
         )
         await store.close()
@@ -319,6 +338,7 @@ async def measure(folder: Path, *, quick: bool, etcd: bool) -> dict[str, Any]:
         ("commit on sqlite, 64 at once", f"{median(sqlite, 'commit'):,.0f} commits/s", ratio(sqlite, "commit")),
         ("the same on a busy loop", f"{median(sqlite, 'busy'):,.0f} commits/s", ratio(sqlite, "busy")),
         ("service create on sqlite", f"{median(sqlite, 'create'):,.0f} creates/s", ratio(sqlite, "create")),
+        ("service bind on sqlite", f"{median(sqlite, 'bind'):,.0f} binds/s", ratio(sqlite, "bind")),
     ]
     if found_etcd:
         rows += [
@@ -346,6 +366,7 @@ async def measure(folder: Path, *, quick: bool, etcd: bool) -> dict[str, Any]:
         "commit_vs_bare_sqlite": ratio(sqlite, "commit"),
         "commit_busy_vs_bare_sqlite": ratio(sqlite, "busy"),
         "create_vs_bare_sqlite": ratio(sqlite, "create"),
+        "binds_per_second": median(sqlite, "bind"),
         "watch_1000_vs_100": max(ratio(watch, "sqlite 1000", "sqlite 100"), ratio(watch, "memory 1000", "memory 100")),
         "list_splice_speedup": encoded_s / spliced_s,
         "bytes_per_cached_pod": round(cached),

@@ -37,7 +37,7 @@ async def bind(core: Core, binding: Binding, options: WriteOptions) -> Written:
         keys.append(reservation_key(binding.pod.namespace, binding.pod_uid))
 
     async def attempt(proof: Proof) -> Staged | Written:
-        if options.origin.operation:
+        if options.origin.operation and options.recorded:
             repeat = await operations.first_outcome(core, proof, "bind", binding.pod, options)
             if repeat is not None:
                 return repeat

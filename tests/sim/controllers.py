@@ -17,18 +17,20 @@ from tests.objects import NAMESPACE
 
 from kedge import Action, Context, Controller
 from kedge.api.conditions import condition, is_true
-from kedge.api.kinds import KINDS
+from kedge.api.kinds import KINDS, Kind
 from kedge.api.objects import Object
+from kedge.api.requests import ListOptions, ObjectList
 from kedge.client.contract import Client
 from kedge.env import Env, TaskSpawner
-from kedge.errors import OutcomeUnknown, Unavailable
-from kedge.keys import Key
+from kedge.errors import Fenced, OutcomeUnknown, Unavailable
+from kedge.keys import Key, fence_key
 from kedge.limits import Limits
 from kedge.observe.recorder import Recorder
-from kedge.observe.records import Decision
+from kedge.observe.records import CacheRead, Decision, Gate
 from kedge.runtime import ReceivedEvidence, Reconciler, recheck
 from kedge.runtime.cache import CacheSet
-from kedge.sim.cluster import Cluster, Commit
+from kedge.server.service import Service
+from kedge.sim.cluster import API, STORE, Cluster, Commit, RemoteStore, RemoteTransport
 from kedge.sim.kernel import NO_FAULTS, Host, Simulation, run
 
 POD = KINDS.of_key_kind("Pod")
@@ -95,35 +97,92 @@ class Process:
     caches: CacheSet
     recorder: Recorder
     env: Env
+    host: Host
+    life: int
+
+
+class StaleLists(RemoteTransport):
+    """A wire to a server that lags: now and then a list is one that was true some time ago, to another process even."""
+
+    def __init__(self, plant: Plant, remote: Any) -> None:
+        super().__init__(remote)
+        self._plant = plant
+
+    async def list(self, kind: Kind, options: ListOptions) -> ObjectList:
+        sim, old = self._plant.sim, self._plant.old_lists
+        fresh = await super().list(kind, options)
+        if options.continue_token:
+            return fresh
+        asked = f"{kind.key_kind} {options.limit}"
+        if asked in old and sim.faults.active and sim.choose("a stale list", (False, False, False, True)):
+            sim.sometimes("a stale list was served", old[asked].revision < fresh.revision)
+            return old[asked]
+        if asked not in old or sim.choose("the lagging server moves on", (True, False)):
+            old[asked] = fresh
+        return fresh
 
 
 @dataclass
 class Plant:
-    """Controllers on hosts, and every process they ever were."""
+    """Controllers on hosts, and every process they ever were. It judges them by what is committed, as it happens."""
 
     sim: Simulation
     cluster: Cluster
     make: Callable[[], Reconciler] = Replicas
     lease: Key | None = LEASE
     limits: Limits = QUICK
+    stale_lists: bool = False
     processes: list[Process] = field(default_factory=list)
+    old_lists: dict[str, ObjectList] = field(default_factory=dict)
+    tokens: dict[str, int] = field(default_factory=dict)
+    """The fence that each decision acts under."""
+    ended_s: dict[str, float] = field(default_factory=dict)
+    made: dict[str, tuple[Key, int, float]] = field(default_factory=dict)
+    """What each operation wrote: the key, the revision, and when."""
+    deleted: dict[Key, int] = field(default_factory=dict)
+    """The last revision at which each key was deleted."""
 
     async def start(self, host: Host) -> None:
         env = host.env(limits=self.limits)
-        client = Client(self.cluster.transport(host, server=len(self.processes) % len(self.cluster.servers)), env,
-                        component=host.name)  # fmt: skip
-        process = self.process(client, env)
+        server = self.cluster.servers[len(self.processes) % len(self.cluster.servers)]
+        remote = host.remote(server, API)
+        transport = StaleLists(self, remote) if self.stale_lists else RemoteTransport(remote)
+        process = self.process(Client(transport, env, component=host.name), env, host)
         self.processes.append(process)
         await process.controller.run()
 
-    def process(self, client: Client, env: Env) -> Process:
+    def process(self, client: Client, env: Env, host: Host) -> Process:
         caches = CacheSet(client, env)
         recorder = Recorder(env)
         controller = Controller(
-            self.make(), client, env, name="replicas", kind=REPLICA_SET, owns=(POD,), lease=self.lease, caches=caches,
-            recorder=recorder,
+            Observed(self, self.make()), client, env, name="replicas", kind=REPLICA_SET, owns=(POD,), lease=self.lease,
+            caches=caches, recorder=recorder,
         )  # fmt: skip
-        return Process(controller, caches, recorder, env)
+        return Process(controller, caches, recorder, env, host, host.process.number)
+
+    def believers(self) -> list[str]:
+        """Hosts that are up and believe that they lead."""
+        return [
+            each.host.name
+            for each in self.processes
+            if each.host.up and each.life == each.host.process.number and each.controller.statistics().leading
+        ]
+
+    def __call__(self, commit: Commit) -> Iterator[tuple[str, str]]:
+        """At most one leader's writes land in an epoch: the fence at a commit is the one a write was sent with."""
+        entries = {entry.key: entry for entry in commit.store.entries()}
+        fence = entries.get(fence_key(LEASE))
+        for key in commit.keys:
+            entry = entries.get(key)
+            if entry is None:
+                self.deleted[key] = commit.revision
+                continue
+            decision, operation = entry.origin.decision, entry.origin.operation
+            if entry.modified != commit.revision or decision not in self.tokens or key.kind == "Operation.kedge.dev":
+                continue
+            self.made[operation] = key, commit.revision, self.sim.now_s
+            if self.lease is not None and (fence is None or fence.modified != self.tokens[decision]):
+                yield "two leaders", f"{decision} wrote {key} with token {self.tokens[decision]}, the fence is {fence}"
 
     async def recheck(self) -> int:
         """Run every decision of every process again. How many there were."""
@@ -134,6 +193,75 @@ class Plant:
                 await recheck(decision, self.make(), evidence, process.env)
                 count += 1
         return count
+
+    def check_floors(self) -> None:
+        """Every run began on caches that had what its key wrote in that process, and what came before its term."""
+        for process in self.processes:
+            evidence = ReceivedEvidence.of(process.caches)
+            due: dict[Key, dict[Key, int]] = {}
+            for decision in reversed(list(process.recorder.decisions())):
+                if any(isinstance(step, Gate) for step in decision.steps):
+                    self.sim.sometimes("a floor was not met in time")
+                    continue
+                for mark in decision.marks:
+                    if mark.revision < decision.fence:
+                        self.sim.violate("a leader decides on nothing older than its term", f"{decision.id}: {mark}")
+                floors = due.pop(decision.key, {})
+                if floors:
+                    self._check_seen(decision, floors, evidence)
+                due[decision.key] = self._floors_of(decision)
+
+    def _floors_of(self, decision: Decision) -> dict[Key, int]:
+        floors: dict[Key, int] = {}
+        for call in decision.calls:
+            if call.outcome in ("done", "unchanged"):
+                floors[call.reply[0].key] = call.revision
+            elif call.outcome in ("OutcomeUnknown", "cancelled"):
+                made = self.made.get(call.operation)
+                self.sim.sometimes("an outcome was unknown", call.verb != "get")
+                if made is not None and made[2] <= self.ended_s.get(decision.id, 0.0):
+                    self.sim.sometimes("an unknown write had been made")
+                    floors[made[0]] = made[1]
+        return floors
+
+    def _check_seen(self, decision: Decision, floors: dict[Key, int], evidence: ReceivedEvidence) -> None:
+        held: dict[Key, Object] = {}
+        for mark in decision.marks:
+            held.update(evidence.state_at(CacheRead(mark.cache, "", (), mark.place, 0, 0, 0)))
+        for key, revision in floors.items():
+            found = held.get(key)
+            gone = found is None and self.deleted.get(key, 0) > revision
+            if not gone and (found is None or found.revision < revision):
+                self.sim.violate(
+                    "caches never serve below a floor",
+                    f"{decision.id} had {found}, and its key wrote {revision} of {key}",
+                )
+            self.sim.sometimes("a floor was met")
+
+
+class Observed:
+    """A reconciler whose runs are told to the plant."""
+
+    def __init__(self, plant: Plant, inner: Reconciler) -> None:
+        self._plant = plant
+        self._inner = inner
+        self._running: set[Key] = set()
+
+    async def reconcile(self, ctx: Context, key: Key) -> Any:
+        plant, sim = self._plant, self._plant.sim
+        if key in self._running:
+            sim.violate("no key runs twice at once", str(key))
+        self._running.add(key)
+        plant.tokens[ctx.decision] = ctx._fence.revision if ctx._fence is not None else 0
+        sim.sometimes("two believe that they lead", len(plant.believers()) > 1)
+        try:
+            return await self._inner.reconcile(ctx, key)
+        except Fenced:
+            sim.sometimes("a deposed leader was fenced off")
+            raise
+        finally:
+            self._running.discard(key)
+            plant.ended_s[ctx.decision] = sim.now_s
 
 
 def pods_of(store: Any, name: str) -> list[str]:
@@ -162,25 +290,39 @@ class NeverMore:
 
     def __call__(self, commit: Commit) -> Iterator[tuple[str, str]]:
         if any(key.kind == "Pod" for key in commit.keys):
-            pods = pods_of(commit.store, "web")
-            if len(pods) > self._most:
-                yield "too many pods", f"{pods} at revision {commit.revision}"
+            for name in ("web", "db"):
+                pods = pods_of(commit.store, name)
+                if len(pods) > self._most:
+                    yield "too many pods", f"{pods} at revision {commit.revision}"
 
 
-async def stage(sim: Simulation, *, servers: int = 2) -> Cluster:
+async def stage(sim: Simulation, *, servers: int = 2, mortal: bool = False) -> Cluster:
+    """A cluster with a namespace. With `mortal` its API servers may crash, and come back."""
     cluster = Cluster(sim, servers=servers)
     await cluster.authority.create(NAMESPACE, {"metadata": {"name": "default"}})
+
+    async def serve(host: Host) -> None:
+        host.serve(
+            API, Service(RemoteStore(host.remote(cluster.store_host, STORE), cluster.store.incarnation), host.env())
+        )
+
+    if mortal:
+        for host in cluster.servers:
+            host.boot(serve)
     return cluster
 
 
-async def settle(sim: Simulation, cluster: Cluster, goal: Callable[[], bool], *, within_s: float = 300.0) -> None:
+async def settle(
+    sim: Simulation, cluster: Cluster, goal: Callable[[], bool], *, within_s: float = 300.0, silence_s: float = 22.0
+) -> None:
     """No more faults: the goal is reached, stays, and then nobody writes any more."""
     sim.heal()
     sim.check_eventually(goal)
     await sim.converge(within_s=within_s, stays_s=5)
     before = written(cluster)
-    await asyncio.sleep(60)
-    assert written(cluster) == before, f"writes after everything was done: {written(cluster) - before}"
+    await asyncio.sleep(silence_s)
+    if written(cluster) != before:
+        sim.violate("then silence", f"writes after everything was done: {written(cluster) - before}")
 
 
 def written(cluster: Cluster) -> set[tuple[Key, int]]:

@@ -1,38 +1,218 @@
-"""Controllers in a hostile world: crashes, lost replies, late watches, two who believe that they lead."""
+"""Controllers in a hostile world: crashes, lost replies, late watches, two who believe that they lead.
+
+One program and every promise at once: a leader's writes land in its own term, no key runs twice at once, no run
+begins below its floors, what is wanted comes true when the faults stop, then nobody writes, and every decision can be
+run again.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
-from tests.sim.controllers import REPLICA_SET, NeverMore, Plant, is_complete, replica_set, settle, stage
+import pytest
+from tests.caches import replaced
+from tests.sim.controllers import LEASE, REPLICA_SET, NeverMore, Plant, is_complete, replica_set, settle, stage
 
-from kedge.keys import Key
-from kedge.sim.kernel import Simulation, run
+from kedge.keys import Fence, Key
+from kedge.limits import Limits
+from kedge.runtime import Controller
+from kedge.runtime.cache import WriteFloors
+from kedge.runtime.queue import Item, WorkQueue
+from kedge.sim.kernel import FaultPlan, FixedRates, Outcome, Simulation, Swarm, run
+from kedge.store import Check, Write
+from kedge.store.versions import Versions
 
-WEB = Key("ReplicaSet.apps", "default", "web")
+EVERYTHING = Swarm(without=())
+"""Hidden events and requests that are delivered twice, too."""
+NAMES = ("web", "db")
+NETS = Limits(
+    relist_every_s=15.0, resync_every_s=10.0, queue_resync_spread_s=2.0, decisions_sample_every=1,
+    lease_s=4.0, lease_renew_s=2.5, lease_retry_s=1.0,
+)  # fmt: skip
+"""The safety nets come round within a run, and so do changes of leader."""
+NO_NETS = replace(NETS, relist_every_s=1e6, resync_every_s=1e6)
+"""What is not woken is never looked at."""
 
 
-async def replicas(sim: Simulation) -> int:
-    cluster = await stage(sim)
-    sim.check_always(NeverMore(4))
-    plant = Plant(sim, cluster)
-    for n in range(2):
-        sim.host(f"controller-{n}").boot(plant.start)
-    await cluster.authority.create(REPLICA_SET, replica_set("web", 3))
-    await asyncio.sleep(20)
-    await cluster.authority.patch(WEB, {"spec": {"replicas": 4}})
-    await asyncio.sleep(20)
-    await cluster.authority.patch(WEB, {"spec": {"replicas": 2}})
-    await asyncio.sleep(20)
-    await settle(sim, cluster, lambda: is_complete(cluster, "web", 2))
+async def changes(sim: Simulation, plant: Plant, count: int) -> dict[str, int]:
+    """A user who changes his mind, at any moment. What he wants in the end."""
+    wanted: dict[str, int] = {}
+    for name in NAMES:
+        wanted[name] = sim.choose_int("replicas", 0, 3)
+        await plant.cluster.authority.create(REPLICA_SET, replica_set(name, wanted[name]))
+    for _ in range(count):
+        await asyncio.sleep(sim.choose("pause", (4.0, 0.01, 0.3, 1.0, 11.0)))
+        name = sim.choose("who", NAMES)
+        wanted[name] = sim.choose_int("replicas", 0, 3)
+        key = Key("ReplicaSet.apps", "default", name)
+        await plant.cluster.authority.patch(key, {"spec": {"replicas": wanted[name]}})
+        if sim.choose("compact", (False, False, False, True)):
+            await plant.cluster.store.compact(await plant.cluster.store.revision())
+    return wanted
+
+
+async def under_fire(
+    sim: Simulation, limits: Limits = NETS, lease: Key | None = LEASE, hosts: int = 2, *, stale_lists: bool = True
+) -> int:
+    cluster = await stage(sim, mortal=True)
+    plant = Plant(sim, cluster, limits=limits, lease=lease, stale_lists=stale_lists)
+    sim.check_always(NeverMore(3), plant)
+    for n in range(hosts):
+        host = sim.host(f"controller-{n}")
+        host.skew(rate=sim.choose("clock rate", (1.0, 0.7, 1.4)))
+        host.boot(plant.start)
+    wanted = await changes(sim, plant, 6)
+    await settle(sim, cluster, lambda: all(is_complete(cluster, *each) for each in wanted.items()))
+    plant.check_floors()
     return await plant.recheck()
 
 
-def test_replicas_are_kept_whatever_happens_and_every_decision_can_be_run_again() -> None:
+def hunt(program: Any, seeds: range, faults: FaultPlan = EVERYTHING) -> tuple[dict[str, int], int]:
+    """Every seed keeps every promise. What was reached, and how many decisions were run again."""
+    reached: dict[str, int] = {}
     rechecked = 0
-    for seed in range(200):
-        outcome = run(replicas, seed)
+    for seed in seeds:
+        outcome = run(program, seed, faults=faults)
         assert outcome.violation is None, f"seed {seed}: {outcome.violation}\n{outcome.timeline()[-2500:]}"
-        assert outcome.result is not None
-        rechecked += outcome.result
-    assert rechecked > 200 * 5
+        rechecked += outcome.result or 0
+        for mark, times in outcome.marks.items():
+            reached[mark] = reached.get(mark, 0) + times
+        for fault in outcome.faults:
+            kind = fault.text.partition(":")[0]
+            reached[kind] = reached.get(kind, 0) + 1
+    return reached, rechecked
+
+
+def first_violation(program: Any, seeds: range, faults: FaultPlan = EVERYTHING) -> Outcome | None:
+    return next((found for seed in seeds if (found := run(program, seed, faults=faults)).violation is not None), None)
+
+
+def test_every_promise_holds_under_fire_and_every_decision_can_be_run_again() -> None:
+    reached, rechecked = hunt(under_fire, range(200))
+    assert rechecked > 200 * 8
+    for needed in (
+        "two believe that they lead",
+        "a deposed leader was fenced off",
+        "a floor was met",
+        "an outcome was unknown",
+        "an unknown write had been made",
+        "a stale list was served",
+        "hide",
+        "duplicate",
+        "crash callee",
+        "crash caller",
+        "pause caller",
+    ):
+        assert reached.get(needed), f"no seed ever reached {needed!r}: {reached}"
+
+
+@pytest.mark.slow
+def test_every_promise_holds_over_many_more_seeds() -> None:
+    hunt(under_fire, range(10_000, 11_500))
+
+
+# -- wake-ups --------------------------------------------------------------------------------------
+
+
+def test_no_wake_up_is_lost() -> None:
+    """Nothing is looked at without being woken, and no event is hidden: what was changed is seen all the same."""
+    reached, _ = hunt(partial(under_fire, limits=NO_NETS, stale_lists=False), range(15), Swarm())
+    assert reached.get("crash caller")
+
+
+HIDDEN = FixedRates({"delivery of api.watch: hide": 0.3})
+
+
+def test_a_missed_event_is_repaired() -> None:
+    reached, _ = hunt(partial(under_fire, hosts=1), range(12), HIDDEN)
+    assert reached["hide"] > 50
+
+
+def test_without_the_safety_nets_a_missed_event_is_missed_for_ever() -> None:
+    program = partial(under_fire, limits=NO_NETS, hosts=1, stale_lists=False)
+    found = first_violation(program, range(40), HIDDEN)
+    assert found is not None, "the world is too polite"
+    assert found.violation is not None
+    assert "not within 300" in found.violation.message
+
+
+def test_a_controller_without_a_lease_keeps_its_promises_too() -> None:
+    hunt(partial(under_fire, lease=None, hosts=1), range(20))
+
+
+# -- outcomes that nobody knows ---------------------------------------------------------------------
+
+
+LOST_REPLIES = FixedRates({
+    "reply of api.create: lose": 0.4, "reply of api.patch: lose": 0.4, "reply of api.delete: lose": 0.4,
+    "reply of api.get: lose": 0.4, "delivery of api.watch: hide": 0.3,
+})  # fmt: skip
+HASTY = replace(NETS, client_attempts_max=1, breaker_failures_max=10_000)
+"""The client gives up at once: the reconcile itself meets the unknown outcome."""
+
+
+def test_a_write_whose_reply_was_lost_is_read_for_before_its_key_runs_again() -> None:
+    reached, _ = hunt(partial(under_fire, limits=HASTY, hosts=1), range(12), LOST_REPLIES)
+    assert reached["an unknown write had been made"] > 5
+
+
+# -- each safeguard taken away: the hunt must notice -----------------------------------------------
+
+
+def no_floors(self: WriteFloors, key: Key) -> bool:  # noqa: ARG001
+    return False
+
+
+def nothing_unknown(self: WriteFloors, key: Key, wrote: Key) -> None:
+    """A timeout taken for a failure."""
+
+
+async def cold_caches(self: Controller, _: Fence | None) -> None:
+    for cache in self._by_kind.values():
+        await cache.wait_synced(within_s=1e6)
+
+
+every_check = Versions.prove
+
+
+def unfenced(self: Versions, checks: Sequence[Check], writes: Sequence[Write], _: Fence | None) -> None:
+    every_check(self, checks, writes, None)
+
+
+def forget_what_was_cut_off(self: WorkQueue[Key], item: Item[Key], **_: Any) -> None:
+    self.done(item)
+
+
+@pytest.mark.parametrize(
+    ("target", "name", "unsafe", "broken"),
+    [
+        (WriteFloors, "unmet", no_floors, "caches never serve below a floor"),
+        (Controller, "_wait_caches", cold_caches, "a leader decides on nothing older than its term"),
+        (Versions, "prove", unfenced, "two leaders"),
+    ],
+    ids=["floors", "a new leader's caches", "fence"],
+)
+def test_the_hunt_notices_when_a_safeguard_is_gone(target: type, name: str, unsafe: object, broken: str) -> None:
+    with replaced(target, name, unsafe):
+        found = first_violation(under_fire, range(300))
+    assert found is not None, "the world is too polite"
+    assert found.violation is not None
+    assert broken in (found.violation.invariant, found.violation.cause)
+
+
+def test_the_hunt_notices_when_a_timeout_is_taken_for_a_failure() -> None:
+    with replaced(WriteFloors, "note_unknown", nothing_unknown):
+        found = first_violation(partial(under_fire, limits=HASTY, hosts=1), range(100), LOST_REPLIES)
+    assert found is not None, "the world is too polite"
+    assert found.violation is not None
+    assert found.violation.invariant == "caches never serve below a floor"
+
+
+def test_the_hunt_notices_when_a_run_that_was_cut_off_is_forgotten() -> None:
+    with replaced(WorkQueue, "put_back", forget_what_was_cut_off):
+        program = partial(under_fire, limits=NO_NETS, stale_lists=False)
+        assert first_violation(program, range(100), Swarm()) is not None

@@ -179,7 +179,7 @@ async def test_the_order_in_which_requests_come_back_is_such_an_input(shop: Shop
     await until(shop.decisions)
     await controller.stop()
     assert shop.decisions()[0].reason == "quick"
-    with pytest.raises(ReplayDiverged, match="its get of ConfigMap/default/quick has key .* name='slow'"):
+    with pytest.raises(ReplayDiverged, match=r"its get of ConfigMap/default/quick has key .* name='slow'"):
         await shop.recheck(goes_by_who_is_first)
 
 

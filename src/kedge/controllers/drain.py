@@ -14,7 +14,7 @@ from kedge.api.conditions import is_true
 from kedge.api.marks import DRAINED, DRAINING
 from kedge.api.timestamps import format_time, parse_time
 from kedge.api.views import EndpointSliceView, PodView
-from kedge.controllers.pods import is_ready
+from kedge.controllers.pods import is_ahead, is_ready
 
 
 def needs_draining(pod: PodView) -> bool:
@@ -28,6 +28,12 @@ def draining_since(pod: PodView) -> datetime | None:
         return parse_time(pod.metadata.annotations.get(DRAINING, ""))
     except ValueError:
         return None
+
+
+def must_be_marked_again(pod: PodView, now: datetime) -> bool:
+    """Whether the mark was written by a clock so far ahead that its drain time would not end for long."""
+    since = draining_since(pod)
+    return since is not None and is_ahead(since, now)
 
 
 def drained_at(pod: PodView, drain_s: float) -> datetime | None:

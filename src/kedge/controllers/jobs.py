@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 
 from kedge.api.conditions import TRUE, find_condition
 from kedge.api.views import JobView, PodView
-from kedge.controllers.pods import is_lost, least_missed_first, restarts
+from kedge.controllers.pods import is_ahead, is_lost, least_missed_first, restarts
 
 TRACKING = "batch.kubernetes.io/job-tracking"
 INDEX = "batch.kubernetes.io/job-completion-index"
@@ -106,7 +106,7 @@ def plan_job(
     surplus = [pod for pod in active if pod.uid not in held and pod not in lost]
     given_up = least_missed_first(surplus, now=now)[: max(0, len(active) - len(lost) - want)]
     missing = max(0, want - len(running))
-    retry_at = next_start(pods, rules) if missing else None
+    retry_at = next_start(pods, rules, now) if missing else None
     if retry_at is not None and retry_at > now:
         missing = 0
     else:
@@ -262,11 +262,13 @@ def _indexes(job: JobView, tally: Tally, running: Sequence[PodView], count: int)
     return tuple(index for index, _ in zip(free, range(count), strict=False))
 
 
-def next_start(pods: Sequence[PodView], rules: JobRules) -> datetime | None:
+def next_start(pods: Sequence[PodView], rules: JobRules, now: datetime) -> datetime | None:
     """When the next pod may start: after failures in a row there is a pause, which doubles with each."""
     last_success = max((ended_at(pod) for pod in pods if outcome_of(pod) is True), default=_LONG_AGO)
     failures = [at for pod in pods if outcome_of(pod) is False and (at := ended_at(pod)) > last_success]
     if not failures:
+        return None
+    if is_ahead(max(failures), now):
         return None
     pause_s = min(rules.backoff_s_max, rules.backoff_s * 2.0 ** min(len(failures) - 1, 30))
     return max(failures) + timedelta(seconds=pause_s)

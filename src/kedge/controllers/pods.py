@@ -13,8 +13,15 @@ from kedge.api.marks import AT_MOST_ONE, DISRUPTION_TARGET, DRAINING, NODE_LOST
 from kedge.api.views import PodTemplate, PodView
 
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
+CLOCK_SKEW_S = 30.0
+"""A time further ahead than this was written by a clock that is wrong. It is not waited for: that could take days."""
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 _PHASE_RANK = {"Pending": 0, "Unknown": 1}
+
+
+def is_ahead(moment: datetime, now: datetime) -> bool:
+    """Whether a time is so far in the future that only a wrong clock can have written it."""
+    return moment > now + timedelta(seconds=CLOCK_SKEW_S)
 
 
 def is_ready(pod: PodView) -> bool:
@@ -33,7 +40,9 @@ def is_available(pod: PodView, min_ready_s: int, now: datetime) -> bool:
     if not is_ready(pod):
         return False
     since = ready_since(pod)
-    return min_ready_s == 0 or (since is not None and since + timedelta(seconds=min_ready_s) <= now)
+    if min_ready_s == 0:
+        return True
+    return since is not None and (since + timedelta(seconds=min_ready_s) <= now or is_ahead(since, now))
 
 
 def available_at(pod: PodView, min_ready_s: int, now: datetime) -> datetime | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from kedge.api.marks import REPLACES
 from kedge.api.views import PodView, ReplicaSetView
-from kedge.controllers.drain import drained_at, is_drained, needs_draining
+from kedge.controllers.drain import drained_at, is_drained, must_be_marked_again, needs_draining
 from kedge.controllers.pods import (
     available_at,
     is_active,
@@ -99,7 +99,8 @@ def plan_replicas(
     leaving = [pod for pod in draining if pod.uid not in kept and pod.uid not in held and pod.uid not in gone_soon]
     drained = [pod for pod in leaving if is_drained(pod, listed=listed, drain_s=rules.drain_s, now=now)]
     delete = [*drained, *(pod for pod in given_up if not needs_draining(pod))]
-    drain = [pod for pod in given_up if needs_draining(pod)]
+    again = [pod for pod in leaving if pod not in drained and must_be_marked_again(pod, now)]
+    drain = [*again, *(pod for pod in given_up if needs_draining(pod))]
     sweep = _to_sweep(pods, held, enough=rules.want <= copies)
     waits = [drained_at(pod, rules.drain_s) for pod in leaving if pod not in drained]
     waits += [available_at(pod, rules.min_ready_s, now) for pod in active]

@@ -181,12 +181,17 @@ def _recreate(desired: int, new: SetFacts | None, old: Sequence[SetFacts]) -> Sc
     sizes = {each.name: 0 for each in old if each.replicas > 0}
     if sizes:
         return ScalePlan(sizes)
-    waited = [each for each in old if each.copies > 0 or not each.observed]
-    if waited:
-        return ScalePlan({}, waits_for=f"the pods of {waited[0].name} to end")
+    if waits := _unended(old):
+        return ScalePlan({}, waits_for=waits)
     if new is None:
         return ScalePlan({}, first_size=desired)
     return ScalePlan({new.name: desired})
+
+
+def _unended(others: Sequence[SetFacts]) -> str:
+    """What is left of other revisions, in words; empty if their last process has ended."""
+    waited = [each.name for each in others if each.copies_max > 0 or not each.observed]
+    return f"the pods of {waited[0]} to end" if waited else ""
 
 
 # -- another size, in the middle of a rollout or while it is paused --------------------------------
@@ -202,13 +207,15 @@ def _resize(
         only = active[0] if active else new if new is not None else max(old, key=_oldest_first, default=None)
         if only is None:
             return ScalePlan({})
-        others = [each for each in every if each.name != only.name]
-        most = only.replicas + _room(limit, [*others, only]) if desired > only.replicas else desired
-        return ScalePlan({only.name: min(desired, most)})
+        if desired <= only.replicas:
+            return ScalePlan({only.name: desired})
+        if recreate and (waits := _unended([each for each in every if each is not only])):
+            return ScalePlan({}, waits_for=waits)
+        return ScalePlan({only.name: min(desired, only.replicas + _room(limit, every))})
     if new is not None and new.replicas == new.available == desired and new.desired == desired:
         return ScalePlan({each.name: 0 for each in old})
     if recreate:
-        return ScalePlan({each.name: desired if each is new else 0 for each in active})
+        return ScalePlan({each.name: 0 for each in active if each is not new})
     return ScalePlan(_in_proportion(desired, limit, active, room=_room(limit, every)))
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from kedge.api.conditions import TRUE, condition, find_condition
 from kedge.api.timestamps import format_time
 from kedge.api.views import DeploymentView, ReplicaSetView
+from kedge.controllers.pods import is_ahead
 from kedge.controllers.replicaset import REPLICA_FAILURE
 from kedge.controllers.rolling import Bounds
 from kedge.controllers.templates import REVISION, REVISION_HISTORY
@@ -108,6 +109,8 @@ def judge_progress(view: DeploymentView, counts: Counts, now: datetime, *, waits
         or known.reason in ("DeploymentPaused", "NewReplicaSetAvailable")
         or has_progressed(view, counts)
     )
+    ahead = since is not None and is_ahead(since, now)
+    anew = anew or ahead
     began = now if anew or since is None else since
     deadline = None
     if view.spec.progress_deadline_seconds < NO_DEADLINE:
@@ -125,9 +128,9 @@ def judge_progress(view: DeploymentView, counts: Counts, now: datetime, *, waits
                 observed_generation=generation,
             )
         )
-    made = condition(
-        PROGRESSING, status=True, reason="ReplicaSetUpdated", message=words, observed_generation=generation
-    )
+    # A time alone is no news: where only the clock is set right, the reason says so, and the time is written.
+    reason = "ClockRestarted" if ahead else "ReplicaSetUpdated"
+    made = condition(PROGRESSING, status=True, reason=reason, message=words, observed_generation=generation)
     if anew:
         made["lastUpdateTime"] = format_time(now)
     return Verdict(made, deadline)

@@ -110,6 +110,12 @@ def test_failures_in_a_row_pause_the_next_start_and_a_success_forgets_them() -> 
     assert len(plan(a_job(replace_status(status, succeeded=1)), *failed, later, rules=rules).create) == 2
 
 
+def test_a_failure_in_the_far_future_is_a_wrong_clock_and_is_not_waited_for() -> None:
+    rules = JobRules(backoff_s=10, backoff_s_max=60)
+    failed = a_run("j-0", "Failed", marked=False, age_s=-86_400)
+    assert len(plan(a_job(JobStatus(start_time=ago(50), failed=1)), failed, rules=rules).create) == 2
+
+
 def replace_status(status: JobStatus, **changes: Any) -> JobStatus:
     return msgspec.structs.replace(status, **changes)
 

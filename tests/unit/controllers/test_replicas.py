@@ -141,6 +141,12 @@ def test_a_draining_pod_that_is_needed_again_is_kept_instead_of_making_another()
     assert (found.create, found.delete) == ((), ())
 
 
+def test_times_in_the_far_future_are_a_wrong_clocks_and_are_not_waited_for() -> None:
+    marked = ready_pod("web-0", draining_s=-86_400)
+    assert names(plan(0, marked, listed={"uid-of-web-0"}).drain) == ["web-0"]
+    assert plan(1, ready_pod("web-0", ready_s=-86_400), min_ready_s=10).look_again_at is None
+
+
 def test_a_held_pod_is_neither_drained_nor_deleted_nor_released_nor_swept() -> None:
     pods = (
         ready_pod("web-0"),

@@ -1,0 +1,151 @@
+"""Workloads in a hostile world: controllers crash, replies are lost, caches are late, and two believe they lead."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+from tests.objects import DEPLOYMENT, deployment
+from tests.sim.controllers import settle
+from tests.sim.workloads import Bounds, Hands, Manager, Reader, is_serving, stage
+
+from kedge.api.conditions import is_true
+from kedge.api.kinds import KINDS
+from kedge.controllers.jobs import outcome_of
+from kedge.keys import Key
+from kedge.sim.cluster import Commit
+from kedge.sim.kernel import Simulation, run
+
+WEB = Key("Deployment.apps", "default", "web")
+JOB = KINDS.of_key_kind("Job.batch")
+
+
+def web(replicas: int, *, surge: int, unavailable: int) -> dict[str, Any]:
+    body = deployment("web", replicas=replicas)
+    rolling = {"maxSurge": surge, "maxUnavailable": unavailable}
+    body["spec"]["strategy"] = {"type": "RollingUpdate", "rollingUpdate": rolling}
+    return body
+
+
+def image(name: str) -> dict[str, Any]:
+    container = {"name": "main", "image": name, "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}}}
+    return {"spec": {"template": {"spec": {"containers": [container]}}}}
+
+
+def is_rolled_out(reader: Reader, name: str, replicas: int) -> bool:
+    """Every pod serves and is of this image, none is left over, and the status says so of the newest generation."""
+    pods = reader.pods()
+    if len(pods) != replicas or not all(is_serving(pod) for pod in pods):
+        return False
+    if any(pod.view.spec.containers[0].image != name for pod in pods):
+        return False
+    found = reader.get(WEB)
+    if found is None:
+        return False
+    status = found.view.status
+    return bool(
+        status.observed_generation == found.view.generation
+        and status.updated_replicas == status.available_replicas == status.replicas == replicas
+        and status.progress.stages.serving == replicas
+        and is_true(status.conditions, "Available")
+        and is_true(status.conditions, "Progressing")
+    )
+
+
+async def rollout(sim: Simulation) -> int:
+    cluster = await stage(sim)
+    manager, hands = Manager(sim, cluster), Hands(cluster)
+    reader = Reader(cluster.store)
+    bounds = Bounds(reader, copies_max=4, serving_min=3)
+    sim.check_always(bounds)
+    for n in range(2):
+        sim.host(f"manager-{n}").boot(manager.start)
+    working = asyncio.create_task(hands.run())
+    await cluster.authority.create(DEPLOYMENT, web(3, surge=1, unavailable=0))
+    await asyncio.sleep(20)
+    await cluster.authority.patch(WEB, image("web:2"))
+    await asyncio.sleep(20)
+    await cluster.authority.patch(WEB, image("web:1"))  # as `kubectl rollout undo` does
+    await asyncio.sleep(10)
+    bounds.copies_max = 5
+    await cluster.authority.patch(WEB, {"spec": {"replicas": 4}})
+    await asyncio.sleep(10)
+    await cluster.authority.patch(WEB, image("web:3"))
+    await asyncio.sleep(20)
+    await settle(sim, cluster, lambda: is_rolled_out(reader, "web:3", 4))
+    working.cancel()
+    return await manager.recheck()
+
+
+def test_a_rollout_stays_within_its_bounds_whatever_happens_and_can_be_decided_again() -> None:
+    rechecked = 0
+    for seed in range(40):
+        outcome = run(rollout, seed)
+        assert outcome.violation is None, f"seed {seed}: {outcome.violation}\n{outcome.timeline()[-2500:]}"
+        rechecked += outcome.result
+    assert rechecked > 40 * 20
+
+
+# -- jobs ------------------------------------------------------------------------------------------
+
+BATCH = Key("Job.batch", "default", "batch")
+
+
+def batch(**spec: Any) -> dict[str, Any]:
+    container = {"name": "main", "image": "batch:1"}
+    template = {"spec": {"restartPolicy": "Never", "containers": [container]}}
+    return {"metadata": {"name": "batch", "namespace": "default"}, "spec": {**spec, "template": template}}
+
+
+class AtMost:
+    """No more pods of a Job run at once than it asks for."""
+
+    def __init__(self, reader: Reader, most: int) -> None:
+        self._reader = reader
+        self._most = most
+
+    def __call__(self, commit: Commit) -> Iterator[tuple[str, str]]:
+        if any(key.kind == "Pod" for key in commit.keys):
+            running = [pod.key.name for pod in self._reader.pods() if outcome_of(pod.view) is None]
+            if len(running) > self._most:
+                yield "too many at once", f"{running} at revision {commit.revision}"
+
+
+async def job(sim: Simulation) -> int:
+    """Every third pod fails, and now and then somebody deletes one that has ended."""
+    cluster = await stage(sim)
+    manager = Manager(sim, cluster)
+    hands = Hands(cluster, phase_of=lambda pod: "Failed" if int(pod.uid[:4], 16) % 3 == 0 else "Succeeded")
+    reader = Reader(cluster.store)
+    sim.check_always(AtMost(reader, 2))
+    for n in range(2):
+        sim.host(f"manager-{n}").boot(manager.start)
+    working = asyncio.create_task(hands.run())
+    await cluster.authority.create(JOB, batch(completions=6, parallelism=2, backoffLimit=100))
+    for _ in range(12):
+        await asyncio.sleep(5)
+        for pod in reader.pods():
+            if pod.view.finished and int(pod.uid[4:8], 16) % 2:
+                await cluster.authority.delete(pod.key)
+    await settle(sim, cluster, lambda: is_finished(reader), within_s=3600)
+    working.cancel()
+    found = reader.get(BATCH)
+    assert found is not None
+    status, ended = found.view.status, list(hands.ended.values())
+    assert status.succeeded == ended.count("Succeeded") == 6, f"{status} but {ended}"
+    assert status.failed == ended.count("Failed"), f"{status} but {ended}"
+    assert not any(pod.metadata.finalizers for pod in reader.pods())
+    return await manager.recheck()
+
+
+def is_finished(reader: Reader) -> bool:
+    found = reader.get(BATCH)
+    return found is not None and is_true(found.view.status.conditions, "Complete")
+
+
+def test_a_job_counts_each_end_once_whatever_happens_and_can_be_decided_again() -> None:
+    for seed in range(30):
+        outcome = run(job, seed)
+        assert outcome.violation is None, f"seed {seed}: {outcome.violation}\n{outcome.timeline()[-2500:]}"
+        assert outcome.result > 10

@@ -7,7 +7,7 @@ adds the claim to the snapshot when it acts on the decision. `explain` says why,
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,8 +26,7 @@ _CHUNK = 256
 _FEW_TIES = 512
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     """Where a pod goes, and what that was decided on."""
 
     node: str | None

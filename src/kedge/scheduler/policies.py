@@ -50,8 +50,8 @@ class Settings:
     regions: frozenset[str] = frozenset()
     weights: tuple[tuple[str, int], ...] = tuple(DEFAULT_WEIGHTS.items())
 
-    def weight(self, score: str) -> int:
-        return dict(self.weights)[score]
+    def __hash__(self) -> int:
+        return hash((self.policy, self.version, self.canary))  # cheap: every decision looks its shape up
 
 
 DEFAULT_SETTINGS: Final = Settings()

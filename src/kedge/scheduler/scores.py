@@ -6,7 +6,7 @@ feasible nodes, as kube-scheduler does. Weights come from the policy.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import numpy as np
@@ -105,6 +105,8 @@ class Preference(Protocol):
     """A score that only the feasible nodes together settle."""
 
     name: str
+    about_pods: bool
+    """Whether it changes with claims, and not only with nodes."""
 
     @property
     def active(self) -> bool:
@@ -120,19 +122,21 @@ class Preference(Protocol):
         """Follow changed claims."""
 
     def points(self, feasible: Bools) -> Ints:
-        """0 to 100 for each row that is feasible; anything for the others."""
+        """0 to 100 for each row that is feasible; anything for the others. The same array while nothing changed."""
 
 
 class NodePreference:
     """Preferred node affinity: the weights of the terms met, as a share of the most that any node meets."""
 
     name = NODE_AFFINITY
+    about_pods = False
     idle_points = 0
 
     def __init__(self, snapshot: Snapshot, wants: Wants) -> None:
         self._snapshot = snapshot
         self._wants = wants
         self._met: Ints = np.zeros(0, np.int64)
+        self._points: dict[int, Ints] = {}
 
     @property
     def active(self) -> bool:
@@ -140,6 +144,7 @@ class NodePreference:
 
     def rebuild(self) -> None:
         self._met = np.zeros(self._snapshot.capacity, np.int64)
+        self._points = {}
         for term, weight in self._wants.preferred:
             self._met += weight * meets_any(self._snapshot, (term,), slice(None))
 
@@ -147,13 +152,16 @@ class NodePreference:
 
     def points(self, feasible: Bools) -> Ints:
         most = int((self._met * feasible).max(initial=0))
-        return self._met * POINTS_MAX // most if most else self._met
+        if most not in self._points:
+            self._points = {most: self._met * POINTS_MAX // most if most else self._met}
+        return self._points[most]
 
 
 class TaintPreference:
     """Taints that only ask to stay away: the fewer a pod does not tolerate, the better."""
 
     name = TAINT_TOLERATION
+    about_pods = False
     idle_points = POINTS_MAX
 
     def __init__(self, snapshot: Snapshot, wants: Wants) -> None:
@@ -161,6 +169,7 @@ class TaintPreference:
         self._wants = wants
         self._unwelcome: Ints = np.zeros(0, np.int64)
         self._any = False
+        self._points: dict[int, Ints] = {}
 
     @property
     def active(self) -> bool:
@@ -169,25 +178,29 @@ class TaintPreference:
     def rebuild(self) -> None:
         self._unwelcome = unwelcome(self._snapshot, self._wants.tolerations).astype(np.int64)
         self._any = bool(self._unwelcome.any())
+        self._points = {}
 
     def update(self, rows: list[int]) -> None: ...
 
     def points(self, feasible: Bools) -> Ints:
         most = int((self._unwelcome * feasible).max(initial=0))
-        if not most:
-            return np.full(len(feasible), POINTS_MAX, np.int64)
-        return POINTS_MAX - self._unwelcome * POINTS_MAX // most
+        if most not in self._points:
+            self._points = {most: POINTS_MAX - self._unwelcome * POINTS_MAX // max(most, 1)}
+        return self._points[most]
 
 
 class PodPreference:
     """Preferred affinity between pods, both ways: from the weakest pull on a feasible node to the strongest."""
 
     name = POD_AFFINITY
+    about_pods = True
     idle_points = 0
 
     def __init__(self, snapshot: Snapshot, tallies: Mapping[str, Tally]) -> None:
         self._parts = [DomainCounts(snapshot, key, tally) for key, tally in tallies.items()]
         self._pull: Ints | None = None
+        self._points: dict[tuple[int, int], Ints] = {}
+        self._level: Ints = np.zeros(0, np.int64)
 
     @property
     def tallies(self) -> list[Tally]:
@@ -210,16 +223,21 @@ class PodPreference:
     def points(self, feasible: Bools) -> Ints:
         pull = self._pull
         if pull is None:
-            pull = self._pull = np.zeros(len(feasible), np.int64)
-            for part in self._parts:
+            first, *others = self._parts
+            pull = first.counts[first.ids]
+            for part in others:
                 pull += part.counts[part.ids]
+            self._pull = pull
+            self._points = {}
         among = pull[feasible]
-        if not len(among):
-            return pull
-        low, high = int(among.min()), int(among.max())
+        low, high = (int(among.min()), int(among.max())) if len(among) else (0, 0)
         if low == high:
-            return np.zeros(len(feasible), np.int64)
-        return (pull - low) * POINTS_MAX // (high - low)
+            if len(self._level) != len(feasible):
+                self._level = np.zeros(len(feasible), np.int64)
+            return self._level
+        if (low, high) not in self._points:
+            self._points = {(low, high): (pull - low) * POINTS_MAX // (high - low)}
+        return self._points[low, high]
 
 
 class SpreadPreference:
@@ -229,10 +247,19 @@ class SpreadPreference:
     """
 
     name = TOPOLOGY_SPREAD
+    about_pods = True
     idle_points = 0
 
-    def __init__(self, snapshot: Snapshot, constraints: tuple[Spread, ...], tallies: list[Tally]) -> None:
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        constraints: tuple[Spread, ...],
+        tallies: list[Tally],
+        admitted: Callable[[Spread], Bools],
+    ) -> None:
         self._snapshot = snapshot
+        self._admitted = admitted
+        """The nodes that a constraint's inclusion policies let count."""
         self._constraints = constraints
         self._parts = [
             DomainCounts(snapshot, constraint.topology_key, tally)
@@ -249,15 +276,11 @@ class SpreadPreference:
         return True
 
     def rebuild(self) -> None:
-        raise NotImplementedError("a spread preference is rebuilt with the nodes that count")
-
-    def rebuild_counting(self, counted: list[Bools]) -> None:
-        """Count anew, each constraint on the nodes that its inclusion policies admit."""
         self._keyed = self._snapshot.exists.copy()
         for part in self._parts:
             self._keyed &= part.ids != ABSENT
-        for part, admitted in zip(self._parts, counted, strict=True):
-            part.rebuild(admitted & self._keyed)
+        for constraint, part in zip(self._constraints, self._parts, strict=True):
+            part.rebuild(self._admitted(constraint) & self._keyed)
 
     def update(self, rows: list[int]) -> None:
         for part in self._parts:

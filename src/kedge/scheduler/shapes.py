@@ -185,9 +185,9 @@ def request_of(pod: PodView, *, workload: str | None = None, placed: bool = Fals
     wants = _wants(
         tuple([(c.resources.requests, c.ports) for c in spec.containers]),
         tuple([(c.resources.requests, c.ports, c.restart_policy) for c in spec.init_containers]),
-        spec.overhead,
+        spec.overhead or None,
         "" if placed else spec.node_name,
-        spec.node_selector,
+        spec.node_selector or None,
         spec.affinity,
         spec.tolerations,
         spec.topology_spread_constraints,
@@ -218,9 +218,9 @@ def bare_request(namespace: str, requests: Units, ports: tuple[HostPort, ...]) -
 def _wants(
     containers: tuple[tuple[ResourceList, tuple[ContainerPort, ...]], ...],
     init_containers: tuple[tuple[ResourceList, tuple[ContainerPort, ...], str], ...],
-    overhead: ResourceList,
+    overhead: ResourceList | None,
     node_name: str,
-    selector: Labels,
+    selector: Labels | None,
     affinity: Affinity | None,
     tolerations: tuple[Toleration, ...],
     spread: tuple[TopologySpreadConstraint, ...],
@@ -231,7 +231,7 @@ def _wants(
             init_containers=tuple(
                 Container(resources=_asking(r), ports=p, restart_policy=restart) for r, p, restart in init_containers
             ),
-            overhead=overhead,
+            overhead=overhead or ResourceList(),
         )
     )
     scored = pod_requests(_with_scored_minimum(pod))
@@ -244,7 +244,7 @@ def _wants(
         scored=(scored.get(CPU, 0), scored.get(MEMORY, 0)),
         ports=host_ports(pod),
         node_name=node_name,
-        selector=tuple(sorted(selector.items())),
+        selector=tuple(sorted(selector.items())) if selector else (),
         required=node_selector(required) if required is not None else None,
         preferred=tuple((node_term(p.preference), p.weight) for p in preferred),
         tolerations=tolerations,

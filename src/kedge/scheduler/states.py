@@ -60,7 +60,10 @@ class ShapeState:
         self.affinity = self._affinity_filter()
         self.aparts = list(self._apart_filters())
         self.preferences = list(self._preferences())
-        self.relational = bool(self.spreads or self.policy or self.affinity or self.aparts or len(self.preferences) > 1)
+        self.relational = bool(self.spreads or self.policy or self.affinity or self.aparts) or any(
+            preference.about_pods for preference in self.preferences
+        )
+        """Whether anything but ports and resources changes with claims; then a change of layout is counted anew."""
         self.epoch = snapshot.tallies.epoch
         self.blocked: tuple[str, ...] = ()
         self._quota: Bools | None = None
@@ -151,7 +154,7 @@ class ShapeState:
             )
         if shape.spread_preferred and weights[TOPOLOGY_SPREAD]:
             tallies = [self._use(Selected(key.namespace, c.selector)) for c in shape.spread_preferred]
-            yield scores.SpreadPreference(snapshot, shape.spread_preferred, tallies)
+            yield scores.SpreadPreference(snapshot, shape.spread_preferred, tallies, self._admitted)
 
     # -- keeping up
 
@@ -188,18 +191,17 @@ class ShapeState:
         self._block(self.blocked)
         self._rebuild_relations()
         self.feasible = self._feasible(EVERY)
-        self.totals = self.totals_among(self.feasible)
+        self._added = self._additions(self.feasible)
+        self.totals = self._summed(self.feasible, self._added)
 
     def _rebuild_relations(self) -> None:
         snapshot = self._snapshot
-        constraints = [*(c for c, _ in self.spreads), *self.shape.spread_preferred]
-        admitted = self._admitted(constraints)
         if self.spreads:
             keyed = snapshot.exists.copy()
             for constraint, _ in self.spreads:
                 keyed &= snapshot.column(constraint.topology_key).ids != ABSENT
             for constraint, spread in self.spreads:
-                spread.rebuild(keyed & admitted[constraint])
+                spread.rebuild(keyed & self._admitted(constraint))
         if self.policy is not None:
             governed = self._governed()
             possible = selected(snapshot, self.shape.wants) & tolerated(snapshot, self.shape.wants.tolerations)
@@ -209,26 +211,17 @@ class ShapeState:
         for apart in self.aparts:
             apart.rebuild()
         for preference in self.preferences:
-            if isinstance(preference, scores.SpreadPreference):
-                preference.rebuild_counting([admitted[c] for c in self.shape.spread_preferred])
-            else:
-                preference.rebuild()
+            preference.rebuild()
 
-    def _admitted(self, constraints: list[Spread]) -> dict[Spread, Bools]:
-        """For each constraint, the rows whose domains and pods count under its inclusion policies."""
-        if not constraints:
-            return {}
+    def _admitted(self, constraint: Spread) -> Bools:
+        """The rows whose domains and pods count under a constraint's inclusion policies."""
         snapshot, wants = self._snapshot, self.shape.wants
-        chosen, welcome = selected(snapshot, wants), tolerated(snapshot, wants.tolerations)
-        admitted = {}
-        for constraint in constraints:
-            rows = snapshot.exists.copy()
-            if constraint.honor_affinity:
-                rows &= chosen
-            if constraint.honor_taints:
-                rows &= welcome
-            admitted[constraint] = rows
-        return admitted
+        rows = snapshot.exists.copy()
+        if constraint.honor_affinity:
+            rows &= selected(snapshot, wants)
+        if constraint.honor_taints:
+            rows &= tolerated(snapshot, wants.tolerations)
+        return rows
 
     def _governed(self) -> Bools:
         """The rows that the policy's skew rule is about: those in its zones and regions."""
@@ -265,12 +258,13 @@ class ShapeState:
     def _repair(self, claims: list[int], nodes: list[int], changed: list[Ints]) -> None:
         snapshot, wants = self._snapshot, self.shape.wants
         self._claims_at, self._nodes_at = snapshot.claim_log.end, snapshot.node_log.end
-        self._layout = snapshot.layout
+        layout, self._layout = self._layout, snapshot.layout
         if nodes:
             rows = as_rows(nodes)
             self._closed[rows] = self._closed_rows(rows)
-            for preference in self.preferences:
-                preference.rebuild()  # with a layout that stands, only taints can matter, and they are few
+            if layout != snapshot.layout:  # then nothing here is about pods, and it is soon done
+                for preference in self.preferences:
+                    preference.rebuild()
             claims = sorted({*claims, *nodes})
         for row in claims:
             node = snapshot.peek(row)
@@ -293,22 +287,31 @@ class ShapeState:
             preference.update(claims)
 
     def _retotal(self, changed: list[Ints]) -> None:
-        if any(preference.active for preference in self.preferences):
-            rows = changed[0] if len(changed) == 1 else np.concatenate(changed)
-            self.feasible[rows] = self._feasible(rows)
-            self.totals = self.totals_among(self.feasible)
+        """Judge the changed rows. Unless that moved a score of other rows too, only their totals change."""
+        for rows in changed:
+            if len(rows) == 1:
+                self.feasible[rows[0]] = self._feasible_row(int(rows[0]))
+            else:
+                self.feasible[rows] = self._feasible(rows)
+        before, self._added = self._added, self._additions(self.feasible)
+        if len(before) != len(self._added) or any(
+            old is not new or weight != was for (was, old), (weight, new) in zip(before, self._added, strict=True)
+        ):
+            self.totals = self._summed(self.feasible, self._added)
             return
         idle = self._idle_points()
         for rows in changed:
             if len(rows) == 1:
                 row = int(rows[0])
-                feasible = self._feasible_row(row)
-                self.feasible[row] = feasible
-                self.totals[row] = self._allocation[row] + idle if feasible else INFEASIBLE
+                total = int(self._allocation[row]) + idle if self.feasible[row] else INFEASIBLE
+                if total >= 0:
+                    total += sum(weight * int(points[row]) for weight, points in self._added)
+                self.totals[row] = total
                 continue
-            feasible_rows = self._feasible(rows)
-            self.feasible[rows] = feasible_rows
-            self.totals[rows] = np.where(feasible_rows, self._allocation[rows] + idle, INFEASIBLE)
+            totals = self._allocation[rows] + idle
+            for weight, points in self._added:
+                totals += weight * points[rows]
+            self.totals[rows] = np.where(self.feasible[rows], totals, INFEASIBLE)
 
     def _relations(self) -> Iterator[SpreadFilter | AffinityFilter | ApartFilter]:
         for _, spread in self.spreads:
@@ -343,10 +346,20 @@ class ShapeState:
 
     def totals_among(self, feasible: Bools) -> Ints:
         """The weighted sum of all scores, were `feasible` the nodes to choose from; `INFEASIBLE` for the others."""
-        totals = self._allocation + self._idle_points()
-        for preference in self.preferences:
-            if preference.active:
-                totals += self.weights[preference.name] * preference.points(feasible)
+        return self._summed(feasible, self._additions(feasible))
+
+    def _additions(self, feasible: Bools) -> list[tuple[int, Ints]]:
+        """What is added to allocation on each row: weight and points of every preference that is active."""
+        return [
+            (self.weights[preference.name], preference.points(feasible))
+            for preference in self.preferences
+            if preference.active
+        ]
+
+    def _summed(self, feasible: Bools, added: list[tuple[int, Ints]]) -> Ints:
+        totals: Ints = self._allocation + self._idle_points()
+        for weight, points in added:
+            totals += weight * points
         totals[~feasible] = INFEASIBLE
         return totals
 

@@ -1,0 +1,132 @@
+"""The vectorised scheduler against the plain one, on random clusters."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, given, settings
+from tests.unit.scheduler import plain
+from tests.unit.scheduler.clusters import clusters, questions
+from tests.unit.scheduler.plain import Cluster, Question
+
+from kedge.api.views import PodView
+from kedge.placement.predicates import first_misfit
+from kedge.placement.reasons import Reason
+from kedge.scheduler import Blocker, Decision, Explanation, NearMiss, Snapshot, decide, explain, snapshot_of, words
+from kedge.scheduler.shapes import request_of
+
+LENIENT = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=100)
+
+
+def built(cluster: Cluster) -> Snapshot:
+    return snapshot_of(
+        cluster.nodes.values(),
+        ((placed.uid, placed.node, placed.pod) for placed in cluster.pods.values()),
+        cluster.namespaces,
+    )
+
+
+def answer(snapshot: Snapshot, question: Question) -> tuple[Decision, Explanation]:
+    decision = decide(
+        snapshot,
+        question.pod,
+        question.draw,
+        settings=question.settings,
+        room=question.room,
+        excluded=question.excluded,
+    )
+    return decision, explain(snapshot, decision)
+
+
+def check_against_plain(snapshot: Snapshot, cluster: Cluster, question: Question) -> None:
+    decision, explanation = answer(snapshot, question)
+    names = sorted(cluster.nodes)
+    failures = {name: plain.failing(cluster, question, cluster.nodes[name]) for name in names}
+    assert explanation.names == tuple(names)
+    assert first_blockers(explanation) == {name: failed[0][0] if failed else None for name, failed in failures.items()}
+    feasible = [cluster.nodes[name] for name in names if not failures[name]]
+    assert (decision.feasible, decision.nodes) == (len(feasible), len(names))
+    totals = plain.totals(cluster, question, feasible)
+    parts = plain.scores(cluster, question, feasible)
+    assert decision.node == plain.pick(cluster, totals, question.draw)
+    assert decision.score == totals.get(decision.node or "", 0)
+    for score in explanation.top:
+        assert score.total == totals[score.node]
+        assert score.parts == {name: parts[name][score.node] for name, weight in question.settings.weights if weight}
+    assert len(explanation.top) == min(len(feasible), snapshot.limits.scheduler_top_max)
+    assert [s.node for s in explanation.top[:1]] == ([decision.node] if decision.node else [])
+    check_near_miss(explanation.near_miss, cluster, question, failures)
+
+
+def first_blockers(explanation: Explanation) -> dict[str, Blocker | None]:
+    return {
+        name: explanation.legend[code - 1] if code else None
+        for name, code in zip(explanation.names, explanation.first_failing, strict=True)
+    }
+
+
+def check_near_miss(
+    found: NearMiss | None, cluster: Cluster, question: Question, failures: dict[str, list[list[Blocker]]]
+) -> None:
+    near = [name for name, failed in failures.items() if len(failed) == 1]
+    assert (found is None) == (not near)
+    if found is None:
+        return
+    among = [cluster.nodes[name] for name, failed in failures.items() if len(failed) <= 1]
+    totals = plain.totals(cluster, question, among)
+    assert found.node == plain.pick(cluster, {name: totals[name] for name in near}, question.draw)
+    assert (found.total, found.blocker) == (totals[found.node], failures[found.node][0][0])
+
+
+@LENIENT
+@given(clusters(), questions())
+def test_every_filter_score_and_choice_is_that_of_the_plain_scheduler(cluster: Cluster, question: Question) -> None:
+    check_against_plain(built(cluster), cluster, question)
+
+
+@LENIENT
+@given(clusters(), questions())
+def test_whatever_node_local_mask_lets_in_the_bind_would_prove(cluster: Cluster, question: Question) -> None:
+    """The predicates that the bind asks, in their order, are the first filters: the same reason for the same node."""
+    snapshot = built(cluster)
+    _, explanation = answer(snapshot, question)
+    local = {
+        Reason.NODE_CORDONED, Reason.NODE_SUSPECT, Reason.NODE_NAME, Reason.TAINT, Reason.NODE_SELECTOR,
+        Reason.NODE_AFFINITY, Reason.PORT, Reason.RESOURCE,
+    }  # fmt: skip
+    for name, blocker in first_blockers(explanation).items():
+        node = cluster.nodes[name]
+        misfit = first_misfit(question.pod, node, cluster.ledger(node))
+        if blocker is not None and blocker.reason is Reason.NODE_TERMINATING:
+            assert node.terminating
+        elif blocker is not None and blocker.reason in local:
+            assert misfit is not None
+            assert misfit.reason is blocker.reason
+        else:
+            assert misfit is None
+
+
+@LENIENT
+@given(clusters(), questions())
+def test_the_order_in_which_things_came_decides_nothing(cluster: Cluster, question: Question) -> None:
+    backwards = snapshot_of(
+        reversed(cluster.nodes.values()),
+        ((p.uid, p.node, p.pod) for p in reversed(cluster.pods.values())),
+        dict(reversed(cluster.namespaces.items())),
+    )
+    forwards, told = answer(built(cluster), question)
+    again, retold = answer(backwards, question)
+    assert (again.node, again.score, again.feasible) == (forwards.node, forwards.score, forwards.feasible)
+    assert first_blockers(retold) == first_blockers(told)
+    assert (retold.top, retold.near_miss) == (told.top, told.near_miss)
+
+
+@given(questions())
+@settings(max_examples=30)
+def test_pods_alike_ask_alike(question: Question) -> None:
+    assert request_of(question.pod) == request_of(question.pod)
+
+
+def test_no_nodes_are_told_in_words() -> None:
+    snapshot = Snapshot()
+    decision = decide(snapshot, PodView(), 1)
+    assert decision.node is None
+    assert words(decision, explain(snapshot, decision)) == "0/0 nodes: there are none"

@@ -1,0 +1,108 @@
+"""A snapshot that was changed step by step decides as one built at once, whatever came in between."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.unit.scheduler.clusters import NAMESPACES, NODE_NAMES, node_views, pod_views, questions
+from tests.unit.scheduler.plain import Cluster, Placed, Question
+from tests.unit.scheduler.test_decide import answer
+
+from kedge.api.quantity import parse_quantity
+from kedge.api.views import NodeView, PodView
+from kedge.api.views.base import ResourceList
+from kedge.limits import Limits
+from kedge.scheduler import Snapshot, snapshot_of
+
+STEPS = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 7), st.integers(0, 7), st.integers(0, 3)), max_size=25)
+NODES = st.lists(st.sampled_from(NODE_NAMES).flatmap(node_views), min_size=3, max_size=6)
+LIMITS = st.builds(
+    lambda shapes, repairs, changes: replace(
+        Limits(), scheduler_shapes_max=shapes, scheduler_repair_max=repairs, scheduler_changes_max=changes
+    ),
+    st.sampled_from([1, 2, 64]),
+    st.sampled_from([0, 1, 32]),
+    st.sampled_from([1, 4, 4096]),
+)
+
+
+def flipped(node: NodeView) -> NodeView:
+    """The node, cordoned or open again, with less on offer: nothing that lays out domains anew."""
+    spec = msgspec.structs.replace(node.spec, unschedulable=not node.spec.unschedulable)
+    offered = ResourceList({**node.status.allocatable, "cpu": parse_quantity("800m")})
+    return msgspec.structs.replace(node, spec=spec, status=msgspec.structs.replace(node.status, allocatable=offered))
+
+
+class Pair:
+    """A snapshot and the plain cluster it is about, changed together."""
+
+    def __init__(self, limits: Limits, nodes: list[NodeView], pods: list[PodView]) -> None:
+        self.snapshot = Snapshot(limits)
+        self.cluster = Cluster()
+        self.nodes = nodes
+        self.pods = pods
+
+    def step(self, what: int, one: int, other: int) -> None:
+        cluster, snapshot = self.cluster, self.snapshot
+        node, pod, uid = self.nodes[one % len(self.nodes)], self.pods[other % len(self.pods)], f"uid-{one}"
+        match what:
+            case 0 if one > 3 and node.name in cluster.nodes:
+                node = flipped(cluster.nodes[node.name])
+                cluster.nodes[node.name] = node
+                snapshot.put_node(node)
+            case 0 | 1 | 2:
+                cluster.nodes[node.name] = node
+                snapshot.put_node(node)
+            case 3:
+                assert snapshot.remove_node(node.name) == (cluster.nodes.pop(node.name, None) is not None)
+            case 4 | 5 | 6 | 7:
+                name = NODE_NAMES[other % len(NODE_NAMES)]
+                cluster.pods[uid] = Placed(uid, name, pod)
+                snapshot.add_claim(uid, name, pod)
+            case 8:
+                assert snapshot.remove_claim(uid) == (cluster.pods.pop(uid, None) is not None)
+            case _:
+                labels = {"tier": "gold"} if one % 2 else {}
+                cluster.namespaces[NAMESPACES[other % 2]] = labels
+                snapshot.put_namespace(NAMESPACES[other % 2], labels)
+
+    def anew(self) -> Snapshot:
+        cluster = self.cluster
+        return snapshot_of(
+            cluster.nodes.values(),
+            ((placed.uid, placed.node, placed.pod) for placed in cluster.pods.values()),
+            cluster.namespaces,
+        )
+
+
+def told(snapshot: Snapshot, question: Question) -> tuple[Any, ...]:
+    decision, explanation = answer(snapshot, question)
+    codes = [explanation.legend[code - 1] if code else None for code in explanation.first_failing]
+    return (
+        decision.node, decision.node_uid, decision.score, decision.feasible, decision.nodes, explanation.names, codes,
+        explanation.counts, explanation.top, explanation.near_miss,
+    )  # fmt: skip
+
+
+@settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=120)
+@given(
+    LIMITS, NODES, st.lists(pod_views(), min_size=2, max_size=4), st.lists(questions(), min_size=2, max_size=3), STEPS
+)
+def test_step_by_step_is_as_all_at_once(
+    limits: Limits,
+    nodes: list[NodeView],
+    pods: list[PodView],
+    asked: list[Question],
+    steps: list[tuple[int, int, int, int]],
+) -> None:
+    pair = Pair(limits, nodes, pods)
+    for what, one, other, ask in steps:
+        pair.step(what, one, other)
+        for question in asked[:ask]:
+            assert told(pair.snapshot, question) == told(pair.anew(), question)
+    for question in asked:
+        assert told(pair.snapshot, question) == told(pair.anew(), question)

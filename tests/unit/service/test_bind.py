@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.objects import World, asynchronous, make_world, node, pod, pod_key, reservation, zone_quota
+from tests.objects import POD, World, asynchronous, make_env, make_world, node, pod, pod_key, reservation, zone_quota
 
 from kedge.api.quantity import units
-from kedge.api.requests import Binding, DeleteOptions, WriteOptions
+from kedge.api.requests import Binding, DeleteOptions, WatchOptions, WriteOptions
+from kedge.api.views.decode import decode_view
 from kedge.errors import AlreadyExists, Conflict, Fenced, Invalid, NotFound, Refused
 from kedge.keys import Fence, Key
 from kedge.placement.reasons import Reason
 from kedge.store import Put
+from kedge.store.sqlite import SqliteStore
 
 NODE_A = Key("Node", "", "node-a")
 
@@ -83,6 +86,34 @@ async def test_both_sides_of_the_staleness_boundary_are_recorded() -> None:
     record = json.loads(written.object.metadata.annotations["kedge.dev/bind"])
     assert record["decidedOn"] == {"Node/node-a": node_object.revision - 1}
     assert record["provedOn"]["Node/node-a"] == node_object.revision
+
+
+@asynchronous
+async def test_a_watcher_need_not_decode_what_this_server_wrote(tmp_path: Path) -> None:
+    """On sqlite, where those who watch hear of a commit before the one who made it."""
+    world = await make_world(store=await SqliteStore.open(tmp_path / "kedge.db", make_env()))
+    await world.create(node())
+    stream = await world.service.watch(POD, WatchOptions(resource_version=str(await world.store.revision())))
+
+    async def follow() -> list[tuple[Any, bytes]]:
+        """The next two changes, as they were when they came."""
+        seen = []
+        async for event in stream:
+            if event.object is not None:
+                seen.append((event.object.known_view, event.object.value))
+            if len(seen) == 2:
+                break
+        return seen
+
+    following = asyncio.create_task(follow())
+    await asyncio.sleep(0)
+    made = await world.create(pod())
+    bound = await bind(world)
+    for (view, value), written in zip(await following, (made, bound), strict=True):
+        assert view == decode_view(POD, value) == written.view
+        assert view is written.view
+    await stream.aclose()
+    await world.store.close()
 
 
 @asynchronous

@@ -159,6 +159,8 @@ class Core:
         self.contended: dict[Key, asyncio.Lock] = {}
         """Keys that attempts lately lost races on. Whoever reads one waits in line instead of racing."""
         self._objects: dict[Key, Object] = {}
+        self._coming: dict[Key, Staged] = {}
+        """What commits under way write: watchers hear of it before the commit has answered, and need no other view."""
         self._marks: deque[tuple[float, Revision]] = deque()  # when this server saw which revision; one a sweep
         self._stamp = ""
         self._stamp_until_s = float("-inf")
@@ -181,6 +183,7 @@ class Core:
         known = self._objects.get(entry.key)
         if known is not None and known.revision == entry.modified:
             return known
+        coming = self._coming.get(entry.key)
         found = Object(
             self.kind_of(entry.key),
             entry.key,
@@ -188,6 +191,7 @@ class Core:
             revision=entry.modified,
             created=entry.created,
             origin=entry.origin,
+            known_view=coming.view if coming is not None and coming.value == entry.value else None,
         )
         if remember and (known is None or known.revision < entry.modified):
             self.remember(found)
@@ -238,6 +242,8 @@ class Core:
                     return staged  # a repeat: it was written long ago
                 if options.dry_run or not proof.writes:
                     return self._unwritten(proof, staged, dry_run=options.dry_run)
+                if staged.view is not None and not staged.removed:
+                    self._coming[staged.key] = staged
                 try:
                     revision = await self.store.commit(
                         proof.checks(), list(proof.writes.values()), fence=options.fence, origin=options.origin
@@ -246,6 +252,8 @@ class Core:
                     lost = conflict
                     self._note_contention(conflict)
                     continue
+                finally:
+                    self._coming.pop(staged.key, None)
             except Unsettled as unsettled:
                 proof.release()  # settling may need to wait in the same line
                 await unsettled.settle(WriteOptions(caller=options.caller, fence=options.fence, origin=_for(options)))

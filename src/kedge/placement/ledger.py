@@ -39,8 +39,7 @@ class ClaimState(StrEnum):
     BOUND = "Bound"
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(NamedTuple):
     """What one pod holds on one node."""
 
     namespace: str

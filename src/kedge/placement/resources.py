@@ -82,7 +82,10 @@ def shortages(asked: Units, used: Units, available: Units) -> list[str]:
 
 def _pod_total(pod: PodView, which: str) -> dict[str, int]:
     """Containers run together; init containers run one after another before them, except sidecars, which stay."""
-    total = _sum(pod.spec.containers, which)
+    containers = pod.spec.containers
+    if len(containers) == 1 and not pod.spec.init_containers:
+        return to_units(getattr(containers[0].resources, which))  # as most are, and every bind asks
+    total = _sum(containers, which)
     if not pod.spec.init_containers:
         return total
     sidecars: dict[str, int] = {}

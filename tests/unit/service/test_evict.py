@@ -8,7 +8,7 @@ import pytest
 from tests.objects import NAMESPACE, World, asynchronous, make_world, node, pod, pod_key
 
 from kedge.api.requests import Binding, DeleteOptions
-from kedge.errors import Conflict, NotFound, OperatingError, TooManyRequests
+from kedge.errors import BadRequest, Conflict, NotFound, OperatingError, TooManyRequests
 from kedge.keys import Key
 
 BUDGET = Key("PodDisruptionBudget.policy", "default", "web")
@@ -125,3 +125,10 @@ async def test_preconditions_hold_for_evictions_too() -> None:
     with pytest.raises(NotFound):
         await world.service.evict(pod_key("absent"))
     assert (await world.get(BUDGET)).view.status.disruptions_allowed == 1
+
+
+@asynchronous
+async def test_an_eviction_is_held_to_the_propagation_policies_there_are() -> None:
+    world = await cluster(allowed=1)
+    with pytest.raises(BadRequest, match="Sideways"):
+        await world.service.evict(pod_key("web-0"), DeleteOptions(propagation="Sideways"))

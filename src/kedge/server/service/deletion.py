@@ -95,8 +95,7 @@ async def delete(
 ) -> Written:
     """Delete an object. To whoever sets `only_if`, one that it is false of is not there."""
     kind = core.kind_of(key)
-    if options.propagation and options.propagation not in _PROPAGATION:
-        raise BadRequest(f"propagation policy {options.propagation!r} is none of {', '.join(_PROPAGATION)}", key=key)
+    check_propagation(key, options)
     chain = core.admission.for_write("delete", kind, "")
 
     async def attempt(proof: Proof) -> Staged | Written:
@@ -160,6 +159,11 @@ async def stage_deletion(core: Core, proof: Proof, old: Object, options: DeleteO
             return Staged(kind, key, new.value, created=old.created)
         case Wait():
             return Staged(kind, key, old.value, created=old.created)
+
+
+def check_propagation(key: Key, options: DeleteOptions) -> None:
+    if options.propagation and options.propagation not in _PROPAGATION:
+        raise BadRequest(f"propagation policy {options.propagation!r} is none of {', '.join(_PROPAGATION)}", key=key)
 
 
 def check_delete_preconditions(kind: Kind, old: Object, options: DeleteOptions) -> None:

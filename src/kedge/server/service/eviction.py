@@ -11,7 +11,7 @@ from kedge.keys import Key
 from kedge.server.service import operations
 from kedge.server.service.budgets import budget_of
 from kedge.server.service.core import Core, Proof, Staged, part
-from kedge.server.service.deletion import check_delete_preconditions, stage_deletion
+from kedge.server.service.deletion import check_delete_preconditions, check_propagation, stage_deletion
 
 _RETRY_AFTER_S = 10.0
 
@@ -24,6 +24,7 @@ async def evict(core: Core, key: Key, options: DeleteOptions) -> Written:
     """
     if not core.kind_of(key).has("eviction"):
         raise MethodNotAllowed(f"{key} cannot be evicted: only pods are", key=key)
+    check_propagation(key, options)
 
     async def attempt(proof: Proof) -> Staged | Written:
         repeat = await operations.first_outcome(core, proof, "evict", key, options)

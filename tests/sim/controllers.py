@@ -362,6 +362,12 @@ class Veil:
         """Writes are carried out and never return."""
         self.mute = False
         """Watches bring nothing, and lists get no answer: caches stay as they are."""
+        self.streams = 0
+        """Watches begun so far."""
+        self.dead = 0
+        """So many of them live on and bring nothing; those begun since are well."""
+        self.after_list: Callable[[], Awaitable[object]] | None = None
+        """Done once, between a list and the watch that follows it."""
         self.asked: list[tuple[str, Any]] = []
         """Every request: its verb and its first argument."""
 
@@ -375,6 +381,9 @@ class Veil:
                 return self._held(reply)
             if verb == "list" and self.mute:
                 raise Unavailable("no reply")
+            if verb == "list" and self.after_list is not None:
+                then, self.after_list = self.after_list, None
+                await then()
             if not (self.dark or self.stuck):
                 return reply
             if verb in self._READS:
@@ -388,9 +397,11 @@ class Veil:
         return call
 
     async def _held(self, stream: Any) -> AsyncGenerator[Any, None]:
+        self.streams += 1
+        number = self.streams
         try:
             async for event in stream:
-                while self.mute:  # noqa: ASYNC110  a flag that a test sets
+                while self.mute or number <= self.dead:  # noqa: ASYNC110  a flag that a test sets
                     await asyncio.sleep(0.05)
                 yield event
         finally:

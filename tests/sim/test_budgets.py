@@ -1,0 +1,105 @@
+"""Somebody evicts whatever he can, and the world is hostile: budgets hold, and Services list who is ready."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import suppress
+
+from tests.objects import BUDGET, NODE
+from tests.sim.controllers import REPLICA_SET, replica_set
+from tests.sim.node_world import Agent, Binder, Crew, node_body, objects, settle, stage
+
+from kedge.api.conditions import is_true
+from kedge.api.kinds import KINDS
+from kedge.api.requests import DeleteOptions
+from kedge.controllers.budgets import BudgetReconciler, budget_controller
+from kedge.controllers.drain import listed_uids
+from kedge.controllers.endpoints import EndpointsReconciler, endpoints_controller
+from kedge.controllers.replicaset import replica_set_controller
+from kedge.errors import OperatingError
+from kedge.sim.cluster import Cluster, Commit
+from kedge.sim.kernel import Host, Simulation, run
+
+SERVICE = KINDS.of_key_kind("Service")
+
+
+def healthy(store: object) -> set[str]:
+    pods = [each for each in objects(store, "Pod") if not each.view.terminating and not each.view.finished]
+    return {each.uid for each in pods if is_true(each.view.status.conditions, "Ready")}
+
+
+class AtLeast:
+    """Once all were there, evictions never leave fewer than the budget asks for."""
+
+    def __init__(self, least: int, all_of_them: int) -> None:
+        self.least, self.all, self.begun = least, all_of_them, False
+
+    def __call__(self, commit: Commit) -> Iterator[tuple[str, str]]:
+        if any(key.kind == "Pod" for key in commit.keys):
+            count = len(healthy(commit.store))
+            self.begun = self.begun or count == self.all
+            if self.begun and count < self.least:
+                yield "budget broken", f"{count} healthy at revision {commit.revision}"
+
+
+def listed(cluster: Cluster) -> frozenset[str]:
+    return listed_uids(each.view for each in objects(cluster.store, "EndpointSlice.discovery.k8s.io"))
+
+
+async def evictions(sim: Simulation) -> tuple[int, int]:
+    cluster = await stage(sim)
+    sim.check_always(AtLeast(3, 4))
+    for n in range(2):
+        await cluster.authority.create(NODE, node_body(f"node-{n}"))
+        sim.host(f"agent-{n}").boot(Agent(cluster, f"node-{n}", server=n).start)
+    sim.host("binder").boot(Binder(cluster).start)
+    crew = Crew(cluster)
+    crew.boot(sim, budget_controller, copies=2)
+    crew.boot(sim, endpoints_controller, copies=2)
+    crew.boot(sim, replica_set_controller)
+    labels = {"app": "web"}
+    spec = {"minAvailable": 3, "selector": {"matchLabels": labels}}
+    await cluster.authority.create(BUDGET, {"metadata": {"name": "web", "namespace": "default"}, "spec": spec})
+    ports = [{"port": 80, "targetPort": 8080}]
+    service = {"metadata": {"name": "web", "namespace": "default"}, "spec": {"selector": labels, "ports": ports}}
+    await cluster.authority.create(SERVICE, service)
+    await cluster.authority.create(REPLICA_SET, replica_set("web", 4))
+    evicted = 0
+
+    async def evict(host: Host) -> None:
+        nonlocal evicted
+        transport = cluster.transport(host, server=1)  # bare, so that it does not wait politely
+        while True:
+            for pod in objects(cluster.store, "Pod"):
+                with suppress(OperatingError):
+                    if not pod.view.terminating and pod.view.spec.node_name:
+                        await transport.evict(pod.key, DeleteOptions(uid=pod.uid))
+                        evicted += 1
+                await asyncio.sleep(0.3)
+            await asyncio.sleep(0.3)
+
+    evictor = sim.host("evictor")
+    work = evictor.spawn(evict(evictor), name="evict")
+    await asyncio.sleep(90)
+    work.cancel()
+
+    def whole() -> bool:
+        there = healthy(cluster.store)
+        (told,) = (each.view.status for each in objects(cluster.store, "PodDisruptionBudget.policy"))
+        counted = (told.current_healthy, told.disruptions_allowed, len(told.disrupted_pods)) == (4, 1, 0)
+        return len(there) == 4 and listed(cluster) == there and counted
+
+    await settle(sim, cluster, whole)
+    return evicted, await crew.recheck({"disruption": BudgetReconciler, "endpoints": EndpointsReconciler})
+
+
+def test_evictions_never_break_a_budget_and_services_list_who_is_ready() -> None:
+    total = 0
+    for seed in range(8):
+        outcome = run(evictions, seed)
+        assert outcome.violation is None, f"seed {seed}: {outcome.violation}\n{outcome.timeline()[-2500:]}"
+        assert outcome.result is not None
+        total += outcome.result[0]
+        assert outcome.result[1] > 10
+    assert total > 8  # it was not merely refused

@@ -1,0 +1,101 @@
+"""A budget counts what is healthy, and never forgets an eviction that it has not seen through."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.controllers.views import NOW, a_pod, ago, ready_pod
+
+from kedge.api.views import FrozenMap, PodDisruptionBudgetView, PodView
+from kedge.api.views.workloads import DisruptionBudgetSpec, DisruptionBudgetStatus
+from kedge.controllers.budgets import BudgetPlan, budget_status, plan_budget
+
+
+def budget(
+    *,
+    min_available: int | str | None = None,
+    max_unavailable: int | str | None = None,
+    disrupted: dict[str, float] | None = None,
+) -> PodDisruptionBudgetView:
+    told = FrozenMap({name: ago(seconds) for name, seconds in (disrupted or {}).items()})
+    return PodDisruptionBudgetView(
+        spec=DisruptionBudgetSpec(min_available=min_available, max_unavailable=max_unavailable),
+        status=DisruptionBudgetStatus(disrupted_pods=told),
+    )
+
+
+def plan(view: PodDisruptionBudgetView, pods: list[PodView], expected: int) -> BudgetPlan:
+    return plan_budget(view, pods, expected, NOW, disrupted_s=120.0)
+
+
+def ready(count: int) -> list[PodView]:
+    return [ready_pod(f"web-{n}") for n in range(count)]
+
+
+def test_what_is_healthy_beyond_what_must_be_may_be_missed() -> None:
+    found = plan(budget(min_available=3), ready(4), 4)
+    assert (found.current_healthy, found.desired_healthy, found.expected_pods, found.disruptions_allowed) == (
+        4,
+        3,
+        4,
+        1,
+    )
+
+
+def test_percentages_are_of_what_owners_ask_for_and_rounded_up() -> None:
+    assert plan(budget(min_available="50%"), ready(5), 5).desired_healthy == 3
+    assert plan(budget(max_unavailable="30%"), ready(5), 5).desired_healthy == 3
+    assert plan(budget(max_unavailable=1), ready(3), 5).disruptions_allowed == 0
+
+
+def test_those_that_stop_drain_or_are_not_ready_are_not_healthy() -> None:
+    pods = [*ready(2), ready_pod("going", terminating=True), ready_pod("draining", draining_s=1.0), a_pod("new")]
+    assert plan(budget(min_available=1), pods, 5).current_healthy == 2
+
+
+def test_an_eviction_counts_until_its_pod_is_seen_to_leave() -> None:
+    told = budget(min_available=2, disrupted={"web-0": 5.0})
+    found = plan(told, ready(3), 3)
+    assert found.disruptions_allowed == 0
+    assert found.look_again_at == NOW + timedelta(seconds=115)
+    assert "disruptedPods" not in budget_status(told, found)
+
+
+def test_an_eviction_that_was_seen_or_never_came_is_forgotten() -> None:
+    told = budget(min_available=1, disrupted={"web-0": 5.0, "web-1": 5.0, "web-2": 130.0, "web-3": 5.0})
+    pods = [
+        ready_pod("web-0", terminating=True),
+        ready_pod("web-2"),
+        ready_pod("web-3", age_s=2.0),  # another one, born since
+    ]
+    found = plan(told, pods, 3)
+    assert found.disrupted == {}
+    assert budget_status(told, found)["disruptedPods"] == dict.fromkeys(("web-0", "web-1", "web-2", "web-3"))
+
+
+def test_a_budget_of_nothing_allows_nothing() -> None:
+    assert plan(budget(min_available=0), [], 0).disruptions_allowed == 0
+
+
+@given(
+    st.lists(st.sampled_from(["ready", "starting", "going", "evicted"]), max_size=8),
+    st.one_of(st.integers(0, 8), st.sampled_from(["0%", "34%", "100%"])),
+    st.booleans(),
+)
+def test_the_allowed_disruptions_never_cost_more_than_what_is_spare(
+    kinds: list[str], bound: int | str, at_least: bool
+) -> None:
+    pods, disrupted = [], {}
+    for n, kind in enumerate(kinds):
+        name = f"web-{n}"
+        pods.append(a_pod(name) if kind == "starting" else ready_pod(name, terminating=kind == "going"))
+        if kind == "evicted":
+            disrupted[name] = 1.0
+    view = budget(**{"min_available" if at_least else "max_unavailable": bound}, disrupted=disrupted)
+    found = plan(view, pods, len(pods))
+    assert found.current_healthy == kinds.count("ready")
+    assert 0 <= found.disruptions_allowed <= found.current_healthy
+    if found.disruptions_allowed:
+        assert found.current_healthy - found.disruptions_allowed >= found.desired_healthy

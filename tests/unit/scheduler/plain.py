@@ -171,15 +171,16 @@ def selects(selector: LabelSelectorSpec | None, labels: Mapping[str, str]) -> bo
 
 
 def meets(operator: str, values: tuple[str, ...], value: str | None) -> bool:
-    answers = {
+    if operator in ("Gt", "Lt"):
+        if value is None or not is_number(value) or not values or not is_number(values[0]):
+            return False
+        return int(value) > int(values[0]) if operator == "Gt" else int(value) < int(values[0])
+    return {
         "In": value is not None and value in values,
         "NotIn": value is None or value not in values,
         "Exists": value is not None,
         "DoesNotExist": value is None,
-        "Gt": value is not None and is_number(value) and int(value) > int((*values, "0")[0]),
-        "Lt": value is not None and is_number(value) and int(value) < int((*values, "0")[0]),
-    }
-    return answers[operator]
+    }[operator]
 
 
 def is_number(text: str) -> bool:

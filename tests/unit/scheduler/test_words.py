@@ -1,0 +1,234 @@
+"""What people and callers are told: words, policies, bounds. Small clusters, written out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.objects import node, pod
+
+from kedge.api.views import NodeView, PodView, SchedulingPolicyView, decode_as
+from kedge.errors import InvariantBroken
+from kedge.limits import Limits
+from kedge.placement.reasons import Reason
+from kedge.scheduler import (
+    DEFAULT_SETTINGS,
+    Blocker,
+    Settings,
+    Snapshot,
+    Workload,
+    decide,
+    explain,
+    settings_for,
+    snapshot_of,
+    words,
+)
+from kedge.scheduler.scores import _log
+
+HOST = "kubernetes.io/hostname"
+LIMITS = Limits()
+
+
+def node_view(name: str, **changes: Any) -> NodeView:
+    return decode_as(NodeView, msgspec.json.encode(node(name, **changes)))
+
+
+def pod_view(namespace: str = "risk", **changes: Any) -> PodView:
+    document = pod(**changes)
+    document["metadata"]["namespace"] = namespace
+    return decode_as(PodView, msgspec.json.encode(document))
+
+
+def labelled(name: str, label: str, **changes: Any) -> NodeView:
+    document = node(name, **changes)
+    document["metadata"]["labels"]["disk"] = label
+    return decode_as(NodeView, msgspec.json.encode(document))
+
+
+def many_nodes() -> Iterator[NodeView]:
+    for i in range(90):
+        yield labelled(f"plain-{i}", "hdd")
+    for i in range(30):
+        yield labelled(f"small-{i}", "ssd", cpu="1")
+    for i in range(8):
+        yield labelled(f"full-{i}", "ssd", zone="zone-c")
+
+
+def test_every_node_is_accounted_for_in_words() -> None:
+    snapshot = snapshot_of(many_nodes())
+    asking = pod_view(cpu="2", nodeSelector={"disk": "ssd"})
+    decision = decide(snapshot, asking, 7, room={"zone-c": {"cpu": 1000}})
+    explanation = explain(snapshot, decision)
+    assert words(decision, explanation) == "0/128 nodes: 90 node selector, 30 cpu, 8 zone quota risk/zone-c"
+    assert len(explanation.first_failing) == 128
+    assert explanation.near_miss is not None
+    assert explanation.near_miss.blocker == Blocker(Reason.ZONE_QUOTA, "risk/zone-c")
+
+
+def test_a_decision_is_explained_only_while_the_snapshot_stands_still() -> None:
+    snapshot = snapshot_of([node_view("a")])
+    decision = decide(snapshot, pod_view(), 0)
+    assert decision.node == "a"
+    snapshot.add_claim("u", "a", decision.request)
+    with pytest.raises(InvariantBroken, match="before the snapshot changes"):
+        explain(snapshot, decision)
+
+
+def test_a_decision_names_the_version_of_the_node_it_used() -> None:
+    snapshot = Snapshot()
+    snapshot.put_node(node_view("a"), 17)
+    assert not snapshot.put_node(node_view("a"), 18), "a heartbeat changes nothing that decides"
+    assert decide(snapshot, pod_view(), 0).node_revision == 18
+
+
+def test_the_draw_reaches_every_one_of_the_best_nodes() -> None:
+    for nodes in (3, 700):  # few ties are gathered, many are searched for from the draw on
+        snapshot = snapshot_of(node_view(f"n{i:03}") for i in range(nodes))
+        chosen = [decide(snapshot, pod_view(), draw).node for draw in range(nodes)]
+        assert chosen == [f"n{i:03}" for i in range(nodes)]
+
+
+def test_the_search_from_the_draw_goes_round() -> None:
+    views = [node_view(f"n{i:04}", cpu="4" if i < 600 else "1") for i in range(2000)]
+    snapshot = snapshot_of(views)
+    assert decide(snapshot, pod_view(cpu="2"), 1999).node == "n0000"
+    assert decide(snapshot, pod_view(cpu="2"), 1200).node == "n0000"
+    assert decide(snapshot, pod_view(cpu="2"), 599).node == "n0599"
+
+
+# -- amounts past what a column holds --------------------------------------------------------------
+
+HUGE = st.sampled_from([0, 1, 2**49, 2**60 - 1, 2**60, 2**60 + 1, 2**62, 2**63 - 1])
+
+
+@given(HUGE, st.lists(HUGE, max_size=4), HUGE)
+def test_no_amount_overflows_and_none_is_let_in_that_does_not_fit(offered: int, claims: list[int], asked: int) -> None:
+    snapshot = Snapshot()
+    document = node("a")
+    document["status"]["allocatable"]["memory"] = str(offered)
+    snapshot.put_node(decode_as(NodeView, msgspec.json.encode(document)))
+    for i, claim in enumerate(claims):
+        snapshot.add_claim(f"u{i}", "a", pod_view(memory=str(claim)))
+    found = decide(snapshot, pod_view(memory=str(asked)), 0).node
+    fits = asked == 0 or sum(claims) + asked <= offered
+    if found is not None:
+        assert fits
+    if sum(claims) + asked <= 2**60:
+        assert (found is not None) == fits
+    for i in range(len(claims)):
+        snapshot.remove_claim(f"u{i}")
+    again = decide(snapshot, pod_view(memory=str(asked)), 0).node
+    assert (
+        again
+        == decide(
+            snapshot_of([decode_as(NodeView, msgspec.json.encode(document))]), pod_view(memory=str(asked)), 0
+        ).node
+    )
+
+
+# -- what is kept is bounded -----------------------------------------------------------------------
+
+
+def test_the_shapes_kept_are_bounded_and_give_back_what_they_counted() -> None:
+    snapshot = Snapshot(replace(LIMITS, scheduler_shapes_max=2))
+    snapshot.put_node(node_view("a"))
+    for i in range(5):
+        rule = {"labelSelector": {"matchLabels": {"app": f"a{i}"}}, "topologyKey": HOST}
+        apart = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [rule]}}
+        assert decide(snapshot, pod_view(affinity=apart), 0).node == "a"
+    told = snapshot.statistics()
+    assert (told["kedge_scheduler_shapes"], told["kedge_scheduler_tallies"]) == (2, 2)
+
+
+def test_names_of_nodes_long_gone_are_forgotten() -> None:
+    snapshot = snapshot_of([node_view("keeper")])
+    asking = pod_view(nodeSelector={HOST: "keeper"})
+    for i in range(1000):
+        snapshot.put_node(node_view(f"passing-{i}"))
+        assert decide(snapshot, asking, i).node == "keeper"
+        snapshot.remove_node(f"passing-{i}")
+    assert len(snapshot.column(HOST).values) <= 4 * snapshot.capacity + 1
+
+
+def test_claims_wait_for_a_node_that_is_not_known_yet() -> None:
+    snapshot = Snapshot()
+    snapshot.add_claim("u", "late", pod_view(cpu="3"))
+    snapshot.put_node(node_view("late"))
+    assert decide(snapshot, pod_view(cpu="2"), 0).node is None
+    snapshot.remove_node("late")
+    snapshot.put_node(node_view("late"))
+    assert decide(snapshot, pod_view(cpu="2"), 0).node is None, "a node that comes back has its claims still"
+    assert snapshot.remove_claim("u")
+    assert decide(snapshot, pod_view(cpu="2"), 0).node == "late"
+
+
+# -- policies --------------------------------------------------------------------------------------
+
+
+def policy(name: str = "zones", **spec: Any) -> SchedulingPolicyView:
+    return decode_as(
+        SchedulingPolicyView, msgspec.json.encode({"metadata": {"name": name}, "spec": {"version": "v4", **spec}})
+    )
+
+
+def test_the_policy_of_the_highest_rank_decides_and_its_canary_inside_its_own_scope() -> None:
+    canary = {
+        "version": "v5",
+        "maxZoneSkew": 1,
+        "scope": {"workloads": ["risk-api"]},
+        "weights": {"least-allocated": 9},
+    }
+    policies = [policy("all"), policy(rank=5, scope={"tenants": ["risk"]}, maxZoneSkew=3, canary=canary)]
+    api, other = Workload("w1", "risk-api"), Workload("w2", "risk-batch")
+    found = settings_for(policies, pod_view(), api, revisions={"zones": 40})
+    assert (found.policy, found.version, found.canary, found.zone_skew_max) == ("zones", "v5", True, 1)
+    assert (found.revision, dict(found.weights)["least-allocated"]) == (40, 9)
+    plain = settings_for(policies, pod_view(), other)
+    assert (plain.version, plain.canary, plain.zone_skew_max) == ("v4", False, 3)
+    assert settings_for(policies, pod_view("elsewhere"), other).policy == "all"
+
+
+def test_a_policy_that_is_not_active_or_is_for_another_scheduler_settles_nothing() -> None:
+    idle = [policy("idle", active=False), policy("theirs", schedulerNames=["batch"])]
+    assert settings_for(idle, pod_view(), Workload("w", "x")) is DEFAULT_SETTINGS
+
+
+@given(st.integers(0, 100), st.integers(0, 100), st.uuids())
+def test_a_larger_share_of_the_workloads_only_adds(one: int, other: int, uid: Any) -> None:
+    def admitted(percent: int) -> bool:
+        chosen = settings_for([policy(scope={"percent": percent})], pod_view(), Workload(str(uid), "x"))
+        return chosen is not DEFAULT_SETTINGS
+
+    if admitted(min(one, other)):
+        assert admitted(max(one, other))
+    assert admitted(100)
+    assert not admitted(0)
+
+
+def test_zone_skew_holds_a_workload_together_and_leaves_others_alone() -> None:
+    snapshot = snapshot_of([node_view("a", zone="za"), node_view("b", zone="zb", cpu="1")])
+    settings = Settings(policy="zones", version="v5", zone_skew_max=1)
+
+    def replica(workload: str) -> PodView:
+        document = pod(cpu="900m")
+        owner = {"uid": workload, "name": workload, "kind": "ReplicaSet", "apiVersion": "apps/v1", "controller": True}
+        document["metadata"]["ownerReferences"] = [owner]
+        return decode_as(PodView, msgspec.json.encode(document))
+
+    snapshot.add_claim("1", "a", replica("w1"))
+    assert decide(snapshot, replica("w1"), 0, settings=settings).node == "b"
+    snapshot.add_claim("2", "b", replica("w2"))
+    decision = decide(snapshot, replica("w1"), 0, settings=settings)
+    assert words(decision, explain(snapshot, decision)) == "0/2 nodes: 1 cpu, 1 policy zones v5 maxZoneSkew"
+    assert decide(snapshot, replica("w1"), 0).node == "a"
+
+
+def test_the_logarithm_in_integers_is_the_logarithm() -> None:
+    for number in (2, 3, 7, 12, 1000, 5002, 50_002):
+        assert abs(_log(number) / 1024 - math.log(number)) < 2 / 1024

@@ -128,6 +128,8 @@ class Cluster:
         """The service beside the store, with no link between: for setting the scene, and for judging."""
         self.servers = [self._serve(sim.host(f"{API}-{n}")) for n in range(servers)]
         self.nodes: dict[str, Node] = {}
+        self.on_machine: Callable[[SimulatedDriver], None] = lambda _: None
+        """Called with each machine that is added: who judges processes must know them all."""
         self.processes: list[Process] = []
         """Every process of the control plane there ever was, in order of birth."""
         self._turn = 0
@@ -191,6 +193,7 @@ class Cluster:
             taints=tuple(taints),
         )
         node = self.nodes[name] = Node(name, host, driver, machine, limits or self.limits)
+        self.on_machine(driver)
         host.boot(lambda host: self._run_agent(host, node))
         return node
 

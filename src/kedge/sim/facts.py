@@ -1,0 +1,336 @@
+"""What is committed, kept so that invariants can be asked after every commit and pay only for what it touched.
+
+Fed by the store itself, never by a cache: a checker that shares the cache under test shares its mistakes. `invariants`
+asks; nothing here judges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from kedge.api.kinds import KINDS
+from kedge.api.marks import AT_MOST_ONE, DRAINING, SLOT
+from kedge.api.objects import Object
+from kedge.api.owners import controller_of
+from kedge.api.views import AllocationEntry, NodeAllocationView, PodView
+from kedge.keys import FENCE, Fence, Key, Origin, Revision
+from kedge.limits import Limits
+from kedge.placement.quota import object_cost
+from kedge.placement.resources import to_units
+from kedge.sim.agents import SimulatedDriver
+from kedge.sim.links import Commit, WatchedStore
+
+POD, NODE, LEASE = "Pod", "Node", "Lease.coordination.k8s.io"
+ALLOCATION, RESERVATION = "NodeAllocation.kedge.dev", "Reservation.kedge.dev"
+REPLICA_SET, DEPLOYMENT, JOB = "ReplicaSet.apps", "Deployment.apps", "Job.batch"
+_UNSEEN = frozenset({FENCE, "Operation.kedge.dev", "Event"})
+_POD_KIND = KINDS.of_key_kind(POD)
+
+
+@dataclass(slots=True)
+class Changed:
+    """One object of one commit, before and after."""
+
+    key: Key
+    old: Object | None
+    new: Object | None
+
+
+@dataclass(slots=True)
+class Step:
+    """One commit, as invariants see it: `facts` are those after it."""
+
+    facts: Facts
+    revision: Revision
+    origin: Origin
+    fence: Fence | None
+    changes: tuple[Changed, ...]
+    now_s: float
+
+    def of(self, *kinds: str) -> Iterator[Changed]:
+        return (each for each in self.changes if each.key.kind in kinds)
+
+    @property
+    def controller(self) -> str:
+        """Who decided it: a controller's name, or nothing for a user or an agent."""
+        return self.origin.decision.partition(":")[0]
+
+    @property
+    def process(self) -> str:
+        """Which process of that controller."""
+        return self.origin.decision.rpartition(":")[0]
+
+
+class Facts:
+    """Committed state, indexed for the invariants. One for a cluster."""
+
+    def __init__(self, store: WatchedStore, now_s: Callable[[], float], limits: Limits) -> None:
+        self.limits = limits
+        self._store = store
+        self._now_s = now_s
+        self.objects: dict[Key, Object] = {}
+        """Everything but leases, fences and operation ids."""
+        self.pods: dict[str, Object] = {}
+        """By uid."""
+        self.claims: dict[str, dict[str, AllocationEntry]] = {}
+        """By pod uid, then node: who holds what where."""
+        self.zone_use: dict[tuple[str, str], dict[str, int]] = {}
+        """By tenant and zone: the sum of the claims."""
+        self.pod_use: dict[str, dict[str, int]] = {}
+        """By namespace: what its pods cost a quota. Only of namespaces that were asked about."""
+        self.slots: dict[tuple[str, str], dict[str, None]] = {}
+        """By owner's uid and slot: the pods that have it, by uid."""
+        self.owned: dict[str, dict[str, None]] = {}
+        """By controller's uid: its pods, by uid."""
+        self.children: dict[str, dict[Key, None]] = {}
+        """By owner's uid: everything that names it as an owner."""
+        self.uids: dict[str, Key] = {}
+        self.intents: dict[tuple[str, int, int], dict[Key, None]] = {}
+        """By workload, generation and slot: its reservations."""
+        self.renewed_s: dict[str, float] = {}
+        """By node: when its lease last moved."""
+        self.wanted: dict[str, list[tuple[float, int]]] = {}
+        """By workload's uid: since when it may have how many replicas."""
+        self.alone_since_s: dict[str, float] = {}
+        """By workload's uid: since when it has no two ready replicas."""
+        self.fenced: dict[str, None] = {}
+        """Controllers that were seen to write under a fence."""
+        self.leaders: dict[Fence, str] = {}
+        """By epoch: the process that writes in it."""
+        self.drivers: dict[str, SimulatedDriver] = {}
+        """By node. Not committed state, but the truth that the state is about."""
+        for entry in store.entries():
+            self._absorb(entry.key)
+
+    # -- feeding -----------------------------------------------------------------------------------
+
+    def step(self, commit: Commit) -> Step:
+        changes = tuple(
+            changed for key in commit.keys if key.kind not in _UNSEEN and (changed := self._absorb(key)) is not None
+        )
+        return Step(self, commit.revision, commit.origin, commit.fence, changes, self._now_s())
+
+    def _absorb(self, key: Key) -> Changed | None:
+        if key.kind in _UNSEEN:
+            return None
+        entry = self._store.newest(key)
+        if key.kind == LEASE:
+            if key.namespace == "kube-node-lease" and entry is not None:
+                self.renewed_s[key.name] = self._now_s()
+            return None
+        old = self.objects.get(key)
+        if entry is None:
+            new = None
+            self.objects.pop(key, None)
+        else:
+            kind = KINDS.of_key_kind(key.kind)
+            new = Object(kind, key, entry.value, revision=entry.modified, created=entry.created, origin=entry.origin)
+            self.objects[key] = new
+        changed = Changed(key, old, new)
+        self._index_owners(changed)
+        match key.kind:
+            case "Pod":
+                self._index_pod(changed)
+            case "NodeAllocation.kedge.dev":
+                self._index_claims(changed)
+            case "Reservation.kedge.dev":
+                self._index_reservation(changed)
+            case "ReplicaSet.apps" | "Deployment.apps":
+                self._index_wish(changed)
+        return changed
+
+    def _index_owners(self, changed: Changed) -> None:
+        old, new = changed.old, changed.new
+        if old is not None and new is not None and old.uid == new.uid and _owners(old) == _owners(new):
+            return
+        if old is not None:
+            self.uids.pop(old.uid, None)
+            for ref in old.metadata.owner_references:
+                self.children.get(ref.uid, {}).pop(changed.key, None)
+        if new is not None:
+            self.uids[new.uid] = changed.key
+            for ref in new.metadata.owner_references:
+                self.children.setdefault(ref.uid, {})[changed.key] = None
+
+    def _index_pod(self, changed: Changed) -> None:
+        old, new = changed.old, changed.new
+        if old is not None and (new is None or new.uid != old.uid):
+            self.pods.pop(old.uid, None)
+            view = old.as_view(PodView)
+            slot, owner = slot_of(view), owner_uid(view)
+            if slot is not None:
+                self.slots.get(slot, {}).pop(old.uid, None)
+            self.owned.get(owner, {}).pop(old.uid, None)
+        if new is not None:
+            self.pods[new.uid] = new
+            view = new.as_view(PodView)
+            slot, owner = slot_of(view), owner_uid(view)
+            if slot is not None:
+                self.slots.setdefault(slot, {})[new.uid] = None
+            if owner:
+                self.owned.setdefault(owner, {})[new.uid] = None
+            before = old.as_view(PodView) if old is not None else None
+            if before is not None and before.uid == view.uid and owner_uid(before) != owner:
+                self.owned.get(owner_uid(before), {}).pop(new.uid, None)
+        self._count_ready(old, new)
+        use = self.pod_use.get(changed.key.namespace)
+        if use is not None:
+            _move(use, pod_cost(old), -1)
+            _move(use, pod_cost(new), 1)
+
+    def _count_ready(self, old: Object | None, new: Object | None) -> None:
+        was, now = (found is not None and is_healthy(found.as_view(PodView)) for found in (old, new))
+        if was == now:
+            return
+        found = new or old
+        top = self.workload_of(found.as_view(PodView)) if found is not None else None
+        if top is None:
+            return
+        if sum(is_healthy(pod) for pod in self.pods_under(top)) > 1:
+            self.alone_since_s.pop(top.uid, None)
+        else:
+            self.alone_since_s.setdefault(top.uid, self._now_s())
+
+    def _index_claims(self, changed: Changed) -> None:
+        node = changed.key.name
+        before, after = entries_of(changed.old), entries_of(changed.new)
+        for uid, entry in before.items():
+            if after.get(uid) != entry:
+                held = self.claims.get(uid, {})
+                held.pop(node, None)
+                if not held:
+                    self.claims.pop(uid, None)
+                _move(self.zone_use.setdefault((entry.namespace, entry.zone), {}), to_units(entry.requests), -1)
+        for uid, entry in after.items():
+            if before.get(uid) != entry:
+                self.claims.setdefault(uid, {})[node] = entry
+                _move(self.zone_use.setdefault((entry.namespace, entry.zone), {}), to_units(entry.requests), 1)
+
+    def _index_reservation(self, changed: Changed) -> None:
+        for found, there in ((changed.old, False), (changed.new, True)):
+            if found is None or not found.view.spec.workload_uid or not found.view.spec.pod.uid:
+                continue
+            spec = found.view.spec
+            held = self.intents.setdefault((spec.workload_uid, spec.generation, spec.slot), {})
+            if there:
+                held[changed.key] = None
+            else:
+                held.pop(changed.key, None)
+
+    def _index_wish(self, changed: Changed) -> None:
+        found = changed.new
+        if found is None:
+            return
+        most = found.view.spec.replicas
+        if changed.key.kind == DEPLOYMENT:
+            most += surge_of(found)
+        history = self.wanted.setdefault(found.uid, [])
+        if not history or history[-1][1] != most:
+            history.append((self._now_s(), most))
+
+    # -- asking ------------------------------------------------------------------------------------
+
+    def use_of(self, namespace: str) -> Mapping[str, int]:
+        """What the pods of a namespace cost, counted once and then kept."""
+        use = self.pod_use.get(namespace)
+        if use is None:
+            use = self.pod_use[namespace] = {}
+            for pod in self.pods.values():
+                if pod.key.namespace == namespace:
+                    _move(use, pod_cost(pod), 1)
+        return use
+
+    def most_wanted(self, uid: str, since_s: float) -> int | None:
+        """The most replicas that a workload was allowed at any moment since then; None if it was never seen."""
+        history = self.wanted.get(uid)
+        if not history:
+            return None
+        most = history[-1][1]
+        for at_s, value in reversed(history):
+            most = max(most, value)
+            if at_s <= since_s:
+                break
+        return most
+
+    def pods_of(self, owner: str) -> Iterator[Object]:
+        return (self.pods[uid] for uid in self.owned.get(owner, ()) if uid in self.pods)
+
+    def by_uid(self, uid: str) -> Object | None:
+        key = self.uids.get(uid)
+        return self.objects.get(key) if key is not None else None
+
+    def workload_of(self, pod: PodView) -> Object | None:
+        """The Deployment of a pod, or the ReplicaSet that has none above it."""
+        owner = self.by_uid(owner_uid(pod))
+        if owner is None or owner.key.kind != REPLICA_SET:
+            return None
+        above = controller_of(owner.metadata)
+        top = self.by_uid(above.uid) if above is not None else None
+        return top if top is not None and top.key.kind == DEPLOYMENT else owner
+
+    def pods_under(self, workload: Object) -> Iterator[PodView]:
+        """Every pod of a ReplicaSet, or of all ReplicaSets of a Deployment."""
+        owners = [workload.uid]
+        if workload.key.kind == DEPLOYMENT:
+            keys = self.children.get(workload.uid, ())
+            owners = [self.objects[key].uid for key in keys if key.kind == REPLICA_SET and key in self.objects]
+        return (pod.as_view(PodView) for owner in owners for pod in self.pods_of(owner))
+
+
+# -- pods, read without the controllers' own code ------------------------------------------------------
+
+
+def slot_of(pod: PodView) -> tuple[str, str] | None:
+    slot, owner = pod.metadata.annotations.get(SLOT), owner_uid(pod)
+    return (owner, slot) if slot is not None and owner else None
+
+
+def owner_uid(pod: PodView) -> str:
+    owner = controller_of(pod)
+    return owner.uid if owner is not None else ""
+
+
+def asks_at_most_one(pod: PodView) -> bool:
+    return pod.metadata.annotations.get(AT_MOST_ONE) == "true"
+
+
+def is_ready(pod: PodView) -> bool:
+    return any(each.type == "Ready" and each.status == "True" for each in pod.status.conditions)
+
+
+def counts(pod: PodView) -> bool:
+    """It is a replica: it has not ended, and nobody has begun to take it away."""
+    return not pod.finished and not pod.terminating and DRAINING not in pod.metadata.annotations
+
+
+def is_healthy(pod: PodView) -> bool:
+    return counts(pod) and is_ready(pod)
+
+
+def pod_cost(found: Object | None) -> Mapping[str, int]:
+    return object_cost(_POD_KIND, found.as_view(PodView)) if found is not None else {}
+
+
+def entries_of(found: Object | None) -> Mapping[str, AllocationEntry]:
+    return found.as_view(NodeAllocationView).status.entries if found is not None else {}
+
+
+def surge_of(deployment: Object) -> int:
+    spec = deployment.view.spec
+    if spec.strategy.type == "Recreate":
+        return 0
+    rolling = spec.strategy.rolling_update
+    surge = rolling.max_surge if rolling is not None else "25%"
+    if isinstance(surge, str):
+        return -(-int(spec.replicas) * int(surge.rstrip("%")) // 100)
+    return surge
+
+
+def _owners(found: Object) -> object:
+    return found.metadata.owner_references
+
+
+def _move(total: dict[str, int], amounts: Mapping[str, int], sign: int) -> None:
+    for name, amount in amounts.items():
+        total[name] = total.get(name, 0) + sign * amount

@@ -1,0 +1,117 @@
+"""People: they apply, scale, roll out, roll back and delete, through a server like everybody else, and try again.
+
+A user's client may lose replies too. What a user asks for is what the cluster is judged by, so every call here returns
+only when the API has confirmed it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
+
+from kedge.api.kinds import KINDS
+from kedge.api.objects import Object
+from kedge.api.requests import DeleteOptions
+from kedge.client.contract import Client
+from kedge.errors import AlreadyExists, Conflict, Lagged, NotFound, OutcomeUnknown, TooManyRequests, Unavailable
+from kedge.keys import Key
+from kedge.sim.cluster import Cluster
+
+_T = TypeVar("_T")
+_AGAIN = (Unavailable, OutcomeUnknown, TooManyRequests, Conflict, Lagged)
+
+
+class User:
+    """One person at one terminal. No fault crashes a person, but every request may be lost."""
+
+    def __init__(self, cluster: Cluster, name: str = "alice", *, server: int = 0) -> None:
+        self.cluster = cluster
+        self.host = cluster.sim.host(name)
+        self._client: Client = cluster.client(self.host, server=server, limits=cluster.limits)
+
+    async def apply(self, body: Mapping[str, Any], *, namespace: str = "") -> Object:
+        """Create, or merge into what is there, as `kubectl apply` does."""
+        kind = KINDS.of_api(body["apiVersion"], body["kind"])
+        metadata = body["metadata"]
+        key = Key(
+            kind.key_kind, (namespace or metadata.get("namespace", "")) if kind.namespaced else "", metadata["name"]
+        )
+
+        async def once() -> Object:
+            if await self._client.find(key) is None:
+                try:
+                    return (await self._client.create(kind, body, namespace=key.namespace)).object
+                except AlreadyExists:
+                    pass  # perhaps an attempt of ours that we gave up on
+            return (await self._client.patch(key, body)).object
+
+        return await self._insist(once, f"applies {key}")
+
+    async def patch(self, key: Key, body: Mapping[str, Any], *, subresource: str = "") -> Object:
+        async def once() -> Object:
+            return (await self._client.patch(key, body, subresource=subresource)).object
+
+        return await self._insist(once, f"changes {key}")
+
+    async def scale(self, key: Key, replicas: int) -> Object:
+        return await self.patch(key, {"spec": {"replicas": replicas}})
+
+    async def roll_out(self, key: Key, image: str) -> Object:
+        """Change the image of every container of a workload's template."""
+
+        async def once() -> Object:
+            found = await self._client.get(key)
+            template = found.edit()["spec"]["template"]
+            for container in template["spec"]["containers"]:
+                container["image"] = image
+            return (await self._client.patch(key, {"spec": {"template": template}})).object
+
+        return await self._insist(once, f"rolls {key} out to {image}")
+
+    async def roll_back(self, key: Key) -> Object | None:
+        """Put back the template of the revision before, as `kubectl rollout undo` does. None if there is none."""
+
+        async def once() -> Object | None:
+            found = await self._client.get(key)
+            owned = [
+                each
+                for each in self.cluster.all("ReplicaSet.apps", namespace=key.namespace)
+                if any(ref.uid == found.uid for ref in each.metadata.owner_references)
+            ]
+            by_age = sorted(owned, key=lambda each: int(each.metadata.annotations.get(_REVISION, "0")))
+            if len(by_age) < 2:
+                return None
+            template = by_age[-2].edit()["spec"]["template"]
+            template["metadata"].get("labels", {}).pop("pod-template-hash", None)
+            return (await self._client.patch(key, {"spec": {"template": template}})).object
+
+        return await self._insist(once, f"rolls {key} back")
+
+    async def delete(self, key: Key, *, force: bool = False, propagation: str = "") -> None:
+        async def once() -> None:
+            try:
+                await self._client.delete(key, DeleteOptions(grace_s=0 if force else None, propagation=propagation))
+            except NotFound:
+                return
+
+        await self._insist(once, f"deletes {key}{' by force' if force else ''}")
+
+    async def cordon(self, node: str, *, cordoned: bool = True) -> None:
+        await self.patch(Key("Node", "", node), {"spec": {"unschedulable": cordoned}})
+
+    async def _insist(self, once: Callable[[], Awaitable[_T]], words: str) -> _T:
+        """Ask until there is an answer. Whatever was asked for may be asked for twice."""
+        self.cluster.sim.note("user", f"{self.host.name} {words}")
+
+        async def work() -> _T:
+            while True:
+                try:
+                    return await once()
+                except _AGAIN:
+                    await asyncio.sleep(1.0)
+
+        return await self.host.run(work())
+
+
+_REVISION = "deployment.kubernetes.io/revision"

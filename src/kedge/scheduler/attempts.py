@@ -57,11 +57,7 @@ class Attempts:
         if self._recorder is not None:
             caches = self._picture.caches.values()
             record.marks = tuple([CacheMark(each.name, each.place, each.revision, each.age_s) for each in caches])
-            record.details = {
-                "podRevision": waiting.pod.revision,
-                "assumed": {each.uid: each.node for each in self._picture.assumed.values()},
-                "nominated": {uid: each.node for uid, each in self._picture.nominated.items()},
-            }
+            record.details = {"podRevision": waiting.pod.revision, **self._picture.beside_caches(waiting.priority)}
         return record
 
     def decided(self, record: Record, decision: Decision) -> None:

@@ -14,11 +14,11 @@ from kedge.api.requests import Binding, WriteOptions
 from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.errors import Fenced, OperatingError, OutcomeUnknown, Refused
-from kedge.keys import Fence, Key, Origin, Revision
+from kedge.keys import NO_REVISION, Fence, Key, Origin, Revision
 from kedge.observe.records import Decision as Record
 from kedge.scheduler.attempts import Attempts
 from kedge.scheduler.pending import Pending, Waiting
-from kedge.scheduler.picture import Assumption, Picture
+from kedge.scheduler.picture import ALLOCATION, Assumption, Picture
 from kedge.scheduler.refusals import Refusals
 from kedge.scheduler.telling import Teller
 
@@ -35,7 +35,7 @@ class Binder:
         self._pending = pending
         self._attempts = attempts
         self._teller = teller
-        self.refusals = Refusals(env, self._has_seen)
+        self.refusals = Refusals(env, self._has_seen, self._version)
         self.bound = 0
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self.on_room: Callable[[], None] = lambda: None
@@ -121,13 +121,26 @@ class Binder:
     async def _failed(
         self, waiting: Waiting, assumption: Assumption, error: OperatingError, fence: Fence, record: Record
     ) -> None:
-        self._results.labels(type(error).__name__.lower()).inc()
         if isinstance(error, OutcomeUnknown):
             # It may have been made, or may still be. Only a read may end the assumption.
+            self._results.labels("outcomeunknown").inc()
             await self.settle(assumption)
             self._pending.failed(waiting)
             return
+        self.give_back(waiting, assumption, error, fence, record)
+
+    def give_back(
+        self, waiting: Waiting, assumption: Assumption, error: OperatingError, fence: Fence, record: Record
+    ) -> None:
+        """Nothing was bound. What was refused is remembered, and the pod is tried again."""
+        self._results.labels(type(error).__name__.lower()).inc()
         self._picture.forget(assumption.uid)
+        about = error.key
+        if about is not None and about.kind in (ALLOCATION, "Node") and about.name != assumption.node:
+            self._pending.failed(waiting)  # another member of its gang was refused
+            return
+        if isinstance(error, Refused) and about is not None and about.kind == ALLOCATION:
+            self._picture.doubt(assumption.node, error.revision)
         if isinstance(error, Refused) and self.refusals.note(assumption.uid, assumption.node, error):
             limits = self._env.limits
             message = (
@@ -153,3 +166,8 @@ class Binder:
     def _has_seen(self, about: Key, revision: Revision) -> bool:
         cache = self._picture.caches.get(about.kind)
         return cache is None or cache.reached(revision)
+
+    def _version(self, about: Key) -> Revision:
+        cache = self._picture.caches.get(about.kind)
+        found = cache.get(about).value if cache is not None else None
+        return found.revision if found is not None else NO_REVISION

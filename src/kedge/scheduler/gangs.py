@@ -17,10 +17,9 @@ from kedge.api.views import PodView, ReservationView
 from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.errors import Fenced, NotFound, OperatingError
-from kedge.keys import Fence, Key, Origin
+from kedge.keys import Fence, Key, Origin, Revision
 from kedge.observe.records import Decision as Record
 from kedge.scheduler.binder import Binder
-from kedge.scheduler.decide import Decision
 from kedge.scheduler.pending import Pending, Waiting
 from kedge.scheduler.picture import BY_GANG, GANG_SIZE, Assumption, Picture
 
@@ -33,7 +32,8 @@ class Member:
 
     waiting: Waiting
     assumption: Assumption
-    decision: Decision
+    node: tuple[str, Revision]
+    """Its uid and the version that was decided on."""
     record: Record
 
 
@@ -69,11 +69,6 @@ class Gangs:
             return f"gang {gang[1]}: {len(members) + placed} of its {size} members are here"
         return ""
 
-    def reserved_node(self, member: Waiting) -> str:
-        """Where a member of a committed gang holds its place; empty if it holds none."""
-        found = self._picture.caches[RESERVATION].get(Key(RESERVATION, member.key.namespace, member.uid)).value
-        return found.as_view(ReservationView).spec.node_name if found is not None else ""
-
     async def bring(self, members: Sequence[Member], fence: Fence) -> None:
         """Reserve for all, commit, bind all. What fails before the commit gives everything back."""
         gang = members[0].waiting.gang
@@ -86,12 +81,31 @@ class Gangs:
             self._ended.labels(type(error).__name__.lower()).inc()
             await self.give_up(gang, fence)
             for member in members:
-                self._picture.forget(member.assumption.uid)
-                self._pending.failed(member.waiting)
+                self._binder.give_back(member.waiting, member.assumption, error, fence, member.record)
             return
         self._ended.labels("committed").inc()
-        await asyncio.gather(*(self._bind(member, fence) for member in members))
+        await self.finish(gang, members, (), fence)
+
+    async def finish(
+        self, gang: tuple[str, str], members: Sequence[Member], others: Sequence[Waiting], fence: Fence
+    ) -> None:
+        """Bind the members of a committed gang. `others` wait until its record is gone: they hold no place under it.
+
+        They came later, in place of a member that went; or what they held went with its node. Their places are free
+        when the record's deadline has passed, and not before.
+        """
+        binds = [self._binder.bind(each.waiting, each.assumption, each.node, fence, each.record) for each in members]
+        await asyncio.gather(*binds)
         await self._tidy(gang, fence)
+        for other in others:
+            self._pending.failed(other)
+
+    async def abandon(self, gang: tuple[str, str], members: Sequence[Waiting], fence: Fence) -> None:
+        """Give up what another attempt has begun; its members are tried anew."""
+        self._ended.labels("abandoned").inc()
+        await self.give_up(gang, fence)
+        for member in members:
+            self._pending.failed(member)
 
     async def _reserve(self, gang: tuple[str, str], members: Sequence[Member], fence: Fence) -> None:
         limits = self._env.limits
@@ -105,7 +119,7 @@ class Gangs:
                     pod=each.waiting.key.name,
                     pod_uid=each.waiting.uid,
                     node=each.assumption.node,
-                    node_uid=each.decision.node_uid,
+                    node_uid=each.node[0],
                 )
                 for each in chunk
             ]
@@ -121,10 +135,6 @@ class Gangs:
                 ),
                 options=WriteOptions(fence=fence, origin=Origin(decision=members[0].record.id)),
             )
-
-    async def _bind(self, member: Member, fence: Fence) -> None:
-        node = (member.decision.node_uid, member.decision.node_revision)
-        await self._binder.bind(member.waiting, member.assumption, node, fence, member.record)
 
     async def give_up(self, gang: tuple[str, str], fence: Fence) -> None:
         """Remove the record of an attempt that was not committed, which frees its places. A committed one stays."""

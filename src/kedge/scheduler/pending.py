@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntFlag, StrEnum
 from heapq import heappop, heappush
+from typing import NamedTuple
 
 from prometheus_client import Counter
 
@@ -37,7 +38,7 @@ class Change(IntFlag):
     """The scheduler has now seen what a refusal was about."""
 
 
-ANYTHING = Change(511)
+ANYTHING, NOTHING = Change(511), Change(0)
 
 HELPED_BY: dict[Reason, Change] = {
     Reason.NODE_CORDONED: Change.NODE,
@@ -107,7 +108,34 @@ class Waiting:
 
 
 Helps = Callable[[Waiting], bool]
-"""Whether a change could help a pod, beyond its sort: whether what a node now has left is enough, say."""
+"""Whether a change could help a pod, beyond its sort: whether what a node now has left is enough, say. It answers alike
+for all of one sort."""
+
+
+@dataclass(slots=True)
+class _Sort:
+    """Pods that failed alike, in order of coming."""
+
+    pods: dict[str, Waiting] = field(default_factory=dict)
+    helped_by: Change = NOTHING
+    """Of all of them: the cluster may have stood in the way of each in another manner."""
+
+
+class _Happened(NamedTuple):
+    """A change, for those who were in flight."""
+
+    number: int
+    change: Change
+    always: Change
+    helps: Helps | None
+    why: str
+
+    def concerns(self, waiting: Waiting) -> bool:
+        return _concerns(waiting.helped_by, waiting, self.change, self.always, self.helps)
+
+
+def _concerns(helped_by: Change, one: Waiting, change: Change, always: Change, helps: Helps | None) -> bool:
+    return bool(helped_by & always) or (bool(helped_by & change) and (helps is None or helps(one)))
 
 
 class Pending:
@@ -123,16 +151,15 @@ class Pending:
         self._pods: dict[str, Waiting] = {}
         self._active: list[tuple[int, int, int, Waiting]] = []
         self._backoff: list[tuple[float, int, Waiting]] = []
-        self._unschedulable: dict[Hashable, dict[str, Waiting]] = {}
-        """By sort, in order of coming."""
+        self._unschedulable: dict[Hashable, _Sort] = {}
         self._hot: dict[Hashable, None] = {}
         """Sorts of which one was woken: if it finds a place, the next is woken."""
         self._gangs: dict[tuple[str, str], dict[str, Waiting]] = {}
         """Those of `_pods` that are members of each gang, in order of coming."""
         self._tickets = 0
         self._arrivals = 0
-        self._changes: deque[tuple[int, Change, Helps | None, str]] = deque()
-        """What happened while pods are in flight, by number."""
+        self._changes: deque[_Happened] = deque()
+        """What happened while pods are in flight."""
         self._changed = 0
         self._in_flight: dict[str, Waiting] = {}
         self._flushed_s = env.monotonic()
@@ -178,10 +205,7 @@ class Pending:
         waiting.pod = pod
         if priority != waiting.priority:
             waiting.priority = priority
-        if waiting.stage is Stage.IN_FLIGHT:
-            self._note(ANYTHING, lambda each: each is waiting, "changed itself")
-        else:
-            self._activate(waiting, now_s, "changed itself")
+        self.wake(pod.uid, "changed itself")
 
     def refresh(self, pod: Object) -> None:
         """A newer version of a pod that asks for the same."""
@@ -196,6 +220,7 @@ class Pending:
             return False
         self._leave(waiting)
         self._forget(waiting)
+        self._pass_on(waiting)
         return True
 
     def _forget(self, waiting: Waiting) -> None:
@@ -247,10 +272,10 @@ class Pending:
 
     def done(self, waiting: Waiting) -> None:
         """It has a node. The next of its sort may have more luck too."""
-        self._land(waiting)
-        self._forget(waiting)
-        if waiting.alike in self._hot:
-            self._wake_one(waiting.alike, "another like it found a place")
+        if self._still_here(waiting):
+            self._land(waiting)
+            self._forget(waiting)
+        self._pass_on(waiting)
 
     def failed(self, waiting: Waiting, *, pause: bool = True) -> None:
         """The attempt came to nothing by no fault of the cluster's state: try again, after a pause that grows."""
@@ -271,35 +296,56 @@ class Pending:
         if not self._still_here(waiting):
             return
         now_s = self._env.monotonic()
+        before, waiting.alike = waiting.alike, alike
+        waiting.helped_by, waiting.blockers = helped_by, blockers
         seen = waiting.looked_at
-        waiting.helped_by, waiting.alike, waiting.blockers = helped_by, alike, blockers
-        missed = [
-            why
-            for number, change, helps, why in self._changes
-            if number > seen and change & helped_by and (helps is None or helps(waiting))
-        ]
+        missed = next((each for each in self._changes if each.number > seen and each.concerns(waiting)), None)
         self._land(waiting)
-        if missed:
+        if before != alike and before in self._hot:
+            self._wake_one(before, "another like it is so no more")
+        if missed is not None:
             waiting.failures += 1
-            waiting.woken_by = missed[0]
-            self._back_off(waiting, now_s)
+            self._back_off(waiting, now_s, missed.why)
             return
+        waiting.failures = 0  # it waits for something now, and is not kept waiting
         self._hot.pop(alike, None)
         waiting.stage, waiting.since_s = Stage.UNSCHEDULABLE, now_s
-        self._unschedulable.setdefault(alike, {})[waiting.uid] = waiting
+        sort = self._unschedulable.setdefault(alike, _Sort())
+        sort.pods[waiting.uid] = waiting
+        sort.helped_by |= helped_by
 
     # -- waking ------------------------------------------------------------------------------------
 
-    def happened(self, change: Change, why: str, helps: Helps | None = None) -> None:
-        """Something happened that may help: wake those that it concerns, one of each sort."""
-        self._note(change, helps, why)
+    def happened(self, change: Change, why: str, helps: Helps | None = None, *, always: Change = NOTHING) -> None:
+        """Something happened that may help: wake those that it concerns, one of each sort.
+
+        `helps` is asked of those that `change` could help, but not of those that `always` could: they are woken.
+        """
+        self._note(change, always, helps, why)
         if not self._unschedulable:
             return
         for alike, sort in tuple(self._unschedulable.items()):
-            first = next(iter(sort.values()))
-            if first.helped_by & change and (helps is None or helps(first)):
+            if _concerns(sort.helped_by, next(iter(sort.pods.values())), change, always, helps):
                 self._hot[alike] = None
                 self._wake_one(alike, why)
+
+    def wake(self, uid: str, why: str) -> None:
+        """Something concerns one pod alone, whatever it waits for: try it."""
+        waiting = self._pods.get(uid)
+        if waiting is None:
+            return
+        if waiting.stage is Stage.IN_FLIGHT:
+            self._note(ANYTHING, ANYTHING, None, why, only=waiting)
+        else:
+            self._activate(waiting, self._env.monotonic(), why)
+
+    def retry(self, uid: str) -> None:
+        """What was begun for a pod that waits has failed: try it again, after a pause that grows."""
+        waiting = self._pods.get(uid)
+        if waiting is not None and waiting.stage is Stage.UNSCHEDULABLE:
+            self._leave(waiting)
+            waiting.failures += 1
+            self._back_off(waiting, self._env.monotonic())
 
     def flush(self) -> int:
         """The safety net: wake all that have waited for long. How many there were."""
@@ -308,7 +354,7 @@ class Pending:
             return 0
         self._flushed_s = now_s
         old_s = now_s - self._limits.scheduler_flush_s
-        old = [each for sort in self._unschedulable.values() for each in sort.values() if each.since_s <= old_s]
+        old = [each for sort in self._unschedulable.values() for each in sort.pods.values() if each.since_s <= old_s]
         for waiting in old:
             self._activate(waiting, now_s, "flush")
         return len(old)
@@ -317,18 +363,28 @@ class Pending:
 
     def _wake_one(self, alike: Hashable, why: str) -> None:
         sort = self._unschedulable.get(alike)
-        if sort:
-            best = min(sort.values(), key=lambda each: (-each.priority, each.arrived))
+        if sort is not None:
+            best = min(sort.pods.values(), key=lambda each: (-each.priority, each.arrived))
             self._activate(best, self._env.monotonic(), why)
 
-    def _note(self, change: Change, helps: Helps | None, why: str) -> None:
-        if self._in_flight:
-            self._changed += 1
-            self._changes.append((self._changed, change, helps, why))
-            if len(self._changes) > self._limits.scheduler_changes_max:
-                # Too many to keep apart: whatever is in flight has to look again.
-                self._changes.clear()
-                self._changes.append((self._changed, ANYTHING, None, "too much happened"))
+    def _pass_on(self, waiting: Waiting) -> None:
+        """One that was woken for all of its sort is out of the way: the next has its turn."""
+        if waiting.alike in self._hot:
+            self._wake_one(waiting.alike, "another like it found a place, or left")
+
+    def _note(
+        self, change: Change, always: Change, helps: Helps | None, why: str, *, only: Waiting | None = None
+    ) -> None:
+        if not self._in_flight:
+            return
+        if only is not None:
+            helps, always = (lambda each: each is only), NOTHING
+        self._changed += 1
+        self._changes.append(_Happened(self._changed, change, always, helps, why))
+        if len(self._changes) > self._limits.scheduler_changes_max:
+            # Too many to keep apart: whatever is in flight has to look again.
+            self._changes.clear()
+            self._changes.append(_Happened(self._changed, ANYTHING, ANYTHING, None, "too much happened"))
 
     def _activate(self, waiting: Waiting, now_s: float, why: str) -> None:
         self._leave(waiting)
@@ -341,11 +397,12 @@ class Pending:
         count.inc()
         self.on_ready()
 
-    def _back_off(self, waiting: Waiting, now_s: float) -> None:
+    def _back_off(self, waiting: Waiting, now_s: float, why: str = "backoff over") -> None:
         limits = self._limits
         whole_s = min(limits.scheduler_backoff_s * 2.0 ** min(waiting.failures - 1, 30), limits.scheduler_backoff_s_max)
         self._tickets += 1
         waiting.stage, waiting.ticket, waiting.since_s = Stage.BACKOFF, self._tickets, now_s
+        waiting.woken_by = why
         waiting.until_s = now_s + whole_s * self._env.random.uniform(0.5, 1.0)
         heappush(self._backoff, (waiting.until_s, self._tickets, waiting))
         self.on_ready()  # whoever sleeps until the next one is due may have to wake earlier
@@ -354,31 +411,29 @@ class Pending:
         while self._backoff and self._backoff[0][0] <= now_s:
             _, ticket, waiting = heappop(self._backoff)
             if waiting.ticket == ticket and waiting.stage is Stage.BACKOFF:
-                self._activate(waiting, now_s, "backoff over")
+                self._activate(waiting, now_s, waiting.woken_by)
 
     def _still_here(self, waiting: Waiting) -> bool:
         """False for a pod that went, or was replaced by its namesake, while it was in flight."""
-        if self._pods.get(waiting.uid) is waiting:
-            return True
-        self._in_flight.pop(waiting.uid, None)
-        return False
+        return self._pods.get(waiting.uid) is waiting
 
     def _land(self, waiting: Waiting) -> None:
-        self._in_flight.pop(waiting.uid, None)
+        if self._in_flight.get(waiting.uid) is waiting:
+            del self._in_flight[waiting.uid]
         if not self._in_flight:
             self._changes.clear()
         else:
             oldest = next(iter(self._in_flight.values())).looked_at  # the first taken has seen least
-            while self._changes and self._changes[0][0] <= oldest:
+            while self._changes and self._changes[0].number <= oldest:
                 self._changes.popleft()
 
     def _leave(self, waiting: Waiting) -> None:
         """Take it out of wherever it is."""
         waiting.ticket = 0
         if waiting.stage is Stage.UNSCHEDULABLE:
-            sort = self._unschedulable.get(waiting.alike, {})
-            sort.pop(waiting.uid, None)
-            if not sort:
-                self._unschedulable.pop(waiting.alike, None)
+            sort = self._unschedulable[waiting.alike]
+            del sort.pods[waiting.uid]
+            if not sort.pods:
+                del self._unschedulable[waiting.alike]
         elif waiting.stage is Stage.IN_FLIGHT:
             self._land(waiting)

@@ -6,14 +6,17 @@ the scheduler itself has decided and not yet seen is held here too, as assumptio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from kedge.api.kinds import Kind, Registry
 from kedge.api.objects import Object
 from kedge.api.owners import controller_of
 from kedge.api.selectors import label_selector
 from kedge.api.views import (
+    AllocationEntry,
     NodeAllocationView,
     NodeView,
     PodDisruptionBudgetView,
@@ -26,21 +29,32 @@ from kedge.env import Env
 from kedge.keys import NO_REVISION, Key, Revision
 from kedge.placement.ledger import claim_of
 from kedge.placement.quota import zone_hard, zone_used
-from kedge.placement.resources import Units
-from kedge.runtime.cache import BY_NAMESPACE, BY_NODE, Cache, CacheChange, CacheSet, ChangeType, by_label
-from kedge.scheduler.pending import Change, Pending, Waiting
+from kedge.placement.resources import Units, add
+from kedge.runtime.cache import (
+    BY_CONTROLLER,
+    BY_NAMESPACE,
+    BY_NODE,
+    Cache,
+    CacheChange,
+    CacheSet,
+    ChangeType,
+    NotSynced,
+    by_label,
+)
+from kedge.scheduler.pending import NOTHING, Change, Pending, Waiting
 from kedge.scheduler.policies import DEFAULT_SETTINGS, Settings, Workload, settings_for
 from kedge.scheduler.preemption import Lodgers, Nomination, nominated_claim
-from kedge.scheduler.shapes import NO_LABELS, PodRequest, bare_request, request_of
+from kedge.scheduler.shapes import PodRequest, bare_request, request_of
 from kedge.scheduler.snapshot import Snapshot
 
 ZONE_LABEL = "topology.kubernetes.io/zone"
+ALLOCATION = "NodeAllocation.kedge.dev"
 GANG_LABEL = "kedge.dev/gang"
 GANG_SIZE = "kedge.dev/gang-size"
 """An annotation: how many members a gang has, all of which are bound or none."""
 BY_GANG = by_label(GANG_LABEL)
 READ = (
-    "Node", "Pod", "NodeAllocation.kedge.dev", "Namespace", "ZoneQuota.kedge.dev", "SchedulingPolicy.kedge.dev",
+    "Node", "Pod", ALLOCATION, "Namespace", "ZoneQuota.kedge.dev", "SchedulingPolicy.kedge.dev",
     "Reservation.kedge.dev", "ReplicaSet.apps", "PodDisruptionBudget.policy",
 )  # fmt: skip
 """The kinds that a decision looks at."""
@@ -73,10 +87,15 @@ class Picture:
         self.caches: dict[str, Cache] = {}
         self.assumed: dict[str, Assumption] = {}
         """By pod uid: binds under way, and binds made that no cache shows yet."""
-        self._lingering: dict[str, dict[str, None]] = {}
-        """By node: claims of pods that are gone, and that the node's ledger still holds."""
+        self._lingering: dict[str, dict[str, Revision]] = {}
+        """By node: claims of pods that no cache shows there, and that the node's ledger holds, or may hold up to a
+        revision that its cache has not reached."""
+        self._doubted: dict[str, Revision] = {}
+        """By node: the version of its ledger that refused a bind, and so holds what is not counted here."""
         self._reserved: dict[str, str] = {}
         """By pod uid: the node on which a reservation holds a place."""
+        self.on_gone: Callable[[str], None] = lambda _: None
+        """Called with the uid of a pod that is no more."""
         self.nominated: dict[str, Nomination] = {}
         """By pod uid: places that are being made."""
         self._policies: dict[str, Object] = {}
@@ -96,22 +115,31 @@ class Picture:
         handlers: dict[str, Callable[[CacheChange], None]] = {
             "Node": self._node_changed,
             "Pod": self._pod_changed,
-            "NodeAllocation.kedge.dev": self._ledger_changed,
+            ALLOCATION: self._ledger_changed,
             "Namespace": self._namespace_changed,
             "ZoneQuota.kedge.dev": self._quota_changed,
             "SchedulingPolicy.kedge.dev": self._policy_changed,
             "Reservation.kedge.dev": self._reservation_changed,
+            "ReplicaSet.apps": self._replica_set_changed,
         }
         for name in READ:
             self.caches[name] = self._caches.cache(self._kind(name))
         self.caches["Pod"].add_index(BY_NODE)
         self.caches["Pod"].add_index(BY_GANG)
+        self.caches["Pod"].add_index(BY_CONTROLLER)
         self.caches["PodDisruptionBudget.policy"].add_index(BY_NAMESPACE)
         for name, handler in handlers.items():
             self.caches[name].subscribe(handler, name=self._scheduler)
 
     def _kind(self, name: str) -> Kind:
         return self._kinds.of_key_kind(name)
+
+    def _cached(self, key: Key) -> Object | None:
+        """An object, if its cache has it. Caches list one after another: a handler may run before another's list."""
+        try:
+            return self.caches[key.kind].get(key).value
+        except NotSynced:
+            return None
 
     # -- what the decision asks --------------------------------------------------------------------
 
@@ -137,7 +165,7 @@ class Picture:
         if owner is None:
             return Workload()
         if owner.kind == "ReplicaSet":
-            found = self.caches["ReplicaSet.apps"].get(Key("ReplicaSet.apps", pod.namespace, owner.name)).value
+            found = self._cached(Key("ReplicaSet.apps", pod.namespace, owner.name))
             above = controller_of(found.metadata) if found is not None and found.uid == owner.uid else None
             if above is not None:
                 return Workload(above.uid, above.name)
@@ -155,7 +183,9 @@ class Picture:
         for quota in quotas.values():
             view = quota.as_view(ZoneQuotaView)
             for zone in view.spec.zones:
-                hard, used = zone_hard(view, zone) or {}, zone_used(view, zone) or {}
+                hard = zone_hard(view, zone) or {}
+                counted = zone_used(view, zone)
+                used = counted if counted is not None else self._claimed_in(tenant, zone)
                 left = room.setdefault(zone, {})
                 ahead = self._assumed_in(tenant, zone, quota.revision)
                 for resource, amount in hard.items():
@@ -169,6 +199,29 @@ class Picture:
             for each in self.assumed.values()
             if each.key.namespace == tenant and each.zone == zone and (not each.revision or each.revision > seen)
         ]
+
+    def _claimed_in(self, tenant: str, zone: str) -> Units:
+        """What a quota that was not counted yet has used: the bind will count ledgers, and so does this."""
+        claims = (
+            claim_of(entry)
+            for ledger in self.caches[ALLOCATION].list().value  # a leader's caches have all listed
+            for entry in ledger.as_view(NodeAllocationView).status.entries.values()
+        )
+        return add(*(each.requests for each in claims if (each.namespace, each.zone) == (tenant, zone)))
+
+    def beside_caches(self, priority: int) -> dict[str, Any]:
+        """What a decision rests on and no cache shows, for its record: `recheck` puts it into a picture built anew."""
+        lingering = {
+            uid: (node, claim.request.namespace, dict(claim.request.wants.requests), claim.request.wants.ports)
+            for node, uids in self._lingering.items()
+            for uid in uids
+            if (claim := self.snapshot.claim(uid)) is not None
+        }
+        return {
+            "assumed": {uid: (each.node, each.revision, each.request.workload) for uid, each in self.assumed.items()},
+            "nominated": {uid: each.node for uid, each in self.nominated.items() if each.priority >= priority},
+            "lingering": lingering,
+        }
 
     def zone_of(self, node: str) -> str:
         found = self.snapshot.find(node)
@@ -194,7 +247,7 @@ class Picture:
         if pod is None or not node:
             self.forget(assumption.uid)
             return
-        self.snapshot.add_claim(assumption.uid, node, assumption.request)
+        self._claim(assumption.uid, node, assumption.request)
         assumption.node, assumption.zone = node, self.zone_of(node)
         assumption.revision, assumption.since_s = pod.revision, self._env.monotonic()
         self._pending.remove(assumption.uid)
@@ -204,16 +257,23 @@ class Picture:
         assumption = self.assumed.pop(uid, None)
         if assumption is None:
             return
-        found = self.caches["Pod"].get(assumption.key).value
+        found = self._cached(assumption.key)
         if found is not None and found.uid == uid:
             self._place(found)
         else:
             self._drop_claim(uid)
 
+    def take_back(self, assumption: Assumption) -> None:
+        """Nothing was sent, and nothing else happened since it was assumed: as if it had not been. Nobody is woken."""
+        del self.assumed[assumption.uid]
+        self.snapshot.remove_claim(assumption.uid)
+
     def forget_all(self) -> None:
         """Another leads: what was under way is not ours any more."""
         for uid in tuple(self.assumed):
             self.forget(uid)
+        for uid in tuple(self.nominated):
+            self.drop_nomination(uid)
 
     # -- places that are being made ----------------------------------------------------------------
 
@@ -223,12 +283,34 @@ class Picture:
         self.snapshot.add_claim(nominated_claim(uid), nomination.node, nomination.request)
 
     def drop_nomination(self, uid: str) -> Nomination | None:
-        self.snapshot.remove_claim(nominated_claim(uid))
-        return self.nominated.pop(uid, None)
+        """The place is not kept any more; others may have it."""
+        nomination = self.take_nomination(uid)
+        if nomination is not None:
+            self.tell_room(nomination.node, "a place was given up")
+        return nomination
+
+    def take_nomination(self, uid: str) -> Nomination | None:
+        """For the attempt of the very pod that it is kept for: others learn of it when that has ended."""
+        nomination = self.nominated.pop(uid, None)
+        if nomination is not None:
+            self.snapshot.remove_claim(nominated_claim(uid))
+        return nomination
+
+    @contextmanager
+    def for_priority(self, priority: int) -> Iterator[None]:
+        """Within this, places that are kept for pods of lower priority are free."""
+        hidden = [(uid, each) for uid, each in self.nominated.items() if each.priority < priority]
+        for uid, _ in hidden:
+            self.snapshot.remove_claim(nominated_claim(uid))
+        yield
+        for uid, each in hidden:
+            if self.nominated.get(uid) is each:
+                self.snapshot.add_claim(nominated_claim(uid), each.node, each.request)
 
     def is_being_made(self, nomination: Nomination) -> bool:
-        """Whether somebody still has to leave the node."""
-        return any(pod.metadata.deletion_timestamp is not None for pod in self.pods_on(nomination.node))
+        """Whether somebody who has to leave the node is still counted on it."""
+        claims = (self.snapshot.claim(uid) for uid in nomination.awaited)
+        return any(claim is not None and claim.node == nomination.node for claim in claims)
 
     def lodgers(self) -> Lodgers:
         return Lodgers(self.pods_on, self._may_leave, self.nominated)
@@ -249,7 +331,7 @@ class Picture:
                 if label_selector(each.as_view(PodDisruptionBudgetView).spec.selector).matches(pod.metadata.labels)
             ]
             for each in covering:
-                left.setdefault(each.key, each.as_view(PodDisruptionBudgetView).status.disruptions_allowed)
+                left.setdefault(each.key, _allowed(each.as_view(PodDisruptionBudgetView)))
             if all(left[each.key] > 0 for each in covering):
                 going.append(pod)
                 for each in covering:
@@ -261,7 +343,7 @@ class Picture:
     def _pod_changed(self, change: CacheChange) -> None:
         old, new = change.old, change.new
         if old is not None and (new is None or new.uid != old.uid):
-            self._pod_gone(old)
+            self._pod_gone(old, change.revision)
         if new is not None:
             self._place(new, old if old is not None and old.uid == new.uid else None)
 
@@ -272,7 +354,9 @@ class Picture:
         if view.finished:
             self._pending.remove(uid)
             self.assumed.pop(uid, None)
-            self._drop_claim(uid)
+            self.drop_nomination(uid)
+            self.on_gone(uid)
+            self._release(uid, pod.revision)
         elif view.spec.node_name:
             assumption = self.assumed.pop(uid, None)
             self._pending.remove(uid)
@@ -283,13 +367,33 @@ class Picture:
                 workload = self.workload_of(view).uid if self._policies else None
                 request = request_of(view, workload=workload, placed=True)
             had = self.snapshot.claim(uid)
-            self.snapshot.add_claim(uid, view.spec.node_name, request)
+            self._claim(uid, view.spec.node_name, request)
             if had is None or had.request.labels != request.labels or had.request.terminating != request.terminating:
                 self._pending.happened(Change.POD_PLACED, "a pod was placed or changed")
         else:
-            if uid not in self.assumed and uid not in self._reserved:
-                self._drop_claim(uid)
+            if uid not in self.assumed:
+                self._count_reserved(pod, view)
             self._wait(pod, view, old)
+
+    def _claim(self, uid: str, node: str, request: PodRequest) -> None:
+        """Count a pod on a node, and tell if it has left another for it."""
+        had = self.snapshot.claim(uid)
+        self.snapshot.add_claim(uid, node, request)
+        if had is not None:
+            self._forget_lingering(uid, had.node)
+            if had.node != node:
+                self.tell_room(had.node, "a claim was released", always=Change.POD_GONE)
+
+    def _count_reserved(self, pod: Object, view: PodView) -> None:
+        """An unbound pod holds what is reserved for it, or what only a ledger knows of."""
+        uid = pod.uid
+        reserved = self._reserved.get(uid)
+        if reserved is not None:
+            self._claim(uid, reserved, self.request_of(view))
+            return
+        claim = self.snapshot.claim(uid)
+        if claim is not None and uid not in self._lingering.get(claim.node, {}):
+            self._drop_claim(uid)
 
     def _wait(self, pod: Object, view: PodView, old: Object | None) -> None:
         if view.spec.scheduler_name != self._scheduler:
@@ -307,36 +411,53 @@ class Picture:
         else:
             self._pending.refresh(pod)  # its status, such as our own condition, is no news
 
-    def _pod_gone(self, pod: Object) -> None:
+    def _pod_gone(self, pod: Object, revision: Revision) -> None:
         self._pending.remove(pod.uid)
         self.drop_nomination(pod.uid)
         self.assumed.pop(pod.uid, None)
-        claim = self.snapshot.claim(pod.uid)
+        self.on_gone(pod.uid)
+        self._release(pod.uid, revision)
+
+    def _release(self, uid: str, revision: Revision) -> None:
+        """A pod ended or went at `revision`. Its place is free when its node's ledger says so, and not before: a pod
+        that was removed by force, or given up with its node, may still run."""
+        claim = self.snapshot.claim(uid)
         if claim is None:
             return
-        if pod.uid in self._entries(claim.node):
-            # Removed by force, and perhaps still running: its place is not free before the ledger says so.
-            self._lingering.setdefault(claim.node, {})[pod.uid] = None
-            self.snapshot.add_claim(pod.uid, claim.node, claim.request._replace(labels=NO_LABELS, terminating=True))
-            self._pending.happened(Change.POD_GONE, "a pod is gone")
+        if uid not in self._held(claim.node) and self._ledger_revision(claim.node) >= revision:
+            self._drop_claim(uid)
             return
-        self._drop_claim(pod.uid)
+        self._lingering.setdefault(claim.node, {})[uid] = revision
+        wants = claim.request.wants
+        self.snapshot.add_claim(uid, claim.node, bare_request(claim.request.namespace, wants.requests, wants.ports))
+        self._pending.happened(Change.POD_GONE, "a pod is gone")
 
     def _drop_claim(self, uid: str) -> None:
         claim = self.snapshot.claim(uid)
         if claim is None or not self.snapshot.remove_claim(uid):
             return
-        self._pending.happened(Change.ROOM | Change.POD_GONE, "a claim was released", self._helps_on(claim.node))
+        self._forget_lingering(uid, claim.node)
+        self.tell_room(claim.node, "a claim was released", always=Change.POD_GONE)
+
+    def _forget_lingering(self, uid: str, node: str) -> None:
+        lingering = self._lingering.get(node)
+        if lingering is not None and lingering.pop(uid, None) is not None and not lingering:
+            del self._lingering[node]
+
+    def tell_room(self, node: str, why: str, *, always: Change = NOTHING) -> None:
+        """A node has more left than before: those it is enough for may be tried, and whom it was made for."""
+        for uid, nomination in tuple(self.nominated.items()):
+            if nomination.node == node and not self.is_being_made(nomination):
+                self._pending.wake(uid, "room was made for it")
+        self._pending.happened(Change.ROOM, why, self._helps_on(node), always=always)
 
     def _helps_on(self, node: str) -> Callable[[Waiting], bool]:
-        """Whether what a node has now is enough for a pod; of pods that wait for something else, always."""
+        """Whether what a node has now is enough for a pod."""
 
         def helps(waiting: Waiting) -> bool:
             row = self.snapshot.find(node)
             if row is None:
                 return False
-            if waiting.helped_by & (Change.POD_GONE | Change.POD_PLACED):
-                return True
             offered = row.offered or {}
             requests = self.request_of(waiting.pod.as_view(PodView)).wants.requests
             columns = self.snapshot.resources
@@ -351,6 +472,8 @@ class Picture:
         if change.new is None:
             self.snapshot.remove_node(change.key.name)
             return
+        if change.old is not None and change.old.uid != change.new.uid:
+            self.review(change.key.name)  # another incarnation: what the last one held is free
         if self.snapshot.put_node(change.new.as_view(NodeView), change.new.revision):
             what = Change.NODE | Change.ROOM
             why = "a node came" if change.type is ChangeType.ADDED else "a node changed"
@@ -371,57 +494,94 @@ class Picture:
 
         return helps
 
+    # -- ledgers -----------------------------------------------------------------------------------
+
     def _ledger_changed(self, change: CacheChange) -> None:
         node = change.key.name
-        lingering = self._lingering.get(node)
-        if not lingering:
-            return
-        held = self._entries(node)
-        for uid in tuple(lingering):
-            if uid not in held:
-                del lingering[uid]
-                self._drop_claim(uid)
-        if not lingering:
-            del self._lingering[node]
+        if node in self._lingering:
+            self.review(node)
+        doubted = self._doubted.get(node)
+        if doubted is not None and change.revision >= doubted:
+            self.adopt(node)
 
-    def _entries(self, node: str) -> Mapping[str, object]:
-        found = self.caches["NodeAllocation.kedge.dev"].get(Key("NodeAllocation.kedge.dev", "", node)).value
+    def _ledger(self, node: str) -> Object | None:
+        """The ledger of a node as it is now: that of an earlier incarnation says nothing of this one."""
+        found = self._cached(Key(ALLOCATION, "", node))
+        owner = self.snapshot.find(node)
+        if found is None or (owner is not None and owner.uid != found.as_view(NodeAllocationView).spec.node_uid):
+            return None
+        return found
+
+    def _held(self, node: str) -> Mapping[str, AllocationEntry]:
+        """What a node's ledger holds, by pod uid."""
+        found = self._ledger(node)
         return found.as_view(NodeAllocationView).status.entries if found is not None else {}
 
-    def adopt_ledgers(self) -> None:
-        """Count what ledgers hold for pods that nobody knows any more: at the start of a term."""
-        pods = self.caches["Pod"].list().value
-        known = {pod.uid for pod in pods}
-        for ledger in self.caches["NodeAllocation.kedge.dev"].list().value:
-            for uid, entry in ledger.as_view(NodeAllocationView).status.entries.items():
-                if uid in known or self.snapshot.claim(uid) is not None:
-                    continue
-                claim = claim_of(entry)
-                self.snapshot.add_claim(
-                    uid, ledger.key.name, bare_request(claim.namespace, claim.requests, claim.ports)
-                )
-                self._lingering.setdefault(ledger.key.name, {})[uid] = None
+    def _ledger_revision(self, node: str) -> Revision:
+        """Up to which revision the ledger of a node is known."""
+        cache = self.caches[ALLOCATION]
+        found = cache.get(Key(ALLOCATION, "", node)).value
+        return max(cache.revision, found.revision if found is not None else NO_REVISION)
+
+    def review(self, node: str) -> None:
+        """Let go of what lingers on a node, as far as its ledger is known not to hold it any more."""
+        held, known = self._held(node), self._ledger_revision(node)
+        for uid, revision in tuple(self._lingering.get(node, {}).items()):
+            if uid not in held and known >= revision:
+                self._drop_claim(uid)
+
+    def review_all(self) -> None:
+        """The net below: a cache may get further without any change."""
+        for node in tuple(self._lingering):
+            self.review(node)
+
+    def doubt(self, node: str, revision: Revision) -> None:
+        """A version of a node's ledger refused what this picture allowed: learn from it what is not counted here."""
+        found = self._cached(Key(ALLOCATION, "", node))
+        if found is not None and found.revision >= revision:
+            self.adopt(node)
+        else:
+            self._doubted[node] = max(revision, self._doubted.get(node, NO_REVISION))
+
+    def adopt(self, node: str) -> None:
+        """Count what a node's ledger holds for pods that are not counted on it: gone, or seen nowhere yet."""
+        self._doubted.pop(node, None)
+        for uid, entry in self._held(node).items():
+            counted = self.snapshot.claim(uid)
+            if counted is None:
+                held = claim_of(entry)
+                self.snapshot.add_claim(uid, node, bare_request(held.namespace, held.requests, held.ports))
+                self._lingering.setdefault(node, {})[uid] = NO_REVISION
+
+    def adopt_all(self) -> None:
+        """At the start of a term: what happened before this process came is known from ledgers alone."""
+        self.review_all()
+        for ledger in self.caches[ALLOCATION].list().value:
+            self.adopt(ledger.key.name)
+
+    # -- reservations, namespaces, quotas, policies ------------------------------------------------
+
+    def reserved_node(self, uid: str) -> str:
+        """Where a reservation holds a place for a pod; empty if none does."""
+        return self._reserved.get(uid, "")
 
     def _reservation_changed(self, change: CacheChange) -> None:
-        for found, here in ((change.old, False), (change.new, True)):
-            if found is None:
-                continue
-            spec = found.as_view(ReservationView).spec
-            uid = spec.pod.uid
-            if not uid:
-                self._pending.happened(Change.GANG, "a gang changed")
-                continue
-            if here:
-                self._reserved[uid] = spec.node_name
-                pod = self.caches["Pod"].get(Key("Pod", found.key.namespace, spec.pod.name)).value
-                if pod is not None and pod.uid == uid and uid not in self.assumed and not pod.view.spec.node_name:
-                    self.snapshot.add_claim(uid, spec.node_name, self.request_of(pod.as_view(PodView)))
-            elif change.new is None:
-                self._reserved.pop(uid, None)
-                pod = self.caches["Pod"].get(Key("Pod", found.key.namespace, spec.pod.name)).value
-                bound = pod is not None and pod.uid == uid and bool(pod.view.spec.node_name)
-                if not bound and uid not in self.assumed:
-                    self._drop_claim(uid)
+        spec = change.object.as_view(ReservationView).spec
+        uid = spec.pod.uid
+        if not uid:
+            gang = (change.key.namespace, change.key.name)
+            self._pending.happened(Change.GANG, "its gang's record changed", lambda each: each.gang == gang)
+            return
+        if change.new is not None:
+            self._reserved[uid] = spec.node_name
+        else:
+            self._reserved.pop(uid, None)
+        pod = self._cached(Key("Pod", change.key.namespace, spec.pod.name))
+        if pod is not None and pod.uid == uid and uid not in self.assumed:
+            view = pod.as_view(PodView)
+            if not view.spec.node_name and not view.finished:
+                self._count_reserved(pod, view)
+                self._pending.wake(uid, "its reservation changed")
 
     def _namespace_changed(self, change: CacheChange) -> None:
         if change.new is None:
@@ -442,14 +602,37 @@ class Picture:
         self._pending.happened(Change.QUOTA, "a quota changed", lambda waiting: waiting.key.namespace == tenant)
 
     def _policy_changed(self, change: CacheChange) -> None:
+        had = bool(self._policies)
         if change.new is None:
             self._policies.pop(change.key.name, None)
         else:
             self._policies[change.key.name] = change.new
         self._settings.clear()
+        if bool(self._policies) != had:
+            self._recount(lambda pods: pods.list().value)  # they count by what is above their ReplicaSet, or no more
         self._pending.happened(Change.POLICY, "a policy changed")
 
-    # -- the caches themselves ---------------------------------------------------------------------
+    def _replica_set_changed(self, change: CacheChange) -> None:
+        if self._policies and change.type is ChangeType.ADDED:
+            self._settings.clear()
+            self._recount(lambda pods: pods.by_index(BY_CONTROLLER, change.object.uid).value)
 
-    def revisions(self) -> Iterable[tuple[str, Revision]]:
-        return [(name, cache.revision) for name, cache in self.caches.items()]
+    def _recount(self, which: Callable[[Cache], Iterable[Object]]) -> None:
+        """Count pods that are placed again: what they are replicas of is known otherwise now."""
+        try:
+            pods = which(self.caches["Pod"])
+        except NotSynced:
+            return
+        for pod in pods:
+            claim = self.snapshot.claim(pod.uid)
+            view = pod.as_view(PodView)
+            if claim is not None and view.spec.node_name and not view.finished:
+                workload = self.request_of(view).workload
+                self.snapshot.add_claim(pod.uid, claim.node, claim.request._replace(workload=workload))
+
+
+def _allowed(budget: PodDisruptionBudgetView) -> int:
+    """How many pods a budget lets go now. One that its controller has not looked at lets nobody go."""
+    if budget.status.observed_generation < budget.metadata.generation:
+        return 0
+    return budget.status.disruptions_allowed

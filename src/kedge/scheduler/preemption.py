@@ -21,6 +21,7 @@ from kedge.scheduler.explain import Explanation
 from kedge.scheduler.shapes import PodRequest
 from kedge.scheduler.snapshot import NodeRow, Snapshot
 
+ZONE_LABEL = "topology.kubernetes.io/zone"
 RESOLVABLE = frozenset(
     {
         Reason.RESOURCE,
@@ -41,6 +42,8 @@ class Nomination:
     node: str
     request: PodRequest
     priority: int
+    awaited: frozenset[str] = frozenset()
+    """The uids of those who have to leave first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,12 @@ class Preemption:
 
     node: str
     victims: tuple[Object, ...]
+    leaving: frozenset[str] = frozenset()
+    """The uids of pods on the node that are on their way out, whoever asked them."""
+
+    @property
+    def awaited(self) -> frozenset[str]:
+        return self.leaving.union(pod.uid for pod in self.victims)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,23 +80,21 @@ def plan_preemption(
     snapshot: Snapshot, decision: Decision, explanation: Explanation, priority: int, lodgers: Lodgers
 ) -> Preemption | None:
     """The best place to make room for a pod that fits nowhere; None if no lower priority is in its way anywhere."""
-    candidates = _candidates(snapshot, decision, explanation)
-    state = state_of(snapshot, decision.request, decision.settings, decision.blocked_zones)
+    relational = state_of(snapshot, decision.request, decision.settings, decision.blocked_zones).relational
     found: list[tuple[tuple[int, int, int, int], Preemption]] = []
-    for place, row in enumerate(candidates):
+    for place, row in enumerate(_candidates(snapshot, decision, explanation)):
         if len(found) >= snapshot.limits.scheduler_preempt_max:
             break
         node = snapshot.at(row)
-        victims = _victims_on(snapshot, node, decision.request, priority, lodgers)
-        if victims is None:
+        room = _Trial(snapshot, node, decision) if relational else _Room(snapshot, node, decision.request)
+        plan = _plan_on(node, room, priority, lodgers)
+        room.restore()
+        if plan is None:
             continue
-        priorities = [_priority(each) for each in victims]
-        rank = (max(priorities, default=-(2**31)), sum(each + 2**31 for each in priorities), len(victims), place)
-        found.append((rank, Preemption(node.name, tuple(victims))))
-    for _, plan in sorted(found, key=lambda each: each[0]):
-        if not state.relational or _fits_then(snapshot, decision, plan, priority, lodgers):
-            return plan
-    return None
+        priorities = [_priority(each) for each in plan.victims]
+        rank = (max(priorities, default=-(2**31)), sum(each + 2**31 for each in priorities), len(priorities), place)
+        found.append((rank, plan))
+    return min(found, key=lambda each: each[0])[1] if found else None
 
 
 def _candidates(snapshot: Snapshot, decision: Decision, explanation: Explanation) -> list[int]:
@@ -106,6 +113,14 @@ def _candidates(snapshot: Snapshot, decision: Decision, explanation: Explanation
             if column is None:
                 return []
             open_ = open_ & (snapshot.offered[column, order] >= amount)
+    for name in decision.excluded:  # the last filter, so that it hides behind any other
+        refused = snapshot.find(name)
+        if refused is not None:
+            open_ = open_ & (order != refused.row)
+    if decision.blocked_zones:
+        zones = snapshot.column(ZONE_LABEL)
+        for zone in decision.blocked_zones:
+            open_ = open_ & (zones.ids[order] != zones.find(zone))
     places = np.flatnonzero(open_)
     from_draw = np.argsort((places - decision.draw % len(order)) % len(order), kind="stable")
     rows: list[int] = order[places[from_draw]].tolist()
@@ -124,12 +139,19 @@ class _Room:
         claims = (snapshot.claim(uid) for uid in node.claims)
         self._ports = Counter(port for claim in claims if claim is not None for port in claim.request.wants.ports)
 
-    def without(self, uid: str, *, back: bool = False) -> None:
-        """Take a claim off the node, or put it back."""
+    def take_off(self, uid: str) -> None:
+        self._move(uid, 1)
+
+    def put_back(self, uid: str) -> None:
+        self._move(uid, -1)
+
+    def restore(self) -> None:
+        """Nothing but this was changed."""
+
+    def _move(self, uid: str, sign: int) -> None:
         claim = self._snapshot.claim(uid)
         if claim is None or claim.node != self._node.name:
             return
-        sign = -1 if back else 1
         for resource in self._free:
             self._free[resource] += sign * claim.request.wants.requests.get(resource, 0)
         for port in claim.request.wants.ports:
@@ -142,54 +164,62 @@ class _Room:
         return not any(port.clashes(each) for port in self._wants.ports for each in taken)
 
 
-def _victims_on(
-    snapshot: Snapshot, node: NodeRow, request: PodRequest, priority: int, lodgers: Lodgers
-) -> list[Object] | None:
+class _Trial:
+    """The same for a pod with rules about other pods: they are judged on the snapshot itself, which is put back."""
+
+    def __init__(self, snapshot: Snapshot, node: NodeRow, decision: Decision) -> None:
+        self._snapshot = snapshot
+        self._node = node
+        self._decision = decision
+        self._off: dict[str, PodRequest] = {}
+
+    def take_off(self, uid: str) -> None:
+        claim = self._snapshot.claim(uid)
+        if claim is not None and claim.node == self._node.name:
+            self._off[uid] = claim.request
+            self._snapshot.remove_claim(uid)
+
+    def put_back(self, uid: str) -> None:
+        request = self._off.pop(uid, None)
+        if request is not None:
+            self._snapshot.add_claim(uid, self._node.name, request)
+
+    def restore(self) -> None:
+        for uid in tuple(self._off):
+            self.put_back(uid)
+
+    def fits(self) -> bool:
+        decision = self._decision
+        state = state_of(self._snapshot, decision.request, decision.settings, decision.blocked_zones)
+        return bool(state.feasible[self._node.row])
+
+
+def _plan_on(node: NodeRow, room: _Room | _Trial, priority: int, lodgers: Lodgers) -> Preemption | None:
     """The fewest that must leave a node; None if even all that may leave are not enough."""
-    room = _Room(snapshot, node, request)
-    lower = []
+    lower, leaving = [], []
     for pod in lodgers.pods_on(node.name):
         if pod.metadata.deletion_timestamp is not None:
-            room.without(pod.uid)  # it is on its way out, whoever asked it
+            room.take_off(pod.uid)
+            leaving.append(pod.uid)
         elif _priority(pod) < priority:
             lower.append(pod)
     for uid, nomination in lodgers.nominated.items():
         if nomination.node == node.name and nomination.priority < priority:
-            room.without(nominated_claim(uid))
+            room.take_off(nominated_claim(uid))
     if room.fits():
-        return []
+        return Preemption(node.name, (), frozenset(leaving))
     victims = list(lodgers.may_leave(sorted(lower, key=lambda pod: (_priority(pod), -pod.created))))
     for pod in victims:
-        room.without(pod.uid)
+        room.take_off(pod.uid)
     if not room.fits():
         return None
     for pod in reversed(tuple(victims)):  # those of the highest priority, and the oldest of them, are spared first
-        room.without(pod.uid, back=True)
+        room.put_back(pod.uid)
         if room.fits():
             victims.remove(pod)
         else:
-            room.without(pod.uid)
-    return victims
-
-
-def _fits_then(snapshot: Snapshot, decision: Decision, plan: Preemption, priority: int, lodgers: Lodgers) -> bool:
-    """Whether rules about other pods let the pod in as well, once the victims are gone."""
-    going = [pod.uid for pod in plan.victims]
-    going += [pod.uid for pod in lodgers.pods_on(plan.node) if pod.metadata.deletion_timestamp is not None]
-    going += [
-        nominated_claim(uid)
-        for uid, nomination in lodgers.nominated.items()
-        if nomination.node == plan.node and nomination.priority < priority
-    ]
-    claims = [(uid, claim) for uid in going if (claim := snapshot.claim(uid)) is not None]
-    for uid, _ in claims:
-        snapshot.remove_claim(uid)
-    state = state_of(snapshot, decision.request, decision.settings, decision.blocked_zones)
-    node = snapshot.find(plan.node)
-    fits = node is not None and bool(state.feasible[node.row])
-    for uid, claim in claims:
-        snapshot.add_claim(uid, claim.node, claim.request)
-    return fits
+            room.take_off(pod.uid)
+    return Preemption(node.name, tuple(victims), frozenset(leaving))
 
 
 def _priority(pod: Object) -> int:

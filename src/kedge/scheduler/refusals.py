@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from kedge.env import Env
 from kedge.errors import Refused
-from kedge.keys import Key, Revision
+from kedge.keys import NO_REVISION, Key, Revision
 from kedge.placement.reasons import Reason
 
 ABOUT_THE_POD = frozenset(
@@ -40,6 +40,8 @@ class _Pair:
 
     about: Key
     revision: Revision
+    unlike: Revision = NO_REVISION
+    """Of what is gone there is no revision to wait for: the version that the cache had, and must have no more."""
     times: int = 0
     quarantined_until_s: float = 0.0
 
@@ -47,10 +49,12 @@ class _Pair:
 class Refusals:
     """By pod uid and node. Pods that are gone are forgotten by whoever knows that they are."""
 
-    def __init__(self, env: Env, seen: Callable[[Key, Revision], bool]) -> None:
+    def __init__(self, env: Env, reached: Callable[[Key, Revision], bool], version: Callable[[Key], Revision]) -> None:
         self._env = env
-        self._seen = seen
+        self._reached = reached
         """Whether the scheduler's caches show what an object was at a revision."""
+        self._version = version
+        """The version of an object in the cache; none if it is not there."""
         self._pairs: dict[str, dict[str, _Pair]] = {}
         env.metrics.gauge("kedge_scheduler_quarantined", "Pairs of pod and node not tried for a while").set_function(
             self.quarantined
@@ -67,6 +71,7 @@ class Refusals:
         if pair is None:
             pair = pairs[node] = _Pair(refused.key or Key("Node", "", node), refused.revision)
         pair.about, pair.revision = refused.key or pair.about, refused.revision
+        pair.unlike = NO_REVISION if pair.revision else self._version(pair.about)
         pair.times += 1
         limits = self._env.limits
         if pair.times < limits.scheduler_refusals_max:
@@ -81,16 +86,21 @@ class Refusals:
         if not pairs:
             return ()
         now_s = self._env.monotonic()
-        return tuple(
-            node
-            for node, pair in pairs.items()
-            if pair.quarantined_until_s > now_s or not self._seen(pair.about, pair.revision)
-        )
+        return tuple(node for node, pair in pairs.items() if pair.quarantined_until_s > now_s or not self._seen(pair))
 
     def unseen(self, uid: str) -> list[tuple[Key, Revision]]:
         """What has to be seen before a pod's excluded nodes are tried again."""
         pairs = self._pairs.get(uid, {})
-        return [(p.about, p.revision) for p in pairs.values() if not self._seen(p.about, p.revision)]
+        return [(p.about, p.revision) for p in pairs.values() if p.revision and not self._seen(p)]
+
+    def _seen(self, pair: _Pair) -> bool:
+        if pair.revision:
+            return self._reached(pair.about, pair.revision)
+        return not pair.unlike or self._version(pair.about) != pair.unlike
+
+    def __len__(self) -> int:
+        """Pods that anything is remembered of."""
+        return len(self._pairs)
 
     def forget(self, uid: str) -> None:
         self._pairs.pop(uid, None)

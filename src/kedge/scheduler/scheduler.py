@@ -7,12 +7,13 @@ side; then only the bind's proof protects them from each other, and a pod may be
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Hashable
 from contextlib import suppress
 from dataclasses import dataclass
 
 from kedge.api.objects import Object
 from kedge.api.requests import DeleteOptions, WriteOptions
-from kedge.api.views import PodView
+from kedge.api.views import PodView, ReservationView
 from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.errors import Fenced, NotFound, OperatingError
@@ -30,6 +31,7 @@ from kedge.scheduler.pending import ANYTHING, HELPED_BY, Change, Pending, Stage,
 from kedge.scheduler.picture import Picture
 from kedge.scheduler.preemption import Nomination, Preemption, plan_preemption
 from kedge.scheduler.shapes import shape_key
+from kedge.scheduler.snapshot import NodeRow
 from kedge.scheduler.telling import Teller
 
 DEFAULT_NAME = "default-scheduler"
@@ -84,6 +86,9 @@ class Scheduler:
         """Something may be done: a pod became active, or a bind ended."""
         self.pending.on_ready = self._ready.set
         self._binder.on_room = self._ready.set
+        self.picture.on_gone = self._gone
+        self._seeing: dict[str, asyncio.Task[None]] = {}
+        """By pod uid: who waits for the caches to show what a refusal was about."""
         self._closed = asyncio.Event()
         self._leading = False
         metrics = env.metrics
@@ -108,6 +113,9 @@ class Scheduler:
             work.cancel()
             closed.cancel()
             await asyncio.gather(work, closed, return_exceptions=True)
+            for seeing in tuple(self._seeing.values()):
+                seeing.cancel()
+            await asyncio.gather(*self._seeing.values(), return_exceptions=True)
             await self._teller.stop()
             if self._own_caches:
                 await self.caches.stop()
@@ -144,7 +152,7 @@ class Scheduler:
 
     async def _lead(self, term: Leadership) -> None:
         await self._wait_caches(term.fence.revision)
-        self.picture.adopt_ledgers()
+        self.picture.adopt_all()
         failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._binder.on_failure = lambda error: None if failure.done() else failure.set_exception(error)
         tasks = [
@@ -185,7 +193,10 @@ class Scheduler:
         while not self._closed.is_set():
             self._ready.clear()
             for _ in range(limits.scheduler_burst_max):
-                waiting = self.pending.take() if len(self._binder) < limits.scheduler_binds_max else None
+                if len(self._binder) >= limits.scheduler_binds_max:
+                    await self._ready.wait()
+                    break
+                waiting = self.pending.take()
                 if waiting is None:
                     await self._wait_ready()
                     break
@@ -212,7 +223,13 @@ class Scheduler:
             for assumption in tuple(self.picture.assumed.values()):
                 if assumption.revision and assumption.since_s <= old_s:
                     await self._binder.settle(assumption)
+            self.picture.review_all()
             self.pending.flush()
+
+    def _gone(self, uid: str) -> None:
+        """Nothing is remembered of a pod that is no more: one of its name is another."""
+        self._binder.refusals.forget(uid)
+        self._teller.forget(uid)
 
     # -- one attempt -------------------------------------------------------------------------------
 
@@ -221,18 +238,36 @@ class Scheduler:
         began_s = self._env.monotonic()
         if waiting.gang is not None:
             self._attempt_gang(waiting, fence)
+        elif self.picture.nominated:
+            nomination = self.picture.take_nomination(waiting.uid)
+            with self.picture.for_priority(waiting.priority):
+                self._attempt_pod(waiting, fence, began_s, nomination)
         else:
-            view = waiting.pod.as_view(PodView)
-            record = self._attempts.begin(waiting, view, fence, began_s)
-            nomination = self.picture.drop_nomination(waiting.uid) if self.picture.nominated else None
-            decision = self._decide(waiting, view, record)
-            if decision.node is None:
-                self._no_node(waiting, view, decision, fence, record, nomination)
-            else:
-                assumption = self.picture.assume(waiting.pod, decision.node, decision.request)
-                node = (decision.node_uid, decision.node_revision)
-                self._binder.start(self._binder.bind(waiting, assumption, node, fence, record))
+            self._attempt_pod(waiting, fence, began_s, None)
         self._took.observe(self._env.monotonic() - began_s)
+
+    def _attempt_pod(self, waiting: Waiting, fence: Fence, began_s: float, nomination: Nomination | None) -> None:
+        view = waiting.pod.as_view(PodView)
+        record = self._attempts.begin(waiting, view, fence, began_s)
+        reserved = self.picture.snapshot.find(self.picture.reserved_node(waiting.uid))
+        if reserved is not None and reserved.name not in self._binder.refusals.excluded(waiting.uid):
+            self._bind_reserved(waiting, view, reserved, fence, record)
+            return
+        decision = self._decide(waiting, view, record)
+        if decision.node is None:
+            self._no_node(waiting, view, decision, fence, record, nomination)
+            return
+        assumption = self.picture.assume(waiting.pod, decision.node, decision.request)
+        node = (decision.node_uid, decision.node_revision)
+        self._binder.start(self._binder.bind(waiting, assumption, node, fence, record))
+        if nomination is not None and nomination.node != decision.node:
+            self.picture.tell_room(nomination.node, "a place was given up")
+
+    def _bind_reserved(self, waiting: Waiting, view: PodView, node: NodeRow, fence: Fence, record: Record) -> None:
+        """A place is held for the pod, so there is nothing to decide: the bind proves that it may still have it."""
+        assumption = self.picture.assume(waiting.pod, node.name, self.picture.request_of(view))
+        record.details.update(node=node.name, reserved=True)
+        self._binder.start(self._binder.bind(waiting, assumption, (node.uid, node.revision), fence, record))
 
     def _decide(self, waiting: Waiting, view: PodView, record: Record) -> Decision:
         picture = self.picture
@@ -264,10 +299,13 @@ class Scheduler:
             plan = plan_preemption(
                 self.picture.snapshot, decision, explanation, waiting.priority, self.picture.lodgers()
             )
+            if nomination is not None and (plan is None or plan.node != nomination.node):
+                self.picture.tell_room(nomination.node, "a place was given up")
             if plan is not None:
-                self.picture.nominate(waiting.uid, Nomination(plan.node, decision.request, waiting.priority))
+                made = Nomination(plan.node, decision.request, waiting.priority, plan.awaited)
+                self.picture.nominate(waiting.uid, made)
                 self._binder.start(self._make_room(waiting.pod, plan, fence, record.id))
-                record.details["nominated"] = plan.node
+                record.details["makingRoomOn"] = plan.node
                 record.details["victims"] = [str(pod.key) for pod in plan.victims]
         self._attempts.end(record, helpedBy=str(helped_by))
 
@@ -279,24 +317,42 @@ class Scheduler:
         helped_by = Change.NODE
         for reason in reasons:
             helped_by |= HELPED_BY.get(reason, ANYTHING)
-        for about, revision in self._binder.refusals.unseen(waiting.uid):
-            self._env.spawn(self._tell_seen(waiting.uid, about, revision), name=f"wait to see {about}")
-        key = shape_key(decision.request, decision.settings, self.picture.snapshot.tallies.mentioned)
+        unseen = self._binder.refusals.unseen(waiting.uid)
+        if unseen and waiting.uid not in self._seeing:
+            self._seeing[waiting.uid] = self._env.spawn(
+                self._tell_seen(waiting.uid, unseen), name=f"see why {waiting.key} was refused"
+            )
+        key: Hashable = (
+            ("gang", *waiting.gang)
+            if waiting.gang is not None
+            else (
+                shape_key(decision.request, decision.settings, self.picture.snapshot.tallies.mentioned),
+                decision.blocked_zones,
+                decision.excluded,
+            )
+        )
         message = words(decision, explanation)
-        self.pending.unschedulable(waiting, helped_by, (key, decision.blocked_zones, decision.excluded), reasons)
+        self.pending.unschedulable(waiting, helped_by, key, reasons)
         self._teller.unschedulable(waiting.pod, "Unschedulable", message, decision=record.id, fence=fence)
         self._unschedulable_count.inc()
         self._attempts.explained(record, explanation)
         record.result, record.condition, record.reason = "failed", "PodScheduled", message
         return helped_by
 
-    async def _tell_seen(self, uid: str, about: Key, revision: Revision) -> None:
-        """Wake a pod when the caches show what a refusal was about."""
-        cache = self.picture.caches.get(about.kind)
-        if cache is not None:
-            with suppress(Behind):
-                await cache.wait_floor(revision, within_s=self._env.limits.floor_wait_s)
-        self.pending.happened(Change.SEEN, "a refusal was understood", lambda each: each.uid == uid)
+    async def _tell_seen(self, uid: str, unseen: list[tuple[Key, Revision]]) -> None:
+        """Wake a pod when the caches show what its refusals were about."""
+        try:
+            for about, revision in unseen:
+                cache = self.picture.caches.get(about.kind)
+                if cache is None:
+                    continue
+                try:
+                    await cache.wait_floor(revision, within_s=self._env.limits.floor_wait_s)
+                except Behind:
+                    cache.ask_relist()
+        finally:
+            self._seeing.pop(uid, None)
+        self.pending.wake(uid, "a refusal was understood")
 
     # -- preemption --------------------------------------------------------------------------------
 
@@ -318,7 +374,7 @@ class Scheduler:
         except OperatingError:
             # A budget was spent meanwhile, or nobody answers: whoever was asked leaves, and the pod is tried anew.
             self.picture.drop_nomination(pod.uid)
-            self.pending.happened(ANYTHING, "no room was made", lambda each: each.uid == pod.uid)
+            self.pending.retry(pod.uid)
 
     # -- gangs -------------------------------------------------------------------------------------
 
@@ -340,17 +396,33 @@ class Scheduler:
             attempt = self._attempts.begin(member, view, fence, self._env.monotonic())
             decision = self._decide(member, view, attempt)
             if decision.node is None:
-                explanation = explain(self.picture.snapshot, decision)
-                for each in chosen:
-                    self.picture.forget(each.assumption.uid)
-                helped_by = self._unschedulable(member, decision, explanation, fence, attempt)
-                self._attempts.end(attempt, helpedBy=str(helped_by))
-                why = f"gang {waiting.gang[1]}: {member.key.name} has no place beside the others"
-                self._gang_waits([each for each in members if each is not member], helped_by, why, fence)
+                self._gang_fits_not(members, chosen, member, decision, fence, attempt)
                 return
             assumption = self.picture.assume(member.pod, decision.node, decision.request)
-            chosen.append(Member(member, assumption, decision, attempt))
+            chosen.append(Member(member, assumption, (decision.node_uid, decision.node_revision), attempt))
         self._binder.start(self._gangs.bring(chosen, fence))
+
+    def _gang_fits_not(
+        self,
+        members: list[Waiting],
+        chosen: list[Member],
+        misfit: Waiting,
+        decision: Decision,
+        fence: Fence,
+        record: Record,
+    ) -> None:
+        """One has no place beside the others, so none has: take back what was assumed, and wait together."""
+        explanation = explain(self.picture.snapshot, decision)
+        for each in reversed(chosen):
+            self.picture.take_back(each.assumption)
+        helped_by = self._unschedulable(misfit, decision, explanation, fence, record)
+        self._attempts.end(record, helpedBy=str(helped_by))
+        assert misfit.gang is not None
+        why = f"gang {misfit.gang[1]}: {misfit.key.name} has no place beside the others"
+        for each in chosen:
+            each.record.result, each.record.condition, each.record.reason = "failed", "PodScheduled", why
+            self._attempts.end(each.record, helpedBy=str(helped_by))
+        self._gang_waits([each for each in members if each is not misfit], helped_by, why, fence)
 
     def _gang_waits(self, members: list[Waiting], helped_by: Change, why: str, fence: Fence) -> None:
         for member in members:
@@ -359,21 +431,20 @@ class Scheduler:
 
     def _resume_gang(self, members: list[Waiting], record: Object, fence: Fence) -> None:
         """An earlier attempt left its record: bring a committed gang to its end, give up any other."""
-        assert members[0].gang is not None
-        if record.view.status.phase != "Committed":
-            self._binder.start(self._give_up(members[0].gang, members, fence))
+        gang = members[0].gang
+        assert gang is not None
+        if record.as_view(ReservationView).status.phase != "Committed":
+            self._binder.start(self._gangs.abandon(gang, members, fence))
             return
+        placed: list[Member] = []
         for member in members:
-            node = self.picture.snapshot.find(self._gangs.reserved_node(member))
-            if node is None:
-                self.pending.failed(member)
-                continue
-            view = member.pod.as_view(PodView)
-            attempt = self._attempts.begin(member, view, fence, self._env.monotonic())
-            assumption = self.picture.assume(member.pod, node.name, self.picture.request_of(view))
-            self._binder.start(self._binder.bind(member, assumption, (node.uid, node.revision), fence, attempt))
-
-    async def _give_up(self, gang: tuple[str, str], members: list[Waiting], fence: Fence) -> None:
-        await self._gangs.give_up(gang, fence)
-        for member in members:
-            self.pending.failed(member)
+            node = self.picture.snapshot.find(self.picture.reserved_node(member.uid))
+            if node is not None:
+                view = member.pod.as_view(PodView)
+                attempt = self._attempts.begin(member, view, fence, self._env.monotonic())
+                attempt.details.update(node=node.name, reserved=True)
+                assumption = self.picture.assume(member.pod, node.name, self.picture.request_of(view))
+                placed.append(Member(member, assumption, (node.uid, node.revision), attempt))
+        known = {each.waiting.uid for each in placed}
+        others = [member for member in members if member.uid not in known]
+        self._binder.start(self._gangs.finish(gang, placed, others, fence))

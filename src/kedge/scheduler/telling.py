@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections import OrderedDict
+from contextlib import suppress
 from typing import Any
 
 from kedge.api.conditions import condition, set_condition
@@ -52,7 +53,7 @@ class Teller:
 
     def event(self, pod: Object, reason: str, message: str, *, decision: str, fence: Fence | None) -> None:
         options = WriteOptions(fence=fence, origin=Origin(decision=decision))
-        self._spawn(self._write_event(pod, reason, message, options), name=f"event about {pod.key}")
+        self._spawn(self._try_event(pod, reason, message, options), name=f"event about {pod.key}")
 
     def forget(self, uid: str) -> None:
         self._said.pop((uid, "Unschedulable"), None)
@@ -90,6 +91,10 @@ class Teller:
             self._told.labels("condition").inc()
         except (Conflict, NotFound):
             self._said.pop((pod.uid, reason), None)  # the pod moved on: what was said of it is old
+
+    async def _try_event(self, pod: Object, reason: str, message: str, options: WriteOptions) -> None:
+        with suppress(OperatingError):  # an Event is a courtesy: metrics count what it tells
+            await self._write_event(pod, reason, message, options)
 
     async def _write_event(self, pod: Object, reason: str, message: str, options: WriteOptions) -> None:
         now = format_time(self._env.now())

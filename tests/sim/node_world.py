@@ -223,8 +223,10 @@ async def settle(sim: Simulation, cluster: Cluster, goal: Callable[[], bool], *,
     sim.heal()
     sim.check_eventually(goal)
     await sim.converge(within_s=within_s, stays_s=5)
+    await asyncio.sleep(40)  # those who only tell of it come a little later
     before = written(cluster)
     await asyncio.sleep(60)
+    assert goal(), "what was reached did not last"
     assert written(cluster) == before, f"writes after everything was done: {written(cluster) - before}"
 
 

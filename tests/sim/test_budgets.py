@@ -82,6 +82,8 @@ async def evictions(sim: Simulation) -> tuple[int, int]:
     evictor = sim.host("evictor")
     work = evictor.spawn(evict(evictor), name="evict")
     await asyncio.sleep(90)
+    sim.heal()  # in the worst worlds nothing was ready until now
+    await asyncio.sleep(60)
     work.cancel()
 
     def whole() -> bool:

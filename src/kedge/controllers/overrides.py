@@ -1,0 +1,57 @@
+"""Overrides: a person's word that finalizers of an object may be dropped, with an owner, a reason and an end.
+
+`override.kedge.dev/remove-finalizers` reads `finalizers=a.example/b,c owner=ada until=2030-01-01T00:00:00Z reason=why`.
+One that is over, or that lacks any of these, overrides nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+
+from kedge.api.marks import REMOVE_FINALIZERS
+from kedge.api.timestamps import parse_time
+from kedge.api.views import ObjectMeta
+
+_FORM = re.compile(
+    r"\s*finalizers=(?P<finalizers>\S+)\s+owner=(?P<owner>\S+)\s+until=(?P<until>\S+)\s+reason=(?P<reason>.*\S)\s*",
+    re.DOTALL,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FinalizerOverride:
+    """Which finalizers may go, on whose word, and until when."""
+
+    finalizers: tuple[str, ...]
+    owner: str
+    reason: str
+    until: datetime
+
+
+def parse_override(text: str) -> FinalizerOverride:
+    """Read one override.
+
+    Raises:
+        ValueError: it does not say what, who, until when and why.
+    """
+    found = _FORM.fullmatch(text)
+    if found is None:
+        raise ValueError(
+            f"the override {text!r} must read like 'finalizers=a.example/b owner=ada until=... reason=...'"
+        )
+    names = tuple(filter(None, found["finalizers"].split(",")))
+    return FinalizerOverride(names, found["owner"], found["reason"], parse_time(found["until"]))
+
+
+def active_override(metadata: ObjectMeta, now: datetime) -> FinalizerOverride | None:
+    """The override in force; None if there is none, it is over, or it cannot be read."""
+    text = metadata.annotations.get(REMOVE_FINALIZERS)
+    if text is None:
+        return None
+    try:
+        found = parse_override(text)
+    except ValueError:
+        return None
+    return found if found.until > now else None

@@ -1,0 +1,125 @@
+"""Owners go, children go; live children stay; namespaces empty. Caches lie, replies are lost, collectors crash."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+from tests.objects import CONFIG_MAP, NAMESPACE
+from tests.sim.node_world import Crew, find, objects, settle, stage
+
+from kedge.api.objects import Object
+from kedge.api.requests import DeleteOptions
+from kedge.controllers.garbage import GarbageCollector, garbage_controller
+from kedge.controllers.namespaces import NamespaceReconciler, namespace_controller
+from kedge.keys import Key
+from kedge.sim.cluster import Commit
+from kedge.sim.kernel import Simulation, run
+
+
+def a_map(name: str, *owners: Object, namespace: str = "default", **metadata: Any) -> dict[str, Any]:
+    references = [
+        {"apiVersion": "v1", "kind": "ConfigMap", "name": o.key.name, "uid": o.uid, "blockOwnerDeletion": True}
+        for o in owners
+    ]
+    return {"metadata": {"name": name, "namespace": namespace, "ownerReferences": references, **metadata}}
+
+
+def maps(store: Any, namespace: str = "default") -> set[str]:
+    return {each.key.name for each in objects(store, "ConfigMap") if each.key.namespace == namespace}
+
+
+class Kept:
+    """What has a living owner, or never had one, is never deleted by anybody here."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+    def __call__(self, commit: Commit) -> Iterator[tuple[str, str]]:
+        missing = self.names - maps(commit.store)
+        if missing:
+            yield "live children deleted", f"{sorted(missing)} at revision {commit.revision}"
+            self.names -= missing
+
+
+def key_of(name: str, namespace: str = "default") -> Key:
+    return Key("ConfigMap", namespace, name)
+
+
+async def families(sim: Simulation) -> int:
+    cluster = await stage(sim)
+    kept = Kept()
+    sim.check_always(kept)
+    crew = Crew(cluster)
+    crew.boot(sim, garbage_controller, copies=2)
+    create = cluster.authority.create
+
+    async def make(name: str, *owners: Object, **metadata: Any) -> Object:
+        return (await create(CONFIG_MAP, a_map(name, *owners, **metadata))).object
+
+    background, foreground, orphaning, living = [await make(each) for each in ("bg", "fg", "orphaning", "living")]
+    for owner in (background, foreground, orphaning, living):
+        child = await make(f"{owner.key.name}-child", owner)
+        await make(f"{owner.key.name}-grandchild", child)
+    await make("shared", background, living)
+    kept.names = {"living", "living-child", "living-grandchild", "shared", "orphaning-child", "orphaning-grandchild"}
+    await asyncio.sleep(sim.choose_int("pause", 0, 20))
+    # A namesake is another: children of the one that went are no children of this one.
+    await cluster.authority.delete(key_of("bg"), DeleteOptions(propagation="Background"))
+    await make("bg")
+    await cluster.authority.delete(key_of("fg"), DeleteOptions(propagation="Foreground"))
+    await cluster.authority.delete(key_of("orphaning"), DeleteOptions(propagation="Orphan"))
+    await asyncio.sleep(40)
+    for n in range(3):
+        await make(f"late-{n}", background)  # its owner was gone before it came
+    left = {*kept.names, "bg"}
+    await settle(sim, cluster, lambda: maps(cluster.store) == left)
+    shared = find(cluster.store, key_of("shared"))
+    assert shared is not None
+    assert [ref.uid for ref in shared.metadata.owner_references] == [living.uid]
+    orphan = find(cluster.store, key_of("orphaning-child"))
+    assert orphan is not None
+    assert not orphan.metadata.owner_references
+    return await crew.recheck({"garbage": GarbageCollector})
+
+
+def test_children_go_with_their_last_owner_and_no_sooner() -> None:
+    for seed in range(10):
+        outcome = run(families, seed)
+        assert outcome.violation is None, f"seed {seed}: {outcome.violation}\n{outcome.timeline()[-2500:]}"
+        assert outcome.result
+
+
+async def tenants(sim: Simulation) -> int:
+    cluster = await stage(sim)
+    crew = Crew(cluster)
+    crew.boot(sim, namespace_controller, copies=2)
+    crew.boot(sim, garbage_controller)
+    for tenant in ("shop", "bank"):
+        await cluster.authority.create(NAMESPACE, {"metadata": {"name": tenant}})
+        for n in range(4):
+            await cluster.authority.create(CONFIG_MAP, a_map(f"m{n}", namespace=tenant))
+    stuck = a_map("stuck", namespace="shop", finalizers=["a.example/b"])
+    await cluster.authority.create(CONFIG_MAP, stuck)
+    await cluster.authority.delete(Key("Namespace", "", "shop"))
+    await asyncio.sleep(60)
+    assert "stuck" in maps(cluster.store, "shop")
+    assert find(cluster.store, Key("Namespace", "", "shop")) is not None
+    word = "finalizers=a.example/b owner=ada until=2100-01-01T00:00:00Z reason=gone"
+    patch = {"metadata": {"annotations": {"override.kedge.dev/remove-finalizers": word}}}
+    await cluster.authority.patch(key_of("stuck", "shop"), patch)
+
+    def gone() -> bool:
+        return find(cluster.store, Key("Namespace", "", "shop")) is None and not maps(cluster.store, "shop")
+
+    await settle(sim, cluster, gone)
+    assert len(maps(cluster.store, "bank")) == 4
+    return await crew.recheck({"namespace": NamespaceReconciler, "garbage": GarbageCollector})
+
+
+def test_a_deleted_namespace_empties_and_goes_and_others_stay() -> None:
+    for seed in range(8):
+        outcome = run(tenants, seed)
+        assert outcome.violation is None, f"seed {seed}: {outcome.violation}\n{outcome.timeline()[-2500:]}"
+        assert outcome.result

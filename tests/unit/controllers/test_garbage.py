@@ -1,0 +1,83 @@
+"""What is garbage and what is not; whose finalizers may be dropped, and on whose word."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.controllers.views import NOW, ago
+
+from kedge.api.marks import REMOVE_FINALIZERS
+from kedge.api.views import ObjectMeta, OwnerReference
+from kedge.api.views.base import Annotations
+from kedge.controllers.garbage import GarbagePlan, Owner, plan_finalizers, plan_garbage
+from kedge.controllers.overrides import parse_override
+
+
+def owned_by(
+    *uids: str, finalizers: tuple[str, ...] = (), deleted_s: float | None = None, override: str = ""
+) -> ObjectMeta:
+    return ObjectMeta(
+        name="child",
+        owner_references=tuple(OwnerReference(kind="ReplicaSet", name=uid, uid=uid) for uid in uids),
+        finalizers=finalizers,
+        deletion_timestamp=None if deleted_s is None else ago(deleted_s),
+        annotations=Annotations({REMOVE_FINALIZERS: override} if override else {}),
+    )
+
+
+@given(st.dictionaries(st.sampled_from("abcd"), st.sampled_from(Owner)), st.booleans())
+def test_an_object_goes_only_when_none_of_its_owners_is_left(owners: dict[str, Owner], has_dependents: bool) -> None:
+    plan = plan_garbage(owned_by(*owners), owners, has_dependents=has_dependents)
+    alive = [each for each in owners.values() if each in (Owner.ALIVE, Owner.UNKNOWN)]
+    assert bool(plan.delete) == (bool(owners) and not alive)
+    assert not (plan.delete and plan.drop)
+    assert all(owners[uid] in (Owner.GONE, Owner.WAITING) for uid in plan.drop)
+
+
+def test_an_owner_that_nobody_asked_about_counts_as_alive() -> None:
+    assert plan_garbage(owned_by("a"), {}, has_dependents=False) == GarbagePlan()
+
+
+def test_what_goes_already_is_let_go_in_peace() -> None:
+    assert plan_garbage(owned_by("a", deleted_s=1), {"a": Owner.GONE}, has_dependents=False) == GarbagePlan()
+
+
+def test_how_an_object_goes_depends_on_who_waits_for_it() -> None:
+    waiting, gone = {"a": Owner.WAITING}, {"a": Owner.GONE}
+    assert plan_garbage(owned_by("a"), waiting, has_dependents=True).delete == "Foreground"
+    assert plan_garbage(owned_by("a"), waiting, has_dependents=False).delete == "Background"
+    assert plan_garbage(owned_by("a"), gone, has_dependents=True).delete == "Background"
+    assert plan_garbage(owned_by("a", finalizers=("orphan",)), gone, has_dependents=True).delete == "Orphan"
+
+
+WORD = "finalizers=a.example/b,c owner=ada until=2030-01-01T01:00:00Z reason=its controller is gone"
+
+
+def test_finalizers_of_others_are_told_of_and_kept() -> None:
+    young = plan_finalizers(owned_by(finalizers=("a.example/b",), deleted_s=10), NOW, stuck_s=300)
+    assert not young.stuck
+    assert young.look_again_at == NOW + timedelta(seconds=290)
+    old = plan_finalizers(owned_by(finalizers=("a.example/b", "foregroundDeletion"), deleted_s=301), NOW, stuck_s=300)
+    assert old.stuck == ("a.example/b",)
+    assert not old.remove
+
+
+def test_a_person_may_drop_those_that_are_named_until_the_word_is_over() -> None:
+    stuck = owned_by(finalizers=("a.example/b", "other"), deleted_s=301, override=WORD)
+    plan = plan_finalizers(stuck, NOW, stuck_s=300)
+    assert (plan.remove, plan.stuck) == (("a.example/b",), ("other",))
+    late = plan_finalizers(stuck, NOW + timedelta(hours=2), stuck_s=300)
+    assert late.remove == ()
+    living = owned_by(finalizers=("a.example/b",), override=WORD)
+    assert plan_finalizers(living, NOW, stuck_s=300).remove == ()
+
+
+@pytest.mark.parametrize("text", ["", "finalizers=a", "owner=ada until=2030-01-01T01:00:00Z reason=x", WORD[:-24]])
+def test_a_word_without_an_end_an_owner_or_a_reason_is_none(text: str) -> None:
+    with pytest.raises(ValueError, match="must read like"):
+        parse_override(text)
+    plan = plan_finalizers(owned_by(finalizers=("a",), deleted_s=301, override=text), NOW, stuck_s=300)
+    assert plan.remove == ()

@@ -1,0 +1,64 @@
+"""A namespace is emptied stage by stage, and is empty only when nothing at all is left."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.controllers.views import ago
+
+from kedge.api.views import NamespaceView, ObjectMeta
+from kedge.controllers.namespaces import CONTENT, EmptyingPlan, emptying_conditions, plan_emptying
+from kedge.keys import Key
+
+
+def there(kind: str, *going: int, finalizers: tuple[str, ...] = ()) -> list[tuple[Key, ObjectMeta]]:
+    return [
+        (
+            Key(kind, "shop", f"{kind.lower()}-{n}"),
+            ObjectMeta(finalizers=finalizers, deletion_timestamp=ago(1) if each else None),
+        )
+        for n, each in enumerate(going)
+    ]
+
+
+def test_those_who_make_and_run_go_before_what_they_stand_on() -> None:
+    found = {"ConfigMap": there("ConfigMap", 0), "Pod": there("Pod", 0, 1)}
+    plan = plan_emptying(found, burst=10)
+    assert [key.kind for key in plan.delete] == ["Pod"]
+    assert plan.remaining == {"ConfigMap": 1, "Pod": 2}
+    assert [key.kind for key in plan_emptying({"ConfigMap": there("ConfigMap", 0), "Pod": []}, burst=10).delete] == [
+        "ConfigMap"
+    ]
+
+
+def test_what_stands_in_the_way_is_said() -> None:
+    plan = plan_emptying({"Pod": there("Pod", 1, finalizers=("a.example/b",))}, burst=10)
+    assert not plan.delete
+    said = {each["type"]: (each["status"], each["message"]) for each in emptying_conditions(NamespaceView(), plan, "")}
+    assert said == {CONTENT: ("True", "Pod: 1"), "NamespaceFinalizersRemaining": ("True", "a.example/b: 1")}
+    assert emptying_conditions(NamespaceView(), EmptyingPlan(), "") == []
+
+
+@given(st.dictionaries(st.sampled_from(["Pod", "ConfigMap", "Deployment.apps"]), st.lists(st.booleans(), max_size=5)))
+def test_emptying_ends_and_deletes_each_object_once(counts: dict[str, list[bool]]) -> None:
+    world = {kind: there(kind, *going) for kind, going in counts.items()}
+    deleted: list[Key] = []
+    for _ in range(40):
+        plan = plan_emptying(world, burst=2)
+        if plan.empty:
+            break
+        assert len(plan.delete) <= 2
+        deleted += plan.delete
+        world = {
+            kind: [
+                (key, ObjectMeta(deletion_timestamp=ago(0))) if key in plan.delete else (key, meta)
+                for key, meta in each
+            ]
+            for kind, each in world.items()
+        }
+        leaving = [(k, key) for k, each in world.items() for key, meta in each if meta.deletion_timestamp]
+        if leaving:
+            kind, gone = leaving[0]
+            world[kind] = [each for each in world[kind] if each[0] != gone]
+    assert plan_emptying(world, burst=2).empty
+    assert len(deleted) == len(set(deleted)) == sum(not each for going in counts.values() for each in going)

@@ -167,7 +167,12 @@ class SimulatedDriver:
             self._later(self._now_s() + float(run_s), lambda: self._end(entry, code, ""))
         if self._sim.faults.at(RUN, self.name, ("crash",)):
             run_for_s = self._sim.faults.pick("long it runs", RUNS_S)
-            self._later(self._now_s() + run_for_s, lambda: self._end(entry, 139, "Crashed"))
+
+            def crash() -> None:
+                if self._sim.faults.active:  # nothing goes wrong any more once faults have stopped
+                    self._end(entry, 139, "Crashed")
+
+            self._later(self._now_s() + run_for_s, crash)
 
     def _extend(self, entry: _Entry, for_s: float) -> None:
         entry.keep_until_s = self._now_s() + for_s

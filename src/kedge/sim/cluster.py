@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from kedge.agent.core import LEASES, Agent, Machine
 from kedge.api.kinds import KINDS, Kind
 from kedge.api.objects import Object
+from kedge.api.views import NodeView
 from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.keys import Key
@@ -24,6 +25,7 @@ from kedge.runtime.cache import CacheSet
 from kedge.server.service import AdmissionChain, Service
 from kedge.sim.agents import SimulatedDriver
 from kedge.sim.cluster_faults import DISK, FaultyService, disk_slowness
+from kedge.sim.dump import Plan, load_dump
 from kedge.sim.kernel import Host, Simulation
 from kedge.sim.links import API, STORE, Commit, RemoteStore, RemoteTransport, RemoteWatch, WatchedStore
 from kedge.store import Entry, Store
@@ -184,14 +186,18 @@ class Cluster:
         **resources: str,
     ) -> Node:
         """A machine whose agent registers it as a node."""
-        host = self.sim.host(name)
-        driver = SimulatedDriver(self.sim, host, name, subnet=len(self.nodes))
         machine = Machine(
             name=name,
             capacity={"cpu": cpu, "memory": memory, "pods": pods, **resources},
             labels={ZONE: zone, **(labels or {})},
             taints=tuple(taints),
         )
+        return self.add_machine(machine, limits=limits)
+
+    def add_machine(self, machine: Machine, *, limits: Limits | None = None) -> Node:
+        name = machine.name
+        host = self.sim.host(name)
+        driver = SimulatedDriver(self.sim, host, name, subnet=len(self.nodes))
         node = self.nodes[name] = Node(name, host, driver, machine, limits or self.limits)
         self.on_machine(driver)
         host.boot(lambda host: self._run_agent(host, node))
@@ -241,6 +247,15 @@ class Cluster:
         """Make the namespaces that everything needs, and these."""
         for name in dict.fromkeys(("default", "kube-system", LEASES, *namespaces)):
             await self.authority.create(KINDS.of_key_kind("Namespace"), {"metadata": {"name": name}})
+
+    async def load(self, objects: Sequence[Mapping[str, Any]]) -> Plan:
+        """Begin with what a real cluster held: its objects, and a machine for each node. Judge it only afterwards."""
+        plan = await load_dump(self.store, self.store_host.env(), objects)
+        for node in self.all("Node"):
+            view = node.as_view(NodeView)
+            capacity = {name: str(amount) for name, amount in view.status.capacity.items()}
+            self.add_machine(Machine(name=view.name, capacity=capacity, labels=view.labels))
+        return plan
 
     async def create(self, body: Mapping[str, Any], *, namespace: str = "") -> Object:
         """Put an object there, past every link and fault."""

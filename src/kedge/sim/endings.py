@@ -10,7 +10,8 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from kedge.api.views import PodView
+from kedge.api.views import NodeView, PodView
+from kedge.keys import Key
 from kedge.sim.cluster import Cluster
 from kedge.sim.facts import DEPLOYMENT, REPLICA_SET, RESERVATION, counts, is_healthy
 from kedge.sim.invariants import Judge
@@ -95,12 +96,23 @@ def processes_are_those_of_the_bound(judge: Judge) -> bool:
     )
 
 
+def nodes_are_well(judge: Judge) -> bool:
+    """Every machine has its node, and nobody holds anything against it any more."""
+    for name in judge.facts.drivers:
+        node = judge.facts.objects.get(Key("Node", "", name))
+        told = {each.type: each.status for each in node.as_view(NodeView).status.conditions} if node is not None else {}
+        if told.get("Ready") != "True" or told.get("Suspect", "False") != "False":
+            return False
+    return True
+
+
 ENDINGS: tuple[Callable[[Judge], bool], ...] = (
     replicas_converge,
     stage_counts_equal_the_store,
     children_go_with_their_owner,
     accounts_are_even,
     processes_are_those_of_the_bound,
+    nodes_are_well,
 )
 
 

@@ -24,7 +24,7 @@ from kedge.sim.links import Commit, WatchedStore
 POD, NODE, LEASE = "Pod", "Node", "Lease.coordination.k8s.io"
 ALLOCATION, RESERVATION = "NodeAllocation.kedge.dev", "Reservation.kedge.dev"
 REPLICA_SET, DEPLOYMENT, JOB = "ReplicaSet.apps", "Deployment.apps", "Job.batch"
-_UNSEEN = frozenset({FENCE, "Operation.kedge.dev", "Event"})
+_UNSEEN = frozenset({FENCE, "Operation.kedge.dev", "DisruptionBudgets.kedge.dev", "Event"})
 _POD_KIND = KINDS.of_key_kind(POD)
 
 

@@ -1,0 +1,181 @@
+"""A real cluster as the initial state: reads what `kubectl get nodes,pods,deployments -A -o json` wrote.
+
+Fields are kept as they are, uids included, so that owners still own. Resource versions are another store's and go. What
+kedge keeps beside Kubernetes is made anew: the ledger of each node, and which quotas a namespace has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kedge.api.codec import encode_object
+from kedge.api.kinds import KINDS, Kind
+from kedge.api.validation import check_object
+from kedge.api.views import NodeView, PodView
+from kedge.env import Env
+from kedge.errors import KedgeError, NotFound, OperatingError
+from kedge.keys import Key
+from kedge.placement.ledger import Claim, ClaimState
+from kedge.placement.pages import Page
+from kedge.placement.predicates import host_ports
+from kedge.placement.resources import pod_requests
+from kedge.store import Absent, Put, Store
+
+_CLOSED = ("NodeAllocation.kedge.dev", "Lease.coordination.k8s.io", "Event")
+"""Kinds that say what another store was doing."""
+_CHUNK = 50
+"""Objects in one commit."""
+
+
+class BadDump(KedgeError):
+    """The file is no dump, or one of its objects cannot be taken. The message names it: mend the file."""
+
+
+@dataclass(slots=True)
+class Plan:
+    """What a dump comes to. Nothing is written yet."""
+
+    values: dict[Key, bytes] = field(default_factory=dict)
+    """The stored form of each object, ledgers included."""
+    skipped: dict[str, int] = field(default_factory=dict)
+    """Kinds that kedge does not have, and how many of each there were."""
+    namespaces: list[str] = field(default_factory=list)
+    """Namespaces that the dump did not have and its objects needed."""
+
+
+def read_dump(path: Path) -> list[dict[str, Any]]:
+    """The objects of a file: a `List`, or one object."""
+    try:
+        document = msgspec.json.decode(path.read_bytes())
+    except msgspec.DecodeError as error:
+        raise BadDump(f"{path} is no JSON ({error}): write it with kubectl get ... -o json") from error
+    return objects_of(document, str(path))
+
+
+def objects_of(document: Any, source: str = "the dump") -> list[dict[str, Any]]:
+    if not isinstance(document, dict):
+        raise BadDump(f"{source} holds no object: write it with kubectl get ... -o json")
+    items = document.get("items") if str(document.get("kind", "")).endswith("List") else [document]
+    if not isinstance(items, list):
+        raise BadDump(f"{source}: items is no list")
+    for place, item in enumerate(items):
+        if not isinstance(item, dict) or not isinstance(item.get("metadata"), dict) or not item["metadata"].get("name"):
+            raise BadDump(f"{source}: item {place} has no metadata.name: it is no Kubernetes object")
+        if not item.get("apiVersion") or not item.get("kind"):
+            raise BadDump(f"{source}: item {place} ({item['metadata']['name']}) has no apiVersion or kind")
+    return items
+
+
+def plan_dump(objects: Sequence[Mapping[str, Any]], env: Env) -> Plan:
+    """Check every object of a dump and say what is to be stored.
+
+    Raises:
+        BadDump: an object breaks its kind's rules, comes twice, or needs one that is not there; it is named.
+    """
+    plan = Plan()
+    pods: list[PodView] = []
+    nodes: dict[str, NodeView] = {}
+    quotas: dict[str, dict[str, list[str]]] = {}
+    for each in objects:
+        kind = _kind_of(each, plan)
+        if kind is None:
+            continue
+        key, value, view = _checked(kind, each, env)
+        if key in plan.values:
+            raise BadDump(f"{_name(key)} is in the dump twice: leave one of them")
+        plan.values[key] = value
+        if isinstance(view, PodView):
+            pods.append(view)
+        elif isinstance(view, NodeView):
+            nodes[view.name] = view
+        elif kind.kind in ("ResourceQuota", "ZoneQuota"):
+            field_name = "resourceQuotas" if kind.kind == "ResourceQuota" else "zoneQuotas"
+            quotas.setdefault(key.namespace, {}).setdefault(field_name, []).append(key.name)
+    _plan_namespaces(plan, quotas, env)
+    _plan_ledgers(plan, pods, nodes, env)
+    return plan
+
+
+async def load_dump(store: Store, env: Env, objects: Sequence[Mapping[str, Any]]) -> Plan:
+    """Store a dump where there was nothing. Do it before anybody watches or judges: it is a state, not a history."""
+    plan = plan_dump(objects, env)
+    items = sorted(plan.values.items())
+    for start in range(0, len(items), _CHUNK):
+        chunk = items[start : start + _CHUNK]
+        await store.commit([Absent(key) for key, _ in chunk], [Put(key, value) for key, value in chunk])
+    return plan
+
+
+def _kind_of(found: Mapping[str, Any], plan: Plan) -> Kind | None:
+    try:
+        kind = KINDS.of_api(found["apiVersion"], found["kind"])
+    except NotFound:
+        kind = None
+    if kind is None or kind.key_kind in _CLOSED:
+        plan.skipped[found["kind"]] = plan.skipped.get(found["kind"], 0) + 1
+        return None
+    return kind
+
+
+def _checked(kind: Kind, found: Mapping[str, Any], env: Env) -> tuple[Key, bytes, Any]:
+    metadata = dict(found["metadata"])
+    metadata.pop("resourceVersion", None)
+    if kind.namespaced:
+        metadata.setdefault("namespace", "default")
+    metadata.setdefault("uid", env.new_uid())
+    key = Key(kind.key_kind, metadata["namespace"] if kind.namespaced else "", metadata["name"])
+    try:
+        value = encode_object({**found, "metadata": metadata})
+        return key, value, check_object(kind, value).view
+    except OperatingError as error:
+        raise BadDump(f"{_name(key)} cannot be loaded: {error}") from error
+
+
+def _plan_namespaces(plan: Plan, quotas: Mapping[str, Mapping[str, list[str]]], env: Env) -> None:
+    """Make the namespaces that are missing, and let each name its quotas."""
+    for name in dict.fromkeys(key.namespace for key in list(plan.values) if key.namespace):
+        key = Key("Namespace", "", name)
+        if key not in plan.values:
+            plan.namespaces.append(name)
+        elif name not in quotas:
+            continue
+        document = msgspec.json.decode(plan.values[key]) if key in plan.values else _namespace(name, env)
+        document["status"] = {"phase": "Active", **(document.get("status") or {}), **quotas.get(name, {})}
+        plan.values[key] = encode_object(document)
+
+
+def _namespace(name: str, env: Env) -> dict[str, Any]:
+    metadata = {"name": name, "uid": env.new_uid(), "labels": {"kubernetes.io/metadata.name": name}}
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata, "spec": {"finalizers": ["kubernetes"]}}
+
+
+def _plan_ledgers(plan: Plan, pods: Sequence[PodView], nodes: Mapping[str, NodeView], env: Env) -> None:
+    """Give each node the ledger that its pods come to."""
+    kind = KINDS.of_key_kind("NodeAllocation.kedge.dev")
+    pages: dict[str, Page] = {}
+    for pod in pods:
+        name = pod.spec.node_name
+        if not name or pod.finished:
+            continue
+        node = nodes.get(name)
+        if node is None:
+            raise BadDump(
+                f"Pod {pod.namespace}/{pod.name} is bound to node {name}, which is not in the dump: add nodes"
+            )
+        if name not in pages:
+            pages[name] = Page.blank(kind.api_version, kind.kind, {"name": name, "uid": env.new_uid()}, node.uid)
+        zone = node.labels.get("topology.kubernetes.io/zone", "")
+        claim = Claim(pod.namespace, pod.name, ClaimState.BOUND, pod_requests(pod), host_ports(pod), zone)
+        pages[name] = pages[name].charge(pod.uid, claim)
+    for name, page in pages.items():
+        plan.values[Key(kind.key_kind, "", name)] = page.value
+
+
+def _name(key: Key) -> str:
+    kind = key.kind.partition(".")[0]
+    return f"{kind} {key.namespace}/{key.name}" if key.namespace else f"{kind} {key.name}"

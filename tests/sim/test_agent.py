@@ -1,0 +1,286 @@
+"""Agents and machines through crashes, lost replies, reboots and cut links, held to the invariants."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from tests.objects import pod, pod_key
+
+from kedge.api.marks import AT_MOST_ONE
+from kedge.api.requests import Binding, DeleteOptions
+from kedge.keys import Key
+from kedge.limits import Limits
+from kedge.sim.cluster import Cluster
+from kedge.sim.invariants import Judge
+from kedge.sim.kernel import NO_FAULTS, FixedRates, Outcome, Simulation, run
+
+CALM = Limits(watch_probe_s=30.0, agent_audit_s=20.0)
+LEDGER = Key("NodeAllocation.kedge.dev", "", "node-a")
+
+
+async def stage(sim: Simulation, *nodes: str, hostile: bool = False) -> Cluster:
+    cluster = Cluster(sim, servers=2, hostile=hostile, limits=CALM)
+    await cluster.set_up()
+    Judge(cluster)
+    for name in nodes:
+        cluster.add_node(name)
+    await until(lambda: len(cluster.all("Node")) == len(nodes))
+    return cluster
+
+
+async def until(holds: Callable[[], bool], *, within_s: float = 300.0) -> None:
+    for _ in range(int(within_s * 4)):
+        if holds():
+            return
+        await asyncio.sleep(0.25)
+    raise AssertionError("it did not come true in time")
+
+
+async def bind(cluster: Cluster, body: dict[str, Any], node: str = "node-a") -> str:
+    """Create a pod and bind it. Returns its uid."""
+    made = await cluster.create(body)
+    await cluster.authority.bind(Binding(pod=made.key, pod_uid=made.uid, node=node))
+    return made.uid
+
+
+def is_ready(cluster: Cluster, name: str = "web-0") -> bool:
+    found = cluster.find(pod_key(name))
+    return found is not None and any(c.type == "Ready" and c.status == "True" for c in found.view.status.conditions)
+
+
+def live(cluster: Cluster, node: str = "node-a") -> list[str]:
+    return [process.pod for process in cluster.nodes[node].driver.live()]
+
+
+def claims(cluster: Cluster) -> list[str]:
+    ledger = cluster.find(LEDGER)
+    return [] if ledger is None else [entry.name for entry in ledger.view.status.entries.values()]
+
+
+def quietly(program: Callable[[Simulation], Any]) -> Outcome:
+    outcome = run(program, 1, faults=NO_FAULTS)
+    assert outcome.violation is None, f"{outcome.violation}\n{outcome.violation.detail}\n{outcome.timeline()[-2000:]}"
+    return outcome
+
+
+def test_a_bound_pod_runs_becomes_ready_and_leaves_no_claim_when_it_is_deleted() -> None:
+    async def program(sim: Simulation) -> None:
+        cluster = await stage(sim, "node-a")
+        await bind(cluster, pod())
+        await until(lambda: is_ready(cluster))
+        assert (live(cluster), claims(cluster)) == (["web-0"], ["web-0"])
+        await cluster.authority.delete(pod_key())
+        await until(lambda: cluster.find(pod_key()) is None)
+        assert (live(cluster), claims(cluster)) == ([], [])
+
+    quietly(program)
+
+
+def test_a_restarted_agent_goes_on_with_the_processes_that_run() -> None:
+    async def program(sim: Simulation) -> None:
+        cluster = await stage(sim, "node-a")
+        await bind(cluster, pod())
+        await until(lambda: is_ready(cluster))
+        node = cluster.nodes["node-a"]
+        node.host.crash()
+        await asyncio.sleep(5)
+        assert live(cluster) == ["web-0"]
+        node.host.restart()
+        await asyncio.sleep(60)
+        assert len(node.driver.started) == 1
+        assert is_ready(cluster)
+
+    quietly(program)
+
+
+def test_what_was_removed_while_the_agent_was_down_is_stopped_and_confirmed_when_it_is_back() -> None:
+    """Bug 25: a pod is removed by force while its process runs on. Its place is not given away before it has ended."""
+
+    async def program(sim: Simulation) -> None:
+        cluster = await stage(sim, "node-a")
+        await bind(cluster, pod())
+        await until(lambda: is_ready(cluster))
+        node = cluster.nodes["node-a"]
+        node.host.crash()
+        await cluster.authority.delete(pod_key(), DeleteOptions(grace_s=0))
+        await asyncio.sleep(30)
+        assert (live(cluster), claims(cluster)) == (["web-0"], ["web-0"])
+        node.host.restart()
+        await until(lambda: not live(cluster) and not claims(cluster))
+
+    quietly(program)
+
+
+def test_a_claim_of_a_pod_that_was_gone_before_its_agent_saw_it_is_given_back() -> None:
+    async def program(sim: Simulation) -> None:
+        cluster = await stage(sim, "node-a")
+        node = cluster.nodes["node-a"]
+        node.host.crash()
+        await bind(cluster, pod())
+        await cluster.authority.delete(pod_key(), DeleteOptions(grace_s=0))
+        assert claims(cluster) == ["web-0"]
+        node.host.restart()
+        await until(lambda: not claims(cluster), within_s=3 * CALM.agent_audit_s)
+        assert node.driver.started == []
+
+    quietly(program)
+
+
+def test_a_pod_that_was_removed_while_its_image_was_pulled_is_never_started() -> None:
+    async def program(sim: Simulation) -> None:
+        cluster = await stage(sim, "node-a")
+        sim.faults.script("pull of image", "slow")
+        await bind(cluster, pod())
+        # It goes without a sound: the watch tells of it only after the pull is done.
+        node = cluster.nodes["node-a"]
+        await until(lambda: cluster.find(pod_key()).view.status.phase == "Pending")  # type: ignore[union-attr]
+        async with sim.faults.partition(cluster.servers[0], [node.host], both_ways=False):
+            await cluster.authority.delete(pod_key(), DeleteOptions(grace_s=0))
+            await asyncio.sleep(1)
+        await asyncio.sleep(60)
+        assert node.driver.started == []
+
+    quietly(program)
+
+
+def test_a_node_that_is_registered_anew_runs_nothing_of_its_former_self() -> None:
+    async def program(sim: Simulation) -> None:
+        cluster = await stage(sim, "node-a")
+        await bind(cluster, pod())
+        await until(lambda: is_ready(cluster))
+        first = cluster.find(Key("Node", "", "node-a"))
+        await cluster.authority.delete(Key("Node", "", "node-a"))
+
+        def is_another() -> bool:
+            node = cluster.find(Key("Node", "", "node-a"))
+            if node is not None and first is not None and node.uid != first.uid:
+                assert live(cluster) == []
+                return True
+            return False
+
+        await until(is_another)
+        await until(lambda: cluster.find(pod_key()).view.status.reason == "NodeReplaced")  # type: ignore[union-attr]
+        assert cluster.find(pod_key()).view.status.phase == "Failed"  # type: ignore[union-attr]
+        assert len(cluster.nodes["node-a"].driver.started) == 1
+
+    quietly(program)
+
+
+def test_cut_off_it_keeps_running_what_it_has_but_what_asks_for_at_most_one() -> None:
+    async def program(sim: Simulation) -> None:
+        cluster = await stage(sim, "node-a")
+        once = pod("once-0")
+        once["metadata"]["annotations"] = {AT_MOST_ONE: "true"}
+        await bind(cluster, pod())
+        await bind(cluster, once)
+        await until(lambda: is_ready(cluster) and is_ready(cluster, "once-0"))
+        await asyncio.sleep(60)  # kept alive by renewals
+        assert sorted(live(cluster)) == ["once-0", "web-0"]
+        async with sim.faults.partition(cluster.nodes["node-a"].host, cluster.servers):
+            await asyncio.sleep(CALM.agent_contact_s + 1)
+            assert live(cluster) == ["web-0"]
+            await asyncio.sleep(CALM.node_lost_s)
+            assert live(cluster) == ["web-0"]
+        await until(lambda: sorted(live(cluster)) == ["once-0", "web-0"])
+
+    quietly(program)
+
+
+def test_what_asks_for_at_most_one_stops_even_if_its_agent_is_gone() -> None:
+    async def program(sim: Simulation) -> None:
+        cluster = await stage(sim, "node-a")
+        once = pod("once-0")
+        once["metadata"]["annotations"] = {AT_MOST_ONE: "true"}
+        await bind(cluster, once)
+        await until(lambda: is_ready(cluster, "once-0"))
+        cluster.nodes["node-a"].host.crash()
+        await asyncio.sleep(CALM.agent_contact_s + 1)
+        assert live(cluster) == []
+
+    quietly(program)
+
+
+def test_at_most_one_is_stopped_well_before_its_node_may_be_called_lost() -> None:
+    limits = Limits()
+    assert limits.agent_contact_s * 1.1 < limits.node_lost_s / 1.1
+
+
+def test_a_machine_that_lost_power_starts_its_pods_again() -> None:
+    async def program(sim: Simulation) -> None:
+        cluster = await stage(sim, "node-a")
+        await bind(cluster, pod())
+        await until(lambda: is_ready(cluster))
+        cluster.nodes["node-a"].die()
+        await asyncio.sleep(5)
+        assert live(cluster) == []
+        cluster.nodes["node-a"].come_back()
+        await until(lambda: live(cluster) == ["web-0"])
+        await until(lambda: cluster.find(pod_key()).view.status.container_statuses[0].restart_count == 1)  # type: ignore[union-attr]
+
+    quietly(program)
+
+
+def test_a_process_that_fails_its_liveness_probe_is_restarted() -> None:
+    async def program(sim: Simulation) -> None:
+        cluster = await stage(sim, "node-a")
+        body = pod()
+        probe = {"exec": {"command": ["true"]}, "periodSeconds": 5, "failureThreshold": 2}
+        body["spec"]["containers"][0] |= {"livenessProbe": probe, "readinessProbe": {**probe, "failureThreshold": 1}}
+        await bind(cluster, body)
+        await until(lambda: is_ready(cluster))
+        for nth in range(1, 9):
+            sim.faults.script("probe", "fail", nth=nth)
+        await until(lambda: not is_ready(cluster))
+        await until(lambda: len(cluster.nodes["node-a"].driver.started) == 2)
+        await until(lambda: is_ready(cluster))
+
+    quietly(program)
+
+
+async def hostile(sim: Simulation) -> None:
+    """Pods come, crash, are deleted, some by force, on machines that reboot, while every link and server may fail."""
+    cluster = await stage(sim, "node-a", "node-b", "node-c", hostile=True)
+    names = [f"web-{n}" for n in range(8)]
+    for n, name in enumerate(names):
+        await bind(cluster, pod(name), f"node-{'abc'[n % 3]}")
+    await asyncio.sleep(20)
+    for name in names[:4]:
+        grace_s = sim.choose("by force", (None, 0))
+        await cluster.authority.delete(pod_key(name), DeleteOptions(grace_s=grace_s))
+    await asyncio.sleep(10)
+    if sim.choose("a machine loses power", (False, True)):
+        cluster.nodes["node-b"].die()
+        await asyncio.sleep(10)
+        cluster.nodes["node-b"].come_back()
+    if sim.choose("a node is removed", (False, True)):
+        await cluster.authority.delete(Key("Node", "", "node-c"))
+        sim.sometimes("a node was registered anew")
+    await asyncio.sleep(30)
+    sim.heal()
+    every = cluster.nodes.values()
+
+    def is_settled() -> bool:
+        pods = {each.uid: each.view for each in cluster.all("Pod")}
+        if any(view.terminating or (not view.finished and not is_ready(cluster, view.name)) for view in pods.values()):
+            return False
+        wanted = {uid for uid, view in pods.items() if not view.finished}
+        held = {uid for each in cluster.all(LEDGER.kind) for uid in each.view.status.entries}
+        running = [process.identity.pod_uid for node in every for process in node.driver.live()]
+        return sorted(running) == sorted(wanted) and held == wanted
+
+    sim.check_eventually(is_settled)
+    await sim.converge(within_s=600, stays_s=10)
+    sim.sometimes("a process was restarted", any(i.attempt for node in every for i in node.driver.started))
+
+
+def test_whatever_happens_processes_follow_bindings_and_claims_follow_processes() -> None:
+    marks: dict[str, int] = {}
+    rates = {"stop of process: zombie": 0.2, "run of process: crash": 0.2, "pull of image: slow": 0.2}
+    for seed in range(40):
+        outcome = run(hostile, seed, faults=FixedRates(rates) if seed % 4 == 0 else None)
+        assert outcome.violation is None, f"seed {seed}: {outcome.violation}\n{outcome.timeline()[-2500:]}"
+        for mark, count in outcome.marks.items():
+            marks[mark] = marks.get(mark, 0) + count
+    assert set(marks) == {"a node was registered anew", "a process was restarted"}

@@ -13,9 +13,10 @@ from functools import partial
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from kedge.errors import OutcomeUnknown, Unavailable
 from kedge.sim.kernel.faults import OF_HOSTS
-from kedge.sim.kernel.futures import SimFuture
 from kedge.sim.kernel.hosts import Host
 from kedge.sim.kernel.strands import Process
 
@@ -71,13 +72,15 @@ class Remote:
         route = self._routes.get(method)
         if route is None:
             route = self._routes[method] = _Route(self._world, self._caller, self._callee, self._service, method)
-        exchange = _Exchange(route, self._timeout_s)
+        loop = self._world.loop
+        exchange = _Exchange(route, self._timeout_s, loop.create_future())
         exchange.send(args, kwargs)
-        timer = self._world.loop.call_later(self._timeout_s, exchange.expire)
+        timer = loop.call_later(self._timeout_s, exchange.expire)
         try:
             return await exchange.reply
         finally:
             timer.cancel()
+            del exchange, timer  # an error's traceback holds this frame, and they hold the error
 
 
 class _Route:
@@ -115,27 +118,24 @@ class _Route:
         return found.ask()
 
 
-class _Exchange:
+class _Exchange(msgspec.Struct, eq=False):
     """One request and its reply."""
 
-    __slots__ = ("_route", "_tasks", "_timeout_s", "reply")
-
-    def __init__(self, route: _Route, timeout_s: float) -> None:
-        self.reply: asyncio.Future[Any] = SimFuture(loop=route.world.loop)
-        self._route = route
-        self._timeout_s = timeout_s
-        self._tasks: list[asyncio.Task[None]] = []
-        """What carries it out: two tasks, if the request was delivered twice."""
+    route: _Route
+    timeout_s: float
+    reply: asyncio.Future[Any]
+    tasks: list[asyncio.Task[None]] = []
+    """What carries it out: two tasks, if the request was delivered twice."""
 
     def expire(self) -> None:
         """Nothing came back in time, by the caller's own clock."""
         if self.reply.done():
             return
-        route = self._route
+        route = self.route
         route.world.note("unknown", route.call_text)
         self.reply.set_exception(
             OutcomeUnknown(
-                f"no reply to {route.what} from {route.callee.name} within {self._timeout_s}s:"
+                f"no reply to {route.what} from {route.callee.name} within {self.timeout_s}s:"
                 " it may have been carried out; read before anything else"
             )
         )
@@ -143,7 +143,7 @@ class _Exchange:
     # -- there
 
     def send(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        route = self._route
+        route = self.route
         world, caller, callee = route.world, route.caller, route.callee
         carry = world.network.carry
         if carry is not None:
@@ -164,8 +164,8 @@ class _Exchange:
                 return
             world.note("call", route.call_text, host=callee.name)
             work = self._carry_out(getattr(target, route.method), args, kwargs)
-            self._tasks.append(world.loop.spawn_on(process, work, route.task_name))
-            world.under_way[id(self)] = self
+            self.tasks.append(world.loop.spawn_on(process, work, route.task_name))
+            world.under_way[self] = None
 
         if fault == "lose":
             return
@@ -181,7 +181,7 @@ class _Exchange:
             pause_for_a_while(world, caller)
 
     async def _carry_out(self, method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        route = self._route
+        route = self.route
         world = route.world
         process = route.callee.process
         try:
@@ -194,7 +194,7 @@ class _Exchange:
             self._send_reply(error, failed=True)
             return
         finally:
-            world.under_way.pop(id(self), None)
+            world.under_way.pop(self, None)
         if hasattr(result, "__aiter__"):
             sender = _StreamSender(world, route.caller, route.callee, route.what, result.__aiter__())
             self._send_reply(sender.receiver)
@@ -205,7 +205,7 @@ class _Exchange:
     # -- and back
 
     def _send_reply(self, answer: Any, *, failed: bool = False) -> None:
-        route = self._route
+        route = self.route
         world = route.world
         fault = route.ask(route.reply, REPLY_FAULTS)
         extra_s = 0.0
@@ -230,7 +230,7 @@ class _Exchange:
         self._transmit_back(answer, failed, extra_s)
 
     def _answer_nothing_done(self, why: str) -> None:
-        self._transmit_back(Unavailable(f"{self._route.what}: {why}; nothing was done"), failed=True)
+        self._transmit_back(Unavailable(f"{self.route.what}: {why}; nothing was done"), failed=True)
 
     def _transmit_back(self, answer: Any, failed: bool, extra_s: float = 0.0) -> None:
         def arrive(_: Process) -> None:
@@ -242,7 +242,7 @@ class _Exchange:
             else:
                 self.reply.set_result(answer)
 
-        route = self._route
+        route = self.route
         route.world.network.transmit(route.callee, route.caller, arrive, what=route.reply, extra_s=extra_s)
 
 
@@ -373,7 +373,7 @@ class _StreamSender:
             elif self._caller.process is self._lives[0] and self._caller.up:
                 accept(value)
 
-        world.loop.call_at_moment(due_s, arrive, context=world.context)
+        world.loop.call_at_moment(due_s, arrive)
 
     def acknowledge(self) -> None:
         self._under_way -= 1

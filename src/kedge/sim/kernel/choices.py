@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from random import Random
-from typing import TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 from kedge.errors import ReplayDiverged, check
 
@@ -87,6 +87,30 @@ def unpack(code: int) -> tuple[int, int]:
     return code >> _BOUND_SHIFT, code & _VALUE_MASK
 
 
+class Choose(Protocol):
+    def __call__(self, label: str, bound: int, reached: Sequence[float] | None = None, /) -> int: ...
+
+
+def _recorder(source: Random, taken: list[Choice]) -> Choose:
+    """`choose` while recording. A closure: a run asks several times for each message, and it needs no lookups."""
+    draw, take = source.random, taken.append
+
+    def choose(label: str, bound: int, reached: Sequence[float] | None = None, /) -> int:
+        if bound <= 1:
+            check(bound == 1, "a choice needs something to choose from")
+            return 0
+        if reached is None:
+            value = int(draw() * bound)
+        else:
+            value = bisect_right(reached, draw())
+            if value >= bound:
+                value = bound - 1
+        take((label, bound, value))
+        return value
+
+    return choose
+
+
 class Stream:
     """One source of labelled choices."""
 
@@ -96,8 +120,11 @@ class Stream:
         self.name = name
         self.taken: list[Choice] = []
         self._mode = mode
-        self._recording = mode is Mode.RECORD
-        self._random = Random(f"{seed}/{name}")
+        self.choose: Choose = _recorder(Random(f"{seed}/{name}"), self.taken) if mode is Mode.RECORD else self._follow
+        """A number below a bound; the label says what for.
+
+        Uniform, or by a third argument: for each value, the probability that it or a smaller one is drawn.
+        """
         self._recorded = list(recorded)
         self._on_diverged = on_diverged
         self._by_label: dict[str, list[int]] = {}
@@ -108,21 +135,12 @@ class Stream:
             for label, _, value in self._recorded:
                 self._by_label.setdefault(label, []).append(value)
 
-    def choose(self, label: str, bound: int, reached: Sequence[float] | None = None) -> int:
-        """A number below `bound`. `label` says what for.
-
-        Uniform, or by `reached`: for each value, the probability that it or a smaller one is drawn.
-        """
+    def _follow(self, label: str, bound: int, reached: Sequence[float] | None = None) -> int:  # noqa: ARG002
+        """`choose` by the tape."""
         if bound <= 1:
             check(bound == 1, "a choice needs something to choose from")
             return 0
-        if self._recording:
-            point = self._random.random()
-            value = int(point * bound) if reached is None else min(bisect_right(reached, point), bound - 1)
-        elif self._mode is Mode.STRICT:
-            value = self._next(label, bound)
-        else:
-            value = self._find(label, bound)
+        value = self._next(label, bound) if self._mode is Mode.STRICT else self._find(label, bound)
         self.taken.append((label, bound, value))
         return value
 

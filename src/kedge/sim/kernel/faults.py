@@ -84,7 +84,7 @@ class _Script:
 class FaultPoint:
     """One named place, with what it is about and what may go wrong there."""
 
-    __slots__ = ("_about", "_faults", "_kinds", "_label", "_point", "_reached")
+    __slots__ = ("_about", "_bound", "_faults", "_kinds", "_label", "_point", "_reached")
 
     def __init__(self, faults: Faults, point: str, about: str, kinds: tuple[str, ...]) -> None:
         self._faults = faults
@@ -92,6 +92,7 @@ class FaultPoint:
         self._about = about
         self._kinds = kinds
         self._label = f"{point} {about}"
+        self._bound = len(kinds) + 1
         self._reached: tuple[float, ...] | None = None
 
     def ask(self) -> str:
@@ -105,7 +106,7 @@ class FaultPoint:
                 self._reached = faults.reached(self._point, self._kinds)
             if not self._reached:
                 return NOTHING
-            value = faults.draw(self._label, len(self._kinds) + 1, self._reached)
+            value = faults.draw(self._label, self._bound, self._reached)
             if not value:
                 return NOTHING
             kind = self._kinds[value - 1]
@@ -120,6 +121,8 @@ class Faults:
         self._world = world
         self._plan = plan
         self.active = True
+        self.draw = world.choices.faults.choose
+        """A choice on the faults stream."""
         self._rates: dict[str, float] = {}
         self._points: dict[tuple[str, str, tuple[str, ...]], FaultPoint] = {}
         self.scripts: list[_Script] = []
@@ -146,10 +149,6 @@ class Faults:
         if (total := sum(rates)) > 1.0:
             rates = [rate / total for rate in rates]
         return tuple(accumulate((max(0.0, 1.0 - total), *rates)))
-
-    def draw(self, label: str, bound: int, reached: Sequence[float] | None = None) -> int:
-        """A choice on the faults stream."""
-        return self._world.choices.faults.choose(label, bound, reached)
 
     def pick(self, label: str, options: Sequence[_T]) -> _T:
         """How a fault that struck goes: how long, how much, which way. The mildest goes first."""

@@ -7,7 +7,7 @@ order in every process. The serial is drawn at the first hashing, so creating a 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from kedge.sim.kernel.loop import SimLoop
@@ -24,7 +24,8 @@ class SimFuture(asyncio.Future[_T]):
     def __hash__(self) -> int:
         serial: int = getattr(self, "_serial", 0)
         if not serial:
-            serial = self._serial = _serial_of(self)
+            loop: SimLoop = self.get_loop()  # type: ignore[assignment]
+            loop.serials = serial = self._serial = loop.serials + 1
         return serial
 
     def __eq__(self, other: object) -> bool:
@@ -40,13 +41,9 @@ class SimTask(asyncio.Task[_T]):
     def __hash__(self) -> int:
         serial: int = getattr(self, "_serial", 0)
         if not serial:
-            serial = self._serial = _serial_of(self)
+            loop: SimLoop = self.get_loop()  # type: ignore[assignment]
+            loop.serials = serial = self._serial = loop.serials + 1
         return serial
 
     def __eq__(self, other: object) -> bool:
         return self is other
-
-
-def _serial_of(future: asyncio.Future[Any]) -> int:
-    loop: SimLoop = future.get_loop()  # type: ignore[assignment]
-    return loop.next_serial()

@@ -20,6 +20,7 @@ from kedge.sim.kernel.strands import Handle, Process
 
 if TYPE_CHECKING:
     from kedge.sim.kernel.calls import Remote
+    from kedge.sim.kernel.loop import SimLoop
     from kedge.sim.kernel.world import World
 
 _T = TypeVar("_T")
@@ -44,6 +45,8 @@ class Host:
         self._world = world
         self._loop = world.loop
         self._boot: Boot | None = None
+        self.mortal = False
+        """Whether faults may crash this host: it knows how to come back."""
         self.process = self._loop.new_process(name, 1)
         self.up = True
         self.paused = False
@@ -73,12 +76,8 @@ class Host:
     def boot(self, program: Boot) -> asyncio.Task[Any]:
         """Run `program(host)` now, and again after every restart. Faults may crash a host that has one."""
         self._boot = program
+        self.mortal = True
         return self.spawn(program(self), name=f"boot {self.name}")
-
-    @property
-    def mortal(self) -> bool:
-        """Whether faults may crash this host: it knows how to come back."""
-        return self._boot is not None
 
     def env(self, *, limits: Limits | None = None, metrics: Metrics | None = None) -> Env:
         """The world as a component on this host sees it."""
@@ -223,20 +222,7 @@ class Host:
         return self._step_s
 
     def _gate(self) -> None:
-        self._loop.hold(self.process, _SlowQueue(self))
-
-    def let_one_step_run(self, queue: deque[Handle]) -> bool:
-        """Move the oldest step of a slow host to where it runs. False if the host is no longer slow in this way."""
-        process = self.process
-        if process.queue is not queue:
-            return False
-        process.run_queue.append(queue.popleft())
-        self._loop.wake(process)
-        return True
-
-    def call_after_step(self, callback: Callable[[], None]) -> None:
-        """Call back when one step's time has passed, whatever this host's own clock says."""
-        self._world.loop.call_later(self._step_s, callback, context=self._world.context)
+        self._loop.hold(self.process, _SlowQueue(self, self._loop))
 
     def _new_random(self) -> Random:
         return Random(f"{self._world.choices.seed}/host/{self.name}/{self.process.number}")
@@ -245,26 +231,34 @@ class Host:
 class _SlowQueue(deque[Handle]):
     """Takes work and lets it through one step at a time. Unhashable and alive as long as its host is slow."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: Host, loop: SimLoop) -> None:
         super().__init__()
         self._host = host
+        self._loop = loop
         self._ticking = False
 
     def append(self, handle: Handle) -> None:
         super().append(handle)
-        self._tick()
+        if not self._ticking:
+            self._tick()
 
     def extend(self, handles: Any) -> None:
         super().extend(handles)
-        if self:
+        if self and not self._ticking:
             self._tick()
 
     def _tick(self) -> None:
-        if not self._ticking:
-            self._ticking = True
-            self._host.call_after_step(self._let_through)
+        """Come back when one step's time has passed, whatever the host's own clock says."""
+        self._ticking = True
+        self._loop.call_at_moment(self._loop.now + self._host.step_s, self._let_through)
 
     def _let_through(self) -> None:
+        """Move the oldest step to where it runs, unless the host is no longer slow in this way."""
         self._ticking = False
-        if self and self._host.let_one_step_run(self) and self:
+        process = self._host.process
+        if not self or process.queue is not self:
+            return
+        process.run_queue.append(self.popleft())
+        self._loop.wake(process)
+        if self:
             self._tick()

@@ -65,7 +65,8 @@ class SimLoop(ConnectingLoop, InlineExecutorLoop):
         """A heap of the moments at which something falls due."""
         self._due: dict[float, list[TimerHandle]] = {}
         """What falls due at each of `_moments`, in the order it was asked for."""
-        self._serial = 0
+        self.serials = 0
+        """How many futures and tasks were hashed: `futures` counts them."""
         self._strands = CLOCK_JUMP
         self._budget: list[None] = []
         self._stopping = False
@@ -77,12 +78,11 @@ class SimLoop(ConnectingLoop, InlineExecutorLoop):
         self._processes = 0
         self.root = Strand(self.new_process("world", 1), self._next_strand())
         """Where work goes whose context was born outside the simulation."""
+        self.world_context = self.context_on(self.root.process)
+        """For the world's own callbacks: they belong to no host, and no crash stops them."""
+        self._world_strand = self.world_context[STRAND]
 
     # -- identity
-
-    def next_serial(self) -> int:
-        self._serial += 1
-        return self._serial
 
     def _next_strand(self) -> int:
         self._strands += 1
@@ -144,11 +144,11 @@ class SimLoop(ConnectingLoop, InlineExecutorLoop):
             due.append(timer)
         return timer
 
-    def call_at_moment(self, moment_s: float, callback: Callable[..., Any], *args: Any, context: Context) -> None:
-        """Call back at an exact moment of the world's clock: two callbacks for one moment keep their order."""
+    def call_at_moment(self, moment_s: float, callback: Callable[..., Any], *args: Any) -> None:
+        """Call back, as the world, at an exact moment of its clock: two callbacks for one moment keep their order."""
         if moment_s < self.now:
             moment_s = self.now
-        timer = TimerHandle(callback, args, context, context.get(STRAND) or self.root, False, moment_s)  # noqa: FBT003
+        timer = TimerHandle(callback, args, self.world_context, self._world_strand, False, moment_s)  # noqa: FBT003
         due = self._due.get(moment_s)
         if due is None:
             self._due[moment_s] = [timer]
@@ -191,7 +191,7 @@ class SimLoop(ConnectingLoop, InlineExecutorLoop):
     def spawn_on(self, process: Process, work: Coroutine[Any, Any, _T], name: str) -> asyncio.Task[_T]:
         """Start a task on a process other than the caller's."""
         context = copy_context()
-        number = self._next_strand()
+        self._strands = number = self._strands + 1
         context.run(STRAND.set, Strand(process, number))
         if self.strand_names is not None:
             self.strand_names[number] = f"{process.host_name}: {name}"
@@ -300,17 +300,18 @@ class SimLoop(ConnectingLoop, InlineExecutorLoop):
 
     def _next_timers(self) -> bool:
         """Jump to the next moment at which something falls due, and let it wake what it wakes."""
-        moments, ready, steps, world = self._moments, self._ready, self.trace.steps, self.root.process
+        moments, ready, world = self._moments, self._ready, self.root.process
+        record_step, due_at = self.trace.steps.append, self._due.pop
         while moments and not ready:
             moment = heappop(moments)
             jumps = moment > self.now
-            for timer in self._due.pop(moment):
+            for timer in due_at(moment):
                 if timer.dropped:
                     continue
                 if jumps:
                     jumps = False
                     self.now = moment
-                    steps.append(CLOCK_JUMP)
+                    record_step(CLOCK_JUMP)
                     self.trace.times.append(moment)
                 if timer.callback is wake_sleeper:
                     # Waking a sleeper takes no step of its own: its next step is the event.
@@ -321,7 +322,7 @@ class SimLoop(ConnectingLoop, InlineExecutorLoop):
                 process = timer.strand.process
                 if process is world:
                     # The world's own work, such as a message arriving, is no host's step: it happens at its moment.
-                    steps.append(timer.strand.number)
+                    record_step(timer.strand.number)
                     try:
                         timer.callback(*timer.args)  # in no context of a host, which is what being the world means
                     except (SystemExit, KeyboardInterrupt):

@@ -148,11 +148,7 @@ class Network:
 
     def latency_s(self, source: str, target: str) -> float:
         """Draw how long one message takes."""
-        return self._draw_s(self.link(source, target).latency.quantiles_s, source, target)
-
-    def _draw_s(self, quantiles_s: tuple[float, ...], source: str, target: str) -> float:
-        if len(quantiles_s) == 1:
-            return quantiles_s[0]
+        quantiles_s = self.link(source, target).latency.quantiles_s
         return quantiles_s[self._world.choices.network.choose(f"latency {source}>{target}", len(quantiles_s))]
 
     def word_of_loss_s(self, source: str, target: str) -> float:
@@ -180,9 +176,10 @@ class Network:
         a, b = source.name, target.name
         if sender.host_name == a and (not source.up or sender is not source.process):
             return  # the last words of a step whose host has crashed
-        link = LOOPBACK if source is target else self._links.get((a, b), self.default)
+        way = (a, b)
+        link = LOOPBACK if source is target else self._links.get(way, self.default)
         lost = link.loss > 0 and world.choices.network.chance(f"loss {a}>{b}", link.loss)
-        if (a, b) in self._cut or (lost and not resent):
+        if way in self._cut or (lost and not resent):
             world.note("lost", f"{what} {a}>{b}")
             return
         if lost:
@@ -192,14 +189,17 @@ class Network:
             copies = 2
         while copies:
             copies -= 1
-            due_s = loop.now + self._draw_s(link.latency.quantiles_s, a, b) + extra_s
+            quantiles_s = link.latency.quantiles_s
+            bound = len(quantiles_s)
+            place = world.choices.network.choose(f"latency {a}>{b}", bound) if bound > 1 else 0
+            due_s = loop.now + quantiles_s[place] + extra_s
             if link.ordered:
-                due_s = max(due_s, self._last_arrival.get((a, b), 0.0))
-                self._last_arrival[a, b] = due_s
-            loop.call_at_moment(due_s, self._arrived, source, target, arrive, what, context=world.context)
+                due_s = max(due_s, self._last_arrival.get(way, 0.0))
+                self._last_arrival[way] = due_s
+            loop.call_at_moment(due_s, self._arrived, source, target, arrive, what)
 
     def _arrived(self, source: Host, target: Host, arrive: Callable[[Process], object], what: str) -> None:
-        if (source.name, target.name) in self._cut:
+        if self._cut and (source.name, target.name) in self._cut:
             self._world.note("lost", f"{what} {source.name}>{target.name}")
             return
         arrive(target.process)

@@ -294,7 +294,7 @@ class _End:
     def _await_arrival(self) -> None:
         if not self._timer_set and self._arrivals and not self._lost:
             self._timer_set = True
-            self.world.loop.call_at_moment(self._arrivals[0][0], self._arrive, context=self.world.context)
+            self.world.loop.call_at_moment(self._arrivals[0][0], self._arrive)
 
     def _arrive(self) -> None:
         """A piece is due. It gets in unless the way is cut; then it waits for the way, up to a limit."""

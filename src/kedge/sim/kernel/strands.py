@@ -73,14 +73,11 @@ class Process:
         return f"{self.host_name}#{self.number}"
 
 
-class Strand:
+class Strand(msgspec.Struct, eq=False):
     """One line of work on one process. Its serial number is what a step leaves in the trace."""
 
-    __slots__ = ("number", "process")
-
-    def __init__(self, process: Process, number: int) -> None:
-        self.process = process
-        self.number = number
+    process: Process
+    number: int
 
 
 STRAND: ContextVar[Strand] = ContextVar("kedge.sim.strand")

@@ -12,12 +12,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+import msgspec
+
 CLOCK_JUMP = 0
 """In the place of a strand: time moved, to the next of `times`."""
 
 
-_RECORD = "%d %r %s %s %s\n"
-"""An event as the hash sees it."""
+_RECORDS = msgspec.json.Encoder(enc_hook=str)
+"""Events as the hash sees them: a line each, so that it does not matter how many are folded in at once."""
 
 
 class Event(NamedTuple):
@@ -52,6 +54,6 @@ class Trace:
         steps, times, events = self._hashes
         steps.update(memoryview(self.steps)[self._folded[0] :].tobytes())
         times.update(memoryview(self.times)[self._folded[1] :].tobytes())
-        events.update("".join([_RECORD % event for event in self.events[self._folded[2] :]]).encode())
+        events.update(_RECORDS.encode_lines(self.events[self._folded[2] :]))
         self._folded = [len(self.steps), len(self.times), len(self.events)]
         return hashlib.blake2b(b"".join(part.digest() for part in self._hashes), digest_size=16).hexdigest()

@@ -33,8 +33,7 @@ class World:
         self.choices = choices
         self.trace = Trace()
         self.loop = SimLoop(self.trace, choices)
-        self.context = self.loop.context_on(self.loop.root.process)
-        """For the world's own callbacks: they belong to no host, and no crash stops them."""
+        self.context = self.loop.world_context
         self.hosts: dict[str, Host] = {}
         self.violation: Violation | None = None
         self.marks: dict[str, int] = {}
@@ -44,8 +43,9 @@ class World:
         self.on_death: list[Callable[[Process], None]] = []
         self._kept: dict[int, asyncio.Task[Any]] = {}
         """By address, which is never an order: nothing walks through it."""
-        self.under_way: dict[int, object] = {}
-        """Calls being carried out, by address: they hold their tasks, which a loop does not."""
+        self.under_way: dict[object, None] = {}
+        """Calls being carried out: they hold their tasks, which a loop does not. Nothing walks through it. Not by
+        `id`, of which the audit hook hears each time."""
         self._dead: list[object] = []
         choices.on_diverged = self.loop.stop
         self.loop.on_error = self._unhandled

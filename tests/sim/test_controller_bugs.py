@@ -173,7 +173,9 @@ def test_a_stream_that_died_and_does_not_say_so_is_noticed() -> None:
         await shop.create("web")
         shop.open(counting(seen), owns=(POD,))
         await until(lambda: seen == {"web": 0})
-        shop.veil.dead = shop.veil.streams
+        await asyncio.sleep(5)  # the streams are up
+        assert shop.veil.streams == 2
+        shop.veil.dead = 2
         await shop.create("later")
         await asyncio.sleep(60)
         assert "later" in seen

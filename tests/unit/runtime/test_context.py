@@ -503,7 +503,7 @@ async def test_a_user_who_changes_his_mind_is_answered_at_once_each_time(shop: S
         found = ctx.get(key)
         assert found is not None
         counts.append(found.view.spec.replicas)
-        await ctx.write_status(found, {"replicas": found.view.spec.replicas})
+        await ctx.patch(found, {"metadata": {"annotations": {"size": str(found.view.spec.replicas)}}})
         return Action.await_change()
 
     await shop.create("web", 0)
@@ -511,7 +511,7 @@ async def test_a_user_who_changes_his_mind_is_answered_at_once_each_time(shop: S
     for n in range(1, 60):
         await shop.scale("web", n % 2)
         await asyncio.sleep(0.2)
-        assert (await shop.get()).view.status.replicas == n % 2
+        assert (await shop.get()).metadata.annotations["size"] == str(n % 2)
     assert not shop.reported
 
 

@@ -408,6 +408,23 @@ def test_whenever_it_is_stopped_a_controller_does_not_keep_its_lease(after_s: fl
     test()
 
 
+@pytest.mark.parametrize("after_s", [0.0, 0.001, 0.002, 0.003, 0.005, 0.008])
+def test_a_stop_does_not_cut_short_the_letting_go_that_is_under_way(after_s: float) -> None:
+    @in_a_shop()
+    async def test(shop: Shop) -> None:
+        _, named = counting()
+        controller = shop.controller(named("one"), lease=LEASE)
+        task = shop.start(controller)
+        await until(lambda: controller.statistics().leading)
+        controller.queue.close()  # its work is over, and the lease is on its way back
+        await asyncio.sleep(after_s)
+        await controller.stop()
+        await task
+        assert holder(shop) == ""
+
+    test()
+
+
 @in_a_shop()
 async def test_a_standby_stops_at_once_and_a_cancelled_leader_lets_go(shop: Shop) -> None:
     _, named = counting()

@@ -1,0 +1,270 @@
+"""The standard scenario: a whole control plane for five virtual minutes, in which a rollout and a node loss happen.
+
+`World` puts the same parts together in any size, so that a theme of the zoo may have just those it is about. Every
+invariant is on in every world; what a world leaves out is components, never judges.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from kedge.api.marks import AT_MOST_ONE
+from kedge.controllers.budgets import budget_controller
+from kedge.controllers.deployment import deployment_controller
+from kedge.controllers.endpoints import endpoints_controller
+from kedge.controllers.garbage import garbage_controller
+from kedge.controllers.job import job_controller
+from kedge.controllers.lifecycle import lifecycle_controller
+from kedge.controllers.namespaces import namespace_controller
+from kedge.controllers.replicaset import replica_set_controller
+from kedge.keys import Key
+from kedge.limits import Limits
+from kedge.scheduler import Scheduler
+from kedge.sim.agents import RUN_S_LABEL
+from kedge.sim.cluster import Cluster, Component, Make, Node, Seat
+from kedge.sim.cluster_faults import Weather
+from kedge.sim.endings import check_silence, expect_settled
+from kedge.sim.invariants import Judge
+from kedge.sim.kernel import Simulation, simulate
+from kedge.sim.users import User
+
+LIMITS = Limits(
+    drain_s=4.0,
+    relist_every_s=120.0,
+    resync_every_s=120.0,
+    queue_resync_spread_s=10.0,
+    queue_backoff_s_max=15.0,
+    scheduler_flush_s=60.0,
+    scheduler_quarantine_s=60.0,
+    agent_restart_s_max=20.0,
+)
+"""Production's own, but that the nets that come round after minutes come round within a run."""
+NOT_WORK = frozenset({"Lease.coordination.k8s.io", "Fence.kedge.dev", "Operation.kedge.dev"})
+
+CONTROLLERS: Mapping[str, Callable[..., Component]] = {
+    "deployment": deployment_controller,
+    "replicaset": replica_set_controller,
+    "job": job_controller,
+    "lifecycle": lifecycle_controller,
+    "budgets": budget_controller,
+    "endpoints": endpoints_controller,
+    "garbage": garbage_controller,
+    "namespaces": namespace_controller,
+}
+"""Every controller there is, by the name that a world asks for it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """How much of a control plane a world has."""
+
+    nodes: int = 12
+    zones: int = 3
+    servers: int = 3
+    schedulers: int = 2
+    names: tuple[str, ...] = ("default-scheduler",)
+    """Schedulers of another name work side by side, and only the bind's proof keeps them apart."""
+    managers: int = 2
+    controllers: tuple[str, ...] = tuple(CONTROLLERS)
+    cpu: str = "4"
+    limits: Limits = LIMITS
+
+
+class World:
+    """A cluster under judgement, with its people."""
+
+    def __init__(self, sim: Simulation, size: Size) -> None:
+        self.sim = sim
+        self.size = size
+        self.cluster = Cluster(sim, servers=size.servers, limits=size.limits, hostile=True)
+        self.judge = Judge(self.cluster)
+        self.commits = 0
+        """Those that are no renewals of leases."""
+        sim.check_always(self._count)
+        self.user = User(self.cluster, "alice")
+        self.weather: asyncio.Task[None] | None = None
+
+    def _count(self, commit: Any) -> tuple[()]:
+        if any(key.kind not in NOT_WORK for key in commit.keys):
+            self.commits += 1
+        return ()
+
+    async def open(self, *namespaces: str, weather: bool = True) -> None:
+        """Boot everything, and let the nodes register."""
+        size, cluster = self.size, self.cluster
+        await cluster.set_up(*namespaces)
+        for n in range(size.nodes):
+            cluster.add_node(f"node-{n}", zone=f"zone-{'abcdef'[n % size.zones]}", cpu=size.cpu)
+        if size.managers:
+            cluster.boot("manager", [_maker(name) for name in size.controllers], copies=size.managers)
+        for name in size.names:
+            if size.schedulers:
+                cluster.boot(name, [_scheduler(name)], copies=size.schedulers)
+        if weather:
+            self.weather = asyncio.ensure_future(Weather(cluster).run())
+
+    async def close(self, *, within_s: float = 900.0, stays_s: float = 5.0, silence_s: float = 60.0) -> None:
+        """Stop all faults, and demand that everything comes right and that then nobody writes."""
+        self.sim.heal()
+        if self.weather is not None:
+            self.weather.cancel()
+            with suppress(asyncio.CancelledError):
+                await self.weather
+        for node in self.cluster.nodes.values():
+            if not node.host.up:
+                node.come_back()
+        expect_settled(self.judge)
+        await self.sim.converge(within_s=within_s, every_s=2.0, stays_s=stays_s)
+        if silence_s and self.sim.world.violation is None:
+            await check_silence(self.cluster, for_s=silence_s)
+
+    def lose(self, node: Node, *, for_s: float | None = None) -> None:
+        """Take a machine's power, for a while or for the rest of the run."""
+        node.die()
+        if for_s is not None:
+            dead = node.host.process
+            world = self.sim.world
+
+            def come_back() -> None:
+                if node.host.process is dead:
+                    node.come_back()
+
+            world.loop.call_later(for_s, come_back, context=world.context)
+
+    def pick_node(self, label: str = "node") -> Node:
+        return self.sim.choose(label, list(self.cluster.nodes.values()))
+
+
+def _maker(name: str) -> Make:
+    make = CONTROLLERS[name]
+
+    def with_seat(seat: Seat) -> Component:
+        lease = Key("Lease.coordination.k8s.io", "kube-system", name)
+        return make(seat.client, seat.env, caches=seat.caches, recorder=seat.recorder, lease=lease)
+
+    return with_seat
+
+
+def _scheduler(name: str) -> Make:
+    def with_seat(seat: Seat) -> Component:
+        return Scheduler(seat.client, seat.env, name=name, caches=seat.caches, recorder=seat.recorder)
+
+    return with_seat
+
+
+# -- manifests -------------------------------------------------------------------------------------
+
+
+def template(app: str, *, cpu: str = "500m", image: str = "web:1", **spec: Any) -> dict[str, Any]:
+    container = {"name": "main", "image": image, "resources": {"requests": {"cpu": cpu, "memory": "64Mi"}}}
+    return {"metadata": {"labels": {"app": app}}, "spec": {"containers": [container], **spec}}
+
+
+def workload(
+    kind: str,
+    name: str,
+    replicas: int,
+    *,
+    namespace: str = "default",
+    cpu: str = "500m",
+    at_most_one: bool = False,
+    strategy: Mapping[str, Any] | None = None,
+    **spec: Any,
+) -> dict[str, Any]:
+    """A Deployment or a ReplicaSet."""
+    made = template(name, cpu=cpu, **spec)
+    if at_most_one:
+        made["metadata"]["annotations"] = {AT_MOST_ONE: "true"}
+    body = {"replicas": replicas, "selector": {"matchLabels": {"app": name}}, "template": made}
+    if strategy is not None:
+        body["strategy"] = strategy
+    return {"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": name, "namespace": namespace}, "spec": body}
+
+
+def job(name: str, completions: int, *, run_s: float = 5.0) -> dict[str, Any]:
+    made = template(name, restartPolicy="Never")
+    made["metadata"]["labels"][RUN_S_LABEL] = str(run_s)
+    spec = {"completions": completions, "parallelism": completions, "template": made}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": spec,
+    }
+
+
+def service(name: str, app: str) -> dict[str, Any]:
+    spec = {"selector": {"app": app}, "ports": [{"port": 80}]}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": "default"}, "spec": spec}
+
+
+def budget(name: str, app: str, max_unavailable: int) -> dict[str, Any]:
+    spec = {"maxUnavailable": max_unavailable, "selector": {"matchLabels": {"app": app}}}
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": spec,
+    }
+
+
+def quota(name: str, *, namespace: str = "default", **hard: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"hard": {key.replace("__", "."): value for key, value in hard.items()}},
+    }
+
+
+def zone_quota(name: str, hard: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+    spec = {"zones": {zone: {"hard": dict(each)} for zone, each in hard.items()}}
+    return {
+        "apiVersion": "kedge.dev/v1",
+        "kind": "ZoneQuota",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": spec,
+    }
+
+
+WEB = Key("Deployment.apps", "default", "web")
+API_SET = Key("ReplicaSet.apps", "default", "ledger")
+
+STANDARD = Size()
+
+
+async def run_standard(sim: Simulation, size: Size = STANDARD, *, minutes_s: float = 300.0) -> World:
+    """Five virtual minutes: a Deployment rolls out, a Job runs, a ReplicaSet is scaled, a machine is lost."""
+    world = World(sim, size)
+    await world.open()
+    user, cluster = world.user, world.cluster
+    begin_s = sim.now_s
+    await cluster.create(service("web", "web"))
+    await cluster.create(budget("web", "web", 2))
+    await user.apply(workload("Deployment", "web", 8))
+    await user.apply(workload("ReplicaSet", "ledger", 3, at_most_one=True))
+    await asyncio.sleep(30)
+    await user.roll_out(WEB, "web:2")
+    await user.apply(job("sums", 3))
+    await asyncio.sleep(sim.choose_int("rollout runs", 10, 30))
+    lost = world.pick_node("lost node")
+    world.lose(lost, for_s=sim.choose("outage", (170.0, 20.0, 60.0)))
+    await user.scale(API_SET, sim.choose("replicas", (4, 2)))
+    if sim.choose("regret", (True, False)):
+        await asyncio.sleep(10)
+        await user.roll_back(WEB)
+    await asyncio.sleep(max(0.0, begin_s + minutes_s - 70.0 - sim.now_s))
+    await world.close()
+    sim.attach("commits", world.commits)
+    return world
+
+
+@simulate()
+async def standard(sim: Simulation) -> tuple[int, int]:
+    """The whole control plane. Returns the commits that were work, and all."""
+    world = await run_standard(sim)
+    return world.commits, world.judge.steps

@@ -1,0 +1,121 @@
+"""Accounts that were left behind are found and put right, and what may still run keeps its claim."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from tests.objects import (
+    NODE,
+    POD,
+    RESERVATION,
+    RESOURCE_QUOTA,
+    ZONE_QUOTA,
+    pod,
+    reservation,
+    resource_quota,
+    zone_quota,
+)
+from tests.sim.controllers import REPLICA_SET, pod_of, replica_set
+from tests.sim.node_world import Crew, find, node_body, objects, settle, stage
+
+from kedge.api.codec import encode_object
+from kedge.api.objects import Object
+from kedge.api.requests import Binding, DeleteOptions
+from kedge.controllers.orphans import (
+    BindingRepair,
+    LedgerRepair,
+    ReservationRepair,
+    binding_repair_controller,
+    ledger_repair_controller,
+    reservation_repair_controller,
+)
+from kedge.controllers.quotas import QuotaReconciler, quota_controller
+from kedge.keys import Key
+from kedge.sim.cluster import Cluster
+from kedge.sim.kernel import Simulation, run
+from kedge.store import Put
+
+
+async def tamper(cluster: Cluster, found: Object, edit: Any) -> None:
+    """Write past the service, as a bug or a broken disk would."""
+    document = found.edit()
+    edit(document)
+    await cluster.store.commit([], [Put(found.key, encode_object(document))])
+
+
+def held(cluster: Cluster, name: str) -> set[str]:
+    found = find(cluster.store, Key("NodeAllocation.kedge.dev", "", name))
+    return set() if found is None else set(found.view.status.entries)
+
+
+async def left_behind(sim: Simulation) -> int:
+    cluster = await stage(sim)
+    crew = Crew(cluster)
+    crew.boot(sim, reservation_repair_controller, copies=2)
+    crew.boot(sim, ledger_repair_controller)
+    crew.boot(sim, binding_repair_controller)
+    crew.boot(sim, quota_controller)
+    service = cluster.authority
+    for name in ("node-a", "node-b"):
+        await service.create(NODE, node_body(name))
+    await service.create(RESOURCE_QUOTA, resource_quota(pods="50"))
+    await service.create(ZONE_QUOTA, zone_quota(zone_a={"cpu": "3"}))
+    made = {name: (await service.create(POD, pod(name))).object for name in ("kept", "forced", "waits", "ghost")}
+    for name in ("kept", "forced"):
+        await service.bind(Binding(pod=made[name].key, node="node-a"))
+    for name in ("waits", "ghost"):
+        body = reservation(made[name], "node-a")
+        body["spec"]["deadline"] = "2100-01-01T00:00:00Z"
+        await service.create(RESERVATION, body)
+    # Its pod vanishes without a word to anybody: the reservation and its claim stand for nothing.
+    await service.delete(made["ghost"].key)
+    orphan = reservation(made["ghost"], "node-a")
+    orphan["metadata"]["uid"] = "orphan"
+    key = Key("Reservation.kedge.dev", "default", made["ghost"].uid)
+    await cluster.store.commit([], [Put(key, encode_object(orphan))])
+    # What was deleted by force may still run: its claim stays until a person says otherwise.
+    await service.delete(made["forced"].key, DeleteOptions(grace_s=0))
+    for kind, field in ((RESOURCE_QUOTA, "used"), (ZONE_QUOTA, "zones")):
+        (found,) = objects(cluster.store, kind.key_kind)
+        wrong = {"pods": "40"} if field == "used" else {"zone-a": {"used": {"cpu": "2900m"}}}
+        await tamper(
+            cluster, found, lambda d, field=field, wrong=wrong: d.setdefault("status", {}).update({field: wrong})
+        )
+    # An owned pod whose node comes back as another: its owner is to release it.
+    owner = (await service.create(REPLICA_SET, replica_set("web", 1))).object
+    moved = (await service.create(POD, pod_of(owner, 0))).object
+    await service.bind(Binding(pod=moved.key, node="node-b"))
+    await asyncio.sleep(sim.choose_int("pause", 0, 30))
+    await service.delete(Key("Node", "", "node-b"))
+    await service.create(NODE, node_body("node-b"))
+    await asyncio.sleep(60)
+    assert made["forced"].uid in held(cluster, "node-a")
+
+    def repaired() -> bool:
+        (quota,), (zone,) = objects(cluster.store, "ResourceQuota"), objects(cluster.store, "ZoneQuota.kedge.dev")
+        lost = find(cluster.store, moved.key)
+        return (
+            find(cluster.store, key) is None
+            and find(cluster.store, key._replace(name=made["waits"].uid)) is not None
+            and held(cluster, "node-a") == {made["kept"].uid, made["waits"].uid, made["forced"].uid}
+            and {name: str(amount) for name, amount in quota.view.status.used.items()} == {"pods": "3"}
+            and str(zone.view.status.zones["zone-a"].used["cpu"]) == "300m"
+            and lost is not None
+            and any(each.reason == "NodeLost" for each in lost.view.status.conditions)
+        )
+
+    await settle(sim, cluster, repaired)
+    taint = {"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}
+    await service.patch(Key("Node", "", "node-a"), {"spec": {"taints": [taint]}})
+    await asyncio.sleep(30)
+    assert held(cluster, "node-a") == {made["kept"].uid, made["waits"].uid}
+    count = await crew.recheck({"reservation-repair": ReservationRepair, "ledger-repair": LedgerRepair})
+    return count + await crew.recheck({"binding-repair": BindingRepair, "quota": QuotaReconciler})
+
+
+def test_what_was_left_behind_is_put_right_and_what_may_run_keeps_its_claim() -> None:
+    for seed in range(8):
+        outcome = run(left_behind, seed)
+        assert outcome.violation is None, f"seed {seed}: {outcome.violation}\n{outcome.timeline()[-2500:]}"
+        assert outcome.result

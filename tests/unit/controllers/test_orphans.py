@@ -1,0 +1,80 @@
+"""What stands for nothing, and what only seems to; what may be freed, and what is only told of."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.controllers.views import NOW, a_pod, ago, ready_pod
+
+from kedge.api.views import (
+    AllocationEntry,
+    FrozenMap,
+    NodeAllocationView,
+    NodeView,
+    ObjectMeta,
+    PodView,
+    ReservationSpec,
+    ReservationView,
+)
+from kedge.api.views.own import GangMember, NodeAllocationSpec, NodeAllocationStatus, ReservationStatus, ReservedPod
+from kedge.controllers.orphans import is_unhomed, orphaned_because, plan_ledger
+
+
+def reserved(uid: str = "u", *, late: bool = False, pod_uid: str = "uid-of-web-0") -> ReservationView:
+    spec = ReservationSpec(pod=ReservedPod(name="web-0", uid=pod_uid), deadline=ago(1 if late else -60))
+    return ReservationView(metadata=ObjectMeta(uid=uid), spec=spec)
+
+
+def ledger(node_uid: str = "n1", **states: str) -> NodeAllocationView:
+    entries = {uid: AllocationEntry(state=state) for uid, state in states.items()}
+    return NodeAllocationView(
+        spec=NodeAllocationSpec(node_uid=node_uid), status=NodeAllocationStatus(entries=FrozenMap(entries))
+    )
+
+
+def test_a_reservation_stands_while_its_pod_waits() -> None:
+    waiting = a_pod("web-0")
+    assert orphaned_because(reserved(), waiting, NOW) == ""
+    assert orphaned_because(reserved(), None, NOW) == "its pod is gone"
+    assert orphaned_because(reserved(pod_uid="another"), waiting, NOW) == "its pod is gone"
+    assert orphaned_because(reserved(), a_pod("web-0", phase="Failed"), NOW) == "its pod has ended"
+    assert orphaned_because(reserved(), ready_pod("web-0"), NOW) == "its pod is bound"
+    assert orphaned_because(reserved(late=True), waiting, NOW) == "its deadline has passed"
+
+
+def test_of_two_for_one_intent_the_later_goes() -> None:
+    assert orphaned_because(reserved("b"), a_pod("web-0"), NOW, older=[reserved("a")])
+    assert not orphaned_because(reserved("a"), a_pod("web-0"), NOW, older=[])
+
+
+def test_a_gangs_record_stays_while_anybody_holds_anything_under_it() -> None:
+    over = ReservationView(spec=ReservationSpec(gang_size=2, deadline=ago(1)))
+    assert orphaned_because(over, None, NOW) == "the gang is over"
+    members = ReservationStatus(members=FrozenMap({"u": GangMember(name="web-0")}))
+    held = ReservationView(spec=over.spec, status=members)
+    assert orphaned_because(held, None, NOW) == ""
+
+
+@given(st.sampled_from(["Reserved", "Bound"]), st.sampled_from(["", "Running", "Failed"]), st.booleans(), st.booleans())
+def test_a_claim_of_what_may_run_is_freed_only_on_a_persons_word(
+    state: str, phase: str, is_reserved: bool, out: bool
+) -> None:
+    pods: dict[str, PodView] = {"u": a_pod("web-0", phase=phase)} if phase else {}
+    plan = plan_ledger(ledger(u=state), pods, ["u"] if is_reserved else [], out_of_service=out)
+    if "u" in plan.free:
+        assert phase != "Running"
+        assert out or state == "Reserved"
+        assert not (state == "Reserved" and is_reserved)
+    if state == "Bound" and phase != "Running" and not out:
+        assert plan.leaked == ("u",)
+
+
+def test_a_bound_pod_is_at_home_while_its_nodes_ledger_has_it() -> None:
+    home = NodeView(metadata=ObjectMeta(uid="n1"))
+    pod = ready_pod("web-0", uid="u")
+    assert not is_unhomed(pod, home, ledger(u="Bound"))
+    assert is_unhomed(pod, None, ledger(u="Bound"))
+    assert is_unhomed(pod, home, ledger())  # the node came back as another, and holds nothing of its former self
+    assert not is_unhomed(pod, home, ledger("n0"))  # its ledger is still being handed on
+    assert not is_unhomed(a_pod("web-0"), None, None)
+    assert not is_unhomed(a_pod("web-0", node="node-a", phase="Failed"), None, None)

@@ -363,7 +363,7 @@ class Picture:
             if uid in self.nominated:
                 self.drop_nomination(uid)
             request = assumption.request if assumption is not None and not view.terminating else None
-            if request is None:
+            if request is None or request.labels != view.labels:
                 workload = self.workload_of(view).uid if self._policies else None
                 request = request_of(view, workload=workload, placed=True)
             had = self.snapshot.claim(uid)
@@ -625,10 +625,13 @@ class Picture:
             return
         for pod in pods:
             claim = self.snapshot.claim(pod.uid)
-            view = pod.as_view(PodView)
-            if claim is not None and view.spec.node_name and not view.finished:
-                workload = self.request_of(view).workload
-                self.snapshot.add_claim(pod.uid, claim.node, claim.request._replace(workload=workload))
+            if claim is None or claim.request.terminating != (pod.metadata.deletion_timestamp is not None):
+                continue  # not counted, or only because a ledger holds it
+            request = claim.request._replace(workload=self.request_of(pod.as_view(PodView)).workload)
+            self.snapshot.add_claim(pod.uid, claim.node, request)
+            assumption = self.assumed.get(pod.uid)
+            if assumption is not None:
+                assumption.request = request
 
 
 def _allowed(budget: PodDisruptionBudgetView) -> int:

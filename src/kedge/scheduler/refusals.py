@@ -102,6 +102,12 @@ class Refusals:
         """Pods that anything is remembered of."""
         return len(self._pairs)
 
+    def quarantined_until_s(self, uid: str) -> float | None:
+        """When the first of a pod's quarantines ends; None if there is none."""
+        now_s = self._env.monotonic()
+        ends = (pair.quarantined_until_s for pair in self._pairs.get(uid, {}).values())
+        return min((end_s for end_s in ends if end_s > now_s), default=None)
+
     def forget(self, uid: str) -> None:
         self._pairs.pop(uid, None)
 

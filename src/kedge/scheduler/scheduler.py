@@ -77,7 +77,7 @@ class Scheduler:
         self.pending = Pending(env)
         self.picture = Picture(self.caches, client.kinds, env, self.pending, scheduler=name)
         self._attempts = Attempts(env, self.picture, recorder, scheduler=name, process=process)
-        self._teller = Teller(client, env, component=name)
+        self._teller = Teller(client, env, component=name, current=self._waiting_pod)
         self._binder = Binder(client, env, self.picture, self.pending, self._attempts, self._teller)
         self._gangs = Gangs(client, env, self.picture, self.pending, self._binder)
         lease = Key("Lease.coordination.k8s.io", lease_namespace, name)
@@ -226,6 +226,10 @@ class Scheduler:
             self.picture.review_all()
             self.pending.flush()
 
+    def _waiting_pod(self, uid: str) -> Object | None:
+        waiting = self.pending.get(uid)
+        return waiting.pod if waiting is not None else None
+
     def _gone(self, uid: str) -> None:
         """Nothing is remembered of a pod that is no more: one of its name is another."""
         self._binder.refusals.forget(uid)
@@ -314,13 +318,13 @@ class Scheduler:
     ) -> Change:
         """Let a pod wait for what could help it, and say why it waits."""
         reasons = tuple(dict.fromkeys(blocker.reason for blocker in explanation.counts))
-        helped_by = Change.NODE
+        helped_by = Change.NODE if waiting.gang is None else Change.NODE | Change.GANG
         for reason in reasons:
             helped_by |= HELPED_BY.get(reason, ANYTHING)
-        unseen = self._binder.refusals.unseen(waiting.uid)
-        if unseen and waiting.uid not in self._seeing:
+        refusals = self._binder.refusals
+        if refusals.excluded(waiting.uid) and waiting.uid not in self._seeing:
             self._seeing[waiting.uid] = self._env.spawn(
-                self._tell_seen(waiting.uid, unseen), name=f"see why {waiting.key} was refused"
+                self._tell_seen(waiting.uid), name=f"see why {waiting.key} was refused"
             )
         key: Hashable = (
             ("gang", *waiting.gang)
@@ -339,10 +343,11 @@ class Scheduler:
         record.result, record.condition, record.reason = "failed", "PodScheduled", message
         return helped_by
 
-    async def _tell_seen(self, uid: str, unseen: list[tuple[Key, Revision]]) -> None:
-        """Wake a pod when the caches show what its refusals were about."""
+    async def _tell_seen(self, uid: str) -> None:
+        """Wake a pod when the caches show what its refusals were about, and when its quarantine is over."""
+        refusals = self._binder.refusals
         try:
-            for about, revision in unseen:
+            for about, revision in refusals.unseen(uid):
                 cache = self.picture.caches.get(about.kind)
                 if cache is None:
                     continue
@@ -350,9 +355,12 @@ class Scheduler:
                     await cache.wait_floor(revision, within_s=self._env.limits.floor_wait_s)
                 except Behind:
                     cache.ask_relist()
+            self.pending.wake(uid, "a refusal was understood")
+            while (until_s := refusals.quarantined_until_s(uid)) is not None:
+                await asyncio.sleep(max(0.001, until_s - self._env.monotonic()))
+                self.pending.wake(uid, "its quarantine is over")
         finally:
             self._seeing.pop(uid, None)
-        self.pending.wake(uid, "a refusal was understood")
 
     # -- preemption --------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections import OrderedDict
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -18,7 +19,7 @@ from kedge.api.requests import WriteOptions
 from kedge.api.timestamps import format_time
 from kedge.client.contract import Client
 from kedge.env import Env
-from kedge.errors import AlreadyExists, Conflict, NotFound, OperatingError
+from kedge.errors import AlreadyExists, Conflict, Fenced, NotFound, OperatingError
 from kedge.keys import Fence, Key, Origin
 from kedge.runtime.status import status_of
 
@@ -29,10 +30,14 @@ _SAID_MAX = 10_000
 class Teller:
     """Writes conditions and Events for one scheduler."""
 
-    def __init__(self, client: Client, env: Env, *, component: str) -> None:
+    def __init__(self, client: Client, env: Env, *, component: str, current: Callable[[str], Object | None]) -> None:
         self._client = client
         self._env = env
         self._component = component
+        self._current = current
+        """By uid: the newest version of a pod that still waits; None of one that does not."""
+        self._later: dict[tuple[str, str], tuple[str, str, Fence | None]] = {}
+        """By pod uid and reason: what is to be said when its time has come. Whoever comes later overwrites it."""
         self._events: Kind = client.kinds.of_key_kind("Event")
         self._said: OrderedDict[tuple[str, str], tuple[str, float]] = OrderedDict()
         """By pod uid and reason: the words said last, and when."""
@@ -43,7 +48,11 @@ class Teller:
         """Say why a pod has no node. The same words, or others too soon after, are not said again."""
         now_s = self._env.monotonic()
         said = self._said.get((pod.uid, reason))
-        if said is not None and (said[0] == message or now_s - said[1] < self._env.limits.scheduler_explained_s):
+        if said is not None and said[0] == message:
+            self._later.pop((pod.uid, reason), None)
+            return
+        if said is not None and now_s - said[1] < self._env.limits.scheduler_explained_s:
+            self._say_later(pod.uid, reason, message, decision, fence)
             return
         self._said[pod.uid, reason] = message, now_s
         self._said.move_to_end((pod.uid, reason))
@@ -51,12 +60,26 @@ class Teller:
             self._said.popitem(last=False)
         self._spawn(self._write(pod, reason, message, decision, fence), name=f"tell {pod.key}")
 
+    def _say_later(self, uid: str, reason: str, message: str, decision: str, fence: Fence | None) -> None:
+        known = (uid, reason) in self._later
+        self._later[uid, reason] = message, decision, fence
+        if not known:
+            self._spawn(self._wait_and_say(uid, reason), name=f"tell {uid} later")
+
+    async def _wait_and_say(self, uid: str, reason: str) -> None:
+        await asyncio.sleep(self._env.limits.scheduler_explained_s)
+        message, decision, fence = self._later.pop((uid, reason), ("", "", None))
+        pod = self._current(uid)
+        if message and pod is not None:
+            self.unschedulable(pod, reason, message, decision=decision, fence=fence)
+
     def event(self, pod: Object, reason: str, message: str, *, decision: str, fence: Fence | None) -> None:
         options = WriteOptions(fence=fence, origin=Origin(decision=decision))
         self._spawn(self._try_event(pod, reason, message, options), name=f"event about {pod.key}")
 
     def forget(self, uid: str) -> None:
         self._said.pop((uid, "Unschedulable"), None)
+        self._later.pop((uid, "Unschedulable"), None)
 
     async def stop(self) -> None:
         for task in tuple(self._tasks):
@@ -73,8 +96,12 @@ class Teller:
         try:
             await self._write_condition(pod, reason, message, options)
             await self._write_event(pod, FAILED, message, options)
+        except (Fenced, NotFound):
+            self._said.pop((pod.uid, reason), None)  # another speaks now, or there is nobody to speak of
         except OperatingError:
-            self._said.pop((pod.uid, reason), None)  # whatever it was, the next attempt says it again
+            if self._said.pop((pod.uid, reason), ("", 0.0))[0] == message:
+                # The pod moved on, or nobody answers: said once more, of the pod as it is then.
+                self._say_later(pod.uid, reason, message, decision, fence)
 
     async def _write_condition(self, pod: Object, reason: str, message: str, options: WriteOptions) -> None:
         said = condition(
@@ -86,11 +113,8 @@ class Teller:
         )
         conditions = set_condition(status_of(pod).get("conditions") or (), said, self._env.now())
         patch = {"metadata": {"resourceVersion": str(pod.revision)}, "status": {"conditions": conditions}}
-        try:
-            await self._client.patch(pod.key, patch, subresource="status", options=options)
-            self._told.labels("condition").inc()
-        except (Conflict, NotFound):
-            self._said.pop((pod.uid, reason), None)  # the pod moved on: what was said of it is old
+        await self._client.patch(pod.key, patch, subresource="status", options=options)
+        self._told.labels("condition").inc()
 
     async def _try_event(self, pod: Object, reason: str, message: str, options: WriteOptions) -> None:
         with suppress(OperatingError):  # an Event is a courtesy: metrics count what it tells

@@ -37,6 +37,7 @@ from kedge.server.service import Service
 from kedge.store.sqlite import SqliteStore
 
 NAMESPACE, NODE, POD, SERVICE = (KINDS.of_key_kind(kind) for kind in ("Namespace", "Node", "Pod", "Service"))
+PRIORITY_CLASS = KINDS.of_key_kind("PriorityClass.scheduling.k8s.io")
 ZONE = "topology.kubernetes.io/zone"
 CREATORS = 64
 PEER = {
@@ -179,7 +180,9 @@ async def large_pods(bench: Bench) -> None:
     """A pod that fits nowhere, and goes before the others, every 200 ms."""
     while True:
         bench.others += 1
-        await bench.service.create(POD, pod(f"large-{bench.others}", cpu="9", priority=10, labels={"app": "large"}))
+        await bench.service.create(
+            POD, pod(f"large-{bench.others}", cpu="9", priorityClassName="urgent", labels={"app": "large"})
+        )
         await asyncio.sleep(0.2)
 
 
@@ -187,7 +190,9 @@ async def urgent_pods(bench: Bench) -> None:
     """A pod for which others have to leave, every 200 ms."""
     while True:
         bench.others += 1
-        await bench.service.create(POD, pod(f"urgent-{bench.others}", cpu="3", priority=10, labels={"app": "urgent"}))
+        await bench.service.create(
+            POD, pod(f"urgent-{bench.others}", cpu="3", priorityClassName="urgent", labels={"app": "urgent"})
+        )
         await asyncio.sleep(0.2)
 
 
@@ -245,6 +250,7 @@ async def measure(name: str, *, nodes: int, part: float, folder: Path) -> dict[s
     service = Service(store, env)
     for each in ("default", "kube-system", "one", "two"):
         await service.create(NAMESPACE, {"metadata": {"name": each}})
+    await service.create(PRIORITY_CLASS, {"metadata": {"name": "urgent"}, "value": 10})
     for start in range(0, nodes, CREATORS):
         await asyncio.gather(*(service.create(NODE, node(n)) for n in range(start, min(nodes, start + CREATORS))))
     scheduler = Scheduler(Client(DirectTransport(service), env, component="scheduler"), env)

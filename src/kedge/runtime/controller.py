@@ -262,6 +262,7 @@ class Controller:
                 except TimeoutError:
                     pass
                 self._resyncs.labels(self.name, why).inc()
+                self._floors.sweep()
                 await self.queue.resync([each.key for each in self._by_kind[self._kind.key_kind].list().value])
 
     # -- working -----------------------------------------------------------------------------------

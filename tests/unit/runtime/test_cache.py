@@ -13,6 +13,7 @@ from msgspec.structs import force_setattr
 from tests.caches import QUICK, Bench, make_bench, until
 from tests.objects import CONFIG_MAP, NODE, POD, asynchronous, config_map, node, pod
 
+from kedge.api.kinds import KINDS
 from kedge.api.objects import Object
 from kedge.api.requests import DeleteOptions, EventType, WatchEvent
 from kedge.errors import Compacted, InvariantBroken
@@ -290,6 +291,9 @@ async def test_synced_does_not_latch() -> None:
 # -- indexes ---------------------------------------------------------------------------------------
 
 
+PRIORITY_CLASS = KINDS.of_key_kind("PriorityClass.scheduling.k8s.io")
+
+
 @asynchronous
 async def test_indexes_follow_every_change_and_may_be_added_late() -> None:
     bench = await make_bench()
@@ -297,7 +301,8 @@ async def test_indexes_follow_every_change_and_may_be_added_late() -> None:
     cache.add_index(by_label("app"))
     first = await bench.world.create(pod("a"))
     await bench.world.create(node())
-    await bench.world.create(pod("b", nodeName="node-a", priority=7))
+    await bench.world.service.create(PRIORITY_CLASS, {"metadata": {"name": "seven"}, "value": 7})
+    await bench.world.create(pod("b", nodeName="node-a", priorityClassName="seven"))
     await bench.quiet(POD)
     for late in (BY_NODE, BY_PRIORITY, BY_NAMESPACE, BY_OWNER, BY_CONTROLLER):
         cache.add_index(late)

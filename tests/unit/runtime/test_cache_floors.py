@@ -7,7 +7,7 @@ import dataclasses
 
 import pytest
 from tests.caches import QUICK, Bench, make_bench, replaced, until
-from tests.objects import CONFIG_MAP, POD, asynchronous, config_map
+from tests.objects import CONFIG_MAP, POD, asynchronous, config_map, pod
 
 from kedge.api.requests import EventType, WatchEvent
 from kedge.keys import Key
@@ -158,3 +158,18 @@ async def test_one_object_of_a_commit_does_not_stand_for_the_others() -> None:
     assert cache.reached(revision)
     assert cache.lost(revision, other)
     await bench.caches.stop()
+
+
+@asynchronous
+async def test_floors_of_keys_that_never_run_again_are_swept_once_they_are_met() -> None:
+    bench = await make_bench()
+    bench.caches.cache(POD)
+    floors = WriteFloors(bench.caches, bench.env)
+    made = await bench.world.create(pod("a"))
+    gone, waiting = Key("ReplicaSet.apps", "default", "gone"), Key("ReplicaSet.apps", "default", "waiting")
+    floors.note(gone, POD, made.revision, wrote=made.key)
+    floors.note(waiting, POD, made.revision + 1_000)
+    await bench.quiet(POD)
+    floors.sweep()
+    assert not floors.pending(gone)
+    assert floors.pending(waiting)

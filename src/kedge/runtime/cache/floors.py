@@ -77,6 +77,11 @@ class WriteFloors:
             del self._floors[key]
         return bool(floors)
 
+    def sweep(self) -> None:
+        """Forget the floors that are met, of keys that may never run again."""
+        for key in tuple(self._floors):
+            self.unmet(key)
+
     def pending(self, key: Key) -> tuple[Floor, ...]:
         """What `key` still waits for."""
         return tuple(Floor(kind, revision, wrote) for (kind, wrote), revision in self._floors.get(key, {}).items())

@@ -122,11 +122,16 @@ class Cluster:
         self._hostile = hostile
         self.store_host = sim.host(STORE)
         self.store = WatchedStore(
-            self.store_host, sim.commit, slowness_s=disk_slowness(sim) if hostile else lambda: 0.0
+            self.store_host,
+            sim.commit,
+            slowness_s=disk_slowness(sim) if hostile else lambda: 0.0,
+            limits=self.limits,
         )
         self.store_host.serve(STORE, self.store)
         self._admissions: dict[str, _SwitchedAdmission] = {}
-        self.authority = Service(self.store, self.store_host.env(), admission=self._admission_of(STORE))
+        self.authority = Service(
+            self.store, self.store_host.env(limits=self.limits), admission=self._admission_of(STORE)
+        )
         """The service beside the store, with no link between: for setting the scene, and for judging."""
         self.servers = [self._serve(sim.host(f"{API}-{n}")) for n in range(servers)]
         self.nodes: dict[str, Node] = {}
@@ -165,7 +170,7 @@ class Cluster:
 
     def _service(self, host: Host) -> Service:
         store: Store = RemoteStore(host.remote(self.store_host, STORE), self.store.incarnation)
-        return Service(store, host.env(), admission=self._admission_of(host.name))
+        return Service(store, host.env(limits=self.limits), admission=self._admission_of(host.name))
 
     def _admission_of(self, server: str) -> AdmissionChain:
         return self._admissions.setdefault(server, _SwitchedAdmission(self.admission))
@@ -244,8 +249,10 @@ class Cluster:
     # -- the scene ---------------------------------------------------------------------------------
 
     async def set_up(self, *namespaces: str) -> None:
-        """Make the namespaces that everything needs, and these."""
+        """Make the namespaces that everything needs, and these; those that a dump brought are there already."""
         for name in dict.fromkeys(("default", "kube-system", LEASES, *namespaces)):
+            if self.find(Key("Namespace", "", name)) is not None:
+                continue
             await self.authority.create(KINDS.of_key_kind("Namespace"), {"metadata": {"name": name}})
 
     async def load(self, objects: Sequence[Mapping[str, Any]]) -> Plan:

@@ -14,11 +14,12 @@ from typing import Any
 import msgspec
 
 from kedge.api.codec import encode_object
+from kedge.api.defaults import apply_defaults
 from kedge.api.kinds import KINDS, Kind
 from kedge.api.validation import check_object
 from kedge.api.views import NodeView, PodView
 from kedge.env import Env
-from kedge.errors import KedgeError, NotFound, OperatingError
+from kedge.errors import BadRequest, KedgeError, OperatingError
 from kedge.keys import Key
 from kedge.placement.ledger import Claim, ClaimState
 from kedge.placement.pages import Page
@@ -114,7 +115,7 @@ async def load_dump(store: Store, env: Env, objects: Sequence[Mapping[str, Any]]
 def _kind_of(found: Mapping[str, Any], plan: Plan) -> Kind | None:
     try:
         kind = KINDS.of_api(found["apiVersion"], found["kind"])
-    except NotFound:
+    except BadRequest:
         kind = None
     if kind is None or kind.key_kind in _CLOSED:
         plan.skipped[found["kind"]] = plan.skipped.get(found["kind"], 0) + 1
@@ -130,7 +131,9 @@ def _checked(kind: Kind, found: Mapping[str, Any], env: Env) -> tuple[Key, bytes
     metadata.setdefault("uid", env.new_uid())
     key = Key(kind.key_kind, metadata["namespace"] if kind.namespaced else "", metadata["name"])
     try:
-        value = encode_object({**found, "metadata": metadata})
+        document = msgspec.json.decode(msgspec.json.encode({**found, "metadata": metadata}))
+        apply_defaults(kind, document)  # a server's dump has them; without them the first update would seem to add them
+        value = encode_object(document)
         return key, value, check_object(kind, value).view
     except OperatingError as error:
         raise BadDump(f"{_name(key)} cannot be loaded: {error}") from error

@@ -16,7 +16,7 @@ from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.errors import OperatingError
 from kedge.keys import Key
-from kedge.runtime.cache import CacheChange, CacheSet
+from kedge.runtime.cache import Cache, CacheChange, CacheSet
 
 
 class Agent:
@@ -45,10 +45,7 @@ class Agent:
             self._driver.listen(self._on_process)
             await self.node.register()
             await self._clear(self.node.uid)  # what a former incarnation left, if others registered this one
-            pods = self._caches.cache(
-                self._client.kinds.of_key_kind("Pod"), field_selector=f"spec.nodeName={self._machine.name}"
-            )
-            pods.subscribe(self._on_pod, name="agent")
+            self._pods().subscribe(self._on_pod, name="agent")
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.node.run(), name="heartbeats")
                 group.create_task(self._adopt(), name="adopt")
@@ -74,12 +71,9 @@ class Agent:
 
     async def _adopt(self) -> None:
         """Take on the processes of this agent's former self: those of pods that are gone have nobody else."""
-        pods = self._caches.cache(
-            self._client.kinds.of_key_kind("Pod"), field_selector=f"spec.nodeName={self._machine.name}"
-        )
         while True:
             with suppress(OperatingError):
-                await pods.wait_synced(within_s=self._env.limits.agent_audit_s)
+                await self._pods().wait_synced(within_s=self._env.limits.agent_audit_s)
                 break
         for process in await self._driver.processes():
             self._worker(process.identity.pod_uid, Key("Pod", process.namespace, process.pod)).wake()
@@ -103,6 +97,7 @@ class Agent:
         while True:
             await asyncio.sleep(self._env.limits.agent_audit_s * self._env.random.uniform(0.9, 1.1))
             with suppress(OperatingError):
+                self._doubt_unseen()
                 found = await self._client.find(Key(ALLOCATION, "", self._machine.name))
                 if found is None:
                     continue
@@ -113,6 +108,22 @@ class Agent:
                     if uid not in self._workers and entry.state == "Bound":
                         self._audits.inc()
                         self._worker(uid, Key("Pod", entry.namespace, entry.name)).wake()
+
+    def _doubt_unseen(self) -> None:
+        """Have the authority asked about pods that the cache does not hold.
+
+        A worker may know its pod by the ledger, a process or its own read alone. If the cache was cut off while the
+        pod came and went, no event will ever tell that it is gone.
+        """
+        cached = {each.uid for each in self._pods().list().value}
+        for uid, worker in self._workers.items():
+            if uid not in cached:
+                worker.show(None)
+
+    def _pods(self) -> Cache:
+        return self._caches.cache(
+            self._client.kinds.of_key_kind("Pod"), field_selector=f"spec.nodeName={self._machine.name}"
+        )
 
     async def _clear(self, node_uid: str = "") -> None:
         """Stop everything that runs for any incarnation but `node_uid`, and wait until nothing of it does."""

@@ -72,7 +72,9 @@ class PodWorker:
         self.uid = uid
         self.key = key
         self._seen: Object | None = None
-        """The newest version seen, by watch, read or own write; None once the cache has none of this uid."""
+        """The newest version seen, by watch, read or own write."""
+        self._doubted = True
+        """The cache has no pod of this uid: the authority is to be asked before anything else is done."""
         self._written: Revision = 0
         self._over = False
         """The pod's end is on record, which freed its claim: nothing is left to confirm."""
@@ -87,9 +89,11 @@ class PodWorker:
 
     def show(self, found: Object | None) -> None:
         """Take note of what the cache has now. None: no pod of this uid is bound here, as far as it knows."""
-        if found is None or found.revision >= self._written:
-            self._seen = found
-            self._wake.set()
+        if found is None:
+            self._doubted = True
+        elif found.revision >= self._written:
+            self._seen, self._doubted = found, False
+        self._wake.set()
 
     def wake(self) -> None:
         self._wake.set()
@@ -148,7 +152,7 @@ class PodWorker:
     async def _look_at_start(self) -> tuple[bool, float | None]:
         """Say what became of a start. What could not be started now is tried again, with a pause that grows."""
         processes = await self._ground.of_pod(self.uid)
-        if self._seen is None or self._disowned:
+        if self._seen is None or self._doubted or self._disowned:
             return False, 0.0
         pod = self._seen.as_view(PodView)
         self._tend_probers(pod, processes)
@@ -181,10 +185,18 @@ class PodWorker:
     async def _pod(self) -> PodView | None:
         """The pod as it was last seen. That it is gone, or over, is only believed of the authority."""
         seen = self._seen
-        if seen is not None and not seen.as_view(PodView).finished:
+        if seen is not None and not self._doubted and not seen.as_view(PodView).finished:
             return seen.as_view(PodView)
-        fresh = await self._ground.client.find(self.key)
+        # A reply to an earlier write of ours may come after the news that the pod is gone, and a deletion may be told
+        # while the answer to this read is on its way: only a doubt older than the read is settled by it.
+        self._doubted = False
+        try:
+            fresh = await self._ground.client.find(self.key)
+        except OperatingError:
+            self._doubted = True
+            raise
         if fresh is None or fresh.uid != self.uid:
+            self._doubted = True
             return None
         self._note(fresh)
         return fresh.as_view(PodView)
@@ -221,7 +233,7 @@ class PodWorker:
         node_uid, asked_s = ground.node_uid(), self._env.monotonic()
         fresh = await ground.client.find(self.key)
         if fresh is None or fresh.uid != self.uid:
-            self._seen = None
+            self._doubted = True
             return ""
         self._note(fresh)
         view = fresh.as_view(PodView)

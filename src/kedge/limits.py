@@ -402,6 +402,44 @@ class Limits:
         500, "ended pods a Job's status names while they are being counted", metric="kedge_workload_uncounted_total"
     )
 
+    # -- autoscaler and rollouts
+    autoscaler_look_s: float = bound(
+        15.0, "pause between two looks at an autoscaler, as in Kubernetes", metric="kedge_autoscaler_plans_total"
+    )
+    autoscaler_unserved_max: int = bound(
+        10,
+        "replicas asked for beyond those that are ready: whatever is behind, more of it is not made",
+        metric="kedge_autoscaler_plans_total",
+    )
+    autoscaler_cooldown_s: float = bound(
+        15.0, "pause after a change of size before more is asked for", metric="kedge_autoscaler_plans_total"
+    )
+    autoscaler_tolerance_milli: int = bound(
+        100, "a tenth off the target is on target, as in Kubernetes", metric="kedge_autoscaler_plans_total"
+    )
+    autoscaler_sample_s: float = bound(
+        60.0, "usage measured longer ago is missing", metric="kedge_autoscaler_plans_total"
+    )
+    autoscaler_start_s: float = bound(
+        300.0,
+        "in its first minutes a pod's usage counts only once it was measured while the pod was ready",
+        metric="kedge_autoscaler_plans_total",
+    )
+    autoscaler_history_max: int = bound(
+        32, "pieces of the past in an autoscaler's status; older ones are merged", metric="kedge_autoscaler_plans_total"
+    )
+    autoscaler_cache_age_s: float = bound(
+        45.0, "caches older than this give no reason to add", metric="kedge_autoscaler_plans_total"
+    )
+    rollout_look_s: float = bound(
+        5.0, "pause between two looks at a rollout that is under way", metric="kedge_rollout_plans_total"
+    )
+    rollout_regress_s: float = bound(
+        30.0,
+        "a regression that lasts so long is one: rollouts make pods wait for a moment",
+        metric="kedge_rollout_plans_total",
+    )
+
     # -- scheduler
     scheduler_shapes_max: int = bound(
         256,

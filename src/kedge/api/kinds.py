@@ -265,7 +265,7 @@ _GROUPS = (
     Kind(
         group="autoscaling", version="v2", kind="HorizontalPodAutoscaler", plural="horizontalpodautoscalers",
         singular="horizontalpodautoscaler", short_names=("hpa",), categories=("all",), subresources=_STATUS,
-        view=views.HorizontalPodAutoscalerView,
+        view=views.HorizontalPodAutoscalerView, has_generation=True,
         columns=(
             Column("Reference"), Column("Targets"), Column("MinPods", "integer", ".spec.minReplicas"),
             Column("MaxPods", "integer", ".spec.maxReplicas"),

@@ -227,13 +227,39 @@ class RolloutGateStatus(Shape, frozen=True):
     message: str = ""
 
 
+class PendingCount(Shape, frozen=True):
+    """How many pods were pending at a stage for a reason."""
+
+    stage: str = ""
+    reason: str = ""
+    count: Int32 = 0
+
+
+class RolloutBaseline(Shape, frozen=True):
+    """What was pending in a stage's scope before anything was changed."""
+
+    name: str = ""
+    pending: tuple[PendingCount, ...] = ()
+
+
 class RolloutStatus(Shape, frozen=True):
     observed_generation: Int64 = 0
+    change: str = ""
+    """A digest of what is rolled out: another one begins anew."""
     phase: str = ""
     stage: Int32 = 0
     activation_revision: Int64 = 0
-    """Every cache a gate reads must have passed it."""
+    """Every cache a gate reads must have passed it. 0 while the stage is not in force."""
     stage_started_at: Time | None = None
+    healthy_since: Time | None = None
+    """Since when every gate has been open, without a break."""
+    regressing_since: Time | None = None
+    """Since when there is a regression, without a break."""
+    baselines: tuple[RolloutBaseline, ...] = ()
+    previous_digest: str = ""
+    """Of the template before; what it was is in `previousTemplate`, as it was written."""
+    active_digest: str = ""
+    """Of the template rolled out, as admission left it."""
     gates: tuple[RolloutGateStatus, ...] = ()
     reason: str = ""
     message: str = ""

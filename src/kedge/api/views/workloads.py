@@ -238,6 +238,22 @@ class MetricStatus(Shape, frozen=True):
     container_resource: ResourceMetricStatus | None = None
 
 
+class ScalingAdvice(Shape, frozen=True):
+    """What the metrics asked for from a time on, until the next advice: the least and the most."""
+
+    since: Time | None = None
+    low: Int32 = 0
+    high: Int32 = 0
+
+
+class ScalingEvent(Shape, frozen=True):
+    """A change of size that was decided, written down before it was made."""
+
+    time: Time | None = None
+    before: Int32 = 0
+    after: Int32 = 0
+
+
 class AutoscalerStatus(Shape, frozen=True):
     observed_generation: Int64 = 0
     current_replicas: Int32 = 0
@@ -245,6 +261,10 @@ class AutoscalerStatus(Shape, frozen=True):
     last_scale_time: Time | None = None
     current_metrics: tuple[MetricStatus, ...] = ()
     conditions: tuple[Condition, ...] = ()
+    advice: tuple[ScalingAdvice, ...] = ()
+    """Oldest first. Kedge's own: what stabilisation needs to know of the past, whoever decides next."""
+    scaling_events: tuple[ScalingEvent, ...] = ()
+    """Oldest first. Likewise, for the rates that scaling policies allow."""
 
 
 class HorizontalPodAutoscalerView(View, frozen=True):

@@ -126,6 +126,8 @@ class Facts:
         else:
             kind = KINDS.of_key_kind(key.kind)
             new = Object(kind, key, entry.value, revision=entry.modified, created=entry.created, origin=entry.origin)
+            if kind.view is not None:
+                _ = new.view  # decoded once, whole: the metadata alone would be decoded beside it
             self.objects[key] = new
         changed = Changed(key, old, new)
         self._index_owners(changed)

@@ -1,0 +1,84 @@
+"""The whole control plane in a hostile world: servers, schedulers, controllers, agents, users; judged throughout."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from tests.objects import deployment
+
+from kedge.controllers.deployment import deployment_controller
+from kedge.controllers.lifecycle import lifecycle_controller
+from kedge.controllers.replicaset import replica_set_controller
+from kedge.keys import Key
+from kedge.limits import Limits
+from kedge.runtime import Controller
+from kedge.scheduler import Scheduler
+from kedge.sim.cluster import Cluster, Seat
+from kedge.sim.cluster_faults import Weather
+from kedge.sim.endings import check_silence, expect_settled
+from kedge.sim.invariants import Judge
+from kedge.sim.kernel import Simulation, run
+from kedge.sim.users import User
+
+WEB = Key("Deployment.apps", "default", "web")
+CALM = Limits(watch_probe_s=60.0, watch_silence_s=200.0, lease_retry_s=3.0)
+
+
+def led(make: Callable[..., Controller], name: str) -> Callable[[Seat], Controller]:
+    """A controller that works while it holds the lease of its name."""
+    lease = Key("Lease.coordination.k8s.io", "kube-system", name)
+
+    def made(seat: Seat) -> Controller:
+        return make(seat.client, seat.env, lease=lease, caches=seat.caches, recorder=seat.recorder)
+
+    return made
+
+
+def scheduler(seat: Seat) -> Scheduler:
+    return Scheduler(seat.client, seat.env, caches=seat.caches, recorder=seat.recorder)
+
+
+CONTROLLERS = [
+    led(deployment_controller, "deployment"),
+    led(replica_set_controller, "replicaset"),
+    led(lifecycle_controller, "node-lifecycle"),
+]
+
+
+async def standard(sim: Simulation, *, nodes: int = 6) -> dict[str, Any]:
+    """A rollout, a node loss, a rollback and a scaling, while the weather is bad."""
+    cluster = Cluster(sim, servers=3, hostile=True, limits=CALM)
+    judge = Judge(cluster)
+    await cluster.set_up()
+    for n in range(nodes):
+        cluster.add_node(f"node-{n}", zone=f"zone-{'abc'[n % 3]}")
+    cluster.boot("manager", CONTROLLERS, copies=2)
+    cluster.boot("scheduler", [scheduler], copies=2)
+    weather = asyncio.ensure_future(Weather(cluster).run())
+    user = User(cluster)
+    await user.apply(deployment("web", replicas=nodes))
+    await asyncio.sleep(60)
+    await user.roll_out(WEB, "web:2")
+    await asyncio.sleep(40)
+    cluster.nodes["node-0"].die()
+    await asyncio.sleep(30)
+    sim.sometimes("rolled back", await user.roll_back(WEB) is not None)
+    await user.scale(WEB, nodes - 2)
+    await asyncio.sleep(30)
+    sim.heal()
+    await weather
+    expect_settled(judge)
+    await sim.converge(within_s=900, stays_s=5)
+    await check_silence(cluster)
+    return {"commits": judge.steps}
+
+
+def test_a_rollout_a_node_loss_and_a_rollback_keep_every_promise() -> None:
+    marks: dict[str, int] = {}
+    for seed in range(6):
+        outcome = run(standard, seed)
+        assert outcome.violation is None, f"seed {seed}: {outcome.violation}\n{outcome.timeline()[-2500:]}"
+        marks |= outcome.marks
+    assert "rolled back" in marks

@@ -26,6 +26,7 @@ from kedge.api.requests import (
 )
 from kedge.errors import OutcomeUnknown, Unavailable
 from kedge.keys import NO_ORIGIN, NO_REVISION, Fence, Key, Origin, Revision
+from kedge.limits import Limits
 from kedge.sim.kernel import Host
 from kedge.store import Batch, Check, Entry, Listing, Reading, StoreStatistics, Watch, Write
 from kedge.store.memory import MemoryStore
@@ -57,9 +58,14 @@ class WatchedStore(MemoryStore):
     """A memory store that tells the simulation of each commit, in the step that makes it."""
 
     def __init__(
-        self, host: Host, tell: Callable[[object], None], *, slowness_s: Callable[[], float] = lambda: 0.0
+        self,
+        host: Host,
+        tell: Callable[[object], None],
+        *,
+        slowness_s: Callable[[], float] = lambda: 0.0,
+        limits: Limits | None = None,
     ) -> None:
-        super().__init__(host.env())
+        super().__init__(host.env(limits=limits))
         self._tell = tell
         self._slowness_s = slowness_s
 

@@ -33,6 +33,10 @@ from kedge.sim.kernel import Simulation, simulate
 from kedge.sim.users import User
 
 LIMITS = Limits(
+    watch_progress_s=15.0,
+    watch_probe_s=25.0,
+    watch_silence_s=60.0,
+    lease_retry_s=4.0,
     drain_s=4.0,
     relist_every_s=120.0,
     resync_every_s=120.0,

@@ -1,0 +1,361 @@
+"""Small worlds for the zoo, one a theme: only the parts that the theme is about, so that a seed costs little.
+
+Each is a scenario like any other: clean, it must hold in every seed. The nets that come round by time (resync, relist,
+flush) are off where an entry is about a wake-up, because a net would hide that one was lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from kedge.api.kinds import KINDS
+from kedge.api.requests import DeleteOptions
+from kedge.api.views import PodView
+from kedge.errors import NotFound, OperatingError
+from kedge.keys import Key
+from kedge.placement.resources import to_units
+from kedge.sim.facts import is_healthy
+from kedge.sim.invariants import Judge
+from kedge.sim.kernel import Simulation, simulate
+from kedge.sim.standard import LIMITS, Size, World, quota, service, template, workload, zone_quota
+from kedge.sim.users import User
+
+NEVER_S = 1e6
+NO_NETS = {"relist_every_s": NEVER_S, "resync_every_s": NEVER_S, "scheduler_flush_s": NEVER_S}
+QUIET = replace(LIMITS, **NO_NETS)  # type: ignore[arg-type]
+CONFIG_MAP, POD = KINDS.of_key_kind("ConfigMap"), KINDS.of_key_kind("Pod")
+
+
+# -- what must come true in the end, beyond what every world is held to ---------------------------------
+
+
+def expect(world: World, *endings: Callable[[Judge], bool]) -> None:
+    """Demand these of a world's end, by name."""
+    for ending in endings:
+
+        def asked(ending: Callable[[Judge], bool] = ending) -> bool:
+            return ending(world.judge)
+
+        asked.__name__ = ending.__name__
+        world.sim.check_eventually(asked)
+
+
+def endpoints_are_the_ready(judge: Judge) -> bool:
+    """What a Service lists as ready is what is ready and matches, and nothing else."""
+    facts = judge.facts
+    listed = {
+        endpoint.target_ref.uid
+        for key, found in facts.objects.items()
+        if key.kind == "EndpointSlice.discovery.k8s.io"
+        for endpoint in found.view.endpoints
+        if endpoint.target_ref is not None and endpoint.conditions.ready is not False
+    }
+    ready = {uid for uid, pod in facts.pods.items() if is_healthy(pod.as_view(PodView)) and _is_web(pod)}
+    return listed == ready
+
+
+def _is_web(pod: Any) -> bool:
+    return bool(pod.metadata.labels.get("app") == "web")
+
+
+def quotas_say_what_is_used(judge: Judge) -> bool:
+    """A quota's status is the sum of what its namespace holds."""
+    facts = judge.facts
+    for key, found in facts.objects.items():
+        if key.kind != "ResourceQuota" or not found.view.status.used:
+            continue
+        real = facts.use_of(key.namespace)
+        if any(amount != real.get(name, 0) for name, amount in to_units(found.view.status.used).items()):
+            return False
+    return True
+
+
+def pods_that_fit_are_bound(judge: Judge) -> bool:
+    """No pod waits that some node has room for, by what is really claimed."""
+    facts = judge.facts
+    return all(pod.as_view(PodView).spec.node_name for pod in facts.pods.values())
+
+
+def nothing_outlives_its_namespace(judge: Judge) -> bool:
+    """What is in a namespace has one, and one that was told to go has gone."""
+    facts = judge.facts
+    names = {key.name for key in facts.objects if key.kind == "Namespace"}
+    ending = any(
+        found.metadata.deletion_timestamp is not None for key, found in facts.objects.items() if key.kind == "Namespace"
+    )
+    return not ending and all(key.namespace in names for key in facts.objects if key.namespace)
+
+
+# -- workloads: a Deployment is made, rolled out, scaled, rolled back -------------------------------------
+
+WORKLOADS = Size(
+    nodes=3,
+    zones=1,
+    servers=2,
+    schedulers=1,
+    managers=2,
+    controllers=("deployment", "replicaset", "endpoints"),
+    limits=QUIET,
+)
+WEB = Key("Deployment.apps", "default", "web")
+
+
+@simulate()
+async def workloads(sim: Simulation) -> None:
+    world = World(sim, WORKLOADS)
+    await world.open()
+    expect(world, endpoints_are_the_ready)
+    user = world.user
+    await user.apply(service("web", "web"))
+    strategy = sim.choose(
+        "strategy",
+        (
+            {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+            {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 2, "maxUnavailable": 1}},
+            {"type": "Recreate"},
+        ),
+    )
+    await user.apply(workload("Deployment", "web", sim.choose("replicas", (2, 1, 3)), strategy=strategy))
+    await asyncio.sleep(sim.choose("first", (12, 3, 70)))
+    for n in range(sim.choose_int("steps", 1, 3)):
+        await _step(sim, user, n)
+        await asyncio.sleep(sim.choose("pause", (8, 1, 20)))
+    await world.close(within_s=600, silence_s=30, stays_s=25)
+
+
+async def _step(sim: Simulation, user: User, number: int) -> None:
+    match sim.choose("step", ("roll out", "scale", "roll back", "delete pod", "roll out")):
+        case "roll out":
+            await user.roll_out(WEB, f"web:{number + 2}")
+        case "scale":
+            await user.scale(WEB, sim.choose("size", (1, 4, 0)))
+        case "roll back":
+            await user.roll_back(WEB)
+        case _:
+            pods = user.cluster.all("Pod")
+            if pods:
+                force = sim.choose("force", (False, True))
+                await user.delete(sim.choose("pod", pods).key, force=force)
+
+
+# -- placement: plain pods on few nodes, two schedulers side by side, people who change their minds --------
+
+PLACEMENT = Size(
+    nodes=2,
+    zones=2,
+    servers=2,
+    schedulers=2,
+    names=("default-scheduler", "other-scheduler"),
+    managers=0,
+    cpu="2",
+    limits=replace(QUIET, agent_audit_s=20.0),
+)
+
+
+def plain(name: str, **spec: Any) -> dict[str, Any]:
+    body = template("plain", **spec)
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {**body["metadata"], "name": name}, "spec": body["spec"]}
+
+
+@simulate()
+async def placement(sim: Simulation) -> None:
+    world = World(sim, PLACEMENT)
+    await world.open()
+    expect(world, pods_that_fit_are_bound)
+    users = [world.user, User(world.cluster, "bob", server=1)]
+    await world.cluster.create(zone_quota("zones", {"zone-a": {"requests.cpu": "2"}, "zone-b": {"requests.cpu": "1"}}))
+    await asyncio.sleep(3)
+
+    async def churn(user: User, names: tuple[str, ...]) -> None:
+        scheduler = PLACEMENT.names[users.index(user)]
+        for _ in range(sim.choose_int("steps", 2, 5)):
+            name = sim.choose("pod", names)
+            key = Key("Pod", "default", name)
+            if world.cluster.find(key) is None:
+                cpu = sim.choose("cpu", ("700m", "900m"))
+                await user.apply(plain(name, cpu=cpu, schedulerName=scheduler), namespace="default")
+            else:
+                await user.delete(key, force=sim.choose("force", (False, True)))
+            await asyncio.sleep(sim.choose("pause", (0.3, 3, 10)))
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(churn(users[0], ("a-0", "a-1")))
+        group.create_task(churn(users[1], ("b-0", "b-1")))
+    await asyncio.sleep(5)
+    # In the end there is room for all that is left.
+    sim.heal()
+    await world.user.patch(
+        Key("ZoneQuota.kedge.dev", "default", "zones"),
+        {"spec": {"zones": {"zone-a": {"hard": {"requests.cpu": "9"}}, "zone-b": {"hard": {"requests.cpu": "9"}}}}},
+    )
+    for node in world.cluster.nodes:
+        await _grow(world, node)
+    await world.close(within_s=600, silence_s=0, stays_s=2)
+
+
+async def _grow(world: World, node: str) -> None:
+    """Make sure that nobody waits for capacity in the end."""
+    node_key = Key("Node", "", node)
+    for _ in range(60):
+        try:
+            more = {"status": {"allocatable": {"cpu": "4"}, "capacity": {"cpu": "4"}}}
+            await world.cluster.authority.patch(node_key, more, subresource="status")
+        except OperatingError:
+            await asyncio.sleep(1.0)
+        else:
+            return
+
+
+# -- quota: many creates at once against little quota; no nodes at all ----------------------------------
+
+
+@simulate()
+async def quotas(sim: Simulation) -> None:
+    world = World(sim, Size(nodes=0, servers=2, schedulers=0, managers=0, limits=QUIET))
+    await world.open(weather=False)
+    expect(world, quotas_say_what_is_used)
+    await world.cluster.create(quota("few", pods="3", requests__cpu="2"))
+
+    async def churn(user: User, n: int) -> None:
+        client = user.cluster.client(user.host, server=n % 2, limits=world.size.limits)
+        for step in range(sim.choose_int("steps", 2, 4)):
+            name = f"p-{n}-{step}"
+            try:
+                await user.host.run(client.create(POD, plain(name), namespace="default"))
+            except OperatingError:
+                pass
+            if sim.choose("delete", (False, True)):
+                try:
+                    await user.host.run(client.delete(Key("Pod", "default", name), DeleteOptions(grace_s=0)))
+                except (NotFound, OperatingError):
+                    pass
+
+    people = [User(world.cluster, f"user-{n}", server=n % 2) for n in range(3)]
+    async with asyncio.TaskGroup() as group:
+        for n, user in enumerate(people):
+            group.create_task(churn(user, n))
+    await world.close(within_s=60, silence_s=0)
+
+
+# -- garbage: families of objects, namespaces that go, finalizers ---------------------------------------
+
+
+@simulate()
+async def garbage(sim: Simulation) -> None:
+    size = Size(nodes=0, servers=2, schedulers=0, managers=2, controllers=("garbage", "namespaces"), limits=QUIET)
+    world = World(sim, size)
+    await world.open("shop")
+    expect(world, nothing_outlives_its_namespace)
+    user = world.user
+    parents = {}
+    for name in ("mum", "dad"):
+        body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "default"}}
+        parents[name] = await user.apply(body)
+    for n in range(sim.choose_int("children", 1, 3)):
+        names = sim.choose("owners", (("mum",), ("mum", "dad")))
+        await user.apply(_child(f"kid-{n}", *(parents[name] for name in names)))
+    await user.apply(_map("stuff", "shop"))
+    await asyncio.sleep(sim.choose("pause", (5, 0, 20)))
+    held = {**_map("held", "default")}
+    held["metadata"]["finalizers"] = ["zoo.example/keep"]
+    await user.apply(held)
+    propagation = sim.choose("propagation", ("Background", "Foreground"))
+    # One of that name comes back: its children are no children of the one that went.
+    await user.delete(Key("ConfigMap", "default", "mum"), propagation=propagation)
+    if sim.choose("again", (True, False)):
+        made = await _again(user, "mum")
+        await user.apply(_child("kid-9", made))
+        await user.apply(_child("kid-0", made))
+    await user.delete(Key("ConfigMap", "default", "held"))
+
+    async def late() -> None:
+        for n in range(3):
+            try:
+                await user.host.run(world.cluster.client(user.host).create(CONFIG_MAP, _map(f"late-{n}", "shop")))
+            except OperatingError:
+                return
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(late())
+        group.create_task(user.delete(Key("Namespace", "", "shop")))
+    await asyncio.sleep(20)
+    await user.patch(Key("ConfigMap", "default", "held"), {"metadata": {"finalizers": []}})
+    await world.close(within_s=300, silence_s=20)
+
+
+def _map(name: str, namespace: str) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": namespace}}
+
+
+def _child(name: str, *owners: Any) -> dict[str, Any]:
+    body = _map(name, "default")
+    body["metadata"]["ownerReferences"] = [
+        {"apiVersion": "v1", "kind": "ConfigMap", "name": each.key.name, "uid": each.uid, "blockOwnerDeletion": True}
+        for each in owners
+    ]
+    return body
+
+
+async def _again(user: User, name: str) -> Any:
+    """Create an object as soon as the one of its name is gone."""
+    key = Key("ConfigMap", "default", name)
+    for _ in range(60):
+        found = user.cluster.find(key)
+        if found is None:
+            break
+        await asyncio.sleep(1.0)
+    return await user.apply(_map(name, "default"))
+
+
+# -- nodes: at most one of each, and a machine that is cut off ------------------------------------------
+
+NODES = Size(
+    nodes=4,
+    zones=1,
+    servers=2,
+    schedulers=1,
+    managers=2,
+    controllers=("replicaset", "lifecycle"),
+    limits=replace(
+        QUIET,
+        node_renew_s=4.0,
+        node_suspect_s=9.0,
+        node_unknown_s=14.0,
+        node_lost_s=45.0,
+        node_blind_s=20.0,
+        agent_contact_s=12.0,
+        agent_audit_s=20.0,
+        node_loss_every_s=3.0,
+        watch_progress_s=5.0,
+        watch_probe_s=10.0,
+    ),
+)
+LEDGER = Key("ReplicaSet.apps", "default", "ledger")
+
+
+@simulate()
+async def nodes(sim: Simulation) -> None:
+    world = World(sim, NODES)
+    await world.open()
+    cluster, user = world.cluster, world.user
+    await user.apply(workload("ReplicaSet", "ledger", 2, at_most_one=True))
+    await asyncio.sleep(12)
+    victims = list(cluster.nodes.values())[: sim.choose("cut off", (1, 4))]
+    cuts = [sim.network.partition([node.host], cluster.servers) for node in victims]
+    if sim.choose("impatience", (False, True)):
+        await asyncio.sleep(3)
+        for pod in cluster.all("Pod"):
+            await user.delete(pod.key, force=True)
+    await asyncio.sleep(sim.choose("for", (75, 20, 140)))
+    for cut in cuts:
+        cut.heal()
+    await asyncio.sleep(10)
+    await world.close(within_s=600, silence_s=0, stays_s=2)
+
+
+def all_themes() -> Iterator[str]:
+    """References of every theme."""
+    return (f"{__name__}:{name}" for name in ("workloads", "placement", "quotas", "garbage", "nodes"))

@@ -129,6 +129,10 @@ class NodeKeeper:
         subscription = cache.subscribe(self._on_change, name="agent")
         try:
             while True:
+                # 1. The agent registers. 2. Somebody removes the node. 3. The cache lists for the first time, finds
+                # nothing, and has no change to tell of. So what it shows is looked at, not only what it tells.
+                if cache.synced and self._is_in_doubt(cache.get(self._key).value):
+                    self._changed.set()
                 await self._beat()
                 pause_s = self._env.limits.node_renew_s * self._env.random.uniform(0.9, 1.0)
                 try:
@@ -140,16 +144,23 @@ class NodeKeeper:
             subscription.close()
 
     def _on_change(self, change: CacheChange) -> None:
-        node = change.new
-        if node is None or node.uid != self.uid or not is_true(node.as_view(NodeView).status.conditions, "Ready"):
+        if self._is_in_doubt(change.new):
             self._changed.set()
+
+    def _is_in_doubt(self, node: Object | None) -> bool:
+        """Whether what the cache shows is not this node, registered and known to be ready."""
+        return node is None or node.uid != self.uid or not is_true(node.as_view(NodeView).status.conditions, "Ready")
 
     async def _beat(self) -> None:
         limits = self._env.limits
         try:
             if self._changed.is_set():
                 self._changed.clear()
-                await self._look()
+                try:
+                    await self._look()
+                except OperatingError:
+                    self._changed.set()  # nothing was seen: no other event will tell of it again
+                    raise
             sent_s = self._env.monotonic()
             async with asyncio.timeout(limits.node_renew_s):
                 await self._renew()

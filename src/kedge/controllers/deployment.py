@@ -19,8 +19,9 @@ from kedge.client.contract import Client
 from kedge.controllers.holds import active_hold
 from kedge.controllers.ownership import ORPHANS, adoption, release, to_adopt, to_let_go
 from kedge.controllers.progress import sum_of_progress
+from kedge.controllers.quotas import RESOURCE_QUOTA, wake_blocked
 from kedge.controllers.repair import stage_conditions
-from kedge.controllers.replicaset import template_priority
+from kedge.controllers.replicaset import REPLICA_FAILURE, template_priority
 from kedge.controllers.rolling import Bounds, ScalePlan, SetFacts, plan_scales, resolve_bounds
 from kedge.controllers.rollout_status import (
     availability,
@@ -247,7 +248,7 @@ class DeploymentReconciler:
 
 def _refused(refusal: OperatingError) -> dict[str, Any]:
     return {
-        "type": "ReplicaFailure",
+        "type": REPLICA_FAILURE,
         "status": "True",
         "reason": type(refusal).__name__,
         "message": refusal.message,
@@ -332,7 +333,10 @@ def deployment_controller(client: Client, env: Env, **shared: Any) -> Controller
         env,
         name=NAME,
         kind=DEPLOYMENT,
-        watches=(Watch(kind=REPLICA_SET, keys_of=wake_set_owner, indexes=(BY_CONTROLLER, ORPHANS)),),
+        watches=(
+            Watch(kind=REPLICA_SET, keys_of=wake_set_owner, indexes=(BY_CONTROLLER, ORPHANS)),
+            Watch(kind=RESOURCE_QUOTA, keys_of=wake_blocked(DEPLOYMENT, condition=REPLICA_FAILURE)),
+        ),
         priority_of=template_priority,
         **shared,
     )

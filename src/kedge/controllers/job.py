@@ -38,8 +38,9 @@ from kedge.controllers.jobs import (
 )
 from kedge.controllers.pods import is_ready
 from kedge.controllers.progress import progress_of
+from kedge.controllers.quotas import RESOURCE_QUOTA, wake_blocked
 from kedge.controllers.repair import stage_conditions
-from kedge.controllers.replicaset import failure_condition, lost_status, template_priority
+from kedge.controllers.replicaset import REPLICA_FAILURE, failure_condition, lost_status, template_priority
 from kedge.controllers.shells import JOB, POD, REFUSALS, Acts, held_until, hold_conditions, look_again
 from kedge.controllers.slots import free_slots, slot_name
 from kedge.controllers.templates import template_of
@@ -282,6 +283,7 @@ def job_controller(client: Client, env: Env, **shared: Any) -> Controller:
         name=NAME,
         kind=JOB,
         owns=(Watch(kind=POD, indexes=(BY_JOB_NAME,)),),
+        watches=(Watch(kind=RESOURCE_QUOTA, keys_of=wake_blocked(JOB, condition=REPLICA_FAILURE)),),
         priority_of=template_priority,
         **shared,
     )

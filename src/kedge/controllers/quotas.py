@@ -157,9 +157,9 @@ def _room(hard: Mapping[str, Any], used: Mapping[str, Any]) -> dict[str, int]:
     return {name: amount - taken.get(name, 0) for name, amount in limits.items()}
 
 
-def wake_blocked(kind: Kind, *, condition: str = "ReplicaFailure") -> KeysOf:
-    """For a controller of `kind` that creates pods: a watch of quotas with this wakes those whose `condition` says that
-    a create was refused, as soon as there is room again."""
+def wake_blocked(kind: Kind, *, condition: str) -> KeysOf:
+    """For a controller of `kind` that creates what quotas count: wake those whose `condition` says that a create was
+    refused, as soon as there is room again."""
 
     def keys_of(change: CacheChange, caches: CacheSet) -> Iterable[Key]:
         if not has_freed(change.old, change.new):

@@ -23,6 +23,7 @@ from kedge.controllers.holds import active_hold
 from kedge.controllers.ownership import ORPHANS, adoption, release, to_adopt, to_let_go
 from kedge.controllers.pods import asks_at_most_one, is_active
 from kedge.controllers.progress import progress_of
+from kedge.controllers.quotas import RESOURCE_QUOTA, wake_blocked
 from kedge.controllers.repair import repair_condition, stage_conditions
 from kedge.controllers.replicas import ReplicaPlan, ReplicaRules, plan_replicas, replica_counts
 from kedge.controllers.shells import (
@@ -310,6 +311,7 @@ def replica_set_controller(client: Client, env: Env, **shared: Any) -> Controlle
         watches=(
             Watch(kind=POD, keys_of=wake_adopters, indexes=(BY_CONTROLLER, ORPHANS)),
             Watch(kind=ENDPOINT_SLICE, keys_of=wake_listed),
+            Watch(kind=RESOURCE_QUOTA, keys_of=wake_blocked(REPLICA_SET, condition=REPLICA_FAILURE)),
         ),
         priority_of=template_priority,
         **shared,

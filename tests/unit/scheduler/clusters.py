@@ -13,11 +13,13 @@ from kedge.scheduler import DEFAULT_WEIGHTS, Settings
 
 NODE_NAMES = ("n1", "n2", "n3", "n4", "n5")
 NAMESPACES = ("team-a", "team-b")
+MOSTLY_ONE = ("team-a", "team-a", "team-a", "team-b")
 Draw = Any
 
 
 def maybe(strategy: st.SearchStrategy[Any], *, often: bool = False) -> st.SearchStrategy[Any]:
-    return st.one_of(strategy, strategy, st.none()) if often else st.one_of(st.none(), st.none(), strategy)
+    """Five times in six if `often`, else once in three."""
+    return st.integers(0, 5).flatmap(lambda die: strategy if die < (5 if often else 2) else st.none())
 
 
 def some(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
@@ -36,26 +38,28 @@ NODE_LABELS = some(
         "size": maybe(st.sampled_from(["1", "5", "-3", "big"])),
     }
 )
-TAINTS = st.lists(
-    some(
-        key=st.sampled_from(["a", "b"]),
-        value=maybe(st.sampled_from(["x", "y"])),
-        effect=st.sampled_from(["NoSchedule", "NoExecute", "PreferNoSchedule", "PreferNoSchedule"]),
-        timeAdded=maybe(st.just("2030-01-01T00:00:00Z")),
-    ),
-    max_size=2,
+TAINTS = maybe(
+    st.lists(
+        some(
+            key=st.sampled_from(["a", "b"]),
+            value=maybe(st.sampled_from(["x", "y"])),
+            effect=st.sampled_from(["NoSchedule", "NoExecute", *["PreferNoSchedule"] * 4]),
+            timeAdded=maybe(st.just("2030-01-01T00:00:00Z")),
+        ),
+        max_size=2,
+    )
 )
 OFFERED = some(
-    cpu=maybe(st.sampled_from(["1", "2", "500m", "4"]), often=True),
-    memory=maybe(st.sampled_from(["1Gi", "4Gi", "300Mi"]), often=True),
-    pods=st.sampled_from(["1", "3", "10", "10"]),
+    cpu=st.sampled_from(["4", "8", "500m", "6", "4", "8", None]),
+    memory=st.sampled_from(["8Gi", "4Gi", "300Mi", "16Gi", "4Gi", "8Gi", None]),
+    pods=st.sampled_from(["1", *["10"] * 5]),
     **{"example.com/gpu": maybe(st.sampled_from(["1", "2"]))},
 )
 
 
 @st.composite
 def node_views(draw: Draw, name: str) -> NodeView:
-    seldom = st.sampled_from([False] * 7 + [True])
+    seldom = st.sampled_from([False] * 19 + [True])
     metadata = {"name": name, "uid": draw(st.sampled_from(["u1", "u2"])), "labels": draw(NODE_LABELS)}
     if draw(seldom):
         metadata["deletionTimestamp"] = "2030-01-01T00:00:00Z"
@@ -65,7 +69,7 @@ def node_views(draw: Draw, name: str) -> NodeView:
         msgspec.json.encode(
             {
                 "metadata": metadata,
-                "spec": {"unschedulable": draw(seldom), "taints": draw(TAINTS)},
+                "spec": {"unschedulable": draw(seldom), "taints": draw(TAINTS) or []},
                 "status": {"allocatable": draw(OFFERED), "conditions": conditions},
             }
         ),
@@ -104,19 +108,19 @@ TERMS = some(
 WEIGHTED = some(weight=st.sampled_from([1, 7, 100]), podAffinityTerm=TERMS)
 BETWEEN_PODS = some(
     requiredDuringSchedulingIgnoredDuringExecution=maybe(st.lists(TERMS, min_size=1, max_size=2)),
-    preferredDuringSchedulingIgnoredDuringExecution=maybe(st.lists(WEIGHTED, min_size=1, max_size=2)),
+    preferredDuringSchedulingIgnoredDuringExecution=maybe(st.lists(WEIGHTED, min_size=1, max_size=2), often=True),
 )
 NODE_REQUIREMENTS = st.one_of(
     some(
         key=st.sampled_from([ZONE, "host", "size"]),
         operator=st.sampled_from(["In", "NotIn"]),
-        values=st.lists(st.sampled_from(["za", "h1", "h2", "5", "zz"]), min_size=1, max_size=2),
+        values=st.lists(st.sampled_from(["za", "zb", "h1", "h2", "5"]), min_size=1, max_size=2),
     ),
     some(key=st.sampled_from([ZONE, "rack", "none"]), operator=st.sampled_from(["Exists", "DoesNotExist"])),
     some(key=st.just("size"), operator=st.sampled_from(["Gt", "Lt"]), values=st.sampled_from([["0"], ["5"], ["-4"]])),
 )
 NODE_TERMS = some(
-    matchExpressions=maybe(st.lists(NODE_REQUIREMENTS, max_size=2), often=True),
+    matchExpressions=maybe(st.lists(NODE_REQUIREMENTS, min_size=1, max_size=2), often=True),
     matchFields=maybe(
         st.lists(
             some(
@@ -133,7 +137,7 @@ NODE_AFFINITY = some(
         some(nodeSelectorTerms=st.lists(NODE_TERMS, min_size=1, max_size=2))
     ),
     preferredDuringSchedulingIgnoredDuringExecution=maybe(
-        st.lists(some(weight=st.sampled_from([1, 10, 33]), preference=NODE_TERMS), min_size=1, max_size=2)
+        st.lists(some(weight=st.sampled_from([1, 10, 33]), preference=NODE_TERMS), min_size=1, max_size=2), often=True
     ),
 )
 AFFINITY = some(nodeAffinity=maybe(NODE_AFFINITY), podAffinity=maybe(BETWEEN_PODS), podAntiAffinity=maybe(BETWEEN_PODS))
@@ -159,43 +163,62 @@ TOLERATIONS = st.lists(
 REQUESTS = some(
     cpu=maybe(st.sampled_from(["100m", "500m", "1", "0"]), often=True),
     memory=maybe(st.sampled_from(["100Mi", "1Gi"]), often=True),
-    **{"example.com/gpu": maybe(st.sampled_from(["1", "0"])), "example.com/none": st.sampled_from([None] * 9 + ["1"])},
+    **{
+        "example.com/gpu": st.sampled_from([None] * 6 + ["1", "0"]),
+        "example.com/none": st.sampled_from([None] * 19 + ["1"]),
+    },
 )
-PORTS = maybe(
-    st.lists(
-        some(
-            hostPort=st.sampled_from([80, 81]),
-            hostIP=maybe(st.sampled_from(["0.0.0.0", "10.0.0.1", "10.0.0.2"])),
-            protocol=st.sampled_from(["TCP", "UDP"]),
-        ),
-        max_size=1,
-    )
+PORTS = st.lists(
+    some(
+        hostPort=st.sampled_from([80, 80, 81]),
+        hostIP=maybe(st.sampled_from(["0.0.0.0", "10.0.0.1", "10.0.0.2"])),
+        protocol=st.sampled_from(["TCP", "TCP", "UDP"]),
+    ),
+    min_size=1,
+    max_size=2,
 )
 
 
 @st.composite
 def containers(draw: Draw, *, init: bool = False) -> dict[str, Any]:
-    made = {"name": "c", "image": "x", "resources": {"requests": draw(REQUESTS)}, "ports": draw(PORTS) or []}
+    made = {"name": "c", "image": "x", "resources": {"requests": draw(REQUESTS)}}
     return {**made, "restartPolicy": "Always"} if init and draw(st.booleans()) else made
 
 
+FEATURES = {
+    "nodeSelector": st.sampled_from([{"host": "h1"}, {ZONE: "za"}]),
+    "nodeAffinity": NODE_AFFINITY,
+    "podAffinity": BETWEEN_PODS,
+    "podAntiAffinity": BETWEEN_PODS,
+    "topologySpreadConstraints": st.lists(SPREAD, min_size=1, max_size=2),
+    "tolerations": TOLERATIONS,
+    "ports": PORTS,
+    "init": st.lists(containers(init=True), min_size=1, max_size=2),
+    "nodeName": st.just("n1"),
+    "gone": st.just("2030-01-01T00:00:00Z"),
+}
+"""What a pod may bring. Few at once: with all of them at once no node is ever left, and no score ever compared."""
+
+
 @st.composite
-def pod_views(draw: Draw, *, rules: bool = True) -> PodView:
+def pod_views(draw: Draw, focus: str = "") -> PodView:
+    """A pod; one that brings `focus` for sure, and then little else that could be in its way."""
+    names = draw(st.lists(st.sampled_from(sorted(FEATURES)), max_size=1 if focus else 3, unique=True))
+    drawn = {name: draw(FEATURES[name]) for name in dict.fromkeys([*names, *([focus] if focus in FEATURES else [])])}
     spec: dict[str, Any] = {"containers": draw(st.lists(containers(), min_size=1, max_size=2))}
-    if draw(st.integers(0, 4)) == 0:
-        spec["initContainers"] = draw(st.lists(containers(init=True), max_size=2))
-        spec["overhead"] = draw(some(cpu=maybe(st.just("50m"))))
-    spec["tolerations"] = draw(TOLERATIONS)
-    if rules:
-        spec["nodeSelector"] = draw(st.sampled_from([{}, {}, {}, {"host": "h1"}, {ZONE: "za"}]))
-        spec["affinity"] = draw(AFFINITY)
-        spec["topologySpreadConstraints"] = draw(st.lists(SPREAD, max_size=2))
-        spec["nodeName"] = draw(st.sampled_from([""] * 9 + ["n1"]))
-    metadata: dict[str, Any] = {"name": "p", "namespace": draw(st.sampled_from(NAMESPACES)), "labels": draw(LABELS)}
-    if draw(st.integers(0, 3)) == 0:
-        metadata["ownerReferences"] = [{"uid": draw(st.sampled_from(["w1", "w2"])), "controller": True}]
-    if draw(st.integers(0, 9)) == 0:
-        metadata["deletionTimestamp"] = "2030-01-01T00:00:00Z"
+    if "ports" in drawn:
+        spec["containers"][0]["ports"] = drawn["ports"]
+    if "init" in drawn:
+        spec |= {"initContainers": drawn["init"], "overhead": draw(some(cpu=maybe(st.just("50m"))))}
+    spec["affinity"] = {name: drawn[name] for name in drawn if name.endswith("ffinity")}
+    for name in ("nodeSelector", "topologySpreadConstraints", "tolerations", "nodeName"):
+        if name in drawn:
+            spec[name] = drawn[name]
+    metadata: dict[str, Any] = {"name": "p", "namespace": draw(st.sampled_from(MOSTLY_ONE)), "labels": draw(LABELS)}
+    if focus == "policy" or draw(st.booleans()):
+        metadata["ownerReferences"] = [{"uid": draw(st.sampled_from(["w1", "w1", "w2"])), "controller": True}]
+    if "gone" in drawn:
+        metadata["deletionTimestamp"] = drawn["gone"]
     return decode_as(PodView, msgspec.json.encode({"metadata": metadata, "spec": spec}))
 
 
@@ -205,7 +228,7 @@ SETTINGS = st.builds(
     Settings,
     policy=st.just("p"),
     version=st.just("v5"),
-    zone_skew_max=st.sampled_from([None, None, 1, 2]),
+    zone_skew_max=st.sampled_from([None, 1, 2]),
     zones=st.sampled_from([frozenset(), frozenset(), frozenset({"za"})]),
     regions=st.sampled_from([frozenset(), frozenset(), frozenset({"ra"})]),
     weights=st.one_of(
@@ -221,16 +244,29 @@ ROOM = st.dictionaries(
 
 
 @st.composite
-def clusters(draw: Draw) -> Cluster:
-    names = draw(st.lists(st.sampled_from(NODE_NAMES), unique=True, max_size=5))
+def clusters(draw: Draw, focus: str = "") -> Cluster:
+    fewest = 3 if focus else draw(st.sampled_from([0, 3]))
+    names = draw(st.lists(st.sampled_from(NODE_NAMES), unique=True, min_size=fewest, max_size=5))
     nodes = {name: draw(node_views(name)) for name in names}
-    placed = draw(st.lists(st.tuples(st.sampled_from(NODE_NAMES), pod_views()), max_size=6))
+    focused = st.tuples(st.sampled_from(names or NODE_NAMES), pod_views(focus))
+    others = st.tuples(st.sampled_from(NODE_NAMES), pod_views())
+    placed = draw(st.lists(focused, min_size=1, max_size=5)) + draw(st.lists(others, max_size=2))
     pods = {f"uid-{i}": Placed(f"uid-{i}", node, pod) for i, (node, pod) in enumerate(placed)}
     namespaces = draw(st.dictionaries(st.sampled_from(NAMESPACES), st.sampled_from([{}, {"tier": "gold"}])))
     return Cluster(nodes, pods, namespaces)
 
 
 @st.composite
-def questions(draw: Draw) -> Question:
-    excluded = draw(st.sampled_from([(), (), (), ("n1",), ("n2", "n9")]))
-    return Question(draw(pod_views()), draw(st.integers(0, 2**32)), draw(SETTINGS), draw(ROOM), excluded)
+def questions(draw: Draw, focus: str = "") -> Question:
+    excluded = draw(st.sampled_from([*[()] * 8, ("n1",), ("n2", "n9")]))
+    room = draw(ROOM) if draw(st.integers(0, 3)) == 0 else {}
+    return Question(draw(pod_views(focus)), draw(st.integers(0, 2**32)), draw(SETTINGS), room, excluded)
+
+
+FOCI = (*sorted(FEATURES), "policy", "")
+"""What a test may dwell on; the last is nothing in particular."""
+
+
+def cases() -> st.SearchStrategy[tuple[Cluster, Question]]:
+    """A cluster and a question that dwell on the same thing."""
+    return st.sampled_from(FOCI).flatmap(lambda focus: st.tuples(clusters(focus), questions(focus)))

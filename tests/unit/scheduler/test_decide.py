@@ -4,16 +4,35 @@ from __future__ import annotations
 
 from hypothesis import HealthCheck, given, settings
 from tests.unit.scheduler import plain
-from tests.unit.scheduler.clusters import clusters, questions
+from tests.unit.scheduler.clusters import cases, questions
 from tests.unit.scheduler.plain import Cluster, Question
 
 from kedge.api.views import PodView
 from kedge.placement.predicates import first_misfit
 from kedge.placement.reasons import Reason
-from kedge.scheduler import Blocker, Decision, Explanation, NearMiss, Snapshot, decide, explain, snapshot_of, words
+from kedge.scheduler import (
+    DEFAULT_WEIGHTS,
+    Blocker,
+    Decision,
+    Explanation,
+    NearMiss,
+    Snapshot,
+    decide,
+    explain,
+    snapshot_of,
+    words,
+)
 from kedge.scheduler.shapes import request_of
 
 LENIENT = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=100)
+
+
+FILTER_REASONS = (
+    Reason.NODE_TERMINATING, Reason.NODE_CORDONED, Reason.NODE_SUSPECT, Reason.NODE_NAME, Reason.TAINT,
+    Reason.NODE_SELECTOR, Reason.NODE_AFFINITY, Reason.PORT, Reason.RESOURCE, Reason.ZONE_QUOTA,
+    Reason.TOPOLOGY_SPREAD, Reason.POD_AFFINITY, Reason.POD_ANTI_AFFINITY, Reason.ANTI_AFFINITY_OF_OTHERS,
+    Reason.POLICY, Reason.REFUSED_LATELY,
+)  # fmt: skip
 
 
 def built(cluster: Cluster) -> Snapshot:
@@ -77,15 +96,16 @@ def check_near_miss(
 
 
 @LENIENT
-@given(clusters(), questions())
-def test_every_filter_score_and_choice_is_that_of_the_plain_scheduler(cluster: Cluster, question: Question) -> None:
-    check_against_plain(built(cluster), cluster, question)
+@given(cases())
+def test_every_filter_score_and_choice_is_that_of_the_plain_scheduler(case: tuple[Cluster, Question]) -> None:
+    check_against_plain(built(case[0]), *case)
 
 
 @LENIENT
-@given(clusters(), questions())
-def test_whatever_node_local_mask_lets_in_the_bind_would_prove(cluster: Cluster, question: Question) -> None:
+@given(cases())
+def test_whatever_node_local_mask_lets_in_the_bind_would_prove(case: tuple[Cluster, Question]) -> None:
     """The predicates that the bind asks, in their order, are the first filters: the same reason for the same node."""
+    cluster, question = case
     snapshot = built(cluster)
     _, explanation = answer(snapshot, question)
     local = {
@@ -105,8 +125,9 @@ def test_whatever_node_local_mask_lets_in_the_bind_would_prove(cluster: Cluster,
 
 
 @LENIENT
-@given(clusters(), questions())
-def test_the_order_in_which_things_came_decides_nothing(cluster: Cluster, question: Question) -> None:
+@given(cases())
+def test_the_order_in_which_things_came_decides_nothing(case: tuple[Cluster, Question]) -> None:
+    cluster, question = case
     backwards = snapshot_of(
         reversed(cluster.nodes.values()),
         ((p.uid, p.node, p.pod) for p in reversed(cluster.pods.values())),
@@ -117,6 +138,30 @@ def test_the_order_in_which_things_came_decides_nothing(cluster: Cluster, questi
     assert (again.node, again.score, again.feasible) == (forwards.node, forwards.score, forwards.feasible)
     assert first_blockers(retold) == first_blockers(told)
     assert (retold.top, retold.near_miss) == (told.top, told.near_miss)
+
+
+def test_the_random_clusters_reach_every_filter_and_score() -> None:
+    """Else the tests above would agree about nothing."""
+    failed: set[Reason] = set()
+    differing: set[str] = set()
+
+    @settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=400, derandomize=True)
+    @given(cases())
+    def look(case: tuple[Cluster, Question]) -> None:
+        cluster, question = case
+        feasible = []
+        for node in cluster.nodes.values():
+            groups = plain.failing(cluster, question, node)
+            failed.update(group[0].reason for group in groups)
+            if not groups:
+                feasible.append(node)
+        for score, points in plain.scores(cluster, question, feasible).items():
+            if len(set(points.values())) > 1:
+                differing.add(score)
+
+    look()
+    assert failed == set(FILTER_REASONS)
+    assert differing == set(DEFAULT_WEIGHTS)
 
 
 @given(questions())

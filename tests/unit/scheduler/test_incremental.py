@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.unit.scheduler.clusters import NAMESPACES, NODE_NAMES, node_views, pod_views, questions
+from tests.unit.scheduler.clusters import FOCI, NAMESPACES, NODE_NAMES, node_views, pod_views, questions
 from tests.unit.scheduler.plain import Cluster, Placed, Question
 from tests.unit.scheduler.test_decide import answer
 
@@ -35,6 +35,13 @@ def flipped(node: NodeView) -> NodeView:
     spec = msgspec.structs.replace(node.spec, unschedulable=not node.spec.unschedulable)
     offered = ResourceList({**node.status.allocatable, "cpu": parse_quantity("800m")})
     return msgspec.structs.replace(node, spec=spec, status=msgspec.structs.replace(node.status, allocatable=offered))
+
+
+def asking(focus: str) -> st.SearchStrategy[tuple[list[PodView], list[Question]]]:
+    """Pods that come and go and questions about others, dwelling on the same thing."""
+    return st.tuples(
+        st.lists(pod_views(focus), min_size=2, max_size=4), st.lists(questions(focus), min_size=2, max_size=3)
+    )
 
 
 class Pair:
@@ -89,16 +96,14 @@ def told(snapshot: Snapshot, question: Question) -> tuple[Any, ...]:
 
 
 @settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=120)
-@given(
-    LIMITS, NODES, st.lists(pod_views(), min_size=2, max_size=4), st.lists(questions(), min_size=2, max_size=3), STEPS
-)
+@given(LIMITS, NODES, st.sampled_from(FOCI).flatmap(asking), STEPS)
 def test_step_by_step_is_as_all_at_once(
     limits: Limits,
     nodes: list[NodeView],
-    pods: list[PodView],
-    asked: list[Question],
+    asking_of: tuple[list[PodView], list[Question]],
     steps: list[tuple[int, int, int, int]],
 ) -> None:
+    pods, asked = asking_of
     pair = Pair(limits, nodes, pods)
     for what, one, other, ask in steps:
         pair.step(what, one, other)

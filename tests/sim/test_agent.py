@@ -278,7 +278,7 @@ async def hostile(sim: Simulation) -> None:
 def test_whatever_happens_processes_follow_bindings_and_claims_follow_processes() -> None:
     marks: dict[str, int] = {}
     rates = {"stop of process: zombie": 0.2, "run of process: crash": 0.2, "pull of image: slow": 0.2}
-    for seed in range(40):
+    for seed in range(24):
         outcome = run(hostile, seed, faults=FixedRates(rates) if seed % 4 == 0 else None)
         assert outcome.violation is None, f"seed {seed}: {outcome.violation}\n{outcome.timeline()[-2500:]}"
         for mark, count in outcome.marks.items():

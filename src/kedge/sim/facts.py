@@ -326,7 +326,7 @@ def surge_of(deployment: Object) -> int:
     surge = rolling.max_surge if rolling is not None else "25%"
     if isinstance(surge, str):
         return -(-int(spec.replicas) * int(surge.rstrip("%")) // 100)
-    return surge
+    return int(surge)
 
 
 def _owners(found: Object) -> object:

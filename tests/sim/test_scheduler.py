@@ -9,14 +9,19 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.objects import NODE, POD, node
+from tests.objects import NODE, POD, ZONE_QUOTA, node, pod, zone_quota
 from tests.sim.scheduling import NODES, OTHER, PODS, ZONES, Accounts, Town, User, run_agents, settle
 
+from kedge.api.requests import DeleteOptions, WriteOptions
+from kedge.keys import Key
 from kedge.scheduler import Scheduler
+from kedge.scheduler.picture import Picture
+from kedge.server.service import claims, zones
+from kedge.server.service.core import Staged, staged_value
 from kedge.sim.cluster import Cluster
 from kedge.sim.kernel import FaultPlan, Outcome, Simulation, Swarm, run
 
-ROUNDS = 5
+ROUNDS = 6
 FAULTS = Swarm()
 URGENT = {
     "apiVersion": "scheduling.k8s.io/v1",
@@ -34,7 +39,7 @@ async def town_of(sim: Simulation, make: Any = Scheduler) -> Town:
     town = Town(sim, cluster, make=make)
     sim.check_always(Accounts(sim))
     for name in NODES:
-        await cluster.authority.create(NODE, node(name, zone=ZONES[name], cpu="1500m"))
+        await cluster.authority.create(NODE, node(name, zone=ZONES[name], cpu="1200m"))
     return town
 
 
@@ -46,12 +51,12 @@ async def under_fire(sim: Simulation, make: Any = Scheduler) -> int:
     users = []
     for n in range(3):
         host = sim.host(f"user-{n}")
-        users.append((host, User(town, town.cluster.client(host, server=n % 2))))
+        users.append((host, User(town, town.client(host, n))))
     for name in PODS[: sim.choose_int("pods at first", 0, len(PODS))]:
         await town.cluster.authority.create(POD, users[0][1].body(name))
     for _ in range(ROUNDS):
         steps = [host.spawn(user.step(), name="step") for host, user in users]
-        await asyncio.wait(steps, timeout=8)
+        await asyncio.wait(steps, timeout=3)
         town.look()
         await asyncio.sleep(sim.choose("pause", (0.05, 0.3, 1.0, 4.0)))
         town.look()
@@ -101,3 +106,68 @@ def test_every_promise_holds_under_fire_and_every_attempt_can_be_run_again() -> 
 @pytest.mark.slow
 def test_every_promise_holds_over_many_more_seeds() -> None:
     hunt(range(1_000, 2_500))
+
+
+# -- what the town is for --------------------------------------------------------------------------
+
+
+def test_a_quota_charged_apart_from_the_bind_it_pays_for_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bug 23 (kubernetes#70563): quota charged for creates that failed.
+
+    A bind charges the tenant's zone quota in its own commit. Charged in one of its own, before, it stays charged when
+    the bind is refused or lost, and the accounts say so at once.
+    """
+    assert first_violation(quota_in_the_way, range(3)) is None
+
+    async def charge_apart(core: Any, _: Any, pod: Any, zone: str, asked: Any) -> None:
+        async def attempt(alone: Any) -> Any:
+            await zones.charge_zone(core, alone, pod, zone, asked)
+            found = await alone.object(Key("ZoneQuota.kedge.dev", "default", "zones"))
+            return Staged(found.kind, found.key, staged_value(alone, found), created=found.created)
+
+        await core.prove(attempt, WriteOptions())
+
+    monkeypatch.setattr(claims, "charge_zone", charge_apart)
+    found = first_violation(quota_in_the_way, range(3))
+    assert found is not None
+    assert found.violation is not None
+    assert found.violation.cause == "quota"
+
+
+async def quota_in_the_way(sim: Simulation) -> None:
+    town = await town_of(sim)
+    await town.cluster.authority.create(ZONE_QUOTA, zone_quota(zone_a={"cpu": "1"}, zone_b={"cpu": "1"}))
+    town.boot("one", "default-scheduler")
+    for name in PODS[:4]:
+        await town.cluster.authority.create(POD, pod(name, cpu="400m"))
+    await settle(town)
+
+
+def test_schedulers_that_forget_refusals_are_found_by_their_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bug 8 (nomad#13017) in the town: without what a ledger teaches, a pod is refused for ever, and never quiet."""
+
+    async def ghost(sim: Simulation) -> None:
+        town = await town_of(sim)
+        for name in NODES[1:]:
+            await town.cluster.authority.delete(Key("Node", "", name))
+        body = pod("ghost", cpu="800m")
+        body["spec"]["nodeName"] = NODES[0]
+        found = (await town.cluster.authority.create(POD, body)).object
+        town.boot("one", "default-scheduler")
+        while not any(life.scheduler.leading for life in town.lives):  # noqa: ASYNC110
+            await asyncio.sleep(0.5)
+        await town.cluster.authority.create(POD, pod("web", cpu="800m"))
+        await town.cluster.authority.delete(found.key, DeleteOptions(grace_s=0))
+        await asyncio.sleep(60)
+        sim.heal()
+        refused = sim.world.marks.get("refused: Resource", 0)
+        if refused > 2:
+            sim.violate("refusals end", f"{refused} refusals of one pod")
+
+    assert first_violation(ghost, range(3)) is None
+    monkeypatch.setattr(Picture, "_release", lambda self, uid, _: self._drop_claim(uid))
+    monkeypatch.setattr(Picture, "adopt", lambda *_: None)
+    found = first_violation(ghost, range(3))
+    assert found is not None
+    assert found.violation is not None
+    assert found.violation.invariant == "refusals end"

@@ -60,6 +60,12 @@ class Attempts:
             record.details = {"podRevision": waiting.pod.revision, **self._picture.beside_caches(waiting.priority)}
         return record
 
+    def will_be_kept(self, record: Record) -> bool:
+        """Whether a rule keeps the record however the bind ends. One kept only because that failed can be run again."""
+        return self._recorder is not None and bool(
+            self._recorder.why_keep(record) or record.details.get("canary", False)
+        )
+
     def decided(self, record: Record, decision: Decision) -> None:
         record.details.update(
             draw=decision.draw,

@@ -40,6 +40,12 @@ class Change(IntFlag):
 
 ANYTHING, NOTHING = Change(511), Change(0)
 
+
+def change_names(change: Change) -> list[str]:
+    """In words, for a record: "node", "room", "pod gone"."""
+    return [(each.name or "").lower().replace("_", " ") for each in Change if each & change]
+
+
 HELPED_BY: dict[Reason, Change] = {
     Reason.NODE_CORDONED: Change.NODE,
     Reason.NODE_SUSPECT: Change.NODE,

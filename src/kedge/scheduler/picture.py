@@ -520,7 +520,7 @@ class Picture:
     def _ledger_revision(self, node: str) -> Revision:
         """Up to which revision the ledger of a node is known."""
         cache = self.caches[ALLOCATION]
-        found = cache.get(Key(ALLOCATION, "", node)).value
+        found = self._cached(Key(ALLOCATION, "", node))
         return max(cache.revision, found.revision if found is not None else NO_REVISION)
 
     def review(self, node: str) -> None:

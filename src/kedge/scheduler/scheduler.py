@@ -27,7 +27,7 @@ from kedge.scheduler.binder import Binder
 from kedge.scheduler.decide import Decision, decide
 from kedge.scheduler.explain import Explanation, explain, words
 from kedge.scheduler.gangs import Gangs, Member
-from kedge.scheduler.pending import ANYTHING, HELPED_BY, Change, Pending, Stage, Waiting
+from kedge.scheduler.pending import ANYTHING, HELPED_BY, Change, Pending, Stage, Waiting, change_names
 from kedge.scheduler.picture import Picture
 from kedge.scheduler.preemption import Nomination, Preemption, plan_preemption
 from kedge.scheduler.shapes import shape_key
@@ -261,6 +261,8 @@ class Scheduler:
         if decision.node is None:
             self._no_node(waiting, view, decision, fence, record, nomination)
             return
+        if self._attempts.will_be_kept(record):  # the snapshot stands still only now
+            self._attempts.explained(record, explain(self.picture.snapshot, decision))
         assumption = self.picture.assume(waiting.pod, decision.node, decision.request)
         node = (decision.node_uid, decision.node_revision)
         self._binder.start(self._binder.bind(waiting, assumption, node, fence, record))
@@ -311,7 +313,7 @@ class Scheduler:
                 self._binder.start(self._make_room(waiting.pod, plan, fence, record.id))
                 record.details["makingRoomOn"] = plan.node
                 record.details["victims"] = [str(pod.key) for pod in plan.victims]
-        self._attempts.end(record, helpedBy=str(helped_by))
+        self._attempts.end(record, helpedBy=change_names(helped_by))
 
     def _unschedulable(
         self, waiting: Waiting, decision: Decision, explanation: Explanation, fence: Fence, record: Record
@@ -424,12 +426,12 @@ class Scheduler:
         for each in reversed(chosen):
             self.picture.take_back(each.assumption)
         helped_by = self._unschedulable(misfit, decision, explanation, fence, record)
-        self._attempts.end(record, helpedBy=str(helped_by))
+        self._attempts.end(record, helpedBy=change_names(helped_by))
         assert misfit.gang is not None
         why = f"gang {misfit.gang[1]}: {misfit.key.name} has no place beside the others"
         for each in chosen:
             each.record.result, each.record.condition, each.record.reason = "failed", "PodScheduled", why
-            self._attempts.end(each.record, helpedBy=str(helped_by))
+            self._attempts.end(each.record, helpedBy=change_names(helped_by))
         self._gang_waits([each for each in members if each is not misfit], helped_by, why, fence)
 
     def _gang_waits(self, members: list[Waiting], helped_by: Change, why: str, fence: Fence) -> None:

@@ -188,6 +188,14 @@ def containers(draw: Draw, *, init: bool = False) -> dict[str, Any]:
 FEATURES = {
     "nodeSelector": st.sampled_from([{"host": "h1"}, {ZONE: "za"}]),
     "nodeAffinity": NODE_AFFINITY,
+    "nodePreference": st.lists(
+        some(
+            weight=st.sampled_from([1, 10, 33]),
+            preference=some(matchExpressions=st.lists(NODE_REQUIREMENTS, min_size=1, max_size=1)),
+        ),
+        min_size=1,
+        max_size=3,
+    ),
     "podAffinity": BETWEEN_PODS,
     "podAntiAffinity": BETWEEN_PODS,
     "topologySpreadConstraints": st.lists(SPREAD, min_size=1, max_size=2),
@@ -211,6 +219,9 @@ def pod_views(draw: Draw, focus: str = "") -> PodView:
     if "init" in drawn:
         spec |= {"initContainers": drawn["init"], "overhead": draw(some(cpu=maybe(st.just("50m"))))}
     spec["affinity"] = {name: drawn[name] for name in drawn if name.endswith("ffinity")}
+    if "nodePreference" in drawn:
+        preferred = {"preferredDuringSchedulingIgnoredDuringExecution": drawn["nodePreference"]}
+        spec["affinity"]["nodeAffinity"] = {**spec["affinity"].get("nodeAffinity", {}), **preferred}
     for name in ("nodeSelector", "topologySpreadConstraints", "tolerations", "nodeName"):
         if name in drawn:
             spec[name] = drawn[name]

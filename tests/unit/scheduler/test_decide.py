@@ -145,7 +145,7 @@ def test_the_random_clusters_reach_every_filter_and_score() -> None:
     failed: set[Reason] = set()
     differing: set[str] = set()
 
-    @settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=400, derandomize=True)
+    @settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=300, derandomize=True)
     @given(cases())
     def look(case: tuple[Cluster, Question]) -> None:
         cluster, question = case

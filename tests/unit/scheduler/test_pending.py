@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from hypothesis import given, settings
@@ -254,12 +255,13 @@ def test_a_namesake_in_mid_attempt_is_another_pod_and_leaves_nothing_in_flight()
     desk.put("a", uid="two")
     new = desk.take()
     desk.pending.happened(Change.ROOM, "room")
-    for give_back in (
+    endings: list[Callable[[], None]] = [
         lambda: desk.pending.failed(old),
         lambda: desk.pending.unschedulable(old, ANYTHING, "sort"),
         lambda: desk.pending.done(old),
-    ):
-        give_back()
+    ]
+    for end in endings:
+        end()
         assert desk.pending.get("two") is new
         assert new.stage is Stage.IN_FLIGHT
         assert list(desk.pending._in_flight) == ["two"]
@@ -317,7 +319,7 @@ STEPS = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @given(STEPS)
-def test_whatever_comes_a_pod_is_in_one_stage_and_no_helpful_change_is_lost(  # noqa: C901steps: list[Any]) -> None:
+def test_whatever_comes_a_pod_is_in_one_stage_and_no_helpful_change_is_lost(steps: list[Any]) -> None:  # noqa: C901
     """A pod sleeps only if nothing that could help it happened since it was last taken; or one alike is at it."""
     desk = Desk()
     pending = desk.pending

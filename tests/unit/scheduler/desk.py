@@ -1,0 +1,219 @@
+"""One scheduler in a world without faults but those that a test asks for, on virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from dataclasses import replace
+from typing import Any
+
+from tests.objects import BUDGET, NODE, POD, node, pod
+from tests.sim.controllers import Shop, Veil, stage, until
+
+from kedge.api.kinds import KINDS
+from kedge.api.objects import Object
+from kedge.api.requests import DeleteOptions
+from kedge.client.contract import Client
+from kedge.env import Env, TaskSpawner
+from kedge.errors import OutcomeUnknown, Refused, Unavailable
+from kedge.keys import Key
+from kedge.limits import Limits
+from kedge.observe.recorder import Recorder
+from kedge.observe.records import Decision
+from kedge.placement.reasons import Reason
+from kedge.runtime.cache import CacheSet
+from kedge.scheduler import Scheduler
+from kedge.scheduler.recheck import recheck_attempts
+from kedge.sim.kernel import NO_FAULTS, Host, Simulation, run
+
+LIMITS = Limits(
+    decisions_sample_every=1, scheduler_flush_s=1e6, scheduler_explained_s=1.0, lease_s=6.0, lease_renew_s=4.0
+)
+"""Every record is kept, and who is not woken is never looked at."""
+
+
+class Wire(Veil):
+    """A wire on which a test loses just what it wants to lose."""
+
+    binds_lost = False
+    """Binds are carried out, and nobody hears of it."""
+    binds_held = False
+    """Binds wait before they are sent."""
+    blind = False
+    """Pods cannot be read, and nothing is heard of them."""
+    deaf = False
+    """Nothing is heard of pods, but they can be read."""
+    ledgers_held = False
+    """Nothing is heard of ledgers."""
+    refuses = ""
+    """A node to which no bind is let through: the service and the scheduler disagree for good."""
+
+    def __getattr__(self, verb: str) -> Any:
+        send = super().__getattr__(verb)
+
+        async def call(*args: Any, **named: Any) -> Any:
+            about = args[0]
+            kind = getattr(about, "key_kind", getattr(about, "kind", ""))
+            if self.blind and verb in ("get", "list") and kind == "Pod":
+                raise Unavailable("no reply")
+            while verb == "bind" and self.binds_held:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+            if verb == "bind" and about.node == self.refuses:
+                self.asked.append((verb, about))
+                node_key = Key("Node", "", about.node)
+                raise Refused("no", refusal=Reason.TAINT.value, key=node_key, revision=1)
+            reply = await send(*args, **named)
+            if verb == "watch":
+                return self._filtered(reply, kind)
+            if verb == "bind" and self.binds_lost:
+                raise OutcomeUnknown("no reply")
+            return reply
+
+        return call
+
+    async def _filtered(self, stream: Any, kind: str) -> AsyncGenerator[Any, None]:
+        try:
+            async for event in stream:
+                while self._is_held(kind):  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+                yield event
+        finally:
+            await stream.aclose()
+
+    def _is_held(self, kind: str) -> bool:
+        if kind == "Pod":
+            return self.blind or self.deaf
+        return kind == "NodeAllocation.kedge.dev" and self.ledgers_held
+
+
+class Desk(Shop):
+    """A shop with a scheduler."""
+
+    def _process(self, name: str) -> tuple[Host, Env, Wire, Client]:
+        host = self.sim.host(name)
+        env = replace(host.env(limits=self.limits), spawn=TaskSpawner())
+        self.wire = Wire(self.cluster.transport(host))
+        return host, env, self.wire, Client(self.wire, env, component=name)
+
+    async def open_for(self, *nodes: dict[str, Any], name: str = "default-scheduler") -> Scheduler:
+        """Nodes, and a scheduler that leads."""
+        for body in nodes or (node("node-a", cpu="1"),):
+            await self.cluster.authority.create(NODE, body)
+        self.scheduler = Scheduler(self.client, self.env, name=name, caches=self.caches, recorder=self.recorder)
+        self.running = self.host.spawn(self.scheduler.run(), name="scheduler")
+        await until(lambda: self.scheduler.leading)
+        return self.scheduler
+
+    def another_scheduler(self, host_name: str = "second", *, name: str = "default-scheduler") -> Desk:
+        """Another process beside this one, that runs too."""
+        other = Desk.__new__(Desk)
+        other.sim, other.cluster, other.limits, other.reported = self.sim, self.cluster, self.limits, self.reported
+        other.host, other.env, other.veil, other.client = other._process(host_name)
+        other.caches, other.recorder = CacheSet(other.client, other.env), Recorder(other.env)
+        other.scheduler = Scheduler(other.client, other.env, name=name, caches=other.caches, recorder=other.recorder)
+        other.running = other.host.spawn(other.scheduler.run(), name="scheduler")
+        return other
+
+    async def pod(
+        self, name: str, *, labels: dict[str, str] | None = None, annotations: Any = None, **spec: Any
+    ) -> Object:
+        body = pod(name, **spec)
+        body["metadata"]["labels"].update(labels or {})
+        body["metadata"]["annotations"] = annotations or {}
+        return (await self.cluster.authority.create(POD, body)).object
+
+    async def gang(self, *names: str, size: int, gang: str = "crew", **spec: Any) -> list[Object]:
+        annotations = {"kedge.dev/gang-size": str(size)}
+        return [await self.pod(n, labels={"kedge.dev/gang": gang}, annotations=annotations, **spec) for n in names]
+
+    async def priority(self, name: str, value: int, **more: Any) -> None:
+        kind = KINDS.of_key_kind("PriorityClass.scheduling.k8s.io")
+        await self.cluster.authority.create(kind, {"metadata": {"name": name}, "value": value, **more})
+
+    async def budget(self, allowed: int, **labels: str) -> None:
+        body = {"metadata": {"name": "budget", "namespace": "default"}, "spec": {"selector": {"matchLabels": labels}}}
+        found = (await self.cluster.authority.create(BUDGET, body)).object
+        status = {"status": {"disruptionsAllowed": allowed, "observedGeneration": found.metadata.generation}}
+        await self.cluster.authority.patch(found.key, status, subresource="status")
+
+    async def remove(self, name: str, *, confirm: bool = True) -> None:
+        """By force; and the agent says that nothing runs any more, or not."""
+        key = Key("Pod", "default", name)
+        found = self.find(name)
+        assert found is not None
+        await self.cluster.authority.delete(key, DeleteOptions(uid=found.uid, grace_s=0))
+        place = found.view.spec.node_name
+        if place and confirm:
+            await self.confirm(place, found.uid)
+
+    async def confirm(self, place: str, uid: str) -> None:
+        owner = await self.cluster.authority.get(Key("Node", "", place))
+        await self.cluster.authority.confirm_ended(node=place, node_uid=owner.uid, pod_uid=uid)
+
+    def find(self, name: str) -> Object | None:
+        return self.cluster.find(Key("Pod", "default", name))
+
+    def place(self, name: str) -> str:
+        """Where a pod is bound; empty if nowhere."""
+        found = self.find(name)
+        return found.view.spec.node_name if found is not None else ""
+
+    def reason(self, name: str) -> str:
+        """What the pod's condition says of why it has no node."""
+        found = self.find(name)
+        conditions = found.view.status.conditions if found is not None else ()
+        return next((each.message for each in conditions if each.type == "PodScheduled"), "")
+
+    def events(self, reason: str) -> list[dict[str, Any]]:
+        return [each.edit() for each in self.cluster.all("Event") if each.edit()["reason"] == reason]
+
+    def attempts(self, name: str) -> list[Decision]:
+        """Oldest first."""
+        return [each for each in self.decisions() if each.key.name == name]
+
+    def metric(self, series: str, **labels: str) -> float:
+        value = self.env.metrics.registry.get_sample_value(series, labels)
+        return value or 0.0
+
+    def recheck_all(self) -> int:
+        return recheck_attempts(self.decisions(), self.caches, self.env)
+
+    def nothing_is_left(self) -> bool:
+        """No assumption, no bind, nothing in flight, nothing remembered of anybody."""
+        scheduler = self.scheduler
+        stats = scheduler.statistics()
+        return not (
+            stats.assumed
+            or stats.binding
+            or stats.nominated
+            or scheduler.pending._in_flight
+            or scheduler.pending._changes
+            or len(scheduler._binder.refusals)
+        )
+
+
+Test = Callable[[Desk], Coroutine[Any, Any, None]]
+
+
+def at_a_desk(limits: Limits = LIMITS) -> Callable[[Test], Callable[[], None]]:
+    """Run an async test where nothing goes wrong by itself. Every attempt that was kept is then run again."""
+
+    def decorate(test: Test) -> Callable[[], None]:
+        @functools.wraps(test)
+        def within() -> None:
+            async def program(sim: Simulation) -> None:
+                cluster = await stage(sim, servers=1)
+                await cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-system"}})
+                desk = Desk(sim, cluster, limits)
+                await test(desk)
+                desk.recheck_all()
+                assert not desk.reported, desk.reported
+
+            outcome = run(program, 1, faults=NO_FAULTS)
+            assert outcome.violation is None, f"{outcome.violation}\n{outcome.violation.detail}"
+
+        del within.__dict__["__wrapped__"]  # else pytest takes `desk` for a fixture
+        return within
+
+    return decorate

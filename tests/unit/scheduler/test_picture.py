@@ -1,0 +1,200 @@
+"""The picture, changed step by step, equals one built at once from the caches; and it counts what ledgers hold."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.objects import NODE, POD, RESERVATION, ZONE_QUOTA, node, pod, reservation, zone_quota
+from tests.unit.scheduler.desk import LIMITS, Desk
+
+from kedge.api.kinds import KINDS
+from kedge.api.requests import DeleteOptions
+from kedge.errors import OperatingError
+from kedge.keys import Key
+from kedge.scheduler.picture import Picture
+from kedge.scheduler.recheck import picture_of
+from kedge.sim.kernel import NO_FAULTS, Simulation, run
+
+NODES, PODS = ("node-a", "node-b", "node-c"), tuple(f"web-{n}" for n in range(5))
+POLICY = KINDS.of_key_kind("SchedulingPolicy.kedge.dev")
+REPLICA_SET = KINDS.of_key_kind("ReplicaSet.apps")
+
+
+class Changes:
+    """Changes of everything that a picture is made of, one after another."""
+
+    def __init__(self, sim: Simulation, desk: Desk) -> None:
+        self._sim = sim
+        self._desk = desk
+        self._authority = desk.cluster.authority
+        self._steps = (
+            self._pod, self._pod, self._bound, self._bound, self._remove, self._terminate, self._end, self._label,
+            self._node, self._cordon, self._quota, self._reserve, self._policy, self._replica_set, self._replaced,
+        )  # fmt: skip
+
+    async def step(self) -> None:
+        try:
+            await self._sim.choose("step", self._steps)()
+        except OperatingError:
+            return
+
+    def _name(self) -> str:
+        return self._sim.choose("pod", PODS)
+
+    async def _pod(self, **spec: Any) -> None:
+        body = pod(self._name(), cpu=self._sim.choose("cpu", ("100m", "300m")), schedulerName="nobody", **spec)
+        if self._sim.choose("owned", (False, True)):
+            owner = self._desk.cluster.find(Key("ReplicaSet.apps", "default", "set"))
+            uid = owner.uid if owner is not None else "none"
+            body["metadata"]["ownerReferences"] = [
+                {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "set", "uid": uid, "controller": True}
+            ]
+        await self._authority.create(POD, body)
+
+    async def _bound(self) -> None:
+        await self._pod(nodeName=self._sim.choose("node", NODES))
+
+    async def _remove(self) -> None:
+        await self._desk.remove(self._name(), confirm=self._sim.choose("confirmed", (True, False)))
+
+    async def _replaced(self) -> None:
+        name = self._name()
+        await self._desk.remove(name, confirm=False)
+        await self._authority.create(POD, pod(name, schedulerName="nobody", nodeName=self._sim.choose("node", NODES)))
+
+    async def _terminate(self) -> None:
+        await self._authority.delete(Key("Pod", "default", self._name()), DeleteOptions())
+
+    async def _end(self) -> None:
+        key = Key("Pod", "default", self._name())
+        await self._authority.patch(key, {"status": {"phase": "Succeeded"}}, subresource="status")
+
+    async def _label(self) -> None:
+        key = Key("Pod", "default", self._name())
+        await self._authority.patch(key, {"metadata": {"labels": {"app": self._sim.choose("app", ("web", "db"))}}})
+
+    async def _node(self) -> None:
+        name = self._sim.choose("node", NODES)
+        if self._desk.cluster.find(Key("Node", "", name)) is not None:
+            await self._authority.delete(Key("Node", "", name))
+            if self._sim.choose("gone", (False, True)):
+                return
+        await self._authority.create(NODE, node(name, zone=self._sim.choose("zone", ("zone-a", "zone-b"))))
+
+    async def _cordon(self) -> None:
+        key = Key("Node", "", self._sim.choose("node", NODES))
+        await self._authority.patch(key, {"spec": {"unschedulable": self._sim.choose("cordon", (True, False))}})
+
+    async def _quota(self) -> None:
+        key = Key("ZoneQuota.kedge.dev", "default", "zones")
+        if self._desk.cluster.find(key) is None:
+            await self._authority.create(ZONE_QUOTA, zone_quota(zone_a={"cpu": "1"}))
+        else:
+            await self._authority.delete(key)
+
+    async def _reserve(self) -> None:
+        found = self._desk.find(self._name())
+        if found is None:
+            return
+        key = Key("Reservation.kedge.dev", "default", found.uid)
+        if self._desk.cluster.find(key) is None:
+            await self._authority.create(RESERVATION, reservation(found, self._sim.choose("node", NODES)))
+        else:
+            await self._authority.delete(key)
+
+    async def _policy(self) -> None:
+        key = Key("SchedulingPolicy.kedge.dev", "", "spread")
+        if self._desk.cluster.find(key) is None:
+            await self._authority.create(
+                POLICY, {"metadata": {"name": "spread"}, "spec": {"version": "1", "active": True, "maxZoneSkew": 2}}
+            )
+        else:
+            await self._authority.delete(key)
+
+    async def _replica_set(self) -> None:
+        owner = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web", "uid": "deployment", "controller": True}
+        labels = {"app": "web"}
+        await self._authority.create(
+            REPLICA_SET,
+            {
+                "metadata": {"name": "set", "namespace": "default", "ownerReferences": [owner]},
+                "spec": {
+                    "replicas": 0,
+                    "selector": {"matchLabels": labels},
+                    "template": {"metadata": {"labels": labels}, "spec": pod()["spec"]},
+                },
+            },
+        )
+
+
+def shown(picture: Picture) -> dict[str, Any]:
+    """All that a decision sees of a picture."""
+    snapshot = picture.snapshot
+    rows = {name: snapshot.find(name) for name in snapshot.names}
+    claims = {}
+    for name in (*NODES, *snapshot.names):
+        for uid in snapshot.claims_on(name):
+            claim = snapshot.claim(uid)
+            assert claim is not None
+            wants = claim.request.wants
+            request = (dict(wants.requests), wants.ports, dict(claim.request.labels), claim.request.workload)
+            claims[uid] = (claim.node, claim.request.namespace, request, claim.request.terminating)
+    return {
+        "nodes": {
+            name: (row.uid, row.revision, dict(row.labels), dict(row.offered or {}), bool(snapshot.cordoned[row.row]))
+            for name, row in rows.items()
+            if row is not None
+        },
+        "claims": claims,
+        "room": {zone: dict(left) for zone, left in (picture.room_of("default") or {}).items()},
+        "policies": sorted(picture._policies),
+    }
+
+
+def check(desk: Desk) -> None:
+    picture = desk.scheduler.picture
+    held = {name: {each.key: each for each in cache.list().value} for name, cache in picture.caches.items()}
+    anew = picture_of(held, desk.env, scheduler="default-scheduler", beside=picture.beside_caches(0))
+    kept, built = shown(picture), shown(anew)
+    for part in kept:
+        assert kept[part] == built[part], f"{part}: kept {kept[part]}, built {built[part]}"
+
+
+def check_ledgers(desk: Desk) -> None:
+    """Once all is seen, whatever a node's ledger holds is counted on it, and nothing else but bound pods."""
+    snapshot = desk.scheduler.picture.snapshot
+    bound = {each.uid for each in desk.cluster.all("Pod") if each.view.spec.node_name and not each.view.finished}
+    nodes = {each.key.name: each.uid for each in desk.cluster.all("Node")}
+    for ledger in desk.cluster.all("NodeAllocation.kedge.dev"):
+        if nodes.get(ledger.key.name) != ledger.view.spec.node_uid:
+            continue
+        held = set(ledger.view.status.entries)
+        counted = set(snapshot.claims_on(ledger.key.name))
+        assert held <= counted, f"{ledger.key.name}: held {held}, counted {counted}"
+        assert counted <= held | bound, f"{ledger.key.name}: held {held}, counted {counted}"
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_picture_kept_is_a_picture_built(seed: int) -> None:
+    async def program(sim: Simulation) -> None:
+        from tests.sim.controllers import stage
+
+        cluster = await stage(sim, servers=1)
+        await cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-system"}})
+        desk = Desk(sim, cluster, LIMITS)
+        await desk.open_for(*(node(name, zone="zone-a") for name in NODES))
+        changes = Changes(sim, desk)
+        for _ in range(50):
+            await changes.step()
+            if sim.choose("look now", (True, False)):
+                await asyncio.sleep(sim.choose("pause", (0.0, 0.001, 0.5)))
+                check(desk)  # whatever of it has come: the caches are in the middle of something
+        await asyncio.sleep(12)
+        check(desk)
+        check_ledgers(desk)
+        assert not desk.reported, desk.reported
+
+    outcome = run(program, seed, faults=NO_FAULTS)
+    assert outcome.violation is None, f"{outcome.violation}\n{outcome.violation.detail}"

@@ -1,0 +1,243 @@
+"""Who has to leave: the fewest, of the lowest, within their budgets; against every set of victims there is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain, combinations
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.objects import node, pod
+
+from kedge.api.codec import encode_object
+from kedge.api.kinds import KINDS
+from kedge.api.objects import Object
+from kedge.api.views import NodeView, PodView
+from kedge.keys import Key
+from kedge.limits import Limits
+from kedge.scheduler import decide, snapshot_of
+from kedge.scheduler.decide import Decision
+from kedge.scheduler.explain import explain
+from kedge.scheduler.preemption import Lodgers, Nomination, Preemption, nominated_claim, plan_preemption
+from kedge.scheduler.shapes import request_of
+from kedge.scheduler.snapshot import Snapshot
+
+POD, NODE = KINDS.of_key_kind("Pod"), KINDS.of_key_kind("Node")
+HOST = "kubernetes.io/hostname"
+
+
+def lodger(name: str, node_name: str, cpu: str, priority: int, *, leaving: bool = False, **spec: Any) -> Object:
+    body = pod(name, cpu=cpu, nodeName=node_name, priority=priority, **spec)
+    body["metadata"]["uid"] = name
+    if leaving:
+        body["metadata"]["deletionTimestamp"] = "2030-01-01T00:00:00Z"
+    return Object(POD, Key("Pod", "default", name), encode_object(body), revision=1, created=len(name))
+
+
+def node_view(name: str, cpu: str = "1", **spec: Any) -> NodeView:
+    return Object(NODE, Key("Node", "", name), encode_object(node(name, cpu=cpu, **spec)), revision=1).as_view(NodeView)
+
+
+class Inn:
+    """Nodes, pods on them, and one that wants in."""
+
+    def __init__(self, nodes: Sequence[NodeView], pods: Sequence[Object], kept: frozenset[str] = frozenset()) -> None:
+        self.pods = pods
+        self.kept = kept
+        claims = [(each.uid, each.view.spec.node_name, request_of(each.as_view(PodView), placed=True)) for each in pods]
+        self.snapshot: Snapshot = snapshot_of(nodes, claims, limits=Limits())
+        self.nominated: dict[str, Nomination] = {}
+
+    def nominate(self, uid: str, node_name: str, cpu: str, priority: int) -> None:
+        request = request_of(lodger(uid, "", cpu, priority).as_view(PodView))
+        self.nominated[uid] = Nomination(node_name, request, priority)
+        self.snapshot.add_claim(nominated_claim(uid), node_name, request)
+
+    def decide(self, wanting: Object, **named: Any) -> Decision:
+        return decide(self.snapshot, wanting.as_view(PodView), 0, **named)
+
+    def plan(self, wanting: Object, **named: Any) -> Preemption | None:
+        decision = self.decide(wanting, **named)
+        assert decision.node is None, "it fits: nobody has to leave"
+        explanation = explain(self.snapshot, decision)
+        before = {each.uid: self.snapshot.claim(each.uid) for each in self.pods}
+        lodgers = Lodgers(self.on, lambda pods: [each for each in pods if each.uid not in self.kept], self.nominated)
+        plan = plan_preemption(self.snapshot, decision, explanation, wanting.view.spec.priority or 0, lodgers)
+        after = {each.uid: self.snapshot.claim(each.uid) for each in self.pods}
+        assert {uid: (c.node, c.request) for uid, c in before.items() if c} == {
+            uid: (c.node, c.request) for uid, c in after.items() if c
+        }, "a plan changes nothing"
+        return plan
+
+    def on(self, name: str) -> list[Object]:
+        return [each for each in self.pods if each.view.spec.node_name == name]
+
+    def fits_without(self, wanting: Object, node_name: str, gone: Sequence[Object]) -> bool:
+        """The obvious way: another snapshot, without those who left."""
+        left = {each.uid for each in gone} | {e.uid for e in self.on(node_name) if e.metadata.deletion_timestamp}
+        claims = [
+            (e.uid, e.view.spec.node_name, request_of(e.as_view(PodView), placed=True))
+            for e in self.pods
+            if e.uid not in left
+        ]
+        nodes = [self._views[name] for name in self.snapshot.names]
+        others = [name for name in self.snapshot.names if name != node_name]
+        decision = decide(snapshot_of(nodes, claims), wanting.as_view(PodView), 0, excluded=others)
+        return decision.node == node_name
+
+    _views: dict[str, NodeView]
+
+    @classmethod
+    def of(cls, nodes: Sequence[NodeView], pods: Sequence[Object], kept: frozenset[str] = frozenset()) -> Inn:
+        made = cls(nodes, pods, kept)
+        made._views = {each.name: each for each in nodes}
+        return made
+
+
+def names(plan: Preemption | None) -> tuple[str, list[str]] | None:
+    return None if plan is None else (plan.node, sorted(each.key.name for each in plan.victims))
+
+
+def test_the_lowest_leave_and_no_more_than_must() -> None:
+    inn = Inn.of(
+        [node_view("node-a"), node_view("node-b")],
+        [
+            lodger("a1", "node-a", "500m", 1),
+            lodger("a2", "node-a", "500m", 5),
+            lodger("b1", "node-b", "500m", 1),
+            lodger("b2", "node-b", "500m", 1),
+        ],
+    )
+    assert names(inn.plan(lodger("new", "", "500m", 9))) in (("node-a", ["a1"]), ("node-b", ["b1"]), ("node-b", ["b2"]))
+    assert names(inn.plan(lodger("new", "", "1", 9))) == ("node-b", ["b1", "b2"])
+
+
+def test_nobody_leaves_for_a_pod_of_no_higher_priority() -> None:
+    inn = Inn.of([node_view("node-a")], [lodger("a", "node-a", "1", 5)])
+    assert inn.plan(lodger("new", "", "500m", 5)) is None
+    assert inn.plan(lodger("new", "", "500m", 4)) is None
+
+
+def test_nobody_leaves_for_a_pod_that_would_not_fit_then() -> None:
+    inn = Inn.of([node_view("node-a")], [lodger("a", "node-a", "500m", 1), lodger("b", "node-a", "500m", 9)])
+    assert inn.plan(lodger("new", "", "600m", 9)) is None
+    assert inn.plan(lodger("huge", "", "2", 9)) is None
+    assert inn.plan(lodger("picky", "", "500m", 9, nodeSelector={"disk": "fast"})) is None
+
+
+def test_nobody_leaves_where_a_zone_quota_or_a_late_refusal_forbids_the_pod() -> None:
+    """Those filters come after the room, so that a full node hides them."""
+    inn = Inn.of([node_view("node-a", zone="zone-a")], [lodger("a", "node-a", "1", 1)])
+    wanting = lodger("new", "", "500m", 9)
+    assert names(inn.plan(wanting)) == ("node-a", ["a"])
+    assert inn.plan(wanting, room={"zone-a": {"cpu": 100}}) is None
+    assert inn.plan(wanting, excluded=("node-a",)) is None
+
+
+def test_a_budget_that_lets_nobody_go_is_kept() -> None:
+    pods = [lodger("a", "node-a", "500m", 1), lodger("b", "node-a", "500m", 2)]
+    assert names(Inn.of([node_view("node-a")], pods, frozenset({"a"})).plan(lodger("new", "", "500m", 9))) == (
+        "node-a",
+        ["b"],
+    )
+    assert Inn.of([node_view("node-a")], pods, frozenset({"a", "b"})).plan(lodger("new", "", "500m", 9)) is None
+
+
+def test_those_who_are_leaving_already_are_waited_for_and_not_replaced_by_victims() -> None:
+    inn = Inn.of(
+        [node_view("node-a")], [lodger("going", "node-a", "500m", 5, leaving=True), lodger("b", "node-a", "500m", 1)]
+    )
+    plan = inn.plan(lodger("new", "", "500m", 9))
+    assert names(plan) == ("node-a", [])
+    assert plan is not None
+    assert plan.awaited == {"going"}
+
+
+def test_a_place_kept_for_a_higher_priority_stays_kept_and_one_for_a_lower_does_not() -> None:
+    inn = Inn.of([node_view("node-a")], [])
+    inn.nominate("kept", "node-a", "1", 5)
+    assert inn.plan(lodger("low", "", "500m", 4)) is None
+    assert inn.plan(lodger("same", "", "500m", 5)) is None
+    assert names(inn.plan(lodger("high", "", "500m", 6))) == ("node-a", [])
+
+
+def test_rules_about_other_pods_are_kept_by_making_room_too() -> None:
+    """A pod that may not be beside others of its kind makes just them leave, though there is room."""
+    apart = {
+        "podAntiAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": [
+                {"labelSelector": {"matchLabels": {"app": "web"}}, "topologyKey": HOST}
+            ]
+        }
+    }
+    inn = Inn.of([node_view("node-a")], [lodger("a", "node-a", "100m", 1), lodger("b", "node-a", "100m", 2)])
+    assert names(inn.plan(lodger("new", "", "100m", 9, affinity=apart))) == ("node-a", ["a", "b"])
+    stays = Inn.of([node_view("node-a")], [lodger("a", "node-a", "100m", 1), lodger("b", "node-a", "100m", 9)])
+    assert stays.plan(lodger("new", "", "100m", 9, affinity=apart)) is None
+
+
+SIZES = st.sampled_from(("200m", "300m", "500m"))
+
+
+@st.composite
+def inns(draw: st.DrawFn) -> tuple[Inn, Object]:
+    count = draw(st.integers(1, 3))
+    nodes = [node_view(f"node-{n}", zone=f"zone-{n % 2}") for n in range(count)]
+    pods = [
+        lodger(
+            f"p{n:0{n + 1}}",
+            f"node-{draw(st.integers(0, count - 1))}",
+            draw(SIZES),
+            draw(st.integers(0, 3)),
+            leaving=draw(st.integers(0, 5)) == 0,
+        )
+        for n in range(draw(st.integers(1, 7)))
+    ]
+    kept = frozenset(draw(st.sets(st.sampled_from([each.uid for each in pods]), max_size=2)))
+    rules: dict[str, Any] = {}
+    if draw(st.booleans()):
+        rules["affinity"] = {
+            "podAntiAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": [
+                    {"labelSelector": {"matchLabels": {"app": "web"}}, "topologyKey": HOST}
+                ]
+            }
+        }
+    wanting = lodger("new", "", draw(st.sampled_from(("300m", "700m", "1"))), draw(st.integers(1, 4)), **rules)
+    return Inn.of(nodes, pods, kept), wanting
+
+
+@settings(max_examples=120, deadline=None)
+@given(inns())
+def test_no_other_set_of_victims_would_be_better(case: tuple[Inn, Object]) -> None:
+    """Against all subsets on all nodes: as low a highest victim as can be, and no victim that could have stayed."""
+    inn, wanting = case
+    if inn.decide(wanting).node is not None:
+        return
+    priority = wanting.view.spec.priority
+    plan = inn.plan(wanting)
+    possible: list[tuple[int, str, tuple[Object, ...]]] = []
+    for name in inn.snapshot.names:
+        lower = [
+            each
+            for each in inn.on(name)
+            if (each.view.spec.priority or 0) < priority
+            and each.metadata.deletion_timestamp is None
+            and each.uid not in inn.kept
+        ]
+        for gone in chain.from_iterable(combinations(lower, n) for n in range(len(lower) + 1)):
+            if inn.fits_without(wanting, name, gone):
+                highest = max((each.view.spec.priority or 0 for each in gone), default=-(2**31))
+                possible.append((highest, name, gone))
+    if not possible:
+        assert plan is None
+        return
+    assert plan is not None
+    assert inn.fits_without(wanting, plan.node, plan.victims)
+    assert not {each.uid for each in plan.victims} & inn.kept
+    assert all((each.view.spec.priority or 0) < priority for each in plan.victims)
+    for spared in plan.victims:
+        assert not inn.fits_without(wanting, plan.node, [each for each in plan.victims if each is not spared])
+    highest = max((each.view.spec.priority or 0 for each in plan.victims), default=-(2**31))
+    assert highest == min(each[0] for each in possible)

@@ -58,14 +58,14 @@ class AutoscalerReconciler:
         pods = _pods_of(ctx, target)
         plan = self._plan(ctx, view, target, pods, now)
         held = held_until(view, NAME, now) or held_until(target.as_view(_view_of(target)), NAME, now)
+        if plan.clock_mended:
+            found = await ctx.patch(found, {"status": {"advice": plan.advice_as_json()}}, subresource="status")
         if plan.scales and held is None:
             # On record before it is done: who decides next, after whatever crash, knows what the rates were used for.
             found = await ctx.patch(found, {"status": plan.past_as_json()}, subresource="status")
             await ctx.patch(target, {"spec": {"replicas": plan.desired}})
         self._plans.labels("held" if held is not None else "scaled" if plan.scales else "kept").inc()
         status = plan.as_json()
-        if held is not None:
-            status.pop("scalingEvents")
         await ctx.write_status(found, {**status, "conditions": [*status["conditions"], *_hold(view, now)]})
         return again
 

@@ -78,6 +78,8 @@ class ScalingPlan:
     """Those of the past that still count, and the one of this plan if it changes the size."""
     metrics: tuple[dict[str, Any], ...] = ()
     last_scale: datetime | None = None
+    clock_mended: bool = False
+    """Advice had times of a wrong clock. They must be written anew for their own sake: times alone are no news."""
 
     @property
     def scales(self) -> bool:
@@ -94,17 +96,19 @@ class ScalingPlan:
             ],
         }
 
+    def advice_as_json(self) -> list[dict[str, Any]]:
+        return [
+            {"since": format_micro_time(each.since), "low": each.low, "high": each.high}
+            for each in self.advice
+            if each.since is not None
+        ]
+
     def as_json(self) -> dict[str, Any]:
         return {
             "currentReplicas": self.current,
             "desiredReplicas": self.desired,
             "currentMetrics": list(self.metrics),
-            "advice": [
-                {"since": format_micro_time(each.since), "low": each.low, "high": each.high}
-                for each in self.advice
-                if each.since is not None
-            ],
-            "scalingEvents": self.past_as_json()["scalingEvents"],
+            "advice": self.advice_as_json(),
             "conditions": list(self.conditions),
         }
 
@@ -130,6 +134,7 @@ def plan_scaling(
         events,
         tuple(each.status for each in proposals if each.status is not None),
         status.last_scale_time,
+        clock_mended=any(each.since is None or is_ahead(each.since, now) for each in status.advice),
     )
     if current == 0:
         return replace(kept, conditions=(_active(status=False, reason="ScalingDisabled", message="it is scaled to 0"),))
@@ -229,10 +234,10 @@ def _advised(
     now: datetime,
 ) -> tuple[ScalingAdvice, ...]:
     """The past with today's advice, as short as it can be: the same advice again is no news."""
+    if (past[-1].low, past[-1].high) == (wanted, wanted):
+        return past
     longest_s = max(each.stabilization_window_seconds or 0 for each in rules)
-    kept = [*(_pieces(past, longest_s, now) or past[-1:])]
-    if (kept[-1].low, kept[-1].high) != (wanted, wanted):
-        kept.append(ScalingAdvice(since=now, low=wanted, high=wanted))
+    kept = [*_pieces(past, longest_s, now), ScalingAdvice(since=now, low=wanted, high=wanted)]
     while len(kept) > max(2, limits.history_max):
         first, second = kept[:2]
         kept[:2] = [ScalingAdvice(since=first.since, low=min(first.low, second.low), high=max(first.high, second.high))]
@@ -312,13 +317,7 @@ def _events_that_count(
     if events and events[-1].before == current:
         events = events[:-1]
     longest_s = max(policy.period_seconds for each in rules for policy in each.policies)
-    known = [
-        ScalingEvent(time=now, before=each.before, after=each.after)
-        if each.time is None or is_ahead(each.time, now)
-        else each
-        for each in events
-    ]
-    return tuple(_within(known, longest_s, now))
+    return tuple(each for each in _within(events, longest_s, now) if each.time and not is_ahead(each.time, now))
 
 
 def _merged_events(events: Sequence[ScalingEvent], most: int) -> tuple[ScalingEvent, ...]:

@@ -1,0 +1,308 @@
+"""The autoscaler in a hostile world: however far the scheduler is behind, it asks for no more than it may."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from tests.objects import DEPLOYMENT, deployment
+from tests.sim.controllers import QUICK, settle
+from tests.sim.workloads import Hands, Reader, is_serving, stage
+
+from kedge.api.conditions import condition, find_condition
+from kedge.api.kinds import KINDS
+from kedge.api.marks import USAGE
+from kedge.api.objects import Object
+from kedge.api.quantity import Quantity
+from kedge.api.timestamps import format_micro_time
+from kedge.api.usage import format_usage
+from kedge.controllers import scaling
+from kedge.controllers.autoscaler import AUTOSCALER, AutoscalerReconciler, autoscaler_controller
+from kedge.controllers.deployment import DeploymentReconciler, deployment_controller
+from kedge.controllers.replicaset import ReplicaSetReconciler, replica_set_controller
+from kedge.env import Env
+from kedge.keys import Key
+from kedge.runtime import ReceivedEvidence, recheck
+from kedge.sim.cluster import Cluster, Commit, Seat
+from kedge.sim.kernel import Outcome, Simulation, run
+
+WEB = Key("Deployment.apps", "default", "web")
+HPA = Key(AUTOSCALER.key_kind, "default", "web")
+LEASE = KINDS.of_key_kind("Lease.coordination.k8s.io")
+NAMESPACE = KINDS.of_key_kind("Namespace")
+RECONCILERS: dict[str, Callable[[Env], Any]] = {
+    "deployment": DeploymentReconciler,
+    "replicaset": ReplicaSetReconciler,
+    "autoscaler": AutoscalerReconciler,
+}
+UNSERVED_MAX = QUICK.autoscaler_unserved_max
+
+
+@dataclass
+class Metered(Hands):
+    """Hands whose nodes renew their leases, and say there what each pod uses: its share of a load."""
+
+    load_milli: int = 0
+    binding: bool = True
+    """Whether anything finds a node."""
+    measured: bool = True
+
+    async def _handle(self, pod: Object) -> None:
+        if self.binding or pod.view.spec.node_name or pod.view.terminating:
+            await super()._handle(pod)
+
+    async def work(self) -> None:
+        await super().work()
+        serving = [pod for pod in self.reader.pods() if is_serving(pod)]
+        now = self.cluster.store_host.env().now()
+        for n in range(self.nodes):
+            name = f"node-{n}"
+            share = Quantity(self.load_milli * 1_000_000 // max(1, len(serving)))
+            pods = {pod.uid: {"main": {"cpu": share}} for pod in serving if pod.view.spec.node_name == name}
+            notes = {USAGE: format_usage(now, 1, pods)} if self.measured else {}
+            body = {
+                "metadata": {"name": name, "namespace": "kube-node-lease", "annotations": notes},
+                "spec": {"holderIdentity": name, "renewTime": format_micro_time(now)},
+            }
+            key = Key(LEASE.key_kind, "kube-node-lease", name)
+            if self.reader.get(key) is None:
+                await self.cluster.authority.create(LEASE, body)
+            else:
+                await self.cluster.authority.patch(key, body)
+
+
+@dataclass
+class NeverMore:
+    """What the autoscaler asks for is at most so many beyond what the very version that it changed says is ready."""
+
+    reader: Reader
+    before: Object | None = None
+    raised: int = 0
+    sizes: list[int] = field(default_factory=list)
+
+    def __call__(self, commit: Commit) -> Iterator[tuple[str, str]]:
+        if WEB not in commit.keys:
+            return
+        entry = next(each for each in commit.store.entries() if each.key == WEB)
+        old, new = self.before, self.reader.get(WEB)
+        self.before = new
+        if old is None or new is None or not entry.origin.decision.startswith("autoscaler:"):
+            return
+        was, now, ready = old.view.spec.replicas, new.view.spec.replicas, old.view.status.ready_replicas
+        self.sizes.append(now)
+        if now > was:
+            self.raised += 1
+            if now > ready + UNSERVED_MAX:
+                yield "lag amplified", f"from {was} to {now} with {ready} ready"
+            if any(each.stage == "queued" for each in old.view.status.progress.pending):
+                yield "lag amplified", f"from {was} to {now} while some wait for a node"
+
+
+def maker(make: Callable[..., Any]) -> Callable[[Seat], Any]:
+    lease = Key(LEASE.key_kind, "default", make.__name__.replace("_", "-"))
+    return lambda seat: make(seat.client, seat.env, caches=seat.caches, recorder=seat.recorder, lease=lease)
+
+
+MAKERS = [maker(each) for each in (deployment_controller, replica_set_controller, autoscaler_controller)]
+
+
+async def recheck_all(cluster: Cluster, reconcilers: dict[str, Callable[[Env], Any]]) -> int:
+    """Run every decision of every process again. How many there were."""
+    count = 0
+    for process in cluster.processes:
+        evidence = ReceivedEvidence.of(process.seat.caches)
+        for decision in reversed(list(process.seat.recorder.decisions())):
+            await recheck(decision, reconcilers[decision.controller](process.seat.env), evidence, process.seat.env)
+            count += 1
+    return count
+
+
+def autoscaler(least: int = 1, most: int = 40) -> dict[str, Any]:
+    target = {"type": "Utilization", "averageUtilization": 50}
+    return {
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": "web", "namespace": "default"},
+        "spec": {
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+            "minReplicas": least,
+            "maxReplicas": most,
+            "metrics": [{"type": "Resource", "resource": {"name": "cpu", "target": target}}],
+            "behavior": {"scaleDown": {"stabilizationWindowSeconds": 60}},
+        },
+    }
+
+
+async def scene(sim: Simulation) -> tuple[Cluster, Metered, Reader]:
+    cluster = await stage(sim)
+    await cluster.authority.create(NAMESPACE, {"metadata": {"name": "kube-node-lease"}})
+    hands = Metered(cluster)
+    cluster.boot("manager", MAKERS, copies=2, limits=QUICK)
+    await cluster.authority.create(DEPLOYMENT, deployment("web", replicas=2))
+    return cluster, hands, Reader(cluster.store)
+
+
+def is_sized(reader: Reader, least: int, most: int) -> bool:
+    found = reader.get(WEB)
+    pods = reader.pods()
+    if found is None or not all(is_serving(pod) for pod in pods):
+        return False
+    return bool(least <= found.view.spec.replicas <= most and len(pods) == found.view.spec.replicas)
+
+
+async def lagging_scheduler(sim: Simulation) -> tuple[int, int, int]:
+    """Load comes while nothing finds a node, and goes on when it does."""
+    cluster, hands, reader = await scene(sim)
+    bound = NeverMore(reader)
+    sim.check_always(bound)
+    working = asyncio.create_task(hands.run())
+    await asyncio.sleep(30)
+    hands.load_milli = 600
+    await cluster.authority.create(AUTOSCALER, autoscaler())
+    await asyncio.sleep(sim.choose("calm before the lag", (5, 20, 40)))
+    hands.binding = False
+    await asyncio.sleep(120)
+    hands.binding = True
+    await asyncio.sleep(20)
+    sim.heal()
+    await asyncio.sleep(180)  # windows and what they are said to hold back pass
+    await settle(sim, cluster, lambda: is_sized(reader, 11, 13), within_s=900)
+    working.cancel()
+    return bound.raised, max(bound.sizes), await recheck_all(cluster, RECONCILERS)
+
+
+def failing(program: Callable[[Simulation], Any], seeds: range) -> Outcome | None:
+    return next((each for each in (run(program, seed) for seed in seeds) if each.violation is not None), None)
+
+
+def test_the_autoscaler_does_not_amplify_scheduler_lag_and_then_meets_the_load() -> None:
+    raised = rechecked = 0
+    for seed in range(6):
+        outcome = run(lagging_scheduler, seed)
+        assert outcome.violation is None, f"seed {seed}: {outcome.violation}\n{outcome.timeline()[-2500:]}"
+        ups, most, decisions = outcome.result
+        assert most <= 14, f"seed {seed}: it overshot to {most}"
+        raised, rechecked = raised + ups, rechecked + decisions
+    assert raised >= 6
+    assert rechecked > 6 * 50
+
+
+def test_without_its_bound_it_amplifies_scheduler_lag(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = condition(scaling.HELD_BACK, status=False, reason="NotHeldBack")
+    monkeypatch.setattr(scaling, "_held_back", lambda desired, *_: (desired, free))
+    found = failing(lagging_scheduler, range(12))
+    assert found is not None
+    assert found.violation is not None
+    assert found.violation.cause == "lag amplified"
+
+
+# -- what people see -------------------------------------------------------------------------------
+
+
+def calm(story: Callable[[Simulation], Any]) -> None:
+    async def program(sim: Simulation) -> None:
+        sim.heal()
+        await story(sim)
+
+    outcome = run(program, 1)
+    assert outcome.violation is None, f"{outcome.violation}\n{outcome.timeline()[-1500:]}"
+
+
+def said(reader: Reader, type_: str) -> tuple[str, str, int]:
+    found = reader.get(HPA)
+    assert found is not None
+    told = find_condition(found.view.status.conditions, type_)
+    assert told is not None, found.view.status.conditions
+    return told.status, told.reason, told.observed_generation
+
+
+def test_a_refusal_to_add_says_why_and_of_which_generation() -> None:
+    async def story(sim: Simulation) -> None:
+        cluster, hands, reader = await scene(sim)
+        working = asyncio.create_task(hands.run())
+        await asyncio.sleep(30)
+        hands.binding, hands.load_milli = False, 600
+        await cluster.authority.create(AUTOSCALER, autoscaler())
+        await asyncio.sleep(60)
+        found = reader.get(WEB)
+        assert found is not None
+        assert found.view.spec.replicas == 6  # as far as one step goes, and then it waits
+        assert said(reader, "ScalingHeldBack") == ("True", "ReplicasPending", 1)
+        assert said(reader, "ScalingActive") == ("True", "ValidMetricFound", 1)
+        await cluster.authority.patch(HPA, {"spec": {"maxReplicas": 30}})
+        await asyncio.sleep(20)
+        assert said(reader, "ScalingHeldBack") == ("True", "ReplicasPending", 2)
+        working.cancel()
+
+    calm(story)
+
+
+def test_without_measurements_nothing_changes_and_the_status_says_so() -> None:
+    async def story(sim: Simulation) -> None:
+        cluster, hands, reader = await scene(sim)
+        hands.measured = False
+        working = asyncio.create_task(hands.run())
+        await cluster.authority.create(AUTOSCALER, autoscaler())
+        await asyncio.sleep(60)
+        found = reader.get(WEB)
+        assert found is not None
+        assert found.view.spec.replicas == 2
+        assert said(reader, "ScalingActive") == ("False", "FailedGetResourceMetric", 1)
+        working.cancel()
+
+    calm(story)
+
+
+def test_a_new_process_knows_what_was_asked_for_before_it_began() -> None:
+    """The load goes, every process is killed, and the window is kept all the same."""
+
+    async def story(sim: Simulation) -> None:
+        cluster, hands, reader = await scene(sim)
+        working = asyncio.create_task(hands.run())
+        await asyncio.sleep(20)
+        hands.load_milli = 400
+        await cluster.authority.create(AUTOSCALER, autoscaler())
+        async with asyncio.timeout(300):
+            while not is_sized(reader, 8, 8):  # noqa: ASYNC110  what it waits for is in a store
+                await asyncio.sleep(1)
+        await asyncio.sleep(30)
+        hands.load_milli = 50
+        await asyncio.sleep(20)
+        for process in list(cluster.processes):
+            process.host.crash()
+            process.host.restart()
+        await asyncio.sleep(25)  # 45 s since the load went, and the window is 60 s
+        found = reader.get(WEB)
+        assert found is not None
+        assert found.view.spec.replicas == 8
+        async with asyncio.timeout(120):
+            while not is_sized(reader, 1, 1):  # noqa: ASYNC110  what it waits for is in a store
+                await asyncio.sleep(1)
+        working.cancel()
+
+    calm(story)
+
+
+def test_the_younger_of_two_autoscalers_of_one_target_stays_out_of_it() -> None:
+    async def story(sim: Simulation) -> None:
+        cluster, hands, reader = await scene(sim)
+        working = asyncio.create_task(hands.run())
+        await cluster.authority.create(AUTOSCALER, autoscaler(least=3))
+        await asyncio.sleep(5)
+        rival = autoscaler(least=5)
+        rival["metadata"]["name"] = "rival"
+        await cluster.authority.create(AUTOSCALER, rival)
+        await asyncio.sleep(40)
+        found, other = reader.get(WEB), reader.get(Key(AUTOSCALER.key_kind, "default", "rival"))
+        assert found is not None
+        assert other is not None
+        assert found.view.spec.replicas == 3
+        told = find_condition(other.view.status.conditions, "ScalingActive")
+        assert told is not None
+        assert told.reason == "AmbiguousSelector"
+        working.cancel()
+
+    calm(story)

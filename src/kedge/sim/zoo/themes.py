@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -87,6 +88,11 @@ def nothing_outlives_its_namespace(judge: Judge) -> bool:
         found.metadata.deletion_timestamp is not None for key, found in facts.objects.items() if key.kind == "Namespace"
     )
     return not ending and all(key.namespace in names for key in facts.objects if key.namespace)
+
+
+def nothing_is_on_its_way_out(judge: Judge) -> bool:
+    """What was told to go has gone."""
+    return all(found.metadata.deletion_timestamp is None for found in judge.facts.objects.values())
 
 
 # -- workloads: a Deployment is made, rolled out, scaled, rolled back -------------------------------------
@@ -248,7 +254,7 @@ async def garbage(sim: Simulation) -> None:
     size = Size(nodes=0, servers=2, schedulers=0, managers=2, controllers=("garbage", "namespaces"), limits=QUIET)
     world = World(sim, size)
     await world.open("shop")
-    expect(world, nothing_outlives_its_namespace)
+    expect(world, nothing_outlives_its_namespace, nothing_is_on_its_way_out)
     user = world.user
     parents = {}
     for name in ("mum", "dad"):
@@ -282,7 +288,8 @@ async def garbage(sim: Simulation) -> None:
         group.create_task(late())
         group.create_task(user.delete(Key("Namespace", "", "shop")))
     await asyncio.sleep(20)
-    await user.patch(Key("ConfigMap", "default", "held"), {"metadata": {"finalizers": []}})
+    with suppress(NotFound):  # it may have gone with a request whose reply was lost
+        await user.patch(Key("ConfigMap", "default", "held"), {"metadata": {"finalizers": []}})
     await world.close(within_s=300, silence_s=20)
 
 

@@ -29,6 +29,7 @@ from kedge.controllers.rollout_status import (
     failures,
     is_complete,
     judge_progress,
+    repairs,
     rollback,
 )
 from kedge.controllers.shells import (
@@ -236,6 +237,7 @@ class DeploymentReconciler:
                 availability(view, counts, scene.bounds),
                 verdict.condition,
                 *(failures(view, sets) if refusal is None else [_refused(refusal)]),
+                *repairs(view, sets),
                 *rollback(view, current),
                 *stage_conditions(progress),
                 *hold_conditions(view, view.status.conditions, NAME, now),

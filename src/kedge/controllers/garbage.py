@@ -116,7 +116,8 @@ class GarbageCollector:
         if not found.metadata.owner_references:
             return Action.await_change()
         owners = {ref.uid: await self._owner(ctx, found, ref) for ref in found.metadata.owner_references}
-        dependents = any(True for _ in self._dependents(ctx, found))
+        waiting = Owner.WAITING in owners.values()
+        dependents = waiting and any(True for _ in self._dependents(ctx, found))
         plan = plan_garbage(found.metadata, owners, has_dependents=dependents)
         if plan.delete:
             self._acts.labels("delete", key.kind).inc()
@@ -240,6 +241,12 @@ def collected_kinds(kinds: Registry) -> tuple[Kind, ...]:
     return tuple(kind for kind in kinds if kind.key_kind not in _NOT_COLLECTED)
 
 
+def may_be_garbage(found: Object) -> bool:
+    """Whether there is anything to look at: it has owners, or is on its way out and waits for something."""
+    metadata = found.metadata
+    return bool(metadata.owner_references) or (metadata.deletion_timestamp is not None and bool(metadata.finalizers))
+
+
 def _wake_family(kinds: Sequence[Kind]) -> Callable[[CacheChange, CacheSet], Iterable[Key]]:
     """An object itself, its owners, and its dependents when it goes or begins to."""
 
@@ -276,6 +283,10 @@ def garbage_controller(client: Client, env: Env, **shared: Any) -> Controller:
         # family to be woken.
         kind=_ALONE,
         indexes=(BY_OWNER,),
-        watches=[Watch(kind=kind, keys_of=wake, indexes=(BY_OWNER,)) for kind in kinds if kind is not _ALONE],
+        watches=[
+            Watch(kind=kind, keys_of=wake, indexes=(BY_OWNER,), resync=may_be_garbage)
+            for kind in kinds
+            if kind is not _ALONE
+        ],
         **shared,
     )

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from kedge.api.conditions import TRUE, condition, find_condition
+from kedge.api.conditions import FALSE, TRUE, condition, find_condition
 from kedge.api.timestamps import format_time
 from kedge.api.views import DeploymentView, ReplicaSetView
 from kedge.controllers.pods import is_ahead
+from kedge.controllers.repair import REPAIR_COMPLETE
 from kedge.controllers.replicaset import REPLICA_FAILURE
 from kedge.controllers.rolling import Bounds
 from kedge.controllers.templates import REVISION, REVISION_HISTORY
@@ -157,6 +158,18 @@ def failures(view: DeploymentView, sets: Sequence[ReplicaSetView]) -> list[dict[
     if find_condition(view.status.conditions, REPLICA_FAILURE) is None:
         return []
     return [condition(REPLICA_FAILURE, status=False, reason="Succeeded")]
+
+
+def repairs(view: DeploymentView, sets: Sequence[ReplicaSetView]) -> list[dict[str, Any]]:
+    """`RepairComplete`, if some ReplicaSet has or had something to repair: true when all of them are done."""
+    known = [find_condition(view.status.conditions, REPAIR_COMPLETE)]
+    for each in sets:
+        found = find_condition(each.status.conditions, REPAIR_COMPLETE)
+        known.append(found)
+        if found is not None and found.status == FALSE:
+            message = f"{each.name}: {found.message}"
+            return [condition(REPAIR_COMPLETE, status=False, reason=found.reason, message=message)]
+    return [condition(REPAIR_COMPLETE, status=True, reason="Repaired")] if any(known) else []
 
 
 def rollback(view: DeploymentView, current: ReplicaSetView | None) -> list[dict[str, Any]]:

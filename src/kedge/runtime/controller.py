@@ -263,7 +263,15 @@ class Controller:
                     pass
                 self._resyncs.labels(self.name, why).inc()
                 self._floors.sweep()
-                await self.queue.resync([each.key for each in self._by_kind[self._kind.key_kind].list().value])
+                await self.queue.resync(self._resynced())
+
+    def _resynced(self) -> list[Key]:
+        """Everything of its own kind, and what its watches ask for of others."""
+        found = [each.key for each in self._by_kind[self._kind.key_kind].list().value]
+        for watch in self._watches:
+            if watch.resync is not None:
+                found += [each.key for each in self._by_kind[watch.kind.key_kind].list().value if watch.resync(each)]
+        return found
 
     # -- working -----------------------------------------------------------------------------------
 

@@ -31,6 +31,9 @@ class Watch:
     """What `ctx.by_index` may ask for."""
     max_age_s: float | None = None
     """How old its cache may be for any decision; None for as old as it is."""
+    resync: Callable[[Object], bool] | None = None
+    """Which of its objects are looked at now and then by their own keys, whatever was missed; None for none. Those of
+    the controller's own kind always are."""
 
 
 def wake_itself(change: CacheChange, _: CacheSet) -> Iterable[Key]:

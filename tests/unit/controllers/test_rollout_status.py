@@ -1,0 +1,39 @@
+"""What a Deployment tells of the repairs of its ReplicaSets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from kedge.api.views import DeploymentView, ReplicaSetView
+from kedge.controllers.rollout_status import repairs
+
+
+def repaired(*told: str) -> list[dict[str, Any]]:
+    return [{"type": "RepairComplete", "status": status, "reason": "Replacing", "message": "web-0"} for status in told]
+
+
+def a_set(name: str, *told: str) -> ReplicaSetView:
+    body = {"metadata": {"name": name}, "status": {"conditions": repaired(*told)}}
+    return msgspec.convert(body, ReplicaSetView)
+
+
+def a_deployment(*told: str) -> DeploymentView:
+    return msgspec.convert({"metadata": {"name": "web"}, "status": {"conditions": repaired(*told)}}, DeploymentView)
+
+
+def test_who_never_had_to_repair_anything_says_nothing_of_it() -> None:
+    assert repairs(a_deployment(), [a_set("a"), a_set("b")]) == []
+
+
+def test_a_repair_is_complete_when_it_is_in_every_replica_set() -> None:
+    (under_way,) = repairs(a_deployment("True"), [a_set("a", "True"), a_set("b", "False")])
+    assert (under_way["status"], under_way["reason"], under_way["message"]) == ("False", "Replacing", "b: web-0")
+    (done,) = repairs(a_deployment(), [a_set("a", "True"), a_set("b")])
+    assert done["status"] == "True"
+
+
+def test_the_end_of_a_repair_is_told_although_its_replica_set_is_gone() -> None:
+    (done,) = repairs(a_deployment("False"), [a_set("a")])
+    assert done["status"] == "True"

@@ -202,9 +202,12 @@ class Observed(RemoteTransport):
         super().__init__(remote)
         self._sim = sim
         self.binds_out = 0
+        self.on_bind: Callable[[], None] = lambda: None
 
     async def bind(self, request: Any, *, options: Any) -> Any:
         self.binds_out += 1
+        if self._sim.faults.active and self._sim.choose("a bind is held up", (False, False, False, True)):
+            await asyncio.sleep(self._sim.choose("for", (0.5, 2.0)))
         try:
             return await super().bind(request, options=options)
         except Refused as error:
@@ -219,6 +222,7 @@ class Observed(RemoteTransport):
             raise
         finally:
             self.binds_out -= 1
+            self.on_bind()
 
 
 @dataclass
@@ -254,9 +258,9 @@ class Town:
         wire = Observed(self.sim, host.remote(server, "api", timeout_s=2.0))
         recorder = Recorder(env)
         scheduler = self.make(Client(wire, env, component=host.name), env, name=name, recorder=recorder)
-        self.lives.append(Life(host, host.process.number, scheduler, recorder, wire))
-        if any(life.host is not host and life.scheduler.name == name and life.wire.binds_out for life in self.lives):
-            self.sim.sometimes("a scheduler came while another's binds were out")
+        life = Life(host, host.process.number, scheduler, recorder, wire)
+        self.lives.append(life)
+        wire.on_bind = lambda: self._bind_ended(life)
         await scheduler.run()
 
     def client(self, host: Host, server: int) -> Client:
@@ -266,12 +270,10 @@ class Town:
     def living(self) -> list[Life]:
         return [each for each in self.lives if each.host.up and each.number == each.host.process.number]
 
-    def look(self) -> None:
-        """Note what is rare: called now and then."""
-        for life in self.living():
-            others = [each for each in self.lives if each is not life and each.scheduler.name == life.scheduler.name]
-            if life.scheduler.leading and any(each.wire.binds_out for each in others):
-                self.sim.sometimes("a standby took over with binds in flight")
+    def _bind_ended(self, life: Life) -> None:
+        others = (each for each in self.living() if each is not life and each.scheduler.name == life.scheduler.name)
+        if any(each.scheduler.leading for each in others):
+            self.sim.sometimes("a standby took over with binds in flight")
 
     def recheck(self) -> int:
         """Run every kept attempt of every process again. How many there were."""
@@ -510,9 +512,9 @@ async def settle(town: Town) -> None:
         for uid, claim in () if ledger is None else tuple(ledger.claims.items()):
             if uid not in pods and claim.state is ClaimState.BOUND and sim.choose("confirmed late", (True, False)):
                 await confirm(cluster.authority, name, uid)
-    for _ in range(20):
+    for _ in range(40):
         before = written(cluster)
-        await asyncio.sleep(9)
+        await asyncio.sleep(6)
         moved, left = written(cluster) - before, could_be_bound(State(cluster.store))
         if not moved and not left:
             return

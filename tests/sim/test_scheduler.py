@@ -21,7 +21,7 @@ from kedge.server.service.core import Staged, staged_value
 from kedge.sim.cluster import Cluster
 from kedge.sim.kernel import FaultPlan, Outcome, Simulation, Swarm, run
 
-ROUNDS = 6
+ROUNDS = 5
 FAULTS = Swarm()
 URGENT = {
     "apiVersion": "scheduling.k8s.io/v1",
@@ -57,9 +57,7 @@ async def under_fire(sim: Simulation, make: Any = Scheduler) -> int:
     for _ in range(ROUNDS):
         steps = [host.spawn(user.step(), name="step") for host, user in users]
         await asyncio.wait(steps, timeout=3)
-        town.look()
         await asyncio.sleep(sim.choose("pause", (0.05, 0.3, 1.0, 4.0)))
-        town.look()
     await settle(town)
     agents.cancel()
     return town.recheck()

@@ -140,8 +140,7 @@ class Desk(Shop):
     async def remove(self, name: str, *, confirm: bool = True) -> None:
         """By force; and the agent says that nothing runs any more, or not."""
         key = Key("Pod", "default", name)
-        found = self.find(name)
-        assert found is not None
+        found = await self.cluster.authority.get(key)
         await self.cluster.authority.delete(key, DeleteOptions(uid=found.uid, grace_s=0))
         place = found.view.spec.node_name
         if place and confirm:

@@ -7,7 +7,7 @@ keeps every process's records, so that each decision can be run again when the w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,9 +15,9 @@ from typing import Any
 from tests.objects import LEASE, NAMESPACE, NODE, POD, node
 
 from kedge.api.conditions import condition, is_true
-from kedge.api.kinds import KINDS
+from kedge.api.kinds import KINDS, Kind
 from kedge.api.objects import Object
-from kedge.api.requests import Binding, DeleteOptions, ListOptions
+from kedge.api.requests import Binding, DeleteOptions, ListOptions, WatchEvent, WatchOptions
 from kedge.api.timestamps import format_micro_time
 from kedge.client.contract import Client
 from kedge.controllers.heartbeats import LEASES, lease_key
@@ -29,7 +29,7 @@ from kedge.observe.recorder import Recorder
 from kedge.runtime import Controller, ReceivedEvidence, Reconciler, recheck
 from kedge.runtime.cache import CacheSet
 from kedge.runtime.status import plan_status
-from kedge.sim.cluster import Cluster, Commit
+from kedge.sim.cluster import API, Cluster, Commit, RemoteTransport
 from kedge.sim.kernel import Host, Simulation
 
 QUICK = Limits(
@@ -153,12 +153,33 @@ class Binder:
 # -- controllers -----------------------------------------------------------------------------------
 
 
+class Veiled(RemoteTransport):
+    """A wire whose watches hide some keys: until it lists, a cache behind it is wrong of them, and does not know."""
+
+    def __init__(self, remote: Any, hides: Callable[[Key], bool]) -> None:
+        super().__init__(remote)
+        self._hides = hides
+
+    async def watch(self, kind: Kind, options: WatchOptions) -> AsyncGenerator[WatchEvent, None]:
+        return self._shown(await super().watch(kind, options))
+
+    async def _shown(self, stream: AsyncGenerator[WatchEvent, None]) -> AsyncGenerator[WatchEvent, None]:
+        try:
+            async for event in stream:
+                if event.object is None or not self._hides(event.object.key):
+                    yield event
+        finally:
+            await stream.aclose()
+
+
 @dataclass
 class Crew:
     """Controllers on hosts, each process with caches and recorder of its own, and every process they ever were."""
 
     cluster: Cluster
     limits: Limits = QUICK
+    hidden: set[Key] = field(default_factory=set)
+    """Keys of which no watch of theirs tells."""
     processes: list[tuple[Controller, CacheSet, Recorder, Env]] = field(default_factory=list)
 
     def boot(self, sim: Simulation, make: Callable[..., Controller], *, copies: int = 1, **given: Any) -> list[Host]:
@@ -175,7 +196,8 @@ class Crew:
         self, host: Host, make: Callable[..., Controller], lease: Key | None, given: Mapping[str, Any]
     ) -> None:
         env = host.env(limits=self.limits)
-        transport = self.cluster.transport(host, server=len(self.processes) % len(self.cluster.servers))
+        server = self.cluster.servers[len(self.processes) % len(self.cluster.servers)]
+        transport = Veiled(host.remote(server, API), self.hidden.__contains__)
         client = Client(transport, env, component=host.name)
         caches, recorder = CacheSet(client, env), Recorder(env)
         controller = make(client, env, caches=caches, recorder=recorder, lease=lease, **given)

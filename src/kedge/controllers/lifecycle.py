@@ -43,6 +43,8 @@ class NodeLifecycle:
         self._heartbeats = heartbeats or Heartbeats(env)
         self.sight_age_s: Callable[[], float] = lambda: math.inf
         """How old the sight of leases is; set by whoever joins this to its caches."""
+        self.look_anew: Callable[[], None] = lambda: None
+        """Has the leases listed anew, because the sight of them was wrong; likewise."""
         self._acts = env.metrics.counter("kedge_node_acts_total", "What was done about nodes and their pods", ("act",))
         self._standings = env.metrics.gauge("kedge_nodes", "Nodes by standing at their last look", ("standing",))
         self._last: dict[str, str] = {}
@@ -98,8 +100,12 @@ class NodeLifecycle:
         return Sight(silence_s, min(silence_s, float(found["clear_s"])), heard, str(found["blind"]))
 
     async def _is_silent(self, ctx: Context, name: str) -> bool:
+        """Whether the authority has heard no more than the cache shows. If it has, the cache missed it."""
         known, now = ctx.get(lease_key(name)), await ctx.fresh(lease_key(name))
-        return (known.revision if known else 0) == (now.revision if now else 0)
+        silent = (known.revision if known else 0) == (now.revision if now else 0)
+        if not silent:
+            self.look_anew()
+        return silent
 
     # -- saying ------------------------------------------------------------------------------------
 
@@ -271,4 +277,5 @@ def lifecycle_controller(client: Client, env: Env, **shared: Any) -> Controller:
         **shared,
     )
     lifecycle.sight_age_s = lambda: controller.caches.cache(LEASE, namespace=LEASES).age_s
+    lifecycle.look_anew = lambda: controller.caches.cache(LEASE, namespace=LEASES).ask_relist()
     return controller

@@ -1,0 +1,134 @@
+"""Nothing is given up on what a cache shows: first the lease is read at the authority, and a wrong cache is listed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+from tests.caches import replaced
+from tests.sim.controllers import REPLICA_SET, replica_set
+from tests.sim.node_world import QUICK, Crew, objects
+from tests.sim.test_nodes import build, ready_pods, standing
+
+from kedge.api.conditions import find_condition
+from kedge.controllers.evacuation import Evacuation
+from kedge.controllers.heartbeats import lease_key
+from kedge.controllers.lifecycle import NodeLifecycle, lifecycle_controller
+from kedge.controllers.nodes import UNREACHABLE
+from kedge.errors import ReplayDiverged
+from kedge.runtime import Context
+from kedge.sim.cluster import Commit
+from kedge.sim.kernel import NO_FAULTS, Simulation, run
+
+PATIENT = replace(QUICK, relist_every_s=100_000.0)
+"""No cache is compared with the authority by itself."""
+
+
+class Released:
+    """Pods that anybody asked to release, ever."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+    def __call__(self, commit: Commit) -> Iterator[tuple[str, str]]:
+        if any(key.kind == "Pod" for key in commit.keys):
+            for pod in objects(commit.store, "Pod"):
+                found = find_condition(pod.view.status.conditions, "DisruptionTarget")
+                if found is not None and found.status == "True":
+                    self.names.add(pod.key.name)
+        return iter(())
+
+
+async def unheard(sim: Simulation, *, tolerated_s: int) -> tuple[bool, set[str], bool]:
+    """A node lives, and the observer's watch hides that: at once, or when the node returns after it was lost.
+
+    Whether it was given up meanwhile, what was released, and whether the node was found to be well again.
+    """
+    cluster, _, hosts, _ = await build(sim, copies=0)
+    released = Released()
+    sim.check_always(released)
+    crew = Crew(cluster, limits=PATIENT)
+    crew.boot(sim, lifecycle_controller)
+    body = replica_set("web", 4)
+    tolerates = {"key": UNREACHABLE, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": tolerated_s}
+    body["spec"]["template"]["spec"]["tolerations"] = [tolerates]
+    await cluster.authority.create(REPLICA_SET, body)
+    await asyncio.sleep(30)
+    victim = next(iter(ready_pods(cluster).values()))
+    lost = returned = False
+    if tolerated_s:
+        sim.network.partition([hosts[victim]], cluster.servers)
+        await asyncio.sleep(200)
+        assert standing(cluster, victim, "Lost")
+        sim.network.heal()
+    crew.hidden.add(lease_key(victim))
+    suspected = False
+    for _ in range(36):
+        await asyncio.sleep(5)
+        lost = lost or standing(cluster, victim, "Lost")
+        returned = returned or (suspected and not standing(cluster, victim, "Suspect"))
+        suspected = standing(cluster, victim, "Suspect")
+    return lost, released.names, returned
+
+
+def judged(**how: Any) -> tuple[bool, set[str], bool]:
+    outcome = run(partial(unheard, **how), 1, faults=NO_FAULTS)
+    assert outcome.violation is None, f"{outcome.violation}\n{outcome.timeline()[-1500:]}"
+    found: tuple[bool, set[str], bool] = outcome.result
+    return found
+
+
+async def trusts_its_cache(*_: object) -> bool:
+    return True
+
+
+def test_a_node_whose_renewals_a_cache_missed_is_not_given_up() -> None:
+    lost, released, returned = judged(tolerated_s=0)
+    assert not lost
+    assert not released
+    assert returned  # it saw that it was wrong, and looked anew
+    with replaced(NodeLifecycle, "_is_silent", trusts_its_cache):
+        lost, released, _ = judged(tolerated_s=0)
+    assert lost
+    assert released
+
+
+def test_the_pods_of_a_lost_node_that_returned_unheard_are_not_released() -> None:
+    _, released, returned = judged(tolerated_s=300)
+    assert not released
+    assert returned
+    with replaced(Evacuation, "destroys", property(lambda _: False)):
+        _, released, _ = judged(tolerated_s=300)
+    assert released
+
+
+# -- what only this process can know ---------------------------------------------------------------
+
+
+async def decided_again(sim: Simulation) -> int:
+    cluster, crew, hosts, _ = await build(sim, copies=1)
+    await asyncio.sleep(20)
+    sim.network.partition([hosts["node-0"]], cluster.servers)
+    await asyncio.sleep(60)
+    return await crew.recheck({"node-lifecycle": NodeLifecycle})
+
+
+def not_recorded(_: Context, __: str, measure: Any) -> Any:
+    return measure()
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_what_was_heard_is_in_the_record_so_that_a_decision_can_be_run_again(recorded: bool) -> None:
+    with nullcontext() if recorded else replaced(Context, "measured", not_recorded):
+        outcome = run(decided_again, 1, faults=NO_FAULTS)
+    if recorded:
+        assert outcome.violation is None, outcome.violation
+        assert outcome.result
+    else:
+        assert outcome.violation is not None
+        assert ReplayDiverged.__name__ in outcome.violation.message

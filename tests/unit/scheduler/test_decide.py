@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from tests.unit.scheduler import plain
 from tests.unit.scheduler.clusters import cases, questions
@@ -140,6 +141,7 @@ def test_the_order_in_which_things_came_decides_nothing(case: tuple[Cluster, Que
     assert (retold.top, retold.near_miss) == (told.top, told.near_miss)
 
 
+@pytest.mark.slow
 def test_the_random_clusters_reach_every_filter_and_score() -> None:
     """Else the tests above would agree about nothing."""
     failed: set[Reason] = set()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from datetime import datetime
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -112,7 +113,7 @@ class Context:
         """
         value = measure()
         if self._steps is not None:
-            self._steps.append(Measured(what, value))
+            self._steps.append(Measured(what, deepcopy(value)))  # as it is now: whoever made it may go on changing it
         return value
 
     # -- cached reads ------------------------------------------------------------------------------

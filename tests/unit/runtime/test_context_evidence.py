@@ -1,0 +1,152 @@
+"""What only this process can observe is recorded as it was; a word about a pod's end counts for one incarnation."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.caches import replaced
+from tests.objects import ALLOCATION, NODE, node
+from tests.sim.controllers import POD, Shop, in_a_shop, pod_of, until
+
+from kedge import Action, Context, Watch
+from kedge.api.objects import Object
+from kedge.api.requests import Binding, DeleteOptions
+from kedge.errors import Conflict, ReplayDiverged
+from kedge.keys import Key
+
+LEDGER = Key(ALLOCATION.key_kind, "", "node-a")
+
+
+class Ear:
+    """Something that a process hears, and that is another each time one listens."""
+
+    def __init__(self) -> None:
+        self.heard: dict[str, int] = {"times": 0}
+
+    def listen(self) -> dict[str, int]:
+        self.heard["times"] += 1
+        return self.heard
+
+
+def unrecorded(_: Context, __: str, measure: Any) -> Any:
+    return measure()
+
+
+@in_a_shop()
+async def test_a_measurement_decides_again_as_it_did_and_is_not_made_again(shop: Shop) -> None:
+    ear = Ear()
+
+    async def work(ctx: Context, key: Key) -> Action:
+        ctx.get(key)
+        heard = ctx.measured("what is heard", ear.listen)
+        return Action.requeue(delay_s=1.0 + heard["times"], reason=f"heard {heard['times']} times")
+
+    await shop.create()
+    shop.open(work)
+    await until(lambda: len(shop.decisions()) == 3)
+    assert await shop.recheck(work) == 3  # though the ear has heard more since: the record has what it was
+    assert ear.heard["times"] == 3
+
+
+@in_a_shop()
+async def test_a_measurement_past_the_record_is_found_out(shop: Shop) -> None:
+    ear = Ear()
+
+    async def work(ctx: Context, key: Key) -> Action:
+        ctx.get(key)
+        return Action.requeue(delay_s=1.0 + ctx.measured("what is heard", ear.listen)["times"])
+
+    async def asks_another(ctx: Context, key: Key) -> Action:
+        ctx.get(key)
+        return Action.requeue(delay_s=1.0 + ctx.measured("what is seen", ear.listen)["times"])
+
+    await shop.create()
+    with replaced(Context, "measured", unrecorded):
+        shop.open(work)
+        await until(shop.decisions)
+    with pytest.raises(ReplayDiverged):
+        await shop.recheck(work)
+    await until(lambda: len(shop.decisions()) >= 2)
+    with pytest.raises(ReplayDiverged):
+        await shop.recheck(asks_another)
+
+
+async def leave_a_claim(shop: Shop) -> Object:
+    """A pod that was deleted by force: its claim stays until somebody knows that it has ended."""
+    service = shop.cluster.authority
+    owner = await shop.create()
+    home = (await service.create(NODE, node())).object
+    gone = (await service.create(POD, pod_of(owner, 0))).object
+    await service.bind(Binding(pod=gone.key, pod_uid=gone.uid, node="node-a", node_uid=home.uid))
+    await service.delete(gone.key, DeleteOptions(grace_s=0))
+    return gone
+
+
+async def claims(shop: Shop) -> set[str]:
+    return set((await shop.cluster.authority.get(LEDGER)).view.status.entries)
+
+
+@in_a_shop()
+async def test_a_claim_is_freed_on_the_word_of_a_decision_which_is_told_beside_it(shop: Shop) -> None:
+    gone = await leave_a_claim(shop)
+    assert await claims(shop) == {gone.uid}
+
+    async def work(ctx: Context, _: Key) -> Action:
+        ledger = ctx.get(LEDGER)
+        assert ledger is not None
+        if ledger.view.status.entries:
+            await ctx.confirm_ended(ledger, gone.uid)
+        return Action.await_change()
+
+    shop.open(work, owns=(POD,), watches=(Watch(kind=ALLOCATION),))
+    await until(shop.decisions)
+    assert await claims(shop) == set()
+    (first, *_) = shop.decisions()
+    assert [(call.verb, call.outcome) for call in first.calls] == [("confirm ended", "done")]
+    assert (await shop.cluster.authority.get(LEDGER)).origin.decision == first.id
+    await shop.recheck(work)
+
+
+@in_a_shop()
+async def test_a_word_about_one_incarnation_of_a_node_says_nothing_of_the_next(shop: Shop) -> None:
+    """1. A ledger is read. 2. Its node goes, and another of its name comes. 3. The word is sent."""
+    gone = await leave_a_claim(shop)
+    refused: list[Conflict] = []
+
+    async def work(ctx: Context, _: Key) -> Action:
+        ledger = ctx.get(LEDGER)
+        assert ledger is not None
+        if not refused:
+            await shop.cluster.authority.delete(Key("Node", "", "node-a"))
+            await shop.cluster.authority.create(NODE, node())
+            with pytest.raises(Conflict) as found:
+                await ctx.confirm_ended(ledger, gone.uid)
+            refused.append(found.value)
+        return Action.await_change()
+
+    shop.open(work, owns=(POD,), watches=(Watch(kind=ALLOCATION),))
+    await until(lambda: refused)
+    assert "another incarnation" in str(refused[0])
+
+
+@in_a_shop()
+async def test_a_word_about_a_pod_that_lives_frees_nothing(shop: Shop) -> None:
+    service = shop.cluster.authority
+    owner = await shop.create()
+    await service.create(NODE, node())
+    lives = (await service.create(POD, pod_of(owner, 0))).object
+    await service.bind(Binding(pod=lives.key, pod_uid=lives.uid, node="node-a"))
+
+    async def work(ctx: Context, _: Key) -> Action:
+        ledger = ctx.get(LEDGER)
+        assert ledger is not None
+        await ctx.confirm_ended(ledger, lives.uid)
+        return Action.await_change()
+
+    shop.open(work, owns=(POD,), watches=(Watch(kind=ALLOCATION),))
+    await until(shop.decisions)
+    await asyncio.sleep(1)
+    assert shop.decisions()[0].result == "failed"
+    assert await claims(shop) == {lives.uid}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from functools import partial
 
 from tests.objects import BUDGET, NODE
@@ -30,12 +31,12 @@ NODES = ("node-0", "node-1", "node-2", "node-3")
 
 
 async def build(
-    sim: Simulation, *, zones: int = 2, copies: int = 2
+    sim: Simulation, *, zones: int = 2, copies: int = 2, names: Sequence[str] = NODES
 ) -> tuple[Cluster, Crew, dict[str, Host], dict[str, Agent]]:
     cluster = await stage(sim)
     sim.check_always(no_pod_is_given_up_on_suspicion)
     hosts, agents = {}, {}
-    for n, name in enumerate(NODES):
+    for n, name in enumerate(names):
         zone = f"zone-{n % zones}"
         await cluster.authority.create(NODE, node_body(name, zone=zone))
         hosts[name] = sim.host(f"agent-{name}")

@@ -42,9 +42,9 @@ class Evacuation:
     look_again_s: float | None = None
 
     @property
-    def destroys(self) -> bool:
-        """Whether any of it cannot be taken back: the evidence is to be proved first."""
-        return bool(self.release or self.remove or self.end)
+    def rests_on_silence(self) -> bool:
+        """Whether any of it is done because the node is silent: that is to be proved first."""
+        return bool(self.unknown or self.release or self.remove)
 
     @property
     def silent(self) -> bool:

@@ -136,8 +136,8 @@ class NodeLifecycle:
         held = frozenset(pod.uid for pod in views if active_hold(pod, NAME, now) is not None)
         out = is_out_of_service(view)
         steps = plan_evacuation(view, plan.standing, sight, views, ctx.limits, now, held=held, out_of_service=out)
-        if steps.destroys and plan.standing is Standing.LOST and not out and not await self._is_silent(ctx, view.name):
-            return 1.0
+        if steps.rests_on_silence and not out and not await self._is_silent(ctx, view.name):
+            return 1.0  # else agent and observer would each take back what the other says of a pod
         await self._carry_out(ctx, steps, pods)
         if plan.standing is Standing.LOST and (out or not sight.blind):
             await self._remove_abandoned(ctx, [pod for uid, pod in pods.items() if uid not in held])

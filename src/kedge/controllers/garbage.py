@@ -7,6 +7,7 @@ a uid that is gone never comes back, so what was proved stays true. The delete i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -23,7 +24,7 @@ from kedge.env import Env
 from kedge.errors import BadRequest, Forbidden, NotFound
 from kedge.keys import Key
 from kedge.runtime import Action, Context, Controller, Watch
-from kedge.runtime.cache import BY_OWNER, CacheChange, CacheSet
+from kedge.runtime.cache import BY_OWNER, CacheChange, CacheSet, NotSynced
 
 NAME = "garbage"
 FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
@@ -256,16 +257,22 @@ def _wake_family(kinds: Sequence[Kind]) -> Callable[[CacheChange, CacheSet], Ite
         leaving = change.new is None or found.metadata.deletion_timestamp is not None
         if change.new is not None and (leaving or found.metadata.owner_references):
             yield change.key
-        if change.new is None:
-            for ref in found.metadata.owner_references:
-                for kind in kinds:
-                    if (kind.api_version, kind.kind) == (ref.api_version, ref.kind):
-                        yield Key(kind.key_kind, found.key.namespace if kind.namespaced else "", ref.name)
+        # An owner may wait for a dependent to go, or to be let go of: either way it has one less.
+        kept = {ref.uid for ref in change.new.metadata.owner_references} if change.new is not None else set()
+        for ref in change.old.metadata.owner_references if change.old is not None else ():
+            if ref.uid in kept:
+                continue
+            for kind in kinds:
+                if (kind.api_version, kind.kind) == (ref.api_version, ref.kind):
+                    yield Key(kind.key_kind, found.key.namespace if kind.namespaced else "", ref.name)
         if leaving:
             for kind in kinds:
                 for cache in caches.of_kind(kind.key_kind):
-                    if not str(cache.scope):
-                        yield from (each.key for each in cache.by_index(BY_OWNER, found.uid).value)
+                    # One that has not listed yet has nobody to wake, and must not keep the others from it: when it
+                    # lists, whatever has owners is looked at.
+                    with suppress(NotSynced):
+                        if not str(cache.scope):
+                            yield from [each.key for each in cache.by_index(BY_OWNER, found.uid).value]
 
     return keys_of
 

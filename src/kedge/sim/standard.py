@@ -33,7 +33,7 @@ from kedge.sim.kernel import Simulation, simulate
 from kedge.sim.users import User
 
 LIMITS = Limits(
-    watch_progress_s=15.0,
+    watch_progress_s=8.0,
     watch_probe_s=25.0,
     watch_silence_s=60.0,
     lease_retry_s=4.0,
@@ -92,10 +92,9 @@ class World:
         self.user = User(self.cluster, "alice")
         self.weather: asyncio.Task[None] | None = None
 
-    def _count(self, commit: Any) -> tuple[()]:
+    def _count(self, commit: Any) -> None:
         if any(key.kind not in NOT_WORK for key in commit.keys):
             self.commits += 1
-        return ()
 
     async def open(self, *namespaces: str, weather: bool = True) -> None:
         """Boot everything, and let the nodes register."""

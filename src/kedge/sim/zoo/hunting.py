@@ -1,7 +1,7 @@
 """Hunt every entry of the zoo, and the unmodified control plane beside it, over a pool of processes.
 
-An entry is hunted in one worker, seed after seed, until an invariant that it should break is broken; then the failure is
-shrunk there. `table` and `kedge.cli.zoo` show what came of it.
+An entry is hunted in one worker, seed after seed, until an invariant that it should break is broken; then the failure
+is shrunk there. `table` and `kedge.cli.zoo` show what came of it.
 """
 
 from __future__ import annotations

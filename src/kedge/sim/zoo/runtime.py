@@ -7,7 +7,7 @@ from typing import Any
 
 from kedge.errors import Compacted, OperatingError
 from kedge.keys import Fence
-from kedge.runtime import context
+from kedge.runtime import context, status
 from kedge.runtime.cache.cache import Cache, CacheRelist
 from kedge.runtime.cache.floors import WriteFloors
 from kedge.runtime.context import Context
@@ -75,17 +75,17 @@ async def _synced_is_enough(self: Controller, fence: Fence | None) -> None:  # n
         await cache.wait_synced(within_s=1e6)
 
 
-_plan_status = context.plan_status
+_plan_status = status.plan_status
 
 
-def _always_news(found: Any, status: Any, now: Any) -> dict[str, Any]:
-    patch = _plan_status(found, status, now) or {"metadata": {"resourceVersion": str(found.revision)}, "status": {}}
+def _always_news(found: Any, said: Any, now: Any) -> dict[str, Any]:
+    patch = _plan_status(found, said, now) or {"metadata": {"resourceVersion": str(found.revision)}, "status": {}}
     patch["status"]["lastLook"] = now.isoformat()
     return patch
 
 
-def _of_any_version(found: Any, status: Any, now: Any) -> dict[str, Any] | None:
-    patch = _plan_status(found, status, now)
+def _of_any_version(found: Any, said: Any, now: Any) -> dict[str, Any] | None:
+    patch = _plan_status(found, said, now)
     if patch is not None:
         del patch["metadata"]["resourceVersion"]
     return patch

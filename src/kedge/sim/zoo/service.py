@@ -9,6 +9,7 @@ from kedge.api.marks import NODE_LOST
 from kedge.api.views import NamespaceView, PodView
 from kedge.errors import Compacted
 from kedge.keys import Fence
+from kedge.placement import predicates, quota
 from kedge.placement.reasons import Misfit, Reason
 from kedge.server.service import claims, deletion, effects, namespaces, quotas
 from kedge.server.service.core import Proof
@@ -25,12 +26,11 @@ TWO_NODES = "a pod never has two nodes"
 FINALIZERS = "finalizers are respected"
 CONVERGE = "replicas converge"
 
-_first_misfit = claims.first_misfit
+_first_misfit = predicates.first_misfit
 _check_pod_claimable = claims.check_pod_claimable
 _checks = Proof.checks
 _prove = Versions.prove
-_quota_delta = quotas.quota_delta
-_existing_node = claims.existing_node
+_quota_delta = quota.quota_delta
 
 
 def _without_reason(*reasons: Reason) -> Any:
@@ -243,7 +243,12 @@ ENTRIES = (
         name="watch-skips-the-compacted",
         source="etcd#17529",
         safeguard="a watcher behind compaction is told so, never given a gap",
-        breaks=(CONVERGE, "endpoints are the ready", "processes are those of the bound", "stage counts equal the store"),
+        breaks=(
+            CONVERGE,
+            "endpoints are the ready",
+            "processes are those of the bound",
+            "stage counts equal the store",
+        ),
         theme="workloads",
         patch=swapping(FeedWatch, "_take", _skip_the_compacted),
     ),

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from kedge.api.objects import Object
-from kedge.controllers import deployment, endpoints, garbage, replicaset, rolling
+from kedge.controllers import deployment, endpoints, garbage, replicas, replicaset, rolling
 from kedge.controllers.garbage import GarbageCollector, Owner
 from kedge.controllers.namespaces import NamespaceReconciler
 from kedge.controllers.pods import is_active, is_lost
@@ -23,7 +23,7 @@ TOO_MANY = "live copies are at most desired plus surge"
 LAST_ONE = "the last healthy replica is not taken"
 SPARED = "garbage collection spares the owned"
 
-_plan_replicas = replicaset.plan_replicas
+_plan_replicas = replicas.plan_replicas
 _replica = replicaset.replica
 _owner = GarbageCollector._owner
 _wake_services = endpoints.wake_services

@@ -1,4 +1,4 @@
-"""Annotations and conditions by which parts that never meet tell each other what they did or ask for.
+"""Annotations, conditions and places by which parts that never meet tell each other what they did or ask for.
 
 Controllers, scheduler and agent are blind to each other: what one writes on an object and another reads has its name
 here, once. Nothing here acts.
@@ -34,3 +34,9 @@ DISRUPTION_TARGET: Final = "DisruptionTarget"
 NODE_LOST: Final = "NodeLost"
 DRAINED: Final = "Drained"
 """Pod condition: whatever it was still doing when it began to drain is done."""
+SYSTEM_NAMESPACE: Final = "kube-system"
+"""Where the leases of controllers and schedulers are, as in Kubernetes."""
+NODE_LEASE_NAMESPACE: Final = "kube-node-lease"
+"""Where nodes renew their leases, likewise."""
+SYSTEM_NAMESPACES: Final = (SYSTEM_NAMESPACE, NODE_LEASE_NAMESPACE)
+"""The namespaces that a control plane cannot begin without."""

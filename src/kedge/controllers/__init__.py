@@ -1,1 +1,67 @@
-"""The controllers: each a pure plan on frozen views, with a thin shell that carries it out through a `Context`."""
+"""The controllers: each a pure plan on frozen views, with a thin shell that carries it out through a `Context`.
+
+`CONTROLLERS` is all of them by name, and `all_controllers` what one process of a control plane runs. They meet only in
+what they write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from kedge.api.marks import SYSTEM_NAMESPACE
+from kedge.client.contract import Client
+from kedge.controllers import (
+    autoscaler,
+    budgets,
+    deployment,
+    endpoints,
+    garbage,
+    job,
+    lifecycle,
+    namespaces,
+    orphans,
+    quotas,
+    replicaset,
+)
+from kedge.env import Env
+from kedge.keys import Key
+from kedge.observe.recorder import Recorder
+from kedge.runtime import Controller
+from kedge.runtime.cache import CacheSet
+
+__all__ = ["CONTROLLERS", "all_controllers", "lease_of"]
+
+CONTROLLERS: Mapping[str, Callable[..., Controller]] = {
+    deployment.NAME: deployment.deployment_controller,
+    replicaset.NAME: replicaset.replica_set_controller,
+    job.NAME: job.job_controller,
+    autoscaler.NAME: autoscaler.autoscaler_controller,
+    lifecycle.NAME: lifecycle.lifecycle_controller,
+    endpoints.NAME: endpoints.endpoints_controller,
+    budgets.NAME: budgets.budget_controller,
+    quotas.NAME: quotas.quota_controller,
+    namespaces.NAME: namespaces.namespace_controller,
+    garbage.NAME: garbage.garbage_controller,
+    orphans.RESERVATIONS: orphans.reservation_repair_controller,
+    orphans.LEDGERS: orphans.ledger_repair_controller,
+    orphans.BINDINGS: orphans.binding_repair_controller,
+}
+"""Every controller of a control plane, by its name: it is in records, holds, metrics and the name of its lease."""
+
+
+def lease_of(name: str) -> Key:
+    """What the controller of this name must hold to work. Each has its own, so that work is shared among processes."""
+    return Key("Lease.coordination.k8s.io", SYSTEM_NAMESPACE, f"{name}-controller")
+
+
+def all_controllers(
+    client: Client, env: Env, *, caches: CacheSet, recorder: Recorder | None, leases: bool = True
+) -> list[Controller]:
+    """Every controller, ready to run, on the caches and the recorder that a process has for all of them.
+
+    Without `leases` they are for a process that is alone: two of them would work against each other.
+    """
+    return [
+        make(client, env, caches=caches, recorder=recorder, lease=lease_of(name) if leases else None)
+        for name, make in CONTROLLERS.items()
+    ]

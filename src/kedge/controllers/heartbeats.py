@@ -11,11 +11,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kedge.api.marks import NODE_LEASE_NAMESPACE
 from kedge.env import Env
 from kedge.keys import Key
 
-LEASES = "kube-node-lease"
-"""The namespace of node leases, as in Kubernetes."""
+LEASES = NODE_LEASE_NAMESPACE
 LEASE_KIND = "Lease.coordination.k8s.io"
 
 

@@ -11,6 +11,7 @@ from collections.abc import Hashable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from kedge.api.marks import SYSTEM_NAMESPACE
 from kedge.api.objects import Object
 from kedge.api.requests import DeleteOptions, WriteOptions
 from kedge.api.views import PodView, ReservationView
@@ -35,7 +36,7 @@ from kedge.scheduler.snapshot import NodeRow
 from kedge.scheduler.telling import Teller
 
 DEFAULT_NAME = "default-scheduler"
-LEASE_NAMESPACE = "kube-system"
+LEASE_NAMESPACE = SYSTEM_NAMESPACE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

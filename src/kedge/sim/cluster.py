@@ -12,8 +12,9 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from kedge.agent.core import LEASES, Agent, Machine
+from kedge.agent.core import Agent, Machine
 from kedge.api.kinds import KINDS, Kind
+from kedge.api.marks import SYSTEM_NAMESPACES
 from kedge.api.objects import Object
 from kedge.api.views import NodeView
 from kedge.client.contract import Client
@@ -250,7 +251,7 @@ class Cluster:
 
     async def set_up(self, *namespaces: str) -> None:
         """Make the namespaces that everything needs, and these; those that a dump brought are there already."""
-        for name in dict.fromkeys(("default", "kube-system", LEASES, *namespaces)):
+        for name in dict.fromkeys(("default", *SYSTEM_NAMESPACES, *namespaces)):
             if self.find(Key("Namespace", "", name)) is not None:
                 continue
             await self.authority.create(KINDS.of_key_kind("Namespace"), {"metadata": {"name": name}})

@@ -13,6 +13,7 @@ from typing import Any
 
 from kedge.api.conditions import condition, is_true
 from kedge.api.kinds import Kind
+from kedge.api.marks import NODE_LEASE_NAMESPACE
 from kedge.api.objects import Object
 from kedge.api.requests import WriteOptions
 from kedge.api.timestamps import format_micro_time
@@ -24,8 +25,7 @@ from kedge.keys import Key
 from kedge.runtime.cache import CacheChange, CacheSet
 from kedge.runtime.status import plan_status
 
-LEASES = "kube-node-lease"
-"""The namespace of node leases, as in Kubernetes."""
+LEASES = NODE_LEASE_NAMESPACE
 LEASE = "Lease.coordination.k8s.io"
 _UNRECORDED = WriteOptions(recorded=False)
 

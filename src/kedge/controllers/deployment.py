@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from kedge.api.marks import UPDATED_MAX
 from kedge.api.objects import Object
 from kedge.api.owners import controller_of
 from kedge.api.selectors import label_selector
@@ -129,6 +130,7 @@ class DeploymentReconciler:
             old=[facts_of(each, scene.now) for each in scene.old],
             recreate=spec.strategy.type == "Recreate",
             paused=spec.paused,
+            updated_max=number_of(scene.deployment, UPDATED_MAX),
         )
 
     # -- acting ------------------------------------------------------------------------------------

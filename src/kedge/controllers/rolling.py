@@ -94,15 +94,19 @@ def plan_scales(
     old: Sequence[SetFacts],
     recreate: bool = False,
     paused: bool = False,
+    updated_max: int | None = None,
 ) -> ScalePlan:
-    """The next step towards all replicas in `new`. None for `new` means that it has yet to be made."""
+    """The next step towards all replicas in `new`. None for `new` means that it has yet to be made.
+
+    With `updated_max`, only towards so many; the others stay as they are. What `new` has already it keeps.
+    """
     check(desired >= 0, "admission rejects a negative replica count")
     every = [*old, new] if new is not None else [*old]
     if paused or any(each.desired not in (None, desired) for each in every if each.replicas > 0):
         return _without_held(_resize(desired, bounds, new, old, recreate=recreate), every)
     if recreate:
         return _without_held(_recreate(desired, new, old), every)
-    return _without_held(_roll(desired, bounds, new, old), every)
+    return _without_held(_roll(desired, bounds, new, old, updated_max), every)
 
 
 def _without_held(plan: ScalePlan, every: Sequence[SetFacts]) -> ScalePlan:
@@ -130,24 +134,28 @@ def _room(limit: int, every: Sequence[SetFacts]) -> int:
 # -- rolling update --------------------------------------------------------------------------------
 
 
-def _roll(desired: int, bounds: Bounds, new: SetFacts | None, old: Sequence[SetFacts]) -> ScalePlan:
+def _roll(
+    desired: int, bounds: Bounds, new: SetFacts | None, old: Sequence[SetFacts], updated_max: int | None
+) -> ScalePlan:
     every = [*old, new] if new is not None else [*old]
     size = new.replicas if new is not None else 0
     if size > desired:
         check(new is not None, "only a ReplicaSet that exists has a size")
         assert new is not None
         return ScalePlan({new.name: desired})
-    step = min(desired - size, _room(desired + bounds.surge, every))
+    goal = desired if updated_max is None else min(desired, max(updated_max, size))
+    step = min(goal - size, _room(desired + bounds.surge, every))
     if new is None:
         return ScalePlan({}, first_size=step)
     if step > 0:
         return ScalePlan({new.name: size + step})
-    sizes = _shrink_old(desired - bounds.unavailable, new, old)
+    sizes = _shrink_old(desired - bounds.unavailable, new, old, old_min=desired - goal)
     moves = any(sizes[each.name] != each.replicas for each in old if each.name in sizes)
-    return ScalePlan(sizes, waits_for=_unobserved(every) if size < desired and not moves else "")
+    waits = _unobserved(every) or ("the next stage of its rollout" if size == goal else "")
+    return ScalePlan(sizes, waits_for=waits if size < desired and not moves else "")
 
 
-def _shrink_old(available_min: int, new: SetFacts, old: Sequence[SetFacts]) -> dict[str, int]:
+def _shrink_old(available_min: int, new: SetFacts, old: Sequence[SetFacts], *, old_min: int = 0) -> dict[str, int]:
     """Give up old replicas: first those that are not available, then as many as can be spared of the others.
 
     A new replica that is not available yet may never be: it must not count towards what allows giving up another.
@@ -155,6 +163,7 @@ def _shrink_old(available_min: int, new: SetFacts, old: Sequence[SetFacts]) -> d
     active = sorted((each for each in old if each.replicas > 0 and not each.held), key=_oldest_first)
     every = [*old, new]
     left = sum(e.replicas for e in every) - available_min - (new.replicas - new.available_kept)
+    left = min(left, sum(e.replicas for e in old) - old_min)
     spare = sum(each.available_kept for each in every) - available_min
     sizes = {each.name: each.replicas for each in active}
     for each in active:

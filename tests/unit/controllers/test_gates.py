@@ -1,0 +1,287 @@
+"""The gates of a rollout: open on fresh evidence only; what errored or is missing is never good."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.controllers.views import NOW, a_pod, ago, ready_pod
+
+from kedge.api.views import Condition, ContainerStatus, ObjectMeta, PodView, Scope
+from kedge.api.views.base import Labels, OwnerReference
+from kedge.api.views.core import ContainerState, ContainerStateWaiting
+from kedge.api.views.own import RolloutGates
+from kedge.controllers.gates import (
+    CacheFact,
+    GateFacts,
+    Heartbeat,
+    Judgement,
+    Outcome,
+    Verdict,
+    judge_gates,
+    pending_of,
+    sample,
+)
+from kedge.controllers.scopes import (
+    Replicated,
+    admits,
+    is_in_place,
+    replicated_by,
+    share_of_replicas,
+    template_problem,
+)
+from kedge.scheduler.policies import Workload
+from kedge.scheduler.policies import admits as scheduler_admits
+
+RULES = RolloutGates(min_samples=2, sample_age_seconds_max=60, ready_percent_min=100)
+FRESH = (CacheFact("Pod", 120, 1.0), CacheFact("Node", 101, 2.0))
+GOOD, BAD, ERROR, OLD = Outcome.GOOD, Outcome.BAD, Outcome.ERROR, Outcome.OLD
+
+
+def judge(
+    *samples: Outcome,
+    caches: tuple[CacheFact, ...] = FRESH,
+    expected: int = 0,
+    pending: Mapping[tuple[str, str], int] | None = None,
+    baseline: Mapping[tuple[str, str], int] | None = None,
+    rules: RolloutGates = RULES,
+    behind: str = "",
+) -> Judgement:
+    facts = GateFacts(100, caches, samples, expected, pending or {}, baseline or {}, behind)
+    return judge_gates(rules, facts)
+
+
+def why(judgement: Judgement) -> str:
+    return "" if judgement.shut is None else judgement.shut.reason
+
+
+# -- freshness -------------------------------------------------------------------------------------
+
+
+def test_every_gate_is_open_on_fresh_and_good_samples() -> None:
+    assert judge(GOOD, GOOD, expected=2).verdict is Verdict.OPEN
+
+
+def test_a_cache_that_is_not_past_the_change_shuts_every_gate() -> None:
+    found = judge(GOOD, GOOD, caches=(CacheFact("Pod", 120, 1.0), CacheFact("Node", 99, 1.0)))
+    assert found.verdict is Verdict.SHUT
+    assert why(found) == "CacheBehind"
+    assert all(each.status == "Unknown" for each in found.gates)
+
+
+@pytest.mark.parametrize("age_s", [61.0, float("inf"), float("nan")])
+def test_an_old_cache_shuts_every_gate(age_s: float) -> None:
+    assert why(judge(GOOD, GOOD, caches=(CacheFact("Pod", 120, age_s),))) == "CacheStale"
+
+
+def test_without_caches_or_before_the_change_is_in_force_nothing_is_judged() -> None:
+    assert why(judge(GOOD, GOOD, caches=())) == "NotActive"
+    assert why(judge_gates(RULES, GateFacts(0, FRESH, (GOOD, GOOD)))) == "NotActive"
+
+
+def test_who_has_not_acted_on_the_change_shuts_every_gate() -> None:
+    assert why(judge(GOOD, GOOD, behind="the scheduler obeys an older generation")) == "ChangeNotObserved"
+
+
+def test_on_old_caches_not_even_a_regression_is_believed() -> None:
+    worse = {("queued", "Unschedulable"): 9}
+    assert judge(GOOD, GOOD, pending=worse, caches=(CacheFact("Pod", 120, 99.0),)).verdict is Verdict.SHUT
+
+
+# -- samples and health ----------------------------------------------------------------------------
+
+
+def test_no_data_is_no_reason_to_go_on() -> None:
+    """flagger#1011: traffic stopped in the middle of an analysis, and the canary advanced."""
+    found = judge(expected=0)
+    assert found.verdict is Verdict.SHUT
+    assert why(found) == "NoData"
+
+
+def test_errors_are_never_good() -> None:
+    """argo-rollouts#4479: an analysis whose every measurement errored was a success."""
+    assert judge(ERROR, ERROR, ERROR).verdict is Verdict.SHUT
+    assert judge(GOOD, GOOD, ERROR).verdict is Verdict.SHUT
+    assert judge(GOOD, GOOD, ERROR).gates[2].reason == "SamplesErrored"
+
+
+def test_errors_and_what_is_old_do_not_count_towards_the_samples_that_are_needed() -> None:
+    assert why(judge(GOOD, ERROR, OLD)) == "TooFewSamples"
+    lenient = RolloutGates(min_samples=2, ready_percent_min=0)
+    assert judge(ERROR, ERROR, rules=lenient).verdict is Verdict.SHUT
+
+
+def test_replicas_that_should_be_there_and_are_not_count_as_not_ready() -> None:
+    assert judge(GOOD, GOOD, expected=3).verdict is Verdict.SHUT
+    lenient = RolloutGates(min_samples=2, ready_percent_min=60)
+    assert judge(GOOD, GOOD, expected=3, rules=lenient).verdict is Verdict.OPEN
+
+
+def test_not_being_ready_shuts_a_gate_and_is_no_regression() -> None:
+    assert judge(GOOD, BAD).verdict is Verdict.SHUT
+
+
+# -- pending reasons -------------------------------------------------------------------------------
+
+
+def test_more_pending_for_a_reason_than_before_the_change_is_a_regression() -> None:
+    before = {("queued", "Unschedulable"): 2}
+    assert judge(GOOD, GOOD, pending=before, baseline=before).verdict is Verdict.OPEN
+    assert judge(GOOD, GOOD, pending={("queued", "Unschedulable"): 3}, baseline=before).verdict is Verdict.REGRESSED
+    assert judge(pending={("starting", "CrashLoopBackOff"): 1}, baseline=before).verdict is Verdict.REGRESSED
+
+
+def test_as_many_more_as_are_allowed_are_none() -> None:
+    rules = RolloutGates(min_samples=2, pending_increase_max=1)
+    assert judge(GOOD, GOOD, pending={("queued", "Unschedulable"): 1}, rules=rules).verdict is Verdict.OPEN
+
+
+def test_another_reason_going_away_does_not_make_up_for_a_new_one() -> None:
+    before, now = {("queued", "Unschedulable"): 5}, {("starting", "ErrImagePull"): 1}
+    assert judge(GOOD, GOOD, pending=now, baseline=before).verdict is Verdict.REGRESSED
+
+
+@pytest.mark.parametrize("reason", ["WaitingForScheduler", "WaitingForAgent", "ContainersNotReady"])
+def test_waiting_for_ones_turn_is_no_regression(reason: str) -> None:
+    assert judge(GOOD, GOOD, pending={("queued", reason): 4}).verdict is Verdict.OPEN
+
+
+# -- what pods say ---------------------------------------------------------------------------------
+
+
+def ask(pod: PodView, revision: int = 150, age_s: float = 5) -> Outcome | None:
+    return sample(pod, Heartbeat(revision, ago(age_s)), after=100, age_s_max=60, now=NOW)
+
+
+def test_a_ready_pod_is_good_if_its_node_was_heard_since_the_change() -> None:
+    assert ask(ready_pod("web-0")) is GOOD
+    assert ask(ready_pod("web-0"), revision=100) is OLD
+    assert ask(ready_pod("web-0"), age_s=61) is OLD
+    assert ask(ready_pod("web-0"), age_s=-3600) is OLD
+    assert sample(ready_pod("web-0"), None, after=100, age_s_max=60, now=NOW) is OLD
+
+
+def test_a_pod_nobody_knows_of_is_an_error_and_one_that_is_not_ready_is_bad() -> None:
+    unknown = a_pod("web-0", node="node-a", conditions=(Condition(type="Ready", status="Unknown"),))
+    assert ask(unknown) is ERROR
+    assert ask(a_pod("web-0", node="node-a", conditions=(Condition(type="Ready", status="False"),))) is BAD
+
+
+def test_a_pod_that_waits_or_leaves_says_nothing() -> None:
+    assert ask(a_pod("web-0")) is None
+    assert ask(a_pod("web-0", node="node-a")) is None
+    assert ask(ready_pod("web-0", draining_s=1.0)) is None
+
+
+def test_a_pod_that_ended_says_how() -> None:
+    assert ask(a_pod("batch-0", node="node-a", phase="Succeeded")) is GOOD
+    assert ask(a_pod("batch-0", node="node-a", phase="Failed")) is BAD
+
+
+def test_pending_is_counted_by_stage_and_reason() -> None:
+    refused = Condition(type="PodScheduled", status="False", reason="Unschedulable")
+    waiting = ContainerState(waiting=ContainerStateWaiting(reason="CrashLoopBackOff"))
+    crashing = (ContainerStatus(name="main", state=waiting),)
+    pods = [
+        ready_pod("a"),
+        a_pod("b", conditions=(refused,)),
+        a_pod("c", node="n", statuses=crashing),
+        a_pod("d", node="n", phase="Failed"),
+    ]
+    assert pending_of(pods) == {
+        ("queued", "Unschedulable"): 1,
+        ("starting", "CrashLoopBackOff"): 1,
+        ("ended", "Failed"): 1,
+    }
+
+
+# -- always ----------------------------------------------------------------------------------------
+
+keys = st.tuples(st.sampled_from(["queued", "starting"]), st.sampled_from(["Unschedulable", "ContainersNotReady"]))
+
+
+@given(
+    st.lists(st.sampled_from(list(Outcome)), max_size=8),
+    st.integers(0, 8),
+    st.dictionaries(keys, st.integers(1, 5)),
+    st.dictionaries(keys, st.integers(1, 5)),
+    st.lists(st.tuples(st.integers(90, 110), st.floats(0, 120)), max_size=3),
+    st.builds(
+        RolloutGates, min_samples=st.integers(1, 4), ready_percent_min=st.integers(0, 100),
+        pending_increase_max=st.integers(0, 2),
+    ),
+)  # fmt: skip
+def test_an_open_gate_always_stands_on_enough_fresh_good_and_unregressed_evidence(
+    samples: list[Outcome],
+    expected: int,
+    pending: dict[tuple[str, str], int],
+    baseline: dict[tuple[str, str], int],
+    caches: list[tuple[int, float]],
+    rules: RolloutGates,
+) -> None:
+    known = tuple(CacheFact(f"cache {n}", *each) for n, each in enumerate(caches))
+    found = judge(*samples, caches=known, expected=expected, pending=pending, baseline=baseline, rules=rules)
+    if found.verdict is Verdict.OPEN:
+        assert known
+        assert all(each.revision >= 100 and each.age_s <= rules.sample_age_seconds_max for each in known)
+        assert samples.count(GOOD) + samples.count(BAD) >= rules.min_samples
+        assert samples.count(GOOD) * 100 >= rules.ready_percent_min * max(expected, len(samples))
+        unschedulable = pending.get(("queued", "Unschedulable"), 0)
+        assert unschedulable <= baseline.get(("queued", "Unschedulable"), 0) + rules.pending_increase_max
+    # One more sample that errored never opens a gate that was shut.
+    worse = judge(*samples, ERROR, caches=known, expected=expected, pending=pending, baseline=baseline, rules=rules)
+    assert worse.verdict is not Verdict.OPEN or found.verdict is Verdict.OPEN
+
+
+# -- scopes ----------------------------------------------------------------------------------------
+
+names = st.sampled_from(["risk", "fraud", "web"])
+scopes = st.builds(
+    Scope,
+    tenants=st.lists(names, max_size=2).map(tuple),
+    workloads=st.lists(names | names.map(lambda name: f"risk/{name}"), max_size=2).map(tuple),
+    percent=st.integers(0, 100),
+)
+
+
+@given(scopes, names, st.uuids().map(str), st.booleans())
+def test_a_stage_reaches_the_pods_that_the_scheduler_would_govern(
+    scope: Scope, name: str, uid: str, lone: bool
+) -> None:
+    pod = PodView(metadata=ObjectMeta(name="p", namespace="risk", uid="pod-uid"))
+    ours = Replicated() if lone else Replicated(uid, name)
+    theirs = Workload() if lone else Workload(uid, name)
+    assert admits(scope, pod, ours) == scheduler_admits(scope, pod, theirs)
+
+
+def test_a_pod_belongs_to_what_controls_its_replica_set() -> None:
+    above = OwnerReference(kind="Deployment", name="web", uid="d", controller=True)
+    sets = {"rs": ObjectMeta(name="web-1", uid="rs", owner_references=(above,))}
+    ref = OwnerReference(kind="ReplicaSet", name="web-1", uid="rs", controller=True)
+    pod = PodView(metadata=ObjectMeta(name="web-1-0", owner_references=(ref,)))
+    assert replicated_by(pod, sets) == Replicated("d", "web")
+    assert replicated_by(pod, {}) == Replicated("rs", "web-1")
+    assert replicated_by(PodView(), sets) == Replicated()
+
+
+def test_zones_and_regions_say_where_pods_count() -> None:
+    labels = Labels({"topology.kubernetes.io/zone": "zone-a", "topology.kubernetes.io/region": "eu"})
+    assert is_in_place(Scope(zones=("zone-a",)), labels)
+    assert not is_in_place(Scope(zones=("zone-b",)), labels)
+    assert not is_in_place(Scope(regions=("us",)), labels)
+    assert is_in_place(Scope(zones=("zone-b",)), None)
+
+
+def test_a_template_is_rolled_out_by_share_alone() -> None:
+    assert template_problem(Scope(percent=10, tenants=("risk",), workloads=("risk/web",)), "risk", "web") == ""
+    assert "zone" in template_problem(Scope(zones=("a",)), "risk", "web")
+    assert "tenant" in template_problem(Scope(tenants=("other",)), "risk", "web")
+    assert "does not reach web" in template_problem(Scope(workloads=("other",)), "risk", "web")
+    assert template_problem(Scope(percent=0), "risk", "web")
+
+
+@pytest.mark.parametrize(("percent", "replicas", "share"), [(10, 3, 1), (50, 3, 2), (100, 3, 3), (1, 1, 1), (50, 0, 0)])
+def test_a_share_has_at_least_one_replica(percent: int, replicas: int, share: int) -> None:
+    assert share_of_replicas(Scope(percent=percent), replicas) == share

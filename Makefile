@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
 
-.PHONY: up test test-slow lint bench venv clean
+.PHONY: up test test-slow lint bench venv clean zoo
 .DEFAULT_GOAL := test
 
 venv: $(VENV)/.installed
@@ -35,6 +35,9 @@ bench: venv
 	$(BIN)/python -m benchmarks.store
 	$(BIN)/python -m benchmarks.simulation
 	$(BIN)/python -m benchmarks.runtime
+
+zoo: venv
+	$(BIN)/kedge zoo --jobs $(JOBS) --seeds 2000 --clean 10000
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -26,6 +26,7 @@ ALLOCATION, RESERVATION = "NodeAllocation.kedge.dev", "Reservation.kedge.dev"
 REPLICA_SET, DEPLOYMENT, JOB = "ReplicaSet.apps", "Deployment.apps", "Job.batch"
 _UNSEEN = frozenset({FENCE, "Operation.kedge.dev", "DisruptionBudgets.kedge.dev", "Event"})
 _POD_KIND = KINDS.of_key_kind(POD)
+_ZONE = "topology.kubernetes.io/zone"
 
 
 @dataclass(slots=True)
@@ -254,6 +255,22 @@ class Facts:
             if at_s <= since_s:
                 break
         return most
+
+    def epoch_of(self, fence: Fence) -> Revision:
+        """Where a fence stands by now: whoever writes under it must have this token."""
+        entry = self._store.newest(fence.key)
+        return entry.modified if entry is not None else 0
+
+    def is_blind(self, node: Object, now_s: float) -> bool:
+        """Whether most of a node's zone has been silent for as long as giving it up takes: then the zone is cut off."""
+        zone = node.metadata.labels.get(_ZONE, "")
+        names = [
+            key.name
+            for key, each in self.objects.items()
+            if key.kind == NODE and each.metadata.labels.get(_ZONE, "") == zone
+        ]
+        silent = sum(now_s - self.renewed_s.get(name, 0.0) >= self.limits.node_lost_s for name in names)
+        return silent >= max(self.limits.zone_blind_min, self.limits.zone_blind_share * len(names))
 
     def pods_of(self, owner: str) -> Iterator[Object]:
         return (self.pods[uid] for uid in self.owned.get(owner, ()) if uid in self.pods)

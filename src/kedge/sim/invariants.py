@@ -272,6 +272,8 @@ def nothing_is_destroyed_on_suspicion_alone(step: Step) -> Iterator[Finding]:
         node = step.facts.objects.get(changed.key._replace(kind=NODE, namespace="", name=new.spec.node_name))
         if node is None or OUT_OF_SERVICE in {t.key for t in node.as_view(NodeView).spec.taints}:
             continue  # it is gone, or a person has said so
+        if step.facts.is_blind(node, step.now_s):
+            yield "blind", f"{changed.key} was given up while most of its zone was silent"
         silent_s = step.now_s - step.facts.renewed_s.get(new.spec.node_name, 0.0)
         needed_s = step.facts.limits.node_lost_s * (1 - CLOCK_ERROR)
         if silent_s < needed_s:
@@ -343,6 +345,8 @@ def one_leader_writes_in_an_epoch(step: Step) -> Iterator[Finding]:
             yield controller, f"{step.process} wrote {keys or 'something'} without its fence"
         return
     facts.fenced[controller] = None
+    if (newest := facts.epoch_of(step.fence)) != step.fence.revision:
+        yield controller, f"{step.process} wrote under {step.fence.key} at {step.fence.revision}, which is at {newest}"
     # One election may stand for several controllers of a process, but never for two processes.
     process = step.process.rpartition(":")[2] or step.process
     name = f"{controller}:{process}"

@@ -82,6 +82,11 @@ STRATEGIES = (
     Strategy("sieve: crash after write", Fifo(), FixedRates(), crash_after_write),
     Strategy("swarm, fifo", Fifo(), Swarm()),
     Strategy("sieve: lost reply", Fifo(), FixedRates(), lose_reply_of_write),
+    Strategy(
+        "sieve: deposed leaders",
+        Uniform(),
+        Rare(("delay", "crash caller"), {"weather: depose": 0.6, "request of api.patch: delay": 0.1}),
+    ),
     Strategy("sieve: stale view", Mixed(), Rare(("stale", "disconnect", "compact", "delay", "crash caller"))),
 )
 """Each seed takes the next."""

@@ -113,7 +113,7 @@ def _deaf_to_deletions(self: Cache, event: Any) -> None:
 ENTRIES = (
     Entry(
         name="resume-past-the-compacted",
-        source="watch streams: resuming from a version that was compacted away",
+        source="watch streams: resuming from a version that was compacted away; etcd#17529",
         safeguard="history that is gone is listed again",
         breaks=LATE,
         theme="workloads",

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from kedge.api.marks import NODE_LOST
 from kedge.api.views import NamespaceView, PodView
-from kedge.errors import Compacted
 from kedge.keys import Fence
 from kedge.placement import predicates, quota
 from kedge.placement.reasons import Misfit, Reason
@@ -15,7 +13,6 @@ from kedge.server.service import claims, deletion, effects, namespaces, quotas
 from kedge.server.service.core import Proof
 from kedge.sim.zoo.entries import Entry, swapping
 from kedge.store import Check, Write
-from kedge.store.feed import FeedWatch
 from kedge.store.versions import Versions
 
 OVERFULL = "no commit adds to an overfull node"
@@ -77,14 +74,6 @@ async def _released_by_force(core: Any, proof: Proof, key: Any, old: Any, new: A
 _follow_pod = effects._follow_pod
 
 
-async def _released_with_its_node(core: Any, proof: Proof, key: Any, old: Any, new: Any) -> None:
-    after = new.as_view(PodView) if new is not None else None
-    if after is not None and after.finished and after.status.reason == NODE_LOST and not old.as_view(PodView).finished:
-        await claims.release(core, proof, after.spec.node_name, after.uid)
-        return
-    await _follow_pod(core, proof, key, old, new)
-
-
 def _no_finalizers(current: tuple[str, ...], propagation: str) -> tuple[str, ...]:  # noqa: ARG001
     return ()
 
@@ -92,17 +81,6 @@ def _no_finalizers(current: tuple[str, ...], propagation: str) -> tuple[str, ...
 def _always_active(namespace: Any, key: Any) -> NamespaceView:  # noqa: ARG001
     view: NamespaceView = namespace.as_view(NamespaceView)
     return view
-
-
-_take = FeedWatch._take
-
-
-def _skip_the_compacted(self: FeedWatch) -> Any:
-    try:
-        return _take(self)
-    except Compacted:
-        self._next = self._log.base
-        return _take(self)
 
 
 ENTRIES = (
@@ -200,14 +178,6 @@ ENTRIES = (
         patch=swapping(effects, "_follow_pod", _released_by_force),
     ),
     Entry(
-        name="freed-with-its-node",
-        source="reconciliation: the missing replica waits for a controlled release",
-        safeguard="a node that is given up keeps its claims",
-        breaks=(LEDGER, "an at most one slot has one live copy", "a process is started only for its binding"),
-        theme="nodes",
-        patch=swapping(effects, "_follow_pod", _released_with_its_node),
-    ),
-    Entry(
         name="finalizers-ignored",
         source="watch streams: owner references, finalizers, tombstones",
         safeguard="a deletion waits for finalizers",
@@ -238,18 +208,5 @@ ENTRIES = (
         breaks=("one leader writes in an epoch",),
         theme="workloads",
         patch=swapping(Versions, "prove", _unfenced),
-    ),
-    Entry(
-        name="watch-skips-the-compacted",
-        source="etcd#17529",
-        safeguard="a watcher behind compaction is told so, never given a gap",
-        breaks=(
-            CONVERGE,
-            "endpoints are the ready",
-            "processes are those of the bound",
-            "stage counts equal the store",
-        ),
-        theme="workloads",
-        patch=swapping(FeedWatch, "_take", _skip_the_compacted),
     ),
 )

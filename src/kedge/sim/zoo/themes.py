@@ -101,6 +101,12 @@ def nothing_outlives_its_namespace(judge: Judge) -> bool:
     return not ending and all(key.namespace in names for key in facts.objects if key.namespace)
 
 
+def no_owner_is_a_ghost(judge: Judge) -> bool:
+    """Whoever is named as an owner is there."""
+    facts = judge.facts
+    return all(ref.uid in facts.uids for found in facts.objects.values() for ref in found.metadata.owner_references)
+
+
 def nothing_is_on_its_way_out(judge: Judge) -> bool:
     """What was told to go has gone."""
     return all(found.metadata.deletion_timestamp is None for found in judge.facts.objects.values())
@@ -188,8 +194,8 @@ async def placement(sim: Simulation) -> None:
 
     async def churn(user: User, names: tuple[str, ...]) -> None:
         scheduler = PLACEMENT.names[users.index(user)]
-        for _ in range(sim.choose_int("steps", 2, 5)):
-            name = sim.choose("pod", names)
+        for n in range(sim.choose_int("steps", 4, 7)):
+            name = names[n] if n < 2 else sim.choose("pod", names)
             key = Key("Pod", "default", name)
             if world.cluster.find(key) is None:
                 cpu = sim.choose("cpu", ("700m", "900m"))
@@ -199,8 +205,8 @@ async def placement(sim: Simulation) -> None:
             await asyncio.sleep(sim.choose("pause", (0.2, 2, 10)))
 
     async with asyncio.TaskGroup() as group:
-        group.create_task(churn(users[0], ("a-0", "a-1")))
-        group.create_task(churn(users[1], ("b-0", "b-1")))
+        group.create_task(churn(users[0], ("a-0", "a-1", "a-2")))
+        group.create_task(churn(users[1], ("b-0", "b-1", "b-2")))
     await asyncio.sleep(5)
     if tight == "quota":
         await world.user.delete(Key("ZoneQuota.kedge.dev", "default", "zones"))
@@ -242,7 +248,7 @@ async def garbage(sim: Simulation) -> None:
     size = Size(nodes=0, servers=2, schedulers=0, managers=2, controllers=("garbage", "namespaces"), limits=QUIET)
     world = World(sim, size)
     await world.open("shop")
-    expect(world, nothing_outlives_its_namespace, nothing_is_on_its_way_out)
+    expect(world, nothing_outlives_its_namespace, nothing_is_on_its_way_out, no_owner_is_a_ghost)
     user = world.user
     parents = {}
     for name in ("mum", "dad"):
@@ -266,11 +272,11 @@ async def garbage(sim: Simulation) -> None:
     await user.delete(Key("ConfigMap", "default", "held"))
 
     async def late() -> None:
-        for n in range(3):
-            try:
-                await user.host.run(world.cluster.client(user.host).create(CONFIG_MAP, _map(f"late-{n}", "shop")))
-            except OperatingError:
-                return
+        client = world.cluster.client(user.host, server=1)
+        for n in range(12):
+            with suppress(OperatingError):
+                await user.host.run(client.create(CONFIG_MAP, _map(f"late-{n}", "shop")))
+            await asyncio.sleep(0.4)
 
     async with asyncio.TaskGroup() as group:
         group.create_task(late())

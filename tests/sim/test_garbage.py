@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.objects import CONFIG_MAP, NAMESPACE
 from tests.sim.node_world import Crew, find, objects, settle, stage
+from tests.sim.seeds import seeds
 
 from kedge.api.objects import Object
 from kedge.api.requests import DeleteOptions
@@ -84,8 +85,9 @@ async def families(sim: Simulation) -> int:
     return await crew.recheck({"garbage": GarbageCollector})
 
 
-def test_children_go_with_their_last_owner_and_no_sooner() -> None:
-    for seed in range(10):
+@seeds(4, 40)
+def test_children_go_with_their_last_owner_and_no_sooner(seeds: range) -> None:
+    for seed in seeds:
         outcome = run(families, seed)
         assert outcome.violation is None, f"seed {seed}: {outcome.violation}\n{outcome.timeline()[-2500:]}"
         assert outcome.result
@@ -118,8 +120,9 @@ async def tenants(sim: Simulation) -> int:
     return await crew.recheck({"namespace": NamespaceReconciler, "garbage": GarbageCollector})
 
 
-def test_a_deleted_namespace_empties_and_goes_and_others_stay() -> None:
-    for seed in range(8):
+@seeds(4, 30)
+def test_a_deleted_namespace_empties_and_goes_and_others_stay(seeds: range) -> None:
+    for seed in seeds:
         outcome = run(tenants, seed)
         assert outcome.violation is None, f"seed {seed}: {outcome.violation}\n{outcome.timeline()[-2500:]}"
         assert outcome.result

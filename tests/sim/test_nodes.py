@@ -19,6 +19,7 @@ from tests.sim.node_world import (
     settle,
     stage,
 )
+from tests.sim.seeds import seeds
 
 from kedge.api.conditions import is_true
 from kedge.controllers.lifecycle import NodeLifecycle, lifecycle_controller
@@ -99,14 +100,15 @@ async def one_dies(sim: Simulation) -> int:
     return await crew.recheck({"node-lifecycle": NodeLifecycle})
 
 
-def test_a_node_that_dies_is_replaced_once_and_every_decision_can_be_run_again() -> None:
+@seeds(3, 24)
+def test_a_node_that_dies_is_replaced_once_and_every_decision_can_be_run_again(seeds: range) -> None:
     rechecked = 0
-    for seed in range(8):
+    for seed in seeds:
         outcome = run(one_dies, seed)
         assert outcome.violation is None, f"seed {seed}: {outcome.violation}\n{outcome.timeline()[-2500:]}"
         assert outcome.result is not None
         rechecked += outcome.result
-    assert rechecked > 8 * 20
+    assert rechecked > len(seeds) * 20
 
 
 async def one_is_away(sim: Simulation, away_s: float) -> tuple[dict[str, str], dict[str, str], bool]:

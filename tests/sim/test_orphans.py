@@ -18,6 +18,7 @@ from tests.objects import (
 )
 from tests.sim.controllers import REPLICA_SET, pod_of, replica_set
 from tests.sim.node_world import Crew, find, node_body, objects, settle, stage
+from tests.sim.seeds import seeds
 
 from kedge.api.codec import encode_object
 from kedge.api.objects import Object
@@ -114,8 +115,9 @@ async def left_behind(sim: Simulation) -> int:
     return count + await crew.recheck({"binding-repair": BindingRepair, "quota": QuotaReconciler})
 
 
-def test_what_was_left_behind_is_put_right_and_what_may_run_keeps_its_claim() -> None:
-    for seed in range(8):
+@seeds(6, 40)
+def test_what_was_left_behind_is_put_right_and_what_may_run_keeps_its_claim(seeds: range) -> None:
+    for seed in seeds:
         outcome = run(left_behind, seed)
         assert outcome.violation is None, f"seed {seed}: {outcome.violation}\n{outcome.timeline()[-2500:]}"
         assert outcome.result

@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.objects import DEPLOYMENT, deployment
 from tests.sim.controllers import settle
+from tests.sim.seeds import seeds
 from tests.sim.workloads import Bounds, Hands, Manager, Reader, is_serving, stage
 
 from kedge.api.conditions import is_true
@@ -78,13 +79,14 @@ async def rollout(sim: Simulation) -> int:
     return await manager.recheck()
 
 
-def test_a_rollout_stays_within_its_bounds_whatever_happens_and_can_be_decided_again() -> None:
+@seeds(8, 120)
+def test_a_rollout_stays_within_its_bounds_whatever_happens_and_can_be_decided_again(seeds: range) -> None:
     rechecked = 0
-    for seed in range(40):
+    for seed in seeds:
         outcome = run(rollout, seed)
         assert outcome.violation is None, f"seed {seed}: {outcome.violation}\n{outcome.timeline()[-2500:]}"
         rechecked += outcome.result
-    assert rechecked > 40 * 20
+    assert rechecked > len(seeds) * 20
 
 
 # -- jobs ------------------------------------------------------------------------------------------
@@ -144,8 +146,9 @@ def is_finished(reader: Reader) -> bool:
     return found is not None and is_true(found.view.status.conditions, "Complete")
 
 
-def test_a_job_counts_each_end_once_whatever_happens_and_can_be_decided_again() -> None:
-    for seed in range(30):
+@seeds(10, 120)
+def test_a_job_counts_each_end_once_whatever_happens_and_can_be_decided_again(seeds: range) -> None:
+    for seed in seeds:
         outcome = run(job, seed)
         assert outcome.violation is None, f"seed {seed}: {outcome.violation}\n{outcome.timeline()[-2500:]}"
         assert outcome.result > 10

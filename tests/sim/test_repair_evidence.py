@@ -1,0 +1,100 @@
+"""What repair finds by cache it proves at the authority: each proof, and what is destroyed without it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+from tests.caches import replaced
+from tests.objects import NODE, POD, RESERVATION, pod, reservation
+from tests.sim.node_world import QUICK, Crew, find, node_body, stage
+from tests.sim.test_orphans import held
+
+from kedge.api.marks import OUT_OF_SERVICE
+from kedge.api.requests import Binding, DeleteOptions
+from kedge.controllers.orphans import (
+    binding_repair_controller,
+    ledger_repair_controller,
+    reservation_repair_controller,
+)
+from kedge.keys import Key
+from kedge.runtime import Context, Controller
+from kedge.sim.cluster import Cluster
+from kedge.sim.kernel import NO_FAULTS, Simulation, run
+
+PATIENT = replace(QUICK, relist_every_s=100_000.0)
+"""No cache is compared with the authority by itself."""
+HOME = Key("Node", "", "node-a")
+WAITS = Key("Pod", "default", "waits")
+Story = Callable[[Cluster, Crew], Coroutine[Any, Any, bool]]
+
+
+async def a_pod_that_waits(cluster: Cluster, crew: Crew) -> bool:
+    """A reservation is seen, and the pod that it is for is not. Whether it stands."""
+    await cluster.authority.create(NODE, node_body("node-a"))
+    crew.hidden.add(WAITS)
+    made = (await cluster.authority.create(POD, pod("waits"))).object
+    body = reservation(made, "node-a")
+    body["spec"]["deadline"] = "2100-01-01T00:00:00Z"
+    await cluster.authority.create(RESERVATION, body)
+    await asyncio.sleep(30)
+    return find(cluster.store, Key("Reservation.kedge.dev", "default", made.uid)) is not None
+
+
+async def a_word_taken_back(cluster: Cluster, crew: Crew) -> bool:
+    """A node was called out of service; that it is not any more is not seen. Whether what may run there is counted."""
+    service = cluster.authority
+    await service.create(NODE, node_body("node-a"))
+    made = (await service.create(POD, pod("waits"))).object
+    await service.bind(Binding(pod=made.key, node="node-a"))
+    taint = {"key": OUT_OF_SERVICE, "effect": "NoExecute"}
+    await service.patch(HOME, {"spec": {"taints": [taint]}})
+    await asyncio.sleep(5)
+    crew.hidden.add(HOME)
+    await service.patch(HOME, {"spec": {"taints": []}})
+    await service.delete(made.key, DeleteOptions(grace_s=0))
+    await asyncio.sleep(30)
+    return made.uid in held(cluster, "node-a")
+
+
+async def a_node_unseen(cluster: Cluster, crew: Crew) -> bool:
+    """A pod is bound to a node that the cache does not know. Whether it is still there."""
+    crew.hidden.add(HOME)
+    await cluster.authority.create(NODE, node_body("node-a"))
+    made = (await cluster.authority.create(POD, pod("waits"))).object
+    await cluster.authority.bind(Binding(pod=made.key, node="node-a"))
+    await asyncio.sleep(30)
+    return find(cluster.store, made.key) is not None
+
+
+STORIES: dict[Story, Callable[..., Controller]] = {
+    a_pod_that_waits: reservation_repair_controller,
+    a_word_taken_back: ledger_repair_controller,
+    a_node_unseen: binding_repair_controller,
+}
+
+
+async def tell(sim: Simulation, story: Story) -> bool:
+    cluster = await stage(sim)
+    crew = Crew(cluster, limits=PATIENT)
+    crew.boot(sim, STORIES[story])
+    await asyncio.sleep(5)
+    return await story(cluster, crew)
+
+
+async def from_cache(ctx: Context, key: Key) -> Any:
+    return ctx.get(key)
+
+
+@pytest.mark.parametrize("proved", [True, False], ids=["proved", "by cache alone"])
+@pytest.mark.parametrize("story", STORIES)
+def test_only_the_authority_can_say_that_nothing_stands_for_a_claim(story: Story, *, proved: bool) -> None:
+    with nullcontext() if proved else replaced(Context, "fresh", from_cache):
+        outcome = run(partial(tell, story=story), 1, faults=NO_FAULTS)
+    assert outcome.violation is None, f"{outcome.violation}\n{outcome.timeline()[-1500:]}"
+    assert outcome.result is proved

@@ -1,0 +1,425 @@
+"""Rollouts in a hostile world: they go on with data only, come back with cause only, and leave somebody to serve."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from tests.objects import DEPLOYMENT
+from tests.sim.controllers import QUICK, settle
+from tests.sim.test_autoscaler import NAMESPACE, Metered, calm, failing, maker, recheck_all
+from tests.sim.test_workloads import WEB, web
+from tests.sim.workloads import Reader, is_serving, stage
+
+from kedge.api.conditions import find_condition
+from kedge.api.kinds import KINDS
+from kedge.api.marks import UPDATED_MAX
+from kedge.api.objects import Object
+from kedge.controllers import gates
+from kedge.controllers.deployment import DeploymentReconciler, deployment_controller
+from kedge.controllers.replicaset import ReplicaSetReconciler, replica_set_controller
+from kedge.controllers.rollout import Capacity
+from kedge.controllers.rollouts import RolloutReconciler, rollout_controller
+from kedge.env import Env
+from kedge.keys import Key
+from kedge.sim.cluster import Cluster, Commit
+from kedge.sim.kernel import Simulation, run
+
+ROLLOUT = KINDS.of_key_kind("Rollout.kedge.dev")
+POLICY = KINDS.of_key_kind("SchedulingPolicy.kedge.dev")
+NEXT = Key(ROLLOUT.key_kind, "default", "next")
+SPREAD = Key(POLICY.key_kind, "", "spread")
+RECONCILERS: dict[str, Callable[[Env], Any]] = {
+    "deployment": DeploymentReconciler,
+    "replicaset": ReplicaSetReconciler,
+    "rollout": RolloutReconciler,
+}
+MAKERS = [maker(each) for each in (deployment_controller, replica_set_controller, rollout_controller)]
+
+
+@dataclass
+class Crashing(Metered):
+    """Hands on whose nodes some pods crash again and again."""
+
+    crashes: Callable[[Object], bool] = lambda _: False
+    beating: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.starts = lambda pod: not self.crashes(pod)
+
+    async def _handle(self, pod: Object) -> None:
+        await super()._handle(pod)
+        view = pod.view
+        if view.spec.node_name and not view.terminating and self.crashes(pod) and not view.status.container_statuses:
+            waiting = {"name": "main", "state": {"waiting": {"reason": "CrashLoopBackOff"}}}
+            await self._say(pod, {"phase": "Running", "containerStatuses": [waiting]})
+
+
+def is_new(pod: Object) -> bool:
+    return bool(pod.view.spec.containers[0].image == "web:2")
+
+
+def template(image: str = "web:2") -> dict[str, Any]:
+    container = {"name": "main", "image": image, "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}}}
+    return {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [container]}}
+
+
+def rollout(*stages: dict[str, Any], **spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "kedge.dev/v1",
+        "kind": "Rollout",
+        "metadata": {"name": "next", "namespace": "default"},
+        "spec": {
+            "target": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+            "template": template(),
+            "stages": list(stages),
+            **spec,
+        },
+    }
+
+
+QUARTER = {"name": "quarter", "scope": {"percent": 25}, "holdSeconds": 10}
+ALL = {"name": "all", "scope": {"percent": 100}, "holdSeconds": 5}
+
+
+async def scene(sim: Simulation) -> tuple[Cluster, Crashing, Reader]:
+    cluster = await stage(sim)
+    await cluster.authority.create(NAMESPACE, {"metadata": {"name": "kube-node-lease"}})
+    cluster.boot("manager", MAKERS, copies=2, limits=QUICK)
+    return cluster, Crashing(cluster), Reader(cluster.store)
+
+
+def status_of(reader: Reader) -> Any:
+    found = reader.get(NEXT)
+    assert found is not None
+    return found.view.status
+
+
+def all_serve(reader: Reader, image: str, replicas: int) -> bool:
+    pods = reader.pods()
+    of_it = [pod for pod in pods if pod.view.spec.containers[0].image == image]
+    return len(pods) == len(of_it) == replicas and all(is_serving(pod) for pod in pods)
+
+
+async def until(goal: Callable[[], bool], within_s: float = 400.0) -> None:
+    async with asyncio.timeout(within_s):
+        while not goal():  # noqa: ASYNC110  what it waits for is in a store, which has no event for it
+            await asyncio.sleep(0.5)
+
+
+# -- a template ------------------------------------------------------------------------------------
+
+
+@dataclass
+class Staged:
+    """In the first stage no more than its share has the new template; and at every moment enough serve."""
+
+    reader: Reader
+    share: int = 1
+    serving_min: int = 4
+    armed: bool = False
+
+    def __call__(self, commit: Commit) -> Iterator[tuple[str, str]]:
+        if not any(key.kind == "Pod" for key in commit.keys):
+            return
+        pods = self.reader.pods()
+        new = [pod.key.name for pod in pods if is_new(pod) and not pod.view.finished]
+        found = self.reader.get(NEXT)
+        if found is not None and found.view.status.stage == 0 and len(new) > self.share:
+            yield "past its share", f"{new} at revision {commit.revision}"
+        serving = [pod.key.name for pod in pods if is_serving(pod)]
+        self.armed = self.armed or len(serving) >= self.serving_min
+        if self.armed and len(serving) < self.serving_min:
+            yield "too few serve", f"{serving} at revision {commit.revision}"
+
+
+async def template_by_stages(sim: Simulation) -> int:
+    cluster, hands, reader = await scene(sim)
+    sim.check_always(Staged(reader))
+    working = asyncio.create_task(hands.run())
+    await cluster.authority.create(DEPLOYMENT, web(4, surge=1, unavailable=0))
+    await asyncio.sleep(25)
+    await cluster.authority.create(ROLLOUT, rollout(QUARTER, ALL, progressDeadlineSeconds=3600))
+    await asyncio.sleep(60)
+    await settle(
+        sim, cluster, lambda: status_of(reader).phase == "Complete" and all_serve(reader, "web:2", 4), within_s=900
+    )
+    working.cancel()
+    return await recheck_all(cluster, RECONCILERS)
+
+
+async def template_that_crashes(sim: Simulation) -> int:
+    cluster, hands, reader = await scene(sim)
+    hands.crashes = is_new
+    sim.check_always(Staged(reader))
+    working = asyncio.create_task(hands.run())
+    await cluster.authority.create(DEPLOYMENT, web(4, surge=1, unavailable=0))
+    await asyncio.sleep(25)
+    await cluster.authority.create(ROLLOUT, rollout(QUARTER, ALL, progressDeadlineSeconds=3600))
+    await asyncio.sleep(60)
+    await settle(
+        sim, cluster, lambda: status_of(reader).phase == "RolledBack" and all_serve(reader, "web:1", 4), within_s=900
+    )
+    working.cancel()
+    found = reader.get(NEXT)
+    assert found is not None
+    told = find_condition(found.view.status.conditions, "RollbackObserved")
+    assert told is not None
+    assert (told.status, told.observed_generation) == ("True", found.view.generation)
+    target = reader.get(WEB)
+    assert target is not None
+    assert UPDATED_MAX not in target.metadata.annotations
+    return await recheck_all(cluster, RECONCILERS)
+
+
+@pytest.mark.parametrize("program", [template_by_stages, template_that_crashes])
+def test_a_template_is_rolled_out_in_stages_or_back_and_enough_serve_throughout(
+    program: Callable[[Simulation], Any],
+) -> None:
+    rechecked = 0
+    for seed in range(5):
+        outcome = run(program, seed)
+        assert outcome.violation is None, f"seed {seed}: {outcome.violation}\n{outcome.timeline()[-2500:]}"
+        rechecked += outcome.result
+    assert rechecked > 5 * 20
+
+
+# -- the only healthy capacity ---------------------------------------------------------------------
+
+
+@dataclass
+class SomebodyServes:
+    """While a rollout is being taken back, and somebody served, somebody serves."""
+
+    reader: Reader
+    served: bool = False
+
+    def __call__(self, commit: Commit) -> Iterator[tuple[str, str]]:
+        if not any(key.kind in ("Pod", ROLLOUT.key_kind) for key in commit.keys):
+            return
+        found = self.reader.get(NEXT)
+        if found is None or found.view.status.phase != "RollingBack":
+            self.served = False
+            return
+        serving = [pod for pod in self.reader.pods() if is_serving(pod)]
+        self.served = self.served or bool(serving)
+        if self.served and not serving:
+            yield "nobody serves", f"at revision {commit.revision}, while it is rolled back"
+
+
+async def rollback_of_all_there_is(sim: Simulation) -> bool:
+    """Whether the rollback had to wait. All replicas have the new template, some of them are healthy, and the strategy lets every one go at once."""
+    cluster, hands, reader = await scene(sim)
+    hands.crashes = lambda pod: is_new(pod) and int(pod.uid[:2], 16) % 3 == 0
+    sim.check_always(SomebodyServes(reader))
+    working = asyncio.create_task(hands.run())
+    await cluster.authority.create(DEPLOYMENT, web(5, surge=0, unavailable=5))
+    await asyncio.sleep(25)
+    await cluster.authority.create(ROLLOUT, rollout(ALL, progressDeadlineSeconds=3600))
+    await asyncio.sleep(90)
+    sim.heal()
+    await until(lambda: status_of(reader).phase in ("RollingBack", "RolledBack", "Complete"))
+    await asyncio.sleep(20)
+    waits = bool(status_of(reader).phase == "RollingBack")
+    if waits:
+        assert status_of(reader).reason == "OnlyHealthyCapacity", status_of(reader)
+        rolling = {"maxSurge": 1, "maxUnavailable": 1}
+        await cluster.authority.patch(WEB, {"spec": {"strategy": {"rollingUpdate": rolling}}})
+    await until(lambda: status_of(reader).phase in ("RolledBack", "Complete"))
+    working.cancel()
+    return waits
+
+
+def test_a_rollback_never_takes_the_only_healthy_capacity() -> None:
+    waited = 0
+    for seed in range(5):
+        outcome = run(rollback_of_all_there_is, seed)
+        assert outcome.violation is None, f"seed {seed}: {outcome.violation}\n{outcome.timeline()[-2500:]}"
+        waited += outcome.result
+    assert waited > 0
+
+
+def test_without_its_safeguard_a_rollback_leaves_nobody_to_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Capacity, "is_safe", True)
+    found = failing(rollback_of_all_there_is, range(5))
+    assert found is not None
+    assert found.violation is not None
+    assert found.violation.cause == "nobody serves"
+
+
+# -- a policy --------------------------------------------------------------------------------------
+
+
+class WithData:
+    """A stage is left only if some pod that was made since the stage began is ready, as committed."""
+
+    def __init__(self) -> None:
+        self.before: Any = None
+        self.advanced = 0
+
+    def __call__(self, commit: Commit) -> Iterator[tuple[str, str]]:
+        if NEXT not in commit.keys:
+            return
+        entries = list(commit.store.entries())
+        status = next(_object(each).view.status for each in entries if each.key == NEXT)
+        before, self.before = self.before, status
+        if before is None or status.stage <= before.stage:
+            return
+        self.advanced += 1
+        since = before.activation_revision
+        samples = [each for each in entries if each.key.kind == "Pod" and each.created > since]
+        if not any(is_serving(_object(each)) for each in samples):
+            yield "advanced without data", f"from stage {before.stage}, in force since revision {since}"
+
+
+def _object(entry: Any) -> Object:
+    return Object(KINDS.of_key_kind(entry.key.kind), entry.key, entry.value, revision=entry.modified)
+
+
+def policy() -> dict[str, Any]:
+    return {
+        "apiVersion": "kedge.dev/v1",
+        "kind": "SchedulingPolicy",
+        "metadata": {"name": "spread"},
+        "spec": {"version": "v4", "maxZoneSkew": 2},
+    }
+
+
+def policy_rollout(**spec: Any) -> dict[str, Any]:
+    made = rollout(
+        {"name": "one", "scope": {"workloads": ["web"], "tenants": ["default"]}, "holdSeconds": 5},
+        {"name": "everyone", "scope": {"percent": 100}, "holdSeconds": 0},
+        target={"apiVersion": "kedge.dev/v1", "kind": "SchedulingPolicy", "name": "spread"},
+        policy={"version": "v5", "maxZoneSkew": 1},
+        progressDeadlineSeconds=3600,
+        **spec,
+    )
+    del made["spec"]["template"]
+    return made
+
+
+async def policy_by_stages(sim: Simulation) -> tuple[int, int]:
+    """New pods come seldom: in between there is nothing to go by."""
+    cluster, hands, reader = await scene(sim)
+    judge = WithData()
+    sim.check_always(judge)
+    working = asyncio.create_task(hands.run())
+    await cluster.authority.create(POLICY, policy())
+    await cluster.authority.create(DEPLOYMENT, web(3, surge=1, unavailable=0))
+    await asyncio.sleep(25)
+    await cluster.authority.create(ROLLOUT, policy_rollout())
+    for replicas in (4, 5, 6, 7):
+        await asyncio.sleep(40)
+        await cluster.authority.patch(WEB, {"spec": {"replicas": replicas}})
+    sim.heal()
+    for replicas in (8, 9):
+        await asyncio.sleep(60)
+        await cluster.authority.patch(WEB, {"spec": {"replicas": replicas}})
+    await settle(sim, cluster, lambda: is_promoted(reader) and all_serve(reader, "web:1", 9), within_s=900)
+    working.cancel()
+    return judge.advanced, await recheck_all(cluster, RECONCILERS)
+
+
+def is_promoted(reader: Reader) -> bool:
+    found = reader.get(SPREAD)
+    if found is None or status_of(reader).phase != "Complete":
+        return False
+    spec = found.view.spec
+    return bool(spec.version == "v5" and spec.max_zone_skew == 1 and spec.canary is None)
+
+
+def test_a_policy_goes_from_stage_to_stage_with_data_only() -> None:
+    for seed in range(5):
+        outcome = run(policy_by_stages, seed)
+        assert outcome.violation is None, f"seed {seed}: {outcome.violation}\n{outcome.timeline()[-2500:]}"
+        advanced, rechecked = outcome.result
+        assert advanced == 2
+        assert rechecked > 20
+
+
+def test_without_its_safeguard_a_policy_advances_without_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    open_gate = gates.Gate("Samples", "True", "EnoughSamples")
+    monkeypatch.setattr(gates, "_samples", lambda *_: open_gate)
+    monkeypatch.setattr(gates, "_health", lambda *_: open_gate)
+    found = failing(policy_by_stages, range(5))
+    assert found is not None
+    assert found.violation is not None
+    assert found.violation.cause == "advanced without data"
+
+
+# -- what people see -------------------------------------------------------------------------------
+
+
+def test_a_policy_that_leaves_pods_without_a_node_is_taken_back_and_nothing_else_is() -> None:
+    async def story(sim: Simulation) -> None:
+        cluster, hands, reader = await scene(sim)
+        working = asyncio.create_task(hands.run())
+        await cluster.authority.create(POLICY, policy())
+        await cluster.authority.create(DEPLOYMENT, web(3, surge=1, unavailable=0))
+        await asyncio.sleep(25)
+        await cluster.authority.create(ROLLOUT, policy_rollout())
+        await until(lambda: status_of(reader).activation_revision > 0)
+        found = reader.get(SPREAD)
+        assert found is not None
+        assert (found.view.spec.version, found.view.spec.canary.version) == ("v4", "v5")
+        assert found.view.spec.canary.scope.workloads == ("web",)
+        hands.binding = False
+        await cluster.authority.patch(WEB, {"spec": {"replicas": 4}})
+        await until(lambda: len(reader.pods()) == 4)
+        await asyncio.sleep(20)
+        assert status_of(reader).phase == "Holding"  # it waits its turn: that alone is no regression
+        refused = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+        for pod in reader.pods():
+            if not pod.view.spec.node_name:
+                await cluster.authority.patch(pod.key, {"status": {"conditions": [refused]}}, subresource="status")
+        await until(lambda: status_of(reader).phase == "RolledBack")
+        found = reader.get(SPREAD)
+        assert found is not None
+        assert (found.view.spec.version, found.view.spec.canary) == ("v4", None)
+        assert len(reader.pods()) == 4
+        working.cancel()
+
+    calm(story)
+
+
+def test_without_news_of_its_pods_it_holds_and_then_pauses_and_never_goes_back() -> None:
+    async def story(sim: Simulation) -> None:
+        cluster, hands, reader = await scene(sim)
+        working = asyncio.create_task(hands.run())
+        await cluster.authority.create(DEPLOYMENT, web(4, surge=1, unavailable=0))
+        await asyncio.sleep(25)
+        # The nodes fall silent as soon as the stage is in force: what was last said of its pods is from before.
+        gated = {"sampleAgeSecondsMax": 30}
+        first = rollout({**QUARTER, "holdSeconds": 60}, ALL, gates=gated, progressDeadlineSeconds=120)
+        await cluster.authority.create(ROLLOUT, first)
+        await until(lambda: status_of(reader).healthy_since is not None)
+        working.cancel()
+        await until(lambda: status_of(reader).phase == "Holding")
+        assert status_of(reader).reason in ("NoData", "TooFewSamples")
+        await until(lambda: status_of(reader).phase == "Paused")
+        assert status_of(reader).reason == "DeadlineExceeded"
+        await asyncio.sleep(300)
+        assert (status_of(reader).phase, status_of(reader).stage) == ("Paused", 0)
+        assert len([pod for pod in reader.pods() if is_new(pod)]) == 1
+
+    calm(story)
+
+
+def test_a_stage_by_zone_of_a_template_is_refused_in_words() -> None:
+    async def story(sim: Simulation) -> None:
+        cluster, hands, reader = await scene(sim)
+        working = asyncio.create_task(hands.run())
+        await cluster.authority.create(DEPLOYMENT, web(4, surge=1, unavailable=0))
+        await asyncio.sleep(20)
+        await cluster.authority.create(ROLLOUT, rollout({"name": "a", "scope": {"zones": ["zone-a"]}}))
+        await asyncio.sleep(20)
+        assert (status_of(reader).phase, status_of(reader).reason) == ("Pending", "NotPossible")
+        assert "zone" in status_of(reader).message
+        assert all_serve(reader, "web:1", 4)
+        working.cancel()
+
+    calm(story)

@@ -104,13 +104,11 @@ class Waiting:
     gang: tuple[str, str] | None = None
     """Namespace and name of the gang that it is bound with, or not at all."""
 
-    @property
-    def uid(self) -> str:
-        return self.pod.uid
+    uid: str = field(init=False)
+    key: Key = field(init=False)
 
-    @property
-    def key(self) -> Key:
-        return self.pod.key
+    def __post_init__(self) -> None:
+        self.uid, self.key = self.pod.uid, self.pod.key  # asked for at every step
 
 
 Helps = Callable[[Waiting], bool]

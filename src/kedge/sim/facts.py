@@ -346,6 +346,19 @@ def surge_of(deployment: Object) -> int:
     return int(surge)
 
 
+def may_do_without(deployment: Object) -> bool:
+    """Whether its own bounds allow a rollout to leave it without any ready replica."""
+    spec = deployment.view.spec
+    if spec.strategy.type == "Recreate":
+        return True
+    rolling = spec.strategy.rolling_update
+    least = rolling.max_unavailable if rolling is not None else "25%"
+    unavailable = int(spec.replicas) * int(least.rstrip("%")) // 100 if isinstance(least, str) else least
+    if surge_of(deployment) == 0:
+        unavailable = max(1, unavailable)  # with no room at all a rollout could not move
+    return bool(unavailable >= spec.replicas)
+
+
 def _owners(found: Object) -> object:
     return found.metadata.owner_references
 

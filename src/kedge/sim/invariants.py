@@ -36,6 +36,7 @@ from kedge.sim.facts import (
     counts,
     entries_of,
     is_healthy,
+    may_do_without,
     owner_uid,
     slot_of,
 )
@@ -296,7 +297,7 @@ def the_last_healthy_replica_is_not_taken(step: Step) -> Iterator[Finding]:
         top = facts.workload_of(old)
         if top is None or top.view.spec.replicas < 1 or top.metadata.deletion_timestamp is not None:
             continue
-        if top.key.kind == DEPLOYMENT and top.view.spec.strategy.type == "Recreate":
+        if top.key.kind == DEPLOYMENT and may_do_without(top):
             continue
         others = [pod for pod in facts.pods_under(top) if pod.uid != old.uid and is_healthy(pod)]
         since_s = facts.alone_since_s.get(top.uid, step.now_s)

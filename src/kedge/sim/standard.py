@@ -21,12 +21,13 @@ from kedge.controllers.job import job_controller
 from kedge.controllers.lifecycle import lifecycle_controller
 from kedge.controllers.namespaces import namespace_controller
 from kedge.controllers.replicaset import replica_set_controller
+from kedge.errors import OperatingError
 from kedge.keys import Key
 from kedge.limits import Limits
 from kedge.scheduler import Scheduler
 from kedge.sim.agents import RUN_S_LABEL
 from kedge.sim.cluster import Cluster, Component, Make, Node, Seat
-from kedge.sim.cluster_faults import Weather
+from kedge.sim.cluster_faults import ClusterSwarm, Weather
 from kedge.sim.endings import check_silence, expect_settled
 from kedge.sim.invariants import Judge
 from kedge.sim.kernel import Simulation, simulate
@@ -120,6 +121,9 @@ class World:
         for node in self.cluster.nodes.values():
             if not node.host.up:
                 node.come_back()
+            with suppress(OperatingError):  # one that is gone registers with all it has
+                size = {"status": {"allocatable": {"cpu": self.size.cpu}}}
+                await self.cluster.authority.patch(node.key, size, subresource="status")
         expect_settled(self.judge)
         await self.sim.converge(within_s=within_s, every_s=2.0, stays_s=stays_s)
         if silence_s and self.sim.world.violation is None:
@@ -266,7 +270,7 @@ async def run_standard(sim: Simulation, size: Size = STANDARD, *, minutes_s: flo
     return world
 
 
-@simulate()
+@simulate(faults=ClusterSwarm())
 async def standard(sim: Simulation) -> tuple[int, int]:
     """The whole control plane. Returns the commits that were work, and all."""
     world = await run_standard(sim)

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from kedge.sim.kernel import Fifo, FixedRates, Mixed, Pct, Simulation, Swarm, Uniform
-from kedge.sim.kernel.faults import FaultPlan
+from kedge.sim.cluster_faults import ClusterSwarm
+from kedge.sim.kernel import Fifo, FixedRates, Mixed, Pct, Simulation, Uniform
+from kedge.sim.kernel.faults import FaultPlan, Faults
 from kedge.sim.kernel.policies import Policy
 from kedge.sim.kernel.scenarios import Scenario
 
@@ -47,12 +48,12 @@ class Rare:
     kinds: tuple[str, ...]
     always: Mapping[str, float] = field(default_factory=dict)
 
-    def rate(self, point: str, kind: str, faults: object) -> float:
+    def rate(self, point: str, kind: str, faults: Faults) -> float:
         found = self.always.get(f"{point}: {kind}", self.always.get(kind))
         if found is not None:
             return found
         if kind in self.kinds or f"{point}: {kind}" in self.kinds:
-            return Swarm(without=()).rate(point, kind, faults)  # type: ignore[arg-type]
+            return ClusterSwarm().rate(point, kind, faults)
         return 0.0
 
 
@@ -77,10 +78,10 @@ def lose_reply_of_write(sim: Simulation) -> None:
 
 
 STRATEGIES = (
-    Strategy("swarm", Uniform(), Swarm()),
-    Strategy("swarm, pct", Pct(), Swarm()),
+    Strategy("swarm", Uniform(), ClusterSwarm()),
+    Strategy("swarm, pct", Pct(), ClusterSwarm()),
     Strategy("sieve: crash after write", Fifo(), FixedRates(), crash_after_write),
-    Strategy("swarm, fifo", Fifo(), Swarm()),
+    Strategy("swarm, fifo", Fifo(), ClusterSwarm()),
     Strategy("sieve: lost reply", Fifo(), FixedRates(), lose_reply_of_write),
     Strategy(
         "sieve: deposed leaders",

@@ -18,6 +18,7 @@ from kedge.api.views import PodView
 from kedge.errors import NotFound, OperatingError
 from kedge.keys import Key
 from kedge.placement.resources import node_allocatable, pod_requests, to_units
+from kedge.sim.cluster_faults import ClusterSwarm
 from kedge.sim.facts import is_healthy
 from kedge.sim.invariants import Judge
 from kedge.sim.kernel import Simulation, simulate
@@ -131,7 +132,7 @@ STRATEGIES: tuple[dict[str, Any], ...] = (
 )
 
 
-@simulate()
+@simulate(faults=ClusterSwarm())
 async def workloads(sim: Simulation) -> None:
     world = World(sim, WORKLOADS)
     await world.open()
@@ -181,7 +182,7 @@ def plain(name: str, **spec: Any) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {**body["metadata"], "name": name}, "spec": body["spec"]}
 
 
-@simulate()
+@simulate(faults=ClusterSwarm())
 async def placement(sim: Simulation) -> None:
     tight = sim.choose("what is scarce", ("capacity", "quota"))
     world = World(sim, replace(PLACEMENT, cpu="1" if tight == "capacity" else "4"))
@@ -216,7 +217,7 @@ async def placement(sim: Simulation) -> None:
 # -- quota: many creates at once against little quota; no nodes at all ----------------------------------
 
 
-@simulate()
+@simulate(faults=ClusterSwarm())
 async def quotas(sim: Simulation) -> None:
     world = World(sim, Size(nodes=0, servers=2, schedulers=0, managers=0, limits=QUIET))
     await world.open(weather=False)
@@ -243,7 +244,7 @@ async def quotas(sim: Simulation) -> None:
 # -- garbage: families of objects, namespaces that go, finalizers ---------------------------------------
 
 
-@simulate()
+@simulate(faults=ClusterSwarm())
 async def garbage(sim: Simulation) -> None:
     size = Size(nodes=0, servers=2, schedulers=0, managers=2, controllers=("garbage", "namespaces"), limits=QUIET)
     world = World(sim, size)
@@ -337,7 +338,7 @@ NODES = Size(
 LEDGER = Key("ReplicaSet.apps", "default", "ledger")
 
 
-@simulate()
+@simulate(faults=ClusterSwarm())
 async def nodes(sim: Simulation) -> None:
     world = World(sim, NODES)
     await world.open()

@@ -13,6 +13,7 @@ VERBS = {
     "demo": "Find, shrink and replay a bug in a simulated cluster.",
     "hunt": "Run many seeds of a simulated program and bring back each bug once.",
     "replay": "Run a recorded failure again.",
+    "scenario": "Play an incident on a simulated cluster, and tell it.",
     "zoo": "Take one safeguard at a time out of the control plane, and see that the hunt finds each.",
 }
 

@@ -1,0 +1,104 @@
+"""`kedge scenario list` and `kedge scenario run FILE|NAME`: play an incident on a simulated cluster, and tell it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from kedge.sim.scenario import Played, ScenarioFile
+
+_STYLES = {"step": "bold", "fault": "yellow", "refused": "yellow", "violation": "bold red", "held": "green"}
+
+
+@click.group()
+def scenario() -> None:
+    """Play incidents written as files: a world, what happens in it, and what must come of it."""
+
+
+@scenario.command("list")
+def list_command() -> None:
+    """List the scenarios that ship with kedge, with the safeguards that their weak variants lack."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from kedge.sim.scenario import library_names, load_scenario
+
+    table = Table("NAME", "LESSON", "SEED", "STEPS", box=None, pad_edge=False)
+    table.columns[0].no_wrap = True
+    table.add_column("WEAK WITHOUT", overflow="fold")
+    for name in library_names():
+        found = load_scenario(name)
+        weak = ", ".join(each.name for each in found.weak)
+        table.add_row(name, found.lesson, str(found.seed), str(len(found.steps)), weak)
+    Console(soft_wrap=True).print(table)
+
+
+@scenario.command("run")
+@click.argument("name", metavar="FILE|NAME")
+@click.option("--weak", is_flag=True, help="Play the weak variant: the same without the first safeguard that it names.")
+@click.option("--without", default="", metavar="SAFEGUARD", help="Play it without this safeguard.")
+@click.option("--seed", type=click.IntRange(min=0), help="Another seed than the file's.")
+@click.option("--quiet", "-q", is_flag=True, help="Tell the timeline only of a run that fails.")
+def run_command(name: str, weak: bool, without: str, seed: int | None, quiet: bool) -> None:
+    """Play a scenario and tell its timeline.
+
+    Ends with 0 if every expectation and every invariant held, with 1 and the timeline if one did not.
+    """
+    from kedge.errors import KedgeError
+    from kedge.sim.scenario import load_scenario
+
+    try:
+        found = load_scenario(name)
+        if weak and not without:
+            if not found.weak:
+                raise click.ClickException(f"{found.name} has no weak variant: name a safeguard with --without")
+            without = found.weak[0].name
+        played = _play(found, without, seed)
+    except KedgeError as error:
+        raise click.ClickException(str(error)) from error
+    if not (quiet and played.passed):
+        _tell(played)
+    click.echo(_verdict(played))
+    raise SystemExit(0 if played.passed else 1)
+
+
+def _play(found: ScenarioFile, without: str, seed: int | None) -> Played:
+    """Play it, with a bar for whoever looks."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    from kedge.sim.scenario import play_scenario
+
+    columns = (TextColumn("steps"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=len(found.steps))
+        return play_scenario(
+            found,
+            without=without,
+            seed=seed,
+            on_step=lambda number, words: bar.update(task, completed=number, description=words[:60]),
+        )
+
+
+def _tell(played: Played) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(soft_wrap=True)
+    console.print(Text(played.scenario.story))
+    console.print()
+    table = Table("TIME", "WHAT", "", box=None, pad_edge=False)
+    for at, kind, words in played.timeline:
+        table.add_row(at, kind, Text(words), style=_STYLES.get(kind, ""))
+    console.print(table)
+    console.print()
+
+
+def _verdict(played: Played) -> str:
+    run = f"{played.scenario.name}{f' without {played.without}' if played.without else ''}, seed {played.outcome.seed}"
+    if played.violation is None:
+        return f"passed: {run}; every expectation and every invariant held"
+    return f"failed: {run}\nbroken: {played.violation.invariant}\nseen:   {played.violation.message}"

@@ -1,0 +1,242 @@
+"""What a scenario says of the world: an object's condition or field, how many there are, what has struck.
+
+One vocabulary serves `when` (wait for it), `expect` (demand it) and `always` (demand it of every commit). Claims read
+committed state, never a cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from kedge.api.kinds import KINDS, Kind
+from kedge.api.objects import Object
+from kedge.api.views import PodView
+from kedge.errors import KedgeError
+from kedge.keys import Key
+from kedge.sim.facts import counts, is_healthy
+from kedge.sim.scenario.document import Fields, Part, anything, flag, number, plain_mapping, suggest, text
+from kedge.sim.scenario.stage import StagedCluster
+
+
+class Claim(Protocol):
+    """Something that is true of a cluster or not."""
+
+    @property
+    def words(self) -> str: ...
+
+    def seen(self, cluster: StagedCluster) -> str:
+        """What there is instead; empty if it holds."""
+
+
+def kind_named(part: Part) -> Kind:
+    word = text(part)
+    try:
+        return KINDS.resolve(word)
+    except KedgeError:
+        part.fail(f"there is no kind `{word}`{suggest(word, (kind.kind for kind in KINDS))}")
+
+
+def key_named(part: Part) -> Key:
+    """`Kind/name` or `Kind/namespace/name`."""
+    pieces = text(part).split("/")
+    if len(pieces) not in (2, 3) or not all(pieces):
+        part.fail(f"this names an object, as in Pod/web or Pod/default/web; {part.value!r} does not")
+    kind = kind_named(Part(pieces[0], part.where))
+    if len(pieces) == 3 and not kind.namespaced:
+        part.fail(f"a {kind.kind} is in no namespace: write {pieces[0]}/{pieces[2]}")
+    namespace = (pieces[1] if len(pieces) == 3 else "default") if kind.namespaced else ""
+    return Key(kind.key_kind, namespace, pieces[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """`is`, `at least` and `at most`, as far as they were given."""
+
+    equal: Any = None
+    least: int | None = None
+    most: int | None = None
+
+    @property
+    def words(self) -> str:
+        if self.equal is not None:
+            return f"is {self.equal}"
+        parts = [f"at least {self.least}"] if self.least is not None else []
+        parts += [f"at most {self.most}"] if self.most is not None else []
+        return " and ".join(parts)
+
+    def hold(self, value: Any) -> bool:
+        if self.equal is not None:
+            return bool(value == self.equal)
+        amount = value or 0
+        return (self.least is None or amount >= self.least) and (self.most is None or amount <= self.most)
+
+
+def _bounds(fields: Fields, what: str) -> Bounds:
+    found = Bounds(fields.take("is", anything, None), _number(fields, "at least"), _number(fields, "at most"))
+    if found == Bounds():
+        fields.part.fail(f"{what} is compared with something: add `is`, `at least` or `at most`")
+    return found
+
+
+def _number(fields: Fields, name: str) -> int | None:
+    return fields.take(name, number, 0) if name in fields else None
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectClaim:
+    """An object is there, or not; or a condition or a field of it says something."""
+
+    key: Key
+    exists: bool = True
+    condition: str = ""
+    status: str = ""
+    reason: str = ""
+    path: str = ""
+    bounds: Bounds = field(default_factory=Bounds)
+
+    @property
+    def words(self) -> str:
+        if not self.exists:
+            return f"{self.key} is not there"
+        if self.condition:
+            return f"{self.key} says {self.condition}={self.status}{f' ({self.reason})' if self.reason else ''}"
+        if self.path:
+            return f"{self.path} of {self.key} {self.bounds.words}"
+        return f"{self.key} is there"
+
+    def seen(self, cluster: StagedCluster) -> str:
+        found = cluster.find(self.key)
+        if (found is not None) != self.exists:
+            return "it is there" if found is not None else "it is not there"
+        if found is None:
+            return ""
+        if self.condition:
+            return self._condition_seen(found)
+        if self.path:
+            value = _at(found.edit(), self.path)
+            return "" if self.bounds.hold(value) else f"it is {value}"
+        return ""
+
+    def _condition_seen(self, found: Object) -> str:
+        conditions = (found.edit().get("status") or {}).get("conditions") or []
+        told = next((each for each in conditions if each.get("type") == self.condition), None)
+        if told is None:
+            return f"it says nothing of {self.condition}"
+        if told.get("status") == self.status and self.reason in ("", told.get("reason", "")):
+            return ""
+        return f"it says {self.condition}={told.get('status')} ({told.get('reason', '')})"
+
+
+def _at(body: Any, path: str) -> Any:
+    for name in path.split("."):
+        body = body.get(name) if isinstance(body, Mapping) else None
+    return body
+
+
+@dataclass(frozen=True, slots=True)
+class CountClaim:
+    """So many objects of a kind, chosen by labels and, of pods, by how far they are."""
+
+    kind: Kind
+    labels: Mapping[str, str]
+    traits: Mapping[str, Any]
+    """Of pods: `live`, `bound`, `ready`, and the `node`."""
+    bounds: Bounds
+
+    @property
+    def words(self) -> str:
+        chosen = [f"{name}={value}" for name, value in self.labels.items()]
+        chosen += [
+            f"on {value}" if name == "node" else name if value else f"not {name}" for name, value in self.traits.items()
+        ]
+        about = f" ({', '.join(chosen)})" if chosen else ""
+        return f"number of {self.kind.plural}{about} {self.bounds.words}"
+
+    def seen(self, cluster: StagedCluster) -> str:
+        found = [each for each in cluster.all(self.kind.key_kind) if self._fits(each)]
+        return "" if self.bounds.hold(len(found)) else f"there are {len(found)}: {', '.join(e.key.name for e in found)}"
+
+    def _fits(self, found: Object) -> bool:
+        if any(found.metadata.labels.get(name) != value for name, value in self.labels.items()):
+            return False
+        if not self.traits:
+            return True
+        pod = found.as_view(PodView)
+        told: Mapping[str, Any] = {
+            "live": counts(pod),
+            "bound": bool(pod.spec.node_name) and not pod.finished,
+            "ready": is_healthy(pod),
+            "node": pod.spec.node_name,
+        }
+        return all(told[name] == value for name, value in self.traits.items())
+
+
+@dataclass(frozen=True, slots=True)
+class StruckClaim:
+    """A scripted fault has struck."""
+
+    containing: str
+
+    @property
+    def words(self) -> str:
+        return f"struck: {self.containing}"
+
+    def seen(self, cluster: StagedCluster) -> str:
+        return "" if any(self.containing in words for words in cluster.script.struck) else "it has not struck"
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedClaim:
+    """The authority has refused a bind or a reservation that no longer fitted."""
+
+    containing: str
+
+    @property
+    def words(self) -> str:
+        return f"refused: {self.containing}"
+
+    def seen(self, cluster: StagedCluster) -> str:
+        return "" if any(self.containing in words for words in cluster.script.refused) else "it was not refused"
+
+
+def read_claim(fields: Fields) -> Claim:
+    """Take a claim's own fields out of a mapping that may have others."""
+    subjects = [name for name in ("object", "count", "struck", "refused") if name in fields]
+    if len(subjects) != 1:
+        fields.part.fail("say what this is about: exactly one of `object`, `count`, `struck` and `refused`")
+    if subjects == ["struck"]:
+        return StruckClaim(fields.need("struck", text))
+    if subjects == ["refused"]:
+        return RefusedClaim(fields.need("refused", text))
+    return _object_claim(fields) if subjects == ["object"] else _count_claim(fields)
+
+
+def _object_claim(fields: Fields) -> ObjectClaim:
+    key = fields.need("object", key_named)
+    if "condition" in fields:
+        condition, status = fields.need("condition", text), fields.take("status", text, "True")
+        return ObjectClaim(key, condition=condition, status=status, reason=fields.take("reason", text, ""))
+    if "field" in fields:
+        path = fields.need("field", text)
+        return ObjectClaim(key, path=path, bounds=_bounds(fields, f"`{path}`"))
+    return ObjectClaim(key, exists=fields.take("exists", flag, True))  # noqa: FBT003
+
+
+def _count_claim(fields: Fields) -> CountClaim:
+    kind = fields.need("count", kind_named)
+    labels = {name: str(value) for name, value in plain_mapping(fields, "labels").items()}
+    traits: dict[str, Any] = {name: fields.need(name, flag) for name in ("live", "bound", "ready") if name in fields}
+    if "node" in fields:
+        traits["node"] = fields.need("node", text)
+    if traits and kind.kind != "Pod":
+        fields.part.fail(f"only pods are counted by `{next(iter(traits))}`: remove it")
+    return CountClaim(kind, labels, traits, _bounds(fields, "a count"))
+
+
+def parse_claim(part: Part) -> Claim:
+    fields = Fields(part, "a claim")
+    claim = read_claim(fields)
+    fields.done()
+    return claim

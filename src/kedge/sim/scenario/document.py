@@ -1,0 +1,208 @@
+"""YAML with a place for everything: each value and each key knows its file, line and column.
+
+`schema` and `steps` read files through `Fields`, so that whatever is wrong is told where it stands, with what to write
+instead. Nothing here knows what a scenario is.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeVar
+
+import yaml
+
+from kedge.api.durations import parse_duration
+from kedge.errors import KedgeError
+
+_T = TypeVar("_T")
+
+
+class ScenarioError(KedgeError):
+    """A scenario file is wrong. The message says where, and what to write instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """A place in a file."""
+
+    file: str
+    line: int = 1
+    column: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}"
+
+    def fail(self, message: str) -> NoReturn:
+        raise ScenarioError(f"{self}: {message}")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A value and its place. Mappings and lists hold parts in turn."""
+
+    value: Any
+    where: Where
+    keys: dict[str, Where] | None = None
+    """Of a mapping: where each key stands."""
+
+    def plain(self) -> Any:
+        """The value with no places: what an object's manifest is made of."""
+        if isinstance(self.value, dict):
+            return {name: each.plain() for name, each in self.value.items()}
+        if isinstance(self.value, list):
+            return [each.plain() for each in self.value]
+        return self.value
+
+    def fail(self, message: str) -> NoReturn:
+        self.where.fail(message)
+
+
+def parse(text: str, file: str) -> Part:
+    """Read one YAML document.
+
+    Raises:
+        ScenarioError: it is no YAML, or is empty, or has a key twice.
+    """
+    loader = yaml.SafeLoader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            Where(file).fail("the file is empty: begin with `scenario: NAME`")
+        return _part(loader, node, file)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = Where(file, mark.line + 1, mark.column + 1) if mark is not None else Where(file)
+        raise ScenarioError(f"{where}: this is no YAML: {error.problem}") from error
+    except yaml.YAMLError as error:
+        raise ScenarioError(f"{Where(file)}: this is no YAML: {error}") from error
+    finally:
+        loader.dispose()
+
+
+def _part(loader: yaml.SafeLoader, node: yaml.Node, file: str) -> Part:
+    where = Where(file, node.start_mark.line + 1, node.start_mark.column + 1)
+    if isinstance(node, yaml.SequenceNode):
+        return Part([_part(loader, each, file) for each in node.value], where)
+    if not isinstance(node, yaml.MappingNode):
+        return Part(loader.construct_object(node), where)
+    found: dict[str, Part] = {}
+    keys: dict[str, Where] = {}
+    for key, value in node.value:
+        at = Where(file, key.start_mark.line + 1, key.start_mark.column + 1)
+        name = str(key.value)  # the text itself: `on` and `1` are names here
+        if name in found:
+            at.fail(f"{name!r} is here twice: keep one (the first is on line {keys[name].line})")
+        found[name], keys[name] = _part(loader, value, file), at
+    return Part(found, where, keys)
+
+
+# -- reading -------------------------------------------------------------------------------------
+
+
+class Fields:
+    """A mapping that is read field by field; `done` complains of what nobody asked for."""
+
+    def __init__(self, part: Part, what: str) -> None:
+        if not isinstance(part.value, dict):
+            part.fail(f"{what} is a mapping, such as `name: value`; this is {describe(part.value)}")
+        self.part = part
+        self._what = what
+        self._left = dict(part.value)
+        self._asked: list[str] = []
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._left
+
+    def need(self, name: str, read: Callable[[Part], _T]) -> _T:
+        self._asked.append(name)
+        if name not in self._left:
+            self.part.fail(f"{self._what} lacks `{name}`: add it")
+        return read(self._left.pop(name))
+
+    def take(self, name: str, read: Callable[[Part], _T], default: _T) -> _T:
+        self._asked.append(name)
+        return read(self._left.pop(name)) if name in self._left else default
+
+    def names(self) -> list[str]:
+        return list(self._left)
+
+    def done(self, *, also: Iterable[str] = ()) -> None:
+        for name in self._left:
+            where = (self.part.keys or {}).get(name, self.part.where)
+            where.fail(f"{self._what} has no `{name}`{suggest(name, [*self._asked, *also])}")
+
+
+def suggest(word: str, known: Iterable[str]) -> str:
+    """What may have been meant: the nearest, or all there is."""
+    names = list(dict.fromkeys(known))
+    near = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
+    if near:
+        return f": did you mean `{near[0]}`?"
+    return f": it has {', '.join(f'`{name}`' for name in names)}" if names else ": remove it"
+
+
+def describe(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    return f"{value!r}"
+
+
+def text(part: Part) -> str:
+    if not isinstance(part.value, str) or not part.value:
+        part.fail(f"this is a text, and {describe(part.value)} is none: put it in quotes")
+    return str(part.value)
+
+
+def number(part: Part) -> int:
+    if not isinstance(part.value, int) or isinstance(part.value, bool) or part.value < 0:
+        part.fail(f"this is a whole number from 0 up, and {describe(part.value)} is none")
+    return int(part.value)
+
+
+def flag(part: Part) -> bool:
+    if not isinstance(part.value, bool):
+        part.fail(f"this is `true` or `false`, and {describe(part.value)} is neither")
+    return bool(part.value)
+
+
+def seconds(part: Part) -> float:
+    """A duration such as `8s` or `1m30s`, in seconds."""
+    try:
+        nanoseconds = parse_duration(part.value) if isinstance(part.value, str) else -1
+    except ValueError:
+        nanoseconds = -1
+    if nanoseconds < 0:
+        part.fail(f"this is a duration, such as 8s or 1m30s, and {describe(part.value)} is none")
+    return nanoseconds / 1e9
+
+
+def texts(part: Part) -> tuple[str, ...]:
+    return tuple(text(each) for each in items(part))
+
+
+def items(part: Part) -> list[Part]:
+    if not isinstance(part.value, list):
+        part.fail(f"this is a list, each item after a dash; {describe(part.value)} is none")
+    return list(part.value)
+
+
+def mapping(part: Part) -> dict[str, Any]:
+    if not isinstance(part.value, dict):
+        part.fail(f"this is a mapping, such as `name: value`; {describe(part.value)} is none")
+    plain: dict[str, Any] = part.plain()
+    return plain
+
+
+def plain_mapping(fields: Fields, name: str) -> dict[str, Any]:
+    """A mapping that may be left out."""
+    return fields.need(name, mapping) if name in fields else {}
+
+
+def anything(part: Part) -> Any:
+    return part.plain()

@@ -1,0 +1,30 @@
+"""The scenarios that ship with kedge: the lessons' worked examples, a file each, by the file's name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kedge.sim.scenario.document import ScenarioError, suggest
+from kedge.sim.scenario.schema import ScenarioFile, read_scenario
+
+FOLDER = Path(__file__).parent
+
+
+def library_names() -> list[str]:
+    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+
+
+def load_scenario(name_or_file: str) -> ScenarioFile:
+    """A scenario of the library by name, or any file.
+
+    Raises:
+        ScenarioError: there is neither, or the file is wrong.
+    """
+    if name_or_file in library_names():
+        return read_scenario(FOLDER / f"{name_or_file}.yaml")
+    path = Path(name_or_file)
+    if path.exists() or path.suffix in (".yaml", ".yml"):
+        return read_scenario(path)
+    raise ScenarioError(
+        f"there is no scenario {name_or_file!r}, and no such file{suggest(name_or_file, library_names())}"
+    )

@@ -1,0 +1,216 @@
+"""Plays a scenario file on a simulated cluster, with every invariant on, and says what came of it.
+
+The components are the production ones; a weak variant is the same with one safeguard taken out. The same file and seed
+give the same run, to the last step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
+
+from kedge.agent.core import Machine
+from kedge.api.views import NodeView
+from kedge.sim.cluster import ZONE, Commit
+from kedge.sim.endings import check_silence, expect_settled
+from kedge.sim.invariants import Judge
+from kedge.sim.kernel import NO_FAULTS, Outcome, Simulation, Violation, run
+from kedge.sim.scenario.claims import Claim
+from kedge.sim.scenario.document import ScenarioError
+from kedge.sim.scenario.parts import controller_maker, scheduler_maker
+from kedge.sim.scenario.schema import Expectation, ScenarioFile, Step
+from kedge.sim.scenario.stage import Script, StagedCluster
+from kedge.sim.scenario.steps import Play, StepFailed, namespace_of
+from kedge.sim.scenario.telling import Narrator, timeline
+from kedge.sim.scenario.weak import find_weakness
+from kedge.sim.users import User
+
+OPEN_S_MAX = 120.0
+"""How long the nodes may take to register before the first step."""
+LOOK_S = 0.05
+SLICE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What came of a run."""
+
+    scenario: ScenarioFile
+    without: str
+    """The safeguard that was taken out; empty for the real thing."""
+    outcome: Outcome
+    timeline: list[tuple[str, str, str]]
+
+    @property
+    def violation(self) -> Violation | None:
+        return self.outcome.violation
+
+    @property
+    def passed(self) -> bool:
+        return self.violation is None
+
+
+def play_scenario(
+    scenario: ScenarioFile,
+    *,
+    without: str = "",
+    seed: int | None = None,
+    on_step: Callable[[int, str], None] = lambda *_: None,
+) -> Played:
+    """Play a file. `without` takes a safeguard out; `on_step` is told of each step as it comes.
+
+    Raises:
+        ScenarioError: there is no safeguard of that name.
+    """
+    patch = find_weakness(without) if without else nullcontext
+    if patch is None:
+        raise ScenarioError(f"there is no safeguard {without!r} to remove: a scenario's `weak` part names its own")
+    begin_s = [0.0]
+
+    async def program(sim: Simulation) -> None:
+        await _Performance(sim, scenario, begin_s, on_step).run()
+
+    with patch():
+        outcome = run(program, scenario.seed if seed is None else seed, faults=NO_FAULTS)
+    return Played(scenario, without, outcome, timeline(outcome, begin_s=begin_s[0]))
+
+
+class _Performance:
+    """One run of one file."""
+
+    def __init__(
+        self, sim: Simulation, scenario: ScenarioFile, begin_s: list[float], on_step: Callable[[int, str], None]
+    ) -> None:
+        self._sim = sim
+        self._scenario = scenario
+        self._begin_s = begin_s
+        self._on_step = on_step
+        plan = scenario.world
+        self._cluster = StagedCluster(sim, Script(sim), servers=plan.servers, limits=plan.limits)
+        self._judge = Judge(self._cluster)
+        sim.check_always(Narrator(self._cluster))
+        sim.check_always(self._look)
+        self._cluster.script.on_strike = self._look
+        self._waiting: list[tuple[Claim, asyncio.Event]] = []
+        self._play = Play(self._cluster, User(self._cluster))
+
+    async def run(self) -> None:
+        await self._open()
+        self._begin_s[0] = self._sim.now_s
+        for each in self._scenario.expect:
+            if each.within_s is None:
+                self._sim.check_always(self._always(each))
+        for number, step in enumerate(self._scenario.steps):
+            if not await self._take(number, step):
+                return
+        for each in self._scenario.expect:
+            if each.within_s is not None and not await self._demand(each):
+                return
+        if self._scenario.settle_s:
+            await self._settle()
+
+    # -- the scene -------------------------------------------------------------------------------------
+
+    async def _open(self) -> None:
+        plan, cluster = self._scenario.world, self._cluster
+        named = [namespace_of(body) or "default" for body in plan.objects]
+        await cluster.set_up(*dict.fromkeys([*plan.namespaces, *named]))
+        for body in plan.objects:
+            await cluster.create(body, namespace=namespace_of(body))
+        for node in plan.nodes:
+            capacity = {"cpu": "4", "memory": "16Gi", "pods": "110", **node.resources}
+            labels = {ZONE: node.zone, **node.labels}
+            cluster.add_machine(Machine(name=node.name, capacity=capacity, labels=labels, taints=node.taints))
+        if plan.controllers:
+            makers = [controller_maker(name) for name in plan.controllers]
+            cluster.boot("manager", makers, copies=plan.managers)
+        for name, copies in plan.schedulers.items():
+            cluster.boot(name, [scheduler_maker(name)], copies=copies)
+        deadline_s = self._sim.now_s + OPEN_S_MAX
+        while not self._nodes_ready() and self._sim.now_s < deadline_s:  # noqa: ASYNC110
+            await asyncio.sleep(LOOK_S)
+        self._play.remember_policies()
+
+    def _nodes_ready(self) -> bool:
+        ready = 0
+        for found in self._cluster.all("Node"):
+            conditions = found.as_view(NodeView).status.conditions
+            ready += any(each.type == "Ready" and each.status == "True" for each in conditions)
+        return ready == len(self._scenario.world.nodes)
+
+    # -- steps and demands -----------------------------------------------------------------------------
+
+    async def _take(self, number: int, step: Step) -> bool:
+        """Wait for a step's moment and do it. False if the run is over."""
+        sim = self._sim
+        if step.at_s is not None:
+            await asyncio.sleep(max(0.0, self._begin_s[0] + step.at_s - sim.now_s))
+        if step.when is not None and not await self._wait(step.when, step.when_within_s):
+            seen = step.when.seen(self._cluster)
+            sim.violate(f"step {number + 1} has its moment", f"{step.when.words}: {seen} after {step.when_within_s:g}s")
+            return False
+        await asyncio.sleep(step.after_s)
+        if sim.world.violation is not None:
+            return False
+        self._on_step(number, step.words)
+        sim.note("step", step.words)
+        if step.expectation is not None:
+            return await self._demand(step.expectation)
+        assert step.verb is not None
+        try:
+            await step.verb.act(self._play, step.args)
+        except StepFailed as error:
+            sim.violate(f"step {number + 1} can be done", f"{step.words}: {error}")
+            return False
+        return True
+
+    async def _wait(self, claim: Claim, within_s: float) -> bool:
+        deadline_s = self._sim.now_s + within_s
+        if not claim.seen(self._cluster):
+            return True
+        came = asyncio.Event()
+        self._waiting.append((claim, came))
+        # In slices, because a run that has failed has nothing more to wait for.
+        while not came.is_set() and self._sim.now_s < deadline_s and self._sim.world.violation is None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(came.wait(), min(SLICE_S, deadline_s - self._sim.now_s))
+        self._waiting.remove((claim, came))
+        return came.is_set()
+
+    def _look(self, _: object = None) -> None:
+        """Called at every commit and every strike: what was true for one commit only is seen too."""
+        for claim, came in self._waiting:
+            if not claim.seen(self._cluster):
+                came.set()
+
+    async def _demand(self, expectation: Expectation) -> bool:
+        within_s = expectation.within_s or 0.0
+        if await self._wait(expectation.claim, within_s):
+            self._sim.note("held", expectation.name)
+            return True
+        if self._sim.world.violation is None:
+            seen = expectation.claim.seen(self._cluster)
+            self._sim.violate(expectation.name, f"not within {within_s:g}s: {expectation.claim.words}, but {seen}")
+        return False
+
+    def _always(self, expectation: Expectation) -> Callable[[Commit], Iterator[tuple[str, str]]]:
+        def rule(commit: Commit) -> Iterator[tuple[str, str]]:
+            seen = expectation.claim.seen(self._cluster)
+            if seen:
+                yield "expectation", f"{expectation.claim.words}, but {seen} (revision {commit.revision})"
+
+        rule.__name__ = expectation.name
+        return rule
+
+    async def _settle(self) -> None:
+        """Stop every fault, bring every machine back, and demand that all comes right and that then nobody writes."""
+        self._sim.heal()
+        for node in self._cluster.nodes.values():
+            if not node.host.up:
+                node.come_back()
+        expect_settled(self._judge)
+        await self._sim.converge(within_s=self._scenario.settle_s, every_s=1.0, stays_s=5.0)
+        if self._sim.world.violation is None:
+            await check_silence(self._cluster)

@@ -1,0 +1,284 @@
+"""What a scenario file says, read and checked: world, steps, expectations, weak variants.
+
+`read_scenario` either returns all of it or says where the file is wrong. `runner` plays it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from kedge.api.kinds import KINDS
+from kedge.errors import KedgeError
+from kedge.limits import Limits
+from kedge.sim.scenario.claims import Claim, parse_claim, read_claim
+from kedge.sim.scenario.document import (
+    Fields,
+    Part,
+    ScenarioError,
+    flag,
+    items,
+    mapping,
+    number,
+    parse,
+    plain_mapping,
+    seconds,
+    suggest,
+    text,
+    texts,
+)
+from kedge.sim.scenario.parts import CONTROLLERS
+from kedge.sim.scenario.steps import VERBS, Verb
+from kedge.sim.scenario.weak import find_weakness, weaknesses
+from kedge.sim.standard import LIMITS
+
+SETTLE_S = 900.0
+
+
+@dataclass(frozen=True, slots=True)
+class NodePlan:
+    name: str
+    zone: str
+    resources: Mapping[str, str]
+    labels: Mapping[str, str]
+    taints: tuple[Mapping[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorldPlan:
+    """What is there when a scenario begins."""
+
+    servers: int
+    nodes: tuple[NodePlan, ...]
+    schedulers: Mapping[str, int]
+    """Copies by name: those of one name elect a leader, those of two work side by side."""
+    controllers: tuple[str, ...]
+    managers: int
+    limits: Limits
+    namespaces: tuple[str, ...]
+    objects: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expectation:
+    """A claim that must come true in time, or that must never fail."""
+
+    name: str
+    claim: Claim
+    within_s: float | None
+    """None for one that holds always."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One thing that happens, and what it waits for."""
+
+    at_s: float | None
+    after_s: float
+    when: Claim | None
+    when_within_s: float
+    verb: Verb | None
+    args: Mapping[str, Any]
+    expectation: Expectation | None
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Weakness:
+    """A variant that must fail, and by what."""
+
+    name: str
+    breaks: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScenarioFile:
+    """One scenario as its file tells it."""
+
+    name: str
+    lesson: str
+    story: str
+    seed: int
+    world: WorldPlan
+    steps: tuple[Step, ...]
+    expect: tuple[Expectation, ...]
+    weak: tuple[Weakness, ...]
+    settle_s: float
+    """0 for one that does not ask everything to settle in the end."""
+
+
+def read_scenario(path: Path) -> ScenarioFile:
+    """Read a file.
+
+    Raises:
+        ScenarioError: there is no such file, or it is wrong; the message has file, line and column.
+    """
+    try:
+        content = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ScenarioError(
+            f"{path}: cannot be read ({error}): give a file, or a name of `kedge scenario list`"
+        ) from error
+    return parse_scenario(content, str(path))
+
+
+def parse_scenario(content: str, file: str = "scenario.yaml") -> ScenarioFile:
+    whole = Fields(parse(content, file), "a scenario")
+    found = ScenarioFile(
+        name=whole.need("scenario", text),
+        lesson=whole.take("lesson", text, ""),
+        story=whole.need("story", text).strip(),
+        seed=whole.take("seed", number, 0),
+        world=whole.need("world", _world),
+        steps=whole.need("steps", lambda part: tuple(_step(each) for each in items(part))),
+        expect=whole.take("expect", lambda part: tuple(_expectation(each) for each in items(part)), ()),
+        weak=whole.take("weak", lambda part: tuple(_weakness(each) for each in items(part)), ()),
+        settle_s=whole.take("settles within", seconds, SETTLE_S),
+    )
+    whole.done()
+    return found
+
+
+# -- world -----------------------------------------------------------------------------------------
+
+
+def _world(part: Part) -> WorldPlan:
+    world = Fields(part, "`world`")
+    found = WorldPlan(
+        servers=world.take("servers", _some, 1),
+        nodes=world.need("nodes", lambda part: tuple(_node(each) for each in items(part))),
+        schedulers=world.take("schedulers", _schedulers, {"default-scheduler": 1}),
+        controllers=world.take("controllers", _controllers, ()),
+        managers=world.take("managers", _some, 1),
+        limits=world.take("limits", _limits, LIMITS),
+        namespaces=world.take("namespaces", texts, ()),
+        objects=world.take("objects", lambda part: tuple(manifest(each) for each in items(part)), ()),
+    )
+    world.done()
+    return found
+
+
+def _some(part: Part) -> int:
+    if number(part) == 0:
+        part.fail("there must be at least 1")
+    return number(part)
+
+
+def _node(part: Part) -> NodePlan:
+    node = Fields(part, "a node")
+    name, zone = node.need("name", text), node.take("zone", text, "zone-a")
+    given, labels = plain_mapping(node, "resources"), plain_mapping(node, "labels")
+    taints = node.need("taints", items) if "taints" in node else []
+    node.done()
+    resources = {resource: str(amount) for resource, amount in given.items()}
+    return NodePlan(name, zone, resources, labels, tuple(mapping(each) for each in taints))
+
+
+def _schedulers(part: Part) -> Mapping[str, int]:
+    mapping(part)
+    return {name: _some(each) for name, each in part.value.items()}
+
+
+def _controllers(part: Part) -> tuple[str, ...]:
+    for each in items(part):
+        if text(each) not in CONTROLLERS:
+            each.fail(f"there is no controller `{each.value}`{suggest(each.value, CONTROLLERS)}")
+    return texts(part)
+
+
+def _limits(part: Part) -> Limits:
+    known = {each.name: each for each in fields(Limits)}
+    given = mapping(part)
+    for name, each in part.value.items():
+        where = (part.keys or {})[name]
+        if name not in known:
+            where.fail(f"there is no limit `{name}`{suggest(name, known)}")
+        if isinstance(each.value, bool) or not isinstance(each.value, int | float):
+            each.fail(f"`{name}` is a number, and {each.value!r} is none")
+    try:
+        return replace(LIMITS, **given)
+    except (KedgeError, ValueError, TypeError) as error:
+        part.fail(str(error))
+
+
+def manifest(part: Part) -> dict[str, Any]:
+    """An object as `kubectl apply` takes it; its fields are checked by admission when it is applied."""
+    body = mapping(part)
+    for name in ("apiVersion", "kind"):
+        if not isinstance(body.get(name), str):
+            part.fail(f"an object lacks `{name}`: write it as kubectl would take it")
+    if not isinstance(body.get("metadata"), dict) or not body["metadata"].get("name"):
+        part.fail("an object lacks `metadata.name`: give it one")
+    try:
+        KINDS.of_api(body["apiVersion"], body["kind"])
+    except KedgeError as error:
+        part.value["kind"].fail(f"{error}: correct `apiVersion` or `kind`")
+    return body
+
+
+# -- steps and expectations ------------------------------------------------------------------------
+
+
+def _step(part: Part) -> Step:
+    step = Fields(part, "a step")
+    at_s = step.take("at", seconds, -1.0)
+    after_s = step.take("after", seconds, 0.0)
+    when = step.take("when", parse_claim, None) if "when" in step else None
+    when_within_s = step.take("waiting at most", seconds, 120.0)
+    if at_s >= 0 and (when is not None or after_s):
+        part.fail("a step has `at`, or `when` and `after`: keep one")
+    verbs = [name for name in step.names() if name in VERBS or name == "expect"]
+    if len(verbs) != 1:
+        others = step.names()
+        hint = suggest(others[0], [*VERBS, "expect"]) if others and not verbs else f": it has {len(verbs)} of them"
+        part.fail(f"a step does exactly one thing{hint}")
+    name = verbs[0]
+    verb: Verb | None = None
+    expectation: Expectation | None = None
+    args: Mapping[str, Any] = {}
+    if name == "expect":
+        expectation = step.need("expect", _expectation)
+        words = f"expect {expectation.name}"
+    else:
+        verb = VERBS[name]
+        args = step.need(name, verb.read)
+        words = verb.tell(args)
+    step.done(also=[*VERBS, "expect"])
+    return Step(
+        at_s=at_s if at_s >= 0 else None,
+        after_s=after_s,
+        when=when,
+        when_within_s=when_within_s,
+        verb=verb,
+        args=args,
+        expectation=expectation,
+        words=words,
+    )
+
+
+def _expectation(part: Part) -> Expectation:
+    fields = Fields(part, "an expectation")
+    claim = read_claim(fields)
+    name = fields.take("name", text, "") or claim.words
+    always = fields.take("always", flag, False)  # noqa: FBT003
+    within_s = fields.take("within", seconds, -1.0)
+    fields.done()
+    if always == (within_s >= 0):
+        part.fail("an expectation is in time or always: give it `within: 60s`, or `always: true`")
+    return Expectation(name=name, claim=claim, within_s=None if always else within_s)
+
+
+def _weakness(part: Part) -> Weakness:
+    fields = Fields(part, "a weak variant")
+    name = fields.need("without", _weakness_name)
+    breaks = fields.need("breaks", text)
+    fields.done()
+    return Weakness(name, breaks)
+
+
+def _weakness_name(part: Part) -> str:
+    if find_weakness(text(part)) is None:
+        part.fail(f"there is no safeguard `{part.value}` to remove{suggest(part.value, weaknesses())}")
+    return text(part)

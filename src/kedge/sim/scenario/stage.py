@@ -1,0 +1,206 @@
+"""The scripted faults of a scenario, at the API's meaning: this watch is late, the reply to that write is lost.
+
+`StagedCluster` is the simulated cluster with transports that ask a `Script`. It differs from the swarm's faults in that
+a person names the component, the verb and the object.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any, cast
+
+from kedge.api.kinds import Kind
+from kedge.api.requests import (
+    Binding,
+    DeleteOptions,
+    GangChunk,
+    PatchType,
+    WatchEvent,
+    WatchOptions,
+    WriteOptions,
+    Written,
+)
+from kedge.errors import OutcomeUnknown, Refused
+from kedge.keys import Key
+from kedge.sim.cluster import API, Cluster, RemoteTransport
+from kedge.sim.kernel import Host, Simulation
+
+WRITES = ("create", "update", "patch", "delete", "bind", "reserve", "evict")
+"""Verbs whose reply may be lost."""
+
+
+@dataclass(slots=True)
+class LostReply:
+    """The next replies that fit are lost: after the commit, or the request before it."""
+
+    verb: str
+    to: str
+    """The host that asks, or how its name begins."""
+    on: Key
+    """Kind, and patterns of namespace and name."""
+    after_commit: bool
+    timeout_s: float
+    left: int
+
+    def fits(self, host: str, verb: str, key: Key) -> bool:
+        return (
+            self.left > 0
+            and verb == self.verb
+            and host.startswith(self.to)
+            and key.kind == self.on.kind
+            and fnmatchcase(key.namespace, self.on.namespace)
+            and fnmatchcase(key.name, self.on.name)
+        )
+
+
+@dataclass(slots=True)
+class LateWatch:
+    """What a watch would bring before `until_s` is brought then."""
+
+    kind: str
+    to: str
+    until_s: float
+
+
+@dataclass
+class Script:
+    """What is to go wrong, as the steps have said so far."""
+
+    sim: Simulation
+    lost: list[LostReply] = field(default_factory=list)
+    late: list[LateWatch] = field(default_factory=list)
+    struck: list[str] = field(default_factory=list)
+    """Every scripted fault that struck, in words."""
+    refused: list[str] = field(default_factory=list)
+    """Every claim that the authority refused, in words."""
+    on_strike: Callable[[], None] = lambda: None
+
+    def strike(self, words: str) -> None:
+        self.struck.append(words)
+        self.sim.faults.struck_now(words)
+        self.on_strike()
+
+    def refuse(self, words: str) -> None:
+        self.refused.append(words)
+        self.sim.note("refused", words)
+        self.on_strike()
+
+    def losing(self, host: str, verb: str, key: Key) -> LostReply | None:
+        if not self.sim.faults.active:
+            return None
+        return next((rule for rule in self.lost if rule.fits(host, verb, key)), None)
+
+    def held_until_s(self, host: str, kind: str) -> float:
+        if not self.sim.faults.active:
+            return 0.0
+        return max((each.until_s for each in self.late if each.kind == kind and host.startswith(each.to)), default=0.0)
+
+
+class StagedCluster(Cluster):
+    """A cluster whose links follow a script."""
+
+    def __init__(self, sim: Simulation, script: Script, **more: Any) -> None:
+        self.script = script
+        super().__init__(sim, **more)
+
+    def transport(self, host: Host, *, server: int = 0) -> RemoteTransport:
+        return _StagedTransport(host.remote(self.servers[server], API), host.name, self.script)
+
+
+class _LateStream:
+    """A watch that brings nothing while the script holds it, and then all of it, in order."""
+
+    def __init__(self, stream: Any, host: str, kind: str, script: Script) -> None:
+        self._stream = stream
+        self._host = host
+        self._kind = kind
+        self._script = script
+        self._told = False
+
+    def __aiter__(self) -> _LateStream:
+        return self
+
+    async def __anext__(self) -> WatchEvent:
+        event: WatchEvent = await anext(self._stream)
+        sim = self._script.sim
+        while (until_s := self._script.held_until_s(self._host, self._kind)) > sim.now_s:
+            if not self._told:
+                self._told = True
+                self._script.strike(f"the watch of {self._kind} to {self._host} is {until_s - sim.now_s:.0f}s late")
+            await asyncio.sleep(min(0.25, until_s - sim.now_s))  # in short steps: faults may be stopped before
+        return event
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+class _StagedTransport(RemoteTransport):
+    def __init__(self, remote: Any, host: str, script: Script) -> None:
+        super().__init__(remote)
+        self._host = host
+        self._script = script
+
+    async def watch(self, kind: Kind, options: WatchOptions) -> AsyncGenerator[WatchEvent, None]:
+        stream = await super().watch(kind, options)
+        return cast("AsyncGenerator[WatchEvent, None]", _LateStream(stream, self._host, kind.key_kind, self._script))
+
+    async def create(
+        self, kind: Kind, body: bytes | Mapping[str, Any], *, namespace: str, options: WriteOptions
+    ) -> Written:
+        name = body["metadata"].get("name", "") if isinstance(body, Mapping) else ""
+        call = super().create(kind, body, namespace=namespace, options=options)
+        return await self._write("create", Key(kind.key_kind, namespace, name), call)
+
+    async def update(
+        self, key: Key, body: bytes | Mapping[str, Any], *, subresource: str, options: WriteOptions
+    ) -> Written:
+        return await self._write("update", key, super().update(key, body, subresource=subresource, options=options))
+
+    async def patch(
+        self, key: Key, body: Any, *, patch_type: PatchType, subresource: str, options: WriteOptions
+    ) -> Written:
+        call = super().patch(key, body, patch_type=patch_type, subresource=subresource, options=options)
+        return await self._write("patch", key, call)
+
+    async def delete(self, key: Key, options: DeleteOptions) -> Written:
+        return await self._write("delete", key, super().delete(key, options))
+
+    async def bind(self, request: Binding, *, options: WriteOptions) -> Written:
+        return await self._write("bind", request.pod, super().bind(request, options=options))
+
+    async def reserve(self, chunk: GangChunk, *, options: WriteOptions) -> Written:
+        key = Key("Reservation.kedge.dev", chunk.namespace, chunk.gang)
+        return await self._write("reserve", key, super().reserve(chunk, options=options))
+
+    async def evict(self, key: Key, options: DeleteOptions) -> Written:
+        return await self._write("evict", key, super().evict(key, options))
+
+    async def _write(self, verb: str, key: Key, call: Awaitable[Written]) -> Written:
+        rule = self._script.losing(self._host, verb, key)
+        if rule is None:
+            try:
+                return await call
+            except Refused as error:
+                self._script.refuse(f"{verb} {key} by {self._host}: {error}")
+                raise
+        what = f"{verb} {key} by {self._host}"
+        if rule.after_commit:
+            written = await call
+            rule.left -= 1
+            self._script.strike(f"the reply to {what} is lost after the commit at revision {written.object.revision}")
+        else:
+            call.close()  # type: ignore[attr-defined]
+            rule.left -= 1
+            self._script.strike(f"the request to {what} is lost before the commit")
+        await asyncio.sleep(rule.timeout_s)
+        raise OutcomeUnknown(f"{what}: no answer within {rule.timeout_s:g}s", key=key)
+
+
+def hosts_of(cluster: Cluster, component: str) -> Sequence[Host]:
+    """The hosts a component's name stands for: `scheduler` for `scheduler-0` and `scheduler-1`, a node for its own."""
+    hosts = dict.fromkeys(process.host for process in cluster.processes)
+    own = [host for host in hosts if host.name == component or host.name.rpartition("-")[0] == component]
+    return own or ([cluster.nodes[component].host] if component in cluster.nodes else [])

@@ -1,0 +1,325 @@
+"""What can happen in a scenario, in the lessons' own words: each verb with its arguments and what it does.
+
+A verb's arguments are checked when the file is read; `Play` is what they act on. Whoever adds a verb writes one
+function here, and one line in `docs/scenarios.md`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kedge.api.kinds import KINDS, Kind
+from kedge.errors import KedgeError
+from kedge.keys import Key
+from kedge.sim.cluster import Node
+from kedge.sim.kernel import Host
+from kedge.sim.scenario.claims import key_named, kind_named
+from kedge.sim.scenario.document import Fields, Part, flag, mapping, number, seconds, suggest, text, texts
+from kedge.sim.scenario.parts import REPAIR, controller_maker
+from kedge.sim.scenario.stage import WRITES, LateWatch, LostReply, StagedCluster, hosts_of
+from kedge.sim.users import User
+
+POLICY = "SchedulingPolicy.kedge.dev"
+
+
+class StepFailed(KedgeError):
+    """A step could not be done as the file says it. Correct the file: the world is not what it takes it for."""
+
+
+@dataclass
+class Play:
+    """A scenario that is being played: what steps act on."""
+
+    cluster: StagedCluster
+    user: User
+    policies: dict[Key, dict[str, Mapping[str, Any]]] = field(default_factory=dict)
+    """By policy, the spec of each version that was ever in force here."""
+    scans: int = 0
+
+    def remember_policies(self) -> None:
+        for found in self.cluster.all(POLICY):
+            spec = found.edit()["spec"]
+            self.policies.setdefault(found.key, {}).setdefault(str(spec.get("version", "")), spec)
+
+    def node(self, name: str) -> Node:
+        node = self.cluster.nodes.get(name)
+        if node is None:
+            raise StepFailed(f"there is no node {name}: the world has {', '.join(self.cluster.nodes)}")
+        return node
+
+    def later(self, after_s: float, action: Callable[[], object]) -> None:
+        world = self.cluster.sim.world
+        world.loop.call_later(after_s, action, context=world.context)
+
+    def leader(self, component: str) -> Host:
+        """The host whose life holds the lease of a scheduler or controller."""
+        for process in reversed(self.cluster.processes):
+            if not process.host.up or any(p.host is process.host for p in self._later_lives(process)):
+                continue
+            for each in process.components:
+                election = getattr(each, "_election", None)
+                if getattr(each, "name", "") == component and election is not None and election.leadership is not None:
+                    return process.host
+        raise StepFailed(f"nobody leads as {component} now: wait until somebody does, or correct the name")
+
+    def _later_lives(self, process: Any) -> list[Any]:
+        return self.cluster.processes[self.cluster.processes.index(process) + 1 :]
+
+
+Act = Callable[[Play, Any], Awaitable[None]]
+Read = Callable[[Part], Any]
+NEEDED = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """One word of the language."""
+
+    name: str
+    act: Act
+    sole: str
+    """The argument that a plain value stands for; `whole` if the value is the argument itself."""
+    arguments: Mapping[str, tuple[Read, Any]]
+
+    def read(self, part: Part) -> Mapping[str, Any]:
+        """The arguments, checked."""
+        if self.sole == "whole" or (self.sole and not isinstance(part.value, dict)):
+            name = self.sole
+            given = {name: self.arguments[name][0](part)}
+            for other, (_, default) in self.arguments.items():
+                if other != name and default is NEEDED:
+                    part.fail(f"`{self.name}` lacks `{other}`: write `{self.name}: {{{name}: ..., {other}: ...}}`")
+                given.setdefault(other, default)
+            return given
+        fields = Fields(part, f"`{self.name}`")
+        found = {
+            name: fields.need(name, read) if default is NEEDED else fields.take(name, read, default)
+            for name, (read, default) in self.arguments.items()
+        }
+        fields.done()
+        return found
+
+    def tell(self, args: Mapping[str, Any]) -> str:
+        if self.sole == "whole" and isinstance(body := args["whole"], dict):
+            return f"{self.name} {body['kind']}/{body['metadata']['name']}"
+        said = [
+            _worded(value) if name == self.sole else f"{name} {_worded(value)}"
+            for name, value in args.items()
+            if value is not self.arguments[name][1] and value not in ("", ())
+        ]
+        return " ".join([self.name, *said])
+
+
+def _worded(value: Any) -> str:
+    match value:
+        case float():
+            return f"{value:g}s"
+        case Key():
+            return str(value)
+        case tuple():
+            return ", ".join(value)
+        case Kind():
+            return value.key_kind
+        case Mapping():
+            return json.dumps(value)
+        case bool():
+            return "commit" if value else "nothing"
+    return str(value)
+
+
+VERBS: dict[str, Verb] = {}
+"""Every verb of a step, by name."""
+
+
+def verb(name: str, *, sole: str = "", **arguments: tuple[Read, Any]) -> Callable[[Act], Act]:
+    def register(act: Act) -> Act:
+        VERBS[name] = Verb(name, act, sole, arguments)
+        return act
+
+    return register
+
+
+def must(read: Read) -> tuple[Read, Any]:
+    return read, NEEDED
+
+
+def may(read: Read, default: Any) -> tuple[Read, Any]:
+    return read, default
+
+
+def _manifest(part: Part) -> dict[str, Any]:
+    from kedge.sim.scenario.schema import manifest
+
+    return manifest(part)
+
+
+def _write_verb(part: Part) -> str:
+    if text(part) not in WRITES:
+        part.fail(f"`{part.value}` is no write{suggest(part.value, WRITES)}")
+    return text(part)
+
+
+def _moment(part: Part) -> bool:
+    if part.value not in ("commit", "nothing"):
+        part.fail("a reply is lost after `commit`, or, with the request, after `nothing`: write one of them")
+    return bool(part.value == "commit")
+
+
+def _copies(part: Part) -> tuple[str, ...]:
+    return texts(part) if isinstance(part.value, list) else (text(part),)
+
+
+def namespace_of(body: Mapping[str, Any]) -> str:
+    """Where a manifest belongs: `default` if it does not say, empty if its kind is in no namespace."""
+    kind = KINDS.of_api(body["apiVersion"], body["kind"])
+    return body["metadata"].get("namespace", "default") if kind.namespaced else ""
+
+
+# -- people ------------------------------------------------------------------------------------------
+
+
+@verb("admit", sole="whole", whole=must(_manifest))
+async def admit(play: Play, args: Any) -> None:
+    await play.user.apply(args["whole"], namespace=namespace_of(args["whole"]))
+    play.remember_policies()
+
+
+@verb("scale", workload=must(key_named), to=must(number))
+async def scale(play: Play, args: Any) -> None:
+    await play.user.scale(args["workload"], args["to"])
+
+
+@verb("roll out", workload=must(key_named), image=must(text))
+async def roll_out(play: Play, args: Any) -> None:
+    await play.user.roll_out(args["workload"], args["image"])
+
+
+@verb("roll back", sole="workload", workload=must(key_named))
+async def roll_back(play: Play, args: Any) -> None:
+    if await play.user.roll_back(args["workload"]) is None:
+        raise StepFailed(f"{args['workload']} has no revision before: roll it out first")
+
+
+@verb("roll back policy", policy=must(text), to=must(text))
+async def roll_back_policy(play: Play, args: Any) -> None:
+    """Put back what a version of a policy said, as it stood when it was in force."""
+    key = Key(POLICY, "", args["policy"])
+    versions = play.policies.get(key, {})
+    if args["to"] not in versions:
+        raise StepFailed(f"{key} never was at {args['to']}: it was at {', '.join(versions) or 'none'}")
+    gone = {name: None for version in versions.values() for name in version}
+    await play.user.patch(key, {"spec": {**gone, **versions[args["to"]]}})
+
+
+@verb("change", object=must(key_named), patch=must(mapping), subresource=may(text, ""))
+async def change(play: Play, args: Any) -> None:
+    await play.user.patch(args["object"], args["patch"], subresource=args["subresource"])
+    play.remember_policies()
+
+
+@verb("delete", sole="object", object=must(key_named), force=may(flag, False))  # noqa: FBT003
+async def delete(play: Play, args: Any) -> None:
+    await play.user.delete(args["object"], force=args["force"])
+
+
+@verb("cordon", sole="node", node=must(text))
+async def cordon(play: Play, args: Any) -> None:
+    await play.user.cordon(play.node(args["node"]).name)
+
+
+@verb("uncordon", sole="node", node=must(text))
+async def uncordon(play: Play, args: Any) -> None:
+    await play.user.cordon(play.node(args["node"]).name, cordoned=False)
+
+
+# -- links -------------------------------------------------------------------------------------------
+
+
+@verb("delay watch", of=must(kind_named), by=must(seconds), to=may(text, ""))
+async def delay_watch(play: Play, args: Any) -> None:
+    """From now on, for so long, what the watch brings is held back; then it comes, in order."""
+    until_s = play.cluster.sim.now_s + args["by"]
+    play.cluster.script.late.append(LateWatch(args["of"].key_kind, args["to"], until_s))
+
+
+@verb(
+    "lose reply",
+    to=must(_write_verb),
+    on=must(key_named),
+    by=may(text, ""),
+    after=may(_moment, True),  # noqa: FBT003
+    times=may(number, 1),
+    timeout=may(seconds, 1.0),
+)
+async def lose_reply(play: Play, args: Any) -> None:
+    rule = LostReply(args["to"], args["by"], args["on"], args["after"], args["timeout"], args["times"])
+    play.cluster.script.lost.append(rule)
+
+
+@verb("partition node", sole="node", node=must(text), lasting=may(seconds, 0.0))
+async def partition_node(play: Play, args: Any) -> None:
+    """Cut a node off from every server. What it runs runs on."""
+    sim = play.cluster.sim
+    cut = sim.faults.partition(play.node(args["node"]).host, play.cluster.servers)
+    if args["lasting"]:
+        play.later(args["lasting"], cut.heal)
+
+
+# -- components and machines -------------------------------------------------------------------------
+
+
+@verb("restart leader", sole="of", of=must(text), down=may(seconds, 1.0))
+async def restart_leader(play: Play, args: Any) -> None:
+    """Crash whoever leads; it comes back after `down`, as a new process with new caches."""
+    _bounce(play, play.leader(args["of"]), args["down"])
+
+
+@verb("restart", sole="component", component=must(text), down=may(seconds, 1.0))
+async def restart(play: Play, args: Any) -> None:
+    hosts = hosts_of(play.cluster, args["component"])
+    if not hosts:
+        raise StepFailed(f"nothing of the name {args['component']} runs here")
+    for host in hosts:
+        _bounce(play, host, args["down"])
+
+
+def _bounce(play: Play, host: Host, down_s: float) -> None:
+    host.crash()
+    play.later(down_s, lambda: None if host.up else host.restart())
+
+
+@verb("lose node", sole="node", node=must(text), lasting=may(seconds, 0.0))
+async def lose_node(play: Play, args: Any) -> None:
+    """Cut a machine's power: its agent and its processes are gone."""
+    node = play.node(args["node"])
+    node.die()
+    if args["lasting"]:
+        play.later(args["lasting"], lambda: None if node.host.up else node.come_back())
+
+
+@verb("bring back node", sole="node", node=must(text))
+async def bring_back_node(play: Play, args: Any) -> None:
+    node = play.node(args["node"])
+    if not node.host.up:
+        node.come_back()
+
+
+@verb("repair scans", sole="for", **{"for": may(_copies, REPAIR)})
+async def repair_scans(play: Play, args: Any) -> None:
+    """Start repair: its first look is at everything there is, and it stays."""
+    for each in args["for"]:
+        if each not in REPAIR:
+            raise StepFailed(f"there is no repair {each!r}: there is {', '.join(REPAIR)}")
+    play.scans += 1
+    play.cluster.boot(f"repair-{play.scans}", [controller_maker(name) for name in args["for"]])
+
+
+@verb("note", sole="words", words=must(text))
+async def note(play: Play, args: Any) -> None:
+    """Nothing happens: a line for the timeline."""
+
+
+__all__ = ["VERBS", "Play", "StepFailed", "Verb"]

@@ -1,0 +1,149 @@
+"""A run as a timeline: what was committed, in the words of people, between the steps and the faults.
+
+`Narrator` is told of every commit and notes what changed that matters to a story; `timeline` picks from the trace what
+is worth reading. Neither judges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from kedge.api.marks import REPLACES
+from kedge.api.objects import Object
+from kedge.api.views import PodView
+from kedge.keys import Key
+from kedge.sim.cluster import Cluster, Commit
+from kedge.sim.kernel import Outcome
+
+TOLD = frozenset(
+    {"step", "committed", "fault", "crash", "restart", "machine", "partition", "violation", "phase", "held", "refused"}
+)
+"""Events of the trace that a timeline shows."""
+CONDITIONS = {
+    "Node": ("Ready", "Suspect"),
+    "Deployment.apps": ("RepairComplete", "Bound", "SchedulingRetrying", "RollbackObserved", "Progressing"),
+    "ReplicaSet.apps": ("RepairComplete", "ReplicaFailure"),
+    "Pod": ("Ready", "DisruptionTarget", "PodScheduled"),
+    "HorizontalPodAutoscaler.autoscaling": ("ScalingActive", "AbleToScale", "ScalingLimited"),
+}
+
+
+class Narrator:
+    """Notes what each commit changed, as far as a story needs it."""
+
+    __name__ = "the narrator"
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._known: dict[Key, Object] = {}
+
+    def __call__(self, commit: Commit) -> None:
+        for key in dict.fromkeys(commit.keys):
+            if key.kind in ("Fence.kedge.dev", "Operation.kedge.dev", "Event"):
+                continue
+            new = self._cluster.find(key)
+            old = self._known.pop(key, None)
+            if new is not None:
+                self._known[key] = new
+            for words in _changes(key, old, new):
+                self._cluster.sim.note("committed", words)
+
+
+def _changes(key: Key, old: Object | None, new: Object | None) -> Iterator[str]:
+    name = f"{key.kind.partition('.')[0]} {key.name}"
+    if key.kind == "Pod":
+        yield from _pod_changes(name, old, new)
+    elif key.kind == "Lease.coordination.k8s.io":
+        if key.namespace == "kube-system" and new is not None:
+            before, after = (each.view.spec.holder_identity if each is not None else "" for each in (old, new))
+            if after and after != before:
+                yield f"{after} leads {key.name}"
+        return
+    elif key.kind in _SHOWN:
+        if new is None:
+            yield f"{name} is gone"
+        elif old is None:
+            yield f"{name} is made{_spec_words(key, new)}"
+        elif old.metadata.generation != new.metadata.generation or key.kind == "ResourceQuota":
+            was, now = _spec_words(key, old), _spec_words(key, new)
+            if was != now:
+                yield f"{name} is changed{now}"
+    if new is not None:
+        yield from _condition_changes(key, name, old, new)
+
+
+_SHOWN = (
+    "Deployment.apps",
+    "ReplicaSet.apps",
+    "SchedulingPolicy.kedge.dev",
+    "Reservation.kedge.dev",
+    "ResourceQuota",
+    "ZoneQuota.kedge.dev",
+    "HorizontalPodAutoscaler.autoscaling",
+)
+
+
+def _spec_words(key: Key, found: Object) -> str:
+    spec: dict[str, Any] = found.edit().get("spec", {})
+    match key.kind:
+        case "Deployment.apps" | "ReplicaSet.apps":
+            images = ", ".join(each.get("image", "") for each in spec["template"]["spec"]["containers"])
+            return f": {spec.get('replicas', 1)} replicas of {images}, generation {found.metadata.generation}"
+        case "SchedulingPolicy.kedge.dev":
+            canary = (spec.get("canary") or {}).get("version", "")
+            return f": version {spec.get('version', '')}{f', canary {canary}' if canary else ''}"
+        case "Reservation.kedge.dev":
+            pod = (spec.get("pod") or {}).get("name", "")
+            return f" for {pod} on {spec.get('nodeName', '')}" if pod else " for a gang"
+        case "ResourceQuota":
+            return f": {_pairs(spec.get('hard', {}))}"
+        case "ZoneQuota.kedge.dev":
+            return ": " + "; ".join(f"{zone} {_pairs(each.get('hard', {}))}" for zone, each in spec["zones"].items())
+    return ""
+
+
+def _pairs(amounts: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={amount}" for name, amount in amounts.items())
+
+
+def _pod_changes(name: str, old: Object | None, new: Object | None) -> Iterator[str]:
+    if new is None:
+        yield f"{name} is gone"
+        return
+    view = new.as_view(PodView)
+    was = old.as_view(PodView) if old is not None and old.uid == new.uid else None
+    if was is None:
+        replaces = view.metadata.annotations.get(REPLACES, "")
+        yield f"{name} is made{f' in place of {replaces[:8]}' if replaces else ''}"
+    if view.spec.node_name and (was is None or not was.spec.node_name):
+        yield f"{name} is bound to {view.spec.node_name}"
+    if view.finished and (was is None or not was.finished):
+        yield f"{name} has ended: {view.status.phase}{f', {view.status.reason}' if view.status.reason else ''}"
+    if view.terminating and (was is None or not was.terminating):
+        yield f"{name} is to be deleted"
+
+
+def _condition_changes(key: Key, name: str, old: Object | None, new: Object) -> Iterator[str]:
+    shown = CONDITIONS.get(key.kind, ())
+    if not shown:
+        return
+    before = {each.type: each for each in getattr(old.view.status, "conditions", ())} if old is not None else {}
+    for each in getattr(new.view.status, "conditions", ()):
+        was = before.get(each.type)
+        told = (each.status, each.reason)
+        if each.type in shown and (was is None or (was.status, was.reason) != told):
+            yield f"{name} says {each.type}={each.status}{f' ({each.reason})' if each.reason else ''}"
+
+
+def timeline(outcome: Outcome, *, begin_s: float) -> list[tuple[str, str, str]]:
+    """Time since the scene was set, kind and words of what is worth telling."""
+    return [
+        (_clock(event.at_s - begin_s), event.kind, event.text)
+        for event in outcome.trace.events
+        if event.kind in TOLD and event.at_s >= begin_s
+    ]
+
+
+def _clock(at_s: float) -> str:
+    return f"{int(at_s // 60):02d}:{at_s % 60:06.3f}"

@@ -22,6 +22,7 @@ from kedge.controllers import (
     orphans,
     quotas,
     replicaset,
+    rollouts,
 )
 from kedge.env import Env
 from kedge.keys import Key
@@ -36,6 +37,7 @@ CONTROLLERS: Mapping[str, Callable[..., Controller]] = {
     replicaset.NAME: replicaset.replica_set_controller,
     job.NAME: job.job_controller,
     autoscaler.NAME: autoscaler.autoscaler_controller,
+    rollouts.NAME: rollouts.rollout_controller,
     lifecycle.NAME: lifecycle.lifecycle_controller,
     endpoints.NAME: endpoints.endpoints_controller,
     budgets.NAME: budgets.budget_controller,

@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kedge.api.kinds import KINDS, Kind
+from kedge.api.views import PodView
 from kedge.errors import KedgeError
 from kedge.keys import Key
 from kedge.sim.cluster import Node
+from kedge.sim.facts import is_healthy
 from kedge.sim.kernel import Host
 from kedge.sim.scenario.claims import key_named, kind_named
 from kedge.sim.scenario.document import Fields, Part, flag, mapping, number, seconds, suggest, text, texts
@@ -49,6 +51,21 @@ class Play:
         if node is None:
             raise StepFailed(f"there is no node {name}: the world has {', '.join(self.cluster.nodes)}")
         return node
+
+    def node_of(self, workload: Key | None) -> Node:
+        """The first node by name that runs a ready replica of a workload."""
+        found = self.cluster.find(workload) if workload is not None else None
+        if found is None:
+            raise StepFailed(f"there is no {workload}: name a node, or a workload that is there")
+        labels = found.edit()["spec"]["selector"]["matchLabels"]
+        on = [
+            pod.as_view(PodView).spec.node_name
+            for pod in self.cluster.all("Pod", namespace=found.key.namespace)
+            if labels.items() <= dict(pod.metadata.labels).items() and is_healthy(pod.as_view(PodView))
+        ]
+        if not on:
+            raise StepFailed(f"no node runs a ready replica of {workload} now")
+        return self.node(min(on))
 
     def later(self, after_s: float, action: Callable[[], object]) -> None:
         world = self.cluster.sim.world
@@ -291,10 +308,10 @@ def _bounce(play: Play, host: Host, down_s: float) -> None:
     play.later(down_s, lambda: None if host.up else host.restart())
 
 
-@verb("lose node", sole="node", node=must(text), lasting=may(seconds, 0.0))
+@verb("lose node", sole="node", node=may(text, ""), of=may(key_named, None), lasting=may(seconds, 0.0))
 async def lose_node(play: Play, args: Any) -> None:
-    """Cut a machine's power: its agent and its processes are gone."""
-    node = play.node(args["node"])
+    """Cut a machine's power: its agent and its processes are gone. `of` a workload: a machine that runs it."""
+    node = play.node(args["node"]) if args["node"] else play.node_of(args["of"])
     node.die()
     if args["lasting"]:
         play.later(args["lasting"], lambda: None if node.host.up else node.come_back())

@@ -212,7 +212,7 @@ class SomebodyServes:
 
 
 async def rollback_of_all_there_is(sim: Simulation) -> bool:
-    """Whether the rollback had to wait. All replicas have the new template, some of them are healthy, and the strategy lets every one go at once."""
+    """All have the new template, some are healthy, the strategy lets every one go at once. Whether it had to wait."""
     cluster, hands, reader = await scene(sim)
     hands.crashes = lambda pod: is_new(pod) and int(pod.uid[:2], 16) % 3 == 0
     sim.check_always(SomebodyServes(reader))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 from kedge.api.conditions import condition, find_condition, is_true
@@ -20,6 +21,7 @@ from kedge.api.usage import parse_usage
 from kedge.api.views import DeploymentView, HorizontalPodAutoscalerView, PodView, ReplicaSetView
 from kedge.client.contract import Client
 from kedge.controllers.heartbeats import LEASES, lease_key
+from kedge.controllers.listening import Listener
 from kedge.controllers.replicaset import REPLICA_FAILURE
 from kedge.controllers.scaling import ABLE, ACTIVE, ScalingLimits, ScalingPlan, TargetFacts, plan_scaling
 from kedge.controllers.shells import DEPLOYMENT, POD, REPLICA_SET, held_until, hold_conditions
@@ -40,6 +42,7 @@ class AutoscalerReconciler:
     """One look at one autoscaler."""
 
     def __init__(self, env: Env) -> None:
+        self.listener = Listener(env)
         self._plans = env.metrics.counter(
             "kedge_autoscaler_plans_total", "Looks at autoscalers, by what came of them", ("result",)
         )
@@ -75,7 +78,7 @@ class AutoscalerReconciler:
         limits = ctx.limits
         stale = _too_old(ctx)
         facts = _facts_of(target, stale)
-        usage = _usage_of(ctx, pods)
+        usage = _usage_of(ctx, pods, self.listener)
         rules = _usage_rules(view, limits)
         proposals: list[Proposal] = [
             propose(metric, facts.replicas, pods, usage, rules, now) for metric in view.spec.metrics
@@ -154,7 +157,7 @@ def _too_old(ctx: Context) -> str:
     return ""
 
 
-def _usage_of(ctx: Context, pods: Sequence[PodView]) -> dict[str, PodUsage]:
+def _usage_of(ctx: Context, pods: Sequence[PodView], listener: Listener) -> dict[str, PodUsage]:
     """By pod uid, from the leases of the nodes the pods are on. A text that is no report reports nothing."""
     found: dict[str, PodUsage] = {}
     for node in dict.fromkeys(pod.spec.node_name for pod in pods if pod.spec.node_name):
@@ -167,8 +170,9 @@ def _usage_of(ctx: Context, pods: Sequence[PodView]) -> dict[str, PodUsage]:
         except ValueError:
             continue
         if report.at is not None:
+            age_s = ctx.measured(f"the age of the report of {node}", partial(listener.report_age_s, node))
             for uid, containers in report.pods.items():
-                found[uid] = PodUsage(report.at, report.window_seconds, containers)
+                found[uid] = PodUsage(report.at, age_s, report.window_seconds, containers)
     return found
 
 
@@ -190,8 +194,9 @@ def _hold(view: HorizontalPodAutoscalerView, now: datetime) -> list[dict[str, An
 
 def autoscaler_controller(client: Client, env: Env, **shared: Any) -> Controller:
     """The controller, ready to run; `shared` are `lease`, `caches`, `recorder`, `workers` and the like."""
+    reconciler = AutoscalerReconciler(env)
     return Controller(
-        AutoscalerReconciler(env),
+        reconciler,
         client,
         env,
         name=NAME,
@@ -200,7 +205,7 @@ def autoscaler_controller(client: Client, env: Env, **shared: Any) -> Controller
             Watch(kind=DEPLOYMENT),
             Watch(kind=REPLICA_SET, indexes=(BY_CONTROLLER,)),
             Watch(kind=POD, indexes=(BY_CONTROLLER,)),
-            Watch(kind=LEASE, namespace=LEASES),
+            Watch(kind=LEASE, namespace=LEASES, keys_of=reconciler.listener.hear),
         ),
         **shared,
     )

@@ -18,7 +18,6 @@ from kedge.api.objects import Object
 from kedge.api.selectors import label_selector
 from kedge.api.views import (
     DeploymentView,
-    LeaseView,
     ObjectMeta,
     PodDisruptionBudgetView,
     PodView,
@@ -40,6 +39,7 @@ from kedge.controllers.gates import (
     sampled,
 )
 from kedge.controllers.heartbeats import lease_key
+from kedge.controllers.listening import Listener
 from kedge.controllers.rolling import resolve_bounds
 from kedge.controllers.rollout import Capacity, Place, RolloutFacts
 from kedge.controllers.rollout_status import count_replicas, is_complete
@@ -74,8 +74,10 @@ def _digest(document: Any) -> str:
 class _Change:
     """What both kinds of change share: the rollout, and how its pods are looked at."""
 
-    def __init__(self, ctx: Context, found: Object) -> None:
+    def __init__(self, ctx: Context, found: Object, listener: Listener) -> None:
         self.ctx = ctx
+        self._listener = listener
+        self._heartbeats: dict[str, Heartbeat | None] = {}
         self.view = found.as_view(RolloutView)
         self.spec, self.status = self.view.spec, self.view.status
         self.found = found
@@ -89,19 +91,17 @@ class _Change:
         found = next((each for each in self.status.baselines if each.name == name), None)
         return {} if found is None else {(each.stage, each.reason): each.count for each in found.pending}
 
-    def _outcome(self, pod: PodView, now: datetime) -> Outcome | None:
-        heartbeat = None
-        if pod.spec.node_name:
-            lease = self.ctx.get(lease_key(pod.spec.node_name))
-            if lease is not None:
-                heartbeat = Heartbeat(lease.revision, lease.as_view(LeaseView).spec.renew_time)
-        return sample(
-            pod,
-            heartbeat,
-            after=self.status.activation_revision,
-            age_s_max=self.spec.gates.sample_age_seconds_max,
-            now=now,
-        )
+    def _outcome(self, pod: PodView) -> Outcome | None:
+        heartbeat = self._heartbeat(pod.spec.node_name) if pod.spec.node_name else None
+        age_s_max = self.spec.gates.sample_age_seconds_max
+        return sample(pod, heartbeat, after=self.status.activation_revision, age_s_max=age_s_max)
+
+    def _heartbeat(self, node: str) -> Heartbeat | None:
+        if node not in self._heartbeats:
+            lease = self.ctx.get(lease_key(node))
+            silence_s = self.ctx.measured(f"the silence of {node}", lambda: self._listener.silence_s(node))
+            self._heartbeats[node] = None if lease is None else Heartbeat(lease.revision, silence_s)
+        return self._heartbeats[node]
 
 
 # -- a SchedulingPolicy ----------------------------------------------------------------------------
@@ -116,8 +116,8 @@ class _Governed(NamedTuple):
 class PolicyChange(_Change):
     """A policy's next version, as its canary. What it touches is who is placed how: it removes nothing."""
 
-    def __init__(self, ctx: Context, found: Object) -> None:
-        super().__init__(ctx, found)
+    def __init__(self, ctx: Context, found: Object, listener: Listener) -> None:
+        super().__init__(ctx, found, listener)
         self.target = ctx.get(Key(POLICY.key_kind, "", self.spec.target.name))
         body = found.edit()["spec"]
         self._settings: dict[str, Any] = body["policy"]
@@ -144,7 +144,7 @@ class PolicyChange(_Change):
             gates=GateFacts(
                 after,
                 caches,
-                sampled([self._outcome(pod.as_view(PodView), now) for pod in population]),
+                sampled([self._outcome(pod.as_view(PodView)) for pod in population]),
                 expected=sum(not pod.as_view(PodView).terminating for pod in population),
                 pending=pending[stage],
                 baseline=self._baseline_of_stage(),
@@ -245,8 +245,8 @@ def replacing(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, 
 class TemplateChange(_Change):
     """A Deployment's next template, given to a share of its replicas at a time."""
 
-    def __init__(self, ctx: Context, found: Object) -> None:
-        super().__init__(ctx, found)
+    def __init__(self, ctx: Context, found: Object, listener: Listener) -> None:
+        super().__init__(ctx, found, listener)
         self.target = ctx.get(Key(DEPLOYMENT.key_kind, found.key.namespace, self.spec.target.name))
         self._template: dict[str, Any] = found.edit()["spec"]["template"]
         self._wanted = template_digest(self._template)
@@ -279,7 +279,7 @@ class TemplateChange(_Change):
             gates=GateFacts(
                 self.status.activation_revision,
                 caches,
-                sampled([self._outcome(pod, now) for pod in changed if not pod.finished]),
+                sampled([self._outcome(pod) for pod in changed if not pod.finished]),
                 expected=share,
                 pending=pending,
                 baseline=self._baseline_of_stage(),

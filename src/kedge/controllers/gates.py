@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
 from enum import StrEnum
 
 from kedge.api.conditions import FALSE, TRUE, UNKNOWN, find_condition
 from kedge.api.views import PodView
 from kedge.api.views.own import RolloutGates
-from kedge.controllers.pods import is_active, is_ahead
+from kedge.controllers.pods import is_active
 from kedge.controllers.progress import pending_reason, stage_of
 
 Pending = Mapping[tuple[str, str], int]
@@ -50,7 +49,8 @@ class Heartbeat:
     """The last sign of life of a pod's node."""
 
     revision: int
-    renewed_at: datetime | None
+    silence_s: float
+    """Since then, by the clock of who looks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +185,7 @@ def pending_of(pods: Iterable[PodView]) -> Counter[tuple[str, str]]:
     return found
 
 
-def sample(pod: PodView, heartbeat: Heartbeat | None, *, after: int, age_s_max: float, now: datetime) -> Outcome | None:
+def sample(pod: PodView, heartbeat: Heartbeat | None, *, after: int, age_s_max: float) -> Outcome | None:
     """What a pod says of a change made at revision `after`; None for one that says nothing: it waits, or leaves.
 
     An agent writes a pod's status when it changes and its node's lease all the time: the status is as fresh as that.
@@ -194,9 +194,7 @@ def sample(pod: PodView, heartbeat: Heartbeat | None, *, after: int, age_s_max: 
         return Outcome.GOOD if pod.status.phase == "Succeeded" else Outcome.BAD
     if not is_active(pod) or not pod.spec.node_name:
         return None
-    if heartbeat is None or heartbeat.revision <= after or heartbeat.renewed_at is None:
-        return Outcome.OLD
-    if is_ahead(heartbeat.renewed_at, now) or heartbeat.renewed_at < now - timedelta(seconds=age_s_max):
+    if heartbeat is None or heartbeat.revision <= after or heartbeat.silence_s > age_s_max:
         return Outcome.OLD
     ready = find_condition(pod.status.conditions, "Ready")
     if ready is None:

@@ -18,6 +18,7 @@ from kedge.client.contract import Client
 from kedge.controllers.changes import BUDGET, NODE, POLICY, PolicyChange, TemplateChange
 from kedge.controllers.gates import CacheFact
 from kedge.controllers.heartbeats import LEASES
+from kedge.controllers.listening import Listener
 from kedge.controllers.rollout import Act, RolloutPlan, plan_rollout
 from kedge.controllers.shells import DEPLOYMENT, POD, REPLICA_SET, held_until, hold_conditions, look_again
 from kedge.controllers.templates import template_digest, template_of
@@ -37,10 +38,11 @@ Sight = Callable[[], list[list[Any]]]
 
 
 class RolloutReconciler:
-    """One look at one Rollout. `sight` is the only thing it asks of its own process, through `measured`."""
+    """One look at one Rollout. Its own process it asks for its sight and its hearing alone, through `measured`."""
 
     def __init__(self, env: Env, sight: Sight | None = None) -> None:
         self.sight: Sight = sight or list
+        self.listener = Listener(env)
         self._plans = env.metrics.counter("kedge_rollout_plans_total", "Looks at rollouts, by phase", ("phase",))
 
     async def reconcile(self, ctx: Context, key: Key) -> Action:
@@ -54,7 +56,7 @@ class RolloutReconciler:
             return look_again(now, held, reason="a person holds it")
         caches = tuple(CacheFact(*each) for each in ctx.measured("the caches", self.sight))
         change: PolicyChange | TemplateChange
-        change = PolicyChange(ctx, found) if view.spec.policy is not None else TemplateChange(ctx, found)
+        change = (PolicyChange if view.spec.policy is not None else TemplateChange)(ctx, found, self.listener)
         plan = plan_rollout(change.facts(caches, now))
         self._plans.labels(plan.phase).inc()
         found = await self._tell(ctx, found, view, plan, change, now)
@@ -136,7 +138,7 @@ def rollout_controller(client: Client, env: Env, **shared: Any) -> Controller:
             Watch(kind=REPLICA_SET, indexes=(BY_CONTROLLER,)),
             Watch(kind=POD, indexes=(BY_CONTROLLER,)),
             Watch(kind=NODE),
-            Watch(kind=LEASE, namespace=LEASES),
+            Watch(kind=LEASE, namespace=LEASES, keys_of=reconciler.listener.hear),
             Watch(kind=BUDGET),
         ),
         **shared,

@@ -16,7 +16,7 @@ from kedge.api.conditions import FALSE, TRUE, find_condition
 from kedge.api.quantity import Quantity
 from kedge.api.views import PodView
 from kedge.api.views.workloads import MetricSpec, MetricTarget
-from kedge.controllers.pods import is_active, is_ahead
+from kedge.controllers.pods import is_active
 
 _NEVER_READY_S = 30.0
 """A pod whose last word on readiness came this soon after its start, and was no, has never been ready."""
@@ -29,6 +29,9 @@ class PodUsage:
     """What one pod uses, and when that was measured."""
 
     at: datetime
+    """By the clock of its node, as are the times in the pod's status. Nothing else is compared with it."""
+    age_s: float
+    """Since it was seen, by the clock of who looks."""
     window_s: int
     containers: Mapping[str, Mapping[str, Quantity]]
 
@@ -147,7 +150,7 @@ def _group(
         if not is_active(pod):
             continue
         sample = usage.get(pod.uid)
-        amount = _amount(sample, metric, rules, now)
+        amount = _amount(sample, metric, rules)
         if pod.status.phase in ("", "Pending"):
             unready.append(pod.uid)
         elif sample is None or amount is None:
@@ -159,8 +162,8 @@ def _group(
     return _Groups(used, tuple(unready), tuple(missing))
 
 
-def _amount(sample: PodUsage | None, metric: _Metric, rules: UsageRules, now: datetime) -> int | None:
-    if sample is None or sample.at < now - timedelta(seconds=rules.sample_s) or is_ahead(sample.at, now):
+def _amount(sample: PodUsage | None, metric: _Metric, rules: UsageRules) -> int | None:
+    if sample is None or sample.age_s > rules.sample_s:
         return None
     containers = sample.containers
     if metric.container:

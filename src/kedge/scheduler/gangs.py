@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
+from kedge.api.marks import SLOT
 from kedge.api.objects import Object
 from kedge.api.requests import DeleteOptions, GangChunk, GangPlace, WriteOptions
 from kedge.api.views import PodView, ReservationView
@@ -120,6 +121,7 @@ class Gangs:
                     pod_uid=each.waiting.uid,
                     node=each.assumption.node,
                     node_uid=each.node[0],
+                    slot=slot_of(each.waiting.pod),  # tells the members of one workload apart: each is its own intent
                 )
                 for each in chunk
             ]
@@ -164,6 +166,12 @@ class Gangs:
             raise
         except OperatingError:
             return  # somebody is not bound yet, or cannot be asked: the next attempt, or repair, removes it
+
+
+def slot_of(pod: Object) -> int:
+    """The slot of its owner that a pod fills; 0 for one that has none."""
+    text = pod.metadata.annotations.get(SLOT, "")
+    return int(text) if text.isdigit() else 0
 
 
 def size_of(pod: Object) -> int | None:

@@ -245,7 +245,7 @@ def _step(part: Part) -> Step:
         verb = VERBS[name]
         args = step.need(name, verb.read)
         words = verb.tell(args)
-    step.done(also=[*VERBS, "expect"])
+    step.done(also=["when", *VERBS, "expect"])
     return Step(
         at_s=at_s if at_s >= 0 else None,
         after_s=after_s,

@@ -9,11 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import cache
+from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 from kedge.controllers import evacuation, rolling
 from kedge.controllers.rolling import SetFacts
-from kedge.sim.zoo.entries import Patch, swapping
+from kedge.keys import Key
+from kedge.server.service import gangs, reservations, reserving
+from kedge.sim.zoo.entries import Patch, swap, swapping
 from kedge.sim.zoo.hunting import all_entries, entry_named
 
 
@@ -36,11 +40,33 @@ def _all_at_once(available_min: int, new: SetFacts, old: Iterable[SetFacts], **_
     return {each.name: 0 for each in old}
 
 
+@contextmanager
+def _named_anew() -> Iterator[None]:
+    """Each attempt to reserve for a pod makes a reservation of another name."""
+    claim, numbers = reservations._claim, count(1)
+
+    def name_anew(namespace: str, name: str) -> Key:
+        key = gangs.reservation_key(namespace, name)
+        return key._replace(name=f"{name}-{next(numbers)}") if name.count("-") == 4 else key  # a uid, not a gang
+
+    async def claim_for_any(core: Any, proof: Any, key: Key, spec: Any) -> None:
+        await claim(core, proof, key._replace(name=spec.pod.uid), spec)
+
+    with (
+        swap(reserving, "reservation_key", name_anew),
+        swap(reserving, "check_object", lambda *_: SimpleNamespace(view=None)),
+        swap(reservations, "_claim", claim_for_any),
+    ):
+        yield
+
+
 @cache
 def _of_stories() -> Mapping[str, Patch]:
     return {
         # A node is given up, and its pods with it, as soon as its heartbeat is late.
         "grace": _both(entry_named("lost-on-suspicion").patch, swapping(evacuation, "release_after_s", _at_once)),
+        # A reservation has a name of its own, so that a second one for the same pod does not collide.
+        "reservation-named-by-its-pod": _named_anew,
         # The old replicas go at once, however few of the new are there.
         "availability-floor": swapping(rolling, "_shrink_old", _all_at_once),
     }

@@ -44,6 +44,7 @@ LIMITS = Limits(
     lease_retry_s=1.0,
     relist_every_s=1e6,
     watch_probe_s=20.0,
+    cache_wait_s=1.0,
     watch_request_s=3.0,
     watch_backoff_s_max=2.0,
     client_backoff_s_max=1.0,
@@ -198,16 +199,33 @@ class Accounts:
 class Observed(RemoteTransport):
     """A wire that notes what became of binds."""
 
-    def __init__(self, sim: Simulation, remote: Any) -> None:
+    def __init__(self, sim: Simulation, host: Host, remote: Any) -> None:
         super().__init__(remote)
         self._sim = sim
+        self._host = host
         self.binds_out = 0
         self.on_bind: Callable[[], None] = lambda: None
 
+    def _stop_the_host(self) -> None:
+        """For longer than its lease, with this bind in its hands: it is sent when another leads."""
+        host, process, world = self._host, self._host.process, self._sim.world
+        host.pause()
+        self._sim.sometimes("a scheduler was stopped in the middle of a bind")
+
+        def go_on() -> None:
+            if host.process is process:
+                host.resume()
+
+        world.loop.call_later(3 * LIMITS.lease_s, go_on, context=world.context)
+
     async def bind(self, request: Any, *, options: Any) -> Any:
         self.binds_out += 1
-        if self._sim.faults.active and self._sim.choose("a bind is held up", (False, False, False, True)):
-            await asyncio.sleep(self._sim.choose("for", (0.5, 2.0)))
+        if self._sim.faults.active:
+            held = self._sim.choose("a bind is held up", ("", "", "", "", "late", "late", "late", "stopped"))
+            if held == "stopped":
+                self._stop_the_host()
+            if held:
+                await asyncio.sleep(self._sim.choose("for", (0.5, 2.5)))
         try:
             return await super().bind(request, options=options)
         except Refused as error:
@@ -255,7 +273,7 @@ class Town:
     async def _run(self, host: Host, name: str) -> None:
         env = host.env(limits=self.limits)
         server = self.cluster.servers[len(self.lives) % len(self.cluster.servers)]
-        wire = Observed(self.sim, host.remote(server, "api", timeout_s=2.0))
+        wire = Observed(self.sim, host, host.remote(server, "api", timeout_s=2.0))
         recorder = Recorder(env)
         scheduler = self.make(Client(wire, env, component=host.name), env, name=name, recorder=recorder)
         life = Life(host, host.process.number, scheduler, recorder, wire)
@@ -306,7 +324,6 @@ class User:
             ("resize", self._resize),
             ("node", self._node),
             ("cordon", self._cordon),
-            ("depose", self._depose),
             ("depose", self._depose),
         )
 

@@ -58,6 +58,8 @@ async def under_fire(sim: Simulation, make: Any = Scheduler) -> int:
         steps = [host.spawn(user.step(), name="step") for host, user in users]
         await asyncio.wait(steps, timeout=3)
         await asyncio.sleep(sim.choose("pause", (0.05, 0.3, 1.0, 4.0)))
+    while any(life.host.paused for life in town.living()):  # noqa: ASYNC110  healing would wake them too soon
+        await asyncio.sleep(0.5)
     await settle(town)
     agents.cancel()
     return town.recheck()
@@ -94,9 +96,8 @@ def test_every_promise_holds_under_fire_and_every_attempt_can_be_run_again() -> 
         "quota",
         "resize",
         "refused: Resource",
-        "refused: ZoneQuota",
         "refused: PodReplaced",
-        "refused: NodeReplaced",
+        "a scheduler was stopped in the middle of a bind",
     ):
         assert reached.get(needed), f"no seed ever reached {needed!r}: {reached}"
 
@@ -145,6 +146,7 @@ def test_schedulers_that_forget_refusals_are_found_by_their_noise(monkeypatch: p
     """Bug 8 (nomad#13017) in the town: without what a ledger teaches, a pod is refused for ever, and never quiet."""
 
     async def ghost(sim: Simulation) -> None:
+        sim.heal()  # nothing needs to go wrong for it
         town = await town_of(sim)
         for name in NODES[1:]:
             await town.cluster.authority.delete(Key("Node", "", name))
@@ -157,15 +159,14 @@ def test_schedulers_that_forget_refusals_are_found_by_their_noise(monkeypatch: p
         await town.cluster.authority.create(POD, pod("web", cpu="800m"))
         await town.cluster.authority.delete(found.key, DeleteOptions(grace_s=0))
         await asyncio.sleep(60)
-        sim.heal()
         refused = sim.world.marks.get("refused: Resource", 0)
         if refused > 2:
             sim.violate("refusals end", f"{refused} refusals of one pod")
 
-    assert first_violation(ghost, range(3)) is None
+    assert first_violation(ghost, range(2)) is None
     monkeypatch.setattr(Picture, "_release", lambda self, uid, _: self._drop_claim(uid))
     monkeypatch.setattr(Picture, "adopt", lambda *_: None)
-    found = first_violation(ghost, range(3))
+    found = first_violation(ghost, range(2))
     assert found is not None
     assert found.violation is not None
     assert found.violation.invariant == "refusals end"

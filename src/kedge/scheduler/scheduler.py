@@ -325,7 +325,8 @@ class Scheduler:
         for reason in reasons:
             helped_by |= HELPED_BY.get(reason, ANYTHING)
         refusals = self._binder.refusals
-        if refusals.excluded(waiting.uid) and waiting.uid not in self._seeing:
+        awaited = refusals.unseen(waiting.uid) or refusals.quarantined_until_s(waiting.uid) is not None
+        if awaited and waiting.uid not in self._seeing:  # of a node that is gone, its return is told as any other's
             self._seeing[waiting.uid] = self._env.spawn(
                 self._tell_seen(waiting.uid), name=f"see why {waiting.key} was refused"
             )
@@ -350,7 +351,8 @@ class Scheduler:
         """Wake a pod when the caches show what its refusals were about, and when its quarantine is over."""
         refusals = self._binder.refusals
         try:
-            for about, revision in refusals.unseen(uid):
+            unseen = refusals.unseen(uid)
+            for about, revision in unseen:
                 cache = self.picture.caches.get(about.kind)
                 if cache is None:
                     continue
@@ -358,7 +360,8 @@ class Scheduler:
                     await cache.wait_floor(revision, within_s=self._env.limits.floor_wait_s)
                 except Behind:
                     cache.ask_relist()
-            self.pending.wake(uid, "a refusal was understood")
+            if unseen:
+                self.pending.wake(uid, "a refusal was understood")
             while (until_s := refusals.quarantined_until_s(uid)) is not None:
                 await asyncio.sleep(max(0.001, until_s - self._env.monotonic()))
                 self.pending.wake(uid, "its quarantine is over")

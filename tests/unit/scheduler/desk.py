@@ -46,6 +46,8 @@ class Wire(Veil):
     """Nothing is heard of pods, but they can be read."""
     ledgers_held = False
     """Nothing is heard of ledgers."""
+    nodes_held = False
+    """Nothing is heard of nodes."""
     refuses = ""
     """A node to which no bind is let through: the service and the scheduler disagree for good."""
 
@@ -84,7 +86,7 @@ class Wire(Veil):
     def _is_held(self, kind: str) -> bool:
         if kind == "Pod":
             return self.blind or self.deaf
-        return kind == "NodeAllocation.kedge.dev" and self.ledgers_held
+        return (kind == "NodeAllocation.kedge.dev" and self.ledgers_held) or (kind == "Node" and self.nodes_held)
 
 
 class Desk(Shop):

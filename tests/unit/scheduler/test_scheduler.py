@@ -285,6 +285,22 @@ async def test_what_only_a_ledger_knows_of_is_learned_from_the_refusal(desk: Des
     await until(lambda: desk.place("web"))
 
 
+@at_a_desk()
+async def test_a_node_that_is_gone_is_tried_once_and_again_when_it_is_back(desk: Desk) -> None:
+    """Bug 8 with nothing to wait for: an absence has no revision. Nor may the pod be woken over and over meanwhile."""
+    await desk.open_for(node("node-a", cpu="1"))
+    desk.wire.nodes_held = True
+    await desk.cluster.authority.delete(Key("Node", "", "node-a"))
+    await desk.pod("web")
+    await until(lambda: desk.reason("web"))
+    await asyncio.sleep(60)
+    assert len(desk.attempts("web")) <= 3
+    assert sum(verb == "bind" for verb, _ in desk.wire.asked) == 1
+    await desk.cluster.create(node("node-a", cpu="1"))
+    desk.wire.nodes_held = False
+    await until(lambda: desk.place("web"))
+
+
 # -- namesakes -------------------------------------------------------------------------------------
 
 
@@ -335,6 +351,28 @@ async def test_a_standby_takes_over_where_the_leader_stopped(desk: Desk) -> None
     await until(lambda: desk.place("second"))
     await until(lambda: desk.scheduler.bound == other.scheduler.bound == 1)
     assert other.recheck_all() == 1
+
+
+@at_a_desk(replace(LIMITS, cache_wait_s=1.0))
+async def test_a_leader_that_slept_through_its_term_binds_nothing_with_what_it_had_in_hand(desk: Desk) -> None:
+    await desk.open_for(node("node-a", cpu="1"), node("node-b", cpu="1"))
+    other = desk.another_scheduler()
+    desk.wire.binds_held = True
+    await desk.pod("web")
+    await until(lambda: desk.scheduler.statistics().binding)
+    desk.host.pause()
+    await until(lambda: other.scheduler.leading)
+    await until(lambda: desk.place("web"))
+    before = desk.find("web")
+    desk.wire.binds_held = False
+    desk.host.resume()
+    await until(lambda: not desk.scheduler.leading)
+    await until(desk.nothing_is_left)
+    after = desk.find("web")
+    assert before is not None
+    assert after is not None
+    assert (after.revision, after.value) == (before.revision, before.value)
+    assert (desk.scheduler.bound, other.scheduler.bound) == (0, 1)
 
 
 @at_a_desk()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from kedge.sim.scenario import ScenarioError, load_scenario, parse_scenario, play_scenario
+from kedge.sim.scenario import ScenarioError, library_names, load_scenario, parse_scenario, play_scenario
+from kedge.sim.scenario.steps import VERBS
 
 HEAD = """\
 scenario: small
@@ -164,3 +166,18 @@ def test_a_name_that_nothing_has_is_told_with_the_nearest(tmp_path: Path) -> Non
 def test_a_safeguard_that_there_is_not_is_refused() -> None:
     with pytest.raises(ScenarioError, match="there is no safeguard 'luck' to remove"):
         play_scenario(parse_scenario(HEAD + "steps: []\n"), without="luck")
+
+
+def test_the_file_in_the_docs_is_played_as_it_stands() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "scenarios.md").read_text()
+    (content,) = re.findall(r"^```yaml\n(.*?)^```$", page, re.M | re.S)
+    played = play_scenario(parse_scenario(content))
+    assert played.passed, played.violation
+
+
+def test_every_step_and_every_scenario_is_in_the_docs() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "scenarios.md").read_text()
+    for name in VERBS:
+        assert f"`{name}: " in page, name
+    for name in library_names():
+        assert f"| `{name}` |" in page, name

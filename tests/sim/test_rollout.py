@@ -316,10 +316,12 @@ async def policy_by_stages(sim: Simulation) -> tuple[int, int]:
         await asyncio.sleep(40)
         await cluster.authority.patch(WEB, {"spec": {"replicas": replicas}})
     sim.heal()
-    for replicas in (8, 9):
-        await asyncio.sleep(60)
+    replicas = 7
+    while not is_promoted(reader) and replicas < 20:
+        replicas += 1
         await cluster.authority.patch(WEB, {"spec": {"replicas": replicas}})
-    await settle(sim, cluster, lambda: is_promoted(reader) and all_serve(reader, "web:1", 9), within_s=900)
+        await asyncio.sleep(60)
+    await settle(sim, cluster, lambda: is_promoted(reader) and all_serve(reader, "web:1", replicas), within_s=900)
     working.cancel()
     return judge.advanced, await recheck_all(cluster, RECONCILERS)
 

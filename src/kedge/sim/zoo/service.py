@@ -24,7 +24,6 @@ FINALIZERS = "finalizers are respected"
 CONVERGE = "replicas converge"
 
 _first_misfit = predicates.first_misfit
-_check_pod_claimable = claims.check_pod_claimable
 _checks = Proof.checks
 _prove = Versions.prove
 _quota_delta = quota.quota_delta
@@ -43,12 +42,6 @@ def _without_checks_of(*kinds: str) -> Any:
         return [each for each in _checks(self) if each.key.kind not in kinds]
 
     return checks
-
-
-def _claimable_though_bound(pod: Any, uid: str) -> None:
-    if pod.as_view(PodView).spec.node_name and not pod.as_view(PodView).finished:
-        return
-    _check_pod_claimable(pod, uid)
 
 
 def _unfenced(self: Versions, checks: Sequence[Check], writes: Sequence[Write], fence: Fence | None) -> None:  # noqa: ARG001
@@ -99,14 +92,6 @@ ENTRIES = (
         breaks=(OVERFULL, LEDGER, "accounts are even", "processes are those of the bound"),
         theme="placement",
         patch=swapping(Proof, "checks", _without_checks_of("NodeAllocation.kedge.dev")),
-    ),
-    Entry(
-        name="bound-twice",
-        source="testing: a scheduler never binds one workload to two nodes",
-        safeguard="a bind proves that the pod is unbound",
-        breaks=(TWO_NODES,),
-        theme="placement",
-        patch=swapping(claims, "check_pod_claimable", _claimable_though_bound),
     ),
     Entry(
         name="pod-not-proved",

@@ -166,7 +166,7 @@ async def _step(sim: Simulation, user: User, number: int) -> None:
 # -- placement: plain pods on few nodes, two schedulers side by side, people who change their minds --------
 
 PLACEMENT = Size(
-    nodes=2,
+    nodes=3,
     zones=2,
     servers=2,
     schedulers=2,
@@ -203,7 +203,7 @@ async def placement(sim: Simulation) -> None:
                 await user.apply(plain(name, cpu=cpu, schedulerName=scheduler), namespace="default")
             else:
                 await user.delete(key, force=sim.choose("force", (False, True)))
-            await asyncio.sleep(sim.choose("pause", (0.2, 2, 10)))
+            await asyncio.sleep(sim.choose("pause", (0.2, 2, 10, 0.03)))
 
     async with asyncio.TaskGroup() as group:
         group.create_task(churn(users[0], ("a-0", "a-1", "a-2")))

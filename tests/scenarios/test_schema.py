@@ -64,6 +64,11 @@ def fails(content: str, *, at: str, saying: str) -> None:
             "7:23",
             "there is no kind `Podd`: did you mean `Pod`?",
         ),
+        (
+            HEAD + "steps:\n  - load: {workload: Deployment/a, cpu: much}\n",
+            "7:41",
+            "write an amount, such as 4 or 500m",
+        ),
         (HEAD + "steps:\n  - roll back: risk-api\n", "7:16", "this names an object, as in Pod/web"),
         (HEAD + "steps:\n  - delete: Node/default/node-a\n", "7:13", "a Node is in no namespace: write Node/node-a"),
         (
@@ -145,7 +150,7 @@ def test_a_moment_that_never_comes_fails_the_run_and_names_the_step() -> None:
         ("lose node: node-z", "there is no node node-z: the world has node-a"),
         ("restart leader: replicaset", "nobody leads as replicaset now"),
         ("restart: bakery", "nothing of the name bakery runs here"),
-        ("lose node: {of: Deployment/web}", "name a node, or a workload that is there"),
+        ("lose node: {of: Deployment/web}", "name a workload that is there"),
         ("roll back policy: {policy: p, to: v4}", "never was at v4"),
     ],
 )

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kedge.api.kinds import KINDS, Kind
+from kedge.api.quantity import Quantity, parse_quantity
 from kedge.api.views import PodView
 from kedge.errors import KedgeError
 from kedge.keys import Key
@@ -39,6 +40,8 @@ class Play:
     user: User
     policies: dict[Key, dict[str, Mapping[str, Any]]] = field(default_factory=dict)
     """By policy, the spec of each version that was ever in force here."""
+    loads: dict[Key, Quantity] = field(default_factory=dict)
+    """By workload: the CPU that all its replicas together use."""
     scans: int = 0
 
     def remember_policies(self) -> None:
@@ -52,17 +55,28 @@ class Play:
             raise StepFailed(f"there is no node {name}: the world has {', '.join(self.cluster.nodes)}")
         return node
 
-    def node_of(self, workload: Key | None) -> Node:
-        """The first node by name that runs a ready replica of a workload."""
+    def ready_pods(self, workload: Key | None) -> list[PodView]:
         found = self.cluster.find(workload) if workload is not None else None
         if found is None:
-            raise StepFailed(f"there is no {workload}: name a node, or a workload that is there")
+            raise StepFailed(f"there is no {workload}: name a workload that is there")
         labels = found.edit()["spec"]["selector"]["matchLabels"]
-        on = [
-            pod.as_view(PodView).spec.node_name
-            for pod in self.cluster.all("Pod", namespace=found.key.namespace)
-            if labels.items() <= dict(pod.metadata.labels).items() and is_healthy(pod.as_view(PodView))
-        ]
+        pods = [pod.as_view(PodView) for pod in self.cluster.all("Pod", namespace=found.key.namespace)]
+        return [pod for pod in pods if labels.items() <= dict(pod.labels).items() and is_healthy(pod)]
+
+    def usage_of(self, node: str) -> dict[str, dict[str, dict[str, Quantity]]]:
+        """What the pods of a node use: each ready replica its share of its workload's load."""
+        used = {}
+        for workload, load in self.loads.items():
+            pods = self.ready_pods(workload)
+            share = Quantity(load.nano // max(1, len(pods)))
+            for pod in pods:
+                if pod.spec.node_name == node:
+                    used[pod.uid] = {each.name: {"cpu": share} for each in pod.spec.containers}
+        return used
+
+    def node_of(self, workload: Key | None) -> Node:
+        """The first node by name that runs a ready replica of a workload."""
+        on = [pod.spec.node_name for pod in self.ready_pods(workload)]
         if not on:
             raise StepFailed(f"no node runs a ready replica of {workload} now")
         return self.node(min(on))
@@ -179,6 +193,13 @@ def _write_verb(part: Part) -> str:
     return text(part)
 
 
+def _quantity(part: Part) -> Quantity:
+    try:
+        return parse_quantity(str(part.value))
+    except ValueError as error:
+        part.fail(f"{error}: write an amount, such as 4 or 500m")
+
+
 def _moment(part: Part) -> bool:
     if part.value not in ("commit", "nothing"):
         part.fail("a reply is lost after `commit`, or, with the request, after `nothing`: write one of them")
@@ -218,6 +239,14 @@ async def roll_out(play: Play, args: Any) -> None:
 async def roll_back(play: Play, args: Any) -> None:
     if await play.user.roll_back(args["workload"]) is None:
         raise StepFailed(f"{args['workload']} has no revision before: roll it out first")
+
+
+@verb("load", workload=must(key_named), cpu=must(_quantity))
+async def load(play: Play, args: Any) -> None:
+    """From now on its ready replicas share so much work; nodes report it with their heartbeats."""
+    play.ready_pods(args["workload"])
+    play.loads[args["workload"]] = args["cpu"]
+    play.cluster.script.usage_of = play.usage_of
 
 
 @verb("roll back policy", policy=must(text), to=must(text))

@@ -25,7 +25,7 @@ CONDITIONS = {
     "Deployment.apps": ("RepairComplete", "Bound", "SchedulingRetrying", "RollbackObserved", "Progressing"),
     "ReplicaSet.apps": ("RepairComplete", "ReplicaFailure"),
     "Pod": ("Ready", "DisruptionTarget", "PodScheduled"),
-    "HorizontalPodAutoscaler.autoscaling": ("ScalingActive", "AbleToScale", "ScalingLimited"),
+    "HorizontalPodAutoscaler.autoscaling": ("ScalingActive", "ScalingHeldBack"),
 }
 
 

@@ -13,7 +13,7 @@ from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
-from kedge.controllers import evacuation, rolling
+from kedge.controllers import evacuation, rolling, scaling
 from kedge.controllers.rolling import SetFacts
 from kedge.keys import Key
 from kedge.server.service import gangs, reservations, reserving
@@ -67,6 +67,8 @@ def _of_stories() -> Mapping[str, Patch]:
         "grace": _both(entry_named("lost-on-suspicion").patch, swapping(evacuation, "release_after_s", _at_once)),
         # A reservation has a name of its own, so that a second one for the same pod does not collide.
         "reservation-named-by-its-pod": _named_anew,
+        # That replicas wait for a node, or for a cache, is taken for a lack of them.
+        "reasons-before-scaling": swapping(scaling, "_why_not", lambda *_: ("", "")),
         # The old replicas go at once, however few of the new are there.
         "availability-floor": swapping(rolling, "_shrink_old", _all_at_once),
     }

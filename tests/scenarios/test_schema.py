@@ -152,6 +152,8 @@ def test_a_moment_that_never_comes_fails_the_run_and_names_the_step() -> None:
         ("restart: bakery", "nothing of the name bakery runs here"),
         ("lose node: {of: Deployment/web}", "name a workload that is there"),
         ("roll back policy: {policy: p, to: v4}", "never was at v4"),
+        ("scale: {workload: Deployment/web, to: 2}", "not found"),
+        ("admit: {apiVersion: v1, kind: Pod, metadata: {name: web}}", "spec.containers"),
     ],
 )
 def test_a_step_that_cannot_be_done_says_why(step: str, saying: str) -> None:
@@ -159,6 +161,14 @@ def test_a_step_that_cannot_be_done_says_why(step: str, saying: str) -> None:
     assert played.violation is not None
     assert played.violation.invariant == "step 1 can be done"
     assert saying in played.violation.message
+
+
+def test_a_world_that_cannot_be_set_up_says_why() -> None:
+    objects = "  objects:\n    - {apiVersion: v1, kind: Pod, metadata: {name: web}}\n"
+    played = play_scenario(parse_scenario(HEAD + objects + "steps: []\n"))
+    assert played.violation is not None
+    assert played.violation.invariant == "the world can be set up"
+    assert "spec.containers" in played.violation.message
 
 
 def test_a_name_that_nothing_has_is_told_with_the_nearest(tmp_path: Path) -> None:

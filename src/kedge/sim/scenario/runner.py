@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from kedge.agent.core import Machine
 from kedge.api.views import NodeView
+from kedge.errors import OperatingError
 from kedge.sim.cluster import ZONE, Commit
 from kedge.sim.endings import check_silence, expect_settled
 from kedge.sim.invariants import Judge
@@ -97,7 +98,11 @@ class _Performance:
         self._play = Play(self._cluster, User(self._cluster))
 
     async def run(self) -> None:
-        await self._open()
+        try:
+            await self._open()
+        except OperatingError as error:
+            self._sim.violate("the world can be set up", f"{error}: correct `world.objects`")
+            return
         self._begin_s[0] = self._sim.now_s
         for each in self._scenario.expect:
             if each.within_s is None:
@@ -161,7 +166,7 @@ class _Performance:
         assert step.verb is not None
         try:
             await step.verb.act(self._play, step.args)
-        except StepFailed as error:
+        except (StepFailed, OperatingError) as error:
             sim.violate(f"step {number + 1} can be done", f"{step.words}: {error}")
             return False
         return True

@@ -46,7 +46,7 @@ class CacheRead(msgspec.Struct, frozen=True, gc=False, tag="read"):
     """The answer itself, where the record must stand without its received log."""
 
 
-class Call(msgspec.Struct, frozen=True, tag="call"):
+class Call(msgspec.Struct, frozen=True, gc=False, tag="call"):
     """A request to the authority and what came back."""
 
     verb: str
@@ -105,7 +105,7 @@ class Gate(msgspec.Struct, frozen=True, gc=False, tag="gate"):
 Step: TypeAlias = CacheRead | Call | Clock | Budget | Measured | Gate
 
 
-class Decision(msgspec.Struct, kw_only=True):
+class Decision(msgspec.Struct, kw_only=True, gc=False):
     """One reconcile of one key."""
 
     id: str

@@ -442,7 +442,7 @@ def _delete_options(
 
 
 def marks_of(caches: Mapping[str, Cache]) -> tuple[CacheMark, ...]:
-    return tuple([CacheMark(each.name, each.place, each.revision, each.age_s) for each in caches.values()])
+    return tuple([cache.mark() for cache in caches.values()])
 
 
 def _key_in(kind: Kind, body: Mapping[str, Any], namespace: str) -> Key | None:
@@ -456,7 +456,8 @@ def _key_in(kind: Kind, body: Mapping[str, Any], namespace: str) -> Key | None:
 
 def check_action(decision: Decision, action: object) -> None:
     """Hold a reconciler to its contract."""
-    check(isinstance(action, Action), f"{decision.controller} returned {action!r} for {decision.key}: return an Action")
+    if not isinstance(action, Action):
+        raise InvariantBroken(f"{decision.controller} returned {action!r} for {decision.key}: return an Action")
 
 
 def as_asked(body: Any) -> Any:

@@ -15,7 +15,7 @@ from kedge.env import Env
 from kedge.errors import Compacted, OperatingError, to_status
 from kedge.keys import Fence
 from kedge.observe.recorder import Recorder
-from kedge.observe.records import CacheMark, Call
+from kedge.observe.records import Call
 from kedge.observe.records import Decision as Record
 from kedge.scheduler.decide import Decision
 from kedge.scheduler.explain import Explanation
@@ -56,7 +56,7 @@ class Attempts:
         )
         if self._recorder is not None:
             caches = self._picture.caches.values()
-            record.marks = tuple([CacheMark(each.name, each.place, each.revision, each.age_s) for each in caches])
+            record.marks = tuple([cache.mark() for cache in caches])
             record.details = {"podRevision": waiting.pod.revision, **self._picture.beside_caches(waiting.priority)}
         return record
 

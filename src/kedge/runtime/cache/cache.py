@@ -20,6 +20,7 @@ from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.errors import check
 from kedge.keys import NO_REVISION, Key, Revision
+from kedge.observe.records import CacheMark
 from kedge.runtime.cache.indexes import Index, IndexState
 from kedge.runtime.cache.reads import Behind, Freshness, NotSynced, Read, Stale, Tombstone
 from kedge.runtime.cache.received import CacheChange, ChangeType, ReceivedLog, Source
@@ -189,6 +190,10 @@ class Cache:
     def place(self) -> int:
         """Where in the received log the cache stands: what a decision records with each read."""
         return self.received.place
+
+    def mark(self) -> CacheMark:
+        """How far it is, for a record."""
+        return CacheMark(self.name, self.received.place, self._revision, self._env.monotonic() - self._proved_s)
 
     @property
     def synced(self) -> bool:

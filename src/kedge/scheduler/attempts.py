@@ -34,11 +34,16 @@ class Attempts:
         self._process = process
         self.count = 0
 
+    @property
+    def latest(self) -> str:
+        """The id of the attempt begun last: what is said outside of any is put down to it."""
+        return f"{self._scheduler}:{self._process}:{self.count}"
+
     def begin(self, waiting: Waiting, view: PodView, fence: Fence, began_s: float) -> Record:
         """The record of an attempt that begins, before anything is decided."""
         self.count += 1
         record = Record(
-            id=f"{self._scheduler}:{self._process}:{self.count}",
+            id=self.latest,
             controller=self._scheduler,
             process=self._process,
             key=waiting.key,

@@ -441,7 +441,7 @@ class Scheduler:
     def _gang_waits(self, members: list[Waiting], helped_by: Change, why: str, fence: Fence) -> None:
         for member in members:
             self.pending.unschedulable(member, helped_by | Change.GANG, ("gang", *(member.gang or ())))
-            self._teller.unschedulable(member.pod, "Unschedulable", why, decision=self.name, fence=fence)
+            self._teller.unschedulable(member.pod, "Unschedulable", why, decision=self._attempts.latest, fence=fence)
 
     def _resume_gang(self, members: list[Waiting], record: Object, fence: Fence) -> None:
         """An earlier attempt left its record: bring a committed gang to its end, give up any other."""

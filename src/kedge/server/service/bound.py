@@ -43,7 +43,7 @@ def bound(pod: Object, node: str, record: str, now: str) -> Bound:
     document["spec"]["nodeName"] = node
     part(document["metadata"], "annotations")[BIND_ANNOTATION] = record
     status = part(document, "status")
-    status["conditions"] = set_condition(status.get("conditions") or (), _condition(pod), now)
+    status["conditions"] = _without_old_words(set_condition(status.get("conditions") or (), _condition(pod), now))
     return Bound(encode_object(document), None)
 
 
@@ -105,6 +105,15 @@ def _spliced(pod: Object, places: _Places, node: str, record: str, now: str) -> 
             status=replace(view.status, conditions=(scheduled,)),
         ),
     )
+
+
+def _without_old_words(conditions: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Why it had no node is no longer true of a pod that has one."""
+    for each in conditions:
+        if each.get("type") == _SCHEDULED:
+            each.pop("reason", None)
+            each.pop("message", None)
+    return conditions
 
 
 def _condition(pod: Object) -> dict[str, Any]:

@@ -265,7 +265,7 @@ async def run_standard(sim: Simulation, size: Size = STANDARD, *, minutes_s: flo
         await asyncio.sleep(10)
         await user.roll_back(WEB)
     await asyncio.sleep(max(0.0, begin_s + minutes_s - 70.0 - sim.now_s))
-    await world.close()
+    await world.close(stays_s=30.0)
     sim.attach("commits", world.commits)
     return world
 

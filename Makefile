@@ -35,6 +35,8 @@ bench: venv
 	$(BIN)/python -m benchmarks.store
 	$(BIN)/python -m benchmarks.simulation
 	$(BIN)/python -m benchmarks.runtime
+	for shape in basic spread node-affinity anti-affinity affinity unschedulable churn preemption gang; do \
+		$(BIN)/python -m benchmarks.scheduler --shape $$shape || exit 1; done
 
 zoo: venv
 	$(BIN)/kedge zoo --jobs $(JOBS) --seeds 2000 --clean 10000

@@ -265,6 +265,8 @@ def test_a_namesake_in_mid_attempt_is_another_pod_and_leaves_nothing_in_flight()
         assert desk.pending.get("two") is new
         assert new.stage is Stage.IN_FLIGHT
         assert list(desk.pending._in_flight) == ["two"]
+        desk.clock.advance(60)
+        assert desk.pending.take() is None, "the one that is gone is tried no more"
     desk.pending.unschedulable(new, Change.ROOM, "sort")
     assert new.stage is Stage.BACKOFF, "the change while it was in flight was not lost"
     assert not desk.pending._in_flight

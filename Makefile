@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
 
-.PHONY: up test test-slow lint bench venv clean zoo
+.PHONY: up test test-slow soak lint bench venv clean zoo
 .DEFAULT_GOAL := test
 
 venv: $(VENV)/.installed
@@ -20,10 +20,13 @@ up: venv
 	$(BIN)/kedge demo
 
 test: venv
-	$(BIN)/pytest -n $(JOBS) -m "not slow"
+	$(BIN)/pytest -n $(JOBS) -m "not slow and not soak"
 
 test-slow: venv
 	$(BIN)/pytest -n $(JOBS) -m slow
+
+soak: venv
+	$(BIN)/pytest -n $(JOBS) -m soak
 
 lint: venv
 	$(BIN)/ruff format --check .

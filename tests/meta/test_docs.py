@@ -14,7 +14,7 @@ PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").r
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
 INLINE = re.compile(r"`((?:make|kedge) [a-z][^`]*)`")
 
-PLANNED = {"make test", "make test-slow", "make lint", "make bench", "make venv", "make zoo"}
+PLANNED = {"make test", "make test-slow", "make lint", "make bench", "make venv", "make zoo", "make soak"}
 """Targets too long to run inside a test, or that run this very test: make is asked what it would do."""
 
 

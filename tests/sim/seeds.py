@@ -6,6 +6,6 @@ import pytest
 
 
 def seeds(few: int, many: int) -> pytest.MarkDecorator:
-    """Give a test `seeds`: the first few, and with the slow tests those up to `many`."""
-    others = pytest.param(range(few, many), id=f"{few}-{many}", marks=pytest.mark.slow)
+    """Give a test `seeds`: the first few, and in a soak those up to `many`."""
+    others = pytest.param(range(few, many), id=f"{few}-{many}", marks=pytest.mark.soak)
     return pytest.mark.parametrize("seeds", [pytest.param(range(few), id=f"0-{few}"), others])

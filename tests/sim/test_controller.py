@@ -110,7 +110,7 @@ def test_every_promise_holds_under_fire_and_every_decision_can_be_run_again() ->
         assert reached.get(needed), f"no seed ever reached {needed!r}: {reached}"
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_every_promise_holds_over_many_more_seeds() -> None:
     hunt(under_fire, range(10_000, 11_500))
 

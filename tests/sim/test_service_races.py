@@ -442,7 +442,7 @@ def test_accounts_balance_at_every_commit_whatever_is_lost_or_late() -> None:
         assert reached.get(needed), f"no seed ever reached {needed!r}: {reached}"
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_accounts_balance_over_many_more_seeds() -> None:
     for seed in range(1_000, 2_500):
         outcome = run(accounts_under_fire, seed)

@@ -58,7 +58,7 @@ def test_the_unmodified_control_plane_breaks_nothing_in_a_slice_of_the_clean_hun
         assert hunt_clean(f"{THEMES}:{theme}", 0, seeds).findings == ()
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_the_standard_scenario_holds() -> None:
     assert hunt_clean("kedge.sim.standard:standard", 0, 6).findings == ()
 

@@ -20,13 +20,13 @@ up: venv
 	$(BIN)/kedge demo
 
 test: venv
-	$(BIN)/pytest -n $(JOBS) -m "not slow and not soak"
+	$(BIN)/pytest -n $(JOBS) --dist worksteal -m "not slow and not soak"
 
 test-slow: venv
-	$(BIN)/pytest -n $(JOBS) -m slow
+	$(BIN)/pytest -n $(JOBS) --dist worksteal -m slow
 
 soak: venv
-	$(BIN)/pytest -n $(JOBS) -m soak
+	$(BIN)/pytest -n $(JOBS) --dist worksteal -m soak
 
 lint: venv
 	$(BIN)/ruff format --check .

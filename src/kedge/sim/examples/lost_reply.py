@@ -48,7 +48,8 @@ class CarelessReconciler:
         owner = ctx.get(key)
         if owner is None:
             return Action.await_change()
-        missing = owner.view.spec.replicas - len(ctx.owned(POD, owner))
+        # It asks the authority, so that nothing but a lost reply can mislead it.
+        missing = owner.view.spec.replicas - len(await ctx.fresh_list(POD, namespace=key.namespace))
         for _ in range(missing):
             await self._create(pod_of(owner.uid, generate_name=f"{key.name}-"))
         return Action.await_change()

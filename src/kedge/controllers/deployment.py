@@ -19,7 +19,7 @@ from kedge.api.views import DeploymentView, ReplicaSetView
 from kedge.client.contract import Client
 from kedge.controllers.holds import active_hold
 from kedge.controllers.ownership import ORPHANS, adoption, release, to_adopt, to_let_go
-from kedge.controllers.progress import sum_of_progress
+from kedge.controllers.progress import Stage, sum_of_progress
 from kedge.controllers.quotas import RESOURCE_QUOTA, wake_blocked
 from kedge.controllers.repair import stage_conditions
 from kedge.controllers.replicaset import REPLICA_FAILURE, template_priority
@@ -241,13 +241,21 @@ class DeploymentReconciler:
                 *(failures(view, sets) if refusal is None else [_refused(refusal)]),
                 *repairs(view, sets),
                 *rollback(view, current),
-                *stage_conditions(progress),
+                *stage_conditions(progress, asked=view.spec.replicas, stages=stages_of(current)),
                 *hold_conditions(view, view.status.conditions, NAME, now),
             ],
         }
         if collides:
             status["collisionCount"] = view.status.collision_count + 1
         return status, verdict.deadline
+
+
+def stages_of(current: ReplicaSetView | None) -> dict[str, int]:
+    """How far the replicas of the current template are; nothing is known of them before their set has counted them."""
+    if current is None or current.status.observed_generation < current.generation:
+        return {}
+    stages = current.status.progress.stages
+    return {str(stage): getattr(stages, stage) for stage in Stage}
 
 
 def _refused(refusal: OperatingError) -> dict[str, Any]:

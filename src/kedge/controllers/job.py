@@ -203,7 +203,7 @@ class JobReconciler:
                 *end_conditions(plan),
                 *suspension(view, plan, held=held),
                 *failure_condition(view, refusal),
-                *stage_conditions(progress),
+                *stage_conditions(progress, asked=plan.want),
                 *hold_conditions(view, view.status.conditions, NAME, now),
             ],
         }

@@ -74,6 +74,8 @@ class JobPlan:
     target: Target | None = None
     over: bool = False
     """The target is reached: nothing runs, everything is counted."""
+    want: int = 0
+    """How many pods are to run now."""
     create: tuple[int | None, ...] = ()
     """One entry a pod to make: its index, or None for a Job without."""
     delete: tuple[PodView, ...] = ()
@@ -118,6 +120,7 @@ def plan_job(
         tally,
         target,
         over=over,
+        want=want,
         create=_indexes(job, tally, running, min(missing, burst)),
         delete=tuple(given_up[:burst]),
         release=tuple(lost[:burst]),

@@ -17,6 +17,7 @@ from kedge.controllers.pods import is_active, is_lost, is_ready
 REPAIR_COMPLETE = "RepairComplete"
 BOUND = "Bound"
 SCHEDULING_RETRYING = "SchedulingRetrying"
+_WITHOUT_NODE = ("admitted", "queued", "scheduled")
 
 
 def repair_condition(view: ReplicaSetView, pods: Sequence[PodView]) -> list[dict[str, Any]]:
@@ -52,14 +53,27 @@ def _is_unknown(pod: PodView) -> bool:
     return found is not None and found.status == UNKNOWN
 
 
-def stage_conditions(progress: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """`Bound` and `SchedulingRetrying` of a workload, from what its progress counts."""
-    stages = progress["stages"]
-    unbound = stages["admitted"] + stages["queued"] + stages["scheduled"]
+def stage_conditions(
+    progress: Mapping[str, Any], *, asked: int, stages: Mapping[str, int] | None = None
+) -> list[dict[str, Any]]:
+    """`Bound` and `SchedulingRetrying` of a workload that asks for so many replicas.
+
+    `stages` counts those of its present template, where its progress counts others too. That none waits for a node
+    says nothing while fewer are counted than are asked for: those that are missing have none.
+    """
     refused = [each["reason"] for each in progress["pending"] if _is_refusal(each)]
-    bound = condition(BOUND, status=unbound == 0, reason="AllBound" if unbound == 0 else "WaitingForNodes")
     retrying = condition(SCHEDULING_RETRYING, status=bool(refused), reason=refused[0] if refused else "NothingToRetry")
-    return [bound, retrying]
+    return [_bound(progress["stages"] if stages is None else stages, asked), retrying]
+
+
+def _bound(stages: Mapping[str, int], asked: int) -> dict[str, Any]:
+    waiting = sum(stages.get(each, 0) for each in _WITHOUT_NODE)
+    placed = sum(stages.values()) - waiting
+    if waiting:
+        return condition(BOUND, status=False, reason="WaitingForNodes")
+    if placed < asked:
+        return condition(BOUND, status=False, reason="WaitingForReplicas")
+    return condition(BOUND, status=True, reason="AllBound")
 
 
 def _is_refusal(pending: Mapping[str, Any]) -> bool:

@@ -6,7 +6,7 @@ touched only as it was seen: by uid and revision. It never deletes on suspicion;
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -72,12 +72,15 @@ class ReplicaSetReconciler:
         )
         rules = self._rules(ctx, view)
         plan = ReplicaPlan() if held is not None else self._plan(ctx, owner, rules, views, listed, now)
+        ghosts: tuple[str, ...] = ()
         if plan.create and asks_at_most_one(view.spec.template):
-            rules = replace(rules, ghosts=await self._count_ghosts(ctx, owner, views))
+            ghosts = await self._find_ghosts(ctx, owner, views)
+            rules = replace(rules, ghosts=len(ghosts))
             plan = self._plan(ctx, owner, rules, views, listed, now)
         acts, refusal = Acts(ctx, self._metrics, NAME), None
         try:
-            await self._carry_out(ctx, acts, owner, plan, {pod.uid: pod for pod in pods}, now)
+            await self._carry_out(ctx, acts, plan, {pod.uid: pod for pod in pods}, now)
+            await self._create(ctx, acts, owner, plan.create, ghosts)
         except REFUSALS as error:
             refusal = error
         await ctx.write_status(owner, self._status(view, views, listed, acts, refusal, now))
@@ -119,21 +122,22 @@ class ReplicaSetReconciler:
         sets = ctx.by_index(REPLICA_SET, BY_CONTROLLER, deployment.uid)
         return [pod.as_view(PodView) for each in sets for pod in ctx.owned(POD, each)]
 
-    async def _count_ghosts(self, ctx: Context, owner: Object, views: Iterable[PodView]) -> int:
-        """Claims on nodes for pods of ours that are gone: deleted by force, and nobody confirmed that they ended.
+    async def _find_ghosts(self, ctx: Context, owner: Object, views: Iterable[PodView]) -> tuple[str, ...]:
+        """The names of pods of ours that are gone, but not their claims: removed by force, and maybe still running.
 
         Asked of the authority, because two copies cannot be taken back.
         """
         known = {pod.uid for pod in views}
-        ghosts = sum(
-            entry.state == "Bound"
+        ghosts = tuple(
+            entry.name
+            for ledger in await ctx.fresh_list(NODE_ALLOCATION)
+            for uid, entry in ledger.as_view(NodeAllocationView).status.entries.items()
+            if entry.state == "Bound"
             and entry.namespace == owner.key.namespace
             and slot_of(owner.key.name, entry.name) is not None
             and uid not in known
-            for ledger in await ctx.fresh_list(NODE_ALLOCATION)
-            for uid, entry in ledger.as_view(NodeAllocationView).status.entries.items()
         )
-        self._ghosts.inc(ghosts)
+        self._ghosts.inc(len(ghosts))
         return ghosts
 
     # -- acting ------------------------------------------------------------------------------------
@@ -156,7 +160,7 @@ class ReplicaSetReconciler:
         return bool(adopt or let_go)
 
     async def _carry_out(
-        self, ctx: Context, acts: Acts, owner: Object, plan: ReplicaPlan, pods: Mapping[str, Object], now: datetime
+        self, ctx: Context, acts: Acts, plan: ReplicaPlan, pods: Mapping[str, Object], now: datetime
     ) -> None:
         for pod in plan.release:
             found = pods[pod.uid]
@@ -169,13 +173,19 @@ class ReplicaSetReconciler:
             await acts.do("delete", pod.name, ctx.delete(pods[pod.uid]))
         for pod in plan.sweep:
             await acts.do("sweep", pod.name, ctx.delete(pods[pod.uid]))
-        await self._create(ctx, acts, owner, plan.create)
 
-    async def _create(self, ctx: Context, acts: Acts, owner: Object, replaced: Sequence[str]) -> None:
+    async def _create(
+        self, ctx: Context, acts: Acts, owner: Object, replaced: Sequence[str], ghosts: Collection[str]
+    ) -> None:
         if not replaced:
             return
         name, namespace = owner.key.name, owner.key.namespace
-        slots = free_slots(name, len(replaced), lambda each: ctx.get(Key(POD.key_kind, namespace, each)) is not None)
+
+        def is_taken(each: str) -> bool:
+            # Where the last of a name may still run there is room for others, but not for another of that name.
+            return each in ghosts or ctx.get(Key(POD.key_kind, namespace, each)) is not None
+
+        slots = free_slots(name, len(replaced), is_taken)
         template = owner.edit()["spec"]["template"]
         for slot, uid in zip(slots, replaced, strict=True):
             about = slot_name(name, slot) + (f" in place of {uid}" if uid else "")
@@ -205,7 +215,7 @@ class ReplicaSetReconciler:
             "progress": progress,
             "conditions": [
                 *failure_condition(view, refusal),
-                *stage_conditions(progress),
+                *stage_conditions(progress, asked=view.spec.replicas),
                 *repair_condition(view, pods),
                 *hold_conditions(view, view.status.conditions, NAME, now),
             ],

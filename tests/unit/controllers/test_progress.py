@@ -9,6 +9,7 @@ from kedge.api.views import Condition, ContainerState, ContainerStatus, PodView
 from kedge.api.views.core import ContainerStateWaiting
 from kedge.api.views.workloads import PendingReason, Progress, StageCounts
 from kedge.controllers.progress import Attempt, Stage, progress_of, stage_of, sum_of_progress
+from kedge.controllers.repair import stage_conditions
 
 PULLING = ContainerStatus(name="main", state=ContainerState(waiting=ContainerStateWaiting(reason="ImagePullBackOff")))
 UNSCHEDULABLE = Condition(type="PodScheduled", status="False", reason="Unschedulable")
@@ -90,3 +91,22 @@ def test_a_deployment_adds_up_what_its_replica_sets_count() -> None:
     assert (total["stages"]["ready"], total["stages"]["serving"], total["leaving"]) == (4, 1, 1)
     assert total["pending"] == [{"stage": "queued", "reason": "Quota", "count": 3}]
     assert total["deadline"] == "2030-01-01T00:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("stages", "asked", "told"),
+    [
+        ({}, 2, ("False", "WaitingForReplicas")),
+        ({"queued": 1, "ready": 1}, 2, ("False", "WaitingForNodes")),
+        ({"ready": 1}, 2, ("False", "WaitingForReplicas")),
+        ({"bound": 1, "serving": 1}, 2, ("True", "AllBound")),
+        ({"serving": 3}, 2, ("True", "AllBound")),
+        ({"scheduled": 1, "serving": 2}, 2, ("False", "WaitingForNodes")),
+        ({}, 0, ("True", "AllBound")),
+    ],
+)
+def test_bound_is_said_when_as_many_as_are_asked_for_have_a_node_and_none_waits(
+    stages: dict[str, int], asked: int, told: tuple[str, str]
+) -> None:
+    bound, _ = stage_conditions({"stages": stages, "pending": []}, asked=asked)
+    assert (bound["status"], bound["reason"]) == told

@@ -312,6 +312,22 @@ async def test_a_pod_that_asks_for_at_most_one_waits_for_the_end_of_one_deleted_
 
 
 @calm
+async def test_a_slot_whose_last_pod_may_still_run_is_not_given_to_another(scene: Scene) -> None:
+    body = web(2, surge=0, unavailable=1)
+    body["spec"]["template"]["metadata"]["annotations"] = {AT_MOST_ONE: "true"}
+    await scene.service.create(DEPLOYMENT, body)
+    await scene.until(scene.is_done)
+    first, second = scene.reader.pods()
+    for each in (first, second):
+        await scene.service.delete(each.key, DeleteOptions(grace_s=0))
+    node = scene.reader.get(Key("Node", "", second.view.spec.node_name))
+    assert node is not None
+    await scene.service.confirm_ended(node=node.key.name, node_uid=node.uid, pod_uid=second.uid)
+    await asyncio.sleep(60)
+    assert [each.key for each in scene.reader.pods()] == [second.key], "one has ended, and it is not the first"
+
+
+@calm
 async def test_a_refusal_is_told_and_forgotten_when_there_is_room_again(scene: Scene) -> None:
     await scene.service.create(RESOURCE_QUOTA, resource_quota(pods="2"))
     await scene.service.create(DEPLOYMENT, web(3, surge=1, unavailable=0))

@@ -47,8 +47,8 @@ def _named_anew(owner: Object, made: Any, slot: int, replaces: str = "") -> dict
     return body
 
 
-async def _no_ghosts(self: ReplicaSetReconciler, *_: Any) -> int:  # noqa: ARG001
-    return 0
+async def _no_ghosts(self: ReplicaSetReconciler, *_: Any) -> tuple[str, ...]:  # noqa: ARG001
+    return ()
 
 
 def _room_without_asking(limit: int, every: Iterable[SetFacts]) -> int:
@@ -136,7 +136,7 @@ ENTRIES = (
         safeguard="a copy that was deleted by force counts until its end is confirmed",
         breaks=("a slot has one unreleased binding", "an at most one slot has one live copy"),
         theme="nodes",
-        patch=swapping(ReplicaSetReconciler, "_count_ghosts", _no_ghosts),
+        patch=swapping(ReplicaSetReconciler, "_find_ghosts", _no_ghosts),
     ),
     Entry(
         name="surge-on-hearsay",

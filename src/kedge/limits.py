@@ -78,6 +78,11 @@ class Limits:
     watch_progress_s: float = bound(
         1.0, "an idle watcher hears how far history has moved this often", metric="kedge_store_watch_progress_total"
     )
+    watch_fence_progress_s: float = bound(
+        0.05,
+        "after a lease changed hands every idle watcher hears so this soon: a new leader waits for it",
+        metric="kedge_store_watch_progress_total",
+    )
     watch_future_wait_s: float = bound(
         3.0,
         "a watch or read past the newest revision waits this long, then fails",
@@ -571,6 +576,16 @@ class Limits:
     )
     agent_audit_s: float = bound(
         60.0, "how often an agent looks for claims that nothing stands for", metric="kedge_agent_audits_total"
+    )
+    agent_usage_s: float = bound(
+        5.0,
+        "usage is a rate over at least so long: over less, one burst looks like load",
+        metric="kedge_agent_measurements_total",
+    )
+    agent_measure_s: float = bound(
+        1.0,
+        "time for a driver to say what its processes use; a heartbeat waits no longer for it",
+        metric="kedge_agent_measurements_total",
     )
     scheduler_preempt_max: int = bound(
         100,

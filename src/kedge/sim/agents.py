@@ -7,10 +7,11 @@ processes running, as a real one does. Invariants read `live`, which no componen
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kedge.agent.core import Identity, Process, PullFailed
+from kedge.agent.core import Consumption, Identity, Process, PullFailed
 from kedge.api.views import Container, PodView, Probe
 from kedge.sim.kernel import Host, Simulation
 
@@ -31,6 +32,9 @@ class _Entry:
     process: Process
     kill_at_s: float = float("inf")
     keep_until_s: float = float("inf")
+    cpu_s: float = 0.0
+    """What it had used when it was last measured."""
+    measured_s: float = 0.0
 
 
 class SimulatedDriver:
@@ -50,6 +54,8 @@ class SimulatedDriver:
         self.started: list[Identity] = []
         """Every process that was ever started, in order."""
         self.on_start: Callable[[Process], None] = lambda _: None
+        self.load_of: Callable[[str], float] | None = None
+        """Of a pod uid: the cores that its processes keep busy together. Without it nothing is measured."""
 
     # -- the port ----------------------------------------------------------------------------------
 
@@ -115,6 +121,21 @@ class SimulatedDriver:
     async def probe(self, identity: Identity, probe: Probe) -> bool:  # noqa: ARG002
         entry = self._entries.get(identity)
         return entry is not None and entry.process.running and not self._sim.faults.at(PROBE, self.name, ("fail",))
+
+    async def consumption(self) -> Mapping[Identity, Consumption]:
+        load_of, now_s = self.load_of, self._now_s()
+        if load_of is None:
+            return {}
+        running = [entry for entry in self._entries.values() if entry.process.running]
+        pods = Counter(entry.process.identity.pod_uid for entry in running)
+        found = {}
+        for entry in running:
+            identity = entry.process.identity
+            since_s = max(entry.measured_s, entry.process.since_s)
+            entry.cpu_s += load_of(identity.pod_uid) / pods[identity.pod_uid] * (now_s - since_s)
+            entry.measured_s = now_s
+            found[identity] = Consumption(entry.cpu_s)
+        return found
 
     def address(self, pod_uid: str) -> str:
         found = self._addresses.get(pod_uid)

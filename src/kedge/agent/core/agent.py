@@ -11,6 +11,7 @@ from contextlib import suppress
 from kedge.agent.core.driver import Driver
 from kedge.agent.core.node import Machine, NodeKeeper
 from kedge.agent.core.pods import ALLOCATION, Ground, PodWorker
+from kedge.agent.core.usage import UsageMeter
 from kedge.api.views import NodeAllocationView
 from kedge.client.contract import Client
 from kedge.env import Env
@@ -29,7 +30,7 @@ class Agent:
         self._machine = machine
         self._caches = CacheSet(client, env)
         self._ground = Ground(client, env, driver, machine.name)
-        self.node = NodeKeeper(client, env, machine, self._caches, self._clear)
+        self.node = NodeKeeper(client, env, machine, self._caches, UsageMeter(env, driver), self._clear)
         self._ground.node_uid = lambda: self.node.uid
         self._ground.keep_s = self._keep_s
         self.node.on_contact = self._on_contact

@@ -1,4 +1,4 @@
-"""The port to whatever runs processes: pull, start, stop, list, probe. Drivers and processes outlive agents.
+"""The port to whatever runs processes: pull, start, stop, list, probe, measure. Drivers and processes outlive agents.
 
 `agent.process` and the simulated driver implement it. What a driver lists is the truth about a node: an agent that was
 restarted knows nothing else. An event only says that something is worth a look.
@@ -6,7 +6,7 @@ restarted knows nothing else. An event only says that something is worth a look.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple, Protocol
@@ -46,6 +46,15 @@ class Process:
     """Since when it is as it is, on the node's monotonic clock, which agent and driver share."""
 
 
+class Consumption(NamedTuple):
+    """What one process has taken of its machine."""
+
+    cpu_s: float
+    """Processor seconds since it began, its children's included."""
+    memory_bytes: int | None = None
+    """What it holds now; None if the driver cannot tell."""
+
+
 class PullFailed(OperatingError):
     """The image could not be fetched. Wait and try again; the pod's status says so meanwhile."""
 
@@ -81,6 +90,9 @@ class Driver(Protocol):
 
     async def probe(self, identity: Identity, probe: Probe) -> bool:
         """Whether the process passes; False too if it does not answer in time."""
+
+    async def consumption(self) -> Mapping[Identity, Consumption]:
+        """What each running process has taken so far. One that cannot be measured is left out."""
 
     def address(self, pod_uid: str) -> str:
         """Where the pod's processes are reached."""

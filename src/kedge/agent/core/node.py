@@ -11,9 +11,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kedge.agent.core.usage import UsageMeter
 from kedge.api.conditions import condition, is_true
 from kedge.api.kinds import Kind
-from kedge.api.marks import NODE_LEASE_NAMESPACE
+from kedge.api.marks import NODE_LEASE_NAMESPACE, USAGE
 from kedge.api.objects import Object
 from kedge.api.requests import WriteOptions
 from kedge.api.timestamps import format_micro_time
@@ -46,12 +47,19 @@ class NodeKeeper:
     """Keeps the node registered and its lease alive."""
 
     def __init__(
-        self, client: Client, env: Env, machine: Machine, caches: CacheSet, clear: Callable[[], Awaitable[None]]
+        self,
+        client: Client,
+        env: Env,
+        machine: Machine,
+        caches: CacheSet,
+        meter: UsageMeter,
+        clear: Callable[[], Awaitable[None]],
     ) -> None:
         self._client = client
         self._env = env
         self._machine = machine
         self._caches = caches
+        self._meter = meter
         self._clear = clear
         self._node_kind: Kind = client.kinds.of_key_kind("Node")
         self._lease_kind: Kind = client.kinds.of_key_kind(LEASE)
@@ -161,6 +169,7 @@ class NodeKeeper:
                 except OperatingError:
                     self._changed.set()  # nothing was seen: no other event will tell of it again
                     raise
+            await self._meter.measure()
             sent_s = self._env.monotonic()
             async with asyncio.timeout(limits.node_renew_s):
                 await self._renew()
@@ -196,8 +205,18 @@ class NodeKeeper:
         body = self._lease.edit()
         body["metadata"]["resourceVersion"] = str(self._lease.revision)
         body["spec"] = {**body.get("spec", {}), "holderIdentity": self._machine.name, "renewTime": now}
+        self._say_usage(body["metadata"])
         try:
             self._lease = (await self._client.update(self._lease_key, body, options=_UNRECORDED)).object
         except (Conflict, NotFound):
             self._lease = None
             raise
+
+    def _say_usage(self, metadata: dict[str, Any]) -> None:
+        """Put the report on the lease, or take away one that is no longer true."""
+        text = self._meter.text
+        notes: dict[str, str] = metadata.get("annotations") or {}
+        if text:
+            metadata["annotations"] = {**notes, USAGE: text}
+        elif USAGE in notes:
+            metadata["annotations"] = {name: said for name, said in notes.items() if name != USAGE}

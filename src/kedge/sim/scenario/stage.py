@@ -12,10 +12,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, cast
 
-from kedge.agent.core import LEASES
 from kedge.api.kinds import Kind
-from kedge.api.marks import USAGE
-from kedge.api.quantity import Quantity
 from kedge.api.requests import (
     Binding,
     DeleteOptions,
@@ -26,7 +23,6 @@ from kedge.api.requests import (
     WriteOptions,
     Written,
 )
-from kedge.api.usage import format_usage
 from kedge.errors import OutcomeUnknown, Refused
 from kedge.keys import Key
 from kedge.sim.cluster import API, Cluster, RemoteTransport
@@ -80,8 +76,6 @@ class Script:
     """Every scripted fault that struck, in words."""
     refused: list[str] = field(default_factory=list)
     """Every claim that the authority refused, in words."""
-    usage_of: Callable[[str], Mapping[str, Mapping[str, Mapping[str, Quantity]]]] = lambda _: {}
-    """Of a node: what each of its pods uses, by uid and container."""
     on_strike: Callable[[], None] = lambda: None
 
     def strike(self, words: str) -> None:
@@ -93,15 +87,6 @@ class Script:
         self.refused.append(words)
         self.sim.note("refused", words)
         self.on_strike()
-
-    def with_usage(self, host: str, lease: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A node's heartbeat with what its pods use. Simulated processes use nothing: the script says what they do."""
-        used = self.usage_of(host)
-        if not used:
-            return lease
-        metadata = lease["metadata"]
-        notes = {**metadata.get("annotations", {}), USAGE: format_usage(self.sim.world.hosts[host].now(), 10, used)}
-        return {**lease, "metadata": {**metadata, "annotations": notes}}
 
     def losing(self, host: str, verb: str, key: Key) -> LostReply | None:
         if not self.sim.faults.active:
@@ -172,8 +157,6 @@ class _StagedTransport(RemoteTransport):
     async def update(
         self, key: Key, body: bytes | Mapping[str, Any], *, subresource: str, options: WriteOptions
     ) -> Written:
-        if key.namespace == LEASES and isinstance(body, Mapping):
-            body = self._script.with_usage(self._host, body)
         return await self._write("update", key, super().update(key, body, subresource=subresource, options=options))
 
     async def patch(

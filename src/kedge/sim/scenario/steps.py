@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kedge.api.kinds import KINDS, Kind
-from kedge.api.quantity import Quantity, parse_quantity
+from kedge.api.quantity import NANO, Quantity, parse_quantity
 from kedge.api.views import PodView
 from kedge.errors import KedgeError
 from kedge.keys import Key
@@ -63,16 +63,15 @@ class Play:
         pods = [pod.as_view(PodView) for pod in self.cluster.all("Pod", namespace=found.key.namespace)]
         return [pod for pod in pods if labels.items() <= dict(pod.labels).items() and is_healthy(pod)]
 
-    def usage_of(self, node: str) -> dict[str, dict[str, dict[str, Quantity]]]:
-        """What the pods of a node use: each ready replica its share of its workload's load."""
-        used = {}
+    def load_of(self, pod_uid: str) -> float:
+        """The cores that a pod keeps busy: if it is ready, its share of its workload's load."""
+        busy = 0.0
         for workload, load in self.loads.items():
-            pods = self.ready_pods(workload)
-            share = Quantity(load.nano // max(1, len(pods)))
-            for pod in pods:
-                if pod.spec.node_name == node:
-                    used[pod.uid] = {each.name: {"cpu": share} for each in pod.spec.containers}
-        return used
+            there = self.cluster.find(workload) is not None
+            pods = [pod.uid for pod in self.ready_pods(workload)] if there else []
+            if pod_uid in pods:
+                busy += load.nano / NANO / len(pods)
+        return busy
 
     def node_of(self, workload: Key | None) -> Node:
         """The first node by name that runs a ready replica of a workload."""
@@ -246,7 +245,8 @@ async def load(play: Play, args: Any) -> None:
     """From now on its ready replicas share so much work; nodes report it with their heartbeats."""
     play.ready_pods(args["workload"])
     play.loads[args["workload"]] = args["cpu"]
-    play.cluster.script.usage_of = play.usage_of
+    for node in play.cluster.nodes.values():
+        node.driver.load_of = play.load_of
 
 
 @verb("roll back policy", policy=must(text), to=must(text))

@@ -1,0 +1,119 @@
+"""Agents say what their pods use with their heartbeats, and the autoscaler sizes by it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from tests.objects import deployment, pod
+from tests.sim.test_agent import CALM, bind, is_ready, stage, until
+from tests.sim.test_autoscaler import autoscaler
+from tests.sim.test_cluster import CONTROLLERS, led, scheduler
+
+from kedge.agent.core import LEASES, Consumption, Identity
+from kedge.api.marks import USAGE
+from kedge.api.usage import UsageReport, parse_usage
+from kedge.api.views import PodView
+from kedge.controllers.autoscaler import autoscaler_controller
+from kedge.keys import Key
+from kedge.sim.cluster import Cluster
+from kedge.sim.kernel import NO_FAULTS, Simulation, run
+
+LEASE = Key("Lease.coordination.k8s.io", LEASES, "node-a")
+WEB = Key("Deployment.apps", "default", "web")
+
+
+def report(cluster: Cluster) -> UsageReport | None:
+    lease = cluster.find(LEASE)
+    text = "" if lease is None else lease.metadata.annotations.get(USAGE, "")
+    return parse_usage(text) if text else None
+
+
+def cpu(cluster: Cluster, uid: str) -> str:
+    """What the node says that a pod uses; empty if it says nothing of it."""
+    said = report(cluster)
+    containers = None if said is None else said.pods.get(uid)
+    return str(containers["main"]["cpu"]) if containers else ""
+
+
+def calm(program: Any) -> None:
+    outcome = run(program, 1, faults=NO_FAULTS)
+    assert outcome.violation is None, f"{outcome.violation}\n{outcome.timeline()[-1500:]}"
+
+
+def test_a_node_says_with_its_heartbeat_what_its_pods_use() -> None:
+    async def program(sim: Simulation) -> None:
+        cluster = await stage(sim, "node-a")
+        uid = await bind(cluster, pod("web-0"))
+        await until(lambda: is_ready(cluster))
+        await asyncio.sleep(30)
+        assert report(cluster) is None  # nothing was measured, so nothing is said
+        driver = cluster.nodes["node-a"].driver
+        driver.load_of = lambda _: 0.75
+        await until(lambda: cpu(cluster, uid) == "750m", within_s=40)
+        driver.load_of = lambda _: 0.0
+        await until(lambda: cpu(cluster, uid) == "0", within_s=40)
+        window_s = report(cluster).window_seconds  # type: ignore[union-attr]
+        assert window_s >= CALM.agent_usage_s
+        driver.crash_process(uid)
+        driver.load_of = None
+        await until(lambda: report(cluster) is None, within_s=40)
+
+    calm(program)
+
+
+def test_a_driver_that_does_not_answer_costs_no_heartbeat_and_leaves_no_old_report() -> None:
+    async def program(sim: Simulation) -> None:
+        cluster = await stage(sim, "node-a")
+        uid = await bind(cluster, pod("web-0"))
+        driver = cluster.nodes["node-a"].driver
+        driver.load_of = lambda _: 0.75
+        await until(lambda: cpu(cluster, uid) == "750m", within_s=60)
+
+        async def hang() -> Mapping[Identity, Consumption]:
+            await asyncio.sleep(1e6)
+            return {}
+
+        driver.consumption = hang  # type: ignore[method-assign]
+        await until(lambda: report(cluster) is None, within_s=40)
+        beats = []
+        for _ in range(5):
+            before = cluster.find(LEASE).revision  # type: ignore[union-attr]
+            await asyncio.sleep(CALM.node_renew_s + CALM.agent_measure_s + 1)
+            beats.append(cluster.find(LEASE).revision > before)  # type: ignore[union-attr]
+        assert all(beats)
+
+    calm(program)
+
+
+def test_the_autoscaler_sizes_by_what_agents_report() -> None:
+    limits = replace(CALM, autoscaler_start_s=10.0)
+
+    async def program(sim: Simulation) -> int:
+        cluster = Cluster(sim, servers=2, limits=limits)
+        await cluster.set_up()
+        cluster.boot("manager", [*CONTROLLERS, led(autoscaler_controller, "autoscaler")])
+        cluster.boot("scheduler", [scheduler])
+        load = 1.0
+
+        def share(uid: str) -> float:
+            pods = [each.as_view(PodView) for each in cluster.all("Pod")]
+            ready = [each.uid for each in pods if is_ready(cluster, each.name)]
+            return load / len(ready) if uid in ready else 0.0
+
+        for name in ("node-a", "node-b", "node-c"):
+            node = cluster.add_node(name, cpu="8")
+            node.driver.load_of = share
+        body = deployment("web", replicas=1)
+        body["spec"]["template"]["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "500m"}}
+        await cluster.create(body)
+        await cluster.create(autoscaler(1, 10))
+        # A core of work, and each replica is to use half of the half core that it requests.
+        await until(lambda: cluster.find(WEB).view.status.ready_replicas == 4, within_s=600)  # type: ignore[union-attr]
+        load = 0.3
+        await until(lambda: cluster.find(WEB).view.spec.replicas == 2, within_s=600)  # type: ignore[union-attr]
+        return 0
+
+    calm(program)

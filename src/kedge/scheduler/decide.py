@@ -12,18 +12,15 @@ from typing import NamedTuple
 import numpy as np
 
 from kedge.api.views import PodView
-from kedge.errors import check
 from kedge.placement.resources import Units
-from kedge.scheduler.columns import Ints
+from kedge.scheduler.best import choose
 from kedge.scheduler.policies import DEFAULT_SETTINGS, Settings
 from kedge.scheduler.shapes import PodRequest, compile_shape, request_of, shape_key
 from kedge.scheduler.snapshot import Snapshot
-from kedge.scheduler.states import INFEASIBLE, ShapeState, rows_named
+from kedge.scheduler.states import ShapeState, rows_named
 
 ZoneRoom = Mapping[str, Units]
 """What the pod's tenant may still claim in each zone that a quota speaks of."""
-_CHUNK = 256
-_FEW_TIES = 512
 
 
 class Decision(NamedTuple):
@@ -58,33 +55,28 @@ def decide(
 ) -> Decision:
     """Choose the feasible node with the highest score.
 
-    `draw` breaks ties: of the best nodes, in the order of their names, the first from place `draw` on, going round.
+    `draw` breaks ties, as `best` says: of the best nodes, in the order of their names, the one at place `draw`.
     `excluded` are nodes that just refused this pod; `room` is what its tenant's zone quotas leave.
     """
     request = pod if isinstance(pod, PodRequest) else request_of(pod)
     blocked = blocked_zones(request.wants.requests, room) if room else ()
     state = state_of(snapshot, request, settings, blocked)
-    totals = state.totals
-    feasible = state.feasible
     if excluded:
-        feasible = feasible & ~rows_named(snapshot, excluded)
-        totals = state.totals_among(feasible)
-    row = choose(snapshot, totals, draw)
-    chosen = snapshot.at(row) if row >= 0 else None
+        among = state.feasible & ~rows_named(snapshot, excluded)
+        totals, feasible = state.totals_among(among), int(np.count_nonzero(among))
+        row = choose(snapshot, totals, draw)
+        score = int(totals[row])
+    else:
+        feasible = state.feasible_count
+        row, score = state.best.take(state.totals, draw), state.best.total
+    nodes, version = snapshot.node_count, snapshot.version
+    if row < 0:
+        return Decision(None, "", 0, 0, 0, nodes, request, settings, blocked, frozenset(excluded), draw, version)
+    node = snapshot.at(row)
     return Decision(
-        node=chosen.name if chosen is not None else None,
-        node_uid=chosen.uid if chosen is not None else "",
-        node_revision=chosen.revision if chosen is not None else 0,
-        score=int(totals[row]) if chosen is not None else 0,
-        feasible=int(np.count_nonzero(feasible)),
-        nodes=snapshot.node_count,
-        request=request,
-        settings=settings,
-        blocked_zones=blocked,
-        excluded=frozenset(excluded),
-        draw=draw,
-        snapshot_version=snapshot.version,
-    )
+        node.name, node.uid, node.revision, score, feasible,
+        nodes, request, settings, blocked, frozenset(excluded), draw, version,
+    )  # fmt: skip
 
 
 def blocked_zones(requests: Units, room: ZoneRoom) -> tuple[str, ...]:
@@ -116,31 +108,3 @@ def state_of(snapshot: Snapshot, request: PodRequest, settings: Settings, blocke
         states.move_to_end(key)
     state.refresh(blocked)
     return state
-
-
-def choose(snapshot: Snapshot, totals: Ints, draw: int) -> int:
-    """The row of the best node; -1 if none is feasible. It depends on names, never on which row a node has."""
-    best = int(totals.max())
-    if best == INFEASIBLE:
-        return -1
-    tied = totals == best
-    ties = int(np.count_nonzero(tied))
-    if ties == 1:
-        return int(totals.argmax())
-    order = snapshot.order()
-    start = draw % len(order)
-    if ties <= _FEW_TIES:
-        rows = np.flatnonzero(tied)
-        return int(rows[((snapshot.places()[rows] - start) % len(order)).argmin()])
-    place, chunk = start, _CHUNK
-    while True:
-        rows = order[place : place + chunk]
-        hits = tied[rows]
-        first = int(hits.argmax()) if len(hits) else 0
-        if len(hits) and hits[first]:
-            return int(rows[first])
-        place += chunk
-        if place >= len(order):
-            check(start >= 0, "the ring is searched once")
-            place, start = 0, -1
-        chunk *= 2

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from kedge.errors import check
+from kedge.scheduler.best import choose
 from kedge.scheduler.columns import Bools, Codes, Ints
-from kedge.scheduler.decide import Decision, choose, state_of
+from kedge.scheduler.decide import Decision, state_of
 from kedge.scheduler.filters import Blocker
 from kedge.scheduler.snapshot import Snapshot
 from kedge.scheduler.states import ShapeState, rows_named
@@ -112,13 +113,15 @@ def words(decision: Decision, explanation: Explanation) -> str:
 
 
 def _top(snapshot: Snapshot, state: ShapeState, feasible: Bools, draw: int) -> tuple[Score, ...]:
-    """The best nodes in the order in which they would be chosen."""
+    """The best nodes, first the one that is chosen."""
     rows = np.flatnonzero(feasible)
     if not len(rows):
         return ()
     totals, parts = state.totals_among(feasible), state.parts_among(feasible)
-    from_draw = (snapshot.places()[rows] - draw) % snapshot.node_count
-    best = rows[np.lexsort((from_draw, -totals[rows]))[: snapshot.limits.scheduler_top_max]]
+    best = rows[np.lexsort((snapshot.places()[rows], -totals[rows]))]
+    ties = int(np.count_nonzero(totals[best] == totals[best[0]]))
+    best[:ties] = np.roll(best[:ties], -(draw % ties))
+    best = best[: snapshot.limits.scheduler_top_max]
     return tuple(
         Score(snapshot.at(row).name, int(totals[row]), {name: int(points[row]) for name, points in parts.items()})
         for row in best.tolist()

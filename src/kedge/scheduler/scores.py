@@ -32,6 +32,8 @@ POINTS_MAX = 100
 _FRACTION = 10_000
 """Parts that a resource is divided into when two resources are compared."""
 _LOG_BITS = 10
+_KNOWN_MAX = 4096
+"""Different fillings of nodes whose score a shape remembers."""
 Weights = Mapping[str, int]
 
 
@@ -65,37 +67,63 @@ def _balanced(snapshot: Snapshot, wants: Wants) -> Ints:
     return balanced
 
 
-def allocation_all(snapshot: Snapshot, wants: Wants, weights: Weights) -> Ints:
-    total = np.zeros(snapshot.capacity, np.int64)
-    for name, points in allocation_parts(snapshot, wants).items():
-        if weights[name]:
-            total += weights[name] * points
-    return total
+class Allocation:
+    """What allocation is worth to one shape: on all rows at once, or on one by itself, in plain integers."""
 
+    __slots__ = ("_asked", "_known", "_wants", "_weights")
 
-def allocation_row(wants: Wants, weights: Weights, node: NodeRow) -> int:
-    """The same for one row, in plain integers."""
-    offered = node.offered or {}
-    least = most = resources = 0
-    used = []
-    for column, resource in ((0, CPU), (1, MEMORY)):
-        has = offered.get(resource, 0)
-        if has <= 0:
-            continue
-        has = has if has < SCORED_MAX else SCORED_MAX
-        resources += 1
-        taken = min(min(node.scored[column], SCORED_MAX) + min(wants.scored[column], SCORED_MAX), has)
-        most += taken * POINTS_MAX // has
-        least += (has - taken) * POINTS_MAX // has
-        claimed = node.claimed.get(column, 0) + min(wants.requests.get(resource, 0), SCORED_MAX)
-        used.append((claimed if claimed < has else has) * _FRACTION // has)
-    if resources == 2:
-        least, most = least // 2, most // 2
-    total = weights[LEAST_ALLOCATED] * least + weights[MOST_ALLOCATED] * most
-    if wants.requests.get(CPU, 0) or wants.requests.get(MEMORY, 0):
-        apart = abs(used[0] - used[1]) if resources == 2 else 0
-        total += weights[BALANCED_ALLOCATION] * ((2 * _FRACTION - apart) // (2 * _FRACTION // POINTS_MAX))
-    return total
+    def __init__(self, wants: Wants, weights: Weights) -> None:
+        self._wants = wants
+        self._weights = weights
+        self._asked = tuple(
+            (min(scored, SCORED_MAX), min(wants.requests.get(resource, 0), SCORED_MAX))
+            for scored, resource in zip(wants.scored, (CPU, MEMORY), strict=True)
+        )
+        self._known: dict[tuple[int, int, int, int, int, int], int] = {}
+        """By what a row offers and what is claimed there. Nodes come in few sizes, and pods too."""
+
+    def all(self, snapshot: Snapshot) -> Ints:
+        total = np.zeros(snapshot.capacity, np.int64)
+        for name, points in allocation_parts(snapshot, self._wants).items():
+            if self._weights[name]:
+                total += self._weights[name] * points
+        return total
+
+    def row(self, node: NodeRow) -> int:
+        offered, claimed, scored = node.offered, node.claimed, node.scored
+        if offered is None:
+            return 0
+        known = (
+            offered.get(CPU, 0), offered.get(MEMORY, 0),
+            scored[0], scored[1], claimed.get(0, 0), claimed.get(1, 0),
+        )  # fmt: skip
+        found = self._known.get(known)
+        if found is None:
+            if len(self._known) >= _KNOWN_MAX:
+                self._known.clear()
+            found = self._known[known] = self._of(known[:2], known[2:4], known[4:])
+        return found
+
+    def _of(self, offered: tuple[int, ...], scored: tuple[int, ...], claimed: tuple[int, ...]) -> int:
+        least = most = resources = 0
+        used = []
+        for has, held, taken, (asks, asks_exactly) in zip(offered, scored, claimed, self._asked, strict=True):
+            if has <= 0:
+                continue
+            has = min(has, SCORED_MAX)
+            resources += 1
+            full = min(min(held, SCORED_MAX) + asks, has)
+            most += full * POINTS_MAX // has
+            least += (has - full) * POINTS_MAX // has
+            used.append(min(taken + asks_exactly, has) * _FRACTION // has)
+        if resources == 2:
+            least, most = least // 2, most // 2
+        weights, requests = self._weights, self._wants.requests
+        total = weights[LEAST_ALLOCATED] * least + weights[MOST_ALLOCATED] * most
+        if requests.get(CPU, 0) or requests.get(MEMORY, 0):
+            apart = abs(used[0] - used[1]) if resources == 2 else 0
+            total += weights[BALANCED_ALLOCATION] * ((2 * _FRACTION - apart) // (2 * _FRACTION // POINTS_MAX))
+        return total
 
 
 # -- scores in proportion to the feasible nodes ----------------------------------------------------

@@ -12,6 +12,7 @@ import numpy as np
 
 from kedge.placement.reasons import Reason
 from kedge.scheduler import scores
+from kedge.scheduler.best import INFEASIBLE, Best
 from kedge.scheduler.columns import ABSENT, EVERY, Bools, Ints, as_rows
 from kedge.scheduler.filters import (
     AffinityFilter,
@@ -41,7 +42,6 @@ from kedge.scheduler.tallies import (
 
 ZONE_LABEL = "topology.kubernetes.io/zone"
 REGION_LABEL = "topology.kubernetes.io/region"
-INFEASIBLE = -1
 
 Failures = list[tuple[Blocker, Bools]]
 
@@ -64,13 +64,22 @@ class ShapeState:
             preference.about_pods for preference in self.preferences
         )
         """Whether anything but ports and resources changes with claims; then a change of layout is counted anew."""
+        self._shifting = any(preference.about_pods for preference in self.preferences)
+        """Whether a claim may change the scores of rows that it is not on."""
         self.epoch = snapshot.tallies.epoch
+        self.best = Best(snapshot)
         self.blocked: tuple[str, ...] = ()
         self._quota: Bools | None = None
+        self._layout = self._claims_at = self._nodes_at = 0
+        """How far it has followed the snapshot."""
         self._closed: Bools
         self._fits: Bools
+        self._scored = scores.Allocation(shape.wants, self.weights)
         self._allocation: Ints
+        self._idle = 0
+        """What the preferences in which no nodes differ add to every row."""
         self.feasible: Bools
+        self.feasible_count = 0
         self.totals: Ints
         self.rebuild()
 
@@ -170,13 +179,16 @@ class ShapeState:
             self.blocked = blocked
             self.rebuild()
             return
-        changed: list[Ints] = []
+        flips: list[Ints] = []
         if blocked != self.blocked or (nodes and self.blocked):
-            changed.append(self._block(blocked))
-        if claims or nodes:
-            self._repair(claims, nodes, changed)
-        if changed:
-            self._retotal(changed)
+            flips.append(self._block(blocked))
+        if nodes:
+            claims = self._repair_nodes(claims, nodes)
+        if claims:
+            self._claims_at = snapshot.claim_log.end
+            self._repair_claims(claims, flips)
+        if claims or flips:
+            self._retotal(claims, flips, shifted=bool(nodes) or self._shifting)
 
     def rebuild(self) -> None:
         """Compute everything anew."""
@@ -187,12 +199,12 @@ class ShapeState:
         self._fits = fits_all(snapshot, wants)
         if self.ports is not None:
             self._fits &= self.ports.rows == 0
-        self._allocation = scores.allocation_all(snapshot, wants, self.weights)
+        self._allocation = self._scored.all(snapshot)
         self._block(self.blocked)
         self._rebuild_relations()
         self.feasible = self._feasible(EVERY)
-        self._added = self._additions(self.feasible)
-        self.totals = self._summed(self.feasible, self._added)
+        self.feasible_count = int(np.count_nonzero(self.feasible))
+        self._sum_all(self._additions(self.feasible))
 
     def _rebuild_relations(self) -> None:
         snapshot = self._snapshot
@@ -255,63 +267,76 @@ class ShapeState:
         now = self._quota if self._quota is not None else np.ones(len(column.ids), np.bool_)
         return np.flatnonzero(was != now)
 
-    def _repair(self, claims: list[int], nodes: list[int], changed: list[Ints]) -> None:
+    def _repair_nodes(self, claims: list[int], nodes: list[int]) -> list[int]:
+        """Judge changed nodes by themselves. The rows on which claims are to be judged: theirs too."""
+        snapshot, rows = self._snapshot, as_rows(nodes)
+        self._nodes_at = snapshot.node_log.end
+        self._closed[rows] = self._closed_rows(rows)
+        if self._layout != snapshot.layout:  # then nothing here is about pods, and it is soon done
+            self._layout = snapshot.layout
+            for preference in self.preferences:
+                preference.rebuild()
+        return sorted({*claims, *nodes})
+
+    def _repair_claims(self, rows: list[int], flips: list[Ints]) -> None:
+        """Follow claims on some rows. Whatever other rows answer otherwise now is added to `flips`."""
         snapshot, wants = self._snapshot, self.shape.wants
-        self._claims_at, self._nodes_at = snapshot.claim_log.end, snapshot.node_log.end
-        layout, self._layout = self._layout, snapshot.layout
-        if nodes:
-            rows = as_rows(nodes)
-            self._closed[rows] = self._closed_rows(rows)
-            if layout != snapshot.layout:  # then nothing here is about pods, and it is soon done
-                for preference in self.preferences:
-                    preference.rebuild()
-            claims = sorted({*claims, *nodes})
-        for row in claims:
+        for row in rows:
             node = snapshot.peek(row)
-            self._fits[row] = (
-                node is not None
-                and fits_row(snapshot, wants, node)
-                and (self.ports is None or not self.ports.rows[row])
-            )
-            if node is not None:
-                self._allocation[row] = scores.allocation_row(wants, self.weights, node)
-        snapshot.repairs += len(claims)
-        changed.append(as_rows(claims))
+            if node is None:
+                self._fits[row] = False
+                continue
+            self._fits[row] = fits_row(snapshot, wants, node) and (self.ports is None or not self.ports.rows[row])
+            self._allocation[row] = self._scored.row(node)
+        snapshot.repairs += len(rows)
         if not self.relational:
             return
-        for relation in (*(spread for _, spread in self.spreads), self.policy, self.affinity, *self.aparts):
-            flipped = relation.update(claims) if relation is not None else None
+        for relation in self._relations():
+            flipped = relation.update(rows)
             if flipped is not None:
-                changed.append(flipped)
+                flips.append(flipped)
         for preference in self.preferences:
-            preference.update(claims)
+            preference.update(rows)
 
-    def _retotal(self, changed: list[Ints]) -> None:
+    def _retotal(self, rows: list[int], flips: list[Ints], *, shifted: bool) -> None:
         """Judge the changed rows. Unless that moved a score of other rows too, only their totals change."""
-        for rows in changed:
-            if len(rows) == 1:
-                self.feasible[rows[0]] = self._feasible_row(int(rows[0]))
-            else:
-                self.feasible[rows] = self._feasible(rows)
-        before, self._added = self._added, self._additions(self.feasible)
-        if len(before) != len(self._added) or any(
-            old is not new or weight != was for (was, old), (weight, new) in zip(before, self._added, strict=True)
-        ):
-            self.totals = self._summed(self.feasible, self._added)
-            return
-        idle = self._idle_points()
-        for rows in changed:
-            if len(rows) == 1:
-                row = int(rows[0])
-                total = int(self._allocation[row]) + idle if self.feasible[row] else INFEASIBLE
-                if total >= 0:
-                    total += sum(weight * int(points[row]) for weight, points in self._added)
-                self.totals[row] = total
-                continue
-            totals = self._allocation[rows] + idle
+        for row in rows:
+            now = self._feasible_row(row)
+            if now != self.feasible[row]:
+                self.feasible[row] = now
+                self.feasible_count += 1 if now else -1
+                shifted = True  # scores are in proportion to the feasible nodes
+        for many in flips:
+            self.feasible[many] = self._feasible(many)
+        if flips:
+            self.feasible_count = int(np.count_nonzero(self.feasible))
+            shifted = True
+        if shifted and self.preferences:
+            before, added = self._added, self._additions(self.feasible)
+            if len(before) != len(added) or any(
+                old is not new or weight != was for (was, old), (weight, new) in zip(before, added, strict=True)
+            ):
+                self._sum_all(added)
+                return
+        for many in flips:
+            totals = self._allocation[many] + self._idle
             for weight, points in self._added:
-                totals += weight * points[rows]
-            self.totals[rows] = np.where(self.feasible[rows], totals, INFEASIBLE)
+                totals += weight * points[many]
+            self.totals[many] = np.where(self.feasible[many], totals, INFEASIBLE)
+            self.best.forget()
+        for row in rows:
+            total = INFEASIBLE
+            if self.feasible[row]:
+                total = int(self._allocation[row]) + self._idle
+                for weight, points in self._added:
+                    total += weight * int(points[row])
+            self.best.moved(row, int(self.totals[row]), total)
+            self.totals[row] = total
+
+    def _sum_all(self, added: list[tuple[int, Ints]]) -> None:
+        self._added, self._idle = added, self._idle_points()
+        self.totals = self._summed(self.feasible, added)
+        self.best.forget()
 
     def _relations(self) -> Iterator[SpreadFilter | AffinityFilter | ApartFilter]:
         for _, spread in self.spreads:
@@ -357,7 +382,7 @@ class ShapeState:
         ]
 
     def _summed(self, feasible: Bools, added: list[tuple[int, Ints]]) -> Ints:
-        totals: Ints = self._allocation + self._idle_points()
+        totals: Ints = self._allocation + self._idle
         for weight, points in added:
             totals += weight * points
         totals[~feasible] = INFEASIBLE

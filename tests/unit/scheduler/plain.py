@@ -462,12 +462,12 @@ def totals(cluster: Cluster, question: Question, feasible: list[NodeView]) -> di
 
 
 def pick(cluster: Cluster, totals_of: Mapping[str, int], draw: int) -> str | None:
-    """Of the best, by name, the first from place `draw` on, going round."""
+    """Of the best, by name, the one at place `draw`, going round."""
     if not totals_of:
         return None
-    best, names = max(totals_of.values()), sorted(cluster.nodes)
-    start = draw % len(names)
-    return next(name for name in names[start:] + names[:start] if totals_of.get(name) == best)
+    best = max(totals_of.values())
+    names = [name for name in sorted(cluster.nodes) if totals_of.get(name) == best]
+    return names[draw % len(names)]
 
 
 def choice(cluster: Cluster, question: Question) -> str | None:

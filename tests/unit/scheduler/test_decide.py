@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from hypothesis import HealthCheck, given, settings
+from msgspec.json import encode
+from tests import objects
 from tests.unit.scheduler import plain
 from tests.unit.scheduler.clusters import cases, questions
 from tests.unit.scheduler.plain import Cluster, Question
 
-from kedge.api.views import PodView
+from kedge.api.views import NodeView, PodView, decode_as
 from kedge.placement.predicates import first_misfit
 from kedge.placement.reasons import Reason
 from kedge.scheduler import (
@@ -164,6 +168,35 @@ def test_the_random_clusters_reach_every_filter_and_score() -> None:
     look()
     assert failed == set(FILTER_REASONS)
     assert differing == set(DEFAULT_WEIGHTS)
+
+
+def test_each_of_the_best_is_taken_by_as_many_draws() -> None:
+    """The tie rule favours nobody, also when some of the best are used up and others come back."""
+    nodes = [node_view(f"node-{n}") for n in (3, 0, 4, 1, 2)]
+    snapshot = snapshot_of(nodes)
+    small = decode_as(PodView, encode(objects.pod(cpu="100m")))
+    assert taken(snapshot, small, range(10)) == {f"node-{n}": 2 for n in range(5)}
+    for n in (1, 4):
+        snapshot.add_claim(f"uid-{n}", f"node-{n}", small)
+    assert taken(snapshot, small, range(9)) == {"node-0": 3, "node-2": 3, "node-3": 3}
+    for n in (0, 2, 3):
+        snapshot.add_claim(f"uid-{n}", f"node-{n}", small)
+    assert taken(snapshot, small, range(5)) == {f"node-{n}": 1 for n in range(5)}
+    snapshot.remove_claim("uid-2")
+    assert taken(snapshot, small, range(5)) == {"node-2": 5}
+    snapshot.add_claim("uid-2", "node-2", small)
+    snapshot.put_node(node_view("node-00"))
+    assert taken(snapshot, small, range(5)) == {"node-00": 5}
+    snapshot.remove_node("node-00")
+    assert taken(snapshot, small, range(5)) == {f"node-{n}": 1 for n in range(5)}
+
+
+def node_view(name: str) -> NodeView:
+    return decode_as(NodeView, encode(objects.node(name)))
+
+
+def taken(snapshot: Snapshot, pod: PodView, draws: range) -> dict[str | None, int]:
+    return dict(Counter(decide(snapshot, pod, draw).node for draw in draws))
 
 
 @given(questions())

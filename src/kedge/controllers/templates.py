@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kedge.api.kinds import KINDS
-from kedge.api.marks import HOLD_PREFIX
+from kedge.api.marks import HOLD_PREFIX, UPDATED_MAX
 from kedge.api.objects import Object
 from kedge.api.owners import owner_reference
 from kedge.api.views import DeploymentView
@@ -25,8 +25,9 @@ DESIRED = "deployment.kubernetes.io/desired-replicas"
 MOST = "deployment.kubernetes.io/max-replicas"
 DIGEST = "kedge.dev/template-digest"
 _NOT_COPIED = frozenset(
-    {REVISION, REVISION_HISTORY, DESIRED, MOST, DIGEST, "kubectl.kubernetes.io/last-applied-configuration"}
+    {REVISION, REVISION_HISTORY, DESIRED, MOST, DIGEST, UPDATED_MAX, "kubectl.kubernetes.io/last-applied-configuration"}
 )
+"""What is said of the Deployment alone. `kubectl rollout undo` writes all others of an old ReplicaSet back on it."""
 _ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # as Kubernetes: nothing that spells a word
 _HASH_LENGTH = 10
 _HISTORY_LENGTH_MAX = 2000
@@ -53,16 +54,17 @@ def template_hash(digest: str, collisions: int) -> str:
 
 
 def find_current(sets: Sequence[Object], template: Mapping[str, Any], digest: str) -> Object | None:
-    """The ReplicaSet of this template; of several the oldest, so that every reader chooses the same."""
-    found = [each for each in sets if each.metadata.deletion_timestamp is None and _is_of(each, template, digest)]
+    """The ReplicaSet of this template; of several the oldest, so that every reader chooses the same.
+
+    Without one that was made for it, one whose own template is the same will do: it was adopted, or a policy had
+    changed it on its way in and a rollback took the template from there.
+    """
+    living = [each for each in sets if each.metadata.deletion_timestamp is None]
+    found = [each for each in living if each.metadata.annotations.get(DIGEST) == digest]
+    if not found:
+        wanted = _without_hash(template)
+        found = [each for each in living if _without_hash(template_of(each)) == wanted]
     return min(found, key=lambda each: (str(each.metadata.creation_timestamp), each.key.name), default=None)
-
-
-def _is_of(each: Object, template: Mapping[str, Any], digest: str) -> bool:
-    known = each.metadata.annotations.get(DIGEST)
-    if known is not None:
-        return known == digest
-    return _without_hash(template_of(each)) == _without_hash(template)  # one that was adopted
 
 
 def _without_hash(template: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from kedge.api.objects import Object
 from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.errors import Compacted, Fenced, OperatingError, Terminal, check
-from kedge.keys import Fence, Key
+from kedge.keys import NO_REVISION, Fence, Key, Revision
 from kedge.observe.recorder import Recorder
 from kedge.observe.records import Decision
 from kedge.runtime.action import Action, Next
@@ -296,18 +296,23 @@ class Controller:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _wait_caches(self, fence: Fence | None) -> None:
-        """Wait until the caches have listed, and a leader's have what its predecessor wrote."""
-        for cache in self._by_kind.values():
-            while True:
-                try:
-                    await cache.wait_synced()
-                    if fence is not None:
-                        await cache.at_least(fence.revision)
-                    break
-                except Behind:
-                    if self.queue.closed:
-                        return
-                    cache.ask_relist()
+        """Wait until the caches have listed, and a leader's have what its predecessor wrote.
+
+        For all of them at once: one whose stream has died is asked to list while the others wait.
+        """
+        revision = NO_REVISION if fence is None else fence.revision
+        async with asyncio.TaskGroup() as group:
+            for cache in self._by_kind.values():
+                group.create_task(self._wait_cache(cache, revision), name=f"{self.name} waits for {cache.name}")
+
+    async def _wait_cache(self, cache: Cache, revision: Revision) -> None:
+        while not self.queue.closed:
+            try:
+                await cache.wait_synced()
+                await cache.at_least(revision)
+                return
+            except Behind:
+                cache.ask_relist()
 
     async def _work(self, fence: Fence | None) -> None:
         with suppress(QueueClosed):

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from kedge.env import Env
 from kedge.errors import Compacted, Lagged, Unavailable, check
-from kedge.keys import Key, Revision
+from kedge.keys import FENCE, Key, Revision
 from kedge.store.contract import Batch, Change, Entry
 
 ALL_KINDS = ""
@@ -119,8 +119,11 @@ class Feed:
             for log in (*kinds.values(), everything):
                 for watch in log.watches:
                     watch.wake()
-            if self._progress_timer is None:
-                self._start_progress_timer()
+            if FENCE in kinds:
+                # Who leads from now on decides nothing before its caches have come so far, the quiet kinds' too.
+                self._start_progress_timer(self._limits.watch_fence_progress_s)
+            elif self._progress_timer is None:
+                self._start_progress_timer(self._limits.watch_progress_s)
         if self._future_waiters:
             self._wake_future_waiters()
         if len(everything.changes) > self._limits.history_commits_max:
@@ -227,8 +230,14 @@ class Feed:
             return Compacted(self._closed_why, oldest=self.revision + 1)
         return Unavailable(self._closed_why) if self._closed_why else StopAsyncIteration()
 
-    def _start_progress_timer(self) -> None:
-        self._progress_timer = asyncio.get_running_loop().call_later(self._limits.watch_progress_s, self._send_progress)
+    def _start_progress_timer(self, after_s: float) -> None:
+        """Send progress marks after so long at the latest."""
+        loop = asyncio.get_running_loop()
+        if self._progress_timer is not None:
+            if self._progress_timer.when() <= loop.time() + after_s:
+                return
+            self._progress_timer.cancel()
+        self._progress_timer = loop.call_later(after_s, self._send_progress)
 
     def _count_now(self) -> None:
         # In thousands: a counter costs more than the delivery that it counts.
@@ -257,9 +266,9 @@ class Feed:
             return
         log.watches[watch] = None
         self._watchers += 1
-        if watch.revision < self.revision and self._progress_timer is None:
+        if watch.revision < self.revision:
             # History has moved past it already and may not move again: it must hear so all the same.
-            self._start_progress_timer()
+            watch.request_progress()
 
     def left(self, watch: FeedWatch, log: _Log) -> None:
         if log.watches.pop(watch, self) is None:

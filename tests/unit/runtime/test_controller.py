@@ -538,6 +538,25 @@ async def test_a_new_leader_decides_nothing_before_its_caches_have_what_its_pred
     assert all(mark.revision >= decision.fence for mark in decision.marks)
 
 
+@in_a_shop(Limits(watch_probe_s=3600.0, watch_silence_s=3600.0, cache_wait_s=10.0))
+async def test_a_new_leader_waits_for_all_of_its_caches_at_once(shop: Shop) -> None:
+    """Six streams died without a word. Each cache is asked to list, and none after another."""
+    _, named = counting()
+    quiet = [Watch(kind=KINDS.of_key_kind(each)) for each in ("Pod", "Node", "ConfigMap", "Secret", "Service")]
+    first = shop.controller(named("first"), lease=LEASE)
+    leading = shop.start(first)
+    await until(lambda: first.statistics().leading)
+    other = shop.another("other")
+    second = other.controller(named("second"), lease=LEASE, watches=quiet)
+    other.start(second)
+    await until(lambda: other.veil.streams == 6)
+    other.veil.dead = 6
+    await first.stop()
+    await leading
+    await until(lambda: holder(shop).startswith("replicaset-"))
+    await until(lambda: second.statistics().leading, within_s=2 * shop.limits.cache_wait_s)
+
+
 @in_a_shop(Limits(decisions_sample_every=1, client_attempts_max=1, client_deadline_s=3.0))
 async def test_one_machine_though_the_leader_changed_after_a_write_that_timed_out_and_was_made(shop: Shop) -> None:
     """k0smotron#1534 (bug 3): what has been made is known by name and by reading, not by the memory of a process."""

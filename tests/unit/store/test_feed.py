@@ -8,7 +8,7 @@ import pytest
 from tests.unit.store.sqlite_faults import env_with
 
 from kedge.errors import Compacted, InvariantBroken, Unavailable
-from kedge.keys import Key, Revision
+from kedge.keys import FENCE, Key, Revision
 from kedge.store.contract import Change, Entry, Put
 from kedge.store.feed import Feed
 from kedge.store.memory import MemoryStore
@@ -111,5 +111,32 @@ def test_no_timer_outlives_a_closed_feed() -> None:
         assert timer is not None
         feed.close()
         assert timer.cancelled()
+
+    asyncio.run(run())
+
+
+def test_a_watch_that_begins_behind_hears_at_once_how_far_history_is() -> None:
+    async def run() -> None:
+        feed = Feed(env_with(watch_progress_s=3600), revision=0, compacted=0)
+        feed.publish(1, [change(1)])
+        feed.publish(2, [change(2, "b")])
+        quiet = await feed.watch("Other", after=1)
+        async with asyncio.timeout(10):
+            assert (await anext(quiet)).revision == 2
+        feed.close()
+
+    asyncio.run(run())
+
+
+def test_when_a_lease_changes_hands_every_idle_watch_hears_so_at_once() -> None:
+    async def run() -> None:
+        feed = Feed(env_with(watch_progress_s=3600), revision=0, compacted=0)
+        quiet = await feed.watch("Other", after=0)
+        feed.publish(1, [change(1)])
+        fence = Key(FENCE, "ns", "leader")
+        feed.publish(2, [Change(2, fence, Entry(fence, b"", 2, 2), None)])
+        async with asyncio.timeout(10):
+            assert (await anext(quiet)).revision == 2, "a new leader's caches would wait for a period"
+        feed.close()
 
     asyncio.run(run())

@@ -475,7 +475,12 @@ class Limits:
         256, "binds under way: enough to share syncs, few enough to be undone", metric="kedge_scheduler_binds_in_flight"
     )
     scheduler_burst_max: int = bound(
-        32, "attempts in a row before the rest of the process may run", metric="kedge_scheduler_attempt_seconds"
+        256,
+        "attempts in a row before the rest of the process may run: with fewer, pods that come many at once outrun them",
+        metric="kedge_scheduler_attempt_seconds",
+    )
+    scheduler_burst_s: float = bound(
+        0.01, "how long they may take, however few they are", metric="kedge_scheduler_attempt_seconds"
     )
     scheduler_assumed_s: float = bound(
         30.0,

@@ -6,7 +6,8 @@ Made for every attempt, kept by the recorder's rules. `recheck` runs a kept one 
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, Final
 
 from kedge.api.objects import Object
 from kedge.api.requests import Binding
@@ -22,6 +23,9 @@ from kedge.scheduler.explain import Explanation
 from kedge.scheduler.pending import Waiting
 from kedge.scheduler.picture import Picture
 
+_NO: Final = datetime.fromtimestamp(0, UTC)
+"""When a record that nobody reads began."""
+
 
 class Attempts:
     """Numbers attempts and makes their records."""
@@ -32,16 +36,28 @@ class Attempts:
         self._recorder = recorder
         self._scheduler = scheduler
         self._process = process
+        self._prefix = f"{scheduler}:{process}:"
         self.count = 0
 
     @property
     def latest(self) -> str:
         """The id of the attempt begun last: what is said outside of any is put down to it."""
-        return f"{self._scheduler}:{self._process}:{self.count}"
+        return f"{self._prefix}{self.count}"
 
     def begin(self, waiting: Waiting, view: PodView, fence: Fence, began_s: float) -> Record:
-        """The record of an attempt that begins, before anything is decided."""
+        """The record of an attempt that begins, before anything is decided. Where nobody records it is but an id."""
         self.count += 1
+        if self._recorder is None:
+            key = waiting.key
+            return Record(
+                id=self.latest,
+                controller=self._scheduler,
+                process=self._process,
+                key=key,
+                tenant=key.namespace,
+                priority=0,
+                began=_NO,
+            )
         record = Record(
             id=self.latest,
             controller=self._scheduler,
@@ -59,10 +75,8 @@ class Attempts:
             delayed_s=waiting.since_s - waiting.added_s,
             began=self._env.now(),
         )
-        if self._recorder is not None:
-            caches = self._picture.caches.values()
-            record.marks = tuple([cache.mark() for cache in caches])
-            record.details = {"podRevision": waiting.pod.revision, **self._picture.beside_caches(waiting.priority)}
+        record.marks = tuple([cache.mark(began_s) for cache in self._picture.caches.values()])
+        record.details = {"podRevision": waiting.pod.revision, **self._picture.beside_caches(waiting.priority)}
         return record
 
     def will_be_kept(self, record: Record) -> bool:
@@ -72,6 +86,8 @@ class Attempts:
         )
 
     def decided(self, record: Record, decision: Decision) -> None:
+        if self._recorder is None:
+            return
         record.details.update(
             draw=decision.draw,
             node=decision.node,
@@ -87,6 +103,8 @@ class Attempts:
 
     def explained(self, record: Record, explanation: Explanation) -> None:
         """Every node by its first failing filter, one byte each; and what came nearest."""
+        if self._recorder is None:
+            return
         near = explanation.near_miss
         record.details.update(
             firstFailing=explanation.first_failing,
@@ -100,10 +118,10 @@ class Attempts:
         self, record: Record, request: Binding, written: Object | None, error: OperatingError | None, took_s: float
     ) -> None:
         """What the bind came to."""
-        record.result = "await change" if error is None else "failed"
-        record.error = "" if error is None else f"{type(error).__name__}: {error}"
         if self._recorder is None:
             return
+        record.result = "await change" if error is None else "failed"
+        record.error = "" if error is None else f"{type(error).__name__}: {error}"
         record.steps.append(
             Call(
                 "bind",

@@ -6,7 +6,7 @@ An assumption ends by evidence alone: the cache shows the pod, the service says 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from kedge.api.objects import Object
@@ -37,7 +37,8 @@ class Binder:
         self._teller = teller
         self.refusals = Refusals(env, self._has_seen, self._version)
         self.bound = 0
-        self._tasks: dict[asyncio.Task[Any], None] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._started = 0
         self.on_room: Callable[[], None] = lambda: None
         """Called when a bind has ended."""
         self.on_failure: Callable[[BaseException], None] = lambda _: None
@@ -52,25 +53,27 @@ class Binder:
         """Binds under way."""
         return len(self._tasks)
 
-    def start(self, work: Any) -> None:
+    def start(self, work: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
         """Run one bind, or one gang, beside the others."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks[task] = None
-        task.add_done_callback(self._ended)
+        self._started += 1
+        number = self._started
+        self._tasks[number] = asyncio.get_running_loop().create_task(self._run(number, work, args))
 
-    def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.pop(task, None)
-        self.on_room()
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
+    async def _run(self, number: int, work: Callable[..., Coroutine[Any, Any, None]], args: tuple[Any, ...]) -> None:
+        try:
+            await work(*args)
+        except Exception as error:  # noqa: BLE001  it ends the term, and is seen there
             self.on_failure(error)
+        finally:
+            self._tasks.pop(number, None)
+            self.on_room()
 
     async def wait_all(self) -> None:
         while self._tasks:
-            await asyncio.wait(tuple(self._tasks))
+            await asyncio.wait(tuple(self._tasks.values()))
 
     async def cancel_all(self) -> None:
-        tasks = tuple(self._tasks)
+        tasks = tuple(self._tasks.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

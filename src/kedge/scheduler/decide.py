@@ -92,6 +92,15 @@ def blocked_zones(requests: Units, room: ZoneRoom) -> tuple[str, ...]:
 
 def state_of(snapshot: Snapshot, request: PodRequest, settings: Settings, blocked: tuple[str, ...]) -> ShapeState:
     """What is known of the pod's shape, brought up to date."""
+    last: ShapeState | None = snapshot.last_state
+    if (
+        last is not None
+        and last.asked is request
+        and last.settings is settings
+        and last.epoch == snapshot.tallies.epoch
+    ):
+        last.refresh(blocked)
+        return last
     key = shape_key(request, settings, snapshot.tallies.mentioned)
     states = snapshot.states
     state: ShapeState | None = states.get(key)
@@ -106,5 +115,7 @@ def state_of(snapshot: Snapshot, request: PodRequest, settings: Settings, blocke
             oldest.close()
     else:
         states.move_to_end(key)
+    state.asked, state.settings = request, settings
+    snapshot.last_state = state
     state.refresh(blocked)
     return state

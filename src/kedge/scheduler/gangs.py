@@ -64,7 +64,7 @@ class Gangs:
             return f"gang {gang[1]}: the annotation {GANG_SIZE} must say how many members there are"
         placed = sum(
             pod.key.namespace == gang[0] and bool(pod.as_view(PodView).spec.node_name)
-            for pod in self._picture.caches["Pod"].by_index(BY_GANG, gang[1]).value
+            for pod in self._picture.found_by("Pod", BY_GANG, gang[1])
         )
         if len(members) + placed < size:
             return f"gang {gang[1]}: {len(members) + placed} of its {size} members are here"

@@ -121,24 +121,25 @@ class _Sort:
     """Pods that failed alike, in order of coming."""
 
     pods: dict[str, Waiting] = field(default_factory=dict)
-    helped_by: Change = NOTHING
-    """Of all of them: the cluster may have stood in the way of each in another manner."""
+    helped_by: int = 0
+    """A `Change` of all of them: the cluster may have stood in the way of each in another manner."""
 
 
 class _Happened(NamedTuple):
     """A change, for those who were in flight."""
 
     number: int
-    change: Change
-    always: Change
+    change: int
+    always: int
     helps: Helps | None
     why: str
 
     def concerns(self, waiting: Waiting) -> bool:
-        return _concerns(waiting.helped_by, waiting, self.change, self.always, self.helps)
+        return _concerns(int(waiting.helped_by), waiting, self.change, self.always, self.helps)
 
 
-def _concerns(helped_by: Change, one: Waiting, change: Change, always: Change, helps: Helps | None) -> bool:
+def _concerns(helped_by: int, one: Waiting, change: int, always: int, helps: Helps | None) -> bool:
+    """In plain integers: flags of an enumeration are slow, and this is asked at every bind."""
     return bool(helped_by & always) or (bool(helped_by & change) and (helps is None or helps(one)))
 
 
@@ -316,7 +317,7 @@ class Pending:
         waiting.stage, waiting.since_s = Stage.UNSCHEDULABLE, now_s
         sort = self._unschedulable.setdefault(alike, _Sort())
         sort.pods[waiting.uid] = waiting
-        sort.helped_by |= helped_by
+        sort.helped_by |= int(helped_by)
 
     # -- waking ------------------------------------------------------------------------------------
 
@@ -328,8 +329,9 @@ class Pending:
         self._note(change, always, helps, why)
         if not self._unschedulable:
             return
+        change_bits, always_bits = int(change), int(always)
         for alike, sort in tuple(self._unschedulable.items()):
-            if _concerns(sort.helped_by, next(iter(sort.pods.values())), change, always, helps):
+            if _concerns(sort.helped_by, next(iter(sort.pods.values())), change_bits, always_bits, helps):
                 self._hot[alike] = None
                 self._wake_one(alike, why)
 
@@ -384,11 +386,11 @@ class Pending:
         if only is not None:
             helps, always = (lambda each: each is only), NOTHING
         self._changed += 1
-        self._changes.append(_Happened(self._changed, change, always, helps, why))
+        self._changes.append(_Happened(self._changed, int(change), int(always), helps, why))
         if len(self._changes) > self._limits.scheduler_changes_max:
             # Too many to keep apart: whatever is in flight has to look again.
             self._changes.clear()
-            self._changes.append(_Happened(self._changed, ANYTHING, ANYTHING, None, "too much happened"))
+            self._changes.append(_Happened(self._changed, int(ANYTHING), int(ANYTHING), None, "too much happened"))
 
     def _activate(self, waiting: Waiting, now_s: float, why: str) -> None:
         self._leave(waiting)

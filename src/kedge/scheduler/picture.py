@@ -38,13 +38,14 @@ from kedge.runtime.cache import (
     CacheChange,
     CacheSet,
     ChangeType,
+    Index,
     NotSynced,
     by_label,
 )
 from kedge.scheduler.pending import NOTHING, Change, Pending, Waiting
 from kedge.scheduler.policies import DEFAULT_SETTINGS, Settings, Workload, settings_for
 from kedge.scheduler.preemption import Lodgers, Nomination, nominated_claim
-from kedge.scheduler.shapes import PodRequest, bare_request, request_of
+from kedge.scheduler.shapes import PodRequest, Series, bare_request, request_of
 from kedge.scheduler.snapshot import Snapshot
 
 ZONE_LABEL = "topology.kubernetes.io/zone"
@@ -99,6 +100,7 @@ class Picture:
         self.nominated: dict[str, Nomination] = {}
         """By pod uid: places that are being made."""
         self._policies: dict[str, Object] = {}
+        self._series = Series()
         self._settings: dict[tuple[str, str, str, object], Settings] = {}
         self._quotas: dict[str, dict[str, Object]] = {}
         """By tenant and name: zone quotas."""
@@ -124,10 +126,6 @@ class Picture:
         }
         for name in READ:
             self.caches[name] = self._caches.cache(self._kind(name))
-        self.caches["Pod"].add_index(BY_NODE)
-        self.caches["Pod"].add_index(BY_GANG)
-        self.caches["Pod"].add_index(BY_CONTROLLER)
-        self.caches["PodDisruptionBudget.policy"].add_index(BY_NAMESPACE)
         for name, handler in handlers.items():
             self.caches[name].subscribe(handler, name=self._scheduler)
 
@@ -140,6 +138,12 @@ class Picture:
             return self.caches[key.kind].get(key).value
         except NotSynced:
             return None
+
+    def found_by(self, kind: str, index: Index, value: str) -> tuple[Object, ...]:
+        """Objects by an index that is kept from its first use on: most clusters need few of them."""
+        cache = self.caches[kind]
+        cache.add_index(index)
+        return cache.by_index(index, value).value
 
     # -- what the decision asks --------------------------------------------------------------------
 
@@ -172,7 +176,7 @@ class Picture:
         return Workload(owner.uid, owner.name)
 
     def request_of(self, pod: PodView) -> PodRequest:
-        return request_of(pod, workload=self.workload_of(pod).uid if self._policies else None)
+        return self._series.request_of(pod, self.workload_of(pod).uid if self._policies else None)
 
     def room_of(self, tenant: str) -> Mapping[str, Units] | None:
         """What a tenant's quotas leave in each zone, less what was decided and is not yet in them."""
@@ -317,14 +321,14 @@ class Picture:
 
     def pods_on(self, node: str) -> tuple[Object, ...]:
         """Pods that are bound to a node and have not ended."""
-        return tuple(pod for pod in self.caches["Pod"].by_index(BY_NODE, node).value if not pod.view.finished)
+        return tuple(pod for pod in self.found_by("Pod", BY_NODE, node) if not pod.view.finished)
 
     def _may_leave(self, pods: Sequence[Object]) -> list[Object]:
         """Those whose budgets let them go together. A pod with no budget always may."""
         left: dict[Key, int] = {}
         going = []
         for pod in pods:
-            budgets = self.caches["PodDisruptionBudget.policy"].by_index(BY_NAMESPACE, pod.key.namespace).value
+            budgets = self.found_by("PodDisruptionBudget.policy", BY_NAMESPACE, pod.key.namespace)
             covering = [
                 each
                 for each in budgets
@@ -609,18 +613,20 @@ class Picture:
             self._policies[change.key.name] = change.new
         self._settings.clear()
         if bool(self._policies) != had:
-            self._recount(lambda pods: pods.list().value)  # they count by what is above their ReplicaSet, or no more
+            self._recount(
+                lambda: self.caches["Pod"].list().value
+            )  # they count by what is above their ReplicaSet, or no more
         self._pending.happened(Change.POLICY, "a policy changed")
 
     def _replica_set_changed(self, change: CacheChange) -> None:
         if self._policies and change.type is ChangeType.ADDED:
             self._settings.clear()
-            self._recount(lambda pods: pods.by_index(BY_CONTROLLER, change.object.uid).value)
+            self._recount(lambda: self.found_by("Pod", BY_CONTROLLER, change.object.uid))
 
-    def _recount(self, which: Callable[[Cache], Iterable[Object]]) -> None:
+    def _recount(self, which: Callable[[], Iterable[Object]]) -> None:
         """Count pods that are placed again: what they are replicas of is known otherwise now."""
         try:
-            pods = which(self.caches["Pod"])
+            pods = which()
         except NotSynced:
             return
         for pod in pods:

@@ -190,9 +190,10 @@ class Scheduler:
                     cache.ask_relist()
 
     async def _schedule(self, fence: Fence) -> None:
-        limits = self._env.limits
+        limits, monotonic = self._env.limits, self._env.monotonic
         while not self._closed.is_set():
             self._ready.clear()
+            until_s = monotonic() + limits.scheduler_burst_s
             for _ in range(limits.scheduler_burst_max):
                 if len(self._binder) >= limits.scheduler_binds_max:
                     await self._ready.wait()
@@ -202,6 +203,9 @@ class Scheduler:
                     await self._wait_ready()
                     break
                 self._attempt(waiting, fence)
+                if monotonic() >= until_s:
+                    await asyncio.sleep(0)
+                    break
             else:
                 await asyncio.sleep(0)
 
@@ -266,7 +270,7 @@ class Scheduler:
             self._attempts.explained(record, explain(self.picture.snapshot, decision))
         assumption = self.picture.assume(waiting.pod, decision.node, decision.request)
         node = (decision.node_uid, decision.node_revision)
-        self._binder.start(self._binder.bind(waiting, assumption, node, fence, record))
+        self._binder.start(self._binder.bind, waiting, assumption, node, fence, record)
         if nomination is not None and nomination.node != decision.node:
             self.picture.tell_room(nomination.node, "a place was given up")
 
@@ -274,7 +278,7 @@ class Scheduler:
         """A place is held for the pod, so there is nothing to decide: the bind proves that it may still have it."""
         assumption = self.picture.assume(waiting.pod, node.name, self.picture.request_of(view))
         record.details.update(node=node.name, reserved=True)
-        self._binder.start(self._binder.bind(waiting, assumption, (node.uid, node.revision), fence, record))
+        self._binder.start(self._binder.bind, waiting, assumption, (node.uid, node.revision), fence, record)
 
     def _decide(self, waiting: Waiting, view: PodView, record: Record) -> Decision:
         picture = self.picture
@@ -311,7 +315,7 @@ class Scheduler:
             if plan is not None:
                 made = Nomination(plan.node, decision.request, waiting.priority, plan.awaited)
                 self.picture.nominate(waiting.uid, made)
-                self._binder.start(self._make_room(waiting.pod, plan, fence, record.id))
+                self._binder.start(self._make_room, waiting.pod, plan, fence, record.id)
                 record.details["makingRoomOn"] = plan.node
                 record.details["victims"] = [str(pod.key) for pod in plan.victims]
         self._attempts.end(record, helpedBy=change_names(helped_by))
@@ -414,7 +418,7 @@ class Scheduler:
                 return
             assumption = self.picture.assume(member.pod, decision.node, decision.request)
             chosen.append(Member(member, assumption, (decision.node_uid, decision.node_revision), attempt))
-        self._binder.start(self._gangs.bring(chosen, fence))
+        self._binder.start(self._gangs.bring, chosen, fence)
 
     def _gang_fits_not(
         self,
@@ -448,7 +452,7 @@ class Scheduler:
         gang = members[0].gang
         assert gang is not None
         if record.as_view(ReservationView).status.phase != "Committed":
-            self._binder.start(self._gangs.abandon(gang, members, fence))
+            self._binder.start(self._gangs.abandon, gang, members, fence)
             return
         placed: list[Member] = []
         for member in members:
@@ -461,4 +465,4 @@ class Scheduler:
                 placed.append(Member(member, assumption, (node.uid, node.revision), attempt))
         known = {each.waiting.uid for each in placed}
         others = [member for member in members if member.uid not in known]
-        self._binder.start(self._gangs.finish(gang, placed, others, fence))
+        self._binder.start(self._gangs.finish, gang, placed, others, fence)

@@ -196,6 +196,36 @@ def request_of(pod: PodView, *, workload: str | None = None, placed: bool = Fals
     return PodRequest(wants, metadata.namespace, labels, workload, metadata.deletion_timestamp is not None)
 
 
+class Series:
+    """Remembers the pod asked about last: replicas come one after another and ask alike, so they get one request."""
+
+    __slots__ = ("_pod", "_request", "_workload")
+
+    def __init__(self) -> None:
+        self._pod: PodView | None = None
+        self._workload: str | None = None
+        self._request: PodRequest
+
+    def request_of(self, pod: PodView, workload: str | None) -> PodRequest:
+        """As the function of that name, for a pod that waits; the very same object for the next of a series."""
+        last = self._pod
+        if last is not None and self._workload == workload and _ask_alike(last, pod):
+            return self._request
+        self._pod, self._workload, self._request = pod, workload, request_of(pod, workload=workload)
+        return self._request
+
+
+def _ask_alike(one: PodView, other: PodView) -> bool:
+    mine, theirs = one.metadata, other.metadata
+    return (
+        one.spec == other.spec
+        and mine.labels == theirs.labels
+        and mine.namespace == theirs.namespace
+        and mine.owner_references == theirs.owner_references
+        and mine.deletion_timestamp == theirs.deletion_timestamp
+    )
+
+
 def bare_request(namespace: str, requests: Units, ports: tuple[HostPort, ...]) -> PodRequest:
     """A claim whose pod is gone: it takes its room, and no rule about pods means it."""
     wants = Wants(

@@ -106,6 +106,8 @@ class Snapshot:
         self.explanations = 0
         self.states: OrderedDict[ShapeKey, Any] = OrderedDict()
         """What was computed for each shape, the one used last at the end. `decide` alone fills and reads it."""
+        self.last_state: Any = None
+        """The last of `states`: a series of pods alike need not look it up each time."""
 
     # -- reading
 

@@ -27,7 +27,7 @@ from kedge.scheduler.filters import (
     tolerated,
 )
 from kedge.scheduler.policies import NODE_AFFINITY, POD_AFFINITY, TAINT_TOLERATION, TOPOLOGY_SPREAD
-from kedge.scheduler.shapes import NO_LABELS, Shape, Spread
+from kedge.scheduler.shapes import NO_LABELS, PodRequest, Shape, Spread
 from kedge.scheduler.snapshot import Snapshot
 from kedge.scheduler.tallies import (
     Attracting,
@@ -67,6 +67,9 @@ class ShapeState:
         self._shifting = any(preference.about_pods for preference in self.preferences)
         """Whether a claim may change the scores of rows that it is not on."""
         self.epoch = snapshot.tallies.epoch
+        self.asked: PodRequest | None = None
+        """The request that it was last found for, under `settings`."""
+        self.settings = shape.key.settings
         self.best = Best(snapshot)
         self.blocked: tuple[str, ...] = ()
         self._quota: Bools | None = None

@@ -160,6 +160,8 @@ class Tallies:
         self._capacity = capacity
         self._tallies: dict[Rule, Tally] = {}
         self._classes: dict[object, PodClass] = {}
+        self._last: tuple[PodRequest, PodClass] | None = None
+        """The class asked for last, which is among them: a series of pods alike need not look it up each time."""
         self.namespaces: dict[str, Labels] = {}
         self.mentioned: dict[str, int] = {}
         """Label keys that terms of placed pods look at. It only grows: a shape made under less stays right for the
@@ -184,6 +186,14 @@ class Tallies:
 
     def class_of(self, request: PodRequest) -> PodClass:
         """The class a pod belongs to; its tallies are known from here on."""
+        last = self._last
+        if last is not None and last[0] is request:
+            return last[1]
+        found = self._class_of(request)
+        self._last = request, found
+        return found
+
+    def _class_of(self, request: PodRequest) -> PodClass:
         wants = request.wants
         key = request if wants.affinity is not None or wants.ports else request[1:]
         found = self._classes.get(key)
@@ -212,6 +222,7 @@ class Tallies:
         """Drop a class that has no pod any more."""
         if pods.rows:
             return
+        self._last = None
         wants = request.wants
         del self._classes[request if wants.affinity is not None or wants.ports else request[1:]]
         for tally, _ in pods.tallies:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from click.testing import CliRunner
 
 from kedge.cli import main
+from kedge.env import system_env
+from kedge.keys import Key
+from kedge.sim.dump import plan_dump, read_dump
 from kedge.sim.scenario import library_names
 
 SMALL = """\
@@ -62,3 +66,53 @@ def test_a_file_that_is_wrong_is_told_with_its_place(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["scenario", "run", str(file)])
     assert done.exit_code == 1
     assert f"{file}:1:1: a scenario lacks `story`: add it" in done.output
+
+
+def test_a_run_that_is_kept_can_be_read_and_played_again(tmp_path: Path) -> None:
+    file = tmp_path / "small.yaml"
+    file.write_text(SMALL.replace("NAME", "Pod/ghost"))
+    done = CliRunner().invoke(
+        main, ["scenario", "run", "-q", str(file), "--seed", "4", "--out", str(tmp_path / "runs")]
+    )
+    assert done.exit_code == 1
+    kept = tmp_path / "runs" / "small-seed-4"
+    assert f"kept:   {kept}" in done.output
+    assert sorted(path.name for path in kept.iterdir()) == sorted(
+        ["scenario.yaml", "outcome.json", "timeline.txt", "trace.txt", "objects.json"]
+    )
+    outcome = json.loads((kept / "outcome.json").read_text())
+    assert (outcome["passed"], outcome["broken"]) == (False, "Pod/default/ghost is there")
+    assert "Pod/default/ghost is there" in (kept / "timeline.txt").read_text()
+    assert len((kept / "trace.txt").read_text().splitlines()) > len((kept / "timeline.txt").read_text().splitlines())
+    names = [
+        (each["kind"], each["metadata"]["name"]) for each in json.loads((kept / "objects.json").read_text())["items"]
+    ]
+    assert ("Node", "node-a") in names
+    again = CliRunner().invoke(
+        main,
+        [
+            *outcome["again"].replace("scenario.yaml", str(kept / "scenario.yaml")).split()[1:],
+            "-o",
+            str(tmp_path / "again"),
+        ],
+    )
+    assert again.exit_code == 1
+    repeated = json.loads((tmp_path / "again" / "small-seed-4" / "outcome.json").read_text())
+    assert repeated["traceHash"] == outcome["traceHash"]
+
+
+def test_the_objects_of_a_kept_run_load_as_another_beginning(tmp_path: Path) -> None:
+    file = tmp_path / "small.yaml"
+    file.write_text(SMALL.replace("NAME", "Node/node-a"))
+    assert CliRunner().invoke(main, ["scenario", "run", "-q", str(file), "--out", str(tmp_path)]).exit_code == 0
+    plan = plan_dump(read_dump(tmp_path / "small-seed-0" / "objects.json"), system_env())
+    assert Key("Node", "", "node-a") in plan.values
+
+
+def test_a_run_that_cannot_be_kept_says_where(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("")
+    file = tmp_path / "small.yaml"
+    file.write_text(SMALL.replace("NAME", "Node/node-a"))
+    done = CliRunner().invoke(main, ["scenario", "run", "-q", str(file), "--out", str(tmp_path / "taken" / "below")])
+    assert done.exit_code == 1
+    assert "cannot be kept there" in done.output

@@ -41,13 +41,17 @@ def list_command() -> None:
 @click.option("--without", default="", metavar="SAFEGUARD", help="Play it without this safeguard.")
 @click.option("--seed", type=click.IntRange(min=0), help="Another seed than the file's.")
 @click.option("--quiet", "-q", is_flag=True, help="Tell the timeline only of a run that fails.")
-def run_command(name: str, weak: bool, without: str, seed: int | None, quiet: bool) -> None:
+@click.option("--out", "-o", type=click.Path(file_okay=False), metavar="DIR", help="Keep the run in a folder there.")
+def run_command(name: str, weak: bool, without: str, seed: int | None, quiet: bool, out: str | None) -> None:
     """Play a scenario and tell its timeline.
 
-    Ends with 0 if every expectation and every invariant held, with 1 and the timeline if one did not.
+    Ends with 0 if every expectation and every invariant held, with 1 and the timeline if one did not. With --out, the
+    file, the outcome, the timeline, every event and every object of the end are kept.
     """
+    from pathlib import Path
+
     from kedge.errors import KedgeError
-    from kedge.sim.scenario import load_scenario
+    from kedge.sim.scenario import keep_run, load_scenario
 
     try:
         found = load_scenario(name)
@@ -56,11 +60,14 @@ def run_command(name: str, weak: bool, without: str, seed: int | None, quiet: bo
                 raise click.ClickException(f"{found.name} has no weak variant: name a safeguard with --without")
             without = found.weak[0].name
         played = _play(found, without, seed)
+        kept = keep_run(played, Path(out)) if out else None
     except KedgeError as error:
         raise click.ClickException(str(error)) from error
     if not (quiet and played.passed):
         _tell(played)
     click.echo(_verdict(played))
+    if kept is not None:
+        click.echo(f"kept:   {kept}")
     raise SystemExit(0 if played.passed else 1)
 
 

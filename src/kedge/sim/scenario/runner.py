@@ -27,6 +27,7 @@ from kedge.sim.scenario.steps import Play, StepFailed, namespace_of
 from kedge.sim.scenario.telling import Narrator, timeline
 from kedge.sim.scenario.weak import find_weakness
 from kedge.sim.users import User
+from kedge.store import Entry
 
 OPEN_S_MAX = 120.0
 """How long the nodes may take to register before the first step."""
@@ -43,6 +44,8 @@ class Played:
     """The safeguard that was taken out; empty for the real thing."""
     outcome: Outcome
     timeline: list[tuple[str, str, str]]
+    entries: tuple[Entry, ...]
+    """What the store held in the end."""
 
     @property
     def violation(self) -> Violation | None:
@@ -68,34 +71,36 @@ def play_scenario(
     patch = find_weakness(without) if without else nullcontext
     if patch is None:
         raise ScenarioError(f"there is no safeguard {without!r} to remove: a scenario's `weak` part names its own")
-    begin_s = [0.0]
+    left: list[_Performance] = []
 
     async def program(sim: Simulation) -> None:
-        await _Performance(sim, scenario, begin_s, on_step).run()
+        left.append(_Performance(sim, scenario, on_step))
+        await left[0].run()
 
     with patch():
         outcome = run(program, scenario.seed if seed is None else seed, faults=NO_FAULTS)
-    return Played(scenario, without, outcome, timeline(outcome, begin_s=begin_s[0]))
+    (performance,) = left
+    told = timeline(outcome, begin_s=performance.begin_s)
+    return Played(scenario, without, outcome, told, tuple(performance.cluster.store.entries()))
 
 
 class _Performance:
     """One run of one file."""
 
-    def __init__(
-        self, sim: Simulation, scenario: ScenarioFile, begin_s: list[float], on_step: Callable[[int, str], None]
-    ) -> None:
+    def __init__(self, sim: Simulation, scenario: ScenarioFile, on_step: Callable[[int, str], None]) -> None:
         self._sim = sim
         self._scenario = scenario
-        self._begin_s = begin_s
+        self.begin_s = 0.0
+        """When the scene was set."""
         self._on_step = on_step
         plan = scenario.world
-        self._cluster = StagedCluster(sim, Script(sim), servers=plan.servers, limits=plan.limits)
-        self._judge = Judge(self._cluster)
-        sim.check_always(Narrator(self._cluster))
+        self.cluster = StagedCluster(sim, Script(sim), servers=plan.servers, limits=plan.limits)
+        self._judge = Judge(self.cluster)
+        sim.check_always(Narrator(self.cluster))
         sim.check_always(self._look)
-        self._cluster.script.on_strike = self._look
+        self.cluster.script.on_strike = self._look
         self._waiting: list[tuple[Claim, asyncio.Event]] = []
-        self._play = Play(self._cluster, User(self._cluster))
+        self._play = Play(self.cluster, User(self.cluster))
 
     async def run(self) -> None:
         try:
@@ -103,7 +108,7 @@ class _Performance:
         except OperatingError as error:
             self._sim.violate("the world can be set up", f"{error}: correct `world.objects`")
             return
-        self._begin_s[0] = self._sim.now_s
+        self.begin_s = self._sim.now_s
         for each in self._scenario.expect:
             if each.within_s is None:
                 self._sim.check_always(self._always(each))
@@ -119,7 +124,7 @@ class _Performance:
     # -- the scene -------------------------------------------------------------------------------------
 
     async def _open(self) -> None:
-        plan, cluster = self._scenario.world, self._cluster
+        plan, cluster = self._scenario.world, self.cluster
         named = [namespace_of(body) or "default" for body in plan.objects]
         await cluster.set_up(*dict.fromkeys([*plan.namespaces, *named]))
         for body in plan.objects:
@@ -140,7 +145,7 @@ class _Performance:
 
     def _nodes_ready(self) -> bool:
         ready = 0
-        for found in self._cluster.all("Node"):
+        for found in self.cluster.all("Node"):
             conditions = found.as_view(NodeView).status.conditions
             ready += any(each.type == "Ready" and each.status == "True" for each in conditions)
         return ready == len(self._scenario.world.nodes)
@@ -151,9 +156,9 @@ class _Performance:
         """Wait for a step's moment and do it. False if the run is over."""
         sim = self._sim
         if step.at_s is not None:
-            await asyncio.sleep(max(0.0, self._begin_s[0] + step.at_s - sim.now_s))
+            await asyncio.sleep(max(0.0, self.begin_s + step.at_s - sim.now_s))
         if step.when is not None and not await self._wait(step.when, step.when_within_s):
-            seen = step.when.seen(self._cluster)
+            seen = step.when.seen(self.cluster)
             sim.violate(f"step {number + 1} has its moment", f"{step.when.words}: {seen} after {step.when_within_s:g}s")
             return False
         await asyncio.sleep(step.after_s)
@@ -173,7 +178,7 @@ class _Performance:
 
     async def _wait(self, claim: Claim, within_s: float) -> bool:
         deadline_s = self._sim.now_s + within_s
-        if not claim.seen(self._cluster):
+        if not claim.seen(self.cluster):
             return True
         came = asyncio.Event()
         self._waiting.append((claim, came))
@@ -187,7 +192,7 @@ class _Performance:
     def _look(self, _: object = None) -> None:
         """Called at every commit and every strike: what was true for one commit only is seen too."""
         for claim, came in self._waiting:
-            if not claim.seen(self._cluster):
+            if not claim.seen(self.cluster):
                 came.set()
 
     async def _demand(self, expectation: Expectation) -> bool:
@@ -196,13 +201,13 @@ class _Performance:
             self._sim.note("held", expectation.name)
             return True
         if self._sim.world.violation is None:
-            seen = expectation.claim.seen(self._cluster)
+            seen = expectation.claim.seen(self.cluster)
             self._sim.violate(expectation.name, f"not within {within_s:g}s: {expectation.claim.words}, but {seen}")
         return False
 
     def _always(self, expectation: Expectation) -> Callable[[Commit], Iterator[tuple[str, str]]]:
         def rule(commit: Commit) -> Iterator[tuple[str, str]]:
-            seen = expectation.claim.seen(self._cluster)
+            seen = expectation.claim.seen(self.cluster)
             if seen:
                 yield "expectation", f"{expectation.claim.words}, but {seen} (revision {commit.revision})"
 
@@ -212,10 +217,10 @@ class _Performance:
     async def _settle(self) -> None:
         """Stop every fault, bring every machine back, and demand that all comes right and that then nobody writes."""
         self._sim.heal()
-        for node in self._cluster.nodes.values():
+        for node in self.cluster.nodes.values():
             if not node.host.up:
                 node.come_back()
         expect_settled(self._judge)
         await self._sim.converge(within_s=self._scenario.settle_s, every_s=1.0, stays_s=5.0)
         if self._sim.world.violation is None:
-            await check_silence(self._cluster)
+            await check_silence(self.cluster)

@@ -107,6 +107,8 @@ class ScenarioFile:
     weak: tuple[Weakness, ...]
     settle_s: float
     """0 for one that does not ask everything to settle in the end."""
+    source: str
+    """The file itself."""
 
 
 def read_scenario(path: Path) -> ScenarioFile:
@@ -136,6 +138,7 @@ def parse_scenario(content: str, file: str = "scenario.yaml") -> ScenarioFile:
         expect=whole.take("expect", lambda part: tuple(_expectation(each) for each in items(part)), ()),
         weak=whole.take("weak", lambda part: tuple(_weakness(each) for each in items(part)), ()),
         settle_s=whole.take("settles within", seconds, SETTLE_S),
+        source=content,
     )
     whole.done()
     return found

@@ -1,0 +1,80 @@
+"""A run on disk, to be looked at when it is over: what was played and how it ended, timeline, events and objects.
+
+`kedge scenario run --out` writes it. The objects are as kubectl would list them, so that any tool for those reads them,
+and `sim.dump` loads them as the beginning of another world.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from kedge.api.kinds import KINDS
+from kedge.api.objects import Object
+from kedge.sim.scenario.document import ScenarioError
+from kedge.sim.scenario.runner import Played
+from kedge.store import Entry
+
+SCENARIO, OUTCOME, TIMELINE, TRACE, OBJECTS = (
+    "scenario.yaml", "outcome.json", "timeline.txt", "trace.txt", "objects.json",
+)  # fmt: skip
+
+
+def keep_run(played: Played, folder: Path) -> Path:
+    """Write a run into a folder of its own below `folder`. A run of the same name and seed takes its place.
+
+    Raises:
+        ScenarioError: it cannot be written there.
+    """
+    variant = f"-without-{played.without}" if played.without else ""
+    place = folder / f"{played.scenario.name}{variant}-seed-{played.outcome.seed}"
+    parts = {
+        SCENARIO: played.scenario.source,
+        OUTCOME: json.dumps(summary_of(played), indent=2),
+        TIMELINE: "\n".join(f"{at}  {kind:<10} {words}" for at, kind, words in played.timeline),
+        TRACE: played.outcome.timeline(),
+        OBJECTS: json.dumps(_listed(played.entries), indent=1),
+    }
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        for name, text in parts.items():
+            (place / name).write_text(f"{text}\n", encoding="utf-8")
+    except OSError as error:
+        raise ScenarioError(f"{place}: the run cannot be kept there ({error}): give another folder") from error
+    return place
+
+
+def summary_of(played: Played) -> dict[str, Any]:
+    """How a run ended, and how to play it again."""
+    again = ["kedge", "scenario", "run", SCENARIO, "--seed", str(played.outcome.seed)]
+    if played.without:
+        again += ["--without", played.without]
+    broken = played.violation
+    return {
+        "scenario": played.scenario.name,
+        "lesson": played.scenario.lesson,
+        "seed": played.outcome.seed,
+        "without": played.without or None,
+        "passed": played.passed,
+        "broken": None if broken is None else broken.invariant,
+        "seen": None if broken is None else broken.message,
+        "detail": None if broken is None else broken.detail or None,
+        "virtualSeconds": round(played.outcome.virtual_s, 3),
+        "traceHash": played.outcome.hash,
+        "again": " ".join(again),
+    }
+
+
+def _listed(entries: tuple[Entry, ...]) -> dict[str, Any]:
+    items = []
+    for entry in sorted(entries, key=lambda each: each.key):
+        if entry.key.kind not in _OWN:
+            kind = KINDS.of_key_kind(entry.key.kind)
+            body = Object(kind, entry.key, entry.value, revision=entry.modified, created=entry.created).edit()
+            items.append({**body, "metadata": {**body["metadata"], "resourceVersion": str(entry.modified)}})
+    return {"apiVersion": "v1", "kind": "List", "items": items}
+
+
+_OWN = ("Fence.kedge.dev", "Operation.kedge.dev")
+"""What a store keeps for itself: no objects."""

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from tests.objects import pod, pod_key
 
+from kedge.api.conditions import find_condition
 from kedge.api.marks import AT_MOST_ONE
 from kedge.api.requests import Binding, DeleteOptions
+from kedge.controllers.lifecycle import lifecycle_controller
 from kedge.keys import Key
 from kedge.limits import Limits
-from kedge.sim.cluster import Cluster
+from kedge.sim.cluster import Cluster, Commit, Component, Seat
 from kedge.sim.invariants import Judge
 from kedge.sim.kernel import NO_FAULTS, FixedRates, Outcome, Simulation, run
 
 CALM = Limits(watch_probe_s=30.0, agent_audit_s=20.0)
+NODE = Key("Node", "", "node-a")
 LEDGER = Key("NodeAllocation.kedge.dev", "", "node-a")
 
 
-async def stage(sim: Simulation, *nodes: str, hostile: bool = False) -> Cluster:
-    cluster = Cluster(sim, servers=2, hostile=hostile, limits=CALM)
+async def stage(sim: Simulation, *nodes: str, hostile: bool = False, limits: Limits = CALM) -> Cluster:
+    cluster = Cluster(sim, servers=2, hostile=hostile, limits=limits)
     await cluster.set_up()
     Judge(cluster)
     for name in nodes:
@@ -235,6 +239,111 @@ def test_a_process_that_fails_its_liveness_probe_is_restarted() -> None:
         await until(lambda: not is_ready(cluster))
         await until(lambda: len(cluster.nodes["node-a"].driver.started) == 2)
         await until(lambda: is_ready(cluster))
+
+    quietly(program)
+
+
+def mind_the_nodes(cluster: Cluster) -> None:
+    def manager(seat: Seat) -> Component:
+        return lifecycle_controller(seat.client, seat.env, caches=seat.caches, recorder=seat.recorder)
+
+    cluster.boot("manager", [manager])
+
+
+def test_a_node_that_is_back_in_contact_sends_a_heartbeat_before_it_says_anything_of_its_pods() -> None:
+    """Else the node lifecycle, which has heard none, takes it back at once, and both go on for ever."""
+
+    class Words:
+        """What was said of the pod's readiness, and how silent its node was by then."""
+
+        def __init__(self, cluster: Cluster) -> None:
+            self.cluster = cluster
+            self.renewed_s = 0.0
+            self.said: list[tuple[str, float]] = []
+
+        def __call__(self, commit: Commit) -> Iterator[tuple[str, str]]:
+            now_s = self.cluster.sim.now_s
+            for key in commit.keys:
+                if (key.kind, key.name) == ("Lease.coordination.k8s.io", "node-a"):
+                    self.renewed_s = now_s
+                elif key == pod_key() and (found := self.cluster.find(key)) is not None:
+                    ready = find_condition(found.view.status.conditions, "Ready")
+                    if ready is not None and (not self.said or self.said[-1][0] != ready.status):
+                        self.said.append((ready.status, now_s - self.renewed_s))
+            yield from ()
+
+    async def program(sim: Simulation) -> None:
+        cluster = await stage(sim, "node-a", "node-b")
+        mind_the_nodes(cluster)
+        await bind(cluster, pod())
+        await until(lambda: is_ready(cluster))
+        words = Words(cluster)
+        sim.check_always(words)
+        cut = sim.network.partition([cluster.nodes["node-a"].host], cluster.servers)
+        await asyncio.sleep(sim.choose_int("for", 45, 75))
+        cut.heal()
+        await until(lambda: is_ready(cluster))
+        await asyncio.sleep(30)
+        assert [status for status, _ in words.said] == ["Unknown", "True"], words.said
+        assert words.said[-1][1] < CALM.node_suspect_s
+
+    for seed in range(12):
+        outcome = run(program, seed, faults=NO_FAULTS)
+        assert outcome.violation is None, f"seed {seed}: {outcome.violation}\n{outcome.timeline()[-1500:]}"
+
+
+def test_an_agent_that_comes_back_starts_nothing_that_asks_for_at_most_one_before_it_is_heard() -> None:
+    """Its node may be given up at any moment, and a replacement started: it does not know for how long it was gone."""
+
+    async def program(sim: Simulation) -> None:
+        cluster = await stage(sim, "node-a")
+        once = pod("once-0")
+        once["metadata"]["annotations"] = {AT_MOST_ONE: "true"}
+        await bind(cluster, once)
+        await until(lambda: is_ready(cluster, "once-0"))
+        node = cluster.nodes["node-a"]
+        node.die()
+        await asyncio.sleep(100)
+        for _ in range(30):  # renewals are updates, and nothing else of an agent is
+            sim.faults.script("request of api.update", "lose", where=lambda way: way.startswith("node-a"))
+        node.come_back()
+        await asyncio.sleep(20)
+        assert len(node.driver.started) == 1
+        sim.faults.scripts.clear()
+        await until(lambda: live(cluster) == ["once-0"])
+
+    quietly(program)
+
+
+def test_a_node_that_was_removed_before_its_agent_first_listed_is_registered_anew() -> None:
+    async def program(sim: Simulation) -> None:
+        removed: list[str] = []
+
+        def remove_at_once(commit: Commit) -> Iterator[tuple[str, str]]:
+            if NODE in commit.keys and not removed and (found := cluster.find(NODE)) is not None:
+                removed.append(found.uid)
+                cluster.store_host.spawn(cluster.authority.delete(NODE), name="removal")
+            yield from ()
+
+        cluster = Cluster(sim, servers=2, limits=CALM)
+        await cluster.set_up()
+        sim.check_always(remove_at_once)
+        cluster.add_node("node-a")
+        await until(lambda: bool(removed) and cluster.find(NODE) is None)
+        await until(lambda: (found := cluster.find(NODE)) is not None and found.uid != removed[0])
+
+    quietly(program)
+
+
+def test_a_look_at_the_node_that_failed_is_repeated_soon() -> None:
+    async def program(sim: Simulation) -> None:
+        cluster = await stage(sim, "node-a", limits=replace(CALM, agent_audit_s=3600.0))  # it reads, too
+        await asyncio.sleep(2 * CALM.node_renew_s)
+        for _ in range(CALM.client_attempts_max):
+            sim.faults.script("request of api.get", "lose", where=lambda way: way.startswith("node-a"))
+        await cluster.authority.delete(NODE)
+        await until(lambda: all(script.seen >= script.nth for script in sim.faults.scripts), within_s=60)
+        await until(lambda: cluster.find(NODE) is not None, within_s=CALM.node_renew_s * 0.9)
 
     quietly(program)
 

@@ -33,6 +33,7 @@ class Agent:
         self.node = NodeKeeper(client, env, machine, self._caches, UsageMeter(env, driver), self._clear)
         self._ground.node_uid = lambda: self.node.uid
         self._ground.keep_s = self._keep_s
+        self._ground.in_contact = lambda: self.node.in_contact
         self.node.on_contact = self._on_contact
         self._workers: dict[str, PodWorker] = {}
         gauge = env.metrics.gauge("kedge_agent_pods", "Pods that are looked after")
@@ -147,3 +148,5 @@ class Agent:
         for worker in self._workers.values():
             if worker.at_most_one:
                 self._env.spawn(worker.keep(), name=f"keep {worker.key.name}")
+            if worker.silenced:
+                worker.wake()

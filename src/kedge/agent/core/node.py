@@ -7,6 +7,7 @@ former self may run by then: `clear` is awaited before the new node is created.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -69,11 +70,17 @@ class NodeKeeper:
         self._changed = asyncio.Event()
         self.uid = ""
         """The incarnation; empty until registered."""
-        self.contact_s = env.monotonic()
-        """When the last renewal that the API confirmed was sent, by this machine's clock."""
+        self.contact_s = -math.inf
+        """When the last renewal that the API confirmed was sent, by this machine's clock. None was before the first: an
+        agent that comes back does not know for how long its node has been silent."""
         self.on_contact: Callable[[], None] = lambda: None
         gauge = env.metrics.gauge("kedge_agent_contact_seconds", "Since the API last confirmed a renewal")
         gauge.set_function(lambda: env.monotonic() - self.contact_s)
+
+    @property
+    def in_contact(self) -> bool:
+        """Whether this node is known to be heard: nobody can hold silence against it yet."""
+        return self._env.monotonic() - self.contact_s < self._env.limits.node_suspect_s
 
     # -- registration ------------------------------------------------------------------------------
 

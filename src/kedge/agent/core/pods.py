@@ -43,6 +43,8 @@ class Ground:
         self.node_uid: Callable[[], str] = lambda: ""
         self.keep_s: Callable[[], float] = lambda: 0.0
         """How much longer a pod that asks for at-most-one may run without further contact."""
+        self.in_contact: Callable[[], bool] = lambda: True
+        """Whether the node is known to be heard."""
         metrics = env.metrics
         self.starts = metrics.counter("kedge_agent_starts_total", "Processes started, first and again", ("kind",))
         self.retries = metrics.counter("kedge_agent_retries_total", "Looks at a pod that failed and were repeated")
@@ -79,6 +81,8 @@ class PodWorker:
         self._over = False
         """The pod's end is on record, which freed its claim: nothing is left to confirm."""
         self._disowned = False
+        self.silenced = False
+        """There is something to say, and it waits for contact."""
         self._first_s = self._env.monotonic()
         self._leaving_s: float | None = None
         self._probers: dict[Identity, Prober] = {}
@@ -288,6 +292,11 @@ class PodWorker:
         now = self._env.now()
         status = pod_status(pod, sight, plan, now=now, address=self._driver.address(self.uid), troubles=self._troubles)
         patch = plan_status(seen, status, now)
+        # 1. The link is whole again. 2. This says Ready. 3. The node lifecycle, which has heard no heartbeat yet, says
+        # that nobody knows. 4. This says Ready. So heartbeats go first: once one was heard, the lifecycle holds back.
+        self.silenced = patch is not None and not self._ground.in_contact()
+        if self.silenced:
+            raise Unavailable(f"{self.key} is told of after the next heartbeat", key=self.key)
         if patch is None:
             return
         patch["metadata"]["uid"] = self.uid

@@ -6,7 +6,7 @@ rolling out a template that is known: its ReplicaSet is used again, and its revi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -18,7 +18,7 @@ from kedge.api.selectors import label_selector
 from kedge.api.views import DeploymentView, ReplicaSetView
 from kedge.client.contract import Client
 from kedge.controllers.holds import active_hold
-from kedge.controllers.ownership import ORPHANS, adoption, release, to_adopt, to_let_go
+from kedge.controllers.ownership import ORPHANS, adoption, release, to_adopt, to_let_go, wake_claimants
 from kedge.controllers.progress import Stage, sum_of_progress
 from kedge.controllers.quotas import RESOURCE_QUOTA, wake_blocked
 from kedge.controllers.repair import stage_conditions
@@ -60,7 +60,7 @@ from kedge.env import Env
 from kedge.errors import OperatingError
 from kedge.keys import Key
 from kedge.runtime import Action, Context, Controller, Watch
-from kedge.runtime.cache import BY_CONTROLLER, CacheChange, CacheSet
+from kedge.runtime.cache import BY_CONTROLLER
 
 NAME = "deployment"
 
@@ -313,28 +313,7 @@ def _is_empty(each: Object, now: datetime) -> bool:
     return not facts.held and not view.terminating and facts.observed and facts.copies_max == 0
 
 
-def wake_set_owner(change: CacheChange, caches: CacheSet) -> Iterable[Key]:
-    """The owner of a ReplicaSet; of one without, every Deployment that selects it."""
-    found: dict[Key, None] = {}
-    for each in (change.old, change.new):
-        if each is None:
-            continue
-        owner = controller_of(each.metadata)
-        if owner is not None:
-            if owner.kind == DEPLOYMENT.kind and owner.api_version == DEPLOYMENT.api_version:
-                found[Key(DEPLOYMENT.key_kind, each.key.namespace, owner.name)] = None
-        elif each is change.new:
-            found.update(dict.fromkeys(_selecting(each, caches)))
-    return found
-
-
-def _selecting(each: Object, caches: CacheSet) -> Sequence[Key]:
-    return [
-        deployment.key
-        for cache in caches.of_kind(DEPLOYMENT.key_kind)
-        for deployment in cache.list(namespace=each.key.namespace).value
-        if label_selector(deployment.as_view(DeploymentView).spec.selector).matches(each.metadata.labels)
-    ]
+wake_set_owner = wake_claimants(DEPLOYMENT)
 
 
 def deployment_controller(client: Client, env: Env, **shared: Any) -> Controller:

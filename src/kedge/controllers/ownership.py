@@ -12,8 +12,10 @@ from typing import Any
 from kedge.api.kinds import Kind
 from kedge.api.objects import Object
 from kedge.api.owners import controller_of, owner_reference
-from kedge.api.selectors import LabelSelector
-from kedge.runtime.cache import Index
+from kedge.api.selectors import LabelSelector, label_selector
+from kedge.keys import Key
+from kedge.runtime.cache import CacheChange, CacheSet, Index
+from kedge.runtime.watches import KeysOf, wake_owner
 
 ORPHANS = Index("orphans", lambda each: () if controller_of(each.metadata) is not None else (each.key.namespace,))
 """Objects that nobody controls, by namespace."""
@@ -48,3 +50,20 @@ def release(each: Object, owner: Object) -> dict[str, Any]:
     """The patch that takes `owner` out."""
     references = each.edit()["metadata"].get("ownerReferences") or []
     return {"metadata": {"ownerReferences": [ref for ref in references if ref.get("uid") != owner.uid]}}
+
+
+def wake_claimants(owner: Kind) -> KeysOf:
+    """Wake the `owner` that controls the object; of one that nobody controls, every `owner` that selects it."""
+    owners_of = wake_owner(owner)
+
+    def keys_of(change: CacheChange, caches: CacheSet) -> Iterable[Key]:
+        yield from owners_of(change, caches)
+        found = change.new
+        if found is None or controller_of(found.metadata) is not None:
+            return
+        for cache in caches.of_kind(owner.key_kind):
+            for each in cache.list(namespace=found.key.namespace).value:
+                if label_selector(each.view.spec.selector).matches(found.metadata.labels):
+                    yield each.key
+
+    return keys_of

@@ -20,7 +20,7 @@ from kedge.api.views import EndpointSliceView, JobView, NodeAllocationView, PodV
 from kedge.client.contract import Client
 from kedge.controllers.drain import drain_patch, listed_uids, resume_patch
 from kedge.controllers.holds import active_hold
-from kedge.controllers.ownership import ORPHANS, adoption, release, to_adopt, to_let_go
+from kedge.controllers.ownership import ORPHANS, adoption, release, to_adopt, to_let_go, wake_claimants
 from kedge.controllers.pods import asks_at_most_one, is_active
 from kedge.controllers.progress import progress_of
 from kedge.controllers.quotas import RESOURCE_QUOTA, wake_blocked
@@ -285,23 +285,7 @@ def _listed_names(each: Object) -> set[str]:
     }
 
 
-def wake_adopters(change: CacheChange, caches: CacheSet) -> Iterable[Key]:
-    """The owner of a pod; of one without, every ReplicaSet that selects it."""
-    found: dict[Key, None] = {}
-    for pod in (change.old, change.new):
-        if pod is None:
-            continue
-        owner = controller_of(pod.metadata)
-        if owner is not None:
-            if owner.kind == REPLICA_SET.kind and owner.api_version == REPLICA_SET.api_version:
-                found[Key(REPLICA_SET.key_kind, pod.key.namespace, owner.name)] = None
-        elif pod is change.new:
-            for cache in caches.of_kind(REPLICA_SET.key_kind):
-                for each in cache.list(namespace=pod.key.namespace).value:
-                    spec = each.as_view(ReplicaSetView).spec
-                    if label_selector(spec.selector).matches(pod.metadata.labels):
-                        found[each.key] = None
-    return found
+wake_adopters = wake_claimants(REPLICA_SET)
 
 
 def template_priority(found: Object) -> int:

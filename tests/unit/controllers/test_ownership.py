@@ -1,0 +1,54 @@
+"""Whom a change of something that may be owned wakes: its owner, or whoever would take it in."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from tests.sim.controllers import POD, REPLICA_SET, Shop, in_a_shop, pod_of, until
+
+from kedge import Action, Context, Watch
+from kedge.api.objects import Object
+from kedge.controllers.ownership import wake_claimants
+from kedge.keys import Key
+from kedge.limits import Limits
+
+ALONE = Limits(decisions_sample_every=1, resync_every_s=100_000, relist_every_s=100_000)
+"""No safety net: only what is woken runs."""
+
+
+def pod_named(owner: Object, slot: int, **reference: Any) -> dict[str, Any]:
+    """A pod of `owner`, but for what is said otherwise of its reference; without one if `controller` is None."""
+    body = pod_of(owner, slot)
+    if reference.get("controller", True) is None:
+        del body["metadata"]["ownerReferences"]
+    else:
+        body["metadata"]["ownerReferences"][0].update(reference)
+    return body
+
+
+@in_a_shop(ALONE)
+async def test_the_owner_is_woken_by_its_group_and_those_who_select_it_if_there_is_none(shop: Shop) -> None:
+    woken: list[str] = []
+
+    async def work(_: Context, key: Key) -> Action:
+        woken.append(key.name)
+        return Action.await_change()
+
+    async def woken_by(body: dict[str, Any]) -> list[str]:
+        await shop.cluster.authority.create(POD, body)
+        await asyncio.sleep(2)
+        names = sorted(set(woken))
+        woken.clear()
+        return names
+
+    one = await shop.create("one")
+    await shop.create("two")
+    shop.open(work, watches=(Watch(kind=POD, keys_of=wake_claimants(REPLICA_SET)),))
+    await until(lambda: set(woken) == {"one", "two"})
+    woken.clear()
+    assert await woken_by(pod_named(one, 0)) == ["one"]
+    assert await woken_by(pod_named(one, 1, apiVersion="apps/v1beta2")) == ["one"], "the group says who, any version"
+    assert await woken_by(pod_named(one, 2, apiVersion="apps.example.com/v1")) == []
+    assert await woken_by(pod_named(one, 3, kind="Deployment")) == []
+    assert await woken_by(pod_named(one, 4, controller=None)) == ["one"], "it is selected, and nobody controls it"

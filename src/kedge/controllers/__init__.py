@@ -29,6 +29,7 @@ from kedge.keys import Key
 from kedge.observe.recorder import Recorder
 from kedge.runtime import Controller
 from kedge.runtime.cache import CacheSet
+from kedge.runtime.lease import SharedElection
 
 __all__ = ["CONTROLLERS", "all_controllers", "lease_of"]
 
@@ -57,13 +58,20 @@ def lease_of(name: str) -> Key:
 
 
 def all_controllers(
-    client: Client, env: Env, *, caches: CacheSet, recorder: Recorder | None, leases: bool = True
+    client: Client,
+    env: Env,
+    *,
+    caches: CacheSet,
+    recorder: Recorder | None,
+    leases: bool = True,
+    election: SharedElection | None = None,
 ) -> list[Controller]:
     """Every controller, ready to run, on the caches and the recorder that a process has for all of them.
 
-    Without `leases` they are for a process that is alone: two of them would work against each other.
+    With an `election` one lease stands for all of them, and is renewed once for all of them. Without `leases` they are
+    for a process that is alone: two of them would work against each other.
     """
     return [
-        make(client, env, caches=caches, recorder=recorder, lease=lease_of(name) if leases else None)
+        make(client, env, caches=caches, recorder=recorder, lease=election or (lease_of(name) if leases else None))
         for name, make in CONTROLLERS.items()
     ]

@@ -34,7 +34,7 @@ from kedge.runtime.cache import (
     WriteFloors,
 )
 from kedge.runtime.context import Context, Reconciler, check_action, marks_of
-from kedge.runtime.lease import LeaderElection, Leadership
+from kedge.runtime.lease import LeaderElection, Leadership, SharedElection
 from kedge.runtime.queue import (
     FLOOR,
     Item,
@@ -89,7 +89,7 @@ class Controller:
         label_selector: str = "",
         workers: int = WORKERS,
         max_age_s: float | None = None,
-        lease: Key | None = None,
+        lease: Key | SharedElection | None = None,
         priority_of: Callable[[Object], int] | None = None,
         caches: CacheSet | None = None,
         recorder: Recorder | None = None,
@@ -101,7 +101,7 @@ class Controller:
             owns: kinds whose objects wake the one that controls them; as a `Watch` where they need more indexes.
             watches: further kinds that it reads, and whom their changes wake.
             max_age_s: how old any of its caches may be for any decision.
-            lease: what it must hold to work.
+            lease: what it must hold to work, alone or together with the others of its process.
             priority_of: of an object of `kind`; higher goes first.
         """
         check(workers > 0, "a controller needs a worker")
@@ -123,7 +123,9 @@ class Controller:
             env, self.name, workers=workers, priority_of=self._priority, on_loop=self._report_loop
         )
         self._election = (
-            None if lease is None else LeaderElection(client, env, lease, identity=f"{self.name}-{self._process}")
+            LeaderElection(client, env, lease, identity=f"{self.name}-{self._process}")
+            if isinstance(lease, Key)
+            else lease
         )
         self._by_kind: dict[str, Cache] = {}
         self._subscriptions: list[Subscription] = []

@@ -151,7 +151,7 @@ class LeaderElection:
     async def _keep(self, taken: Object) -> None:
         """Renew. Returns when the lease is lost, or must be taken for lost because no renewal came through in time."""
         renewed_at_s = self._env.monotonic()
-        uid = taken.uid
+        last: Object | None = taken
         while True:
             await asyncio.sleep(self._limits.lease_retry_s)
             started_s = self._env.monotonic()
@@ -161,20 +161,29 @@ class LeaderElection:
             try:
                 # An attempt ends well before the deadline, so that the next may still succeed.
                 async with asyncio.timeout(min(left_s, self._limits.lease_renew_s / 3)):
-                    if not await self._renew(uid):
-                        return
+                    last = await self._renew(taken.uid, last)
             except (TimeoutError, OperatingError):
+                last = None  # perhaps it is not as we know it: read it
                 continue
+            if last is None:
+                return
             renewed_at_s = started_s
             self._renewals.observe(self._env.monotonic() - started_s)
 
-    async def _renew(self, uid: str) -> bool:
-        """Write a new renewal time, if the lease is still ours. False if it is not."""
-        lease = await self._client.get(self._lease)
+    async def _renew(self, uid: str, last: Object | None) -> Object | None:
+        """Write a new renewal time, if the lease is still ours. None if it is not.
+
+        Nobody else writes it while we hold it, so it is as our last write left it, or the update conflicts.
+        """
+        lease = last or await self._client.get(self._lease)
         if lease.uid != uid or lease.as_view(LeaseView).spec.holder_identity != self._identity:
-            return False
-        await self._write(lease, {"renewTime": format_micro_time(self._env.now())}, _UNRECORDED)
-        return True
+            return None
+        try:
+            return await self._write(lease, {"renewTime": format_micro_time(self._env.now())}, _UNRECORDED)
+        except Conflict:
+            if last is None:
+                raise
+            return await self._renew(uid, None)
 
     async def _release(self, taken: Object) -> None:
         """Let go, so that the next need not wait. If that fails, the lease runs out by itself."""
@@ -193,6 +202,104 @@ class LeaderElection:
         body["metadata"]["resourceVersion"] = str(lease.revision)
         body["spec"] = {**body.get("spec", {}), **spec}
         return (await self._client.update(self._lease, body, options=options)).object
+
+
+class SharedElection:
+    """One lease for all components of a process: each that joins leads while the process does.
+
+    One renewal then stands for all of them. A member whose work is over leaves, and the last one lets go of the lease.
+    """
+
+    def __init__(self, client: Client, env: Env, lease: Key, *, identity: str) -> None:
+        self._env = env
+        self._election = LeaderElection(client, env, lease, identity=identity)
+        self._running: asyncio.Task[None] | None = None
+        self._members: dict[_Member, None] = {}
+        self._joined = asyncio.Event()
+
+    @property
+    def leadership(self) -> Leadership | None:
+        return self._election.leadership
+
+    @property
+    def holding(self) -> bool:
+        return self._election.holding
+
+    async def run(self, lead: Callable[[Leadership], Awaitable[None]]) -> None:
+        """As `LeaderElection.run`, beside the other members."""
+        member = _Member(lead)
+        self._members[member] = None
+        self._joined.set()
+        if self._running is None:
+            self._running = self._env.spawn(self._election.run(self._lead), name="election")
+        running = self._running
+        try:
+            await asyncio.wait((member.over, running), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            del self._members[member]
+            self._joined.set()
+            if not self._members:
+                self._running = None
+                if not member.over.done():
+                    running.cancel()
+                await asyncio.wait((running,))
+            elif member.work is not None:
+                member.work.cancel()
+                await asyncio.gather(member.work, return_exceptions=True)
+        if member.over.done():
+            member.over.result()
+        else:
+            await running  # it failed, and took everybody with it
+
+    async def _lead(self, term: Leadership) -> None:
+        """Let every member lead until none is left, or one of them finds the term over."""
+        try:
+            while self._members:
+                self._joined.clear()
+                for member in self._members:
+                    if member.work is None and not member.over.done():
+                        member.work = asyncio.ensure_future(member.lead(term))
+                works = [member.work for member in self._members if member.work is not None]
+                joined: asyncio.Future[Any] = asyncio.ensure_future(self._joined.wait())
+                try:
+                    await asyncio.wait([joined, *works], return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    joined.cancel()
+                for member in self._members:
+                    member.look()
+        finally:
+            works = [member.work for member in self._members if member.work is not None]
+            for work in works:
+                work.cancel()
+            await asyncio.gather(*works, return_exceptions=True)
+            for member in self._members:
+                member.work = None
+
+
+class _Member:
+    """One component's part in a shared election."""
+
+    def __init__(self, lead: Callable[[Leadership], Awaitable[None]]) -> None:
+        self.lead = lead
+        self.work: asyncio.Future[None] | None = None
+        """Its part of the term at hand."""
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done once its work has ended by itself."""
+
+    def look(self) -> None:
+        """See whether its work has ended. Raises `Fenced` if it was deposed: that ends the term for all."""
+        if self.work is None or not self.work.done():
+            return
+        error = _error(self.work)
+        if isinstance(error, Fenced):
+            raise error
+        work, self.work = self.work, None
+        if self.over.done() or work.cancelled():
+            return
+        if error is None:
+            self.over.set_result(None)
+        else:
+            self.over.set_exception(error)
 
 
 def _error(work: asyncio.Future[None]) -> BaseException | None:

@@ -28,7 +28,8 @@ from kedge.sim.agents import SimulatedDriver
 from kedge.sim.cluster_faults import DISK, FaultyService, disk_slowness
 from kedge.sim.dump import Plan, load_dump
 from kedge.sim.kernel import Host, Simulation
-from kedge.sim.links import API, STORE, Commit, RemoteStore, RemoteTransport, RemoteWatch, WatchedStore
+from kedge.sim.links import API, STORE, Commit, RemoteStore, RemoteTransport, RemoteWatch, Served, WatchedStore
+from kedge.sim.relay import Relay
 from kedge.store import Entry, Store
 
 __all__ = [
@@ -68,6 +69,8 @@ class Seat:
 
 Make = Callable[[Seat], Component]
 """Makes one component of a process. Called anew in every life of its host."""
+MakeAll = Callable[[Seat], Sequence[Component]]
+"""Makes all components of a process."""
 
 
 @dataclass(slots=True)
@@ -130,6 +133,8 @@ class Cluster:
         )
         self.store_host.serve(STORE, self.store)
         self._admissions: dict[str, _SwitchedAdmission] = {}
+        self._relays: dict[str, Relay] = {}
+        """What each server hears of the store, in this life of it."""
         self.authority = Service(
             self.store, self.store_host.env(limits=self.limits), admission=self._admission_of(STORE)
         )
@@ -161,17 +166,27 @@ class Cluster:
         if self._hostile:
             host.boot(self._serve_life)
         else:
-            host.serve(API, self._service(host))
+            host.serve(API, Served(self._service(host)))
         return host
 
     async def _serve_life(self, host: Host) -> None:
         service = self._service(host)
-        host.serve(API, FaultyService(service, self.sim, self.authority, self.store, host.name))
+        host.serve(API, FaultyService(service, self.sim, self.authority, self.compact, host.name))
+        self._relays[host.name].begin()
         await service.run_upkeep()
 
     def _service(self, host: Host) -> Service:
-        store: Store = RemoteStore(host.remote(self.store_host, STORE), self.store.incarnation)
-        return Service(store, host.env(limits=self.limits), admission=self._admission_of(host.name))
+        remote, env = host.remote(self.store_host, STORE), host.env(limits=self.limits)
+        relay = self._relays[host.name] = Relay(remote, env)
+        store: Store = RemoteStore(remote, self.store.incarnation, relay)
+        return Service(store, env, admission=self._admission_of(host.name))
+
+    async def compact(self) -> None:
+        """Drop all history, the store's and what the servers remember of it: who resumes must list."""
+        newest = await self.store.revision()
+        await self.store.compact(newest)
+        for relay in self._relays.values():
+            relay.compact(newest)
 
     def _admission_of(self, server: str) -> AdmissionChain:
         return self._admissions.setdefault(server, _SwitchedAdmission(self.admission))
@@ -225,18 +240,21 @@ class Cluster:
 
     # -- controllers, schedulers and whatever else -------------------------------------------------
 
-    def boot(self, name: str, makers: Sequence[Make], *, copies: int = 1, limits: Limits | None = None) -> list[Host]:
+    def boot(
+        self, name: str, makers: Sequence[Make] | MakeAll, *, copies: int = 1, limits: Limits | None = None
+    ) -> list[Host]:
         """Run components together in one process, on `copies` hosts that crash and come back."""
         hosts = [self.sim.host(f"{name}-{n}" if copies > 1 else name) for n in range(copies)]
         for host in hosts:
             host.boot(lambda host: self._run_process(host, makers, limits or self.limits))
         return hosts
 
-    async def _run_process(self, host: Host, makers: Sequence[Make], limits: Limits) -> None:
+    async def _run_process(self, host: Host, makers: Sequence[Make] | MakeAll, limits: Limits) -> None:
         env = host.env(limits=limits)
         client = Client(self.transport(host, server=self._next_server()), env, component=host.name)
         seat = Seat(client, env, CacheSet(client, env), Recorder(env))
-        process = Process(host, seat, tuple(make(seat) for make in makers))
+        made = makers(seat) if callable(makers) else [make(seat) for make in makers]
+        process = Process(host, seat, tuple(made))
         self.processes.append(process)
         async with asyncio.TaskGroup() as group:
             for component in process.components:

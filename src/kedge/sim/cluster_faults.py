@@ -7,7 +7,7 @@ conflicts by a bystander, a slow disk; and, once a while, what happens to whole 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,7 @@ from kedge.errors import Compacted, KedgeError, OperatingError
 from kedge.keys import Key
 from kedge.server.service import Service
 from kedge.sim.kernel import Faults, Simulation, Swarm
-from kedge.store import Store
+from kedge.sim.links import Served
 
 if TYPE_CHECKING:
     from kedge.sim.cluster import Cluster
@@ -77,23 +77,25 @@ def disk_slowness(sim: Simulation) -> Callable[[], float]:
     return slowness_s
 
 
-class FaultyService:
+class FaultyService(Served):
     """A server's service, with faults at the meaning of its verbs. Whatever has none is the service's own."""
 
-    def __init__(self, service: Service, sim: Simulation, authority: Service, store: Store, server: str) -> None:
-        self._service = service
+    def __init__(
+        self,
+        service: Service,
+        sim: Simulation,
+        authority: Service,
+        compact: Callable[[], Coroutine[Any, Any, None]],
+        server: str,
+    ) -> None:
+        super().__init__(service)
         self._authority = authority
-        self._store = store
+        self._compact = compact
         self._sim = sim
         self._list = sim.faults.point(LIST, server, ("stale",))
         self._watch = sim.faults.point(WATCH, server, ("compact",))
         self._status = sim.faults.point(STATUS, server, ("late",))
         self._change = sim.faults.point(CHANGE, server, ("conflict",))
-
-    def __getattr__(self, verb: str) -> Any:
-        found = getattr(self._service, verb)
-        setattr(self, verb, found)
-        return found
 
     async def list(self, kind: Kind, options: ListOptions) -> ObjectList:
         # Only what fills a cache, page by page, may be old: who asks for one list asks for the newest.
@@ -105,10 +107,10 @@ class FaultyService:
                 return await self._service.list(kind, asked)
         return await self._service.list(kind, options)
 
-    async def watch(self, kind: Kind, options: WatchOptions) -> AsyncGenerator[WatchEvent, None]:
+    async def watch(self, kind: Kind, options: WatchOptions) -> AsyncGenerator[Sequence[WatchEvent], None]:
         if self._watch.ask():
-            await self._store.compact(await self._store.revision())
-        return await self._service.watch(kind, options)
+            await self._compact()
+        return await super().watch(kind, options)
 
     async def update(
         self, key: Key, body: bytes | Mapping[str, Any], *, subresource: str = "", options: WriteOptions
@@ -161,7 +163,7 @@ class Weather:
             await self._depose()
             return
         if kind == "compact":
-            await cluster.store.compact(await cluster.store.revision())
+            await cluster.compact()
             return
         nodes = list(cluster.nodes.values())
         if not nodes:

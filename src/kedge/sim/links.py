@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from typing import Any
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from kedge.api.kinds import KINDS, Kind, Registry
 from kedge.api.objects import Object
@@ -27,9 +27,13 @@ from kedge.api.requests import (
 from kedge.errors import OutcomeUnknown, Unavailable
 from kedge.keys import NO_ORIGIN, NO_REVISION, Fence, Key, Origin, Revision
 from kedge.limits import Limits
+from kedge.server.service import Service
 from kedge.sim.kernel import Host
+from kedge.sim.relay import Relay
 from kedge.store import Batch, Check, Entry, Listing, Reading, StoreStatistics, Watch, Write
 from kedge.store.memory import MemoryStore
+
+_T = TypeVar("_T")
 
 STORE, API = "store", "api"
 
@@ -90,20 +94,23 @@ class WatchedStore(MemoryStore):
         return revision
 
 
-@asynccontextmanager
-async def _a_read() -> AsyncIterator[None]:
-    """Around a call that has no effect: without a reply it was as good as not made."""
+async def _read(call: Awaitable[_T]) -> _T:
+    """A call that has no effect: without a reply it was as good as not made."""
     try:
-        yield
+        return await call
     except OutcomeUnknown as error:
         raise Unavailable(error.message) from error
 
 
 class RemoteStore:
-    """A store on another host. Implements `Store`; a commit without a reply has an unknown outcome."""
+    """A store on another host. Implements `Store`; a commit without a reply has an unknown outcome.
 
-    def __init__(self, remote: Any, incarnation: str) -> None:
+    With a `relay` all who watch it share one stream.
+    """
+
+    def __init__(self, remote: Any, incarnation: str, relay: Relay | None = None) -> None:
         self._remote = remote
+        self._relay = relay
         self.incarnation = incarnation
 
     async def commit(
@@ -118,8 +125,7 @@ class RemoteStore:
         return revision
 
     async def get(self, keys: Sequence[Key], *, at: Revision = NO_REVISION) -> Reading:
-        async with _a_read():
-            reading: Reading = await self._remote.get(keys, at=at)
+        reading: Reading = await _read(self._remote.get(keys, at=at))
         return reading
 
     async def list(
@@ -131,22 +137,21 @@ class RemoteStore:
         start_after: Key | None = None,
         limit: int = 0,
     ) -> Listing:
-        async with _a_read():
-            listing: Listing = await self._remote.list(
-                kind, namespace=namespace, at=at, start_after=start_after, limit=limit
-            )
+        listing: Listing = await _read(
+            self._remote.list(kind, namespace=namespace, at=at, start_after=start_after, limit=limit)
+        )
         return listing
 
     async def watch(self, kind: str, *, after: Revision, namespace: str = "") -> Watch:
-        async with _a_read():
-            return RemoteWatch(await self._remote.watch(kind, after=after, namespace=namespace), after)
+        if self._relay is not None:
+            return await self._relay.watch(kind, after=after, namespace=namespace)
+        return RemoteWatch(await _read(self._remote.watch(kind, after=after, namespace=namespace)), after)
 
     async def compact(self, revision: Revision) -> None:
         await self._remote.compact(revision)
 
     async def revision(self) -> Revision:
-        async with _a_read():
-            revision: Revision = await self._remote.revision()
+        revision: Revision = await _read(self._remote.revision())
         return revision
 
     def statistics(self) -> StoreStatistics:
@@ -178,6 +183,40 @@ class RemoteWatch:
         self._stream.close()
 
 
+class Served:
+    """A service as other hosts call it: what a watch has to say at one moment crosses the link as one message."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def __getattr__(self, verb: str) -> Any:
+        found = getattr(self._service, verb)
+        setattr(self, verb, found)
+        return found
+
+    async def watch(self, kind: Kind, options: WatchOptions) -> AsyncGenerator[Sequence[WatchEvent], None]:
+        return await self._service.watch_batches(kind, options)
+
+
+class RemoteEvents:
+    """The receiving end of a watch: one event at a time, as a transport hands them out."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._here: deque[WatchEvent] = deque()
+
+    def __aiter__(self) -> RemoteEvents:
+        return self
+
+    async def __anext__(self) -> WatchEvent:
+        while not self._here:
+            self._here.extend(await anext(self._stream))
+        return self._here.popleft()
+
+    async def aclose(self) -> None:
+        self._stream.close()
+
+
 class RemoteTransport:
     """An API server on another host. Implements `client.contract.Transport`."""
 
@@ -188,19 +227,15 @@ class RemoteTransport:
         self.kinds = kinds
 
     async def get(self, key: Key, *, resource_version: str = "") -> Object:
-        async with _a_read():
-            found: Object = await self._remote.get(key, resource_version=resource_version)
+        found: Object = await _read(self._remote.get(key, resource_version=resource_version))
         return found
 
     async def list(self, kind: Kind, options: ListOptions) -> ObjectList:
-        async with _a_read():
-            listing: ObjectList = await self._remote.list(kind, options)
+        listing: ObjectList = await _read(self._remote.list(kind, options))
         return listing
 
     async def watch(self, kind: Kind, options: WatchOptions) -> AsyncGenerator[WatchEvent, None]:
-        async with _a_read():
-            stream: AsyncGenerator[WatchEvent, None] = await self._remote.watch(kind, options)
-        return stream
+        return RemoteEvents(await _read(self._remote.watch(kind, options)))  # type: ignore[return-value]
 
     async def create(
         self, kind: Kind, body: bytes | Mapping[str, Any], *, namespace: str, options: WriteOptions
@@ -231,8 +266,7 @@ class RemoteTransport:
         return deleted
 
     async def get_scale(self, key: Key) -> Mapping[str, Any]:
-        async with _a_read():
-            scale: Mapping[str, Any] = await self._remote.get_scale(key)
+        scale: Mapping[str, Any] = await _read(self._remote.get_scale(key))
         return scale
 
     async def bind(self, request: Binding, *, options: WriteOptions) -> Written:

@@ -7,23 +7,17 @@ invariant is on in every world; what a world leaves out is components, never jud
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kedge.api.marks import AT_MOST_ONE
-from kedge.controllers.budgets import budget_controller
-from kedge.controllers.deployment import deployment_controller
-from kedge.controllers.endpoints import endpoints_controller
-from kedge.controllers.garbage import garbage_controller
-from kedge.controllers.job import job_controller
-from kedge.controllers.lifecycle import lifecycle_controller
-from kedge.controllers.namespaces import namespace_controller
-from kedge.controllers.replicaset import replica_set_controller
+from kedge.controllers import CONTROLLERS, all_controllers, lease_of
 from kedge.errors import OperatingError
 from kedge.keys import Key
 from kedge.limits import Limits
+from kedge.runtime.lease import SharedElection
 from kedge.scheduler import Scheduler
 from kedge.sim.agents import RUN_S_LABEL
 from kedge.sim.cluster import Cluster, Component, Make, Node, Seat
@@ -50,18 +44,6 @@ LIMITS = Limits(
 """Production's own, but that the nets that come round after minutes come round within a run."""
 NOT_WORK = frozenset({"Lease.coordination.k8s.io", "Fence.kedge.dev", "Operation.kedge.dev"})
 
-CONTROLLERS: Mapping[str, Callable[..., Component]] = {
-    "deployment": deployment_controller,
-    "replicaset": replica_set_controller,
-    "job": job_controller,
-    "lifecycle": lifecycle_controller,
-    "budgets": budget_controller,
-    "endpoints": endpoints_controller,
-    "garbage": garbage_controller,
-    "namespaces": namespace_controller,
-}
-"""Every controller there is, by the name that a world asks for it."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
@@ -74,7 +56,8 @@ class Size:
     names: tuple[str, ...] = ("default-scheduler",)
     """Schedulers of another name work side by side, and only the bind's proof keeps them apart."""
     managers: int = 2
-    controllers: tuple[str, ...] = tuple(CONTROLLERS)
+    controllers: tuple[str, ...] | None = None
+    """By name, each with a lease of its own; None for all there are, and one lease for all of a manager's."""
     cpu: str = "4"
     limits: Limits = LIMITS
 
@@ -104,15 +87,16 @@ class World:
         for n in range(size.nodes):
             cluster.add_node(f"node-{n}", zone=f"zone-{'abcdef'[n % size.zones]}", cpu=size.cpu)
         if size.managers:
-            cluster.boot("manager", [_maker(name) for name in size.controllers], copies=size.managers)
+            makers = _everything if size.controllers is None else [_maker(name) for name in size.controllers]
+            cluster.boot("manager", makers, copies=size.managers)
         for name in size.names:
             if size.schedulers:
                 cluster.boot(name, [_scheduler(name)], copies=size.schedulers)
         if weather:
             self.weather = asyncio.ensure_future(Weather(cluster).run())
 
-    async def close(self, *, within_s: float = 900.0, stays_s: float = 5.0, silence_s: float = 60.0) -> None:
-        """Stop all faults, and demand that everything comes right and that then nobody writes."""
+    async def heal(self) -> None:
+        """Stop all faults, and bring back every machine whole."""
         self.sim.heal()
         if self.weather is not None:
             self.weather.cancel()
@@ -124,6 +108,11 @@ class World:
             with suppress(OperatingError):  # one that is gone registers with all it has
                 size = {"status": {"allocatable": {"cpu": self.size.cpu}}}
                 await self.cluster.authority.patch(node.key, size, subresource="status")
+
+    async def close(self, *, within_s: float = 900.0, stays_s: float = 5.0, silence_s: float = 60.0) -> None:
+        """Stop all faults, and demand that everything comes right and that then nobody writes."""
+        if self.sim.faults.active:
+            await self.heal()
         expect_settled(self.judge)
         await self.sim.converge(within_s=within_s, every_s=2.0, stays_s=stays_s)
         if silence_s and self.sim.world.violation is None:
@@ -142,18 +131,29 @@ class World:
 
             world.loop.call_later(for_s, come_back, context=world.context)
 
+    def busy(self, app: str, *, cores: float) -> None:
+        """Let every replica of an app keep so much of a CPU busy."""
+        pods = self.judge.facts.pods
+
+        def load_of(uid: str) -> float:
+            pod = pods.get(uid)
+            return cores if pod is not None and pod.metadata.labels.get("app") == app else 0.0
+
+        for node in self.cluster.nodes.values():
+            node.driver.load_of = load_of
+
     def pick_node(self, label: str = "node") -> Node:
         return self.sim.choose(label, list(self.cluster.nodes.values()))
 
 
 def _maker(name: str) -> Make:
-    make = CONTROLLERS[name]
+    make, lease = CONTROLLERS[name], lease_of(name)
+    return lambda seat: make(seat.client, seat.env, caches=seat.caches, recorder=seat.recorder, lease=lease)
 
-    def with_seat(seat: Seat) -> Component:
-        lease = Key("Lease.coordination.k8s.io", "kube-system", name)
-        return make(seat.client, seat.env, caches=seat.caches, recorder=seat.recorder, lease=lease)
 
-    return with_seat
+def _everything(seat: Seat) -> Sequence[Component]:
+    election = SharedElection(seat.client, seat.env, lease_of("every"), identity=seat.env.new_uid())
+    return all_controllers(seat.client, seat.env, caches=seat.caches, recorder=seat.recorder, election=election)
 
 
 def _scheduler(name: str) -> Make:
@@ -219,6 +219,22 @@ def budget(name: str, app: str, max_unavailable: int) -> dict[str, Any]:
     }
 
 
+def autoscaler(name: str, target: Key, least: int, most: int, *, percent: int = 50) -> dict[str, Any]:
+    """One that keeps the replicas of a Deployment at a share of the CPU they ask for."""
+    cpu = {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": percent}}
+    return {
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": name, "namespace": target.namespace},
+        "spec": {
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": target.name},
+            "minReplicas": least,
+            "maxReplicas": most,
+            "metrics": [{"type": "Resource", "resource": cpu}],
+        },
+    }
+
+
 def quota(name: str, *, namespace: str = "default", **hard: str) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
@@ -239,39 +255,69 @@ def zone_quota(name: str, hard: Mapping[str, Mapping[str, str]]) -> dict[str, An
 
 
 WEB = Key("Deployment.apps", "default", "web")
-API_SET = Key("ReplicaSet.apps", "default", "ledger")
+SHOP = Key("Deployment.apps", "default", "shop")
+LEDGER = Key("ReplicaSet.apps", "default", "ledger")
+SUMS = Key("Job.batch", "default", "sums")
+QUOTA = Key("ResourceQuota", "default", "all")
 
-STANDARD = Size()
+STANDARD = Size(
+    limits=replace(
+        LIMITS,
+        lease_retry_s=5.0,
+        store_silence_s=5.0,
+        watch_progress_s=30.0,
+        watch_probe_s=30.0,
+        relist_every_s=240.0,
+    )
+)
+"""Twelve nodes in three zones, two schedulers, three API servers, two managers with every controller."""
+HOSTILE_S = 185.0
+"""Long enough for a machine that was lost at the beginning to be given up."""
 
 
-async def run_standard(sim: Simulation, size: Size = STANDARD, *, minutes_s: float = 300.0) -> World:
-    """Five virtual minutes: a Deployment rolls out, a Job runs, a ReplicaSet is scaled, a machine is lost."""
+async def run_standard(sim: Simulation, size: Size = STANDARD) -> World:
+    """Five virtual minutes of a busy cluster; see `standard`."""
     world = World(sim, size)
     await world.open()
     user, cluster = world.user, world.cluster
     begin_s = sim.now_s
-    await cluster.create(service("web", "web"))
-    await cluster.create(budget("web", "web", 2))
+    for body in (service("web", "web"), budget("web", "web", 2), quota("all", pods="40", requests__cpu="40")):
+        await cluster.create(body)
     await user.apply(workload("Deployment", "web", 8))
     await user.apply(workload("ReplicaSet", "ledger", 3, at_most_one=True))
-    await asyncio.sleep(30)
+    await user.apply(workload("Deployment", "shop", 2, cpu="250m"))
+    await user.apply(autoscaler("shop", SHOP, 2, 4))
+    world.busy("shop", cores=0.2)
+    await asyncio.sleep(25)
     await user.roll_out(WEB, "web:2")
     await user.apply(job("sums", 3))
-    await asyncio.sleep(sim.choose_int("rollout runs", 10, 30))
-    lost = world.pick_node("lost node")
-    world.lose(lost, for_s=sim.choose("outage", (170.0, 20.0, 60.0)))
-    await user.scale(API_SET, sim.choose("replicas", (4, 2)))
+    await asyncio.sleep(sim.choose_int("rollout runs", 5, 25))
+    world.lose(world.pick_node("lost node"), for_s=sim.choose("outage", (170.0, 20.0, 60.0)))
+    await user.scale(LEDGER, sim.choose("replicas", (4, 2)))
     if sim.choose("regret", (True, False)):
         await asyncio.sleep(10)
         await user.roll_back(WEB)
-    await asyncio.sleep(max(0.0, begin_s + minutes_s - 70.0 - sim.now_s))
-    await world.close(stays_s=30.0)
+    await user.apply(quota("all", pods="30", requests__cpu="30"))
+    await asyncio.sleep(max(0.0, begin_s + HOSTILE_S - sim.now_s))
+    await world.heal()
+    # However little came through until now, from here on there is work that nothing hinders.
+    await user.delete(SUMS, propagation="Background")
+    await user.scale(LEDGER, 3)
+    await user.roll_out(WEB, "web:3")
+    await user.apply(job("totals", 4))
+    await asyncio.sleep(20)
+    await user.scale(WEB, 10)
+    await world.close(stays_s=20.0, silence_s=45.0)
     sim.attach("commits", world.commits)
     return world
 
 
 @simulate(faults=ClusterSwarm())
 async def standard(sim: Simulation) -> tuple[int, int]:
-    """The whole control plane. Returns the commits that were work, and all."""
+    """The whole control plane: people apply, roll out, roll back, scale, delete, change a quota and run jobs, a
+    Deployment is sized by its load, a machine is lost, and everything else that can go wrong may.
+
+    Returns the commits that were work, and all.
+    """
     world = await run_standard(sim)
     return world.commits, world.judge.steps

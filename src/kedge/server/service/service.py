@@ -59,6 +59,12 @@ class Service:
     async def watch(self, kind: Kind, options: WatchOptions | None = None) -> AsyncGenerator[WatchEvent, None]:
         return await watching.watch(self._core, kind, options or WatchOptions())
 
+    async def watch_batches(
+        self, kind: Kind, options: WatchOptions | None = None
+    ) -> AsyncGenerator[Sequence[WatchEvent], None]:
+        """As `watch`, with all that is to be said at one moment together: for transports that send it as one piece."""
+        return await watching.watch_batches(self._core, kind, options or WatchOptions())
+
     async def get_scale(self, key: Key) -> dict[str, Any]:
         return scale.scale_of(await self.get(key))
 

@@ -7,7 +7,7 @@ stream ends by its timeout, or with an error that says where to go on from.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 
 from kedge.api.kinds import Kind
 from kedge.api.objects import Object
@@ -26,6 +26,13 @@ async def watch(core: Core, kind: Kind, options: WatchOptions) -> AsyncGenerator
         Compacted: the version asked for, or the place the stream stood at, is gone. List again.
         Lagged: the reader was too slow. Watch again after the last revision seen.
     """
+    events = _one_by_one(await watch_batches(core, kind, options))
+    await anext(events)  # begun, it closes its stream even if nobody ever reads from it
+    return events
+
+
+async def watch_batches(core: Core, kind: Kind, options: WatchOptions) -> AsyncGenerator[Sequence[WatchEvent], None]:
+    """As `watch`, with all that is to be said at one moment together."""
     initial = _wants_initial_events(options)
     matches = compile_selectors(kind, options.label_selector, options.field_selector)
     after = parse_resource_version(options.resource_version)
@@ -49,34 +56,42 @@ async def watch(core: Core, kind: Kind, options: WatchOptions) -> AsyncGenerator
     elif options.send_initial_events is False and not after:
         after = await core.store.revision()
     stream = await core.store.watch(kind.key_kind, after=after, namespace=options.namespace)
-    events = _events(core, kind, options, matches, stream, listed)
-    await anext(events)  # begun, it closes its stream even if nobody ever reads from it
-    return events
+    batches = _batches(core, kind, options, matches, stream, listed)
+    await anext(batches)  # begun, it closes its stream even if nobody ever reads from it
+    return batches
 
 
-async def _events(
+async def _one_by_one(batches: AsyncGenerator[Sequence[WatchEvent], None]) -> AsyncGenerator[WatchEvent, None]:
+    try:
+        yield WatchEvent(EventType.BOOKMARK, None, NO_REVISION)  # for `watch` alone
+        async for batch in batches:
+            for event in batch:
+                yield event
+    finally:
+        await batches.aclose()
+
+
+async def _batches(
     core: Core, kind: Kind, options: WatchOptions, matches: Matches | None, stream: Watch, listed: list[WatchEvent]
-) -> AsyncGenerator[WatchEvent, None]:
+) -> AsyncGenerator[Sequence[WatchEvent], None]:
     deadline = None if options.timeout_s is None else core.env.monotonic() + options.timeout_s
     told_s = core.env.monotonic()
     try:
-        yield WatchEvent(EventType.BOOKMARK, None, stream.revision)  # for `watch` alone
-        for event in listed:
-            yield event
+        yield ()  # for `watch_batches` alone
+        if listed:
+            yield listed
         while (batch := await _next_batch(core, stream, deadline)) is not None:
-            idle = True
-            for change in batch.changes:
-                seen = _event(core, kind, change, matches)
-                if seen is not None:
-                    idle = False
-                    yield seen
+            events = [seen for change in batch.changes if (seen := _event(core, kind, change, matches)) is not None]
             # A watcher whose selector lets nothing through must not be left behind by the history of its kind.
             due = not batch.changes or core.env.monotonic() - told_s >= core.env.limits.watch_progress_s
+            if not events and not due:
+                continue
             # A batch never splits a commit: the mark after it says that its last commit was told whole.
-            if options.allow_bookmarks and (due or not idle):
-                yield WatchEvent(EventType.BOOKMARK, None, batch.revision)
-            if not idle or due:
-                told_s = core.env.monotonic()
+            if options.allow_bookmarks:
+                events.append(WatchEvent(EventType.BOOKMARK, None, batch.revision))
+            told_s = core.env.monotonic()
+            if events:
+                yield events
     finally:
         stream.close()
 

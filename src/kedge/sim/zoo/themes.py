@@ -246,7 +246,7 @@ async def quotas(sim: Simulation) -> None:
 
 @simulate(faults=ClusterSwarm())
 async def garbage(sim: Simulation) -> None:
-    size = Size(nodes=0, servers=2, schedulers=0, managers=2, controllers=("garbage", "namespaces"), limits=QUIET)
+    size = Size(nodes=0, servers=2, schedulers=0, managers=2, controllers=("garbage", "namespace"), limits=QUIET)
     world = World(sim, size)
     await world.open("shop")
     expect(world, nothing_outlives_its_namespace, nothing_is_on_its_way_out, no_owner_is_a_ghost)
@@ -320,7 +320,7 @@ NODES = Size(
     servers=2,
     schedulers=1,
     managers=2,
-    controllers=("replicaset", "lifecycle"),
+    controllers=("replicaset", "node-lifecycle"),
     limits=replace(
         QUIET,
         node_renew_s=4.0,

@@ -1,0 +1,116 @@
+"""What one life of an API server has heard of its store: one stream over the link, however many watch this server.
+
+As the etcd backend does it: a `Feed` beside the service, fed by one watch of everything. A stream that breaks is begun
+again after the last revision heard; if history is gone by then every local watch ends with `Compacted`: never a gap.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from itertools import groupby
+from operator import attrgetter
+from typing import Any
+
+from kedge.env import Env
+from kedge.errors import Compacted, OperatingError, Unavailable
+from kedge.keys import NO_REVISION, Revision
+from kedge.store import Batch, Watch
+from kedge.store.feed import ALL_KINDS, Feed
+
+BACK = 1_000
+"""Revisions before its birth that a server hears of too: those who watched its former life resume there."""
+AGAIN_S = (0.05, 2.0)
+"""The first pause before a broken stream is begun again, and the longest."""
+
+
+class Relay:
+    """One watch of the store, fanned out. It begins with the first who watches, or with `begin`."""
+
+    def __init__(self, remote: Any, env: Env) -> None:
+        self._remote = remote
+        self._env = env
+        self._feed: Feed | None = None
+        self._begun = asyncio.Event()
+        self._task: asyncio.Task[Any] | None = None
+        self._pause_s = AGAIN_S[0]
+
+    def begin(self) -> None:
+        """Start to listen, on the host that calls. Safe to repeat."""
+        if self._task is None:
+            self._task = self._env.spawn(self._run(), name="relay")
+
+    async def watch(self, kind: str, *, after: Revision, namespace: str = "") -> Watch:
+        self.begin()
+        try:
+            async with asyncio.timeout(self._env.limits.store_request_s):
+                await self._begun.wait()
+        except TimeoutError:
+            raise Unavailable("the store has not answered this server yet: watch again") from None
+        assert self._feed is not None
+        return await self._feed.watch(kind, after=after, namespace=namespace)
+
+    def compact(self, revision: Revision) -> None:
+        """Forget history here too: who resumes before it must list."""
+        if self._feed is not None:
+            self._feed.compact(min(revision, self._feed.revision))
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._follow()
+            except Compacted as error:
+                if self._feed is not None:
+                    self._feed.close(error.message, compacted=True)
+                self._feed = None
+                self._begun.clear()
+            except OperatingError:
+                pass  # whatever it was: without the store there is nothing else to do
+            await asyncio.sleep(self._pause_s * self._env.random.uniform(0.5, 1.5))
+            self._pause_s = min(2 * self._pause_s, AGAIN_S[1])
+
+    async def _follow(self) -> None:
+        """Take what the store says until it says no more."""
+        feed = self._feed
+        if feed is None:
+            stream, after = await self._open_far_back()
+            feed = self._feed = Feed(self._env, revision=after, compacted=after)
+            self._begun.set()
+        else:
+            stream = await self._remote.watch(ALL_KINDS, after=feed.revision, namespace="")
+        guard = asyncio.ensure_future(self._guard(feed, stream))
+        try:
+            async for batch in stream:
+                self._pause_s = AGAIN_S[0]
+                _publish(feed, batch)
+        finally:
+            guard.cancel()
+            stream.close()
+
+    async def _guard(self, feed: Feed, stream: Any) -> None:
+        """Hang up on a stream that says nothing although there is something to say: its connection may be dead."""
+        while True:
+            heard = feed.revision
+            await asyncio.sleep(self._env.limits.store_silence_s)
+            if feed.revision == heard:
+                with suppress(OperatingError):
+                    if await self._remote.revision() > heard == feed.revision:
+                        stream.close()
+                        return
+
+    async def _open_far_back(self) -> tuple[Any, Revision]:
+        newest: Revision = await self._remote.revision()
+        after = max(NO_REVISION, newest - BACK)
+        try:
+            return await self._remote.watch(ALL_KINDS, after=after, namespace=""), after
+        except Compacted as error:
+            after = max(after, error.oldest)
+            return await self._remote.watch(ALL_KINDS, after=after, namespace=""), after
+
+
+def _publish(feed: Feed, batch: Batch) -> None:
+    commits = groupby(batch.changes, key=attrgetter("revision"))
+    fresh = [(revision, tuple(changes), ()) for revision, changes in commits if revision > feed.revision]
+    if fresh:
+        feed.publish_all(fresh)
+    feed.advance(batch.revision)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +25,10 @@ from kedge.controllers.replicaset import ReplicaSetReconciler, replica_set_contr
 from kedge.controllers.rollout import Capacity
 from kedge.controllers.rollouts import RolloutReconciler, rollout_controller
 from kedge.env import Env
+from kedge.errors import Conflict
 from kedge.keys import Key
+from kedge.runtime.status import plan_status
+from kedge.scheduler.obeying import plan_obedience
 from kedge.sim.cluster import Cluster, Commit
 from kedge.sim.kernel import Simulation, run
 
@@ -45,11 +49,21 @@ class Crashing(Metered):
     """Hands on whose nodes some pods crash again and again."""
 
     crashes: Callable[[Object], bool] = lambda _: False
-    beating: bool = True
+    obeying: bool = True
+    """Whether policies are gone by, as a scheduler says that it does."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.starts = lambda pod: not self.crashes(pod)
+
+    async def work(self) -> None:
+        await super().work()
+        found = self.reader.get(SPREAD)
+        status = plan_obedience(found.view, "hands") if found is not None and self.obeying else None
+        patch = plan_status(found, status, self.cluster.store_host.env().now()) if found and status else None
+        if patch is not None:
+            with suppress(Conflict):
+                await self.cluster.authority.patch(SPREAD, patch, subresource="status")
 
     async def _handle(self, pod: Object) -> None:
         await super()._handle(pod)
@@ -383,6 +397,33 @@ def test_a_policy_that_leaves_pods_without_a_node_is_taken_back_and_nothing_else
         assert found is not None
         assert (found.view.spec.version, found.view.spec.canary) == ("v4", None)
         assert len(reader.pods()) == 4
+        working.cancel()
+
+    calm(story)
+
+
+def test_a_policy_that_no_scheduler_has_seen_is_not_judged_by_its_pods() -> None:
+    async def story(sim: Simulation) -> None:
+        cluster, hands, reader = await scene(sim)
+        hands.obeying = False
+        working = asyncio.create_task(hands.run())
+        await cluster.authority.create(POLICY, policy())
+        await cluster.authority.create(DEPLOYMENT, web(3, surge=1, unavailable=0))
+        await asyncio.sleep(25)
+        await cluster.authority.create(ROLLOUT, policy_rollout())
+        await until(lambda: status_of(reader).activation_revision > 0)
+        await cluster.authority.patch(WEB, {"spec": {"replicas": 4}})
+        await asyncio.sleep(60)
+        assert (status_of(reader).stage, status_of(reader).reason) == (0, "ChangeNotObserved")
+        assert "no scheduler" in status_of(reader).message
+        hands.obeying = True
+        await until(lambda: status_of(reader).stage == 1)
+        hands.obeying = False
+        await until(lambda: status_of(reader).activation_revision > 0)
+        await cluster.authority.patch(WEB, {"spec": {"replicas": 5}})
+        await asyncio.sleep(60)
+        assert (status_of(reader).stage, status_of(reader).reason) == (1, "ChangeNotObserved")
+        assert "not seen by hands" in status_of(reader).message
         working.cancel()
 
     calm(story)

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from kedge.api.kinds import KINDS
-from kedge.api.marks import UPDATED_MAX
+from kedge.api.marks import OBEYED_PREFIX, UPDATED_MAX
 from kedge.api.objects import Object
 from kedge.api.selectors import label_selector
 from kedge.api.views import (
@@ -168,13 +168,22 @@ class PolicyChange(_Change):
         return Place.ELSEWHERE if ours_before else Place.FOREIGN
 
     def _behind(self) -> str:
-        """Schedulers may report in the policy's status what they obey; if any does, it must have seen the change."""
+        """Every scheduler that says what it goes by must have seen the change, and one at least must say so."""
         if self.target is None:
             return ""
         policy = self.target.as_view(SchedulingPolicyView)
-        if 0 < policy.status.observed_generation < policy.generation:
-            return f"the scheduler obeys generation {policy.status.observed_generation} of the policy"
-        return ""
+        names = policy.spec.scheduler_names
+        told = {
+            each.type.removeprefix(OBEYED_PREFIX): each.observed_generation
+            for each in policy.status.conditions
+            if each.type.startswith(OBEYED_PREFIX)
+        }
+        late = [name for name, seen in told.items() if seen < policy.generation and (not names or name in names)]
+        late += [name for name in names if name not in told]
+        if late:
+            words = "not seen by " + ", ".join(dict.fromkeys(late))
+            return f"{words}: is it running? One that is gone for good is to be taken out of the policy's status"
+        return "" if told else "no scheduler says that it goes by the policy"
 
     def _is_observed(self, caches: Sequence[CacheFact]) -> bool:
         revision = 0 if self.target is None else self.target.revision

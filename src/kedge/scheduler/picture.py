@@ -100,6 +100,8 @@ class Picture:
         self.nominated: dict[str, Nomination] = {}
         """By pod uid: places that are being made."""
         self._policies: dict[str, Object] = {}
+        self.on_policy: Callable[[Object], None] = lambda _: None
+        """Called with each version of a policy, once decisions go by it."""
         self._series = Series()
         self._settings: dict[tuple[str, str, str, object], Settings] = {}
         self._quotas: dict[str, dict[str, Object]] = {}
@@ -144,6 +146,9 @@ class Picture:
         cache = self.caches[kind]
         cache.add_index(index)
         return cache.by_index(index, value).value
+
+    def policies(self) -> tuple[Object, ...]:
+        return tuple(self._policies.values())
 
     # -- what the decision asks --------------------------------------------------------------------
 
@@ -606,12 +611,15 @@ class Picture:
         self._pending.happened(Change.QUOTA, "a quota changed", lambda waiting: waiting.key.namespace == tenant)
 
     def _policy_changed(self, change: CacheChange) -> None:
-        had = bool(self._policies)
-        if change.new is None:
+        had, old, new = bool(self._policies), change.old, change.new
+        if new is None:
             self._policies.pop(change.key.name, None)
         else:
-            self._policies[change.key.name] = change.new
+            self._policies[change.key.name] = new
+            self.on_policy(new)
         self._settings.clear()
+        if old is not None and new is not None and _asks_the_same(old, new):
+            return  # what is said of it, such as our own word, settles nothing
         if bool(self._policies) != had:
             self._recount(
                 lambda: self.caches["Pod"].list().value
@@ -645,3 +653,7 @@ def _allowed(budget: PodDisruptionBudgetView) -> int:
     if budget.status.observed_generation < budget.metadata.generation:
         return 0
     return budget.status.disruptions_allowed
+
+
+def _asks_the_same(old: Object, new: Object) -> bool:
+    return old.uid == new.uid and old.metadata.generation == new.metadata.generation

@@ -7,7 +7,7 @@ side; then only the bind's proof protects them from each other, and a pod may be
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -28,6 +28,7 @@ from kedge.scheduler.binder import Binder
 from kedge.scheduler.decide import Decision, decide
 from kedge.scheduler.explain import Explanation, explain, words
 from kedge.scheduler.gangs import Gangs, Member
+from kedge.scheduler.obeying import Obedience
 from kedge.scheduler.pending import ANYTHING, HELPED_BY, Change, Pending, Stage, Waiting, change_names
 from kedge.scheduler.picture import Picture
 from kedge.scheduler.preemption import Nomination, Preemption, plan_preemption
@@ -79,6 +80,7 @@ class Scheduler:
         self.picture = Picture(self.caches, client.kinds, env, self.pending, scheduler=name)
         self._attempts = Attempts(env, self.picture, recorder, scheduler=name, process=process)
         self._teller = Teller(client, env, component=name, current=self._waiting_pod)
+        self._obedience = Obedience(client, env, scheduler=name)
         self._binder = Binder(client, env, self.picture, self.pending, self._attempts, self._teller)
         self._gangs = Gangs(client, env, self.picture, self.pending, self._binder)
         lease = Key("Lease.coordination.k8s.io", lease_namespace, name)
@@ -88,6 +90,9 @@ class Scheduler:
         self.pending.on_ready = self._ready.set
         self._binder.on_room = self._ready.set
         self.picture.on_gone = self._gone
+        self.picture.on_policy = lambda policy: self._obey([policy])
+        self._fence: Fence | None = None
+        """Of the term in which it leads."""
         self._seeing: dict[str, asyncio.Task[None]] = {}
         """By pod uid: who waits for the caches to show what a refusal was about."""
         self._closed = asyncio.Event()
@@ -118,6 +123,7 @@ class Scheduler:
                 seeing.cancel()
             await asyncio.gather(*self._seeing.values(), return_exceptions=True)
             await self._teller.stop()
+            await self._obedience.stop()
             if self._own_caches:
                 await self.caches.stop()
 
@@ -161,14 +167,15 @@ class Scheduler:
             asyncio.ensure_future(self._sweep()),
             failure,
         ]
-        self._leading = True
+        self._leading, self._fence = True, term.fence
+        self._obey(self.picture.policies())
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()  # what fails ends the term, and is seen
             await self._binder.wait_all()
         finally:
-            self._leading = False
+            self._leading, self._fence = False, None
             for each in tasks:
                 each.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -230,6 +237,12 @@ class Scheduler:
                     await self._binder.settle(assumption)
             self.picture.review_all()
             self.pending.flush()
+            self._obey(self.picture.policies())
+
+    def _obey(self, policies: Iterable[Object]) -> None:
+        """Say that decisions go by these. Who does not lead decides nothing."""
+        if self._fence is not None:
+            self._obedience.tell(policies, self._fence)
 
     def _waiting_pod(self, uid: str) -> Object | None:
         waiting = self.pending.get(uid)

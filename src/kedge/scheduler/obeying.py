@@ -1,0 +1,78 @@
+"""Says in the status of each SchedulingPolicy which generation this scheduler goes by. What is lost is said again.
+
+A rollout waits for it: a change that no scheduler has seen proves nothing, however well its pods are. Each scheduler
+name has its own condition; `observedGeneration` is the oldest of them, and the versions are those that all go by.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from kedge.api.conditions import condition
+from kedge.api.marks import OBEYED_PREFIX
+from kedge.api.objects import Object
+from kedge.api.requests import WriteOptions
+from kedge.api.views import SchedulingPolicyView
+from kedge.client.contract import Client
+from kedge.env import Env
+from kedge.errors import OperatingError
+from kedge.keys import Fence, Key
+from kedge.runtime.status import plan_status
+
+
+def plan_obedience(policy: SchedulingPolicyView, scheduler: str) -> Mapping[str, Any] | None:
+    """The status that says that `scheduler` goes by the policy as it is; None if it does not speak of it. Pure."""
+    spec, generation = policy.spec, policy.generation
+    if spec.scheduler_names and scheduler not in spec.scheduler_names:
+        return None
+    others = [
+        each.observed_generation
+        for each in policy.status.conditions
+        if each.type.startswith(OBEYED_PREFIX) and each.type != f"{OBEYED_PREFIX}{scheduler}"
+    ]
+    oldest = min([generation, *others])
+    reason = "InForce" if spec.active else "Inactive"
+    said = condition(f"{OBEYED_PREFIX}{scheduler}", status=spec.active, reason=reason)
+    status: dict[str, Any] = {"observedGeneration": oldest, "conditions": [said]}
+    if oldest == generation:
+        canary = spec.canary.version if spec.canary is not None and spec.active else ""
+        status |= {"activeVersion": spec.version if spec.active else "", "canaryVersion": canary}
+    return status
+
+
+class Obedience:
+    """Writes it for one scheduler. What is lost on the way is written when the policy is next looked at."""
+
+    def __init__(self, client: Client, env: Env, *, scheduler: str) -> None:
+        self._client = client
+        self._env = env
+        self._scheduler = scheduler
+        self._writing: dict[Key, asyncio.Task[Any]] = {}
+        self._told = env.metrics.counter("kedge_scheduler_told_total", "Conditions and Events written", ("what",))
+
+    def tell(self, policies: Iterable[Object], fence: Fence) -> None:
+        """Say it of each policy that does not say so yet. One that is being written is looked at when that is done."""
+        for found in policies:
+            if found.key in self._writing:
+                continue
+            status = plan_obedience(found.as_view(SchedulingPolicyView), self._scheduler)
+            patch = None if status is None else plan_status(found, status, self._env.now())
+            if patch is not None:
+                task = self._env.spawn(self._write(found.key, patch, fence), name=f"obeys {found.key.name}")
+                self._writing[found.key] = task
+
+    async def stop(self) -> None:
+        for task in tuple(self._writing.values()):
+            task.cancel()
+        await asyncio.gather(*self._writing.values(), return_exceptions=True)
+
+    async def _write(self, key: Key, patch: Mapping[str, Any], fence: Fence) -> None:
+        try:
+            with suppress(OperatingError):  # another wrote meanwhile, or nobody answers: its change, or a sweep, tells
+                await self._client.patch(key, patch, subresource="status", options=WriteOptions(fence=fence))
+                self._told.labels("policy").inc()
+        finally:
+            self._writing.pop(key, None)

@@ -475,12 +475,10 @@ class Limits:
         256, "binds under way: enough to share syncs, few enough to be undone", metric="kedge_scheduler_binds_in_flight"
     )
     scheduler_burst_max: int = bound(
-        256,
-        "attempts in a row before the rest of the process may run: with fewer, pods that come many at once outrun them",
+        128,
+        "attempts in a row before the rest of the process may run, of which one that comes to nothing counts for eight:"
+        " with fewer, pods that come many at once outrun the scheduler",
         metric="kedge_scheduler_attempt_seconds",
-    )
-    scheduler_burst_s: float = bound(
-        0.01, "how long they may take, however few they are", metric="kedge_scheduler_attempt_seconds"
     )
     scheduler_assumed_s: float = bound(
         30.0,

@@ -38,7 +38,8 @@ class Binder:
         self.refusals = Refusals(env, self._has_seen, self._version)
         self.bound = 0
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._started = 0
+        self.started = 0
+        """How many there were."""
         self.on_room: Callable[[], None] = lambda: None
         """Called when a bind has ended."""
         self.on_failure: Callable[[BaseException], None] = lambda _: None
@@ -55,8 +56,8 @@ class Binder:
 
     def start(self, work: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
         """Run one bind, or one gang, beside the others."""
-        self._started += 1
-        number = self._started
+        self.started += 1
+        number = self.started
         self._tasks[number] = asyncio.get_running_loop().create_task(self._run(number, work, args))
 
     async def _run(self, number: int, work: Callable[..., Coroutine[Any, Any, None]], args: tuple[Any, ...]) -> None:

@@ -46,8 +46,6 @@ class Explanation:
 
     names: tuple[str, ...]
     """Every node, by name."""
-    revisions: tuple[int, ...]
-    """The version of each node object that was used."""
     first_failing: bytes
     """One byte a node, in the order of `names`: 0 for feasible, else the place in `legend`, from 1."""
     legend: tuple[Blocker, ...]
@@ -94,7 +92,6 @@ def explain(snapshot: Snapshot, decision: Decision) -> Explanation:
     feasible = state.feasible if not decision.excluded else state.feasible & ~rows_named(snapshot, decision.excluded)
     return Explanation(
         names=snapshot.names,
-        revisions=tuple(snapshot.at(row).revision for row in order.tolist()),
         first_failing=ordered.tobytes(),
         legend=tuple(legend),
         counts=dict(counted),

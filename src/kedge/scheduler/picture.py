@@ -33,7 +33,6 @@ from kedge.placement.resources import Units, add
 from kedge.runtime.cache import (
     BY_CONTROLLER,
     BY_NAMESPACE,
-    BY_NODE,
     Cache,
     CacheChange,
     CacheSet,
@@ -93,6 +92,8 @@ class Picture:
         revision that its cache has not reached."""
         self._doubted: dict[str, Revision] = {}
         """By node: the version of its ledger that refused a bind, and so holds what is not counted here."""
+        self._placed: dict[str, Key] = {}
+        """By pod uid: the names of those that have a node and have not ended."""
         self._reserved: dict[str, str] = {}
         """By pod uid: the node on which a reservation holds a place."""
         self.on_gone: Callable[[str], None] = lambda _: None
@@ -326,7 +327,9 @@ class Picture:
 
     def pods_on(self, node: str) -> tuple[Object, ...]:
         """Pods that are bound to a node and have not ended."""
-        return tuple(pod for pod in self.found_by("Pod", BY_NODE, node) if not pod.view.finished)
+        keys = sorted(self._placed[uid] for uid in self.snapshot.claims_on(node) if uid in self._placed)
+        found = (self._cached(key) for key in keys)
+        return tuple(pod for pod in found if pod is not None and pod.view.spec.node_name == node)
 
     def _may_leave(self, pods: Sequence[Object]) -> list[Object]:
         """Those whose budgets let them go together. A pod with no budget always may."""
@@ -361,6 +364,7 @@ class Picture:
         view = pod.as_view(PodView)
         uid = pod.uid
         if view.finished:
+            self._placed.pop(uid, None)
             self._pending.remove(uid)
             self.assumed.pop(uid, None)
             self.drop_nomination(uid)
@@ -368,6 +372,7 @@ class Picture:
             self._release(uid, pod.revision)
         elif view.spec.node_name:
             assumption = self.assumed.pop(uid, None)
+            self._placed[uid] = pod.key
             self._pending.remove(uid)
             if uid in self.nominated:
                 self.drop_nomination(uid)
@@ -421,6 +426,7 @@ class Picture:
             self._pending.refresh(pod)  # its status, such as our own condition, is no news
 
     def _pod_gone(self, pod: Object, revision: Revision) -> None:
+        self._placed.pop(pod.uid, None)
         self._pending.remove(pod.uid)
         self.drop_nomination(pod.uid)
         self.assumed.pop(pod.uid, None)

@@ -38,6 +38,8 @@ from kedge.scheduler.telling import Teller
 
 DEFAULT_NAME = "default-scheduler"
 LEASE_NAMESPACE = SYSTEM_NAMESPACE
+_COSTLY = 8
+"""What a gang, or an attempt that comes to nothing, counts for: it takes about as long as so many others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,11 +199,11 @@ class Scheduler:
                     cache.ask_relist()
 
     async def _schedule(self, fence: Fence) -> None:
-        limits, monotonic = self._env.limits, self._env.monotonic
+        limits = self._env.limits
         while not self._closed.is_set():
             self._ready.clear()
-            until_s = monotonic() + limits.scheduler_burst_s
-            for _ in range(limits.scheduler_burst_max):
+            left = limits.scheduler_burst_max
+            while left > 0:
                 if len(self._binder) >= limits.scheduler_binds_max:
                     await self._ready.wait()
                     break
@@ -209,10 +211,7 @@ class Scheduler:
                 if waiting is None:
                     await self._wait_ready()
                     break
-                self._attempt(waiting, fence)
-                if monotonic() >= until_s:
-                    await asyncio.sleep(0)
-                    break
+                left -= self._attempt(waiting, fence)
             else:
                 await asyncio.sleep(0)
 
@@ -255,9 +254,12 @@ class Scheduler:
 
     # -- one attempt -------------------------------------------------------------------------------
 
-    def _attempt(self, waiting: Waiting, fence: Fence) -> None:
-        """Decide for one pod, or for its whole gang, and begin to bind. Nothing waits in here."""
-        began_s = self._env.monotonic()
+    def _attempt(self, waiting: Waiting, fence: Fence) -> int:
+        """Decide for one pod, or for its whole gang, and begin to bind. Nothing waits in here.
+
+        For how much of a burst it counts: every node is accounted for when none will do.
+        """
+        began_s, started = self._env.monotonic(), self._binder.started
         if waiting.gang is not None:
             self._attempt_gang(waiting, fence)
         elif self.picture.nominated:
@@ -267,6 +269,7 @@ class Scheduler:
         else:
             self._attempt_pod(waiting, fence, began_s, None)
         self._took.observe(self._env.monotonic() - began_s)
+        return 1 if self._binder.started > started and waiting.gang is None else _COSTLY
 
     def _attempt_pod(self, waiting: Waiting, fence: Fence, began_s: float, nomination: Nomination | None) -> None:
         view = waiting.pod.as_view(PodView)

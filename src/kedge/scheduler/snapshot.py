@@ -81,11 +81,12 @@ class Snapshot:
         self.resources: dict[str, int] = {CPU: 0, MEMORY: 1, PODS: 2}
         """The row of each resource in `offered` and `claimed`."""
         self.offered: Ints = np.zeros((3, self.capacity), np.int64)
-        self.claimed: Ints = np.zeros((3, self.capacity), np.int64)
+        self._claimed: Ints = np.zeros((3, self.capacity), np.int64)
         self.scored_offered: Ints = np.zeros((2, self.capacity), np.int64)
         """CPU and memory on offer, cut at `SCORED_MAX`."""
-        self.scored_claimed: Ints = np.zeros((2, self.capacity), np.int64)
-        """CPU and memory claimed as scores count them: a container that asks for nothing counts for a little."""
+        self._scored_claimed: Ints = np.zeros((2, self.capacity), np.int64)
+        self._unwritten: dict[int, None] = {}
+        """Rows whose claims the two columns of claims do not show yet: few decisions look at whole columns."""
         self.exists: Bools = np.zeros(self.capacity, np.bool_)
         self.cordoned: Bools = np.zeros(self.capacity, np.bool_)
         self.suspect: Bools = np.zeros(self.capacity, np.bool_)
@@ -137,6 +138,20 @@ class Snapshot:
         """The inverse of `order`: where each row stands."""
         self.order()
         return self._places
+
+    @property
+    def claimed(self) -> Ints:
+        """What is claimed of each resource on each row."""
+        if self._unwritten:
+            self._write_claims()
+        return self._claimed
+
+    @property
+    def scored_claimed(self) -> Ints:
+        """CPU and memory claimed as scores count them: a container that asks for nothing counts for a little."""
+        if self._unwritten:
+            self._write_claims()
+        return self._scored_claimed
 
     def at(self, row: int) -> NodeRow:
         node = self._by_row[row]
@@ -281,17 +296,27 @@ class Snapshot:
         return True
 
     def _charge(self, node: NodeRow, request: PodRequest, sign: int) -> None:
-        row, claimed, wants = node.row, node.claimed, request.wants
+        claimed, scored, wants = node.claimed, node.scored, request.wants
         for resource, amount in wants.requests.items():
             column = self.resources.get(resource)
             if column is None:
                 column = self._new_resource(resource)
-            total = claimed[column] = claimed.get(column, 0) + sign * amount
-            self.claimed[column, row] = total if total <= AMOUNT_MAX else AMOUNT_MAX + 1
-        scored = node.scored
-        for column in (0, 1):
-            total = scored[column] = scored[column] + sign * wants.scored[column]
-            self.scored_claimed[column, row] = total if total <= SCORED_MAX else SCORED_MAX
+            claimed[column] = claimed.get(column, 0) + sign * amount
+        cpu, memory = wants.scored
+        scored[0] += sign * cpu
+        scored[1] += sign * memory
+        self._unwritten[node.row] = None
+
+    def _write_claims(self) -> None:
+        for row in self._unwritten:
+            node = self._by_row[row]
+            claimed, scored = (node.claimed, node.scored) if node is not None else ({}, (0, 0))
+            for column in self.resources.values():
+                total = claimed.get(column, 0)
+                self._claimed[column, row] = total if total <= AMOUNT_MAX else AMOUNT_MAX + 1
+            self._scored_claimed[0, row] = min(scored[0], SCORED_MAX)
+            self._scored_claimed[1, row] = min(scored[1], SCORED_MAX)
+        self._unwritten.clear()
 
     # -- rows
 
@@ -313,7 +338,7 @@ class Snapshot:
     def _grow(self) -> None:
         old, self.capacity = self.capacity, self.capacity * 2
         for name in (
-            "offered", "claimed", "scored_offered", "scored_claimed", "exists", "cordoned", "suspect", "terminating",
+            "offered", "_claimed", "scored_offered", "_scored_claimed", "exists", "cordoned", "suspect", "terminating",
             "taints",
         ):  # fmt: skip
             setattr(self, name, grown(getattr(self, name), self.capacity))
@@ -328,7 +353,7 @@ class Snapshot:
     def _new_resource(self, resource: str) -> int:
         column = self.resources[resource] = len(self.resources)
         self.offered = np.vstack([self.offered, np.zeros((1, self.capacity), np.int64)])
-        self.claimed = np.vstack([self.claimed, np.zeros((1, self.capacity), np.int64)])
+        self._claimed = np.vstack([self._claimed, np.zeros((1, self.capacity), np.int64)])
         return column
 
     def _offer(self, node: NodeRow, offered: Mapping[str, int]) -> None:

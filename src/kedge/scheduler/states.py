@@ -182,6 +182,10 @@ class ShapeState:
             self.blocked = blocked
             self.rebuild()
             return
+        if not nodes and not self.relational and blocked == self.blocked:
+            if claims:
+                self._follow(claims)
+            return
         flips: list[Ints] = []
         if blocked != self.blocked or (nodes and self.blocked):
             flips.append(self._block(blocked))
@@ -192,6 +196,31 @@ class ShapeState:
             self._repair_claims(claims, flips)
         if claims or flips:
             self._retotal(claims, flips, shifted=bool(nodes) or self._shifting)
+
+    def _follow(self, rows: list[int]) -> None:
+        """Claims on some rows moved and nothing else, for a shape without rules about pods: each row stands alone."""
+        snapshot, wants, totals = self._snapshot, self.shape.wants, self.totals
+        self._claims_at = snapshot.claim_log.end
+        for row in rows:
+            node = snapshot.peek(row)
+            if node is None:
+                continue  # nobody is there any more, and so it was before
+            fits = fits_row(snapshot, wants, node) and (self.ports is None or not self.ports.rows[row])
+            self._fits[row] = fits
+            allocation = self._allocation[row] = self._scored.row(node)
+            was = totals.item(row)
+            open_ = fits and not self._closed[row] and (self._quota is None or bool(self._quota[row]))
+            if open_ != (was != INFEASIBLE):
+                self._repair_claims(rows, [])  # scores are in proportion to the feasible nodes
+                self._retotal(rows, [], shifted=True)
+                return
+            if open_:
+                total = allocation + self._idle
+                for weight, points in self._added:
+                    total += weight * points.item(row)
+                totals[row] = total
+                self.best.moved(row, was, total)
+        snapshot.repairs += len(rows)
 
     def rebuild(self) -> None:
         """Compute everything anew."""

@@ -162,6 +162,9 @@ def check(desk: Desk) -> None:
     kept, built = shown(picture), shown(anew)
     for part in kept:
         assert kept[part] == built[part], f"{part}: kept {kept[part]}, built {built[part]}"
+    for name in NODES:
+        there = [each for each in held["Pod"].values() if each.view.spec.node_name == name and not each.view.finished]
+        assert list(picture.pods_on(name)) == there, name
 
 
 def check_ledgers(desk: Desk) -> None:

@@ -372,6 +372,7 @@ async def test_a_leader_that_slept_through_its_term_binds_nothing_with_what_it_h
     assert before is not None
     assert after is not None
     assert (after.revision, after.value) == (before.revision, before.value)
+    await until(lambda: other.scheduler.bound)
     assert (desk.scheduler.bound, other.scheduler.bound) == (0, 1)
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from tests.objects import deployment
+from tests.objects import config_map, deployment
 
 from kedge.controllers.deployment import deployment_controller
 from kedge.controllers.lifecycle import lifecycle_controller
@@ -20,7 +20,7 @@ from kedge.sim.cluster import Cluster, Seat
 from kedge.sim.cluster_faults import ClusterSwarm, Weather
 from kedge.sim.endings import check_silence, expect_settled
 from kedge.sim.invariants import Judge
-from kedge.sim.kernel import Simulation, run
+from kedge.sim.kernel import NO_FAULTS, Simulation, run
 from kedge.sim.users import User
 
 WEB = Key("Deployment.apps", "default", "web")
@@ -86,3 +86,25 @@ def test_a_rollout_a_node_loss_and_a_rollback_keep_every_promise() -> None:
     # A world in which nothing happens keeps every promise.
     assert marks["rolled back"] >= 3
     assert marks["pods were bound while faults struck"] >= 3
+
+
+def test_what_a_bystander_starts_at_the_store_outlives_the_server_that_it_was_in_the_way_of() -> None:
+    """Progress marks hang on a timer of the store. Begun by a host that dies, it would never ring for anybody."""
+
+    async def program(sim: Simulation) -> None:
+        cluster = Cluster(sim, servers=1, hostile=True)
+        await cluster.set_up()
+        made = await cluster.create(config_map())
+        await asyncio.sleep(5)
+        quiet = await cluster.store.watch("Node", after=await cluster.store.revision())
+        sim.faults.script("change of api", "conflict")
+        user = sim.host("user")
+        await user.run(cluster.client(user).patch(made.key, {"data": {"a": "b"}}))
+        cluster.servers[0].crash()
+        newest = await cluster.store.revision()
+        async with asyncio.timeout(10 * cluster.limits.watch_progress_s):
+            while quiet.revision < newest:
+                await anext(quiet)
+
+    outcome = run(program, 1, faults=NO_FAULTS)
+    assert outcome.violation is None, outcome.violation

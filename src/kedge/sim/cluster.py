@@ -171,7 +171,7 @@ class Cluster:
 
     async def _serve_life(self, host: Host) -> None:
         service = self._service(host)
-        host.serve(API, FaultyService(service, self.sim, self.authority, self.compact, host.name))
+        host.serve(API, FaultyService(service, self.sim, self._touch, self.compact, host.name))
         self._relays[host.name].begin()
         await service.run_upkeep()
 
@@ -180,6 +180,10 @@ class Cluster:
         relay = self._relays[host.name] = Relay(remote, env)
         store: Store = RemoteStore(remote, self.store.incarnation, relay)
         return Service(store, env, admission=self._admission_of(host.name))
+
+    async def _touch(self, key: Key, patch: Mapping[str, Any]) -> None:
+        """Write as a bystander beside the store. On its host: what a commit starts there must not die with another."""
+        await self.store_host.run(self.authority.patch(key, patch))
 
     async def compact(self) -> None:
         """Drop all history, the store's and what the servers remember of it: who resumes must list."""

@@ -84,12 +84,12 @@ class FaultyService(Served):
         self,
         service: Service,
         sim: Simulation,
-        authority: Service,
+        touch: Callable[[Key, Mapping[str, Any]], Coroutine[Any, Any, None]],
         compact: Callable[[], Coroutine[Any, Any, None]],
         server: str,
     ) -> None:
         super().__init__(service)
-        self._authority = authority
+        self._touch = touch
         self._compact = compact
         self._sim = sim
         self._list = sim.faults.point(LIST, server, ("stale",))
@@ -135,7 +135,7 @@ class FaultyService(Served):
             # A bystander writes first, so that whoever checks a revision meets a true conflict.
             stamp = {"metadata": {"annotations": {TOUCHED: f"{self._sim.now_s:.3f}"}}}
             with suppress(OperatingError):
-                await self._authority.patch(key, stamp)
+                await self._touch(key, stamp)
 
 
 class Weather:

@@ -252,7 +252,7 @@ def replica(owner: Object, template: Mapping[str, Any], slot: int, replaces: str
 def lost_status(pod: Object, now: datetime) -> dict[str, Any]:
     """The patch that records a pod's end, because its node was given up for lost. Its claim on the node stays."""
     status = pod.edit().get("status") or {}
-    unready = condition("Ready", status=False, reason="PodFailed")
+    unready = condition("Ready", status=False, reason="PodFailed", observed_generation=pod.metadata.generation)
     return {
         "status": {
             "phase": "Failed",

@@ -12,12 +12,17 @@ from hypothesis import strategies as st
 from tests.unit.controllers.pod_world import PodWorld
 from tests.unit.controllers.views import NOW, a_pod, ready_pod
 
+from kedge.api.codec import encode_object
+from kedge.api.objects import Object
 from kedge.api.views import Condition, PodView, ReplicaSetView
 from kedge.api.views.base import Labels, ObjectMeta
 from kedge.api.views.core import PodTemplate
 from kedge.api.views.workloads import ReplicaSetSpec
 from kedge.controllers.pods import least_missed_first
 from kedge.controllers.replicas import ReplicaRules, plan_replicas, replica_counts
+from kedge.controllers.replicaset import lost_status
+from kedge.controllers.shells import POD
+from kedge.keys import Key
 
 
 def plan(want: int, *pods: PodView, **more: Any) -> Any:
@@ -261,3 +266,11 @@ def test_whatever_happens_to_pods_there_are_no_more_than_wanted_and_in_the_end_a
     world.settle(rules)
     assert len(world.ready()) == len(world.pods) == rules.want
     assert world.plan(rules).silent
+
+
+def test_what_is_said_of_a_lost_pod_is_of_the_generation_that_was_seen() -> None:
+    ready = {"type": "Ready", "status": "True", "observedGeneration": 1, "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    body = {"metadata": {"name": "web-0", "namespace": "default", "generation": 2}, "status": {"conditions": [ready]}}
+    lost = Object(POD, Key("Pod", "default", "web-0"), encode_object(body), revision=7)
+    (said,) = lost_status(lost, NOW)["status"]["conditions"]
+    assert (said["status"], said["observedGeneration"]) == ("False", 2)

@@ -270,7 +270,8 @@ def test_whatever_happens_to_pods_there_are_no_more_than_wanted_and_in_the_end_a
 
 def test_what_is_said_of_a_lost_pod_is_of_the_generation_that_was_seen() -> None:
     ready = {"type": "Ready", "status": "True", "observedGeneration": 1, "lastTransitionTime": "2026-01-01T00:00:00Z"}
-    body = {"metadata": {"name": "web-0", "namespace": "default", "generation": 2}, "status": {"conditions": [ready]}}
-    lost = Object(POD, Key("Pod", "default", "web-0"), encode_object(body), revision=7)
+    metadata = {"name": "web-0", "namespace": "default", "uid": "u-1", "generation": 2}
+    body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "status": {"conditions": [ready]}}
+    lost = Object(POD, Key("Pod", "default", "web-0"), encode_object(body), revision=7, created=1)
     (said,) = lost_status(lost, NOW)["status"]["conditions"]
     assert (said["status"], said["observedGeneration"]) == ("False", 2)

@@ -60,6 +60,10 @@ class RecorderStatistics:
     windows: int
 
 
+def _pin_nothing() -> Sequence[Release]:
+    return ()
+
+
 class Recorder:
     """Takes every decision of a process. Shared by its controllers."""
 
@@ -97,19 +101,19 @@ class Recorder:
 
     def why_keep(self, decision: Decision) -> str:
         """Why this decision, which has ended, is to be kept in full; empty if it is only counted."""
-        return self._keeper.why_keep(decision) if self.records else ""
+        return self._keeper.why_keep(decision, decision.calls) if self.records else ""
 
-    def take(self, decision: Decision, releases: Sequence[Release] = ()) -> None:
-        """Count a decision that has ended, and keep it if it says why.
+    def take(self, decision: Decision, pin: Callable[[], Sequence[Release]] = _pin_nothing) -> None:
+        """Count a decision that has ended, and keep it if a rule says so, or whoever made it already did.
 
-        `releases` are called once it is no longer held: they let go of what recheck would need. They must not raise.
+        `pin` is called for one that is kept, and holds on to what recheck would need; what it returns is called once
+        the record is no longer held. Neither may raise.
         """
         if not self.records:
-            _release(releases)
             return
         self._seen += 1
         table = self._tables.get(decision.controller) or self._aggregate.table(decision.controller)
-        reads = table.reads
+        reads, calls = table.reads, None
         for step in decision.steps:
             if type(step) is CacheRead:
                 try:
@@ -120,10 +124,14 @@ class Recorder:
                 table.count_call(step)
                 if step.revision and step.outcome in WROTE:
                     self._index(step, decision.id)
+                if calls is None:
+                    calls = [step]
+                else:
+                    calls.append(step)
+        if not decision.kept:
+            decision.kept = self._keeper.why_keep(decision, calls or ())
         if decision.kept:
-            self._keep(decision, releases)
-        elif releases:
-            _release(releases)
+            self._keep(decision, pin())
 
     def open_window(self, name: str, *, until_s: float, tenants: Iterable[str] = (), keys: Iterable[Key] = ()) -> None:
         """Keep every decision about these, or about anything if none are named, until `env.monotonic()` is `until_s`.

@@ -78,19 +78,21 @@ class Keeper:
         self._rules = rules
         self._windows: dict[str, Window] = {}
 
-    def why_keep(self, decision: Decision) -> str:
-        """The rule that keeps it, and after a colon what in particular; empty if it is only counted."""
+    def why_keep(self, decision: Decision, calls: Iterable[Call]) -> str:
+        """The rule that keeps it, and after a colon what in particular; empty if it is only counted.
+
+        `calls` are those of its steps: whoever asks has them at hand.
+        """
         rules = self._rules
         if decision.result in _FAILED:
             return f"failure: {decision.result}"
         benign, policy = rules.benign, rules.policy_kinds
         about_policy = decision.key.kind in policy
-        for step in decision.steps:
-            if type(step) is Call:
-                if step.outcome not in benign:
-                    return f"failure: {step.outcome}"
-                if step.key is not None and step.key.kind in policy and step.outcome in WROTE:
-                    about_policy = True
+        for call in calls:
+            if call.outcome not in benign:
+                return f"failure: {call.outcome}"
+            if call.key is not None and call.key.kind in policy and call.outcome in WROTE:
+                about_policy = True
         if decision.attempt > 1:
             return _RETRY
         if self._windows and (window := self._covering(decision)):

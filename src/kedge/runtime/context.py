@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from datetime import datetime
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -21,7 +22,16 @@ from kedge.api.requests import Binding, DeleteOptions, ListOptions, WriteOptions
 from kedge.api.selectors import LabelSelector, parse_label_selector
 from kedge.client.contract import Client
 from kedge.env import Env, uid_from
-from kedge.errors import Conflict, InvariantBroken, OperatingError, OutcomeUnknown, Refused, check, to_status
+from kedge.errors import (
+    Compacted,
+    Conflict,
+    InvariantBroken,
+    OperatingError,
+    OutcomeUnknown,
+    Refused,
+    check,
+    to_status,
+)
 from kedge.keys import NO_REVISION, Fence, Key, Origin, Revision
 from kedge.limits import Limits
 from kedge.observe.records import Budget, CacheMark, CacheRead, Call, Clock, Decision, Gate, Measured, Step
@@ -362,6 +372,7 @@ class Context:
         finally:
             self._settle(intent, kind, reply, error)
             if self._steps is not None:
+                now_s = self._env.monotonic()
                 self._steps.append(
                     Call(
                         intent.verb,
@@ -370,12 +381,12 @@ class Context:
                         intent.check,
                         operation,
                         began_s - self._began_s,
-                        self._env.monotonic() - began_s,
+                        now_s - began_s,
                         reply.outcome,
                         reply.revision,
                         None if error is None else to_status(error),
                         reply.objects,
-                        marks_of(self._caches),
+                        marks_of(self._caches.values(), now_s),
                     )
                 )
         return reply.objects
@@ -441,8 +452,18 @@ def _delete_options(
     )
 
 
-def marks_of(caches: Mapping[str, Cache]) -> tuple[CacheMark, ...]:
-    return tuple([cache.mark() for cache in caches.values()])
+def marks_of(caches: Iterable[Cache], now_s: float) -> tuple[CacheMark, ...]:
+    """How far each cache is: made for every decision and every call, so the clock is read once for all."""
+    return tuple([cache.mark(now_s) for cache in caches])
+
+
+def pin_all(caches: Iterable[Cache], marks: Iterable[CacheMark]) -> list[Callable[[], None]]:
+    """Have every cache keep what it received since its mark, so that the decision can be run again. How to let go."""
+    releases: list[Callable[[], None]] = []
+    for cache, mark in zip(caches, marks, strict=True):
+        with suppress(Compacted):  # it ran for so long that the log has moved on
+            releases.append(cache.received.pin(mark.place).release)
+    return releases
 
 
 def _key_in(kind: Kind, body: Mapping[str, Any], namespace: str) -> Key | None:

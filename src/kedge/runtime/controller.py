@@ -16,7 +16,7 @@ from kedge.api.kinds import Kind
 from kedge.api.objects import Object
 from kedge.client.contract import Client
 from kedge.env import Env
-from kedge.errors import Compacted, Fenced, OperatingError, Terminal, check
+from kedge.errors import Fenced, OperatingError, Terminal, check
 from kedge.keys import NO_REVISION, Fence, Key, Revision
 from kedge.observe.recorder import Recorder
 from kedge.observe.records import Decision
@@ -33,7 +33,7 @@ from kedge.runtime.cache import (
     Subscription,
     WriteFloors,
 )
-from kedge.runtime.context import Context, Reconciler, check_action, marks_of
+from kedge.runtime.context import Context, Reconciler, check_action, marks_of, pin_all
 from kedge.runtime.lease import LeaderElection, Leadership, SharedElection
 from kedge.runtime.queue import (
     FLOOR,
@@ -361,7 +361,7 @@ class Controller:
             began=env.now(),
         )
         if recorder is not None:
-            decision.marks = marks_of(self._by_kind)
+            decision.marks = marks_of(self._by_kind.values(), env.monotonic())
         ctx = Context(
             self._client, env, self._by_kind, self._floors, decision, fence=fence, recorded=recorder is not None
         )
@@ -410,16 +410,7 @@ class Controller:
         else:
             self.queue.done(item, outcome, facts)
         if self.recorder is not None:
-            self._record(self.recorder, decision)
-
-    def _record(self, recorder: Recorder, decision: Decision) -> None:
-        decision.kept = recorder.why_keep(decision)
-        releases: list[Callable[[], None]] = []
-        if decision.kept:
-            for cache, mark in zip(self._by_kind.values(), decision.marks, strict=True):
-                with suppress(Compacted):  # it ran for so long that the log has moved on
-                    releases.append(cache.received.pin(mark.place).release)
-        recorder.take(decision, releases)
+            self.recorder.take(decision, lambda: pin_all(self._by_kind.values(), decision.marks))
 
     def _report_loop(self, loop: Loop[Key]) -> None:
         error = OperatingError(

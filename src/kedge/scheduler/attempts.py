@@ -5,7 +5,6 @@ Made for every attempt, kept by the recorder's rules. `recheck` runs a kept one 
 
 from __future__ import annotations
 
-from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -13,11 +12,12 @@ from kedge.api.objects import Object
 from kedge.api.requests import Binding
 from kedge.api.views import PodView
 from kedge.env import Env
-from kedge.errors import Compacted, OperatingError, to_status
+from kedge.errors import OperatingError, to_status
 from kedge.keys import Fence
 from kedge.observe.recorder import Recorder
 from kedge.observe.records import Call
 from kedge.observe.records import Decision as Record
+from kedge.runtime.context import marks_of, pin_all
 from kedge.scheduler.decide import Decision
 from kedge.scheduler.explain import Explanation
 from kedge.scheduler.pending import Waiting
@@ -75,7 +75,7 @@ class Attempts:
             delayed_s=waiting.since_s - waiting.added_s,
             began=self._env.now(),
         )
-        record.marks = tuple([cache.mark(began_s) for cache in self._picture.caches.values()])
+        record.marks = marks_of(self._picture.caches.values(), began_s)
         record.details = {"podRevision": waiting.pod.revision, **self._picture.beside_caches(waiting.priority)}
         return record
 
@@ -145,9 +145,4 @@ class Attempts:
             return
         record.details.update(details)
         record.kept = recorder.why_keep(record) or ("policy: canary" if record.details.get("canary") else "")
-        releases = []
-        if record.kept:
-            for cache, mark in zip(self._picture.caches.values(), record.marks, strict=True):
-                with suppress(Compacted):  # it took so long that the log has moved on
-                    releases.append(cache.received.pin(mark.place).release)
-        recorder.take(record, releases)
+        recorder.take(record, lambda: pin_all(self._picture.caches.values(), record.marks))

@@ -183,8 +183,8 @@ def test_kept_records_are_held_up_to_a_bound_and_let_go_of_what_they_pinned() ->
     recorder = Recorder(make_env(decisions_kept_max=3))
     released: list[str] = []
 
-    def pin(name: str) -> list[Callable[[], None]]:
-        return [lambda: released.append(f"{name} pods"), lambda: released.append(f"{name} nodes")]
+    def pin(name: str) -> Callable[[], list[Callable[[], None]]]:
+        return lambda: [lambda: released.append(f"{name} pods"), lambda: released.append(f"{name} nodes")]
 
     for n in range(5):
         recorder.take(decision(f"d-{n}", kept="sample"), pin(f"d-{n}"))
@@ -200,10 +200,19 @@ def test_kept_records_are_held_up_to_a_bound_and_let_go_of_what_they_pinned() ->
     assert list(recorder.decisions()) == []
 
 
-def test_a_record_that_is_not_kept_lets_go_at_once() -> None:
-    released: list[str] = []
-    Recorder(make_env()).take(decision(), [lambda: released.append("pods")])
-    assert released == ["pods"]
+def test_only_a_record_that_is_kept_pins_anything() -> None:
+    pinned: list[str] = []
+
+    def pin() -> list[Callable[[], None]]:
+        pinned.append("pods")
+        return []
+
+    recorder = Recorder(make_env())
+    recorder.take(decision(), pin)
+    assert pinned == []
+    recorder.take(decision(result="failed"), pin)
+    assert pinned == ["pods"]
+    assert [each.kept for each in recorder.decisions()] == ["failure: failed"]
 
 
 def test_an_id_taken_twice_is_found_until_the_later_record_goes() -> None:
@@ -283,14 +292,12 @@ def test_metrics_are_up_to_date_whenever_somebody_looks() -> None:
         assert metric(env, "kedge_decisions_writers") == looks
 
 
-def test_with_records_off_nothing_is_kept_and_nothing_stays_pinned() -> None:
+def test_with_records_off_nothing_is_kept_and_nothing_is_pinned() -> None:
     recorder = Recorder(make_env(), records=False)
-    released: list[str] = []
     failed = decision(result="failed", steps=[read(), call(revision=7)])
     assert recorder.why_keep(failed) == ""
     failed.kept = "failure"
-    recorder.take(failed, [lambda: released.append("pods")])
-    assert released == ["pods"]
+    recorder.take(failed, lambda: pytest.fail("pinned for nothing"))
     assert list(recorder.decisions()) == []
     assert list(recorder.counts()) == []
     assert recorder.writer_of(WEB, 7) is None

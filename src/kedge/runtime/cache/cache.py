@@ -191,9 +191,9 @@ class Cache:
         """Where in the received log the cache stands: what a decision records with each read."""
         return self.received.place
 
-    def mark(self) -> CacheMark:
-        """How far it is, for a record."""
-        return CacheMark(self.name, self.received.place, self._revision, self._env.monotonic() - self._proved_s)
+    def mark(self, now_s: float) -> CacheMark:
+        """How far it is at `now_s` by the monotonic clock, for a record."""
+        return CacheMark(self.name, self.received.place, self._revision, now_s - self._proved_s)
 
     @property
     def synced(self) -> bool:

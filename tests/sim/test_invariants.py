@@ -17,7 +17,19 @@ from kedge.api.requests import Binding
 from kedge.api.views import PodView
 from kedge.keys import Fence, Key, Origin
 from kedge.sim.cluster import Cluster
-from kedge.sim.endings import accounts_are_even, children_go_with_their_owner
+from kedge.sim.endings import (
+    ENDINGS,
+    ENDINGS_OF,
+    accounts_are_even,
+    budgets_say_what_is_healthy,
+    children_go_with_their_owner,
+    endpoints_are_the_ready,
+    jobs_end,
+    nodes_are_well,
+    processes_are_those_of_the_bound,
+    replicas_converge,
+    stage_counts_equal_the_store,
+)
 from kedge.sim.invariants import PROCESSES, SAFETY, Judge
 from kedge.sim.kernel import NO_FAULTS, Simulation, run
 from kedge.store import Delete, Put
@@ -308,17 +320,128 @@ def test_capacity_that_shrinks_from_outside_is_nobodys_fault() -> None:
     assert run(program, 1, faults=NO_FAULTS).violation is None
 
 
-def test_endings_tell_orphans_and_leaked_claims() -> None:
-    async def program(sim: Simulation) -> tuple[bool, ...]:
+async def leave_a_job_unfinished(world: World) -> None:
+    spec = {"template": {"spec": pod()["spec"]}}
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "sums", "namespace": "default"}, "spec": spec}
+    await world.add(job, "j-1")
+
+
+async def list_nobody(world: World) -> None:
+    await world.add(ready("web-0"), "u-1")
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": "default"}}
+    await world.add({**service, "spec": {"selector": {"app": "web"}}}, "s-1")
+
+
+async def list_the_dead(world: World) -> None:
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": "default"}}
+    await world.add({**service, "spec": {"selector": {"app": "web"}}}, "s-1")
+    labels = {"kubernetes.io/service-name": "web"}
+    listed = {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {"name": "web-0", "namespace": "default", "labels": labels},
+        "addressType": "IPv4",
+        "endpoints": [{"addresses": ["10.0.0.1"], "targetRef": {"kind": "Pod", "name": "web-9", "uid": "u-9"}}],
+    }
+    await world.add(listed, "e-1")
+
+
+async def miscount_the_healthy(world: World) -> None:
+    await world.add(ready("web-0"), "u-1")
+    budget = {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": "web", "namespace": "default", "generation": 1},
+        "spec": {"selector": {"matchLabels": {"app": "web"}}, "maxUnavailable": 1},
+        "status": {"observedGeneration": 1, "currentHealthy": 0},
+    }
+    await world.add(budget, "b-1")
+
+
+async def want_more_than_there_is(world: World) -> None:
+    await world.add(replica_set(2), "rs-1")
+
+
+async def stop_in_mid_rollout(world: World) -> None:
+    """As many as are wanted are ready, and of the template before."""
+    old = replica_set(1)
+    old["metadata"]["ownerReferences"] = [
+        {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web", "uid": "d-1", "controller": True}
+    ]
+    old["status"] = {"observedGeneration": 1, "readyReplicas": 1}
+    newer = replica_set(1)
+    newer["kind"] = "Deployment"
+    newer["spec"]["template"]["spec"]["containers"][0]["image"] = "web:2"
+    newer["status"] = {"observedGeneration": 1, "readyReplicas": 1, "updatedReplicas": 0}
+    await world.add(newer, "d-1")
+    await world.add(old, "rs-1")
+    await world.add(ready("web-0"), "u-1")
+
+
+async def miscount_the_stages(world: World) -> None:
+    told = {"observedGeneration": 1, "readyReplicas": 1, "progress": {"stages": {"starting": 1}}}
+    await world.add({**replica_set(1), "status": told}, "rs-1")
+    await world.add(ready("web-0"), "u-1")
+
+
+async def leave_an_orphan(world: World) -> None:
+    await world.add(slotted("web-1"), "u-9")
+
+
+async def leak_a_claim(world: World) -> None:
+    await world.bound()
+    await world.cluster.store.commit([], [Delete(pod_key())])  # by force: its claim stays
+
+
+async def run_nothing_of_what_is_bound(world: World) -> None:
+    await world.bound()
+
+
+async def leave_a_node_suspect(world: World) -> None:
+    suspect = [{"type": "Ready", "status": "True"}, {"type": "Suspect", "status": "True"}]
+    await world.put(Key("Node", "", "node-a"), lambda found: found["status"].update(conditions=suspect))
+
+
+def ready(name: str) -> dict[str, Any]:
+    body = slotted(name)
+    body["metadata"]["labels"] = {"app": "web"}
+    return {**body, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+
+
+UNFINISHED: list[tuple[Break, Callable[[Judge], bool]]] = [
+    (want_more_than_there_is, replicas_converge),
+    (stop_in_mid_rollout, replicas_converge),
+    (miscount_the_stages, stage_counts_equal_the_store),
+    (leave_an_orphan, children_go_with_their_owner),
+    (leak_a_claim, accounts_are_even),
+    (run_nothing_of_what_is_bound, processes_are_those_of_the_bound),
+    (leave_a_node_suspect, nodes_are_well),
+    (leave_a_job_unfinished, jobs_end),
+    (list_nobody, endpoints_are_the_ready),
+    (list_the_dead, endpoints_are_the_ready),
+    (miscount_the_healthy, budgets_say_what_is_healthy),
+]
+
+
+@pytest.mark.parametrize(("make", "ending"), UNFINISHED, ids=[make.__name__ for make, _ in UNFINISHED])
+def test_an_end_that_is_none_is_not_taken_for_one(make: Break, ending: Callable[[Judge], bool]) -> None:
+    async def program(sim: Simulation) -> tuple[bool, bool]:
         cluster = Cluster(sim)
         await cluster.set_up()
         judge = Judge(cluster)
-        world = World(cluster, judge)
         await cluster.create(node("node-a"))
-        even = accounts_are_even(judge) and children_go_with_their_owner(judge)
-        await world.bound()
-        await cluster.store.commit([], [Delete(pod_key())])  # by force: its claim stays
-        await world.add(slotted("web-1"), "u-9")
-        return even, accounts_are_even(judge), children_go_with_their_owner(judge)
+        cluster.add_node("node-a")
+        cluster.nodes["node-a"].host.crash()
+        well = [{"type": "Ready", "status": "True"}]
+        world = World(cluster, judge)
+        await world.put(Key("Node", "", "node-a"), lambda found: found["status"].update(conditions=well))
+        before = ending(judge)
+        await make(world)
+        return before, ending(judge)
 
-    assert run(program, 1, faults=NO_FAULTS).result == (True, False, False)
+    outcome = run(program, 1, faults=NO_FAULTS)
+    assert outcome.result == (True, False), outcome.violation
+
+
+def test_every_ending_has_something_that_is_none() -> None:
+    assert {*ENDINGS, *ENDINGS_OF.values()} == {ending for _, ending in UNFINISHED}

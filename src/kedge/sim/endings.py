@@ -7,13 +7,16 @@ share no code with the controllers they judge.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
+from kedge.api.conditions import is_true
+from kedge.api.marks import UPDATED_MAX
+from kedge.api.objects import Object
 from kedge.api.views import NodeView, PodView
 from kedge.keys import Key
 from kedge.sim.cluster import Cluster
-from kedge.sim.facts import DEPLOYMENT, REPLICA_SET, RESERVATION, counts, is_healthy
+from kedge.sim.facts import DEPLOYMENT, JOB, REPLICA_SET, RESERVATION, Facts, counts, is_healthy
 from kedge.sim.invariants import Judge
 
 NOT_WORK = ("Lease.coordination.k8s.io", "Fence.kedge.dev", "Operation.kedge.dev", "Event")
@@ -21,11 +24,12 @@ NOT_WORK = ("Lease.coordination.k8s.io", "Fence.kedge.dev", "Operation.kedge.dev
 
 
 def expect_settled(judge: Judge) -> None:
-    """Demand every ending of `converge`; `judge` has the facts."""
-    endings = [partial(each, judge) for each in ENDINGS]
-    for ending, each in zip(endings, ENDINGS, strict=True):
+    """Demand every ending of `converge`, and of those that are one controller's work where that controller runs."""
+    at_work = {getattr(each, "name", "") for process in judge.cluster.processes for each in process.components}
+    for each in (*ENDINGS, *(ending for name, ending in ENDINGS_OF.items() if name in at_work)):
+        ending = partial(each, judge)
         ending.__name__ = each.__name__  # type: ignore[attr-defined]
-    judge.cluster.sim.check_eventually(*endings)
+        judge.cluster.sim.check_eventually(ending)
 
 
 def replicas_converge(judge: Judge) -> bool:
@@ -40,7 +44,75 @@ def replicas_converge(judge: Judge) -> bool:
             return False
         if status.observed_generation != found.metadata.generation or status.ready_replicas != want:
             return False
+        if key.kind == DEPLOYMENT and not _is_rolled_out(found, pods):
+            return False
     return True
+
+
+def _is_rolled_out(deployment: Object, pods: Sequence[PodView]) -> bool:
+    """Whether every replica is of the newest template, and known to be: in mid-rollout the sums may be right, too."""
+    spec = deployment.view.spec
+    if spec.paused or UPDATED_MAX in deployment.metadata.annotations:
+        return True  # it was told to stop on the way
+    wanted = [each.image for each in spec.template.spec.containers]
+    as_wanted = all([each.image for each in pod.spec.containers] == wanted for pod in pods)
+    return bool(as_wanted and deployment.view.status.updated_replicas == spec.replicas)
+
+
+def jobs_end(judge: Judge) -> bool:
+    """Every Job that was not told to wait is over, and none of its pods is left uncounted."""
+    for key, found in judge.facts.objects.items():
+        if key.kind != JOB or found.metadata.deletion_timestamp is not None or found.view.spec.suspend:
+            continue
+        over = any(is_true(found.view.status.conditions, each) for each in ("Complete", "Failed"))
+        if not over or any(not pod.finished for pod in _views(judge.facts.pods_of(found.uid))):
+            return False
+    return True
+
+
+def endpoints_are_the_ready(judge: Judge) -> bool:
+    """What a Service lists as ready is what is ready and matches, and nothing else."""
+    facts = judge.facts
+    listed: dict[tuple[str, str], set[str]] = {}
+    for key, found in facts.objects.items():
+        if key.kind == "EndpointSlice.discovery.k8s.io":
+            service = (key.namespace, found.metadata.labels.get("kubernetes.io/service-name", ""))
+            listed.setdefault(service, set()).update(
+                endpoint.target_ref.uid
+                for endpoint in found.view.endpoints
+                if endpoint.target_ref is not None and endpoint.conditions.ready is not False
+            )
+    for key, found in facts.objects.items():
+        selector = found.view.spec.selector if key.kind == "Service" else None
+        if selector and found.metadata.deletion_timestamp is None:
+            ready = {pod.uid for pod in _matching(facts, key.namespace, selector) if is_healthy(pod)}
+            if listed.get((key.namespace, key.name), set()) != ready:
+                return False
+    return True
+
+
+def budgets_say_what_is_healthy(judge: Judge) -> bool:
+    """A disruption budget's status, which evictions read, counts the pods there are."""
+    for key, found in judge.facts.objects.items():
+        if key.kind != "PodDisruptionBudget.policy" or found.metadata.deletion_timestamp is not None:
+            continue
+        selector, status = found.view.spec.selector, found.view.status
+        pods = _matching(judge.facts, key.namespace, selector.match_labels if selector is not None else {})
+        if status.observed_generation != found.metadata.generation:
+            return False
+        if status.current_healthy != sum(map(is_healthy, pods)):
+            return False
+    return True
+
+
+def _matching(facts: Facts, namespace: str, labels: Mapping[str, str]) -> list[PodView]:
+    """By equality alone, which is all that the worlds here ask for."""
+    pods = _views(pod for pod in facts.pods.values() if pod.key.namespace == namespace)
+    return [pod for pod in pods if all(pod.labels.get(name) == value for name, value in labels.items())]
+
+
+def _views(pods: Iterable[Object]) -> list[PodView]:
+    return [pod.as_view(PodView) for pod in pods]
 
 
 def stage_counts_equal_the_store(judge: Judge) -> bool:
@@ -114,6 +186,12 @@ ENDINGS: tuple[Callable[[Judge], bool], ...] = (
     processes_are_those_of_the_bound,
     nodes_are_well,
 )
+ENDINGS_OF: Mapping[str, Callable[[Judge], bool]] = {
+    "job": jobs_end,
+    "endpoints": endpoints_are_the_ready,
+    "disruption": budgets_say_what_is_healthy,
+}
+"""By the controller that brings it about."""
 
 
 async def check_silence(cluster: Cluster, *, for_s: float = 60.0) -> None:

@@ -19,7 +19,6 @@ from kedge.errors import NotFound, OperatingError
 from kedge.keys import Key
 from kedge.placement.resources import node_allocatable, pod_requests, to_units
 from kedge.sim.cluster_faults import ClusterSwarm
-from kedge.sim.facts import is_healthy
 from kedge.sim.invariants import Judge
 from kedge.sim.kernel import Simulation, simulate
 from kedge.sim.standard import LIMITS, Size, World, quota, service, template, workload, zone_quota
@@ -43,24 +42,6 @@ def expect(world: World, *endings: Callable[[Judge], bool]) -> None:
 
         asked.__name__ = ending.__name__
         world.sim.check_eventually(asked)
-
-
-def endpoints_are_the_ready(judge: Judge) -> bool:
-    """What a Service lists as ready is what is ready and matches, and nothing else."""
-    facts = judge.facts
-    listed = {
-        endpoint.target_ref.uid
-        for key, found in facts.objects.items()
-        if key.kind == "EndpointSlice.discovery.k8s.io"
-        for endpoint in found.view.endpoints
-        if endpoint.target_ref is not None and endpoint.conditions.ready is not False
-    }
-    ready = {uid for uid, pod in facts.pods.items() if is_healthy(pod.as_view(PodView)) and _is_web(pod)}
-    return listed == ready
-
-
-def _is_web(pod: Any) -> bool:
-    return bool(pod.metadata.labels.get("app") == "web")
 
 
 def quotas_say_what_is_used(judge: Judge) -> bool:
@@ -136,7 +117,6 @@ STRATEGIES: tuple[dict[str, Any], ...] = (
 async def workloads(sim: Simulation) -> None:
     world = World(sim, WORKLOADS)
     await world.open()
-    expect(world, endpoints_are_the_ready)
     user = world.user
     await user.apply(service("web", "web"))
     strategy = sim.choose("strategy", STRATEGIES)

@@ -12,40 +12,10 @@ import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Protocol, TypeVar
-
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.metrics import MetricWrapperBase
+from typing import Any, Protocol
 
 from kedge.limits import Limits
-
-_M = TypeVar("_M", bound=MetricWrapperBase)
-
-
-class Metrics:
-    """Named series over one registry. Asking twice for a name gives the same series."""
-
-    def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        self.registry = registry if registry is not None else CollectorRegistry(auto_describe=False)
-        self._series: dict[str, MetricWrapperBase] = {}
-
-    def counter(self, name: str, help_text: str, labels: tuple[str, ...] = ()) -> Counter:
-        return self._series_of(Counter, name, help_text, labels)
-
-    def gauge(self, name: str, help_text: str, labels: tuple[str, ...] = ()) -> Gauge:
-        return self._series_of(Gauge, name, help_text, labels)
-
-    def histogram(self, name: str, help_text: str, labels: tuple[str, ...] = ()) -> Histogram:
-        return self._series_of(Histogram, name, help_text, labels)
-
-    def _series_of(self, cls: type[_M], name: str, help_text: str, labels: tuple[str, ...]) -> _M:
-        series = self._series.get(name)
-        if series is None:
-            series = cls(name, help_text, labels, registry=self.registry)
-            self._series[name] = series
-        if not isinstance(series, cls):
-            raise TypeError(f"metric {name} is a {type(series).__name__}, not a {cls.__name__}")
-        return series
+from kedge.metrics import Metrics
 
 
 class Spawn(Protocol):

@@ -10,8 +10,9 @@ import uuid
 
 import pytest
 
-from kedge.env import Metrics, system_env, uid_from
+from kedge.env import system_env, uid_from
 from kedge.limits import Limits
+from kedge.metrics import Metrics
 
 
 def test_uids_are_version_4_and_come_from_their_source() -> None:

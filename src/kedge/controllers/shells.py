@@ -12,7 +12,7 @@ from kedge.api.objects import Object
 from kedge.api.views import Condition, View
 from kedge.controllers.holds import HELD, active_hold, hold_condition
 from kedge.controllers.progress import Attempt
-from kedge.env import Metrics
+from kedge.metrics import Metrics
 from kedge.errors import BadRequest, Forbidden, Invalid, NotFound, OperatingError, TooLarge
 from kedge.runtime import Action, Context
 
@@ -21,6 +21,7 @@ REPLICA_SET = KINDS.of_key_kind("ReplicaSet.apps")
 DEPLOYMENT = KINDS.of_key_kind("Deployment.apps")
 JOB = KINDS.of_key_kind("Job.batch")
 ENDPOINT_SLICE = KINDS.of_key_kind("EndpointSlice.discovery.k8s.io")
+NODE = KINDS.of_key_kind("Node")
 NODE_ALLOCATION = KINDS.of_key_kind("NodeAllocation.kedge.dev")
 
 REFUSALS = (Forbidden, Invalid, BadRequest, TooLarge, NotFound)

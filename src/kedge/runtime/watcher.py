@@ -30,6 +30,7 @@ from kedge.errors import (
     unreachable,
 )
 from kedge.keys import NO_REVISION, Revision
+from kedge.runtime.authority import Authority
 
 _T = TypeVar("_T")
 
@@ -184,8 +185,18 @@ class WatcherStatistics:
 class Watcher:
     """Keeps a sink current. `start` it once; it runs until `stop`."""
 
-    def __init__(self, client: Client, env: Env, kind: Kind, sink: Sink, *, scope: Scope | None = None) -> None:
+    def __init__(
+        self,
+        client: Client,
+        env: Env,
+        kind: Kind,
+        sink: Sink,
+        *,
+        scope: Scope | None = None,
+        authority: Authority | None = None,
+    ) -> None:
         self._client = client
+        self._authority = authority or Authority(client, env)
         self._env = env
         self._kind = kind
         self._sink = sink
@@ -194,6 +205,8 @@ class Watcher:
         self._state: State = Stopped()
         self._task: asyncio.Task[Any] | None = None
         self._failures = 0
+        self._asks = 0
+        """Lists that somebody asked for, in a row, since a stream was last healthy."""
         self._pages_lost = 0
         self._relist_asked: asyncio.Event = asyncio.Event()
         self._transitions: Counter[str] = Counter()
@@ -316,14 +329,15 @@ class Watcher:
         floor = self._sink.revision_seen
         self._relist_asked.clear()
         try:
-            with self._list_s.time():
-                transition = await self._list_pages(state, asked_s, floor)
+            transition = await self._list_pages(state, asked_s, floor)
         except Compacted as error:
             # Its first page was read and then compacted away. Twice in a row, and pages are no longer tried.
             self._pages_lost += 1
             return self._pause(Listing(whole=self._pages_lost > 1), Reason.COMPACTED, error)
         except (OperatingError, TimeoutError) as error:
             return self._pause(state, _reason(error), error)
+        finally:
+            self._list_s.observe(self._env.monotonic() - asked_s)
         return transition
 
     async def _list_pages(self, state: Listing, asked_s: float, floor: Revision) -> Transition:
@@ -390,14 +404,14 @@ class Watcher:
         self._heard_s = self._env.monotonic()
         reader = asyncio.ensure_future(self._read(state.stream))
         guard = asyncio.ensure_future(self._guard(state))
-        asked = asyncio.ensure_future(self._relist_asked.wait())
+        asked = asyncio.ensure_future(self._wait_asked())
         tasks: tuple[asyncio.Future[Any], ...] = (reader, guard, asked)
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             if reader.done():
                 return self._after_end(reader)
             if asked.done():
-                return self._pause(Listing(), Reason.ASKED)
+                return Transition(Listing(), Reason.ASKED)
             return self._after_guard(await guard)
         finally:
             for task in tasks:
@@ -424,6 +438,17 @@ class Watcher:
         finally:
             self._events.inc(taken)
 
+    async def _wait_asked(self) -> None:
+        """Ends when somebody has asked for a list, and it is not too soon after the last that was asked for.
+
+        The stream is read meanwhile: a cache that is doubted must not go blind for that.
+        """
+        await self._relist_asked.wait()
+        limits = self._env.limits
+        pause_s = min(limits.watch_backoff_s * 2.0 ** min(self._asks, 32), limits.watch_backoff_s_max)
+        self._asks += 1
+        await asyncio.sleep(pause_s * self._env.random.uniform(0.5, 1.5))
+
     async def _guard(self, state: Streaming) -> Reason:
         """Ends when the stream is to be given up, with why. Nothing that arrives proves that nothing is missing."""
         limits, env = self._env.limits, self._env
@@ -432,27 +457,30 @@ class Watcher:
         while True:
             if told > self._sink.revision:
                 return Reason.BEHIND
-            told = await self._probe()
+            told = await self._probe(state.since_s)
             now_s = env.monotonic()
             if told == NO_REVISION and now_s - (self._heard_s or state.since_s) > limits.watch_silence_s:
                 return Reason.SILENT
             if now_s >= resync_s:
                 return Reason.RESYNC
             if now_s - state.since_s > limits.watch_healthy_s:
-                self._failures, self._broken = 0, False
+                self._failures, self._asks, self._broken = 0, 0, False
             await asyncio.sleep(limits.watch_probe_s)
 
-    async def _probe(self) -> Revision:
-        """How far the authority is; `NO_REVISION` if it cannot be asked."""
+    async def _probe(self, since_s: float) -> Revision:
+        """How far the authority is; `NO_REVISION` if it cannot be asked.
+
+        An answer from before the stream proves nothing of it: the stream begins in the past.
+        """
         self._probes.inc()
-        asked_s = self._env.monotonic()
-        options = ListOptions(namespace=self._scope.namespace, limit=1)
+        probe_s = self._env.limits.watch_probe_s
+        asked_s = max(since_s, self._env.monotonic() - probe_s / 2)
         try:
-            async with asyncio.timeout(self._env.limits.watch_probe_s):
-                answer = await self._client.list(self._kind, options)
+            async with asyncio.timeout(probe_s):
+                answer = await self._authority.ask(self._kind, namespace=self._scope.namespace, since_s=asked_s)
         except (OperatingError, TimeoutError):
             return NO_REVISION
-        self._sink.proof(answer.revision, asked_s=asked_s)
+        self._sink.proof(answer.revision, asked_s=answer.asked_s)
         return answer.revision
 
     # -- how to go on ------------------------------------------------------------------------------

@@ -13,11 +13,10 @@ from enum import IntFlag, StrEnum
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from prometheus_client import Counter
-
 from kedge.api.objects import Object
 from kedge.env import Env
 from kedge.keys import Key
+from kedge.metrics import Counter
 from kedge.placement.reasons import Reason
 
 

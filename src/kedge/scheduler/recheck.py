@@ -13,9 +13,10 @@ from typing import Any
 from kedge.api.kinds import KINDS, Kind, Registry
 from kedge.api.objects import Object
 from kedge.api.views import PodView
-from kedge.env import Env, Metrics
+from kedge.env import Env
 from kedge.errors import Compacted, ReplayDiverged
 from kedge.keys import Key, Revision
+from kedge.metrics import Metrics
 from kedge.observe.records import Decision as Record
 from kedge.placement.ledger import HostPort
 from kedge.runtime.cache import Cache, CacheChange, ChangeType, Index, Read, ReceivedLog
@@ -61,10 +62,10 @@ def recheck_attempt(record: Record, logs: Mapping[str, ReceivedLog], env: Env, *
     view = pod.as_view(PodView)
     decision = decide(
         picture.snapshot,
-        picture.request_of(view),
+        picture.governance.request_of(view),
         details["draw"],
-        settings=picture.settings_of(view),
-        room=picture.room_of(pod.key.namespace),
+        settings=picture.governance.settings_of(view),
+        room=picture.governance.room_of(pod.key.namespace),
         excluded=details["excluded"],
     )
     now: dict[str, Any] = {
@@ -110,10 +111,10 @@ def picture_of(
         claimed = tuple(HostPort(*port) for port in ports)
         picture.snapshot.add_claim(uid, node, bare_request(namespace, requests, claimed))
     for uid, (node, revision, workload) in told.get("assumed", {}).items():
-        request = picture.request_of(pods[uid].as_view(PodView))._replace(workload=workload)
+        request = picture.governance.request_of(pods[uid].as_view(PodView))._replace(workload=workload)
         picture.assume(pods[uid], node, request).revision = revision
     for uid, node in told.get("nominated", {}).items():
-        request = picture.request_of(pods[uid].as_view(PodView))
+        request = picture.governance.request_of(pods[uid].as_view(PodView))
         picture.snapshot.add_claim(nominated_claim(uid), node, request)
     return picture
 

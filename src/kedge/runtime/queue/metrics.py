@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic
 
-from prometheus_client import Counter
-
 from kedge.env import Env
+from kedge.metrics import Counter
 from kedge.runtime.queue.items import K, OutcomeKind
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
-from prometheus_client import Counter
 
 from kedge.api.codec import encode_json
 from kedge.api.kinds import Kind
@@ -19,6 +18,7 @@ from kedge.api.objects import Object
 from kedge.api.patch import apply_json_patch
 from kedge.errors import Forbidden, Invalid
 from kedge.keys import Key, Revision
+from kedge.metrics import Counter
 
 MUTATIONS_ANNOTATION = "kedge.dev/mutations"
 """Where an object says which policies changed it: a JSON list of {policy, revision, paths}."""

@@ -13,9 +13,10 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kedge.env import Env, Metrics, uid_from
+from kedge.env import Env, uid_from
 from kedge.errors import check
 from kedge.limits import Limits
+from kedge.metrics import Metrics
 from kedge.sim.kernel.strands import Handle, Process
 
 if TYPE_CHECKING:

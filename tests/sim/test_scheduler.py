@@ -15,6 +15,7 @@ from tests.sim.scheduling import NODES, OTHER, PODS, ZONES, Accounts, Town, User
 from kedge.api.requests import DeleteOptions, WriteOptions
 from kedge.keys import Key
 from kedge.scheduler import Scheduler
+from kedge.scheduler.lingering import Lingering
 from kedge.scheduler.picture import Picture
 from kedge.server.service import claims, zones
 from kedge.server.service.core import Staged, staged_value
@@ -165,7 +166,7 @@ def test_schedulers_that_forget_refusals_are_found_by_their_noise(monkeypatch: p
 
     assert first_violation(ghost, range(2)) is None
     monkeypatch.setattr(Picture, "_release", lambda self, uid, _: self._drop_claim(uid))
-    monkeypatch.setattr(Picture, "adopt", lambda *_: None)
+    monkeypatch.setattr(Lingering, "adopt", lambda *_: None)
     found = first_violation(ghost, range(2))
     assert found is not None
     assert found.violation is not None

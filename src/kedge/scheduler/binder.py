@@ -17,8 +17,9 @@ from kedge.errors import Fenced, OperatingError, OutcomeUnknown, Refused
 from kedge.keys import NO_REVISION, Fence, Key, Origin, Revision
 from kedge.observe.records import Decision as Record
 from kedge.scheduler.attempts import Attempts
+from kedge.scheduler.lingering import ALLOCATION
 from kedge.scheduler.pending import Pending, Waiting
-from kedge.scheduler.picture import ALLOCATION, Assumption, Picture
+from kedge.scheduler.picture import Assumption, Picture
 from kedge.scheduler.refusals import Refusals
 from kedge.scheduler.telling import Teller
 
@@ -144,7 +145,7 @@ class Binder:
             self._pending.failed(waiting)  # another member of its gang was refused
             return
         if isinstance(error, Refused) and about is not None and about.kind == ALLOCATION:
-            self._picture.doubt(assumption.node, error.revision)
+            self._picture.lingering.doubt(assumption.node, error.revision)
         if isinstance(error, Refused) and self.refusals.note(assumption.uid, assumption.node, error):
             limits = self._env.limits
             message = (

@@ -112,7 +112,7 @@ class Gangs:
         limits = self._env.limits
         deadline = self._env.now() + timedelta(seconds=limits.gang_wait_s)
         size = limits.gang_chunk_max
-        workload = self._picture.workload_of(members[0].waiting.pod.as_view(PodView)).uid
+        workload = self._picture.governance.workload_of(members[0].waiting.pod.as_view(PodView)).uid
         for start in range(0, len(members), size):
             chunk = members[start : start + size]
             places = [

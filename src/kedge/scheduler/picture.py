@@ -6,30 +6,21 @@ the scheduler itself has decided and not yet seen is held here too, as assumptio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from kedge.api.kinds import Kind, Registry
 from kedge.api.objects import Object
-from kedge.api.owners import controller_of
 from kedge.api.selectors import label_selector
 from kedge.api.views import (
-    AllocationEntry,
-    NodeAllocationView,
     NodeView,
     PodDisruptionBudgetView,
     PodView,
     ReservationView,
-    SchedulingPolicyView,
-    ZoneQuotaView,
 )
 from kedge.env import Env
 from kedge.keys import NO_REVISION, Key, Revision
-from kedge.placement.ledger import claim_of
-from kedge.placement.quota import zone_hard, zone_used
-from kedge.placement.resources import Units, add
 from kedge.runtime.cache import (
     BY_CONTROLLER,
     BY_NAMESPACE,
@@ -41,14 +32,15 @@ from kedge.runtime.cache import (
     NotSynced,
     by_label,
 )
+from kedge.scheduler.governing import Governance
+from kedge.scheduler.lingering import ALLOCATION, Lingering
+from kedge.scheduler.nominations import Nominations
 from kedge.scheduler.pending import NOTHING, Change, Pending, Waiting
-from kedge.scheduler.policies import DEFAULT_SETTINGS, Settings, Workload, settings_for
-from kedge.scheduler.preemption import Lodgers, Nomination, nominated_claim
-from kedge.scheduler.shapes import PodRequest, Series, bare_request, request_of
+from kedge.scheduler.preemption import Lodgers, Nomination
+from kedge.scheduler.shapes import PodRequest, request_of
 from kedge.scheduler.snapshot import Snapshot
 
 ZONE_LABEL = "topology.kubernetes.io/zone"
-ALLOCATION = "NodeAllocation.kedge.dev"
 GANG_LABEL = "kedge.dev/gang"
 GANG_SIZE = "kedge.dev/gang-size"
 """An annotation: how many members a gang has, all of which are bound or none."""
@@ -87,26 +79,17 @@ class Picture:
         self.caches: dict[str, Cache] = {}
         self.assumed: dict[str, Assumption] = {}
         """By pod uid: binds under way, and binds made that no cache shows yet."""
-        self._lingering: dict[str, dict[str, Revision]] = {}
-        """By node: claims of pods that no cache shows there, and that the node's ledger holds, or may hold up to a
-        revision that its cache has not reached."""
-        self._doubted: dict[str, Revision] = {}
-        """By node: the version of its ledger that refused a bind, and so holds what is not counted here."""
+        self.governance = Governance(env, self.caches, self._cached, self.assumed)
+        self.lingering = Lingering(self.snapshot, self.caches, self._cached, self._drop_claim)
+        self.nominated = Nominations(self.snapshot)
         self._placed: dict[str, Key] = {}
         """By pod uid: the names of those that have a node and have not ended."""
         self._reserved: dict[str, str] = {}
         """By pod uid: the node on which a reservation holds a place."""
         self.on_gone: Callable[[str], None] = lambda _: None
         """Called with the uid of a pod that is no more."""
-        self.nominated: dict[str, Nomination] = {}
-        """By pod uid: places that are being made."""
-        self._policies: dict[str, Object] = {}
         self.on_policy: Callable[[Object], None] = lambda _: None
         """Called with each version of a policy, once decisions go by it."""
-        self._series = Series()
-        self._settings: dict[tuple[str, str, str, object], Settings] = {}
-        self._quotas: dict[str, dict[str, Object]] = {}
-        """By tenant and name: zone quotas."""
         env.metrics.gauge("kedge_scheduler_assumed", "Pods given a node and not yet seen there").set_function(
             lambda: len(self.assumed)
         )
@@ -148,88 +131,17 @@ class Picture:
         cache.add_index(index)
         return cache.by_index(index, value).value
 
-    def policies(self) -> tuple[Object, ...]:
-        return tuple(self._policies.values())
-
     # -- what the decision asks --------------------------------------------------------------------
-
-    def settings_of(self, pod: PodView) -> Settings:
-        """What the policies settle for a pod."""
-        if not self._policies:
-            return DEFAULT_SETTINGS
-        workload = self.workload_of(pod)
-        known = (pod.namespace, workload.uid or pod.uid, workload.name, pod.labels)
-        found = self._settings.get(known)
-        if found is None:
-            views = [each.as_view(SchedulingPolicyView) for each in self._policies.values()]
-            revisions = {each.key.name: each.revision for each in self._policies.values()}
-            found = settings_for(views, pod, workload, revisions=revisions)
-            if len(self._settings) >= self._env.limits.scheduler_shapes_max:
-                self._settings.clear()
-            self._settings[known] = found
-        return found
-
-    def workload_of(self, pod: PodView) -> Workload:
-        """What the pod is a replica of: its controller, or what controls that."""
-        owner = controller_of(pod.metadata)
-        if owner is None:
-            return Workload()
-        if owner.kind == "ReplicaSet":
-            found = self._cached(Key("ReplicaSet.apps", pod.namespace, owner.name))
-            above = controller_of(found.metadata) if found is not None and found.uid == owner.uid else None
-            if above is not None:
-                return Workload(above.uid, above.name)
-        return Workload(owner.uid, owner.name)
-
-    def request_of(self, pod: PodView) -> PodRequest:
-        return self._series.request_of(pod, self.workload_of(pod).uid if self._policies else None)
-
-    def room_of(self, tenant: str) -> Mapping[str, Units] | None:
-        """What a tenant's quotas leave in each zone, less what was decided and is not yet in them."""
-        quotas = self._quotas.get(tenant)
-        if not quotas:
-            return None
-        room: dict[str, dict[str, int]] = {}
-        for quota in quotas.values():
-            view = quota.as_view(ZoneQuotaView)
-            for zone in view.spec.zones:
-                hard = zone_hard(view, zone) or {}
-                counted = zone_used(view, zone)
-                used = counted if counted is not None else self._claimed_in(tenant, zone)
-                left = room.setdefault(zone, {})
-                ahead = self._assumed_in(tenant, zone, quota.revision)
-                for resource, amount in hard.items():
-                    free = amount - used.get(resource, 0) - sum(each.get(resource, 0) for each in ahead)
-                    left[resource] = min(free, left.get(resource, free))
-        return room
-
-    def _assumed_in(self, tenant: str, zone: str, seen: Revision) -> list[Units]:
-        return [
-            each.request.wants.requests
-            for each in self.assumed.values()
-            if each.key.namespace == tenant and each.zone == zone and (not each.revision or each.revision > seen)
-        ]
-
-    def _claimed_in(self, tenant: str, zone: str) -> Units:
-        """What a quota that was not counted yet has used: the bind will count ledgers, and so does this."""
-        claims = (
-            claim_of(entry)
-            for ledger in self.caches[ALLOCATION].list().value  # a leader's caches have all listed
-            for entry in ledger.as_view(NodeAllocationView).status.entries.values()
-        )
-        return add(*(each.requests for each in claims if (each.namespace, each.zone) == (tenant, zone)))
 
     def beside_caches(self, priority: int) -> dict[str, Any]:
         """What a decision rests on and no cache shows, for its record: `recheck` puts it into a picture built anew."""
         lingering = {
-            uid: (node, claim.request.namespace, dict(claim.request.wants.requests), claim.request.wants.ports)
-            for node, uids in self._lingering.items()
-            for uid in uids
-            if (claim := self.snapshot.claim(uid)) is not None
+            uid: (claim.node, claim.request.namespace, dict(claim.request.wants.requests), claim.request.wants.ports)
+            for uid, claim in self.lingering
         }
         return {
             "assumed": {uid: (each.node, each.revision, each.request.workload) for uid, each in self.assumed.items()},
-            "nominated": {uid: each.node for uid, each in self.nominated.items() if each.priority >= priority},
+            "nominated": {uid: each.node for uid, each in self.nominated.places.items() if each.priority >= priority},
             "lingering": lingering,
         }
 
@@ -282,48 +194,20 @@ class Picture:
         """Another leads: what was under way is not ours any more."""
         for uid in tuple(self.assumed):
             self.forget(uid)
-        for uid in tuple(self.nominated):
+        for uid in tuple(self.nominated.places):
             self.drop_nomination(uid)
 
     # -- places that are being made ----------------------------------------------------------------
 
-    def nominate(self, uid: str, nomination: Nomination) -> None:
-        """Keep a place for a pod while those in its way leave."""
-        self.nominated[uid] = nomination
-        self.snapshot.add_claim(nominated_claim(uid), nomination.node, nomination.request)
-
     def drop_nomination(self, uid: str) -> Nomination | None:
         """The place is not kept any more; others may have it."""
-        nomination = self.take_nomination(uid)
+        nomination = self.nominated.take(uid)
         if nomination is not None:
             self.tell_room(nomination.node, "a place was given up")
         return nomination
 
-    def take_nomination(self, uid: str) -> Nomination | None:
-        """For the attempt of the very pod that it is kept for: others learn of it when that has ended."""
-        nomination = self.nominated.pop(uid, None)
-        if nomination is not None:
-            self.snapshot.remove_claim(nominated_claim(uid))
-        return nomination
-
-    @contextmanager
-    def for_priority(self, priority: int) -> Iterator[None]:
-        """Within this, places that are kept for pods of lower priority are free."""
-        hidden = [(uid, each) for uid, each in self.nominated.items() if each.priority < priority]
-        for uid, _ in hidden:
-            self.snapshot.remove_claim(nominated_claim(uid))
-        yield
-        for uid, each in hidden:
-            if self.nominated.get(uid) is each:
-                self.snapshot.add_claim(nominated_claim(uid), each.node, each.request)
-
-    def is_being_made(self, nomination: Nomination) -> bool:
-        """Whether somebody who has to leave the node is still counted on it."""
-        claims = (self.snapshot.claim(uid) for uid in nomination.awaited)
-        return any(claim is not None and claim.node == nomination.node for claim in claims)
-
     def lodgers(self) -> Lodgers:
-        return Lodgers(self.pods_on, self._may_leave, self.nominated)
+        return Lodgers(self.pods_on, self._may_leave, self.nominated.places)
 
     def pods_on(self, node: str) -> tuple[Object, ...]:
         """Pods that are bound to a node and have not ended."""
@@ -378,8 +262,7 @@ class Picture:
                 self.drop_nomination(uid)
             request = assumption.request if assumption is not None and not view.terminating else None
             if request is None or request.labels != view.labels:
-                workload = self.workload_of(view).uid if self._policies else None
-                request = request_of(view, workload=workload, placed=True)
+                request = request_of(view, workload=self.governance.workload_counted(view), placed=True)
             had = self.snapshot.claim(uid)
             self._claim(uid, view.spec.node_name, request)
             if had is None or had.request.labels != request.labels or had.request.terminating != request.terminating:
@@ -394,7 +277,7 @@ class Picture:
         had = self.snapshot.claim(uid)
         self.snapshot.add_claim(uid, node, request)
         if had is not None:
-            self._forget_lingering(uid, had.node)
+            self.lingering.forget(uid, had.node)
             if had.node != node:
                 self.tell_room(had.node, "a claim was released", always=Change.POD_GONE)
 
@@ -403,10 +286,10 @@ class Picture:
         uid = pod.uid
         reserved = self._reserved.get(uid)
         if reserved is not None:
-            self._claim(uid, reserved, self.request_of(view))
+            self._claim(uid, reserved, self.governance.request_of(view))
             return
         claim = self.snapshot.claim(uid)
-        if claim is not None and uid not in self._lingering.get(claim.node, {}):
+        if claim is not None and not self.lingering.has(uid, claim.node):
             self._drop_claim(uid)
 
     def _wait(self, pod: Object, view: PodView, old: Object | None) -> None:
@@ -434,35 +317,26 @@ class Picture:
         self._release(pod.uid, revision)
 
     def _release(self, uid: str, revision: Revision) -> None:
-        """A pod ended or went at `revision`. Its place is free when its node's ledger says so, and not before: a pod
-        that was removed by force, or given up with its node, may still run."""
+        """A pod ended or went at `revision`. Its place is free when its node's ledger says so, and not before."""
         claim = self.snapshot.claim(uid)
         if claim is None:
             return
-        if uid not in self._held(claim.node) and self._ledger_revision(claim.node) >= revision:
+        if self.lingering.keep(uid, claim, revision):
+            self._pending.happened(Change.POD_GONE, "a pod is gone")
+        else:
             self._drop_claim(uid)
-            return
-        self._lingering.setdefault(claim.node, {})[uid] = revision
-        wants = claim.request.wants
-        self.snapshot.add_claim(uid, claim.node, bare_request(claim.request.namespace, wants.requests, wants.ports))
-        self._pending.happened(Change.POD_GONE, "a pod is gone")
 
     def _drop_claim(self, uid: str) -> None:
         claim = self.snapshot.claim(uid)
         if claim is None or not self.snapshot.remove_claim(uid):
             return
-        self._forget_lingering(uid, claim.node)
+        self.lingering.forget(uid, claim.node)
         self.tell_room(claim.node, "a claim was released", always=Change.POD_GONE)
-
-    def _forget_lingering(self, uid: str, node: str) -> None:
-        lingering = self._lingering.get(node)
-        if lingering is not None and lingering.pop(uid, None) is not None and not lingering:
-            del self._lingering[node]
 
     def tell_room(self, node: str, why: str, *, always: Change = NOTHING) -> None:
         """A node has more left than before: those it is enough for may be tried, and whom it was made for."""
-        for uid, nomination in tuple(self.nominated.items()):
-            if nomination.node == node and not self.is_being_made(nomination):
+        for uid, nomination in self.nominated.on(node) if self.nominated else ():
+            if not self.nominated.is_being_made(nomination):
                 self._pending.wake(uid, "room was made for it")
         self._pending.happened(Change.ROOM, why, self._helps_on(node), always=always)
 
@@ -474,7 +348,7 @@ class Picture:
             if row is None:
                 return False
             offered = row.offered or {}
-            requests = self.request_of(waiting.pod.as_view(PodView)).wants.requests
+            requests = self.governance.request_of(waiting.pod.as_view(PodView)).wants.requests
             columns = self.snapshot.resources
             return all(
                 amount <= 0 or amount <= offered.get(r, 0) - row.claimed.get(columns.get(r, -1), 0)
@@ -488,7 +362,7 @@ class Picture:
             self.snapshot.remove_node(change.key.name)
             return
         if change.old is not None and change.old.uid != change.new.uid:
-            self.review(change.key.name)  # another incarnation: what the last one held is free
+            self.lingering.review(change.key.name)  # another incarnation: what the last one held is free
         if self.snapshot.put_node(change.new.as_view(NodeView), change.new.revision):
             what = Change.NODE | Change.ROOM
             why = "a node came" if change.type is ChangeType.ADDED else "a node changed"
@@ -504,75 +378,13 @@ class Picture:
 
         def helps(waiting: Waiting) -> bool:
             row = self.snapshot.find(node)
-            requests = self.request_of(waiting.pod.as_view(PodView)).wants.requests
+            requests = self.governance.request_of(waiting.pod.as_view(PodView)).wants.requests
             return row is not None and all(amount <= (row.offered or {}).get(r, 0) for r, amount in requests.items())
 
         return helps
 
-    # -- ledgers -----------------------------------------------------------------------------------
-
     def _ledger_changed(self, change: CacheChange) -> None:
-        node = change.key.name
-        if node in self._lingering:
-            self.review(node)
-        doubted = self._doubted.get(node)
-        if doubted is not None and change.revision >= doubted:
-            self.adopt(node)
-
-    def _ledger(self, node: str) -> Object | None:
-        """The ledger of a node as it is now: that of an earlier incarnation says nothing of this one."""
-        found = self._cached(Key(ALLOCATION, "", node))
-        owner = self.snapshot.find(node)
-        if found is None or (owner is not None and owner.uid != found.as_view(NodeAllocationView).spec.node_uid):
-            return None
-        return found
-
-    def _held(self, node: str) -> Mapping[str, AllocationEntry]:
-        """What a node's ledger holds, by pod uid."""
-        found = self._ledger(node)
-        return found.as_view(NodeAllocationView).status.entries if found is not None else {}
-
-    def _ledger_revision(self, node: str) -> Revision:
-        """Up to which revision the ledger of a node is known."""
-        cache = self.caches[ALLOCATION]
-        found = self._cached(Key(ALLOCATION, "", node))
-        return max(cache.revision, found.revision if found is not None else NO_REVISION)
-
-    def review(self, node: str) -> None:
-        """Let go of what lingers on a node, as far as its ledger is known not to hold it any more."""
-        held, known = self._held(node), self._ledger_revision(node)
-        for uid, revision in tuple(self._lingering.get(node, {}).items()):
-            if uid not in held and known >= revision:
-                self._drop_claim(uid)
-
-    def review_all(self) -> None:
-        """The net below: a cache may get further without any change."""
-        for node in tuple(self._lingering):
-            self.review(node)
-
-    def doubt(self, node: str, revision: Revision) -> None:
-        """A version of a node's ledger refused what this picture allowed: learn from it what is not counted here."""
-        found = self._cached(Key(ALLOCATION, "", node))
-        if found is not None and found.revision >= revision:
-            self.adopt(node)
-        else:
-            self._doubted[node] = max(revision, self._doubted.get(node, NO_REVISION))
-
-    def adopt(self, node: str) -> None:
-        """Count what a node's ledger holds for pods that are not counted on it: gone, or seen nowhere yet."""
-        self._doubted.pop(node, None)
-        for uid, entry in self._held(node).items():
-            counted = self.snapshot.claim(uid)
-            if counted is None:
-                held = claim_of(entry)
-                self.snapshot.add_claim(uid, node, bare_request(held.namespace, held.requests, held.ports))
-                self._lingering.setdefault(node, {})[uid] = NO_REVISION
-
-    def adopt_all(self) -> None:
-        """At the start of a term: what happened before this process came is known from ledgers alone."""
-        self.review_all()
-        for ledger in self.caches[ALLOCATION].list().value:
-            self.adopt(ledger.key.name)
+        self.lingering.ledger_changed(change.key.name, change.revision)
 
     # -- reservations, namespaces, quotas, policies ------------------------------------------------
 
@@ -607,34 +419,24 @@ class Picture:
 
     def _quota_changed(self, change: CacheChange) -> None:
         tenant = change.key.namespace
-        quotas = self._quotas.setdefault(tenant, {})
-        if change.new is None:
-            quotas.pop(change.key.name, None)
-            if not quotas:
-                del self._quotas[tenant]
-        else:
-            quotas[change.key.name] = change.new
+        self.governance.put_quota(change.key, change.new)
         self._pending.happened(Change.QUOTA, "a quota changed", lambda waiting: waiting.key.namespace == tenant)
 
     def _policy_changed(self, change: CacheChange) -> None:
-        had, old, new = bool(self._policies), change.old, change.new
-        if new is None:
-            self._policies.pop(change.key.name, None)
-        else:
-            self._policies[change.key.name] = new
+        policies, old, new = self.governance.policies, change.old, change.new
+        had = bool(policies)
+        self.governance.put_policy(change.key.name, new)
+        if new is not None:
             self.on_policy(new)
-        self._settings.clear()
         if old is not None and new is not None and _asks_the_same(old, new):
             return  # what is said of it, such as our own word, settles nothing
-        if bool(self._policies) != had:
-            self._recount(
-                lambda: self.caches["Pod"].list().value
-            )  # they count by what is above their ReplicaSet, or no more
+        if bool(policies) != had:  # pods count by what is above their ReplicaSet, or no more
+            self._recount(lambda: self.caches["Pod"].list().value)
         self._pending.happened(Change.POLICY, "a policy changed")
 
     def _replica_set_changed(self, change: CacheChange) -> None:
-        if self._policies and change.type is ChangeType.ADDED:
-            self._settings.clear()
+        if self.governance.policies and change.type is ChangeType.ADDED:
+            self.governance.forget_settings()
             self._recount(lambda: self.found_by("Pod", BY_CONTROLLER, change.object.uid))
 
     def _recount(self, which: Callable[[], Iterable[Object]]) -> None:
@@ -647,7 +449,7 @@ class Picture:
             claim = self.snapshot.claim(pod.uid)
             if claim is None or claim.request.terminating != (pod.metadata.deletion_timestamp is not None):
                 continue  # not counted, or only because a ledger holds it
-            request = claim.request._replace(workload=self.request_of(pod.as_view(PodView)).workload)
+            request = claim.request._replace(workload=self.governance.request_of(pod.as_view(PodView)).workload)
             self.snapshot.add_claim(pod.uid, claim.node, request)
             assumption = self.assumed.get(pod.uid)
             if assumption is not None:

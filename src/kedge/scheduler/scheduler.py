@@ -161,7 +161,7 @@ class Scheduler:
 
     async def _lead(self, term: Leadership) -> None:
         await self._wait_caches(term.fence.revision)
-        self.picture.adopt_all()
+        self.picture.lingering.adopt_all()
         failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._binder.on_failure = lambda error: None if failure.done() else failure.set_exception(error)
         tasks = [
@@ -170,7 +170,7 @@ class Scheduler:
             failure,
         ]
         self._leading, self._fence = True, term.fence
-        self._obey(self.picture.policies())
+        self._obey(self.picture.governance.policies.values())
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -234,9 +234,9 @@ class Scheduler:
             for assumption in tuple(self.picture.assumed.values()):
                 if assumption.revision and assumption.since_s <= old_s:
                     await self._binder.settle(assumption)
-            self.picture.review_all()
+            self.picture.lingering.review_all()
             self.pending.flush()
-            self._obey(self.picture.policies())
+            self._obey(self.picture.governance.policies.values())
 
     def _obey(self, policies: Iterable[Object]) -> None:
         """Say that decisions go by these. Who does not lead decides nothing."""
@@ -263,8 +263,8 @@ class Scheduler:
         if waiting.gang is not None:
             self._attempt_gang(waiting, fence)
         elif self.picture.nominated:
-            nomination = self.picture.take_nomination(waiting.uid)
-            with self.picture.for_priority(waiting.priority):
+            nomination = self.picture.nominated.take(waiting.uid)
+            with self.picture.nominated.hidden_below(waiting.priority):
                 self._attempt_pod(waiting, fence, began_s, nomination)
         else:
             self._attempt_pod(waiting, fence, began_s, None)
@@ -292,18 +292,18 @@ class Scheduler:
 
     def _bind_reserved(self, waiting: Waiting, view: PodView, node: NodeRow, fence: Fence, record: Record) -> None:
         """A place is held for the pod, so there is nothing to decide: the bind proves that it may still have it."""
-        assumption = self.picture.assume(waiting.pod, node.name, self.picture.request_of(view))
+        assumption = self.picture.assume(waiting.pod, node.name, self.picture.governance.request_of(view))
         record.details.update(node=node.name, reserved=True)
         self._binder.start(self._binder.bind, waiting, assumption, (node.uid, node.revision), fence, record)
 
     def _decide(self, waiting: Waiting, view: PodView, record: Record) -> Decision:
-        picture = self.picture
+        picture, governance = self.picture, self.picture.governance
         decision = decide(
             picture.snapshot,
-            picture.request_of(view),
+            governance.request_of(view),
             self._env.random.getrandbits(31),
-            settings=picture.settings_of(view),
-            room=picture.room_of(waiting.key.namespace),
+            settings=governance.settings_of(view),
+            room=governance.room_of(waiting.key.namespace),
             excluded=self._binder.refusals.excluded(waiting.uid),
         )
         self._attempts.decided(record, decision)
@@ -320,8 +320,8 @@ class Scheduler:
     ) -> None:
         explanation = explain(self.picture.snapshot, decision)
         helped_by = self._unschedulable(waiting, decision, explanation, fence, record)
-        if nomination is not None and self.picture.is_being_made(nomination):
-            self.picture.nominate(waiting.uid, nomination)  # those in its way are still leaving
+        if nomination is not None and self.picture.nominated.is_being_made(nomination):
+            self.picture.nominated.put(waiting.uid, nomination)  # those in its way are still leaving
         elif view.spec.preemption_policy != "Never":
             plan = plan_preemption(
                 self.picture.snapshot, decision, explanation, waiting.priority, self.picture.lodgers()
@@ -330,7 +330,7 @@ class Scheduler:
                 self.picture.tell_room(nomination.node, "a place was given up")
             if plan is not None:
                 made = Nomination(plan.node, decision.request, waiting.priority, plan.awaited)
-                self.picture.nominate(waiting.uid, made)
+                self.picture.nominated.put(waiting.uid, made)
                 self._binder.start(self._make_room, waiting.pod, plan, fence, record.id)
                 record.details["makingRoomOn"] = plan.node
                 record.details["victims"] = [str(pod.key) for pod in plan.victims]
@@ -477,7 +477,7 @@ class Scheduler:
                 view = member.pod.as_view(PodView)
                 attempt = self._attempts.begin(member, view, fence, self._env.monotonic())
                 attempt.details.update(node=node.name, reserved=True)
-                assumption = self.picture.assume(member.pod, node.name, self.picture.request_of(view))
+                assumption = self.picture.assume(member.pod, node.name, self.picture.governance.request_of(view))
                 placed.append(Member(member, assumption, (node.uid, node.revision), attempt))
         known = {each.waiting.uid for each in placed}
         others = [member for member in members if member.uid not in known]

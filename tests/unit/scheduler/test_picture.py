@@ -150,8 +150,8 @@ def shown(picture: Picture) -> dict[str, Any]:
             if row is not None
         },
         "claims": claims,
-        "room": {zone: dict(left) for zone, left in (picture.room_of("default") or {}).items()},
-        "policies": sorted(picture._policies),
+        "room": {zone: dict(left) for zone, left in (picture.governance.room_of("default") or {}).items()},
+        "policies": sorted(picture.governance.policies),
     }
 
 

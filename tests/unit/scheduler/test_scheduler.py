@@ -416,8 +416,8 @@ async def test_a_lower_priority_leaves_and_the_place_is_kept_from_others(desk: D
     await until(lambda: desk.place("high"))
     assert desk.events("Preempted")
     assert desk.place("late") == ""
+    await until(lambda: not desk.scheduler.statistics().nominated and not desk.scheduler.statistics().binding)
     assert len(desk.attempts("high")) == 2, "it was woken when its room was made, and not before"
-    await until(lambda: not desk.scheduler.statistics().nominated)
 
 
 @at_a_desk()

@@ -32,6 +32,7 @@ from kedge.runtime.cache import CacheSet
 from kedge.server.service import Service
 from kedge.sim.cluster import API, STORE, Cluster, Commit, RemoteStore, RemoteTransport
 from kedge.sim.kernel import NO_FAULTS, Host, Simulation, run
+from kedge.sim.links import Served
 
 POD = KINDS.of_key_kind("Pod")
 REPLICA_SET = KINDS.of_key_kind("ReplicaSet.apps")
@@ -303,7 +304,8 @@ async def stage(sim: Simulation, *, servers: int = 2, mortal: bool = False) -> C
 
     async def serve(host: Host) -> None:
         host.serve(
-            API, Service(RemoteStore(host.remote(cluster.store_host, STORE), cluster.store.incarnation), host.env())
+            API,
+            Served(Service(RemoteStore(host.remote(cluster.store_host, STORE), cluster.store.incarnation), host.env())),
         )
 
     if mortal:
@@ -351,6 +353,7 @@ class Veil:
     """A wire behind which replies can be withheld: what was asked for is carried out, and nobody hears of it."""
 
     repeats_safely = True
+    one_history = True
     _READS = ("get", "list", "get_scale")
 
     def __init__(self, inner: Any) -> None:

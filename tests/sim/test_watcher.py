@@ -25,6 +25,7 @@ from kedge.runtime.watcher import Connecting, Reason, Transition, Watcher
 from kedge.server.service import Service
 from kedge.sim.cluster import API, STORE, Cluster, RemoteStore
 from kedge.sim.kernel import Host, Outcome, Simulation, Swarm, run
+from kedge.sim.links import Served
 
 ROUNDS = 12
 NAMES = tuple(f"m{n}" for n in range(6))
@@ -149,7 +150,7 @@ class Servers:
 
     async def _boot(self, host: Host) -> None:
         store = RemoteStore(host.remote(self.cluster.store_host, STORE), self.cluster.store.incarnation)
-        host.serve(API, Service(store, host.env()))
+        host.serve(API, Served(Service(store, host.env())))
 
 
 class Converged:

@@ -31,6 +31,7 @@ class DirectTransport:
     """Implements `client.contract.Transport` on a `Service`."""
 
     repeats_safely = True
+    one_history = True
 
     def __init__(self, service: Service, *, caller: str = "") -> None:
         self._service = service

@@ -221,6 +221,7 @@ class RemoteTransport:
     """An API server on another host. Implements `client.contract.Transport`."""
 
     repeats_safely = True
+    one_history = True
 
     def __init__(self, remote: Any, kinds: Registry = KINDS) -> None:
         self._remote = remote

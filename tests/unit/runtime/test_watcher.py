@@ -507,7 +507,22 @@ async def test_many_who_ask_for_a_list_get_one() -> None:
         cache.ask_relist()
     await until(lambda: cache.statistics().relists > lists and cache.synced)
     assert cache.statistics().relists == lists + 1
-    assert watcher.statistics().transitions["pausing: asked"] == 1
+    assert watcher.statistics().transitions["listing: asked"] == 1
+    await stop(bench)
+
+
+@asynchronous
+async def test_a_cache_that_is_doubted_goes_on_to_follow_until_it_lists() -> None:
+    """Those who ask may ask often: a pause between lists is right, but it must not be a pause in the stream."""
+    bench, cache, watcher = await start(dataclasses.replace(QUICK, watch_backoff_s=60.0, watch_backoff_s_max=60.0))
+    await until(lambda: bench.wire.streams == 1)
+    lists = cache.statistics().relists
+    cache.ask_relist()
+    await asyncio.sleep(0.01)
+    await bench.world.create(config_map("late"))
+    await until(lambda: map_key("late") in {each.key for each in cache.list().value})
+    assert cache.statistics().relists == lists
+    assert watcher.healthy
     await stop(bench)
 
 

@@ -67,6 +67,11 @@ class Client:
     def kinds(self) -> Registry:
         return self._transport.kinds
 
+    @property
+    def one_history(self) -> bool:
+        """Whether revisions of all kinds are of one sequence."""
+        return self._transport.one_history
+
     # -- reads -------------------------------------------------------------------------------------
 
     async def get(self, key: Key, *, resource_version: str = "") -> Object:

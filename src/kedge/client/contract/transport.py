@@ -36,6 +36,10 @@ class Transport(Protocol):
     def repeats_safely(self) -> bool:
         """Whether the far side knows operation ids, so that a repeated write gets its first outcome."""
 
+    @property
+    def one_history(self) -> bool:
+        """Whether revisions of all kinds are of one sequence, as kedge's are: then any of them speaks for all."""
+
     async def get(self, key: Key, *, resource_version: str = "") -> Object: ...
 
     async def list(self, kind: Kind, options: ListOptions) -> ObjectList: ...

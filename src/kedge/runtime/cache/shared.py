@@ -8,6 +8,7 @@ from kedge.api.kinds import Kind
 from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.keys import Revision
+from kedge.runtime.authority import Authority
 from kedge.runtime.cache.cache import Cache, CacheStatistics
 from kedge.runtime.cache.reads import Freshness
 from kedge.runtime.watcher import Scope, Watcher, WatcherStatistics
@@ -19,6 +20,7 @@ class CacheSet:
     def __init__(self, client: Client, env: Env) -> None:
         self._client = client
         self._env = env
+        self._authority = Authority(client, env)
         self._caches: dict[tuple[str, Scope], tuple[Cache, Watcher]] = {}
 
     def cache(self, kind: Kind, *, namespace: str = "", label_selector: str = "", field_selector: str = "") -> Cache:
@@ -28,7 +30,7 @@ class CacheSet:
         if found is not None:
             return found[0]
         cache = Cache(self._client, self._env, kind, scope=scope)
-        watcher = Watcher(self._client, self._env, kind, cache, scope=scope)
+        watcher = Watcher(self._client, self._env, kind, cache, scope=scope, authority=self._authority)
         cache.ask_relist = watcher.ask_relist
         self._caches[kind.key_kind, scope] = cache, watcher
         watcher.start()

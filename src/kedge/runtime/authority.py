@@ -1,0 +1,51 @@
+"""How far the store is, by its own word: asked once for all the watchers of a process that want to know.
+
+A revision is of the whole store, so the answer to one speaks for every kind, if the server says that its revisions are
+of one sequence. `watcher` asks; what an answer proves is its business, and the cache's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+from kedge.api.kinds import Kind
+from kedge.api.requests import ListOptions
+from kedge.client.contract import Client
+from kedge.env import Env
+from kedge.keys import NO_REVISION, Revision
+
+
+class Answer(NamedTuple):
+    """The store was at `revision`, or past it, at `asked_s` of this process's clock."""
+
+    revision: Revision
+    asked_s: float
+
+
+class Authority:
+    """One answer for many. Made once a process, by its `CacheSet`."""
+
+    def __init__(self, client: Client, env: Env) -> None:
+        self._client = client
+        self._env = env
+        self._turn = asyncio.Lock()
+        self._last = Answer(NO_REVISION, float("-inf"))
+
+    async def ask(self, kind: Kind, *, namespace: str = "", since_s: float) -> Answer:
+        """An answer to a question that was put at `since_s` or later, by this caller or by another.
+
+        Raises:
+            OperatingError: it cannot be asked now. Nothing is known.
+        """
+        if not self._client.one_history:
+            return await self._ask(kind, namespace)
+        async with self._turn:
+            if self._last.asked_s < since_s:
+                self._last = await self._ask(kind, namespace)
+            return self._last
+
+    async def _ask(self, kind: Kind, namespace: str) -> Answer:
+        asked_s = self._env.monotonic()
+        listing = await self._client.list(kind, ListOptions(namespace=namespace, limit=1))
+        return Answer(listing.revision, asked_s)

@@ -452,16 +452,17 @@ def test_without_news_of_its_pods_it_holds_and_then_pauses_and_never_goes_back()
     calm(story)
 
 
-def test_a_stage_by_zone_of_a_template_is_refused_in_words() -> None:
+def test_a_stage_of_a_template_that_reaches_nothing_is_refused_in_words() -> None:
     async def story(sim: Simulation) -> None:
         cluster, hands, reader = await scene(sim)
         working = asyncio.create_task(hands.run())
         await cluster.authority.create(DEPLOYMENT, web(4, surge=1, unavailable=0))
         await asyncio.sleep(20)
-        await cluster.authority.create(ROLLOUT, rollout({"name": "a", "scope": {"zones": ["zone-a"]}}))
+        elsewhere = {"podSelector": {"matchLabels": {"app": "other"}}}
+        await cluster.authority.create(ROLLOUT, rollout({"name": "a", "scope": elsewhere}))
         await asyncio.sleep(20)
         assert (status_of(reader).phase, status_of(reader).reason) == ("Pending", "NotPossible")
-        assert "zone" in status_of(reader).message
+        assert "labels" in status_of(reader).message
         assert all_serve(reader, "web:1", 4)
         working.cancel()
 

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from kedge.api.kinds import KINDS
-from kedge.api.marks import OBEYED_PREFIX, UPDATED_MAX
+from kedge.api.marks import OBEYED_PREFIX, UPDATED_IN, UPDATED_MAX
 from kedge.api.objects import Object
 from kedge.api.selectors import label_selector
 from kedge.api.views import (
@@ -40,6 +40,8 @@ from kedge.controllers.gates import (
 )
 from kedge.controllers.heartbeats import lease_key
 from kedge.controllers.listening import Listener
+from kedge.controllers.places import Where
+from kedge.controllers.pods import is_active
 from kedge.controllers.rolling import resolve_bounds
 from kedge.controllers.rollout import Capacity, Place, RolloutFacts
 from kedge.controllers.rollout_status import count_replicas, is_complete
@@ -48,8 +50,10 @@ from kedge.controllers.scopes import (
     admits,
     is_in_place,
     replicated_by,
+    share_of_place,
     share_of_replicas,
     template_problem,
+    where_of,
 )
 from kedge.controllers.shells import DEPLOYMENT, POD, REPLICA_SET
 from kedge.controllers.templates import find_current, number_of, template_digest, template_of
@@ -273,8 +277,6 @@ class TemplateChange(_Change):
         pending = pending_of(every)
         current = None if self.target is None else find_current(self._sets, template_of(self.target), self._there)
         changed = [] if current is None else [pod.as_view(PodView) for pod in self.ctx.owned(POD, current)]
-        replicas = self._deployment.spec.replicas
-        share = share_of_replicas(self.spec.stages[self._stage_index()].scope, replicas)
         return RolloutFacts(
             self.spec,
             self.status,
@@ -289,7 +291,7 @@ class TemplateChange(_Change):
                 self.status.activation_revision,
                 caches,
                 sampled([self._outcome(pod) for pod in changed if not pod.finished]),
-                expected=share,
+                expected=self._expected(),
                 pending=pending,
                 baseline=self._baseline_of_stage(),
                 behind=self._behind(),
@@ -301,13 +303,14 @@ class TemplateChange(_Change):
 
     def _problem(self) -> str:
         namespace, name = self.found.key.namespace, self.spec.target.name
+        labels = (self._template.get("metadata") or {}).get("labels") or {}
         for stage in self.spec.stages:
-            problem = template_problem(stage.scope, namespace, name)
+            problem = template_problem(stage.scope, namespace, name, labels)
             if problem:
                 return f"stage {stage.name}: {problem}"
-        shares = any(stage.scope.percent < 100 for stage in self.spec.stages)
+        shares = any(stage.scope.percent < 100 or where_of(stage) is not None for stage in self.spec.stages)
         if shares and self._deployment.spec.strategy.type == "Recreate":
-            return "its target is recreated, all replicas at once: give it one stage of 100 percent"
+            return "its target is recreated, all replicas at once: give it one stage of 100 percent and of all zones"
         return ""
 
     def _place(self) -> Place:
@@ -319,7 +322,7 @@ class TemplateChange(_Change):
         if there == self._wanted or (same and there == status.active_digest):
             if cap is None and (not (same and under_way) or status.stage >= len(self.spec.stages)):
                 return Place.PROMOTED
-            return Place.STAGED if cap == self._cap(self._stage_index()) else Place.ELSEWHERE
+            return Place.STAGED if self._is_staged(cap) else Place.ELSEWHERE
         if not under_way:
             return Place.ORIGINAL if cap is None else Place.FOREIGN
         if there == status.active_digest:
@@ -328,10 +331,45 @@ class TemplateChange(_Change):
             return Place.ORIGINAL if cap is None else Place.ELSEWHERE
         return Place.FOREIGN
 
+    def _is_staged(self, cap: int | None) -> bool:
+        """Whether the target is as the present stage says. What a stage by zones came to was settled when it began."""
+        where = where_of(self.spec.stages[self._stage_index()])
+        there = "" if self.target is None else self.target.metadata.annotations.get(UPDATED_IN, "")
+        if where is not None:
+            return cap is not None and there == where.as_text()
+        return cap == self._cap(self._stage_index()) and not there
+
+    def _expected(self) -> int:
+        """How many replicas of the new template there should be."""
+        stage, replicas = self.spec.stages[self._stage_index()], self._deployment.spec.replicas
+        if where_of(stage) is None:
+            return share_of_replicas(stage.scope, replicas)
+        cap = None if self.target is None else number_of(self.target, UPDATED_MAX)
+        return min(replicas, replicas if cap is None else cap)
+
     def _cap(self, stage: int) -> int | None:
-        replicas = self._deployment.spec.replicas
-        share = share_of_replicas(self.spec.stages[stage].scope, replicas)
+        replicas, scope = self._deployment.spec.replicas, self.spec.stages[stage].scope
+        where = where_of(self.spec.stages[stage])
+        if where is not None:
+            return share_of_place(scope, replicas, *self._counted(where))
+        share = share_of_replicas(scope, replicas)
         return None if share >= replicas else share
+
+    def _counted(self, where: Where) -> tuple[int, int]:
+        """How many replicas are there now, and how many of the new template are elsewhere."""
+        there = elsewhere = 0
+        ours = self.target is not None and self._there in (self._wanted, self.status.active_digest)
+        current = find_current(self._sets, template_of(self.target), self._there) if ours and self.target else None
+        for each in self._sets:
+            for pod in (found.as_view(PodView) for found in self.ctx.owned(POD, each)):
+                node = self.ctx.get(Key(NODE.key_kind, "", pod.spec.node_name)) if pod.spec.node_name else None
+                if not is_active(pod):
+                    continue
+                if node is not None and where.has(node.metadata.labels):
+                    there += 1
+                elif each is current:
+                    elsewhere += 1
+        return there, elsewhere
 
     def _behind(self) -> str:
         deployment = self._deployment
@@ -382,7 +420,7 @@ class TemplateChange(_Change):
         }
 
     def staged(self, stage: int) -> dict[str, Any]:
-        return self._patch(self._template, self._cap(stage))
+        return self._patch(self._template, self._cap(stage), where_of(self.spec.stages[stage]))
 
     def promoted(self) -> dict[str, Any]:
         return self._patch(self._template, None)
@@ -390,9 +428,13 @@ class TemplateChange(_Change):
     def original(self) -> dict[str, Any]:
         return self._patch(status_of(self.found)["previousTemplate"], None)
 
-    def _patch(self, template: Mapping[str, Any], cap: int | None) -> dict[str, Any]:
+    def _patch(self, template: Mapping[str, Any], cap: int | None, where: Where | None = None) -> dict[str, Any]:
         there: Any = {} if self.target is None else template_of(self.target)
+        notes = {
+            UPDATED_MAX: None if cap is None else str(cap),
+            UPDATED_IN: None if where is None else where.as_text(),
+        }
         return {
-            "metadata": {"annotations": {UPDATED_MAX: None if cap is None else str(cap)}},
+            "metadata": {"annotations": notes},
             "spec": {"template": replacing(there, template)},
         }

@@ -19,6 +19,7 @@ from kedge.api.views import DeploymentView, ReplicaSetView
 from kedge.client.contract import Client
 from kedge.controllers.holds import active_hold
 from kedge.controllers.ownership import ORPHANS, adoption, release, to_adopt, to_let_go, wake_claimants
+from kedge.controllers.places import place_marks
 from kedge.controllers.progress import Stage, sum_of_progress
 from kedge.controllers.quotas import RESOURCE_QUOTA, wake_blocked
 from kedge.controllers.repair import stage_conditions
@@ -178,6 +179,7 @@ class DeploymentReconciler:
         annotations = set_annotations(
             scene.deployment, scene.digest, revision, scene.view.spec.replicas, scene.most, None
         )
+        annotations |= {name: text for name, text in place_marks(scene.deployment).current.items() if text is not None}
         body = replica_set_body(scene.deployment, scene.template, suffix, size, annotations)
         await acts.do("create", f"{name} with {size}", ctx.ensure(REPLICA_SET, body))
         return False
@@ -187,14 +189,14 @@ class DeploymentReconciler:
         view, spec = each.as_view(ReplicaSetView), scene.view.spec
         if each.metadata.deletion_timestamp is not None or active_hold(view, NAME, scene.now) is not None:
             return {}
+        marks, wanted = place_marks(scene.deployment), dict[str, str | None]()
         if each is scene.current:
-            wanted = set_annotations(
+            wanted |= set_annotations(
                 scene.deployment, scene.digest, next_revision(each, scene.old), spec.replicas, scene.most, each
             )
+            wanted |= marks.current
         elif size is not None or view.spec.replicas:
-            wanted = {DESIRED: str(spec.replicas), MOST: str(scene.most)}
-        else:
-            wanted = {}
+            wanted |= {DESIRED: str(spec.replicas), MOST: str(scene.most), **marks.old}
         notes = {name: text for name, text in wanted.items() if each.metadata.annotations.get(name) != text}
         changed: dict[str, Any] = {}
         if size is not None and size != view.spec.replicas:

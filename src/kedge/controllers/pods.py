@@ -5,7 +5,7 @@ Pure questions on frozen views, shared by the workload controllers. Whether to a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from kedge.api.conditions import TRUE, find_condition
@@ -77,27 +77,35 @@ def restarts(pod: PodView) -> int:
 
 
 def least_missed_first(
-    pods: Sequence[PodView], *, siblings: Sequence[PodView] = (), min_ready_s: int = 0, now: datetime
+    pods: Sequence[PodView],
+    *,
+    siblings: Sequence[PodView] = (),
+    min_ready_s: int = 0,
+    now: datetime,
+    first: Collection[str] = (),
 ) -> list[PodView]:
     """Pods in the order in which a surplus gives them up.
 
     Kubernetes' order: unassigned, pending, unknown, not ready, cheaper to delete, more of `siblings` on the same node,
     ready for a shorter time, restarted more often, younger. One step is added after readiness: not yet available, so
-    that giving up a replica never takes an available one while there is another.
+    that giving up a replica never takes an available one while there is another; among equals go the uids in `first`.
     """
     crowd: dict[str, int] = {}
     for each in siblings or pods:
         if is_active(each) and each.spec.node_name:
             crowd[each.spec.node_name] = crowd.get(each.spec.node_name, 0) + 1
-    return sorted(pods, key=lambda pod: _worth(pod, crowd, min_ready_s, now))
+    return sorted(pods, key=lambda pod: _worth(pod, crowd, min_ready_s, now, first))
 
 
-def _worth(pod: PodView, crowd: Mapping[str, int], min_ready_s: int, now: datetime) -> tuple[object, ...]:
+def _worth(
+    pod: PodView, crowd: Mapping[str, int], min_ready_s: int, now: datetime, first: Collection[str]
+) -> tuple[object, ...]:
     return (
         bool(pod.spec.node_name),
         _PHASE_RANK.get(pod.status.phase, 2),
         is_ready(pod),
         is_available(pod, min_ready_s, now),
+        pod.uid not in first,
         _deletion_cost(pod),
         -crowd.get(pod.spec.node_name, 0),
         -_seconds(ready_since(pod)),

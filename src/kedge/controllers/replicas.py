@@ -71,11 +71,13 @@ def plan_replicas(
     listed: Collection[str] = (),
     held: Collection[str] = (),
     siblings: Sequence[PodView] = (),
+    first: Collection[str] = (),
 ) -> ReplicaPlan:
     """Bring the pods a ReplicaSet owns nearer to what it wants.
 
     `listed` are the uids that EndpointSlices send work to; `held` those a person holds; `siblings` the pods of every
-    ReplicaSet of the same Deployment, for the choice among pods on crowded nodes.
+    ReplicaSet of the same Deployment, for the choice among pods on crowded nodes; `first` those in the way of another
+    template.
     """
     check(rules.want >= 0, "admission rejects a negative replica count")
     lost = [pod for pod in pods if is_lost(pod) and pod.uid not in held]
@@ -94,7 +96,8 @@ def plan_replicas(
     free = [pod for pod in active if pod.uid not in gone_soon]
     surplus = max(0, len(free) - rules.want)
     choice = [pod for pod in free if pod.uid not in held]
-    given_up = least_missed_first(choice, siblings=siblings, min_ready_s=rules.min_ready_s, now=now)[:surplus]
+    ranked = least_missed_first(choice, siblings=siblings, min_ready_s=rules.min_ready_s, now=now, first=first)
+    given_up = ranked[:surplus]
 
     leaving = [pod for pod in draining if pod.uid not in kept and pod.uid not in held and pod.uid not in gone_soon]
     drained = [pod for pod in leaving if is_drained(pod, listed=listed, drain_s=rules.drain_s, now=now)]

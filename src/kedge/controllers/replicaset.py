@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from kedge.api.conditions import condition, find_condition, set_condition
-from kedge.api.marks import NODE_LOST, REPLACES, SLOT
+from kedge.api.marks import GIVE_UP_IN, NODE_LOST, PODS_IN, REPLACES, SLOT
 from kedge.api.objects import Object
 from kedge.api.owners import controller_of, owner_reference
 from kedge.api.selectors import label_selector
@@ -21,6 +21,7 @@ from kedge.client.contract import Client
 from kedge.controllers.drain import drain_patch, listed_uids, resume_patch
 from kedge.controllers.holds import active_hold
 from kedge.controllers.ownership import ORPHANS, adoption, release, to_adopt, to_let_go, wake_claimants
+from kedge.controllers.places import parse_where, pinned
 from kedge.controllers.pods import asks_at_most_one, is_active
 from kedge.controllers.progress import progress_of
 from kedge.controllers.quotas import RESOURCE_QUOTA, wake_blocked
@@ -28,6 +29,7 @@ from kedge.controllers.repair import repair_condition, stage_conditions
 from kedge.controllers.replicas import ReplicaPlan, ReplicaRules, plan_replicas, replica_counts
 from kedge.controllers.shells import (
     ENDPOINT_SLICE,
+    NODE,
     NODE_ALLOCATION,
     POD,
     REFUSALS,
@@ -112,7 +114,18 @@ class ReplicaSetReconciler:
         held = frozenset(pod.uid for pod in views if active_hold(pod, NAME, now) is not None)
         shrinks = sum(map(is_active, views)) > rules.want
         siblings = self._siblings(ctx, owner) if shrinks else ()
-        return plan_replicas(rules, views, now=now, listed=listed, held=held, siblings=siblings)
+        first = self._in_the_way(ctx, owner, views) if shrinks else ()
+        return plan_replicas(rules, views, now=now, listed=listed, held=held, siblings=siblings, first=first)
+
+    def _in_the_way(self, ctx: Context, owner: Object, views: Sequence[PodView]) -> Collection[str]:
+        """The uids of pods in the zones or regions where another template is rolled out."""
+        where = parse_where(owner.metadata.annotations.get(GIVE_UP_IN))
+        if where is None:
+            return ()
+        names = dict.fromkeys(pod.spec.node_name for pod in views if pod.spec.node_name)
+        nodes = {name: ctx.get(Key(NODE.key_kind, "", name)) for name in names}
+        there = [name for name, node in nodes.items() if node is not None and where.has(node.metadata.labels)]
+        return frozenset(pod.uid for pod in views if pod.spec.node_name in there)
 
     def _siblings(self, ctx: Context, owner: Object) -> Sequence[PodView]:
         """The pods of every ReplicaSet of the same Deployment."""
@@ -187,6 +200,9 @@ class ReplicaSetReconciler:
 
         slots = free_slots(name, len(replaced), is_taken)
         template = owner.edit()["spec"]["template"]
+        where = parse_where(owner.metadata.annotations.get(PODS_IN))
+        if where is not None:
+            template["spec"] = pinned(template["spec"], where)
         for slot, uid in zip(slots, replaced, strict=True):
             about = slot_name(name, slot) + (f" in place of {uid}" if uid else "")
             await acts.do("create", about, ctx.ensure(POD, replica(owner, template, slot, uid)))
@@ -305,6 +321,7 @@ def replica_set_controller(client: Client, env: Env, **shared: Any) -> Controlle
         watches=(
             Watch(kind=POD, keys_of=wake_adopters, indexes=(BY_CONTROLLER, ORPHANS)),
             Watch(kind=ENDPOINT_SLICE, keys_of=wake_listed),
+            Watch(kind=NODE),
             Watch(kind=RESOURCE_QUOTA, keys_of=wake_blocked(REPLICA_SET, condition=REPLICA_FAILURE)),
         ),
         priority_of=template_priority,

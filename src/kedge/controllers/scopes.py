@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from kedge.api.owners import controller_of
 from kedge.api.selectors import label_selector
 from kedge.api.views import ObjectMeta, PodView, Scope
-
-ZONE, REGION = "topology.kubernetes.io/zone", "topology.kubernetes.io/region"
+from kedge.api.views.own import RolloutStage
+from kedge.controllers.places import REGION, ZONE, Where
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +55,34 @@ def is_in_place(scope: Scope, node_labels: Mapping[str, str] | None) -> bool:
     return not scope.regions or node_labels.get(REGION, "") in scope.regions
 
 
-def template_problem(scope: Scope, namespace: str, workload: str) -> str:
-    """Why a stage with this scope cannot be a stage of one Deployment's template; empty if it can.
+def template_problem(scope: Scope, namespace: str, workload: str, labels: Mapping[str, str]) -> str:
+    """Why a stage with this scope reaches nothing of one Deployment, whose pods have these labels; empty if it does.
 
-    Of one workload only a share of its replicas can be given the new template: where those go is the scheduler's say.
+    Tenants, workloads and labels say whether a stage is about the Deployment at all; zones, regions and percent say
+    which of its replicas get the new template.
     """
-    if scope.zones or scope.regions or scope.pod_selector is not None:
-        return "a template is rolled out by percent of the replicas, not by zone, region or labels"
     if scope.tenants and namespace not in scope.tenants:
         return f"its scope does not reach the tenant {namespace}"
     if scope.workloads and not {workload, f"{namespace}/{workload}"}.intersection(scope.workloads):
         return f"its scope does not reach {workload}"
+    if scope.pod_selector is not None and not label_selector(scope.pod_selector).matches(labels):
+        return "its scope does not reach pods with the labels of the template"
     return "" if scope.percent > 0 else "it reaches 0 percent"
+
+
+def where_of(stage: RolloutStage) -> Where | None:
+    """The zones and regions that a stage is about; None for one that is about all."""
+    scope = stage.scope
+    return Where(scope.zones, scope.regions, stage.name) if scope.zones or scope.regions else None
+
+
+def share_of_place(scope: Scope, replicas: int, there: int, elsewhere: int) -> int:
+    """How many replicas may be of the new template, when `there` are in the places of a stage, of either template.
+
+    What has it already, `elsewhere`, keeps it: a stage only adds. At least one is added, or there would be nothing to
+    judge.
+    """
+    return min(replicas, elsewhere + max(1, -(-there * scope.percent // 100)))
 
 
 def share_of_replicas(scope: Scope, replicas: int) -> int:

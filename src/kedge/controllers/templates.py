@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kedge.api.kinds import KINDS
-from kedge.api.marks import HOLD_PREFIX, UPDATED_MAX
+from kedge.api.marks import GIVE_UP_IN, HOLD_PREFIX, PODS_IN, UPDATED_IN, UPDATED_MAX
 from kedge.api.objects import Object
 from kedge.api.owners import owner_reference
 from kedge.api.views import DeploymentView
@@ -25,7 +25,18 @@ DESIRED = "deployment.kubernetes.io/desired-replicas"
 MOST = "deployment.kubernetes.io/max-replicas"
 DIGEST = "kedge.dev/template-digest"
 _NOT_COPIED = frozenset(
-    {REVISION, REVISION_HISTORY, DESIRED, MOST, DIGEST, UPDATED_MAX, "kubectl.kubernetes.io/last-applied-configuration"}
+    {
+        REVISION,
+        REVISION_HISTORY,
+        DESIRED,
+        MOST,
+        DIGEST,
+        UPDATED_MAX,
+        UPDATED_IN,
+        PODS_IN,
+        GIVE_UP_IN,
+        "kubectl.kubernetes.io/last-applied-configuration",
+    }
 )
 """What is said of the Deployment alone. `kubectl rollout undo` writes all others of an old ReplicaSet back on it."""
 _ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # as Kubernetes: nothing that spells a word

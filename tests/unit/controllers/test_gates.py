@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.unit.controllers.views import a_pod, ready_pod
 
 from kedge.api.views import Condition, ContainerStatus, ObjectMeta, PodView, Scope
-from kedge.api.views.base import Labels, OwnerReference
+from kedge.api.views.base import Labels, LabelSelectorSpec, OwnerReference
 from kedge.api.views.core import ContainerState, ContainerStateWaiting
 from kedge.api.views.own import RolloutGates
 from kedge.controllers.gates import (
@@ -29,6 +29,7 @@ from kedge.controllers.scopes import (
     admits,
     is_in_place,
     replicated_by,
+    share_of_place,
     share_of_replicas,
     template_problem,
 )
@@ -273,12 +274,26 @@ def test_zones_and_regions_say_where_pods_count() -> None:
     assert is_in_place(Scope(zones=("zone-b",)), None)
 
 
-def test_a_template_is_rolled_out_by_share_alone() -> None:
-    assert template_problem(Scope(percent=10, tenants=("risk",), workloads=("risk/web",)), "risk", "web") == ""
-    assert "zone" in template_problem(Scope(zones=("a",)), "risk", "web")
-    assert "tenant" in template_problem(Scope(tenants=("other",)), "risk", "web")
-    assert "does not reach web" in template_problem(Scope(workloads=("other",)), "risk", "web")
-    assert template_problem(Scope(percent=0), "risk", "web")
+def test_a_stage_of_a_template_reaches_its_deployment_or_says_why_not() -> None:
+    labels = {"app": "web"}
+    reaching = Scope(percent=10, tenants=("risk",), workloads=("risk/web",), zones=("a",), regions=("r",))
+    assert template_problem(reaching, "risk", "web", labels) == ""
+    chosen = Scope(pod_selector=LabelSelectorSpec(match_labels=Labels({"app": "web"})))
+    assert template_problem(chosen, "risk", "web", labels) == ""
+    assert "labels" in template_problem(chosen, "risk", "web", {"app": "other"})
+    assert "tenant" in template_problem(Scope(tenants=("other",)), "risk", "web", labels)
+    assert "does not reach web" in template_problem(Scope(workloads=("other",)), "risk", "web", labels)
+    assert template_problem(Scope(percent=0), "risk", "web", labels)
+
+
+@pytest.mark.parametrize(
+    ("percent", "there", "elsewhere", "share"),
+    [(100, 3, 0, 3), (50, 3, 0, 2), (100, 0, 0, 1), (100, 3, 2, 5), (100, 9, 9, 10)],
+)
+def test_a_stage_by_zones_adds_those_that_are_there_and_one_at_least(
+    percent: int, there: int, elsewhere: int, share: int
+) -> None:
+    assert share_of_place(Scope(percent=percent), 10, there, elsewhere) == share
 
 
 @pytest.mark.parametrize(("percent", "replicas", "share"), [(10, 3, 1), (50, 3, 2), (100, 3, 3), (1, 1, 1), (50, 0, 0)])

@@ -1,0 +1,175 @@
+"""A template that is rolled out by zone and region: real scheduler, agents and controllers, zone after zone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from tests.objects import deployment
+from tests.sim.test_agent import CALM, until
+from tests.sim.test_agent_usage import calm
+from tests.sim.test_cluster import CONTROLLERS, led, scheduler
+from tests.sim.test_rollout import NEXT, rollout
+
+from kedge.api.marks import GIVE_UP_IN, PODS_IN, UPDATED_IN, UPDATED_MAX
+from kedge.api.views import PodView
+from kedge.controllers.places import REGION
+from kedge.controllers.rollouts import rollout_controller
+from kedge.keys import Key
+from kedge.sim.cluster import Cluster, Commit
+from kedge.sim.kernel import Simulation
+
+WEB = Key("Deployment.apps", "default", "web")
+ZONES = {"node-0": "zone-a", "node-1": "zone-a", "node-2": "zone-b", "node-3": "zone-b", "node-4": "zone-c"}
+REGIONS = {"zone-a": "north", "zone-b": "north", "zone-c": "south"}
+REPLICAS = 5
+
+
+@dataclass
+class World:
+    cluster: Cluster
+    seen: list[tuple[int, str]] = field(default_factory=list)
+    """The stage of the rollout, and the zone, each time that a pod of the new template got a node."""
+    serving_least: int = 99
+    armed: bool = False
+
+    def pods(self, image: str = "") -> list[PodView]:
+        every = [each.as_view(PodView) for each in self.cluster.all("Pod")]
+        return [pod for pod in every if not pod.finished and image in ("", pod.spec.containers[0].image)]
+
+    def zones(self, image: str) -> Counter[str]:
+        return Counter(ZONES[pod.spec.node_name] for pod in self.pods(image) if is_well(pod))
+
+    @property
+    def rollout(self) -> Any:
+        found = self.cluster.find(NEXT)
+        assert found is not None
+        return found.view.status
+
+    def __call__(self, commit: Commit) -> Iterator[tuple[str, str]]:
+        if not self.armed or not any(key.kind == "Pod" for key in commit.keys):
+            return
+        self.serving_least = min(self.serving_least, sum(is_well(pod) for pod in self.pods()))
+        if self.serving_least < REPLICAS - 1:
+            yield "availability", f"{self.serving_least} of {REPLICAS} serve"
+
+
+def is_well(pod: PodView) -> bool:
+    ready = any(each.type == "Ready" and each.status == "True" for each in pod.status.conditions)
+    return ready and not pod.terminating and "kedge.dev/draining" not in pod.metadata.annotations
+
+
+async def open_world(sim: Simulation) -> World:
+    cluster = Cluster(sim, servers=2, limits=CALM)
+    world = World(cluster)
+    sim.check_always(world)
+    await cluster.set_up()
+    for name, zone in ZONES.items():
+        cluster.add_node(name, zone=zone, labels={REGION: REGIONS[zone]})
+    cluster.boot("manager", [*CONTROLLERS, led(rollout_controller, "rollout")])
+    cluster.boot("scheduler", [scheduler])
+    body = deployment("web", replicas=REPLICAS)
+    body["spec"]["strategy"] = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
+    body["spec"]["template"]["spec"]["topologySpreadConstraints"] = [
+        {
+            "maxSkew": 1,
+            "topologyKey": "kubernetes.io/hostname",
+            "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": {"matchLabels": {"app": "web"}},
+        }
+    ]
+    await until(lambda: len(cluster.all("Node")) == len(ZONES))
+    await cluster.create(body)
+    await until(lambda: sum(is_well(pod) for pod in world.pods("web:1")) == REPLICAS)
+    world.armed = True
+    return world
+
+
+NORTH_A = {"name": "a", "scope": {"zones": ["zone-a"]}, "holdSeconds": 20}
+NORTH = {"name": "north", "scope": {"regions": ["north"]}, "holdSeconds": 20}
+ALL = {"name": "all", "scope": {}, "holdSeconds": 5}
+
+
+def test_a_template_goes_zone_by_zone_and_region_by_region_and_the_old_ones_there_make_way() -> None:
+    async def program(sim: Simulation) -> None:
+        world = await open_world(sim)
+        before = world.zones("web:1")
+        assert set(before) == {"zone-a", "zone-b", "zone-c"}
+        await world.cluster.create(rollout(NORTH_A, NORTH, ALL))
+        await until(lambda: world.rollout.stage == 1, within_s=400)
+        new, old = world.zones("web:2"), world.zones("web:1")
+        assert set(new) == {"zone-a"}
+        assert new["zone-a"] == before["zone-a"]
+        assert old == before - Counter({"zone-a": before["zone-a"]})
+        await until(lambda: world.rollout.stage == 2, within_s=400)
+        assert set(world.zones("web:2")) == {"zone-a", "zone-b"}
+        assert set(world.zones("web:1")) == {"zone-c"}
+        await until(lambda: world.rollout.phase == "Complete", within_s=400)
+        await until(lambda: sum(world.zones("web:2").values()) == REPLICAS and not world.pods("web:1"))
+        web = world.cluster.find(WEB)
+        assert web is not None
+        assert not {UPDATED_MAX, UPDATED_IN} & set(web.metadata.annotations)
+        await until(lambda: not marked(world.cluster))
+
+    calm(program)
+
+
+def marked(cluster: Cluster) -> list[str]:
+    """ReplicaSets with pods that still say where those go."""
+    sets = [each for each in cluster.all("ReplicaSet.apps") if each.view.spec.replicas]
+    return [each.key.name for each in sets if {PODS_IN, GIVE_UP_IN} & set(each.metadata.annotations)]
+
+
+def test_a_share_of_a_zone_is_a_share_of_the_replicas_there() -> None:
+    async def program(sim: Simulation) -> None:
+        world = await open_world(sim)
+        there = world.zones("web:1")["zone-a"]
+        assert there == 2
+        half = {"name": "half", "scope": {"zones": ["zone-a"], "percent": 50}, "holdSeconds": 600}
+        await world.cluster.create(rollout(half, ALL))
+        await until(lambda: world.rollout.healthy_since is not None, within_s=400)
+        assert world.zones("web:2") == Counter({"zone-a": 1})
+        assert sum(world.zones("web:1").values()) == REPLICAS - 1
+
+    calm(program)
+
+
+def test_a_zone_without_room_is_a_regression_and_everything_goes_back() -> None:
+    async def program(sim: Simulation) -> None:
+        world = await open_world(sim)
+        for name, zone in ZONES.items():
+            if zone == "zone-a":
+                await world.cluster.authority.patch(Key("Node", "", name), {"spec": {"unschedulable": True}})
+        await world.cluster.create(rollout(NORTH_A, ALL))
+        await until(lambda: world.rollout.phase == "RolledBack", within_s=900)
+        await until(lambda: sum(world.zones("web:1").values()) == REPLICAS and not world.pods("web:2"))
+        web = world.cluster.find(WEB)
+        assert web is not None
+        assert not {UPDATED_MAX, UPDATED_IN} & set(web.metadata.annotations)
+        await until(lambda: not marked(world.cluster))
+
+    calm(program)
+
+
+def test_the_rollout_in_the_docs_goes_all_the_way() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "rollouts.md").read_text()
+    body = yaml.safe_load(page.partition("```yaml\n")[2].partition("```")[0])
+    body["metadata"]["name"] = NEXT.name
+
+    async def program(sim: Simulation) -> None:
+        world = await open_world(sim)
+        await world.cluster.create(body)
+        stages = [0]
+        while world.rollout.phase != "Complete" and sim.now_s < 2000:
+            await asyncio.sleep(1)
+            if world.rollout.stage != stages[-1]:
+                stages.append(world.rollout.stage)
+        assert stages == [0, 1, 2, 3, 4]
+        await until(lambda: sum(world.zones("web:2").values()) == REPLICAS)
+
+    calm(program)

@@ -1,0 +1,69 @@
+"""Where the pods of a template that is rolled out by zone may go, and who makes way for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.unit.controllers.views import NOW, a_pod, ready_pod
+
+from kedge.controllers.places import REGION, ZONE, Where, parse_where, pinned
+from kedge.controllers.pods import least_missed_first
+
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def terms(spec: dict[str, Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = spec["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
+    return found
+
+
+def test_a_pod_that_asked_for_nothing_asks_for_the_place() -> None:
+    spec: dict[str, Any] = {"containers": []}
+    assert terms(pinned(spec, Where(zones=("a", "b")))) == [
+        {"matchExpressions": [{"key": ZONE, "operator": "In", "values": ["a", "b"]}]}
+    ]
+    assert spec == {"containers": []}
+
+
+def test_a_pod_that_asked_for_something_asks_for_the_place_as_well() -> None:
+    disk = {"key": "disk", "operator": "In", "values": ["ssd"]}
+    own = [{"matchExpressions": [disk]}, {"matchFields": [{"key": "metadata.name"}]}]
+    spec = {
+        "affinity": {
+            "podAffinity": {"kept": True},
+            "nodeAffinity": {REQUIRED: {"nodeSelectorTerms": own}, "preferred": "kept"},
+        }
+    }
+    made = pinned(spec, Where(zones=("a",), regions=("north",)))
+    there = [
+        {"key": ZONE, "operator": "In", "values": ["a"]},
+        {"key": REGION, "operator": "In", "values": ["north"]},
+    ]
+    assert terms(made) == [
+        {"matchExpressions": [disk, *there]},
+        {"matchFields": [{"key": "metadata.name"}], "matchExpressions": there},
+    ]
+    assert made["affinity"]["podAffinity"] == {"kept": True}
+    assert made["affinity"]["nodeAffinity"]["preferred"] == "kept"
+    assert own[0] == {"matchExpressions": [disk]}
+
+
+@pytest.mark.parametrize("text", [None, "", "zone-a", "[]", "{}", '{"zones": 3}'])
+def test_what_names_no_place_pins_nobody(text: str | None) -> None:
+    assert parse_where(text) is None
+
+
+def test_a_place_reads_back_as_it_was_written() -> None:
+    where = Where(zones=("a",), regions=("north",), stage="first")
+    assert parse_where(where.as_text()) == where
+    assert where.has({ZONE: "a", REGION: "north"})
+    assert not where.has({ZONE: "a", REGION: "south"})
+    assert not where.has({ZONE: "b", REGION: "north"})
+    assert not where.has({})
+
+
+def test_those_in_the_way_are_given_up_first_but_none_that_is_available_before_one_that_is_not() -> None:
+    here, there, waiting = ready_pod("web-0"), ready_pod("web-1"), a_pod("web-2", node="node-a", phase="Running")
+    order = least_missed_first([here, there, waiting], now=NOW, first={there.uid})
+    assert [pod.name for pod in order] == ["web-2", "web-1", "web-0"]

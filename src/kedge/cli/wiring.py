@@ -1,0 +1,86 @@
+"""The composition root of production: every controller and the schedulers as one process, on any transport.
+
+`sim/cluster.py` is the other root; both make the same components and pass ports in. Stores, servers and agents are
+processes of their own, or the caller's business where all run in one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from kedge.api.marks import SYSTEM_NAMESPACES
+from kedge.client.contract import Client, Transport
+from kedge.controllers import all_controllers, lease_of
+from kedge.env import Env
+from kedge.errors import AlreadyExists
+from kedge.keys import Key
+from kedge.observe.recorder import Recorder
+from kedge.runtime.cache import CacheSet
+from kedge.runtime.lease import SharedElection
+from kedge.scheduler import DEFAULT_NAME, Scheduler
+
+NAMESPACES = ("default", *SYSTEM_NAMESPACES)
+"""Those that a control plane cannot begin without."""
+
+
+class ControlPlane:
+    """One process of a control plane. `run` it once; several of them elect who works, and the others stay warm."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        env: Env,
+        *,
+        component: str = "control-plane",
+        schedulers: Sequence[str] = (DEFAULT_NAME,),
+    ) -> None:
+        self._env = env
+        self.client = Client(transport, env, component=component)
+        self.caches = CacheSet(self.client, env)
+        self.recorder = Recorder(env)
+        election = SharedElection(self.client, env, lease_of("every"), identity=f"{component}-{env.new_uid()[:8]}")
+        self.controllers = all_controllers(
+            self.client, env, caches=self.caches, recorder=self.recorder, election=election
+        )
+        self.schedulers = [
+            Scheduler(self.client, env, name=name, caches=self.caches, recorder=self.recorder) for name in schedulers
+        ]
+
+    async def run(self) -> None:
+        """Work until `stop`. Cancelled, everything stops at once. A component that fails takes the process with it."""
+        await ensure_namespaces(self.client)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for controller in self.controllers:
+                    group.create_task(controller.run(), name=controller.name)
+                for scheduler in self.schedulers:
+                    group.create_task(scheduler.run(), name=scheduler.name)
+        finally:
+            await self.caches.stop()
+
+    async def stop(self, *, within_s: float | None = None) -> tuple[Key, ...]:
+        """Finish what runs, start nothing more, let go of the leases: `run` returns then. The keys that waited."""
+        for scheduler in self.schedulers:
+            scheduler.stop()
+        undone = await asyncio.gather(*(each.stop(within_s=within_s) for each in self.controllers))
+        return tuple(key for keys in undone for key in keys)
+
+    @property
+    def leading(self) -> bool:
+        """Whether every component of this process is at work."""
+        at_work = [each.statistics().leading for each in self.controllers]
+        return all([*at_work, *(each.leading for each in self.schedulers)])
+
+
+async def ensure_namespaces(client: Client) -> None:
+    """Make the namespaces that are missing. Safe to repeat, and by several at once."""
+    kind = client.kinds.of_key_kind("Namespace")
+    for name in NAMESPACES:
+        body: dict[str, Any] = {"metadata": {"name": name}}
+        if await client.find(Key(kind.key_kind, "", name)) is None:
+            try:
+                await client.create(kind, body)
+            except AlreadyExists:
+                continue  # another was first

@@ -1,0 +1,202 @@
+"""Production's composition root, in real time: every controller, a scheduler and agents on SQLite, in one process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.machine import TableDriver
+from tests.objects import deployment
+
+from kedge.agent.core import Agent, Machine
+from kedge.api.conditions import is_true
+from kedge.api.kinds import KINDS
+from kedge.api.objects import Object
+from kedge.api.requests import DeleteOptions, ListOptions
+from kedge.cli.wiring import NAMESPACES, ControlPlane
+from kedge.client.contract import Client
+from kedge.client.direct import DirectTransport
+from kedge.controllers import CONTROLLERS
+from kedge.env import Env, system_env
+from kedge.keys import Key
+from kedge.limits import Limits
+from kedge.server.service import Service
+from kedge.sim.standard import budget, job, quota, service
+from kedge.store.sqlite import SqliteStore
+
+LIMITS = Limits(node_renew_s=1.0, agent_usage_s=0.5, autoscaler_look_s=0.5, autoscaler_start_s=0.0, drain_s=0.2)
+PATIENCE_S = 60.0
+WEB = Key("Deployment.apps", "shop", "web")
+
+
+@dataclass
+class House:
+    """A whole cluster in this process."""
+
+    env: Env
+    service: Service
+    plane: ControlPlane
+    drivers: list[TableDriver]
+
+    async def create(self, body: dict[str, Any], namespace: str = "") -> Object:
+        kind = KINDS.of_api(body["apiVersion"], body["kind"])
+        return (await self.service.create(kind, body, namespace=namespace)).object
+
+    async def all(self, kind: str, namespace: str = "") -> tuple[Object, ...]:
+        found = await self.service.list(KINDS.of_key_kind(kind), ListOptions(namespace=namespace))
+        return tuple(found.objects)
+
+    async def find(self, key: Key) -> Object | None:
+        found = [each for each in await self.all(key.kind, key.namespace) if each.key == key]
+        return found[0] if found else None
+
+    async def until(self, key: Key, holds: Callable[[Any], bool]) -> Any:
+        """Wait until an object is as it should be. Its view."""
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                found = await self.find(key)
+                if found is not None and holds(found.view):
+                    return found.view
+                await asyncio.sleep(0.05)
+
+    async def until_gone(self, key: Key) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while await self.find(key) is not None:  # noqa: ASYNC110  a store has no event for it
+                await asyncio.sleep(0.05)
+
+
+async def until_leading(plane: ControlPlane) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not plane.leading:  # noqa: ASYNC110  it is asked, as a probe would ask
+            await asyncio.sleep(0.05)
+
+
+@asynccontextmanager
+async def house(path: Path, *, nodes: int = 2) -> AsyncIterator[House]:
+    env = system_env(limits=LIMITS)
+    store = await SqliteStore.open(path, env)
+    api = Service(store, env)
+    transport = DirectTransport(api)
+    plane = ControlPlane(transport, env)
+    drivers = [TableDriver() for _ in range(nodes)]
+    running = asyncio.create_task(plane.run())
+    agents = []
+    for number, driver in enumerate(drivers):
+        machine = Machine(name=f"node-{number}", capacity={"cpu": "8", "memory": "16Gi", "pods": "110"})
+        client = Client(transport, env, component=machine.name)
+        agents.append(asyncio.create_task(Agent(client, env, driver, machine).run()))
+    try:
+        yield House(env, api, plane, drivers)
+        await plane.stop(within_s=PATIENCE_S)
+        await asyncio.wait_for(running, PATIENCE_S)  # raises what it failed of, if it did
+    finally:
+        for task in (running, *agents):
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+        await store.close()
+
+
+def web(replicas: int) -> dict[str, Any]:
+    body = deployment("web", replicas=replicas)
+    body["metadata"]["namespace"] = "shop"
+    body["spec"]["template"]["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "100m"}}
+    return body
+
+
+def in_shop(body: dict[str, Any]) -> dict[str, Any]:
+    return {**body, "metadata": {**body["metadata"], "namespace": "shop"}}
+
+
+def test_all_controllers_and_a_scheduler_keep_a_cluster_on_sqlite_in_real_time(tmp_path: Path) -> None:
+    async def program() -> None:
+        async with house(tmp_path / "kedge.db") as here:
+            shop = Key("Namespace", "", "shop")
+            await here.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}})
+            for body in (web(3), service("web", "web"), budget("web", "web", 1), quota("most", pods="20")):
+                await here.create(in_shop(body))
+            await here.until(WEB, lambda view: view.status.progress.stages.serving == 3)
+            assert [each.name for each in here.plane.controllers] == list(CONTROLLERS)
+            assert here.plane.leading
+            await here.until(
+                Key("PodDisruptionBudget.policy", "shop", "web"), lambda v: v.status.disruptions_allowed == 1
+            )
+            await here.until(Key("ResourceQuota", "shop", "most"), lambda v: str(v.status.used["pods"]) == "3")
+
+            change = {"spec": {"template": {"spec": {"containers": [{"name": "main", "image": "web:2"}]}}}}
+            await here.service.patch(WEB, change)
+            await here.until(WEB, is_rolled_out)
+
+            sums = job("sums", 2)
+            sums["spec"]["template"]["spec"]["containers"][0]["command"] = ["true"]
+            await here.create(in_shop(sums))
+            await here.until(Key("Job.batch", "shop", "sums"), lambda v: is_true(v.status.conditions, "Complete"))
+
+            await here.service.delete(shop, DeleteOptions())
+            await here.until_gone(shop)
+            assert await here.all("Pod", "shop") == ()
+            left = [process for driver in here.drivers for process in await driver.processes() if process.running]
+            assert left == []
+
+    asyncio.run(program())
+
+
+def is_rolled_out(view: Any) -> bool:
+    status = view.status
+    done = status.updated_replicas == status.available_replicas == status.replicas == view.spec.replicas
+    return bool(status.observed_generation == view.generation and done)
+
+
+def test_the_autoscaler_reads_what_real_agents_measured(tmp_path: Path) -> None:
+    async def program() -> None:
+        async with house(tmp_path / "kedge.db") as here:
+            for driver in here.drivers:
+                driver.cores = 0.2
+            await here.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}})
+            await here.create(web(1))
+            target = {"type": "Utilization", "averageUtilization": 100}
+            spec = {
+                "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+                "minReplicas": 1,
+                "maxReplicas": 3,
+                "metrics": [{"type": "Resource", "resource": {"name": "cpu", "target": target}}],
+            }
+            metadata = {"name": "web", "namespace": "shop"}
+            body = {
+                "apiVersion": "autoscaling/v2",
+                "kind": "HorizontalPodAutoscaler",
+                "metadata": metadata,
+                "spec": spec,
+            }
+            await here.create(body)
+            await here.until(WEB, lambda view: view.spec.replicas > 1)
+
+    asyncio.run(program())
+
+
+def test_of_two_processes_one_works_and_the_other_takes_over(tmp_path: Path) -> None:
+    async def program() -> None:
+        async with house(tmp_path / "kedge.db", nodes=0) as here:
+            other = ControlPlane(DirectTransport(here.service), here.env, component="other")
+            running = asyncio.create_task(other.run())
+            await until_leading(here.plane)
+            assert not other.leading
+            await here.plane.stop()
+            await until_leading(other)
+            await other.stop()
+            await asyncio.wait_for(running, PATIENCE_S)
+
+    asyncio.run(program())
+
+
+def test_the_namespaces_of_a_control_plane_are_there_when_it_runs(tmp_path: Path) -> None:
+    async def program() -> None:
+        async with house(tmp_path / "kedge.db", nodes=0) as here:
+            await until_leading(here.plane)
+            assert {each.key.name for each in await here.all("Namespace")} == set(NAMESPACES)
+
+    asyncio.run(program())

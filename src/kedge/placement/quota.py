@@ -85,13 +85,13 @@ def overruns(delta: Units, used: Units, hard: Units) -> list[str]:
     return sorted(r for r, amount in delta.items() if amount > 0 and used.get(r, 0) + amount > hard.get(r, 0))
 
 
-def zone_hard(quota: ZoneQuotaView, zone: str) -> dict[str, int] | None:
+def zone_hard(quota: ZoneQuotaView, zone: str) -> Units | None:
     """The tenant's limits in a zone; None if this quota does not speak of it."""
     limits = quota.spec.zones.get(zone)
     return None if limits is None else to_units(limits.hard)
 
 
-def zone_used(quota: ZoneQuotaView, zone: str) -> dict[str, int] | None:
+def zone_used(quota: ZoneQuotaView, zone: str) -> Units | None:
     """What the tenant's claims in a zone come to; None if they were not counted yet."""
     use = quota.status.zones.get(zone)
     return None if use is None else to_units(use.used)

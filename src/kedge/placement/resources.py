@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from kedge.api.quantity import Quantity, units
-from kedge.api.views import Container, NodeView, PodView
+from kedge.api.views import Container, NodeView, PodView, ResourceList
 
 Units = Mapping[str, int]
 """Resource name to amount: `cpu` in thousandths, everything else in its own unit."""
@@ -15,13 +15,15 @@ CPU = "cpu"
 MEMORY = "memory"
 
 
-def to_units(quantities: Mapping[str, Quantity]) -> dict[str, int]:
+def to_units(quantities: Mapping[str, Quantity]) -> Units:
+    if type(quantities) is ResourceList:
+        return quantities.in_units
     return {resource: units(resource, quantity) for resource, quantity in quantities.items()}
 
 
 def pod_requests(pod: PodView) -> dict[str, int]:
     """What the pod takes on its node while it runs, itself included as one of `pods`."""
-    total = _pod_total(pod, "requests")
+    total = dict(_pod_total(pod, "requests"))
     if pod.spec.overhead:
         total = add(total, to_units(pod.spec.overhead))
     total[PODS] = 1
@@ -30,14 +32,14 @@ def pod_requests(pod: PodView) -> dict[str, int]:
 
 def pod_limits(pod: PodView) -> dict[str, int]:
     """What the pod may take at most, for the resources it limits."""
-    total = _pod_total(pod, "limits")
+    total = dict(_pod_total(pod, "limits"))
     for resource, amount in to_units(pod.spec.overhead).items():
         if resource in total:
             total[resource] += amount
     return total
 
 
-def node_allocatable(node: NodeView) -> dict[str, int]:
+def node_allocatable(node: NodeView) -> Units:
     """What the node offers to pods; its capacity where it does not say."""
     return to_units(node.status.allocatable or node.status.capacity)
 
@@ -62,12 +64,10 @@ def subtract(whole: Units, part: Units) -> dict[str, int]:
 
 def fits(asked: Units, claimed: Units, node: NodeView) -> bool:
     """Whether there are no `shortages` on a node. It reads only what is asked for."""
-    offered = node.status.allocatable or node.status.capacity
+    offered = node_allocatable(node)
     for resource, amount in asked.items():
-        if amount > 0:
-            quantity = offered.get(resource)
-            if quantity is None or claimed.get(resource, 0) + amount > units(resource, quantity):
-                return False
+        if amount > 0 and claimed.get(resource, 0) + amount > offered.get(resource, 0):
+            return False
     return True
 
 
@@ -80,7 +80,7 @@ def shortages(asked: Units, used: Units, available: Units) -> list[str]:
     )
 
 
-def _pod_total(pod: PodView, which: str) -> dict[str, int]:
+def _pod_total(pod: PodView, which: str) -> Units:
     """Containers run together; init containers run one after another before them, except sidecars, which stay."""
     containers = pod.spec.containers
     if len(containers) == 1 and not pod.spec.init_containers:

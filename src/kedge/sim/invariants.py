@@ -6,7 +6,7 @@ invariants of the transition: either can shrink from outside, so being over is n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from kedge.agent.core import Process
@@ -21,6 +21,7 @@ from kedge.placement.ledger import ClaimState
 from kedge.placement.quota import object_cost
 from kedge.placement.resources import node_allocatable, to_units
 from kedge.sim.agents import SimulatedDriver
+from kedge.sim.allowed import taking_was_asked_for
 from kedge.sim.cluster import Cluster, Commit
 from kedge.sim.facts import (
     ALLOCATION,
@@ -36,11 +37,11 @@ from kedge.sim.facts import (
     counts,
     entries_of,
     is_healthy,
-    may_do_without,
     owner_uid,
     slot_of,
 )
 from kedge.sim.kernel import Simulation
+from kedge.sim.outages import Outages
 
 Finding = tuple[str, str]
 """The cause to group by, and what is wrong in words."""
@@ -283,7 +284,10 @@ def nothing_is_destroyed_on_suspicion_alone(step: Step) -> Iterator[Finding]:
 
 @invariant(POD)
 def the_last_healthy_replica_is_not_taken(step: Step) -> Iterator[Finding]:
-    """No controller takes away the only ready replica of what wants one, having had time to see that it is."""
+    """No controller takes away the only ready replica of what wants one, having had time to see that it is.
+
+    But where people asked for just that; see `allowed`.
+    """
     if not step.controller:
         return
     facts = step.facts
@@ -295,13 +299,13 @@ def the_last_healthy_replica_is_not_taken(step: Step) -> Iterator[Finding]:
         if new is not None and (new.finished or _is_lost(new)):
             continue
         top = facts.workload_of(old)
-        if top is None or top.view.spec.replicas < 1 or top.metadata.deletion_timestamp is not None:
-            continue
-        if top.key.kind == DEPLOYMENT and may_do_without(top):
+        if top is None:
             continue
         others = [pod for pod in facts.pods_under(top) if pod.uid != old.uid and is_healthy(pod)]
         since_s = facts.alone_since_s.get(top.uid, step.now_s)
-        if not others and step.now_s - since_s >= LAG_S:
+        if others or step.now_s - since_s < LAG_S:
+            continue
+        if not taking_was_asked_for(step, old, top, lag_s=LAG_S):
             yield "the last one", f"{step.controller} takes {changed.key}, the only ready replica of {top.key}"
 
 
@@ -437,6 +441,9 @@ def a_process_is_started_only_for_its_binding(
         yield "incarnation", f"{driver.name} started {started.pod} for its incarnation {started.identity.node_uid}"
 
 
+OUTAGES = "requests are bounded during an outage"
+"""Asked when a request cannot be delivered: see `outages`."""
+
 PROCESSES = (
     a_pod_uid_has_one_live_process,
     an_at_most_one_slot_has_one_live_copy,
@@ -461,6 +468,8 @@ class Judge:
                 for kind in sorted(each.kinds):
                     self._by_kind.setdefault(kind, []).append(each)
         self._processes = [each for each in PROCESSES if each.__name__ not in without]
+        if OUTAGES.replace(" ", "_") not in without:
+            Outages(cluster, self.facts.limits, self._on_storm)
         self.steps = 0
         cluster.sim.check_always(self)
         for node in cluster.nodes.values():
@@ -484,6 +493,9 @@ class Judge:
                 self._sim.violate(each.words, f"{message} (revision {step.revision})", cause=cause)
                 return
 
+    def _on_storm(self, cause: str, message: str) -> None:
+        self._sim.violate(OUTAGES, message, cause=cause)
+
     def _on_start(self, driver: SimulatedDriver, process: Process) -> None:
         for rule in self._processes:
             for cause, message in rule(self.facts, driver, process):
@@ -494,7 +506,7 @@ class Judge:
 # -- helpers ---------------------------------------------------------------------------------------
 
 
-def _allocated(found: Object | None) -> dict[str, int]:
+def _allocated(found: Object | None) -> Mapping[str, int]:
     return to_units(found.as_view(NodeAllocationView).status.allocated) if found is not None else {}
 
 

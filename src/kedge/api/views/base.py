@@ -6,12 +6,13 @@ and shared by every reader, so nothing in one can be changed; controllers write 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, NoReturn, TypeVar
 
 import msgspec
 
-from kedge.api.quantity import Quantity
+from kedge.api.quantity import Quantity, units
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
@@ -66,7 +67,17 @@ class Annotations(FrozenMap[str, str]):
 class ResourceList(FrozenMap[str, Quantity]):
     """Amounts by resource. Pods come in few sizes: those of one size share one map."""
 
-    __slots__ = ()
+    __slots__ = ("_units",)
+    _units: Mapping[str, int]
+
+    @property
+    def in_units(self) -> Mapping[str, int]:
+        """The same as whole numbers (`api.quantity.units`), counted once. Shared like the map: copy it to change it."""
+        try:
+            return self._units
+        except AttributeError:
+            self._units = {resource: units(resource, amount) for resource, amount in self.items()}
+            return self._units
 
 
 _ACRONYMS = {"cidr": "CIDR", "cidrs": "CIDRs", "id": "ID", "ip": "IP", "ips": "IPs", "uid": "UID", "uuid": "UUID"}

@@ -6,7 +6,6 @@ is it sent again, so a late first attempt and its repeat can never both take eff
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -29,6 +28,7 @@ from kedge.api.requests import (
 )
 from kedge.client.contract.breaker import Breaker
 from kedge.client.contract.retry import NOT_CARRIED_OUT, Backoff, retry_reads
+from kedge.client.contract.slots import Slots
 from kedge.client.contract.transport import Transport
 from kedge.env import Env
 from kedge.errors import AlreadyExists, BadRequest, NotFound, OutcomeUnknown
@@ -48,10 +48,9 @@ class Client:
         self._env = env
         self._component = component
         self.breaker = Breaker(env, f"api of {component}")
-        self._slots = asyncio.Semaphore(env.limits.client_in_flight_max)
-        self._out = 0
+        self._slots = Slots(env.limits.client_in_flight_max)
         env.metrics.gauge("kedge_client_in_flight", "Requests out", ("component",)).labels(component).set_function(
-            lambda: self._out
+            lambda: self._slots.taken
         )
         self._attempts = env.metrics.counter(
             "kedge_client_attempts_total", "Requests sent, repeats included", ("component",)
@@ -198,9 +197,11 @@ class Client:
 
     async def _send(self, request: Callable[[], Awaitable[_T]]) -> _T:
         """One request: within the bound on those in flight, and past the breaker."""
-        async with self._slots:
+        slots = self._slots
+        if not slots.take():
+            await slots.wait()
+        try:
             probe = self.breaker.admit()
-            self._out += 1
             self._attempts.inc()
             began_s = self._env.monotonic()
             try:
@@ -212,8 +213,9 @@ class Client:
                 self.breaker.ended(None, probe=probe)
                 return answer
             finally:
-                self._out -= 1
                 self._request_s.observe(self._env.monotonic() - began_s)
+        finally:
+            slots.give_back()
 
     async def _write(
         self, key: Key | None, options: WriteOptions, request: Callable[[], Awaitable[Written]]

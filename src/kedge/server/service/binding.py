@@ -19,7 +19,7 @@ from kedge.server.service.core import Core, Proof, Staged, staged_value
 from kedge.server.service.gangs import reservation_key
 from kedge.server.service.namespaces import NAMESPACE, namespace_key
 from kedge.server.service.operations import OPERATION
-from kedge.server.service.reservations import use_reservation
+from kedge.server.service.reservations import unreserved, use_reservation
 from kedge.store import Entry
 
 _NOT_TOLD = (NAMESPACE, OPERATION)
@@ -53,7 +53,8 @@ async def bind(core: Core, binding: Binding, options: WriteOptions) -> Written:
         claims.check_pod_claimable(pod, binding.pod_uid)
         node = core.object_of(node_entry) if node_entry is not None else None
         target = claims.existing_node(node, binding.node, binding.node_uid)
-        await use_reservation(core, proof, pod, binding.node)
+        if not unreserved(proof, pod):
+            await use_reservation(core, proof, pod, binding.node)
         await claims.claim(core, proof, pod, target, ClaimState.BOUND)
         value, view = bound(pod, binding.node, _record(proof, binding), core.timestamp())
         proof.put(pod.key, value)

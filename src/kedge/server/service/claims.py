@@ -21,7 +21,7 @@ from kedge.placement.reasons import Misfit, Reason
 from kedge.placement.resources import pod_requests
 from kedge.server.service import gangs
 from kedge.server.service.core import Core, Proof, Staged, Unsettled, staged_value
-from kedge.server.service.zones import ALLOCATION, charge_zone, refund_zone
+from kedge.server.service.zones import ALLOCATION, charge_zone, may_be_limited, refund_zone
 from kedge.store import Entry, Put
 
 NODE = "Node"
@@ -49,7 +49,13 @@ async def claim(core: Core, proof: Proof, pod: Object, node: Object, state: Clai
         Refused: it does not fit what is committed now: reason, object and revision to see before trying again.
     """
     pod_view, node_view = pod.as_view(PodView), node.as_view(NodeView)
-    page, allocation = await _page_for(core, proof, node)
+    key = allocation_key(node.key.name)
+    if key not in proof.reads:
+        await proof.entries(key)
+    allocation = proof.reads[key]
+    page = _known_page(core, proof, key)
+    if page is None or page.node_uid != node.uid:
+        page, allocation = await _page_for(core, proof, node)
     uid = pod_view.metadata.uid
     if uid in page:
         await release(core, proof, node.key.name, uid)
@@ -61,7 +67,8 @@ async def claim(core: Core, proof: Proof, pod: Object, node: Object, state: Clai
         raise refuse(misfit, node.key, node.revision)
     asked = pod_requests(pod_view)
     zone = node_view.metadata.labels.get(ZONE_LABEL, "")
-    await charge_zone(core, proof, pod.key, zone, asked)
+    if may_be_limited(proof, pod.key.namespace, zone):
+        await charge_zone(core, proof, pod.key, zone, asked)
     made = Claim(pod.key.namespace, pod.key.name, state, asked, host_ports(pod_view), zone)
     _write(core, proof, node.key.name, page.charge(uid, made))
 
@@ -128,6 +135,11 @@ async def page_of(core: Core, proof: Proof, node: str) -> Page | None:
     key = allocation_key(node)
     if key not in proof.reads:
         await proof.entries(key)
+    return _known_page(core, proof, key)
+
+
+def _known_page(core: Core, proof: Proof, key: Key) -> Page | None:
+    """As `page_of`, of a ledger that was read."""
     entry = proof.reads[key]
     write = proof.writes.get(key)
     value = write.value if isinstance(write, Put) else entry.value if entry is not None else None

@@ -24,7 +24,7 @@ from kedge.placement.quota import (
     quota_delta,
     tracked,
 )
-from kedge.placement.resources import add, to_units
+from kedge.placement.resources import Units, add, to_units
 from kedge.server.service.core import Core, Proof, part
 from kedge.server.service.namespaces import namespace_key
 
@@ -61,7 +61,7 @@ async def _charge_one(
     broken = overruns(delta, used, hard)
     if broken:
 
-        def say(amounts: dict[str, int]) -> str:
+        def say(amounts: Units) -> str:
             return ",".join(f"{r}={format_units(r, amounts.get(r, 0))}" for r in broken)
 
         raise Forbidden(

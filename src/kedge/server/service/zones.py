@@ -25,6 +25,14 @@ ALLOCATION = "NodeAllocation.kedge.dev"
 ZONE_QUOTA = "ZoneQuota.kedge.dev"
 
 
+def may_be_limited(proof: Proof, tenant: str, zone: str) -> bool:
+    """False if it is certain that no quota of the tenant is about `zone`: then there is nothing to charge."""
+    if not zone:
+        return False
+    namespace = proof.known(namespace_key(tenant))  # the commit proves it, so no quota can have come meanwhile
+    return namespace is None or bool(namespace.as_view(NamespaceView).status.zone_quotas)
+
+
 async def charge_zone(core: Core, proof: Proof, pod: Key, zone: str, asked: Units) -> None:
     for quota in await _zone_quotas(proof, pod.namespace, zone):
         view = quota.as_view(ZoneQuotaView)

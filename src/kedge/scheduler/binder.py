@@ -11,6 +11,7 @@ from typing import Any
 
 from kedge.api.objects import Object
 from kedge.api.requests import Binding, WriteOptions
+from kedge.api.views import PodView
 from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.errors import Fenced, OperatingError, OutcomeUnknown, Refused
@@ -117,6 +118,8 @@ class Binder:
             self._pending.done(waiting)
             self.refusals.forget(pod.uid)
             self._teller.forget(pod.uid)
+            if pod.as_view(PodView).status.nominated_node_name:
+                self._teller.not_nominated(pod, decision=record.id, fence=fence)
             self._done.inc()
         elif error is not None:
             await self._failed(waiting, assumption, error, fence, record)

@@ -25,6 +25,8 @@ from kedge.scheduler.pending import Pending, Waiting
 from kedge.scheduler.picture import BY_GANG, GANG_SIZE, Assumption, Picture
 
 RESERVATION = "Reservation.kedge.dev"
+_DIGITS_MAX = 9
+"""Of a count in an annotation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +62,11 @@ class Gangs:
         gang = first.gang
         assert gang is not None
         size = size_of(first.pod)
-        if size is None:
-            return f"gang {gang[1]}: the annotation {GANG_SIZE} must say how many members there are"
+        if size is None or any(size_of(each.pod) != size for each in members):
+            return (
+                f"gang {gang[1]}: the annotation {GANG_SIZE} must say how many members there are, the same on each of"
+                " them"
+            )
         placed = sum(
             pod.key.namespace == gang[0] and bool(pod.as_view(PodView).spec.node_name)
             for pod in self._picture.found_by("Pod", BY_GANG, gang[1])
@@ -170,11 +175,14 @@ class Gangs:
 
 def slot_of(pod: Object) -> int:
     """The slot of its owner that a pod fills; 0 for one that has none."""
-    text = pod.metadata.annotations.get(SLOT, "")
-    return int(text) if text.isdigit() else 0
+    return _number(pod.metadata.annotations.get(SLOT, "")) or 0
 
 
 def size_of(pod: Object) -> int | None:
-    """How many members the gang of a pod has; None if it does not say."""
-    text = pod.metadata.annotations.get(GANG_SIZE, "")
-    return int(text) if text.isdigit() and int(text) > 0 else None
+    """How many members the gang of a pod has; None if it does not say, or says what is no such number."""
+    return _number(pod.metadata.annotations.get(GANG_SIZE, "")) or None
+
+
+def _number(text: str) -> int | None:
+    """A plain count. An annotation may hold anything: digits of other scripts, or more of them than an int may have."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX else None

@@ -84,6 +84,10 @@ class Picture:
         self.nominated = Nominations(self.snapshot)
         self._placed: dict[str, Key] = {}
         """By pod uid: the names of those that have a node and have not ended."""
+        self.gated: dict[str, Object] = {}
+        """By uid: pods of this scheduler that wait for their gates to be removed."""
+        self.on_gated: Callable[[Object], None] = lambda _: None
+        """Called with each version of such a pod."""
         self._reserved: dict[str, str] = {}
         """By pod uid: the node on which a reservation holds a place."""
         self.on_gone: Callable[[str], None] = lambda _: None
@@ -247,6 +251,8 @@ class Picture:
         """Count a pod where it is, or let it wait for a node."""
         view = pod.as_view(PodView)
         uid = pod.uid
+        if self.gated:
+            self.gated.pop(uid, None)
         if view.finished:
             self._placed.pop(uid, None)
             self._pending.remove(uid)
@@ -297,19 +303,23 @@ class Picture:
             return
         if view.terminating or view.spec.scheduling_gates:
             self._pending.remove(pod.uid)
+            if not view.terminating:
+                self.gated[pod.uid] = pod
+                self.on_gated(pod)
             return
         waiting = self._pending.get(pod.uid)
         if waiting is None:
             self._pending.put(pod, view.spec.priority or 0, gang=view.labels.get(GANG_LABEL, ""))
             return
         before = old.as_view(PodView) if old is not None else None
-        if before is None or before.spec != view.spec or before.metadata.labels != view.metadata.labels:
+        if before is None or not _asks_alike(before, view):
             self._pending.put(pod, view.spec.priority or 0)
         else:
             self._pending.refresh(pod)  # its status, such as our own condition, is no news
 
     def _pod_gone(self, pod: Object, revision: Revision) -> None:
         self._placed.pop(pod.uid, None)
+        self.gated.pop(pod.uid, None)
         self._pending.remove(pod.uid)
         self.drop_nomination(pod.uid)
         self.assumed.pop(pod.uid, None)
@@ -461,6 +471,16 @@ def _allowed(budget: PodDisruptionBudgetView) -> int:
     if budget.status.observed_generation < budget.metadata.generation:
         return 0
     return budget.status.disruptions_allowed
+
+
+def _asks_alike(one: PodView, other: PodView) -> bool:
+    """Whether nothing that decides is another: an attempt would come to the same."""
+    mine, theirs = one.metadata, other.metadata
+    return (
+        one.spec == other.spec
+        and mine.labels == theirs.labels
+        and mine.annotations.get(GANG_SIZE) == theirs.annotations.get(GANG_SIZE)
+    )
 
 
 def _asks_the_same(old: Object, new: Object) -> bool:

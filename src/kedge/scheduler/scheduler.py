@@ -21,7 +21,7 @@ from kedge.errors import Fenced, NotFound, OperatingError
 from kedge.keys import Fence, Key, Origin, Revision
 from kedge.observe.recorder import Recorder
 from kedge.observe.records import Decision as Record
-from kedge.runtime.cache import Behind, CacheSet
+from kedge.runtime.cache import Behind, Cache, CacheSet
 from kedge.runtime.lease import LeaderElection, Leadership
 from kedge.scheduler.attempts import Attempts
 from kedge.scheduler.binder import Binder
@@ -34,7 +34,7 @@ from kedge.scheduler.picture import Picture
 from kedge.scheduler.preemption import Nomination, Preemption, plan_preemption
 from kedge.scheduler.shapes import shape_key
 from kedge.scheduler.snapshot import NodeRow
-from kedge.scheduler.telling import Teller
+from kedge.scheduler.telling import UNSCHEDULABLE, Teller
 
 DEFAULT_NAME = "default-scheduler"
 LEASE_NAMESPACE = SYSTEM_NAMESPACE
@@ -92,6 +92,7 @@ class Scheduler:
         self.pending.on_ready = self._ready.set
         self._binder.on_room = self._ready.set
         self.picture.on_gone = self._gone
+        self.picture.on_gated = lambda pod: self._tell_gated([pod])
         self.picture.on_policy = lambda policy: self._obey([policy])
         self._fence: Fence | None = None
         """Of the term in which it leads."""
@@ -170,6 +171,7 @@ class Scheduler:
             failure,
         ]
         self._leading, self._fence = True, term.fence
+        self._tell_gated(self.picture.gated.values())
         self._obey(self.picture.governance.policies.values())
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -189,14 +191,18 @@ class Scheduler:
 
     async def _wait_caches(self, revision: Revision) -> None:
         """A new leader decides nothing before it has seen all that its predecessor wrote."""
-        for cache in self.picture.caches.values():
-            while True:
-                try:
-                    await cache.wait_synced()
-                    await cache.at_least(revision)
-                    break
-                except Behind:
-                    cache.ask_relist()
+        async with asyncio.TaskGroup() as group:  # at once: one that must list again does so while the others wait
+            for cache in self.picture.caches.values():
+                group.create_task(self._wait_cache(cache, revision), name=f"{self.name} waits for {cache.name}")
+
+    async def _wait_cache(self, cache: Cache, revision: Revision) -> None:
+        while True:
+            try:
+                await cache.wait_synced()
+                await cache.at_least(revision)
+                return
+            except Behind:
+                cache.ask_relist()
 
     async def _schedule(self, fence: Fence) -> None:
         limits = self._env.limits
@@ -243,9 +249,15 @@ class Scheduler:
         if self._fence is not None:
             self._obedience.tell(policies, self._fence)
 
+    def _tell_gated(self, pods: Iterable[Object]) -> None:
+        """Say of these that they wait for their gates. Who does not lead says nothing."""
+        if self._fence is not None:
+            for pod in pods:
+                self._teller.gated(pod, fence=self._fence)
+
     def _waiting_pod(self, uid: str) -> Object | None:
         waiting = self.pending.get(uid)
-        return waiting.pod if waiting is not None else None
+        return waiting.pod if waiting is not None else self.picture.gated.get(uid)
 
     def _gone(self, uid: str) -> None:
         """Nothing is remembered of a pod that is no more: one of its name is another."""
@@ -334,6 +346,8 @@ class Scheduler:
                 self._binder.start(self._make_room, waiting.pod, plan, fence, record.id)
                 record.details["makingRoomOn"] = plan.node
                 record.details["victims"] = [str(pod.key) for pod in plan.victims]
+        if view.status.nominated_node_name and waiting.uid not in self.picture.nominated:
+            self._teller.not_nominated(waiting.pod, decision=record.id, fence=fence)
         self._attempts.end(record, helpedBy=change_names(helped_by))
 
     def _unschedulable(
@@ -361,7 +375,7 @@ class Scheduler:
         )
         message = words(decision, explanation)
         self.pending.unschedulable(waiting, helped_by, key, reasons)
-        self._teller.unschedulable(waiting.pod, "Unschedulable", message, decision=record.id, fence=fence)
+        self._teller.unschedulable(waiting.pod, UNSCHEDULABLE, message, decision=record.id, fence=fence)
         self._unschedulable_count.inc()
         self._attempts.explained(record, explanation)
         record.result, record.condition, record.reason = "failed", "PodScheduled", message
@@ -394,7 +408,7 @@ class Scheduler:
         """Nominate the pod and ask its victims to leave. If one may not, the place is given up."""
         options = WriteOptions(fence=fence, origin=Origin(decision=decision))
         try:
-            status = {"status": {"nominatedNodeName": plan.node}}
+            status = {"metadata": {"uid": pod.uid}, "status": {"nominatedNodeName": plan.node}}
             await self._client.patch(pod.key, status, subresource="status", options=options)
             for victim in plan.victims:
                 message = f"asked to leave {plan.node} for {pod.key}, which has a higher priority"
@@ -461,7 +475,7 @@ class Scheduler:
     def _gang_waits(self, members: list[Waiting], helped_by: Change, why: str, fence: Fence) -> None:
         for member in members:
             self.pending.unschedulable(member, helped_by | Change.GANG, ("gang", *(member.gang or ())))
-            self._teller.unschedulable(member.pod, "Unschedulable", why, decision=self._attempts.latest, fence=fence)
+            self._teller.unschedulable(member.pod, UNSCHEDULABLE, why, decision=self._attempts.latest, fence=fence)
 
     def _resume_gang(self, members: list[Waiting], record: Object, fence: Fence) -> None:
         """An earlier attempt left its record: bring a committed gang to its end, give up any other."""

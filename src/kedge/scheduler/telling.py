@@ -12,11 +12,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from kedge.api.conditions import condition, set_condition
+from kedge.api.conditions import condition, find_condition, set_condition
 from kedge.api.kinds import Kind
 from kedge.api.objects import Object
 from kedge.api.requests import WriteOptions
 from kedge.api.timestamps import format_time
+from kedge.api.views import PodView
 from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.errors import AlreadyExists, Conflict, Fenced, NotFound, OperatingError
@@ -24,6 +25,8 @@ from kedge.keys import Fence, Key, Origin
 from kedge.runtime.status import status_of
 
 FAILED = "FailedScheduling"
+UNSCHEDULABLE, GATED = "Unschedulable", "SchedulingGated"
+"""Why a pod is not scheduled, as its condition says it."""
 _SAID_MAX = 10_000
 
 
@@ -60,6 +63,22 @@ class Teller:
             self._said.popitem(last=False)
         self._spawn(self._write(pod, reason, message, decision, fence), name=f"tell {pod.key}")
 
+    def gated(self, pod: Object, *, fence: Fence) -> None:
+        """Say that a pod waits for its gates and is not tried, unless it says so already. Nothing failed: no Event."""
+        said = find_condition(pod.as_view(PodView).status.conditions, "PodScheduled")
+        if said is None or said.reason != GATED:
+            self.unschedulable(pod, GATED, "its gates have to be removed first", decision="", fence=fence)
+
+    def not_nominated(self, pod: Object, *, decision: str, fence: Fence) -> None:
+        """Take back that a place is being made for a pod."""
+        self._spawn(self._clear_nomination(pod, decision, fence), name=f"no place is made for {pod.key}")
+
+    async def _clear_nomination(self, pod: Object, decision: str, fence: Fence) -> None:
+        options = WriteOptions(fence=fence, origin=Origin(decision=decision))
+        patch = {"metadata": {"uid": pod.uid}, "status": {"nominatedNodeName": None}}
+        with suppress(OperatingError):  # it says what was once so: the next attempt takes it back, or the pod is gone
+            await self._client.patch(pod.key, patch, subresource="status", options=options)
+
     def _say_later(self, uid: str, reason: str, message: str, decision: str, fence: Fence | None) -> None:
         known = (uid, reason) in self._later
         self._later[uid, reason] = message, decision, fence
@@ -70,7 +89,7 @@ class Teller:
         await asyncio.sleep(self._env.limits.scheduler_explained_s)
         message, decision, fence = self._later.pop((uid, reason), ("", "", None))
         pod = self._current(uid)
-        if message and pod is not None:
+        if message and pod is not None and (reason == GATED) == bool(pod.as_view(PodView).spec.scheduling_gates):
             self.unschedulable(pod, reason, message, decision=decision, fence=fence)
 
     def event(self, pod: Object, reason: str, message: str, *, decision: str, fence: Fence | None) -> None:
@@ -78,8 +97,9 @@ class Teller:
         self._spawn(self._try_event(pod, reason, message, options), name=f"event about {pod.key}")
 
     def forget(self, uid: str) -> None:
-        self._said.pop((uid, "Unschedulable"), None)
-        self._later.pop((uid, "Unschedulable"), None)
+        for reason in (UNSCHEDULABLE, GATED):
+            self._said.pop((uid, reason), None)
+            self._later.pop((uid, reason), None)
 
     async def stop(self) -> None:
         for task in tuple(self._tasks):
@@ -95,7 +115,8 @@ class Teller:
         options = WriteOptions(fence=fence, origin=Origin(decision=decision))
         try:
             await self._write_condition(pod, reason, message, options)
-            await self._write_event(pod, FAILED, message, options)
+            if reason != GATED:
+                await self._write_event(pod, FAILED, message, options)
         except (Fenced, NotFound):
             self._said.pop((pod.uid, reason), None)  # another speaks now, or there is nobody to speak of
         except OperatingError:

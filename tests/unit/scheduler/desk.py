@@ -166,6 +166,18 @@ class Desk(Shop):
         conditions = found.view.status.conditions if found is not None else ()
         return next((each.message for each in conditions if each.type == "PodScheduled"), "")
 
+    def said(self, name: str) -> tuple[str, str, str]:
+        """What the pod's condition says of its scheduling: status, reason and message; empty if it says nothing."""
+        found = self.find(name)
+        conditions = found.view.status.conditions if found is not None else ()
+        told = ((each.status, each.reason, each.message) for each in conditions if each.type == "PodScheduled")
+        return next(told, ("", "", ""))
+
+    def nominated(self, name: str) -> str:
+        """The node on which a place is said to be made for a pod."""
+        found = self.find(name)
+        return found.view.status.nominated_node_name if found is not None else ""
+
     def events(self, reason: str) -> list[dict[str, Any]]:
         return [each.edit() for each in self.cluster.all("Event") if each.edit()["reason"] == reason]
 

@@ -52,6 +52,33 @@ async def test_a_gang_that_does_not_say_its_size_is_told_to(desk: Desk) -> None:
 
 
 @at_a_desk()
+async def test_a_size_that_is_no_number_stops_nobody_but_its_gang(desk: Desk) -> None:
+    """An annotation may hold anything, and a scheduler that fails at it would fail again at every start."""
+    garbage = ("", "0", "-1", "2.0", "1e3", " 2", "two", "\u00b2", "\u0662", "9" * 5000)
+    await desk.open_for(node("node-a", cpu="4"))
+    for n, size in enumerate(garbage):
+        labels, annotations = {"kedge.dev/gang": f"gang-{n}"}, {"kedge.dev/gang-size": size}
+        await desk.pod(f"garbled-{n}", labels=labels, annotations={**annotations, "kedge.dev/slot": size})
+    await desk.gang("a", "b", size=2)
+    await until(lambda: all(places(desk, "a", "b")))
+    await until(lambda: all("kedge.dev/gang-size" in desk.reason(f"garbled-{n}") for n in range(len(garbage))))
+    assert desk.scheduler.leading
+
+
+@at_a_desk()
+async def test_members_who_do_not_agree_on_the_size_are_not_tried(desk: Desk) -> None:
+    await desk.open_for(node("node-a", cpu="4"))
+    await desk.gang("a", size=2)
+    await desk.gang("b", size=1)
+    await until(lambda: all("the same on each" in desk.reason(name) for name in ("a", "b")))
+    assert places(desk, "a", "b") == ["", ""]
+    await desk.cluster.authority.patch(
+        Key("Pod", "default", "b"), {"metadata": {"annotations": {"kedge.dev/gang-size": "2"}}}
+    )
+    await until(lambda: all(places(desk, "a", "b")))
+
+
+@at_a_desk()
 async def test_a_gang_that_fits_only_in_part_claims_nothing_and_is_quiet(desk: Desk) -> None:
     """What it tried and took back wakes nobody: not itself, nor another gang that fits no better."""
     await desk.open_for(node("node-a", cpu="1"))

@@ -33,8 +33,49 @@ async def test_a_gated_pod_waits_for_its_gates_and_no_longer(desk: Desk) -> None
     await desk.pod("gated", schedulingGates=[{"name": "example.com/later"}])
     await asyncio.sleep(5)
     assert not desk.attempts("gated")
+    assert desk.said("gated") == ("False", "SchedulingGated", "its gates have to be removed first")
+    assert not desk.events("FailedScheduling"), "nothing failed"
     await desk.cluster.authority.patch(Key("Pod", "default", "gated"), {"spec": {"schedulingGates": None}})
     await until(lambda: desk.place("gated"))
+    assert desk.said("gated")[:2] != ("False", "SchedulingGated")
+    assert not desk.scheduler.picture.gated
+
+
+@at_a_desk()
+async def test_whoever_leads_next_says_of_a_gated_pod_what_its_predecessor_did_not(desk: Desk) -> None:
+    await desk.open_for()
+    other = desk.another_scheduler()
+    desk.host.pause()
+    await desk.pod("gated", schedulingGates=[{"name": "example.com/later"}])
+    await desk.pod("theirs", schedulingGates=[{"name": "example.com/later"}], schedulerName="other")
+    await until(lambda: other.scheduler.leading)
+    await until(lambda: desk.said("gated")[1] == "SchedulingGated")
+    written = desk.find("gated")
+    desk.host.resume()
+    await asyncio.sleep(20)
+    found = desk.find("gated")
+    assert written is not None
+    assert found is not None
+    assert found.revision == written.revision, "once is enough"
+    assert desk.said("theirs") == ("", "", "")
+    await desk.remove("gated")
+    await until(lambda: not other.scheduler.picture.gated)
+
+
+@at_a_desk()
+async def test_gates_that_were_removed_are_not_spoken_of_any_more(desk: Desk) -> None:
+    """What could not be said in time, because the pod moved on, is not said when it is no longer so."""
+    await desk.open_for()
+    desk.wire.deaf = True
+    await desk.pod("gated", cpu="2", schedulingGates=[{"name": "example.com/later"}])
+    await asyncio.sleep(1)
+    await desk.cluster.authority.patch(Key("Pod", "default", "gated"), {"metadata": {"annotations": {"a": "b"}}})
+    desk.wire.deaf = False
+    await asyncio.sleep(0.05)  # the first version has come, and what is said of it will be refused
+    await desk.cluster.authority.patch(Key("Pod", "default", "gated"), {"spec": {"schedulingGates": None}})
+    await until(lambda: desk.said("gated")[1] == "Unschedulable")
+    await asyncio.sleep(5)
+    assert desk.said("gated")[1] == "Unschedulable"
 
 
 @at_a_desk()
@@ -353,6 +394,19 @@ async def test_a_standby_takes_over_where_the_leader_stopped(desk: Desk) -> None
     assert other.recheck_all() == 1
 
 
+@at_a_desk(replace(LIMITS, cache_wait_s=10.0, watch_probe_s=3600.0, watch_silence_s=3600.0))
+async def test_a_new_leader_waits_for_all_of_its_caches_at_once(desk: Desk) -> None:
+    """Three of its streams bring nothing. Each cache is asked to list, and none after another."""
+    await desk.open_for(node("node-a", cpu="1"))
+    other = desk.another_scheduler()
+    await until(lambda: other.caches.healthy)
+    await asyncio.sleep(1)
+    other.wire.nodes_held = other.wire.ledgers_held = other.wire.deaf = True
+    desk.scheduler.stop()
+    await desk.running
+    await until(lambda: other.scheduler.leading, within_s=2 * desk.limits.cache_wait_s)
+
+
 @at_a_desk(replace(LIMITS, cache_wait_s=1.0))
 async def test_a_leader_that_slept_through_its_term_binds_nothing_with_what_it_had_in_hand(desk: Desk) -> None:
     await desk.open_for(node("node-a", cpu="1"), node("node-b", cpu="1"))
@@ -418,6 +472,35 @@ async def test_a_lower_priority_leaves_and_the_place_is_kept_from_others(desk: D
     assert desk.place("late") == ""
     await until(lambda: not desk.scheduler.statistics().nominated and not desk.scheduler.statistics().binding)
     assert len(desk.attempts("high")) == 2, "it was woken when its room was made, and not before"
+
+
+@at_a_desk()
+async def test_a_pod_says_that_a_place_is_made_for_it_only_while_one_is(desk: Desk) -> None:
+    await crowded(desk)
+    await until(lambda: desk.nominated("high") == "node-a")
+    await desk.remove("low")
+    await until(lambda: desk.place("high") and not desk.nominated("high"))
+
+
+@at_a_desk()
+async def test_a_place_that_an_earlier_leader_promised_and_nobody_makes_is_taken_back(desk: Desk) -> None:
+    await desk.cluster.authority.create(NODE, node("node-a", cpu="1"))
+    promised = await desk.pod("large", cpu="2")
+    await desk.cluster.authority.patch(promised.key, {"status": {"nominatedNodeName": "node-a"}}, subresource="status")
+    await desk.open_for(node("node-b", cpu="1"))
+    await until(lambda: desk.reason("large") and not desk.nominated("large"))
+
+
+@at_a_desk(replace(LIMITS, scheduler_explained_s=1000.0))
+async def test_a_promise_is_taken_back_though_the_words_are_not_said_again(desk: Desk) -> None:
+    await desk.open_for(node("node-a", cpu="1"))
+    large = await desk.pod("large", cpu="2")
+    await until(lambda: desk.reason("large"))
+    await desk.cluster.authority.patch(large.key, {"status": {"nominatedNodeName": "node-a"}}, subresource="status")
+    await desk.cluster.create(node("node-b", cpu="3", unschedulable=True))
+    await desk.cluster.authority.patch(Key("Node", "", "node-a"), {"metadata": {"labels": {"a": "b"}}})
+    await desk.cluster.authority.patch(large.key, {"metadata": {"labels": {"a": "b"}}})
+    await until(lambda: not desk.nominated("large"))
 
 
 @at_a_desk()

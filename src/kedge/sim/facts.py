@@ -91,8 +91,10 @@ class Facts:
         """By workload, generation and slot: its reservations."""
         self.renewed_s: dict[str, float] = {}
         """By node: when its lease last moved."""
-        self.wanted: dict[str, list[tuple[float, int]]] = {}
-        """By workload's uid: since when it may have how many replicas."""
+        self.wanted: dict[str, list[tuple[float, int, int]]] = {}
+        """By workload's uid: since when it may have how many replicas, and how many it asks for."""
+        self.retold_s: dict[str, float] = {}
+        """By Deployment's uid: when it last asked for another template."""
         self.alone_since_s: dict[str, float] = {}
         """By workload's uid: since when it has no two ready replicas."""
         self.fenced: dict[str, None] = {}
@@ -225,12 +227,15 @@ class Facts:
         found = changed.new
         if found is None:
             return
-        most = found.view.spec.replicas
+        want = most = found.view.spec.replicas
         if changed.key.kind == DEPLOYMENT:
             most += surge_of(found)
+            before = changed.old
+            if before is not None and before.uid == found.uid and _template(before) != _template(found):
+                self.retold_s[found.uid] = self._now_s()
         history = self.wanted.setdefault(found.uid, [])
-        if not history or history[-1][1] != most:
-            history.append((self._now_s(), most))
+        if not history or history[-1][1:] != (most, want):
+            history.append((self._now_s(), most, want))
 
     # -- asking ------------------------------------------------------------------------------------
 
@@ -246,15 +251,17 @@ class Facts:
 
     def most_wanted(self, uid: str, since_s: float) -> int | None:
         """The most replicas that a workload was allowed at any moment since then; None if it was never seen."""
-        history = self.wanted.get(uid)
-        if not history:
-            return None
-        most = history[-1][1]
-        for at_s, value in reversed(history):
-            most = max(most, value)
-            if at_s <= since_s:
-                break
-        return most
+        lately = self._wanted_since(uid, since_s)
+        return max(most for _, most, _ in lately) if lately else None
+
+    def least_wanted(self, uid: str, since_s: float) -> int:
+        """The fewest replicas that a workload asked for at any moment since then."""
+        return min((want for _, _, want in self._wanted_since(uid, since_s)), default=0)
+
+    def _wanted_since(self, uid: str, since_s: float) -> list[tuple[float, int, int]]:
+        history = self.wanted.get(uid, [])
+        first = max((n for n, (at_s, _, _) in enumerate(history) if at_s <= since_s), default=0)
+        return history[first:]
 
     def epoch_of(self, fence: Fence) -> Revision:
         """Where a fence stands by now: whoever writes under it must have this token."""
@@ -346,17 +353,8 @@ def surge_of(deployment: Object) -> int:
     return int(surge)
 
 
-def may_do_without(deployment: Object) -> bool:
-    """Whether its own bounds allow a rollout to leave it without any ready replica."""
-    spec = deployment.view.spec
-    if spec.strategy.type == "Recreate":
-        return True
-    rolling = spec.strategy.rolling_update
-    least = rolling.max_unavailable if rolling is not None else "25%"
-    unavailable = int(spec.replicas) * int(least.rstrip("%")) // 100 if isinstance(least, str) else least
-    if surge_of(deployment) == 0:
-        unavailable = max(1, unavailable)  # with no room at all a rollout could not move
-    return bool(unavailable >= spec.replicas)
+def _template(found: Object) -> object:
+    return found.view.spec.template
 
 
 def _owners(found: Object) -> object:

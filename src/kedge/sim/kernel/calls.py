@@ -230,6 +230,7 @@ class _Exchange(msgspec.Struct, eq=False):
         self._transmit_back(answer, failed, extra_s)
 
     def _answer_nothing_done(self, why: str) -> None:
+        self.route.world.note("refused", self.route.call_text, host=self.route.callee.name)
         self._transmit_back(Unavailable(f"{self.route.what}: {why}; nothing was done"), failed=True)
 
     def _transmit_back(self, answer: Any, failed: bool, extra_s: float = 0.0) -> None:

@@ -33,7 +33,7 @@ GIVE_UP_IN: Final = "kedge.dev/give-up-in"
 USAGE: Final = "kedge.dev/usage"
 """On a node's lease: what each pod of the node uses, as its agent measured it. See `api.usage`."""
 HOLD_PREFIX: Final = "hold.kedge.dev/"
-"""On any object, followed by a controller's name or `all`: hands off until a time. See `controllers.holds`."""
+"""On any object, followed by a controller's name or `all`: hands off until a time. See `api.holds`."""
 
 DISRUPTION_TARGET: Final = "DisruptionTarget"
 """Pod condition: it is to go. With the reason `NODE_LOST` its owner is asked to record its end and replace it."""

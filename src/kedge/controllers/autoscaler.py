@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from kedge.api.conditions import condition, find_condition, is_true
+from kedge.api.holds import hold_conditions
 from kedge.api.kinds import KINDS, Kind
 from kedge.api.marks import USAGE
 from kedge.api.objects import Object
@@ -24,7 +25,7 @@ from kedge.controllers.heartbeats import LEASES, lease_key
 from kedge.controllers.listening import Listener
 from kedge.controllers.replicaset import REPLICA_FAILURE
 from kedge.controllers.scaling import ABLE, ACTIVE, ScalingLimits, ScalingPlan, TargetFacts, plan_scaling
-from kedge.controllers.shells import DEPLOYMENT, POD, REPLICA_SET, held_until, hold_conditions
+from kedge.controllers.shells import DEPLOYMENT, POD, REPLICA_SET, held_until
 from kedge.controllers.usage import PodUsage, Proposal, UsageRules, propose
 from kedge.env import Env
 from kedge.keys import Key
@@ -189,7 +190,7 @@ def _share(given: Quantity | None, default: Fraction) -> Fraction:
 
 
 def _hold(view: HorizontalPodAutoscalerView, now: datetime) -> list[dict[str, Any]]:
-    return hold_conditions(view, view.status.conditions, NAME, now)
+    return hold_conditions(view, view.status.conditions, now)
 
 
 def autoscaler_controller(client: Client, env: Env, **shared: Any) -> Controller:

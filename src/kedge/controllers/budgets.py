@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from kedge.api.conditions import condition
+from kedge.api.holds import active_hold, hold_conditions, next_hold_end
 from kedge.api.kinds import KINDS
 from kedge.api.objects import Object
 from kedge.api.owners import controller_of
@@ -20,7 +21,7 @@ from kedge.api.views import DeploymentView, JobView, PodDisruptionBudgetView, Po
 from kedge.client.contract import Client
 from kedge.controllers.pods import is_active, is_ready
 from kedge.controllers.rolling import scaled
-from kedge.controllers.shells import DEPLOYMENT, JOB, POD, REPLICA_SET, held_until, hold_conditions, look_again
+from kedge.controllers.shells import DEPLOYMENT, JOB, POD, REPLICA_SET, look_again, wait_out
 from kedge.env import Env
 from kedge.keys import Key
 from kedge.runtime import Action, Context, Controller, Watch
@@ -102,9 +103,10 @@ class BudgetReconciler:
         if found is None or found.metadata.deletion_timestamp is not None:
             return Action.await_change(reason="it is gone, or going")
         budget, now = found.as_view(PodDisruptionBudgetView), ctx.now()
-        held = held_until(budget, NAME, now)
-        if held is not None:
-            return look_again(now, held, reason="a person holds it")
+        hold = active_hold(budget, NAME, now)
+        if hold is not None:
+            await ctx.write_status(found, {"conditions": hold_conditions(budget, budget.status.conditions, now)})
+            return wait_out(hold, now)
         selector = label_selector(budget.spec.selector)
         pods = [
             pod.as_view(PodView)
@@ -114,10 +116,10 @@ class BudgetReconciler:
         living = [pod for pod in pods if not pod.finished]
         plan = plan_budget(budget, living, self._expected(ctx, living), now, disrupted_s=ctx.limits.disrupted_s)
         status = budget_status(budget, plan)
-        status["conditions"] += hold_conditions(budget, budget.status.conditions, NAME, now)
+        status["conditions"] += hold_conditions(budget, budget.status.conditions, now)
         await ctx.write_status(found, status)
         self._allowed.labels(key.namespace, key.name).set(plan.disruptions_allowed)
-        return look_again(now, plan.look_again_at)
+        return look_again(now, plan.look_again_at, next_hold_end(budget, now))
 
     def _expected(self, ctx: Context, pods: Iterable[PodView]) -> int:
         """How many pods the owners of these ask for. One that nobody controls stands for itself."""

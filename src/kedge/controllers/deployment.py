@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from kedge.api.holds import active_hold, hold_conditions, next_hold_end
 from kedge.api.marks import UPDATED_MAX
 from kedge.api.objects import Object
 from kedge.api.owners import controller_of
 from kedge.api.selectors import label_selector
 from kedge.api.views import DeploymentView, ReplicaSetView
 from kedge.client.contract import Client
-from kedge.controllers.holds import active_hold
 from kedge.controllers.ownership import ORPHANS, adoption, release, to_adopt, to_let_go, wake_claimants
 from kedge.controllers.places import place_marks
 from kedge.controllers.progress import Stage, sum_of_progress
@@ -34,15 +34,7 @@ from kedge.controllers.rollout_status import (
     repairs,
     rollback,
 )
-from kedge.controllers.shells import (
-    DEPLOYMENT,
-    REFUSALS,
-    REPLICA_SET,
-    Acts,
-    held_until,
-    hold_conditions,
-    look_again,
-)
+from kedge.controllers.shells import DEPLOYMENT, REFUSALS, REPLICA_SET, Acts, held_until, look_again
 from kedge.controllers.templates import (
     DESIRED,
     MOST,
@@ -117,7 +109,7 @@ class DeploymentReconciler:
         if refusal is not None:
             raise refusal
         set_holds = [held_until(each.as_view(ReplicaSetView), NAME, now) for each in scene.sets]
-        return look_again(now, held, deadline, *set_holds, reason=plan.waits_for)
+        return look_again(now, next_hold_end(view, now), deadline, *set_holds, reason=plan.waits_for)
 
     # -- deciding ----------------------------------------------------------------------------------
 
@@ -244,7 +236,7 @@ class DeploymentReconciler:
                 *repairs(view, sets),
                 *rollback(view, current),
                 *stage_conditions(progress, asked=view.spec.replicas, stages=stages_of(current)),
-                *hold_conditions(view, view.status.conditions, NAME, now),
+                *hold_conditions(view, view.status.conditions, now),
             ],
         }
         if collides:

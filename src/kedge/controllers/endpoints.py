@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kedge.api.holds import active_hold
 from kedge.api.kinds import KINDS
 from kedge.api.objects import Object
 from kedge.api.owners import owner_reference
@@ -18,7 +19,7 @@ from kedge.api.views import PodView, ServiceView
 from kedge.api.views.core import ServicePort
 from kedge.client.contract import Client
 from kedge.controllers.pods import is_draining, is_ready
-from kedge.controllers.shells import ENDPOINT_SLICE, POD, held_until, look_again
+from kedge.controllers.shells import ENDPOINT_SLICE, POD, wait_out
 from kedge.env import Env
 from kedge.keys import Key
 from kedge.runtime import Action, Context, Controller, Watch
@@ -192,9 +193,9 @@ class EndpointsReconciler:
         if service is None or service.metadata.deletion_timestamp is not None:
             return Action.await_change(reason="it is gone, or going: its slices are garbage")
         view, now = service.as_view(ServiceView), ctx.now()
-        held = held_until(view, NAME, now)
-        if held is not None:
-            return look_again(now, held, reason="a person holds it")
+        hold = active_hold(view, NAME, now)
+        if hold is not None:
+            return wait_out(hold, now)
         selector = service_selector(view)
         if selector is None:
             return Action.await_change(reason="somebody else keeps its endpoints")

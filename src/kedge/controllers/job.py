@@ -11,13 +11,13 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from kedge.api.conditions import condition, find_condition
+from kedge.api.holds import active_hold, hold_conditions, next_hold_end
 from kedge.api.marks import SLOT
 from kedge.api.objects import Object
 from kedge.api.owners import controller_of, owner_reference
 from kedge.api.timestamps import format_time
 from kedge.api.views import JobView, PodView
 from kedge.client.contract import Client
-from kedge.controllers.holds import active_hold
 from kedge.controllers.jobs import (
     COMPLETE,
     FAILED,
@@ -41,7 +41,7 @@ from kedge.controllers.progress import progress_of
 from kedge.controllers.quotas import RESOURCE_QUOTA, wake_blocked
 from kedge.controllers.repair import stage_conditions
 from kedge.controllers.replicaset import REPLICA_FAILURE, failure_condition, lost_status, template_priority
-from kedge.controllers.shells import JOB, POD, REFUSALS, Acts, held_until, hold_conditions, look_again
+from kedge.controllers.shells import JOB, POD, REFUSALS, Acts, held_until, look_again
 from kedge.controllers.slots import free_slots, slot_name
 from kedge.controllers.templates import template_of
 from kedge.env import Env
@@ -92,7 +92,7 @@ class JobReconciler:
         if refusal is not None:
             raise refusal
         pod_holds = [held_until(pod, NAME, now) for pod in views]
-        return look_again(now, held, plan.look_again_at, *pod_holds, at_once=plan.curtailed)
+        return look_again(now, next_hold_end(view, now), plan.look_again_at, *pod_holds, at_once=plan.curtailed)
 
     def _plan(self, ctx: Context, view: JobView, pods: Sequence[PodView], now: datetime, *, held: bool) -> JobPlan:
         limits = ctx.limits
@@ -204,7 +204,7 @@ class JobReconciler:
                 *suspension(view, plan, held=held),
                 *failure_condition(view, refusal),
                 *stage_conditions(progress, asked=plan.want),
-                *hold_conditions(view, view.status.conditions, NAME, now),
+                *hold_conditions(view, view.status.conditions, now),
             ],
         }
 

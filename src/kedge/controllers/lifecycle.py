@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from kedge.api.conditions import condition, find_condition
+from kedge.api.holds import active_hold, hold_conditions
 from kedge.api.kinds import KINDS
 from kedge.api.marks import DRAIN_NODE
 from kedge.api.objects import Object
@@ -20,9 +21,8 @@ from kedge.api.views import NodeView, PodView
 from kedge.client.contract import Client
 from kedge.controllers.evacuation import NODE_UNKNOWN, Evacuation, lost_condition, plan_evacuation
 from kedge.controllers.heartbeats import LEASES, Heartbeats, Sight, lease_key
-from kedge.controllers.holds import active_hold
 from kedge.controllers.nodes import NodePlan, Standing, is_out_of_service, next_standing, plan_node, standing_of
-from kedge.controllers.shells import POD, held_until, hold_conditions, look_again
+from kedge.controllers.shells import POD, wait_out
 from kedge.env import Env
 from kedge.errors import BadRequest, NotFound, TooManyRequests
 from kedge.keys import Key
@@ -57,10 +57,10 @@ class NodeLifecycle:
             return Action.await_change(reason="it is gone")
         view, now = node.as_view(NodeView), ctx.now()
         sight = self._look(ctx, node, view)
-        held = held_until(view, NAME, now)
-        if held is not None:
-            await ctx.write_status(node, {"conditions": hold_conditions(view, view.status.conditions, NAME, now)})
-            return look_again(now, held, reason="a person holds it")
+        hold = active_hold(view, NAME, now)
+        if hold is not None:
+            await ctx.write_status(node, {"conditions": hold_conditions(view, view.status.conditions, now)})
+            return wait_out(hold, now)
         plan = plan_node(view, sight, ctx.limits, now, may_lose=False)
         if plan.standing is Standing.UNKNOWN and next_standing(plan.standing, sight, ctx.limits) is Standing.LOST:
             # It would be given up: see first whether it is as silent at the authority, then wait for its turn.
@@ -110,7 +110,7 @@ class NodeLifecycle:
     # -- saying ------------------------------------------------------------------------------------
 
     async def _say(self, ctx: Context, node: Object, view: NodeView, plan: NodePlan, now: datetime) -> Object:
-        conditions = [*plan.conditions, *hold_conditions(view, view.status.conditions, NAME, now)]
+        conditions = [*plan.conditions, *hold_conditions(view, view.status.conditions, now)]
         if conditions:
             self._acts.labels(f"say {plan.standing}").inc()
             node = await ctx.write_status(node, {"conditions": conditions})

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kedge.api.conditions import condition, find_condition
+from kedge.api.holds import active_hold, hold_conditions
 from kedge.api.kinds import KINDS, Kind, Registry
 from kedge.api.objects import Object
 from kedge.api.views import NamespaceView, ObjectMeta
 from kedge.client.contract import Client
-from kedge.controllers.holds import active_hold
-from kedge.controllers.shells import held_until, look_again
+from kedge.controllers.shells import wait_out
 from kedge.env import Env
 from kedge.errors import Conflict, Forbidden, NotFound
 from kedge.keys import Key
@@ -93,9 +93,10 @@ class NamespaceReconciler:
         if found is None or found.metadata.deletion_timestamp is None:
             return Action.await_change()
         view, now = found.as_view(NamespaceView), ctx.now()
-        held = held_until(view, NAME, now)
-        if held is not None:
-            return look_again(now, held, reason="a person holds it")
+        hold = active_hold(view, NAME, now)
+        if hold is not None:
+            await ctx.write_status(found, {"conditions": hold_conditions(view, view.status.conditions, now)})
+            return wait_out(hold, now)
         if FINALIZER not in view.spec.finalizers:
             return Action.await_change(reason="it waits for the finalizers of others")
         objects = {kind.key_kind: await self._list(ctx, kind, key.name) for kind in self._kinds}

@@ -7,15 +7,16 @@ was right stays as it is. `wake_blocked` is how whoever was refused by a quota l
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
 from kedge.api.conditions import is_true
+from kedge.api.holds import Hold, active_hold
 from kedge.api.kinds import KINDS, Kind
 from kedge.api.objects import Object
 from kedge.api.views import NodeAllocationView, PodView, ResourceQuotaView, ZoneQuotaView
 from kedge.client.contract import Client
-from kedge.controllers.holds import active_hold
-from kedge.controllers.shells import NODE_ALLOCATION, POD
+from kedge.controllers.shells import NODE_ALLOCATION, POD, look_again
 from kedge.env import Env
 from kedge.keys import Key
 from kedge.placement.ledger import claim_of
@@ -94,19 +95,23 @@ class QuotaReconciler:
             return Action.await_change(reason="it has no quotas")
         pods = [pod.as_view(PodView) for pod in ctx.list(POD, namespace=key.name)] if quotas else []
         ledgers = [each.as_view(NodeAllocationView) for each in ctx.list(NODE_ALLOCATION)] if zones else []
-        for quota in quotas:
-            if needs_count(quota.as_view(ResourceQuotaView), pods):
-                await self._count(ctx, quota, "used", now)
-        for quota in zones:
-            if zones_need_count(quota.as_view(ZoneQuotaView), key.name, ledgers):
-                await self._count(ctx, quota, "zones", now)
-        return Action.requeue(delay_s=ctx.limits.repair_every_s)
+        wrong = [(each, "used") for each in quotas if needs_count(each.as_view(ResourceQuotaView), pods)]
+        wrong += [(each, "zones") for each in zones if zones_need_count(each.as_view(ZoneQuotaView), key.name, ledgers)]
+        holds = [await self._count(ctx, quota, field, now) for quota, field in wrong]
+        again = now + timedelta(seconds=ctx.limits.repair_every_s)
+        ends = [hold.until for hold in holds if hold is not None]
+        return look_again(now, again, *ends, reason="; ".join(str(hold) for hold in holds if hold is not None))
 
-    async def _count(self, ctx: Context, quota: Object, field: str, now: Any) -> None:
-        """Ask for a count. Right whatever else was written: the service counts in the commit that writes it."""
-        if active_hold(quota.metadata, NAME, now) is None:
+    async def _count(self, ctx: Context, quota: Object, field: str, now: datetime) -> Hold | None:
+        """Ask for a count. Right whatever else was written: the service counts in the commit that writes it.
+
+        Returns the hold that keeps off, if one does.
+        """
+        hold = active_hold(quota.metadata, NAME, now)
+        if hold is None:
             self._recounts.labels(quota.key.kind).inc()
             await ctx.patch(quota, {"status": {field: None}}, subresource="status", any_version=True)
+        return hold
 
 
 # -- waking ----------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from kedge.api.conditions import condition, find_condition, set_condition
+from kedge.api.holds import active_hold, hold_conditions, next_hold_end
 from kedge.api.marks import GIVE_UP_IN, NODE_LOST, PODS_IN, REPLACES, SLOT
 from kedge.api.objects import Object
 from kedge.api.owners import controller_of, owner_reference
@@ -19,7 +20,6 @@ from kedge.api.selectors import label_selector
 from kedge.api.views import EndpointSliceView, JobView, NodeAllocationView, PodView, ReplicaSetView
 from kedge.client.contract import Client
 from kedge.controllers.drain import drain_patch, listed_uids, resume_patch
-from kedge.controllers.holds import active_hold
 from kedge.controllers.ownership import ORPHANS, adoption, release, to_adopt, to_let_go, wake_claimants
 from kedge.controllers.places import parse_where, pinned
 from kedge.controllers.pods import asks_at_most_one, is_active
@@ -36,7 +36,6 @@ from kedge.controllers.shells import (
     REPLICA_SET,
     Acts,
     held_until,
-    hold_conditions,
     look_again,
 )
 from kedge.controllers.slots import free_slots, slot_name, slot_of
@@ -90,7 +89,9 @@ class ReplicaSetReconciler:
             raise refusal
         ghosts_at = now + timedelta(seconds=ctx.limits.ghost_look_s) if rules.ghosts else None
         pod_holds = [held_until(pod, NAME, now) for pod in views]
-        return look_again(now, held, ghosts_at, plan.look_again_at, *pod_holds, at_once=plan.curtailed)
+        return look_again(
+            now, next_hold_end(view, now), ghosts_at, plan.look_again_at, *pod_holds, at_once=plan.curtailed
+        )
 
     # -- deciding ----------------------------------------------------------------------------------
 
@@ -233,7 +234,7 @@ class ReplicaSetReconciler:
                 *failure_condition(view, refusal),
                 *stage_conditions(progress, asked=view.spec.replicas),
                 *repair_condition(view, pods),
-                *hold_conditions(view, view.status.conditions, NAME, now),
+                *hold_conditions(view, view.status.conditions, now),
             ],
         }
 

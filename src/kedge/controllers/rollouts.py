@@ -10,6 +10,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
+from kedge.api.holds import active_hold, hold_conditions, next_hold_end
 from kedge.api.kinds import KINDS
 from kedge.api.objects import Object
 from kedge.api.timestamps import format_micro_time
@@ -20,7 +21,7 @@ from kedge.controllers.gates import CacheFact
 from kedge.controllers.heartbeats import LEASES
 from kedge.controllers.listening import Listener
 from kedge.controllers.rollout import Act, RolloutPlan, plan_rollout
-from kedge.controllers.shells import DEPLOYMENT, POD, REPLICA_SET, held_until, hold_conditions, look_again
+from kedge.controllers.shells import DEPLOYMENT, POD, REPLICA_SET, look_again, wait_out
 from kedge.controllers.templates import template_digest, template_of
 from kedge.env import Env
 from kedge.keys import Key
@@ -50,10 +51,10 @@ class RolloutReconciler:
         if found is None or found.metadata.deletion_timestamp is not None:
             return Action.await_change(reason="it is gone, or going: its target stays as it is")
         view, now = found.as_view(RolloutView), ctx.now()
-        held = held_until(view, NAME, now)
-        if held is not None:
-            await ctx.write_status(found, {"conditions": hold_conditions(view, view.status.conditions, NAME, now)})
-            return look_again(now, held, reason="a person holds it")
+        hold = active_hold(view, NAME, now)
+        if hold is not None:
+            await ctx.write_status(found, {"conditions": hold_conditions(view, view.status.conditions, now)})
+            return wait_out(hold, now)
         caches = tuple(CacheFact(*each) for each in ctx.measured("the caches", self.sight))
         change: PolicyChange | TemplateChange
         change = (PolicyChange if view.spec.policy is not None else TemplateChange)(ctx, found, self.listener)
@@ -63,7 +64,7 @@ class RolloutReconciler:
         if plan.act is not Act.NONE:
             await self._act(ctx, found, plan, change)
         if not plan.looks_again:
-            return Action.await_change(reason=plan.reason)
+            return look_again(now, next_hold_end(view, now), reason=plan.reason)
         return Action.requeue(delay_s=ctx.limits.rollout_look_s, reason=plan.reason)
 
     async def _tell(
@@ -82,7 +83,7 @@ class RolloutReconciler:
         status = plan.as_json()
         if plan.begins:
             status |= change.before()
-        conditions = [*status["conditions"], *hold_conditions(view, view.status.conditions, NAME, now)]
+        conditions = [*status["conditions"], *hold_conditions(view, view.status.conditions, now)]
         return await ctx.write_status(found, {**status, "conditions": conditions})
 
     async def _act(self, ctx: Context, found: Object, plan: RolloutPlan, change: PolicyChange | TemplateChange) -> None:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable
 from datetime import datetime
-from typing import Any
 
-from kedge.api.conditions import condition, find_condition
+from kedge.api.holds import Hold, active_hold
 from kedge.api.kinds import KINDS
 from kedge.api.objects import Object
-from kedge.api.views import Condition, View
-from kedge.controllers.holds import HELD, active_hold, hold_condition
+from kedge.api.views import View
 from kedge.controllers.progress import Attempt
-from kedge.metrics import Metrics
 from kedge.errors import BadRequest, Forbidden, Invalid, NotFound, OperatingError, TooLarge
+from kedge.metrics import Metrics
 from kedge.runtime import Action, Context
 
 POD = KINDS.of_key_kind("Pod")
@@ -67,13 +65,6 @@ def held_until(view: View, controller: str, now: datetime) -> datetime | None:
     return None if hold is None else hold.until
 
 
-def hold_conditions(
-    view: View, conditions: Sequence[Condition], controller: str, now: datetime
-) -> list[dict[str, Any]]:
-    """The `Held` condition, if there is anything to say of it: also that a hold is over."""
-    shown = hold_condition(view, controller, now)
-    if shown is not None:
-        return [shown]
-    if find_condition(conditions, HELD) is None:
-        return []
-    return [condition(HELD, status=False, reason="NotHeld")]
+def wait_out(hold: Hold, now: datetime) -> Action:
+    """Hands off until the hold ends, or is taken away; whoever asks why is told whose word it is."""
+    return look_again(now, hold.until, reason=str(hold))

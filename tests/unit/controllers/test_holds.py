@@ -9,7 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.controllers.views import NOW, a_pod, ago
 
-from kedge.controllers.holds import ALL, Hold, active_hold, hold_condition, hold_problems, parse_hold
+from kedge.api.holds import (
+    ALL,
+    Hold,
+    active_hold,
+    hold_condition,
+    hold_conditions,
+    hold_problems,
+    next_hold_end,
+    parse_hold,
+)
+from kedge.api.views import Condition
 
 SOON = NOW + timedelta(minutes=5)
 
@@ -60,18 +70,18 @@ def test_a_hold_without_owner_end_or_reason_holds_nothing_and_is_said_to(text: s
     held = a_pod(annotations={"hold.kedge.dev/all": text})
     assert active_hold(held, "replicaset", ago(3600 * 24 * 365)) is None
     assert "hold.kedge.dev/all" in hold_problems(held)[0]
-    shown = hold_condition(held, "replicaset", NOW)
+    shown = hold_condition(held, NOW)
     assert shown is not None
     assert (shown["status"], shown["reason"]) == ("False", "HoldUnreadable")
 
 
 def test_a_hold_is_shown_with_its_owner_and_reason() -> None:
     held = a_pod(annotations=dict([Hold("job", "ada", "a leak", SOON).annotation()]))
-    shown = hold_condition(held, "job", NOW)
+    shown = hold_condition(held, NOW)
     assert shown is not None
     assert shown["status"] == "True"
     assert shown["message"] == "ada holds job until 2030-01-01T00:05:00Z: a leak"
-    assert hold_condition(a_pod(), "job", NOW) is None
+    assert hold_condition(a_pod(), NOW) is None
 
 
 WORDS = st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Z", "C")), min_size=1)
@@ -81,3 +91,25 @@ WORDS = st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Z", "C")
 def test_a_hold_reads_back_as_it_was_written(owner: str, reason: str, until: object) -> None:
     hold = Hold("job", owner, reason, until.replace(microsecond=0))  # type: ignore[attr-defined]
     assert parse_hold("job", hold.annotation()[1]) == hold
+
+
+def test_every_hold_on_an_object_is_shown_whomever_it_keeps_off_and_until_the_last_has_ended() -> None:
+    later = SOON + timedelta(hours=1)
+    held = a_pod(
+        annotations=dict(
+            [Hold("job", "ada", "a leak", SOON).annotation(), Hold("autoscaler", "bob", "an audit", later).annotation()]
+        )
+    )
+    shown = hold_condition(held, NOW)
+    assert shown is not None
+    assert shown["message"].startswith("ada holds job until 2030-01-01T00:05:00Z: a leak; bob holds autoscaler until")
+    assert next_hold_end(held, NOW) == SOON
+    shown = hold_condition(held, SOON)
+    assert shown is not None
+    assert shown["message"].startswith("bob holds autoscaler")
+    assert next_hold_end(held, SOON) == later
+    assert hold_condition(held, later) is None
+    assert next_hold_end(held, later) is None
+    said = (Condition(type="Held", status="True"),)
+    assert [each["status"] for each in hold_conditions(held, said, later)] == ["False"]  # that it is over is told once
+    assert hold_conditions(held, (), later) == []

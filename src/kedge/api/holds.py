@@ -1,21 +1,23 @@
-"""Holds: how a person makes one controller, or all of them, keep their hands off one object for a while.
+"""Holds: how a person makes one component, or all of them, keep their hands off one object for a while.
 
-`hold.kedge.dev/<controller>` (or `/all`) on the object reads `owner=ada until=2030-01-01T00:00:00Z reason=why`. A hold
-has an owner, a reason and an end, and ends by itself; one that lacks any of them holds nothing, and is said to.
+`hold.kedge.dev/<name>` (or `/all`) on the object reads `owner=ada until=2030-01-01T00:00:00Z reason=why`. The name is a
+controller's, a scheduler's, or `agent`. A hold ends by itself; one that lacks any of the three holds nothing, and is
+said to.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from kedge.api.conditions import condition
+from kedge.api.conditions import condition, find_condition
 from kedge.api.marks import HOLD_PREFIX
 from kedge.api.timestamps import format_time, parse_time
-from kedge.api.views import ObjectMeta, View
+from kedge.api.views import Condition, ObjectMeta, View
 
 ALL = "all"
 HELD = "Held"
@@ -26,10 +28,10 @@ _EXAMPLE = "owner=ada until=2030-01-01T00:00:00Z reason=looking into the leak"
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """One person's word that a controller is to leave an object alone, until a time."""
+    """One person's word that a component is to leave an object alone, until a time."""
 
     controller: str
-    """The controller that is held, or `ALL`."""
+    """The component that is held, or `ALL`."""
     owner: str
     reason: str
     until: datetime
@@ -74,13 +76,19 @@ def hold_problems(held: View | ObjectMeta) -> tuple[str, ...]:
     return tuple(problems)
 
 
-def hold_condition(held: View, controller: str, now: datetime) -> dict[str, Any] | None:
-    """The `Held` condition to show for an object; None if nobody holds it or tried to."""
-    hold = active_hold(held, controller, now)
-    if hold is not None:
-        return condition(
-            HELD, status=True, reason="HeldByPerson", message=str(hold), observed_generation=held.generation
-        )
+def active_holds(held: View | ObjectMeta, now: datetime) -> tuple[Hold, ...]:
+    """Every hold on this object, whomever it keeps off, in order of their ends."""
+    names = [name.removeprefix(HOLD_PREFIX) for name in _annotations(held) if name.startswith(HOLD_PREFIX)]
+    found = [hold for name in sorted(names) for hold in _read(held, name) if hold.until > now]
+    return tuple(sorted(found, key=lambda hold: (hold.until, hold.controller)))
+
+
+def hold_condition(held: View, now: datetime) -> dict[str, Any] | None:
+    """The `Held` condition to show for an object: all that keeps anybody off; None if nobody does or tried to."""
+    holds = active_holds(held, now)
+    if holds:
+        message = "; ".join(map(str, holds))
+        return condition(HELD, status=True, reason="HeldByPerson", message=message, observed_generation=held.generation)
     problems = hold_problems(held)
     if problems:
         return condition(
@@ -93,16 +101,32 @@ def hold_condition(held: View, controller: str, now: datetime) -> dict[str, Any]
     return None
 
 
+def hold_conditions(held: View, conditions: Sequence[Condition], now: datetime) -> list[dict[str, Any]]:
+    """The `Held` condition, if there is anything to say of it: also that a hold is over."""
+    shown = hold_condition(held, now)
+    if shown is not None:
+        return [shown]
+    if find_condition(conditions, HELD) is None:
+        return []
+    return [condition(HELD, status=False, reason="NotHeld")]
+
+
+def next_hold_end(held: View | ObjectMeta, now: datetime) -> datetime | None:
+    """When what is shown of holds is next to change by time alone."""
+    return next((hold.until for hold in active_holds(held, now)), None)
+
+
 def _readable(held: View | ObjectMeta, controller: str) -> Iterator[Hold]:
-    annotations = _annotations(held)
     for name in (controller, ALL):
-        text = annotations.get(f"{HOLD_PREFIX}{name}")
-        if text is not None:
-            try:
-                yield parse_hold(name, text)
-            except ValueError:
-                continue  # said by `hold_problems`
+        yield from _read(held, name)
 
 
-def _annotations(held: View | ObjectMeta) -> dict[str, str]:
+def _read(held: View | ObjectMeta, name: str) -> Iterator[Hold]:
+    text = _annotations(held).get(f"{HOLD_PREFIX}{name}")
+    if text is not None:
+        with suppress(ValueError):  # said by `hold_problems`
+            yield parse_hold(name, text)
+
+
+def _annotations(held: View | ObjectMeta) -> Mapping[str, str]:
     return held.metadata.annotations if isinstance(held, View) else held.annotations

@@ -23,7 +23,7 @@ from kedge.sim.agents import RUN_S_LABEL
 from kedge.sim.cluster import Cluster, Component, Make, Node, Seat
 from kedge.sim.cluster_faults import ClusterSwarm, Weather
 from kedge.sim.endings import check_silence, expect_settled
-from kedge.sim.invariants import Judge
+from kedge.sim.invariants import LAG_S, Judge
 from kedge.sim.kernel import Simulation, simulate
 from kedge.sim.users import User
 
@@ -114,7 +114,7 @@ class World:
         if self.sim.faults.active:
             await self.heal()
         expect_settled(self.judge)
-        await self.sim.converge(within_s=within_s, every_s=2.0, stays_s=stays_s)
+        await self.sim.converge(within_s=within_s, every_s=2.0, stays_s=stays_s, unrest_s=LAG_S)
         if silence_s and self.sim.world.violation is None:
             await check_silence(self.cluster, for_s=silence_s)
 

@@ -448,6 +448,26 @@ def test_what_converged_must_stay_when_asked_to() -> None:
     assert "did not stay" in violation.message
 
 
+@pytest.mark.parametrize(("unrest_s", "holds"), [(20.0, True), (5.0, False)])
+def test_what_was_under_way_when_the_faults_stopped_may_still_arrive_but_not_for_ever(
+    unrest_s: float, holds: bool
+) -> None:
+    async def program(sim: Simulation) -> float:
+        sim.heal()
+        sim.check_eventually(lambda: not 10 <= sim.now_s < 12)
+        await sim.converge(within_s=100, stays_s=15, unrest_s=unrest_s)
+        return sim.now_s
+
+    outcome = run(program, 1)
+    if holds:
+        assert outcome.violation is None
+        assert outcome.result is not None
+        assert outcome.result >= 12 + 15, "it must hold for so long in one piece"
+    else:
+        assert outcome.violation is not None
+        assert "did not stay" in outcome.violation.message
+
+
 def test_heal_brings_hosts_back_and_makes_the_schedule_fair() -> None:
     async def program(sim: Simulation) -> None:
         boots: Counter[str] = Counter()

@@ -193,28 +193,32 @@ class Simulation:
         world.loop.change_policy(None)
         self.note("phase", "healed")
 
-    async def converge(self, *, within_s: float, every_s: float = 0.25, stays_s: float = 0.0) -> None:
+    async def converge(
+        self, *, within_s: float, every_s: float = 0.25, stays_s: float = 0.0, unrest_s: float = 0.0
+    ) -> None:
         """Wait until every liveness invariant holds, and then for `stays_s` that they go on holding.
 
-        One that does not come true in time, or does not stay true, is a violation.
+        One that does not come true in time, or does not stay true, is a violation. For `unrest_s` it may come and go:
+        what the faults began may still be under way.
         """
         check(not self.faults.active, "liveness is promised only once faults end: call heal first")
-        deadline_s = self.now_s + within_s
+        deadline_s, calm_s = self.now_s + within_s, self.now_s + unrest_s
+        since_s: float | None = None
         while True:
-            behind = [words for words, invariant in self._liveness if not invariant()]
-            if not behind:
-                break
-            if self.now_s >= deadline_s:
-                self.violate(behind[0], f"not within {within_s} virtual seconds after the faults stopped")
-                return
-            await asyncio.sleep(every_s)
-        settled_s = self.now_s + stays_s
-        while self.now_s < settled_s:
-            await asyncio.sleep(every_s)
-            for words, invariant in self._liveness:
-                if not invariant():
-                    self.violate(words, f"came true and did not stay true for {stays_s} virtual seconds")
+            behind = next((words for words, invariant in self._liveness if not invariant()), None)
+            if behind is None:
+                since_s = self.now_s if since_s is None else since_s
+                if self.now_s >= since_s + stays_s:
                     return
+            elif since_s is not None and self.now_s >= calm_s:
+                self.violate(behind, f"came true and did not stay true for {stays_s} virtual seconds")
+                return
+            elif self.now_s >= deadline_s:
+                self.violate(behind, f"not within {within_s} virtual seconds after the faults stopped")
+                return
+            else:
+                since_s = None
+            await asyncio.sleep(every_s)
 
 
 Face = Callable[[World], Any]

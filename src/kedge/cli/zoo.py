@@ -4,21 +4,38 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
 
 @click.command()
-@click.option("--only", "names", multiple=True, metavar="NAME", help="Hunt this entry alone; may be given again.")
-@click.option("--seeds", default=2_000, show_default=True, help="Seeds an entry may take to be found.")
-@click.option("--clean", default=0, show_default=True, help="Seeds of the unmodified control plane to run beside.")
+@click.argument("names", nargs=-1, metavar="[ENTRY]...")
+@click.option("--seeds", type=click.IntRange(1), default=2_000, show_default=True, help="Seeds to find an entry in.")
+@click.option(
+    "--clean",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Seeds of the unmodified control plane to run beside.",
+)
 @click.option("--clean-only", is_flag=True, help="Run the clean seeds, and no entry.")
 @click.option(
-    "--jobs", type=int, default=lambda: os.cpu_count() or 1, show_default="all cores", help="Processes to use."
+    "--jobs",
+    type=click.IntRange(1),
+    default=lambda: os.cpu_count() or 1,
+    show_default="all cores",
+    help="Processes to use.",
 )
 @click.option("--executor", default="process", show_default=True, help="As for `kedge hunt`.")
-@click.option("--shrink-runs", default=60, show_default=True, help="Runs one find may cost to shrink; 0 keeps it.")
+@click.option(
+    "--shrink-runs",
+    type=click.IntRange(0),
+    default=60,
+    show_default=True,
+    help="Runs one find may cost to shrink; 0 keeps it as it was found.",
+)
 @click.option("--list", "only_list", is_flag=True, help="Name the entries and what each takes away, and stop.")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def zoo(
@@ -32,20 +49,25 @@ def zoo(
     only_list: bool,
     output: str,
 ) -> None:
-    """Hunt the bug zoo.
+    """Hunt the bug zoo: all of it, or the entries named.
 
-    Ends with 0 if every entry was found and the unmodified control plane broke nothing, else with 1.
+    Ends with 0 if every entry was found and the unmodified control plane broke nothing, with 1 if not, and with 2 if
+    the command cannot be run as it was given.
     """
     from kedge.errors import KedgeError
-    from kedge.sim.zoo import all_entries, census, entry_named, table
+    from kedge.sim.zoo import UnknownEntry, all_entries, census, entry_named, table
 
     try:
-        entries = [entry_named(name) for name in names] if names else list(all_entries())
-        if only_list:
-            for entry in entries:
-                click.echo(f"{entry.name:<32} {entry.theme:<10} without: {entry.safeguard} ({entry.source})")
-            return
-        chosen = [] if clean_only else [entry.name for entry in entries]
+        entries = [entry_named(name) for name in dict.fromkeys(names)] if names else list(all_entries())
+    except UnknownEntry as error:
+        raise click.UsageError(str(error)) from error
+    if clean_only and (names or not clean):
+        raise click.UsageError("--clean-only runs clean seeds and no entry: give --clean N, and no names")
+    if only_list:
+        click.echo(_listed(entries, output))
+        return
+    chosen = [] if clean_only else [entry.name for entry in entries]
+    try:
         with Progress(len(chosen), clean) as progress:
             found = census(
                 chosen,
@@ -55,15 +77,23 @@ def zoo(
                 executor=executor,
                 shrink_runs=shrink_runs,
                 on_progress=progress.show,
+                on_wait=progress.hunted,
             )
     except KedgeError as error:
         raise click.ClickException(str(error)) from error
     click.echo(json.dumps(found.as_json(), indent=1) if output == "json" else table(found))
-    raise SystemExit(0 if found.found == len(found.rows) and not found.clean_findings else 1)
+    raise SystemExit(0 if found.passed else 1)
+
+
+def _listed(entries: Sequence[Any], output: str) -> str:
+    if output == "json":
+        fields = ("name", "theme", "safeguard", "source", "breaks", "by")
+        return json.dumps([{field: getattr(entry, field) for field in fields} for entry in entries], indent=1)
+    return "\n".join(f"{each.name:<30} {each.theme:<10} {each.safeguard} ({each.source})" for each in entries)
 
 
 class Progress:
-    """Two counts in one bar: entries hunted, and clean seeds run. Silent when nobody looks."""
+    """Two counts in one bar, and a line for each entry that is through. All of it on the standard error."""
 
     def __init__(self, entries: int, clean: int) -> None:
         from rich.console import Console
@@ -74,14 +104,14 @@ class Progress:
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[note]}"),
             TimeElapsedColumn(),
+            TextColumn("{task.fields[note]}"),
             console=Console(stderr=True),
             transient=True,
         )
         self._entries = self._bar.add_task("entries", total=entries, note="", visible=entries > 0)
         self._clean = self._bar.add_task("clean seeds", total=clean, note="", visible=clean > 0)
-        self._found = self._findings = 0
+        self._findings = 0
 
     def __enter__(self) -> Progress:
         self._bar.start()
@@ -91,11 +121,14 @@ class Progress:
         self._bar.stop()
 
     def show(self, result: Any) -> None:
-        from kedge.sim.zoo import Row
+        from kedge.sim.zoo import Row, outcome
 
         if isinstance(result, Row):
-            self._found += result.found
-            self._bar.update(self._entries, advance=1, note=f"{self._found} found")
+            self._bar.console.print(outcome(result), highlight=False, markup=False)
+            self._bar.update(self._entries, advance=1)
         else:
             self._findings += len(result.findings)
             self._bar.update(self._clean, advance=result.seeds, note=f"{self._findings} findings")
+
+    def hunted(self, names: Sequence[str]) -> None:
+        self._bar.update(self._entries, note=f"hunting {', '.join(names)}" if names else "")

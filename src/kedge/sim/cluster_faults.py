@@ -46,6 +46,8 @@ DISK, LIST, WATCH, STATUS, CHANGE, WEATHER = (
 SLOW_S = (0.05, 0.5, 4.0)
 LATE_S = (0.5, 3.0, 10.0)
 STALE_REVISIONS = (3, 20, 100)
+LIVES = (3, 0, 10)
+"""How many batches a watch gives before it falls silent."""
 TOUCHED = "sim.kedge.dev/touched"
 """The annotation that a bystander writes."""
 OUTAGES_S = (2.0, 30.0, 90.0, 240.0)
@@ -60,7 +62,7 @@ class ClusterSwarm:
     happens keeps every promise.
     """
 
-    swarm: Swarm = field(default_factory=Swarm)
+    swarm: Swarm = field(default_factory=lambda: Swarm(without=(*Swarm().without, "stall")))
     share: float = 0.25
 
     def rate(self, point: str, kind: str, faults: Faults) -> float:
@@ -93,7 +95,7 @@ class FaultyService(Served):
         self._compact = compact
         self._sim = sim
         self._list = sim.faults.point(LIST, server, ("stale",))
-        self._watch = sim.faults.point(WATCH, server, ("compact",))
+        self._watch = sim.faults.point(WATCH, server, ("compact", "stall"))
         self._status = sim.faults.point(STATUS, server, ("late",))
         self._change = sim.faults.point(CHANGE, server, ("conflict",))
 
@@ -108,9 +110,11 @@ class FaultyService(Served):
         return await self._service.list(kind, options)
 
     async def watch(self, kind: Kind, options: WatchOptions) -> AsyncGenerator[Sequence[WatchEvent], None]:
-        if self._watch.ask():
+        fault = self._watch.ask()
+        if fault == "compact":
             await self._compact()
-        return await super().watch(kind, options)
+        stream = await super().watch(kind, options)
+        return _stalled(stream, self._sim.faults.pick("long it lives", LIVES)) if fault == "stall" else stream
 
     async def update(
         self, key: Key, body: bytes | Mapping[str, Any], *, subresource: str = "", options: WriteOptions
@@ -136,6 +140,20 @@ class FaultyService(Served):
             stamp = {"metadata": {"annotations": {TOUCHED: f"{self._sim.now_s:.3f}"}}}
             with suppress(OperatingError):
                 await self._touch(key, stamp)
+
+
+async def _stalled(
+    stream: AsyncGenerator[Sequence[WatchEvent], None], lives: int
+) -> AsyncGenerator[Sequence[WatchEvent], None]:
+    """A stream that falls silent after some batches, and never ends: nobody tells the reader that it is dead."""
+    try:
+        async for batch in stream:
+            if lives == 0:
+                await asyncio.get_running_loop().create_future()
+            lives -= 1
+            yield batch
+    finally:
+        await stream.aclose()
 
 
 class Weather:

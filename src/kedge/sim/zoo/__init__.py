@@ -15,7 +15,7 @@ from kedge.sim.zoo.hunting import (
     entry_named,
     hunt_entry,
 )
-from kedge.sim.zoo.table import summary, table
+from kedge.sim.zoo.table import outcome, summary, table
 
 __all__ = [
     "Census",
@@ -28,6 +28,7 @@ __all__ = [
     "census",
     "entry_named",
     "hunt_entry",
+    "outcome",
     "summary",
     "table",
 ]

@@ -1,17 +1,24 @@
 """What an entry of the zoo is: one safeguard taken out of a real component, and where the hunt for it goes.
 
-`swap` is the whole of the mechanism: it puts another method, function or limit in the place of one, for as long as a
-hunt lasts. The parts of the zoo (`service`, `runtime`, `workloads`, `nodes`) list their entries here.
+`without` is the whole of the mechanism: what it decorates takes the place of a method or function for as long as a hunt
+lasts. The parts of the zoo (`service`, `runtime`, `workloads`, `nodes`) declare their entries with it, a function each.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-Patch = Callable[[], AbstractContextManager[None]]
+from kedge.errors import check
+from kedge.sim.kernel.verdicts import Violation
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+KEPT: dict[str, Entry] = {}
+"""Every entry that was declared, by name, in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,30 +32,74 @@ class Entry:
     """What is taken away, in words."""
     breaks: tuple[str, ...]
     """The invariants that it should break; any of them is a find."""
+    says: str
+    """What the violation must say as well; empty if the invariant is enough."""
     theme: str
     """The world to hunt in."""
-    patch: Patch
+    by: tuple[str, ...]
+    """The strategies that aim at it, by name; empty for all of the theme."""
+    places: tuple[Any, ...]
+    """The class or modules that have the safeguard, under `attribute`."""
+    attribute: str
+    unsafe: Callable[..., Any]
+
+    @contextmanager
+    def patch(self) -> Iterator[None]:
+        """Take the safeguard away, for a while."""
+        with ExitStack() as stack:
+            for place in self.places:
+                stack.enter_context(swap(place, self.attribute, self.unsafe))
+            yield
+
+    def is_found_by(self, violation: Violation) -> bool:
+        return violation.invariant in self.breaks and self.says in violation.message
 
 
 @contextmanager
-def swap(target: Any, name: str, unsafe: Any) -> Iterator[None]:
+def swap(place: Any, attribute: str, unsafe: Any) -> Iterator[None]:
     """Put `unsafe` in the place of an attribute of a class or module, for a while."""
-    before = target.__dict__[name]
-    setattr(target, name, unsafe)
+    before = place.__dict__[attribute]
+    setattr(place, attribute, unsafe)
     try:
         yield
     finally:
-        setattr(target, name, before)
+        setattr(place, attribute, before)
 
 
-def swapping(target: Any, name: str, unsafe: Any, *also: Any) -> Patch:
-    """A patch that swaps one attribute; in every module of `also` too, if those have it under the same name."""
+def without(
+    place: Any,
+    attribute: str,
+    *also: Any,
+    source: str,
+    breaks: str | tuple[str, ...],
+    theme: str,
+    by: str | tuple[str, ...] = (),
+    says: str = "",
+) -> Callable[[_F], _F]:
+    """Declare an entry: the decorated function stands in for `attribute` of `place`, and of each of `also`.
 
-    @contextmanager
-    def patch() -> Iterator[None]:
-        with ExitStack() as stack:
-            for each in (target, *also):
-                stack.enter_context(swap(each, name, unsafe))
-            yield
+    Its name is the entry's, its docstring says what is missing.
+    """
 
-    return patch
+    def keep(unsafe: _F) -> _F:
+        name = unsafe.__name__.replace("_", "-")
+        check(name not in KEPT, f"the zoo has two entries {name}: rename one")
+        for each in (place, *also):
+            check(
+                attribute in each.__dict__, f"{name}: {each.__name__} has no {attribute} any more: say what it is now"
+            )
+        KEPT[name] = Entry(
+            name=name,
+            source=source,
+            safeguard=inspect.cleandoc(unsafe.__doc__ or "").rstrip("."),
+            breaks=(breaks,) if isinstance(breaks, str) else breaks,
+            says=says,
+            theme=theme,
+            by=(by,) if isinstance(by, str) else by,
+            places=(place, *also),
+            attribute=attribute,
+            unsafe=unsafe,
+        )
+        return unsafe
+
+    return keep

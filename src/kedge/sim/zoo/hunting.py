@@ -6,26 +6,29 @@ is shrunk there. `table` and `kedge.cli.zoo` show what came of it.
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, Future, as_completed
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
 
-from kedge.errors import KedgeError
+from kedge.errors import KedgeError, check
 from kedge.sim.kernel.hunt import make_executor
-from kedge.sim.kernel.scenarios import Scenario, find_scenario
+from kedge.sim.kernel.scenarios import find_scenario
 from kedge.sim.kernel.shrink import shrink
-from kedge.sim.zoo import themes
-from kedge.sim.zoo.entries import Entry
-from kedge.sim.zoo.plans import STRATEGIES, strategy_of
+from kedge.sim.zoo.entries import KEPT, Entry
+from kedge.sim.zoo.plans import Strategy
+from kedge.sim.zoo.themes import STANDARD, THEMES
 
-STANDARD = "kedge.sim.standard:standard"
+PARTS = ("service", "runtime", "workloads", "nodes")
 CLEAN_BATCH = 10
 SHRINK_RUNS = 60
 """Runs one find may cost to shrink: enough to see how many faults it needs."""
 SEEDS_MAX = 2_000
+LOOK_S = 1.0
+"""How often a caller is told what is still hunted."""
 
 
 class UnknownEntry(KedgeError):
@@ -45,6 +48,7 @@ class Row:
     seeds: int = 0
     """Seeds up to and with the first find."""
     cpu_s: float = 0.0
+    """What those cost; shrinking comes on top."""
     faults: int = -1
     """Faults that are left in the shrunk failure; -1 if it was not shrunk."""
     steps: int = 0
@@ -63,16 +67,26 @@ class Finding:
     message: str
 
 
+@dataclass(frozen=True, slots=True)
+class Clean:
+    """What some seeds of the unmodified control plane came to."""
+
+    theme: str
+    cpu_s: tuple[float, ...]
+    """Of each seed."""
+    findings: tuple[Finding, ...]
+
+    @property
+    def seeds(self) -> int:
+        return len(self.cpu_s)
+
+
 @dataclass(slots=True)
 class Census:
     """The zoo as a hunt found it."""
 
     rows: list[Row] = field(default_factory=list)
-    clean_seeds: int = 0
-    clean_findings: list[Finding] = field(default_factory=list)
-    clean_cpu_s: float = 0.0
-    seed_cpu_ms: float = 0.0
-    """What one seed of the standard scenario costs."""
+    cleans: list[Clean] = field(default_factory=list)
 
     @property
     def found(self) -> int:
@@ -81,6 +95,24 @@ class Census:
     @property
     def median_seeds(self) -> float:
         return float(median(row.seeds for row in self.rows if row.found)) if self.found else 0.0
+
+    @property
+    def clean_seeds(self) -> int:
+        return sum(each.seeds for each in self.cleans)
+
+    @property
+    def clean_findings(self) -> list[Finding]:
+        return [finding for each in self.cleans for finding in each.findings]
+
+    @property
+    def seed_cpu_ms(self) -> float:
+        """What one seed of the standard scenario costs, in the middle; 0 if none was run."""
+        costs = [cost for each in self.cleans if each.theme == STANDARD for cost in each.cpu_s]
+        return 1000 * median(costs) if costs else 0.0
+
+    @property
+    def passed(self) -> bool:
+        return self.found == len(self.rows) and not self.clean_findings
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -96,9 +128,9 @@ class Census:
 
 
 def all_entries() -> tuple[Entry, ...]:
-    from kedge.sim.zoo import nodes, runtime, service, workloads
-
-    return (*service.ENTRIES, *runtime.ENTRIES, *workloads.ENTRIES, *nodes.ENTRIES)
+    for part in PARTS:
+        importlib.import_module(f"kedge.sim.zoo.{part}")  # its entries are declared by that
+    return tuple(KEPT.values())
 
 
 def entry_named(name: str) -> Entry:
@@ -108,34 +140,38 @@ def entry_named(name: str) -> Entry:
     raise UnknownEntry(f"the zoo has no {name!r}: `kedge zoo --list` names what it has")
 
 
-def theme_of(entry: Entry) -> Scenario:
-    return find_scenario(f"{themes.__name__}:{entry.theme}")
+def strategies_of(entry: Entry) -> tuple[Strategy, ...]:
+    """The ways to look for an entry: those of its theme, or those of them that aim at it."""
+    every = THEMES[entry.theme].strategies
+    found = tuple(each for each in every if not entry.by or each.name in entry.by)
+    check(len(found) == len(entry.by or every), f"{entry.name}: {entry.theme} has not all of {', '.join(entry.by)}")
+    return found
 
 
 # -- in the workers --------------------------------------------------------------------------------
 
 
-def hunt_entry(name: str, seeds: int, shrink_runs: int = SHRINK_RUNS) -> Row:
+def hunt_entry(name: str, seeds: int = SEEDS_MAX, shrink_runs: int = SHRINK_RUNS) -> Row:
     """Hunt one entry until it is found. A module-level function, so that any executor can carry it."""
     entry = entry_named(name)
-    scenario = theme_of(entry)
+    scenario, strategies = find_scenario(THEMES[entry.theme].reference), strategies_of(entry)
     begin_s = time.process_time()
     others: dict[str, None] = {}
     with entry.patch():
         for seed in range(seeds):
-            strategy = strategy_of(seed)
+            strategy = strategies[seed % len(strategies)]
             aimed = strategy.applied(scenario)
             outcome = aimed.run(seed)
             if outcome.violation is None:
                 continue
-            if outcome.violation.invariant not in entry.breaks:
+            if not entry.is_found_by(outcome.violation):
                 others[outcome.violation.invariant] = None
                 continue
             cpu_s = time.process_time() - begin_s
             faults, steps = -1, outcome.steps
             if shrink_runs:
                 shrunk = shrink(aimed, outcome, runs_max=shrink_runs).outcome
-                faults, steps = len(shrunk.tape.strikes()), shrunk.steps
+                faults, steps = len(shrunk.faults), shrunk.steps
             return Row(
                 entry.name,
                 entry.theme,
@@ -153,27 +189,20 @@ def hunt_entry(name: str, seeds: int, shrink_runs: int = SHRINK_RUNS) -> Row:
     return Row(entry.name, entry.theme, entry.source, found=False, seeds=seeds, cpu_s=cpu_s, others=tuple(others))
 
 
-@dataclass(frozen=True, slots=True)
-class Clean:
-    """What some seeds of the unmodified control plane came to."""
-
-    target: str
-    seeds: int
-    cpu_s: float
-    findings: tuple[Finding, ...]
-
-
-def hunt_clean(target: str, start: int, seeds: int) -> Clean:
-    """Run seeds of an unmodified world under every strategy."""
-    scenario = find_scenario(target)
-    begin_s = time.process_time()
-    findings = []
+def hunt_clean(theme: str, start: int, seeds: int) -> Clean:
+    """Run seeds of an unmodified world under every strategy of its own."""
+    place = THEMES[theme]
+    scenario = find_scenario(place.reference)
+    costs, findings = [], []
     for seed in range(start, start + seeds):
-        strategy = strategy_of(seed)
+        strategy = place.strategies[seed % len(place.strategies)]
+        begin_s = time.process_time()
         violation = strategy.applied(scenario).run(seed).violation
+        costs.append(time.process_time() - begin_s)
         if violation is not None:
-            findings.append(Finding(target, seed, strategy.name, violation.invariant, violation.message[:400]))
-    return Clean(target, seeds, time.process_time() - begin_s, tuple(findings))
+            words = violation.invariant, violation.message[:400]
+            findings.append(Finding(place.reference, seed, strategy.name, *words))
+    return Clean(theme, tuple(costs), tuple(findings))
 
 
 # -- the hunt --------------------------------------------------------------------------------------
@@ -188,21 +217,25 @@ def census(
     executor: str = "process",
     shrink_runs: int = SHRINK_RUNS,
     on_progress: Callable[[Row | Clean], object] = lambda _: None,
+    on_wait: Callable[[Sequence[str]], object] = lambda _: None,
 ) -> Census:
-    """Hunt the entries of these names, and `clean` seeds of unmodified worlds, the standard scenario among them."""
+    """Hunt the entries of these names, and `clean` seeds of unmodified worlds, the standard scenario among them.
+
+    `on_progress` is told each result, `on_wait` once a while the names that are being hunted.
+    """
     found = Census()
     pool: Executor = make_executor(executor, jobs)
     try:
-        futures: list[Future[Any]] = [pool.submit(hunt_entry, name, seeds, shrink_runs) for name in names]
-        futures += [pool.submit(hunt_clean, *batch) for batch in clean_batches(clean)]
-        for future in as_completed(futures):
-            result = future.result()
-            if isinstance(result, Row):
-                found.rows.append(result)
-            else:
-                _add_clean(found, result)
-            on_progress(result)
-    except KeyboardInterrupt:
+        hunts: dict[Future[Any], str] = {pool.submit(hunt_entry, name, seeds, shrink_runs): name for name in names}
+        left = {*hunts, *(pool.submit(hunt_clean, *batch) for batch in clean_batches(clean))}
+        while left:
+            done, left = wait(left, timeout=LOOK_S, return_when=FIRST_COMPLETED)
+            for future in done:
+                result = future.result()
+                (found.rows if isinstance(result, Row) else found.cleans).append(result)
+                on_progress(result)
+            on_wait([name for future, name in hunts.items() if future.running()][:jobs])
+    except BaseException:
         pool.shutdown(wait=False, cancel_futures=True)
         raise
     pool.shutdown()
@@ -211,17 +244,10 @@ def census(
     return found
 
 
-def _add_clean(found: Census, result: Clean) -> None:
-    found.clean_seeds += result.seeds
-    found.clean_cpu_s += result.cpu_s
-    found.clean_findings.extend(result.findings)
-    if result.target == STANDARD:
-        found.seed_cpu_ms = 1000 * result.cpu_s / result.seeds
-
-
 def clean_batches(clean: int) -> Iterator[tuple[str, int, int]]:
-    """Share seeds out among the worlds: a tenth is of the standard scenario, which costs most."""
-    worlds = [*themes.all_themes()] * 2 + [STANDARD]
+    """Share seeds out among the worlds. The standard scenario has the smallest share: it costs most."""
+    small = [name for name in THEMES if name != STANDARD]
+    worlds = [*small, *small, STANDARD]
     turn, done = 0, 0
     starts: dict[str, int] = {}
     while done < clean:
@@ -232,6 +258,3 @@ def clean_batches(clean: int) -> Iterator[tuple[str, int, int]]:
         starts[target] = start + size
         turn += 1
         done += size
-
-
-STRATEGY_NAMES = tuple(strategy.name for strategy in STRATEGIES)

@@ -2,7 +2,7 @@
 
 A targeted plan keeps the world quiet but for one kind of mischief: a crash just after the j-th write, a reply that is
 lost there, a list from the past, an event that is late. Bugs that need one precise fault are found sooner, and a quiet
-world costs less.
+world costs less. What exactly strikes, where and when, is the seed's to draw.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from kedge.sim.cluster_faults import ClusterSwarm
 from kedge.sim.kernel import Fifo, FixedRates, Mixed, Pct, Simulation, Uniform
+from kedge.sim.kernel.choices import SWARM
 from kedge.sim.kernel.faults import FaultPlan, Faults
 from kedge.sim.kernel.policies import Policy
 from kedge.sim.kernel.scenarios import Scenario
@@ -19,6 +20,8 @@ from kedge.sim.kernel.scenarios import Scenario
 WRITES = ("create", "patch", "update", "bind", "delete")
 WRITES_MAX = 24
 """The last write that a targeted plan aims at."""
+HORIZON = 6_000
+"""Scheduling choices of a small world, within which PCT changes priorities."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,19 @@ class Rare:
         return 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A few faults that every seed has; how often each strikes is drawn by the seed. Nothing else goes wrong."""
+
+    rates: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """By "point: kind"."""
+
+    def rate(self, point: str, kind: str, faults: Faults) -> float:
+        name = f"{point}: {kind}"
+        options = self.rates.get(name, ())
+        return options[faults.draw(f"{SWARM}{name}", len(options))] if options else 0.0
+
+
 def _write(sim: Simulation) -> tuple[str, int]:
     return sim.choose("aimed verb", WRITES), sim.choose_int("aimed write", 1, WRITES_MAX)
 
@@ -77,21 +93,53 @@ def lose_reply_of_write(sim: Simulation) -> None:
     sim.faults.script(f"reply of api.{verb}", "lose", nth=nth)
 
 
-STRATEGIES = (
+GENERAL = (
     Strategy("swarm", Uniform(), ClusterSwarm()),
-    Strategy("swarm, pct", Pct(), ClusterSwarm()),
-    Strategy("sieve: crash after write", Fifo(), FixedRates(), crash_after_write),
+    Strategy("swarm, pct", Pct(horizon=HORIZON), ClusterSwarm()),
+    Strategy("crash after write", Fifo(), FixedRates(), crash_after_write),
     Strategy("swarm, fifo", Fifo(), ClusterSwarm()),
-    Strategy("sieve: lost reply", Fifo(), FixedRates(), lose_reply_of_write),
+    Strategy("lost reply", Fifo(), FixedRates(), lose_reply_of_write),
     Strategy(
-        "sieve: deposed leaders",
+        "deposed leaders",
         Uniform(),
         Rare(("delay", "crash caller"), {"weather: depose": 0.6, "request of api.patch: delay": 0.1}),
     ),
-    Strategy("sieve: stale view", Mixed(), Rare(("stale", "disconnect", "compact", "delay", "crash caller"))),
+    Strategy("stale view", Mixed(), Rare(("stale", "disconnect", "compact", "delay", "crash caller"))),
 )
-"""Each seed takes the next."""
+"""For any world. Each seed takes the next."""
 
+SOME, MUCH = (0.04, 0.12, 0.3), (0.2, 0.5, 0.8)
+"""Rates of what strikes at messages, and of what is asked about once a while."""
+LATE = {"delivery of api.watch: delay": (*SOME, 0.6)}
+COMPACTED = {"watch of api: compact": MUCH, "weather: compact": MUCH}
 
-def strategy_of(seed: int) -> Strategy:
-    return STRATEGIES[seed % len(STRATEGIES)]
+OF_VIEWS = (
+    Strategy(
+        "deposed leaders",
+        Uniform(),
+        Drawn({"weather: depose": MUCH, "reply of api.create: crash caller": SOME, **LATE}),
+    ),
+    Strategy("lost replies", Fifo(), Drawn({f"reply of api.{verb}: lose": SOME for verb in WRITES})),
+    Strategy("lost requests", Fifo(), Drawn({f"request of api.{verb}: lose": MUCH for verb in WRITES})),
+    Strategy("broken watches", Uniform(), Drawn({"delivery of api.watch: disconnect": SOME, **COMPACTED})),
+    Strategy("old lists", Uniform(), Drawn({"delivery of api.watch: delay": MUCH, "list of api: stale": MUCH})),
+    Strategy("dead watches", Uniform(), Drawn({"watch of api: stall": MUCH})),
+    Strategy(
+        "late views",
+        Pct(horizon=HORIZON),
+        Drawn({**LATE, "change of api: conflict": SOME, "status of api: late": MUCH}),
+    ),
+    Strategy("crash after write", Fifo(), FixedRates(), crash_after_write),
+)
+"""For a world whose controller has the runtime alone to rely on: all that goes wrong is what a cache may miss."""
+
+OF_RACES = (
+    Strategy(
+        "slow commits",
+        Uniform(),
+        Drawn({"request of store.commit: delay": SOME, "reply of store.get: delay": SOME}),
+    ),
+    Strategy("late writes", Uniform(), Drawn({f"request of api.{verb}: delay": MUCH for verb in WRITES})),
+    Strategy("late views", Uniform(), Drawn(LATE)),
+)
+"""For what is proved in a commit or asked of the authority: time passes between what was read and what is written."""

@@ -1,210 +1,171 @@
-"""Safeguards of the runtime: watches and caches that know what they missed, queues that lose nothing, honest status."""
+"""Safeguards of the runtime: watches and caches that know what they missed, queues that lose nothing, honest status.
+
+Each function stands in for the one that has the safeguard; its docstring says what is missing. All are hunted in the
+world of `crews`, whose controller has nothing else to rely on.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
 
-from kedge.errors import Compacted, OperatingError
+from kedge.api.requests import EventType
+from kedge.errors import Compacted
 from kedge.keys import Fence
 from kedge.runtime import context, status
 from kedge.runtime.cache.cache import Cache, CacheRelist
 from kedge.runtime.cache.floors import WriteFloors
 from kedge.runtime.context import Context
 from kedge.runtime.controller import Controller
+from kedge.runtime.queue import Outcome, OutcomeKind
 from kedge.runtime.queue.entries import RUNNING
 from kedge.runtime.queue.queue import WorkQueue
 from kedge.runtime.watcher import Connecting, Reason, Watcher
-from kedge.sim.zoo.entries import Entry, swapping
+from kedge.sim.zoo.entries import without
 
-LATE = (
-    "replicas converge",
-    "stage counts equal the store",
-    "endpoints are the ready",
-    "processes are those of the bound",
-    "nodes are well",
-    "accounts are even",
+TOO_MANY_HANDS = "no crew has more hands than it was asked for"
+SHORT = "crews are whole and say so"
+
+_list_pages = Watcher._list_pages
+_add, _plan_next = WorkQueue._add, WorkQueue._plan_next
+_plan_status = status.plan_status
+_patch = Context.patch
+_apply = Cache.apply
+
+
+@without(
+    Watcher,
+    "_after_failure",
+    source="watch streams: resuming from a version that was compacted away; etcd#17529",
+    breaks=SHORT,
+    theme="crews",
+    by="broken watches",
 )
-
-
-def _resume_past_the_compacted(self: Watcher, error: OperatingError) -> Any:
+def resume_past_the_compacted(self: Watcher, error: Any) -> Any:
+    """History that is gone is listed again."""
     if isinstance(error, Compacted):
         return self._pause(Connecting(error.oldest), Reason.COMPACTED, error)
     return self._resume(Reason.UNAVAILABLE, error)
 
 
-async def _no_guard(self: Watcher, _: object) -> Reason:  # noqa: ARG001
+@without(Watcher, "_guard", source="kopf#996, #787", breaks=SHORT, theme="crews", by="dead watches")
+async def watch_that_died(self: Watcher, state: Any) -> Reason:  # noqa: ARG001
+    """A stream that says nothing is probed, and given up."""
     await asyncio.get_running_loop().create_future()
     raise AssertionError("it never ends")
 
 
-def _keep_what_a_list_lacks(self: CacheRelist, revision: int, *, asked_s: float) -> None:
-    self._cache.replace({**self._known, **self._objects}, revision, asked_s=asked_s)
+@without(
+    CacheRelist,
+    "apply",
+    source="watch streams: a missed delete, reconciling a ghost",
+    breaks=SHORT,
+    theme="crews",
+    by="broken watches",
+)
+def ghosts_after_relist(self: CacheRelist, revision: int, *, asked_s: float) -> None:
+    """What a list lacks is gone."""
+    self._cache.replace({**self._cache._objects, **self._objects}, revision, asked_s=asked_s)
 
 
-_list_pages = Watcher._list_pages
-
-
-async def _any_version_will_do(self: Watcher, state: Any, asked_s: float, floor: int) -> Any:  # noqa: ARG001
-    self._sink._revision = 0  # type: ignore[attr-defined]
+@without(Watcher, "_list_pages", source="kubernetes#59848", breaks=TOO_MANY_HANDS, theme="crews", by="old lists")
+async def back_in_time(self: Watcher, state: Any, asked_s: float, floor: int) -> Any:  # noqa: ARG001
+    """A list older than what was seen is refused."""
+    self._sink._revision = self._sink._revision_seen = 0  # type: ignore[attr-defined]
     return await _list_pages(self, state, asked_s, 0)
 
 
-_add = WorkQueue._add
+@without(Cache, "apply", source="watch streams: the delete that was missed", breaks=SHORT, theme="crews")
+def deletions_missed(self: Cache, event: Any) -> None:
+    """A deletion empties its place in the cache and wakes its owner."""
+    if event.type is EventType.DELETED:
+        self.progress(event.revision)
+    else:
+        _apply(self, event)
 
 
-def _drop_while_running(self: WorkQueue[Any], key: Any, wake: Any, delay_s: float, reason: Any, **more: Any) -> bool:
+@without(WorkQueue, "_add", source="kube-rs#1322", breaks=SHORT, theme="crews")
+def wake_dropped_while_running(self: Any, key: Any, wake: Any, delay_s: float, reason: Any, **more: Any) -> bool:
+    """A key woken while it runs runs again."""
     entry = self._entries.get(key)
     if entry is not None and entry.state is RUNNING:
         return False
     return _add(self, key, wake, delay_s, reason, **more)
 
 
-_plan_next = WorkQueue._plan_next
-
-
-def _forget_failures(self: WorkQueue[Any], entry: Any, outcome: Any, now_s: float) -> None:
-    from kedge.runtime.queue import Outcome, OutcomeKind
-
+@without(
+    WorkQueue,
+    "_plan_next",
+    source="reconciliation: hidden actuation failure",
+    breaks=SHORT,
+    theme="crews",
+    by="lost requests",
+)
+def failure_only_logged(self: Any, entry: Any, outcome: Any, now_s: float) -> None:
+    """A key that failed is tried again."""
     failed = outcome.kind is OutcomeKind.FAILURE
     _plan_next(self, entry, Outcome.success() if failed else outcome, now_s)
 
 
-async def _synced_is_enough(self: Controller, fence: Fence | None) -> None:  # noqa: ARG001
+@without(
+    Controller,
+    "_wait_caches",
+    source="k0smotron#1534, cluster-api#13649",
+    breaks=TOO_MANY_HANDS,
+    theme="crews",
+    by="deposed leaders",
+)
+async def leader_with_old_eyes(self: Controller, fence: Fence | None) -> None:  # noqa: ARG001
+    """A new leader waits until its caches have what its predecessor wrote."""
     for cache in self._by_kind.values():
         await cache.wait_synced(within_s=1e6)
 
 
-_plan_status = status.plan_status
+@without(WriteFloors, "unmet", source="cluster-api#13649", breaks=TOO_MANY_HANDS, theme="crews")
+def no_write_floors(self: WriteFloors, key: Any) -> bool:  # noqa: ARG001
+    """A key does not run before it sees what it wrote."""
+    return False
 
 
-def _always_news(found: Any, said: Any, now: Any) -> dict[str, Any]:
+@without(
+    context,
+    "plan_status",
+    source="kubeflow/notebooks PR 1343",
+    breaks=("then silence", "no unhandled error"),
+    says="writ",
+    theme="crews",
+)
+def now_in_status(found: Any, said: Any, now: Any) -> dict[str, Any]:
+    """Times alone are no news."""
     patch = _plan_status(found, said, now) or {"metadata": {"resourceVersion": str(found.revision)}, "status": {}}
     patch["status"]["lastLook"] = now.isoformat()
     return patch
 
 
-def _of_any_version(found: Any, said: Any, now: Any) -> dict[str, Any] | None:
+@without(
+    context,
+    "plan_status",
+    source="observability: conditions without an observed generation",
+    breaks="conditions refer to the generation they observed",
+    theme="crews",
+    by=("late views", "old lists"),
+)
+def status_of_another_generation(found: Any, said: Any, now: Any) -> dict[str, Any] | None:
+    """A status lands only on the version that it is about."""
     patch = _plan_status(found, said, now)
     if patch is not None:
         del patch["metadata"]["resourceVersion"]
     return patch
 
 
-_ctx_delete, _ctx_patch = Context.delete, Context.patch
-
-
-async def _patch_any_version(self: Context, found: Any, body: Any, **more: Any) -> Any:
-    return await _ctx_patch(self, found, body, **{**more, "any_version": True})
-
-
-_apply = Cache.apply
-
-
-def _deaf_to_deletions(self: Cache, event: Any) -> None:
-    from kedge.api.requests import EventType
-
-    if event.type is EventType.DELETED:
-        self.progress(event.revision)
-        return
-    _apply(self, event)
-
-
-ENTRIES = (
-    Entry(
-        name="resume-past-the-compacted",
-        source="watch streams: resuming from a version that was compacted away; etcd#17529",
-        safeguard="history that is gone is listed again",
-        breaks=LATE,
-        theme="workloads",
-        patch=swapping(Watcher, "_after_failure", _resume_past_the_compacted),
-    ),
-    Entry(
-        name="watch-that-died",
-        source="kopf#996, #787",
-        safeguard="a stream that says nothing is probed, and given up",
-        breaks=LATE,
-        theme="workloads",
-        patch=swapping(Watcher, "_guard", _no_guard),
-    ),
-    Entry(
-        name="ghosts-after-relist",
-        source="watch streams: a missed delete, reconciling a ghost",
-        safeguard="what a list lacks is gone",
-        breaks=LATE,
-        theme="workloads",
-        patch=swapping(CacheRelist, "apply", _keep_what_a_list_lacks),
-    ),
-    Entry(
-        name="back-in-time",
-        source="kubernetes#59848",
-        safeguard="a list older than what was seen is refused",
-        breaks=(*LATE, "live copies are at most desired plus surge"),
-        theme="workloads",
-        patch=swapping(Watcher, "_list_pages", _any_version_will_do),
-    ),
-    Entry(
-        name="deletions-missed",
-        source="watch streams: the delete that was missed",
-        safeguard="a deletion empties its place in the cache and wakes its owner",
-        breaks=LATE,
-        theme="workloads",
-        patch=swapping(Cache, "apply", _deaf_to_deletions),
-    ),
-    Entry(
-        name="wake-dropped-while-running",
-        source="kube-rs#1322",
-        safeguard="a key woken while it runs runs again",
-        breaks=LATE,
-        theme="workloads",
-        patch=swapping(WorkQueue, "_add", _drop_while_running),
-    ),
-    Entry(
-        name="failure-only-logged",
-        source="reconciliation: hidden actuation failure",
-        safeguard="a key that failed is tried again",
-        breaks=LATE,
-        theme="workloads",
-        patch=swapping(WorkQueue, "_plan_next", _forget_failures),
-    ),
-    Entry(
-        name="leader-with-old-eyes",
-        source="k0smotron#1534, cluster-api#13649",
-        safeguard="a new leader waits until its caches have what its predecessor wrote",
-        breaks=(*LATE, "live copies are at most desired plus surge", "the last healthy replica is not taken"),
-        theme="workloads",
-        patch=swapping(Controller, "_wait_caches", _synced_is_enough),
-    ),
-    Entry(
-        name="no-write-floors",
-        source="cluster-api#13649",
-        safeguard="a key does not run before it sees what it wrote",
-        breaks=(*LATE, "live copies are at most desired plus surge"),
-        theme="workloads",
-        patch=swapping(WriteFloors, "unmet", lambda *_: False),
-    ),
-    Entry(
-        name="now-in-status",
-        source="kubeflow/notebooks PR 1343",
-        safeguard="times alone are no news",
-        breaks=("then silence",),
-        theme="workloads",
-        patch=swapping(context, "plan_status", _always_news),
-    ),
-    Entry(
-        name="status-of-another-generation",
-        source="observability: conditions without an observed generation",
-        safeguard="a status lands only on the version that it is about",
-        breaks=("conditions refer to the generation they observed", *LATE),
-        theme="workloads",
-        patch=swapping(context, "plan_status", _of_any_version),
-    ),
-    Entry(
-        name="patch-any-version",
-        source="argo-rollouts#4073",
-        safeguard="a patch lands only on the version that was read",
-        breaks=(*LATE, "live copies are at most desired plus surge", "the last healthy replica is not taken"),
-        theme="workloads",
-        patch=swapping(Context, "patch", _patch_any_version),
-    ),
+@without(
+    Context,
+    "patch",
+    source="argo-rollouts#4073",
+    breaks="nobody undoes what another did",
+    theme="crews",
+    by=("late views", "old lists"),
 )
+async def patch_any_version(self: Context, found: Any, body: Any, **more: Any) -> Any:
+    """A patch lands only on the version that was read."""
+    return await _patch(self, found, body, **{**more, "any_version": True})

@@ -7,104 +7,40 @@ flush) are off where an entry is about a wake-up, because a net would hide that 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kedge.api.kinds import KINDS
 from kedge.api.requests import DeleteOptions
-from kedge.api.views import PodView
+from kedge.controllers import CONTROLLERS
 from kedge.errors import NotFound, OperatingError
 from kedge.keys import Key
-from kedge.placement.resources import node_allocatable, pod_requests, to_units
+from kedge.sim.cluster import Component, Seat
 from kedge.sim.cluster_faults import ClusterSwarm
-from kedge.sim.invariants import Judge
 from kedge.sim.kernel import Simulation, simulate
 from kedge.sim.standard import LIMITS, Size, World, quota, service, template, workload, zone_quota
 from kedge.sim.users import User
+from kedge.sim.zoo.ends import (
+    NO_NETS,
+    RecreateNeverOverlaps,
+    expect,
+    no_owner_is_a_ghost,
+    nothing_is_on_its_way_out,
+    nothing_outlives_its_namespace,
+    pods_that_fit_are_bound,
+    quotas_say_what_is_used,
+)
+from kedge.sim.zoo.paper import STARTS_S, STUCK, PaperMachines
+from kedge.sim.zoo.plans import GENERAL, OF_RACES, OF_VIEWS, Strategy
 
-NEVER_S = 1e6
-NO_NETS = {"relist_every_s": NEVER_S, "resync_every_s": NEVER_S, "scheduler_flush_s": NEVER_S}
 QUIET = replace(LIMITS, **NO_NETS)  # type: ignore[arg-type]
 CONFIG_MAP, POD = KINDS.of_key_kind("ConfigMap"), KINDS.of_key_kind("Pod")
 
 
-# -- what must come true in the end, beyond what every world is held to ---------------------------------
+# -- workloads and rollouts: a Deployment on machines that exist on paper -----------------------------------
 
-
-def expect(world: World, *endings: Callable[[Judge], bool]) -> None:
-    """Demand these of a world's end, by name."""
-    for ending in endings:
-
-        def asked(ending: Callable[[Judge], bool] = ending) -> bool:
-            return ending(world.judge)
-
-        asked.__name__ = ending.__name__
-        world.sim.check_eventually(asked)
-
-
-def quotas_say_what_is_used(judge: Judge) -> bool:
-    """A quota's status is the sum of what its namespace holds."""
-    facts = judge.facts
-    for key, found in facts.objects.items():
-        if key.kind != "ResourceQuota" or not found.view.status.used:
-            continue
-        real = facts.use_of(key.namespace)
-        if any(amount != real.get(name, 0) for name, amount in to_units(found.view.status.used).items()):
-            return False
-    return True
-
-
-def pods_that_fit_are_bound(judge: Judge) -> bool:
-    """No pod waits that some node has room for, by what is really claimed."""
-    facts = judge.facts
-    rooms = []
-    for key, found in facts.objects.items():
-        if key.kind == "Node":
-            ledger = facts.objects.get(key._replace(kind="NodeAllocation.kedge.dev"))
-            taken = to_units(ledger.view.status.allocated) if ledger is not None else {}
-            rooms.append({name: most - taken.get(name, 0) for name, most in node_allocatable(found.view).items()})
-    for pod in facts.pods.values():
-        asked = pod_requests(pod.as_view(PodView))
-        fits = any(all(amount <= room.get(name, 0) for name, amount in asked.items()) for room in rooms)
-        if fits and not pod.as_view(PodView).spec.node_name:
-            return False
-    return True
-
-
-def nothing_outlives_its_namespace(judge: Judge) -> bool:
-    """What is in a namespace has one, and one that was told to go has gone."""
-    facts = judge.facts
-    names = {key.name for key in facts.objects if key.kind == "Namespace"}
-    ending = any(
-        found.metadata.deletion_timestamp is not None for key, found in facts.objects.items() if key.kind == "Namespace"
-    )
-    return not ending and all(key.namespace in names for key in facts.objects if key.namespace)
-
-
-def no_owner_is_a_ghost(judge: Judge) -> bool:
-    """Whoever is named as an owner is there."""
-    facts = judge.facts
-    return all(ref.uid in facts.uids for found in facts.objects.values() for ref in found.metadata.owner_references)
-
-
-def nothing_is_on_its_way_out(judge: Judge) -> bool:
-    """What was told to go has gone."""
-    return all(found.metadata.deletion_timestamp is None for found in judge.facts.objects.values())
-
-
-# -- workloads: a Deployment is made, rolled out, scaled, rolled back -------------------------------------
-
-WORKLOADS = Size(
-    nodes=3,
-    zones=1,
-    servers=2,
-    schedulers=1,
-    managers=2,
-    controllers=("deployment", "replicaset", "endpoints"),
-    limits=QUIET,
-)
 WEB = Key("Deployment.apps", "default", "web")
 STRATEGIES: tuple[dict[str, Any], ...] = (
     {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
@@ -113,34 +49,86 @@ STRATEGIES: tuple[dict[str, Any], ...] = (
 )
 
 
+def _manage(world: World, *names: str) -> None:
+    """One process has these controllers, and needs no lease: who leads is another world's theme."""
+
+    def make_all(seat: Seat) -> list[Component]:
+        parts = {"caches": seat.caches, "recorder": seat.recorder}
+        return [CONTROLLERS[name](seat.client, seat.env, **parts) for name in names]
+
+    world.cluster.boot("manager", make_all)
+
+
+async def _with_workloads(sim: Simulation) -> World:
+    world = World(sim, Size(nodes=0, servers=2, schedulers=0, managers=0, limits=QUIET))
+    await world.open()
+    sim.check_always(RecreateNeverOverlaps(world.judge))
+    await PaperMachines(world).open()
+    _manage(world, "deployment", "replicaset", "endpoints")
+    await world.user.apply(service("web", "web"))
+    return world
+
+
 @simulate(faults=ClusterSwarm())
 async def workloads(sim: Simulation) -> None:
-    world = World(sim, WORKLOADS)
-    await world.open()
+    """A Deployment is made, rolled out, scaled, rolled back, and loses pods."""
+    world = await _with_workloads(sim)
     user = world.user
-    await user.apply(service("web", "web"))
     strategy = sim.choose("strategy", STRATEGIES)
     await user.apply(workload("Deployment", "web", sim.choose("replicas", (2, 1, 3)), strategy=strategy))
-    await asyncio.sleep(sim.choose("first", (12, 3, 70)))
+    await asyncio.sleep(sim.choose("first", (12, 3)))
     for n in range(sim.choose_int("steps", 1, 3)):
-        await _step(sim, user, n)
+        match sim.choose("step", ("roll out", "scale", "roll back", "delete pod", "roll out")):
+            case "roll out":
+                await user.roll_out(WEB, f"web:{n + 2}")
+            case "scale":
+                await user.scale(WEB, sim.choose("size", (1, 4, 0)))
+            case "roll back":
+                await user.roll_back(WEB)
+            case _:
+                if pods := user.cluster.all("Pod"):
+                    await user.delete(sim.choose("pod", pods).key, force=sim.choose("force", (False, True)))
         await asyncio.sleep(sim.choose("pause", (8, 1, 20)))
-    await world.close(within_s=600, silence_s=30, stays_s=25)
+    await world.close(within_s=300, silence_s=20, stays_s=20)
 
 
-async def _step(sim: Simulation, user: User, number: int) -> None:
-    match sim.choose("step", ("roll out", "scale", "roll back", "delete pod", "roll out")):
-        case "roll out":
-            await user.roll_out(WEB, f"web:{number + 2}")
-        case "scale":
-            await user.scale(WEB, sim.choose("size", (1, 4, 0)))
-        case "roll back":
-            await user.roll_back(WEB)
-        case _:
-            pods = user.cluster.all("Pod")
-            if pods:
-                force = sim.choose("force", (False, True))
-                await user.delete(sim.choose("pod", pods).key, force=force)
+@simulate(faults=ClusterSwarm())
+async def rollouts(sim: Simulation) -> None:
+    """A Deployment that has been well for a while is rolled out, and perhaps rolled back or out again at once."""
+    world = await _with_workloads(sim)
+    user = world.user
+    strategy = sim.choose("strategy", STRATEGIES)
+    await user.apply(workload("Deployment", "web", sim.choose("replicas", (1, 2, 3)), strategy=strategy))
+    await asyncio.sleep(85)
+    await user.roll_out(WEB, "web:2")
+    if sim.choose("again", (False, True)):
+        await asyncio.sleep(sim.choose("pause", (3, 0.3, 9)))
+        await (user.roll_back(WEB) if sim.choose("back", (True, False)) else user.roll_out(WEB, "web:3"))
+    await asyncio.sleep(10)
+    await world.close(within_s=300, silence_s=0, stays_s=5)
+
+
+# -- serving: pods come, become ready or never do, and go; a Service lists them ---------------------------
+
+
+@simulate(faults=ClusterSwarm())
+async def serving(sim: Simulation) -> None:
+    world = World(sim, Size(nodes=0, servers=2, schedulers=0, managers=0, limits=QUIET))
+    await world.open()
+    await PaperMachines(world).open()
+    _manage(world, "endpoints")
+    user = world.user
+    await user.apply(service("web", "web"))
+    for _ in range(sim.choose_int("steps", 3, 6)):
+        key = Key("Pod", "default", sim.choose("pod", ("a", "b")))
+        if world.cluster.find(key) is None:
+            image = sim.choose("image", ("web:1", STUCK))
+            await user.apply(plain(key.name, app="web", image=image), namespace="default")
+        else:
+            await user.delete(key, force=sim.choose("force", (True, False)))
+        await asyncio.sleep(sim.choose("pause", (6, 1, 12)))
+    await asyncio.sleep(STARTS_S[-1] + 1)  # what is to become ready has
+    await world.close(within_s=120, silence_s=8, stays_s=5)
 
 
 # -- placement: plain pods on few nodes, two schedulers side by side, people who change their minds --------
@@ -157,8 +145,8 @@ PLACEMENT = Size(
 )
 
 
-def plain(name: str, **spec: Any) -> dict[str, Any]:
-    body = template("plain", **spec)
+def plain(name: str, *, app: str = "plain", **spec: Any) -> dict[str, Any]:
+    body = template(app, **spec)
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {**body["metadata"], "name": name}, "spec": body["spec"]}
 
 
@@ -224,17 +212,19 @@ async def quotas(sim: Simulation) -> None:
 # -- garbage: families of objects, namespaces that go, finalizers ---------------------------------------
 
 
+MUM = Key("Secret", "default", "mum")
+
+
 @simulate(faults=ClusterSwarm())
 async def garbage(sim: Simulation) -> None:
-    size = Size(nodes=0, servers=2, schedulers=0, managers=2, controllers=("garbage", "namespace"), limits=QUIET)
-    world = World(sim, size)
+    world = World(sim, Size(nodes=0, servers=2, schedulers=0, managers=0, limits=QUIET))
     await world.open("shop")
+    _manage(world, "garbage", "namespace")
     expect(world, nothing_outlives_its_namespace, nothing_is_on_its_way_out, no_owner_is_a_ghost)
     user = world.user
     parents = {}
     for name in ("mum", "dad"):
-        body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "default"}}
-        parents[name] = await user.apply(body)
+        parents[name] = await user.apply(_secret(name))
     for n in range(sim.choose_int("children", 1, 3)):
         names = sim.choose("owners", (("mum",), ("mum", "dad")))
         await user.apply(_child(f"kid-{n}", *(parents[name] for name in names)))
@@ -245,9 +235,9 @@ async def garbage(sim: Simulation) -> None:
     await user.apply(held)
     propagation = sim.choose("propagation", ("Background", "Foreground"))
     # One of that name comes back: its children are no children of the one that went.
-    await user.delete(Key("ConfigMap", "default", "mum"), propagation=propagation)
+    await user.delete(MUM, propagation=propagation)
     if sim.choose("again", (True, False)):
-        made = await _again(user, "mum")
+        made = await _again(user, MUM)
         await user.apply(_child("kid-9", made))
         await user.apply(_child("kid-0", made))
     await user.delete(Key("ConfigMap", "default", "held"))
@@ -275,21 +265,23 @@ def _map(name: str, namespace: str) -> dict[str, Any]:
 def _child(name: str, *owners: Any) -> dict[str, Any]:
     body = _map(name, "default")
     body["metadata"]["ownerReferences"] = [
-        {"apiVersion": "v1", "kind": "ConfigMap", "name": each.key.name, "uid": each.uid, "blockOwnerDeletion": True}
+        {"apiVersion": "v1", "kind": "Secret", "name": each.key.name, "uid": each.uid, "blockOwnerDeletion": True}
         for each in owners
     ]
     return body
 
 
-async def _again(user: User, name: str) -> Any:
+def _secret(name: str) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": "default"}}
+
+
+async def _again(user: User, key: Key) -> Any:
     """Create an object as soon as the one of its name is gone."""
-    key = Key("ConfigMap", "default", name)
     for _ in range(60):
-        found = user.cluster.find(key)
-        if found is None:
+        if user.cluster.find(key) is None:
             break
-        await asyncio.sleep(1.0)
-    return await user.apply(_map(name, "default"))
+        await asyncio.sleep(0.3)
+    return await user.apply(_secret(key.name))
 
 
 # -- nodes: at most one of each, and a machine that is cut off ------------------------------------------
@@ -338,6 +330,22 @@ async def nodes(sim: Simulation) -> None:
     await world.close(within_s=600, silence_s=0, stays_s=2)
 
 
-def all_themes() -> Iterator[str]:
-    """References of every theme."""
-    return (f"{__name__}:{name}" for name in ("workloads", "placement", "quotas", "garbage", "nodes"))
+# -- all of them -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Theme:
+    """A world, and the ways to look for bugs in it."""
+
+    reference: str
+    strategies: tuple[Strategy, ...] = GENERAL
+
+
+STANDARD = "standard"
+RACES = (*GENERAL, *OF_RACES)
+THEMES: Mapping[str, Theme] = {
+    "crews": Theme("kedge.sim.zoo.crews:crews", OF_VIEWS),
+    **{name: Theme(f"{__name__}:{name}") for name in ("workloads", "rollouts", "serving", "quotas")},
+    **{name: Theme(f"{__name__}:{name}", RACES) for name in ("garbage", "placement", "nodes")},
+    STANDARD: Theme("kedge.sim.standard:standard"),
+}

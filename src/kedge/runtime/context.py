@@ -16,7 +16,9 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
+from kedge.api.holds import active_hold
 from kedge.api.kinds import Kind
+from kedge.api.marks import HOLD_PREFIX
 from kedge.api.objects import Object
 from kedge.api.requests import Binding, DeleteOptions, ListOptions, WriteOptions, Written
 from kedge.api.selectors import LabelSelector, parse_label_selector
@@ -50,6 +52,10 @@ _COMPARED_MAX = 100
 class Reconciler(Protocol):
     async def reconcile(self, ctx: Context, key: Key) -> Any:
         """Look at the object behind `key` as it is now, take one bounded step, and return an `Action`."""
+
+
+class Held(OperatingError):
+    """A person holds the object, and this controller is to leave it alone. Nothing was written; the hold will end."""
 
 
 class Intent(NamedTuple):
@@ -205,6 +211,8 @@ class Context:
         key = found if isinstance(found, Key) else found.key
         check, patch = "", dict(body)
         if isinstance(found, Object):
+            if subresource != "status":
+                self._check_held(found)
             check = f"uid {found.uid}" if any_version else f"revision {found.revision}"
             metadata = {"uid": found.uid} if any_version else {"resourceVersion": str(found.revision)}
             patch["metadata"] = {**patch.get("metadata", {}), **metadata}
@@ -237,6 +245,7 @@ class Context:
         Raises:
             Conflict: it is another by now. Nothing was deleted.
         """
+        self._check_held(found)
         revision = NO_REVISION if any_version else found.revision
         body: dict[str, Any] = {}
         if grace_s is not None:
@@ -256,6 +265,7 @@ class Context:
         Raises:
             TooManyRequests: they do not, for now.
         """
+        self._check_held(found)
 
         def send(options: WriteOptions) -> Awaitable[Written]:
             return self._client.evict(found.key, _delete_options(options, found.uid, NO_REVISION, None, ""))
@@ -281,6 +291,13 @@ class Context:
             Intent("bind", binding.pod, body, f"uid {binding.pod_uid}"),
             lambda options: self._client.bind(binding, options=options),
         )
+
+    def _check_held(self, found: Object) -> None:
+        """The net below every controller: what a person holds off it is not changed, whatever it planned."""
+        if any(name.startswith(HOLD_PREFIX) for name in found.metadata.annotations):
+            hold = active_hold(found.metadata, self._decision.controller, self.now())
+            if hold is not None:
+                raise Held(f"{found.key}: {hold}", key=found.key)
 
     def hold_back(self, error: OperatingError) -> None:
         """Used by the controller: the reconcile does not begin, because of this."""

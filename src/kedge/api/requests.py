@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import Enum, StrEnum
-from typing import NamedTuple
 
 import msgspec
 
@@ -130,7 +129,7 @@ class EventType(StrEnum):
     BOOKMARK = "BOOKMARK"
 
 
-class WatchEvent(NamedTuple):
+class WatchEvent(msgspec.Struct, frozen=True, gc=False):
     """One line of a watch. `object` is None for a bookmark."""
 
     type: EventType

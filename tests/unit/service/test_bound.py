@@ -135,7 +135,7 @@ def test_whatever_else_a_pod_holds_stays_as_it_was(in_spec: Any, on_top: Any, la
 def test_why_it_had_no_node_is_no_longer_said_of_a_pod_that_has_one() -> None:
     waited = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes: 3 cpu"}
     body = {**pod("web-0"), "status": {"phase": "Pending", "conditions": [waited]}}
-    document = decode_json(bound(stored(body), "node-a", RECORD, NOW).value)
+    document = decode_json(bound(stored(body), "node-a", RECORD, NOW)[0])
     (scheduled,) = document["status"]["conditions"]
     assert scheduled["status"] == "True"
     assert scheduled.keys().isdisjoint({"reason", "message"})

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import NamedTuple
 
+import msgspec
 from sortedcontainers import SortedKeyList
 
 from kedge.api.objects import Object
@@ -25,7 +25,7 @@ class ChangeType(StrEnum):
     DELETED = "deleted"
 
 
-class CacheChange(NamedTuple):
+class CacheChange(msgspec.Struct, frozen=True, gc=False):
     """How one object of a cache changed. What subscribers are told: a wake-up, not the truth."""
 
     type: ChangeType
@@ -52,7 +52,7 @@ class Source(StrEnum):
     """A bookmark: nothing changed up to its revision."""
 
 
-class Received(NamedTuple):
+class Received(msgspec.Struct, frozen=True, gc=False):
     """One thing the cache was given: a whole list as the changes it made, one event, or one mark."""
 
     place: int

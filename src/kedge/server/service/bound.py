@@ -7,7 +7,7 @@ pod may look like is edited member by member; both ways say the same, and `test_
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -27,11 +27,8 @@ _UNTOUCHED = b',"status":{"phase":"Pending"}}'
 """How a pod ends that nobody has written to."""
 
 
-class Bound(NamedTuple):
-    """The pod's next bytes, and their view if it came for nothing."""
-
-    value: bytes
-    view: PodView | None
+Bound = tuple[bytes, PodView | None]
+"""The pod's next bytes, and their view if it came for nothing."""
 
 
 def bound(pod: Object, node: str, record: str, now: str) -> Bound:
@@ -44,15 +41,11 @@ def bound(pod: Object, node: str, record: str, now: str) -> Bound:
     part(document["metadata"], "annotations")[BIND_ANNOTATION] = record
     status = part(document, "status")
     status["conditions"] = _without_old_words(set_condition(status.get("conditions") or (), _condition(pod), now))
-    return Bound(encode_object(document), None)
+    return encode_object(document), None
 
 
-class _Places(NamedTuple):
-    """Where the first member of each part begins; for the status, where its last ends."""
-
-    metadata: int
-    spec: int
-    status: int
+_Places = tuple[int, int, int]
+"""Where the first member of the metadata and of the spec begins, and where the last of the status ends."""
 
 
 def _places(pod: Object) -> _Places | None:
@@ -75,19 +68,20 @@ def _places(pod: Object) -> _Places | None:
         or not pod.as_view(PodView).spec.containers
     ):
         return None
-    return _Places(metadata + len(_METADATA), spec + len(_SPEC) + 1, len(value) - 2)
+    return metadata + len(_METADATA), spec + len(_SPEC) + 1, len(value) - 2
 
 
 def _spliced(pod: Object, places: _Places, node: str, record: str, now: str) -> Bound:
     view, before = pod.as_view(PodView), pod.value
+    in_metadata, in_spec, in_status = places
     value = b'%b"annotations":%b,%b"nodeName":%b,%b,"conditions":[%b]%b' % (
-        before[: places.metadata],
+        before[:in_metadata],
         encode_json({BIND_ANNOTATION: record}),
-        before[places.metadata : places.spec],
+        before[in_metadata:in_spec],
         encode_json(node),
-        before[places.spec : places.status],
+        before[in_spec:in_status],
         encode_json({**_condition(pod), "lastTransitionTime": now}),
-        before[places.status :],
+        before[in_status:],
     )
     replace = msgspec.structs.replace
     scheduled = Condition(
@@ -96,7 +90,7 @@ def _spliced(pod: Object, places: _Places, node: str, record: str, now: str) -> 
         observed_generation=view.metadata.generation,
         last_transition_time=_parsed(now),
     )
-    return Bound(
+    return (
         value,
         replace(
             view,

@@ -11,7 +11,8 @@ import sqlite3
 from collections import deque
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import NamedTuple
+
+import msgspec
 
 from kedge.env import Env
 from kedge.errors import (
@@ -45,7 +46,7 @@ from kedge.store.versions import Versions
 _PAGE_BYTES = 4096
 
 
-class _Request(NamedTuple):
+class _Request(msgspec.Struct, frozen=True):
     """A commit that waits for its sync."""
 
     checks: Sequence[Check]
@@ -192,16 +193,17 @@ class SqliteStore:
         outcomes: list[Revision | Exception] = []
         applied: list[_Applied] = []
         lost = 0
-        for checks, writes, fence, origin, _, _ in batch:
+        for request in batch:
+            writes = request.writes
             try:
-                versions.prove(checks, writes, fence)
+                versions.prove(request.checks, writes, request.fence)
             except Exception as error:  # noqa: BLE001  a request that makes no sense fails alone
                 outcomes.append(error)
                 lost += isinstance(error, Conflict | Fenced)
                 continue
             if writes:
                 revision += 1
-                applied.append((revision, versions.apply(writes, revision, origin), latest_only_keys(writes)))
+                applied.append((revision, versions.apply(writes, revision, request.origin), latest_only_keys(writes)))
             outcomes.append(revision)
         if applied:
             failure = self._write(applied, sum(request.size for request in batch))

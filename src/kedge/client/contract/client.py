@@ -6,7 +6,7 @@ is it sent again, so a late first attempt and its repeat can never both take eff
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -147,9 +147,9 @@ class Client:
         known, chosen = self._identified(options), selection or ListOptions()
         return await self._send(lambda: self._transport.delete_collection(kind, chosen, known))
 
-    async def bind(self, request: Binding, *, options: WriteOptions = _WRITE) -> Written:
+    def bind(self, request: Binding, *, options: WriteOptions = _WRITE) -> Coroutine[Any, Any, Written]:
         known = self._identified(options)
-        return await self._write(request.pod, known, lambda: self._transport.bind(request, options=known))
+        return self._write(request.pod, known, lambda: self._transport.bind(request, options=known))
 
     async def reserve(self, chunk: GangChunk, *, options: WriteOptions = _WRITE) -> Written:
         """Reserve places for some members of a gang in one commit; answers with the gang's record."""

@@ -6,7 +6,7 @@ Transports (direct now, HTTP later) call this and nothing below it. It is the on
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -70,15 +70,15 @@ class Service:
 
     # -- writes ------------------------------------------------------------------------------------
 
-    async def create(
+    def create(
         self,
         kind: Kind,
         body: bytes | Mapping[str, Any],
         *,
         namespace: str = "",
         options: WriteOptions = _NO_OPTIONS,
-    ) -> Written:
-        return await writing.create(self._core, kind, body, namespace, options)
+    ) -> Coroutine[Any, Any, Written]:
+        return writing.create(self._core, kind, body, namespace, options)
 
     async def update(
         self,
@@ -116,8 +116,8 @@ class Service:
         writing.check_open_to_callers(kind)
         return await deletion.delete_collection(self._core, kind, selection or ListOptions(), options)
 
-    async def bind(self, request: Binding, *, options: WriteOptions = _NO_OPTIONS) -> Written:
-        return await binding.bind(self._core, request, options)
+    def bind(self, request: Binding, *, options: WriteOptions = _NO_OPTIONS) -> Coroutine[Any, Any, Written]:
+        return binding.bind(self._core, request, options)
 
     async def reserve(self, chunk: GangChunk, *, options: WriteOptions = _NO_OPTIONS) -> Written:
         """Reserve places for some members of a gang; answers with the gang's record."""

@@ -105,8 +105,7 @@ class BudgetReconciler:
         budget, now = found.as_view(PodDisruptionBudgetView), ctx.now()
         hold = active_hold(budget, NAME, now)
         if hold is not None:
-            await ctx.write_status(found, {"conditions": hold_conditions(budget, budget.status.conditions, now)})
-            return wait_out(hold, now)
+            return await wait_out(ctx, found, hold, now)
         selector = label_selector(budget.spec.selector)
         pods = [
             pod.as_view(PodView)

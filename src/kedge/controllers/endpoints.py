@@ -195,7 +195,7 @@ class EndpointsReconciler:
         view, now = service.as_view(ServiceView), ctx.now()
         hold = active_hold(view, NAME, now)
         if hold is not None:
-            return wait_out(hold, now)
+            return await wait_out(ctx, service, hold, now)
         selector = service_selector(view)
         if selector is None:
             return Action.await_change(reason="somebody else keeps its endpoints")

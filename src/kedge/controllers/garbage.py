@@ -19,7 +19,7 @@ from kedge.api.objects import Object
 from kedge.api.views import ObjectMeta, OwnerReference
 from kedge.client.contract import Client
 from kedge.controllers.overrides import active_override
-from kedge.controllers.shells import look_again, wait_out
+from kedge.controllers.shells import look_again
 from kedge.env import Env
 from kedge.errors import BadRequest, Forbidden, NotFound
 from kedge.keys import Key
@@ -111,7 +111,7 @@ class GarbageCollector:
         now = ctx.now()
         hold = active_hold(found.metadata, NAME, now)
         if hold is not None:
-            return wait_out(hold, now)
+            return look_again(now, hold.until, reason=str(hold))
         if found.metadata.deletion_timestamp is not None:
             return await self._see_off(ctx, found, now)
         if not found.metadata.owner_references:

@@ -59,8 +59,7 @@ class NodeLifecycle:
         sight = self._look(ctx, node, view)
         hold = active_hold(view, NAME, now)
         if hold is not None:
-            await ctx.write_status(node, {"conditions": hold_conditions(view, view.status.conditions, now)})
-            return wait_out(hold, now)
+            return await wait_out(ctx, node, hold, now)
         plan = plan_node(view, sight, ctx.limits, now, may_lose=False)
         if plan.standing is Standing.UNKNOWN and next_standing(plan.standing, sight, ctx.limits) is Standing.LOST:
             # It would be given up: see first whether it is as silent at the authority, then wait for its turn.

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kedge.api.conditions import condition, find_condition
-from kedge.api.holds import active_hold, hold_conditions
+from kedge.api.holds import active_hold
 from kedge.api.kinds import KINDS, Kind, Registry
 from kedge.api.objects import Object
 from kedge.api.views import NamespaceView, ObjectMeta
@@ -95,8 +95,7 @@ class NamespaceReconciler:
         view, now = found.as_view(NamespaceView), ctx.now()
         hold = active_hold(view, NAME, now)
         if hold is not None:
-            await ctx.write_status(found, {"conditions": hold_conditions(view, view.status.conditions, now)})
-            return wait_out(hold, now)
+            return await wait_out(ctx, found, hold, now)
         if FINALIZER not in view.spec.finalizers:
             return Action.await_change(reason="it waits for the finalizers of others")
         objects = {kind.key_kind: await self._list(ctx, kind, key.name) for kind in self._kinds}

@@ -78,7 +78,7 @@ class ReservationRepair:
         view, now = found.as_view(ReservationView), ctx.now()
         hold = active_hold(view, RESERVATIONS, now)
         if hold is not None:
-            return wait_out(hold, now)
+            return await wait_out(ctx, found, hold, now)
         pod_key = Key(POD.key_kind, key.namespace, view.spec.pod.name)
         if not orphaned_because(view, _pod(ctx.get(pod_key)), now, older=self._older(ctx, found)):
             return look_again(now, view.spec.deadline)
@@ -176,7 +176,7 @@ class LedgerRepair:
         node = ctx.get(Key(NODE.key_kind, "", key.name))
         hold = active_hold(node.metadata, LEDGERS, now) if node is not None else None
         if hold is not None:
-            return wait_out(hold, now)
+            return look_again(now, hold.until, reason=str(hold))
         plan = self._plan(ctx, ledger, out_of_service=_is_out(node))
         self._leaked.labels(key.name).set(len(plan.leaked))
         if plan.free:
@@ -249,7 +249,7 @@ class BindingRepair:
             return Action.await_change()
         hold = active_hold(pod, BINDINGS, now)
         if hold is not None:
-            return wait_out(hold, now)
+            return look_again(now, hold.until, reason=str(hold))
         # Oldest last: what is proved of the pod must hold when the others are read.
         live = await ctx.fresh(key)
         node, ledger = _node(await ctx.fresh(node_key)), _ledger(await ctx.fresh(ledger_key))

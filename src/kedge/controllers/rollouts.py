@@ -53,8 +53,7 @@ class RolloutReconciler:
         view, now = found.as_view(RolloutView), ctx.now()
         hold = active_hold(view, NAME, now)
         if hold is not None:
-            await ctx.write_status(found, {"conditions": hold_conditions(view, view.status.conditions, now)})
-            return wait_out(hold, now)
+            return await wait_out(ctx, found, hold, now)
         caches = tuple(CacheFact(*each) for each in ctx.measured("the caches", self.sight))
         change: PolicyChange | TemplateChange
         change = (PolicyChange if view.spec.policy is not None else TemplateChange)(ctx, found, self.listener)

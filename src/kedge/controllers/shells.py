@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 from datetime import datetime
+from typing import Any
 
-from kedge.api.holds import Hold, active_hold
+from kedge.api.holds import Hold, active_hold, hold_conditions
 from kedge.api.kinds import KINDS
 from kedge.api.objects import Object
 from kedge.api.views import View
@@ -65,6 +66,16 @@ def held_until(view: View, controller: str, now: datetime) -> datetime | None:
     return None if hold is None else hold.until
 
 
-def wait_out(hold: Hold, now: datetime) -> Action:
-    """Hands off until the hold ends, or is taken away; whoever asks why is told whose word it is."""
+async def wait_out(ctx: Context, found: Object, hold: Hold, now: datetime) -> Action:
+    """Hands off until the hold ends, or is taken away. Shown in the status, where the kind has a place for it.
+
+    What was observed before stays what was observed: a status that nobody has brought up to date must not look so.
+    """
+    view: Any = found.view
+    status: Any = getattr(view, "status", None)
+    if hasattr(status, "conditions"):
+        said: dict[str, Any] = {"conditions": hold_conditions(view, status.conditions, now)}
+        if hasattr(status, "observed_generation"):
+            said["observedGeneration"] = status.observed_generation
+        await ctx.write_status(found, said)
     return look_again(now, hold.until, reason=str(hold))

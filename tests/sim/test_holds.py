@@ -1,0 +1,270 @@
+"""A hold is obeyed by every controller there is: hands off until it ends by itself, and shown while it lasts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from tests.objects import config_map, deployment, node, pod, reservation, resource_quota
+from tests.sim.controllers import replica_set
+from tests.sim.test_autoscaler import autoscaler
+from tests.sim.test_rollout import rollout
+from tests.sim.test_workloads import batch
+
+from kedge.api.codec import encode_object
+from kedge.api.holds import Hold
+from kedge.api.objects import Object
+from kedge.api.requests import Binding
+from kedge.controllers import CONTROLLERS
+from kedge.keys import Key
+from kedge.limits import Limits
+from kedge.sim.cluster import Cluster, Seat
+from kedge.sim.kernel import NO_FAULTS, Simulation, run
+from kedge.sim.standard import budget, service
+from kedge.store import Put
+
+HOLD_S = 240.0
+LIMITS = Limits(
+    decisions_sample_every=1, repair_every_s=20.0, resync_every_s=60.0, queue_backoff_s_max=15.0, orphan_s=5.0
+)
+Acted = Callable[[], bool]
+Notes = dict[str, str]
+Case = Callable[[Cluster, Notes], Awaitable[tuple[Key, Acted]]]
+WEB = Key("Deployment.apps", "default", "web")
+
+
+def noted(body: dict[str, Any], notes: Notes) -> dict[str, Any]:
+    metadata = body["metadata"]
+    return {**body, "metadata": {**metadata, "annotations": {**metadata.get("annotations", {}), **notes}}}
+
+
+def there(cluster: Cluster, kind: str) -> Acted:
+    return lambda: bool(cluster.all(kind))
+
+
+def gone(cluster: Cluster, key: Key) -> Acted:
+    return lambda: cluster.find(key) is None
+
+
+async def a_deployment(cluster: Cluster, notes: Notes) -> tuple[Key, Acted]:
+    made = await cluster.create(noted(deployment("web", replicas=1), notes))
+    return made.key, there(cluster, "ReplicaSet.apps")
+
+
+async def a_replica_set(cluster: Cluster, notes: Notes) -> tuple[Key, Acted]:
+    made = await cluster.create({"apiVersion": "apps/v1", "kind": "ReplicaSet", **noted(replica_set("web", 1), notes)})
+    return made.key, there(cluster, "Pod")
+
+
+async def a_job(cluster: Cluster, notes: Notes) -> tuple[Key, Acted]:
+    made = await cluster.create({"apiVersion": "batch/v1", "kind": "Job", **noted(batch(completions=1), notes)})
+    return made.key, there(cluster, "Pod")
+
+
+async def an_autoscaler(cluster: Cluster, notes: Notes) -> tuple[Key, Acted]:
+    await cluster.create(deployment("web", replicas=1))
+    made = await cluster.create(noted(autoscaler(3, 5), notes))
+    return made.key, lambda: cluster.find(WEB).view.spec.replicas == 3  # type: ignore[union-attr]
+
+
+async def a_rollout(cluster: Cluster, notes: Notes) -> tuple[Key, Acted]:
+    await cluster.create(deployment("web", replicas=1))
+    made = await cluster.create(noted(rollout({"name": "all", "scope": {}}), notes))
+    return made.key, lambda: cluster.find(WEB).metadata.generation > 1  # type: ignore[union-attr]
+
+
+async def a_silent_node(cluster: Cluster, notes: Notes) -> tuple[Key, Acted]:
+    made = await cluster.create({"apiVersion": "v1", "kind": "Node", **noted(node("node-a"), notes)})
+
+    def suspect() -> bool:
+        conditions = cluster.find(made.key).view.status.conditions  # type: ignore[union-attr]
+        return any(each.type == "Suspect" and each.status == "True" for each in conditions)
+
+    return made.key, suspect
+
+
+async def a_service(cluster: Cluster, notes: Notes) -> tuple[Key, Acted]:
+    await bound_pod(cluster, ready=True)
+    made = await cluster.create(noted(service("web", "web"), notes))
+    return made.key, there(cluster, "EndpointSlice.discovery.k8s.io")
+
+
+async def a_budget(cluster: Cluster, notes: Notes) -> tuple[Key, Acted]:
+    await bound_pod(cluster, ready=True)
+    made = await cluster.create(noted(budget("web", "web", 1), notes))
+    return made.key, lambda: cluster.find(made.key).view.status.observed_generation > 0  # type: ignore[union-attr]
+
+
+async def a_quota_gone_wrong(cluster: Cluster, notes: Notes) -> tuple[Key, Acted]:
+    made = await cluster.create({"apiVersion": "v1", "kind": "ResourceQuota", **noted(resource_quota(pods="9"), notes)})
+    await tampered(cluster, made, lambda body: body.setdefault("status", {}).update(used={"pods": "7"}))
+
+    def used() -> str:
+        return str(cluster.find(made.key).view.status.used.get("pods"))  # type: ignore[union-attr]
+
+    return made.key, lambda: used() == "0"
+
+
+async def a_namespace_that_goes(cluster: Cluster, notes: Notes) -> tuple[Key, Acted]:
+    made = await cluster.create(
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop", **annotated(notes)}}
+    )
+    inside = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "settings", "namespace": "shop"}}
+    kept = await cluster.create(inside)
+    await cluster.authority.delete(made.key)
+    return made.key, gone(cluster, kept.key)
+
+
+async def an_orphan(cluster: Cluster, notes: Notes) -> tuple[Key, Acted]:
+    body = {"apiVersion": "v1", "kind": "ConfigMap", **noted(config_map("settings"), notes)}
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "long-gone"}
+    made = await cluster.create({**body, "metadata": {**body["metadata"], "ownerReferences": [owner]}})
+    return made.key, gone(cluster, made.key)
+
+
+async def a_reservation_for_nobody(cluster: Cluster, notes: Notes) -> tuple[Key, Acted]:
+    waiting = await reserved_pod(cluster)
+    key = Key("Reservation.kedge.dev", "default", waiting.uid)
+    found = cluster.find(key)
+    assert found is not None
+    body = noted(found.edit(), notes)
+    await cluster.authority.delete(waiting.key)
+    await cluster.store.commit([], [Put(key, encode_object(body))])
+    return key, gone(cluster, key)
+
+
+async def a_claim_of_nobody(cluster: Cluster, notes: Notes) -> tuple[Key, Acted]:
+    waiting = await reserved_pod(cluster)
+    await cluster.authority.patch(Key("Node", "", "node-a"), {"metadata": annotated(notes)})
+    ledger = Key("NodeAllocation.kedge.dev", "", "node-a")
+    found = cluster.find(ledger)
+    assert found is not None
+    claims = found.value
+    await cluster.authority.delete(waiting.key)
+    await cluster.store.commit([], [Put(ledger, claims)])
+    return Key("Node", "", "node-a"), lambda: not cluster.find(ledger).view.status.entries  # type: ignore[union-attr]
+
+
+async def a_pod_without_a_home(cluster: Cluster, notes: Notes) -> tuple[Key, Acted]:
+    made = await bound_pod(cluster, notes=notes)
+    await cluster.authority.delete(Key("Node", "", "node-a"))
+    return made.key, gone(cluster, made.key)
+
+
+CASES: dict[str, Case] = {
+    "deployment": a_deployment,
+    "replicaset": a_replica_set,
+    "job": a_job,
+    "autoscaler": an_autoscaler,
+    "rollout": a_rollout,
+    "node-lifecycle": a_silent_node,
+    "endpoints": a_service,
+    "disruption": a_budget,
+    "quota": a_quota_gone_wrong,
+    "namespace": a_namespace_that_goes,
+    "garbage": an_orphan,
+    "reservation-repair": a_reservation_for_nobody,
+    "ledger-repair": a_claim_of_nobody,
+    "binding-repair": a_pod_without_a_home,
+}
+"""For each controller something that it would do at once, and the object that a person holds."""
+
+
+def annotated(notes: Notes) -> dict[str, Any]:
+    return {"annotations": notes}
+
+
+async def tampered(cluster: Cluster, found: Object, edit: Callable[[dict[str, Any]], Any]) -> None:
+    """Write past the service, as a bug or a broken disk would."""
+    document = found.edit()
+    edit(document)
+    await cluster.store.commit([], [Put(found.key, encode_object(document))])
+
+
+async def bound_pod(cluster: Cluster, *, ready: bool = False, notes: Notes | None = None) -> Object:
+    await cluster.create({"apiVersion": "v1", "kind": "Node", **node("node-a")})
+    body = noted(pod("web-0"), notes or {})
+    body["metadata"]["labels"] = {"app": "web"}
+    made = await cluster.create({"apiVersion": "v1", "kind": "Pod", **body})
+    await cluster.authority.bind(Binding(pod=made.key, node="node-a"))
+    if ready:
+        conditions = [{"type": "Ready", "status": "True", "reason": "Started"}]
+        status = {"phase": "Running", "podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}], "conditions": conditions}
+        await cluster.authority.patch(made.key, {"status": status}, subresource="status")
+    return made
+
+
+async def reserved_pod(cluster: Cluster) -> Object:
+    await cluster.create({"apiVersion": "v1", "kind": "Node", **node("node-a")})
+    made = await cluster.create({"apiVersion": "v1", "kind": "Pod", **pod("web-0")})
+    body = reservation(made, "node-a")
+    body["spec"]["deadline"] = "2100-01-01T00:00:00Z"
+    await cluster.create({"apiVersion": "kedge.dev/v1", "kind": "Reservation", **body})
+    return made
+
+
+def shown(cluster: Cluster, key: Key, controller: str) -> bool:
+    """The object says who holds it and why; where its kind has no conditions, whoever asks the controller is told."""
+    found = cluster.find(key)
+    conditions = (found.edit().get("status") or {}).get("conditions") or [] if found is not None else []
+    told = [each["message"] for each in conditions if each["type"] == "Held" and each["status"] == "True"]
+    told += [each.reason for process in cluster.processes for each in process.seat.recorder.decisions()]
+    return any(f"ada holds {controller} until" in words and "looking into it" in words for words in told)
+
+
+async def act(sim: Simulation, name: str, *, held: bool) -> None:
+    cluster = Cluster(sim, limits=LIMITS)
+    await cluster.set_up()
+    until = cluster.store_host.env().now() + timedelta(seconds=HOLD_S)
+    notes = dict([Hold(name, "ada", "looking into it", until).annotation()]) if held else {}
+    key, acted = await CASES[name](cluster, notes)
+    make = CONTROLLERS[name]
+
+    def made(seat: Seat) -> Any:
+        return make(seat.client, seat.env, caches=seat.caches, recorder=seat.recorder)
+
+    cluster.boot("manager", [made])
+    assert not acted()
+    while held and sim.now_s < HOLD_S - 5:
+        await asyncio.sleep(1)
+        assert not acted(), f"{name} acted {sim.now_s:.0f} s into a hold of {HOLD_S:.0f} s"
+    assert not held or shown(cluster, key, name)
+    deadline_s = HOLD_S + 300 if held else HOLD_S - 20  # without a hold it would have acted well within one
+    while not acted():
+        assert sim.now_s < deadline_s, f"{name} has not acted after {sim.now_s:.0f} s"
+        await asyncio.sleep(1)
+
+
+@pytest.mark.parametrize("held", [False, True], ids=["free", "held"])
+@pytest.mark.parametrize("name", CONTROLLERS)
+def test_a_controller_leaves_alone_what_is_held_says_so_and_acts_when_the_hold_has_ended(name: str, held: bool) -> None:
+    async def program(sim: Simulation) -> None:
+        await act(sim, name, held=held)
+
+    outcome = run(program, 1, faults=NO_FAULTS)
+    assert outcome.violation is None, f"{outcome.violation}\n{outcome.timeline()[-1500:]}"
+
+
+def test_a_hold_makes_no_old_status_look_new() -> None:
+    async def program(sim: Simulation) -> None:
+        cluster = Cluster(sim, limits=LIMITS)
+        await cluster.set_up()
+        until = cluster.store_host.env().now() + timedelta(seconds=HOLD_S)
+        await bound_pod(cluster, ready=True)
+        found = (await cluster.create(budget("web", "web", 1))).key
+        cluster.boot("manager", [lambda seat: CONTROLLERS["disruption"](seat.client, seat.env, caches=seat.caches)])
+        await asyncio.sleep(20)
+        name, text = Hold("disruption", "ada", "looking into it", until).annotation()
+        change = {"metadata": {"annotations": {name: text}}, "spec": {"maxUnavailable": 0}}
+        await cluster.authority.patch(found, change)
+        await asyncio.sleep(20)
+        view = cluster.find(found).view  # type: ignore[union-attr]
+        assert any(each.type == "Held" for each in view.status.conditions)
+        # It still counts for the old spec: whoever evicts must not take that for the new one's.
+        assert view.status.observed_generation < view.generation
+
+    outcome = run(program, 1, faults=NO_FAULTS)
+    assert outcome.violation is None, outcome.violation

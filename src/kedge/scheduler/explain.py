@@ -95,7 +95,7 @@ def explain(snapshot: Snapshot, decision: Decision) -> Explanation:
         first_failing=ordered.tobytes(),
         legend=tuple(legend),
         counts=dict(counted),
-        top=_top(snapshot, state, feasible, decision.draw),
+        top=_top(snapshot, state, feasible, decision),
         near_miss=_near_miss(snapshot, state, failed, codes, legend, decision.draw),
     )
 
@@ -109,19 +109,22 @@ def words(decision: Decision, explanation: Explanation) -> str:
     return f"{head}: {', '.join(parts)}" if parts else head
 
 
-def _top(snapshot: Snapshot, state: ShapeState, feasible: Bools, draw: int) -> tuple[Score, ...]:
-    """The best nodes, first the one that is chosen."""
-    rows = np.flatnonzero(feasible)
-    if not len(rows):
+def _top(snapshot: Snapshot, state: ShapeState, feasible: Bools, decision: Decision) -> tuple[Score, ...]:
+    """The best nodes: first the one that was chosen, then by total and name."""
+    if decision.node is None:
         return ()
-    totals, parts = state.totals_among(feasible), state.parts_among(feasible)
-    best = rows[np.lexsort((snapshot.places()[rows], -totals[rows]))]
-    ties = int(np.count_nonzero(totals[best] == totals[best[0]]))
-    best[:ties] = np.roll(best[:ties], -(draw % ties))
-    best = best[: snapshot.limits.scheduler_top_max]
+    totals = state.totals if not decision.excluded else state.totals_among(feasible)
+    rank = (decision.score - totals) * snapshot.capacity + snapshot.places()
+    chosen = snapshot.find(decision.node)
+    assert chosen is not None
+    rank[chosen.row] = -1
+    count = min(decision.feasible, snapshot.limits.scheduler_top_max)
+    rows = np.argpartition(rank, count - 1)[:count]
+    rows = rows[np.argsort(rank[rows], kind="stable")]
+    parts = state.parts_at(rows, feasible)
     return tuple(
-        Score(snapshot.at(row).name, int(totals[row]), {name: int(points[row]) for name, points in parts.items()})
-        for row in best.tolist()
+        Score(snapshot.at(row).name, int(totals[row]), {name: int(points[place]) for name, points in parts.items()})
+        for place, row in enumerate(rows.tolist())
     )
 
 

@@ -79,6 +79,8 @@ class Picture:
         self.caches: dict[str, Cache] = {}
         self.assumed: dict[str, Assumption] = {}
         """By pod uid: binds under way, and binds made that no cache shows yet."""
+        self._told: dict[str, tuple[str, Revision, str]] = {}
+        """The same as records have it: each gets a copy, which must cost little."""
         self.governance = Governance(env, self.caches, self._cached, self.assumed)
         self.lingering = Lingering(self.snapshot, self.caches, self._cached, self._drop_claim)
         self.nominated = Nominations(self.snapshot)
@@ -144,7 +146,7 @@ class Picture:
             for uid, claim in self.lingering
         }
         return {
-            "assumed": {uid: (each.node, each.revision, each.request.workload) for uid, each in self.assumed.items()},
+            "assumed": self._told.copy(),
             "nominated": {uid: each.node for uid, each in self.nominated.places.items() if each.priority >= priority},
             "lingering": lingering,
         }
@@ -159,12 +161,22 @@ class Picture:
         """Count a pod on a node from now on: the bind is on its way."""
         made = Assumption(pod.key, pod.uid, node, self.zone_of(node), request, self._env.monotonic())
         self.assumed[pod.uid] = made
+        self._tell(made)
         self.snapshot.add_claim(pod.uid, node, request)
         return made
+
+    def _tell(self, assumption: Assumption) -> None:
+        self._told[assumption.uid] = assumption.node, assumption.revision, assumption.request.workload
+
+    def _end_assumption(self, uid: str) -> Assumption | None:
+        self._told.pop(uid, None)
+        return self.assumed.pop(uid, None)
 
     def made(self, assumption: Assumption, revision: Revision) -> None:
         """Its bind was committed at `revision`: the cache will show it."""
         assumption.revision = revision
+        if assumption.uid in self.assumed:  # the cache may have shown it already
+            self._tell(assumption)
         self._pending.happened(Change.POD_PLACED, "a pod was placed or changed")
 
     def found(self, assumption: Assumption, pod: Object | None) -> None:
@@ -176,11 +188,12 @@ class Picture:
         self._claim(assumption.uid, node, assumption.request)
         assumption.node, assumption.zone = node, self.zone_of(node)
         assumption.revision, assumption.since_s = pod.revision, self._env.monotonic()
+        self._tell(assumption)
         self._pending.remove(assumption.uid)
 
     def forget(self, uid: str) -> None:
         """It is known that no bind was made, or that another decides: count the pod where the cache has it."""
-        assumption = self.assumed.pop(uid, None)
+        assumption = self._end_assumption(uid)
         if assumption is None:
             return
         found = self._cached(assumption.key)
@@ -191,7 +204,7 @@ class Picture:
 
     def take_back(self, assumption: Assumption) -> None:
         """Nothing was sent, and nothing else happened since it was assumed: as if it had not been. Nobody is woken."""
-        del self.assumed[assumption.uid]
+        self._end_assumption(assumption.uid)
         self.snapshot.remove_claim(assumption.uid)
 
     def forget_all(self) -> None:
@@ -256,12 +269,12 @@ class Picture:
         if view.finished:
             self._placed.pop(uid, None)
             self._pending.remove(uid)
-            self.assumed.pop(uid, None)
+            self._end_assumption(uid)
             self.drop_nomination(uid)
             self.on_gone(uid)
             self._release(uid, pod.revision)
         elif view.spec.node_name:
-            assumption = self.assumed.pop(uid, None)
+            assumption = self._end_assumption(uid)
             self._placed[uid] = pod.key
             self._pending.remove(uid)
             if uid in self.nominated:
@@ -322,7 +335,7 @@ class Picture:
         self.gated.pop(pod.uid, None)
         self._pending.remove(pod.uid)
         self.drop_nomination(pod.uid)
-        self.assumed.pop(pod.uid, None)
+        self._end_assumption(pod.uid)
         self.on_gone(pod.uid)
         self._release(pod.uid, revision)
 
@@ -464,6 +477,7 @@ class Picture:
             assumption = self.assumed.get(pod.uid)
             if assumption is not None:
                 assumption.request = request
+                self._tell(assumption)
 
 
 def _allowed(budget: PodDisruptionBudgetView) -> int:

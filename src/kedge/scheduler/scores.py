@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from kedge.placement.resources import CPU, MEMORY
-from kedge.scheduler.columns import ABSENT, Bools, Ints
+from kedge.scheduler.columns import ABSENT, EVERY, Bools, Ints, Rows
 from kedge.scheduler.domains import DomainCounts
 from kedge.scheduler.filters.nodes import meets_any, unwelcome
 from kedge.scheduler.policies import (
@@ -40,26 +40,26 @@ Weights = Mapping[str, int]
 # -- allocation ------------------------------------------------------------------------------------
 
 
-def allocation_parts(snapshot: Snapshot, wants: Wants) -> dict[str, Ints]:
-    """Least, most and balanced allocation of CPU and memory on every row, once the pod is there."""
-    offered = snapshot.scored_offered
+def allocation_parts(snapshot: Snapshot, wants: Wants, rows: Rows = EVERY) -> dict[str, Ints]:
+    """Least, most and balanced allocation of CPU and memory on some rows, once the pod is there."""
+    offered = snapshot.scored_offered[:, rows]
     divisor = np.maximum(offered, 1)
     resources = np.maximum((offered > 0).sum(0), 1)
     asked = np.asarray([[min(amount, SCORED_MAX)] for amount in wants.scored], np.int64)
-    taken = np.minimum(snapshot.scored_claimed + asked, offered)
+    taken = np.minimum(snapshot.scored_claimed[:, rows] + asked, offered)
     most = (taken * POINTS_MAX // divisor).sum(0) // resources
     least = ((offered - taken) * POINTS_MAX // divisor).sum(0) // resources
-    return {LEAST_ALLOCATED: least, MOST_ALLOCATED: most, BALANCED_ALLOCATION: _balanced(snapshot, wants)}
+    balanced = _balanced(wants, offered, snapshot.claimed[:2, rows])
+    return {LEAST_ALLOCATED: least, MOST_ALLOCATED: most, BALANCED_ALLOCATION: balanced}
 
 
-def _balanced(snapshot: Snapshot, wants: Wants) -> Ints:
+def _balanced(wants: Wants, offered: Ints, claimed: Ints) -> Ints:
     """100 when CPU and memory are used alike, 50 when one is full and the other empty."""
     cpu, memory = wants.requests.get(CPU, 0), wants.requests.get(MEMORY, 0)
     if not cpu and not memory:
-        return np.zeros(snapshot.capacity, np.int64)  # a pod that asks for nothing would pile up on one node
-    offered = snapshot.scored_offered
+        return np.zeros(offered.shape[1], np.int64)  # a pod that asks for nothing would pile up on one node
     asked = np.asarray([[min(cpu, SCORED_MAX)], [min(memory, SCORED_MAX)]], np.int64)
-    taken = np.minimum(snapshot.claimed[:2] + asked, offered)
+    taken = np.minimum(claimed + asked, offered)
     used = taken * _FRACTION // np.maximum(offered, 1)
     apart = np.abs(used[0] - used[1])
     apart[(offered == 0).any(0)] = 0

@@ -420,17 +420,17 @@ class ShapeState:
         totals[~feasible] = INFEASIBLE
         return totals
 
-    def parts_among(self, feasible: Bools) -> dict[str, Ints]:
-        """Each score on every row, were `feasible` the nodes to choose from. Scores without weight are left out."""
-        parts = {name: np.zeros(len(feasible), np.int64) for name, weight in self.weights.items() if weight}
-        for name, points in scores.allocation_parts(self._snapshot, self.shape.wants).items():
+    def parts_at(self, rows: Ints, feasible: Bools) -> dict[str, Ints]:
+        """Each score on some rows, were `feasible` the nodes to choose from. Scores without weight are left out."""
+        parts = {name: np.zeros(len(rows), np.int64) for name, weight in self.weights.items() if weight}
+        for name, points in scores.allocation_parts(self._snapshot, self.shape.wants, rows).items():
             if name in parts:
                 parts[name] = points
         for preference in self.preferences:
             parts[preference.name] = (
-                preference.points(feasible)
+                preference.points(feasible)[rows]
                 if preference.active
-                else np.full(len(feasible), preference.idle_points, np.int64)
+                else np.full(len(rows), preference.idle_points, np.int64)
             )
         return parts
 

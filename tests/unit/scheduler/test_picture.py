@@ -162,6 +162,8 @@ def check(desk: Desk) -> None:
     kept, built = shown(picture), shown(anew)
     for part in kept:
         assert kept[part] == built[part], f"{part}: kept {kept[part]}, built {built[part]}"
+    assumed = {uid: (each.node, each.revision, each.request.workload) for uid, each in picture.assumed.items()}
+    assert picture.beside_caches(0)["assumed"] == assumed
     for name in NODES:
         there = [each for each in held["Pod"].values() if each.view.spec.node_name == name and not each.view.finished]
         assert list(picture.pods_on(name)) == there, name

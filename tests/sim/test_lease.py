@@ -11,7 +11,7 @@ from tests.objects import CONFIG_MAP, NAMESPACE, config_map
 from kedge.api.requests import WriteOptions
 from kedge.errors import Fenced, OperatingError
 from kedge.keys import Key, Origin, fence_key
-from kedge.runtime.lease import LeaderElection, Leadership
+from kedge.runtime.lease import LeaderElection, Leadership, SharedElection
 from kedge.sim.cluster import Cluster, Commit
 from kedge.sim.kernel import NO_FAULTS, Host, Outcome, Simulation, run
 from kedge.store import Check, Fence, Write
@@ -254,5 +254,148 @@ def test_a_leader_that_fails_is_not_taken_for_one_that_lost() -> None:
             await host.run(election.run(fail))
         holder = (await cluster.authority.get(LEASE)).view.spec.holder_identity
         assert holder == ""
+
+    quiet(program)
+
+
+# -- one lease for a whole process ------------------------------------------------------------------
+
+
+class Crew:
+    """Components of one process that lead together."""
+
+    def __init__(self, cluster: Cluster, host: Host) -> None:
+        self.election = SharedElection(cluster.client(host), host.env(), LEASE, identity=host.name)
+        self.at_work: dict[str, int] = {}
+        """By component: the token of the term that it works in."""
+        self.done = {name: asyncio.Event() for name in ("a", "b")}
+        self.end: Exception | None = None
+
+    async def run(self, name: str) -> None:
+        async def lead(term: Leadership) -> None:
+            self.at_work[name] = term.fence.revision
+            try:
+                await self.done[name].wait()
+                if self.end is not None:
+                    raise self.end
+            finally:
+                del self.at_work[name]
+
+        await self.election.run(lead)
+
+
+async def crews(sim: Simulation) -> tuple[Cluster, dict[str, Crew], dict[str, Host]]:
+    cluster, _, _ = await stage(sim, count=0)
+    hosts = {name: sim.host(name) for name in ("first", "second")}
+    made = {name: Crew(cluster, host) for name, host in hosts.items()}
+    for name, crew in made.items():
+        for member in ("a", "b"):
+            hosts[name].spawn(crew.run(member), name=member)
+        await asyncio.sleep(1)
+    return cluster, made, hosts
+
+
+def test_all_of_a_process_lead_in_one_term_and_none_of_another_process() -> None:
+    async def program(sim: Simulation) -> None:
+        cluster, made, _ = await crews(sim)
+        await asyncio.sleep(60)
+        token = cluster.store.newest(fence_key(LEASE)).modified  # type: ignore[union-attr]
+        assert made["first"].at_work == {"a": token, "b": token}
+        assert made["second"].at_work == {}
+        await cluster.authority.patch(LEASE, {"spec": {"holderIdentity": "usurper"}})
+        await asyncio.sleep(4)
+        assert made["first"].at_work == made["second"].at_work == {}
+        await asyncio.sleep(30)  # the usurper never renews
+        assert sorted([*made["first"].at_work, *made["second"].at_work]) == ["a", "b"]
+
+    quiet(program)
+
+
+def test_one_that_is_done_leaves_and_the_last_lets_go_of_the_lease() -> None:
+    async def program(sim: Simulation) -> None:
+        _, made, _ = await crews(sim)
+        first = made["first"]
+        first.done["a"].set()
+        await asyncio.sleep(20)
+        assert list(first.at_work) == ["b"]
+        assert made["second"].at_work == {}
+        first.done["b"].set()
+        await asyncio.sleep(4)
+        assert not first.election.holding
+        assert list(made["second"].at_work) == ["a", "b"]  # it need not wait for the lease to run out
+
+    quiet(program)
+
+
+def test_one_that_is_fenced_off_ends_the_term_for_all() -> None:
+    """It was deposed and did not know it: so were the others."""
+
+    async def program(sim: Simulation) -> None:
+        _, made, _ = await crews(sim)
+        first = made["first"]
+        before = first.at_work["b"]
+        first.end = Fenced("another leads")
+        first.done["a"].set()
+        await asyncio.sleep(0.001)
+        assert first.at_work == {}
+        first.done["a"].clear()
+        first.end = None
+        await asyncio.sleep(30)
+        working = first.at_work or made["second"].at_work
+        assert list(working) == ["a", "b"]
+        assert working["b"] > before
+
+    quiet(program)
+
+
+def test_one_that_fails_tells_its_own_caller_and_the_others_lead_on() -> None:
+    async def program(sim: Simulation) -> None:
+        cluster, _, _ = await stage(sim, count=0)
+        host = sim.host("first")
+        crew = Crew(cluster, host)
+        crew.end = ValueError("a bug in the leader's own work")
+        host.spawn(crew.run("b"), name="b")
+        failing = asyncio.ensure_future(host.run(crew.run("a")))
+        await asyncio.sleep(5)
+        crew.done["a"].set()
+        with pytest.raises(ValueError, match="own work"):
+            await failing
+        await asyncio.sleep(30)
+        assert list(crew.at_work) == ["b"]
+        assert crew.election.leadership is not None
+
+    quiet(program)
+
+
+def test_one_that_is_cancelled_has_ended_before_its_caller_goes_on() -> None:
+    async def program(sim: Simulation) -> None:
+        cluster, _, _ = await stage(sim, count=0)
+        host = sim.host("first")
+        crew = Crew(cluster, host)
+        tasks = {name: host.spawn(crew.run(name), name=name) for name in ("a", "b")}
+        await asyncio.sleep(5)
+        for name in ("a", "b"):
+            tasks[name].cancel()
+            await asyncio.wait((tasks[name],))
+            assert name not in crew.at_work
+        assert (await cluster.authority.get(LEASE)).view.spec.holder_identity == ""
+
+    quiet(program)
+
+
+def test_a_renewal_is_one_request_while_nobody_else_writes_the_lease() -> None:
+    async def program(sim: Simulation) -> None:
+        _, _, led = await stage(sim, count=1)
+        await asyncio.sleep(10)
+        asked = [
+            each.text.split()[0] for each in sim.world.trace.events if each.kind == "call" and "rival-0" in each.text
+        ]
+        before = len(asked)
+        await asyncio.sleep(60)
+        asked = [
+            each.text.split()[0] for each in sim.world.trace.events if each.kind == "call" and "rival-0" in each.text
+        ]
+        assert set(asked[before:]) == {"api.update"}
+        assert led == ["rival-0"]
 
     quiet(program)

@@ -216,7 +216,7 @@ def test_caches_never_go_back_never_lie_and_always_converge() -> None:
         "a missed delete was told",
         "pausing: unavailable",
         "pausing: compacted",
-        "pausing: asked",
+        "listing: asked",
         "listing: resync",
         "pausing: behind",
     ):

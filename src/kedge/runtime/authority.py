@@ -45,6 +45,11 @@ class Authority:
                 self._last = await self._ask(kind, namespace)
             return self._last
 
+    def next_s(self, every_s: float) -> float:
+        """How long to wait before it is asked again, so that all who ask every so often ask together."""
+        wait_s = self._last.asked_s + every_s - self._env.monotonic()
+        return wait_s if wait_s > every_s / 2 else every_s
+
     async def _ask(self, kind: Kind, namespace: str) -> Answer:
         asked_s = self._env.monotonic()
         listing = await self._client.list(kind, ListOptions(namespace=namespace, limit=1))

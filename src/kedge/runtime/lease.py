@@ -237,15 +237,15 @@ class SharedElection:
             await asyncio.wait((member.over, running), return_when=asyncio.FIRST_COMPLETED)
         finally:
             del self._members[member]
+            if member.work is not None:  # it stops before the lease may be let go
+                member.work.cancel()
+                await asyncio.gather(member.work, return_exceptions=True)
             self._joined.set()
-            if not self._members:
+            if not self._members and self._running is running:
                 self._running = None
                 if not member.over.done():
                     running.cancel()
                 await asyncio.wait((running,))
-            elif member.work is not None:
-                member.work.cancel()
-                await asyncio.gather(member.work, return_exceptions=True)
         if member.over.done():
             member.over.result()
         else:

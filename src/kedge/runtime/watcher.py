@@ -465,7 +465,7 @@ class Watcher:
                 return Reason.RESYNC
             if now_s - state.since_s > limits.watch_healthy_s:
                 self._failures, self._asks, self._broken = 0, 0, False
-            await asyncio.sleep(limits.watch_probe_s)
+            await asyncio.sleep(self._authority.next_s(limits.watch_probe_s))
 
     async def _probe(self, since_s: float) -> Revision:
         """How far the authority is; `NO_REVISION` if it cannot be asked.

@@ -28,7 +28,17 @@ from kedge.sim.agents import SimulatedDriver
 from kedge.sim.cluster_faults import DISK, FaultyService, disk_slowness
 from kedge.sim.dump import Plan, load_dump
 from kedge.sim.kernel import Host, Simulation
-from kedge.sim.links import API, STORE, Commit, RemoteStore, RemoteTransport, RemoteWatch, Served, WatchedStore
+from kedge.sim.links import (
+    API,
+    STORE,
+    Commit,
+    RemoteStore,
+    RemoteTransport,
+    RemoteWatch,
+    Served,
+    ServedStore,
+    WatchedStore,
+)
 from kedge.sim.relay import Relay
 from kedge.store import Entry, Store
 
@@ -131,7 +141,7 @@ class Cluster:
             slowness_s=disk_slowness(sim) if hostile else lambda: 0.0,
             limits=self.limits,
         )
-        self.store_host.serve(STORE, self.store)
+        self.store_host.serve(STORE, ServedStore(self.store))
         self._admissions: dict[str, _SwitchedAdmission] = {}
         self._relays: dict[str, Relay] = {}
         """What each server hears of the store, in this life of it."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from kedge.api.kinds import KINDS, Kind, Registry
@@ -71,7 +71,7 @@ class WatchedStore(MemoryStore):
     ) -> None:
         super().__init__(host.env(limits=limits))
         self._tell = tell
-        self._slowness_s = slowness_s
+        self.slowness_s = slowness_s
 
     def newest(self, key: Key) -> Entry | None:
         """What is committed under a key."""
@@ -85,13 +85,57 @@ class WatchedStore(MemoryStore):
         fence: Fence | None = None,
         origin: Origin = NO_ORIGIN,
     ) -> Revision:
-        wait_s = self._slowness_s()
+        wait_s = self.slowness_s()
         if wait_s:
             await asyncio.sleep(wait_s)
-        revision = await super().commit(checks, writes, fence=fence, origin=origin)
+        return await super().commit(checks, writes, fence=fence, origin=origin)
+
+    def commit_nowait(
+        self,
+        checks: Sequence[Check],
+        writes: Sequence[Write],
+        *,
+        fence: Fence | None = None,
+        origin: Origin = NO_ORIGIN,
+    ) -> Revision:
+        revision = super().commit_nowait(checks, writes, fence=fence, origin=origin)
         if writes:
             self._tell(Commit(self, revision, writes, fence, origin))
         return revision
+
+
+class ServedStore:
+    """A store as other hosts call it. A request that crossed a link has waited its turn: it is done in one step."""
+
+    def __init__(self, store: WatchedStore) -> None:
+        self._store = store
+        self.watch, self.compact, self.revision = store.watch, store.compact, store.revision_nowait
+
+    def commit(
+        self, checks: Sequence[Check], writes: Sequence[Write], *, fence: Fence | None = None, origin: Origin
+    ) -> Revision | Coroutine[Any, Any, Revision]:
+        wait_s = self._store.slowness_s()
+        if wait_s:
+            return self._commit_late(wait_s, checks, writes, fence, origin)
+        return self._store.commit_nowait(checks, writes, fence=fence, origin=origin)
+
+    async def _commit_late(
+        self, wait_s: float, checks: Sequence[Check], writes: Sequence[Write], fence: Fence | None, origin: Origin
+    ) -> Revision:
+        await asyncio.sleep(wait_s)
+        return self._store.commit_nowait(checks, writes, fence=fence, origin=origin)
+
+    def get(self, keys: Sequence[Key], *, at: Revision) -> Reading | Coroutine[Any, Any, Reading]:
+        store = self._store
+        return store.get(keys, at=at) if at > store.revision_nowait() else store.get_nowait(keys, at=at)
+
+    def list(self, kind: str, *, at: Revision, **asked: Any) -> Listing | Coroutine[Any, Any, Listing]:
+        store = self._store
+        return (
+            store.list(kind, at=at, **asked)
+            if at > store.revision_nowait()
+            else store.list_nowait(kind, at=at, **asked)
+        )
 
 
 async def _read(call: Awaitable[_T]) -> _T:

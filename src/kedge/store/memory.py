@@ -57,8 +57,19 @@ class MemoryStore:
         fence: Fence | None = None,
         origin: Origin = NO_ORIGIN,
     ) -> Revision:
-        check_commit(checks, writes, self._env.limits, origin=origin)
         await _turn()
+        return self.commit_nowait(checks, writes, fence=fence, origin=origin)
+
+    def commit_nowait(
+        self,
+        checks: Sequence[Check],
+        writes: Sequence[Write],
+        *,
+        fence: Fence | None = None,
+        origin: Origin = NO_ORIGIN,
+    ) -> Revision:
+        """`commit`, in the step that calls it: for a caller that has given others their turn already."""
+        check_commit(checks, writes, self._env.limits, origin=origin)
         self._check_open()
         try:
             self._versions.prove(checks, writes, fence)
@@ -75,9 +86,12 @@ class MemoryStore:
 
     async def get(self, keys: Sequence[Key], *, at: Revision = NO_REVISION) -> Reading:
         await _turn()
+        await self._wait_reached(at)
+        return self.get_nowait(keys, at=at)
+
+    def get_nowait(self, keys: Sequence[Key], *, at: Revision = NO_REVISION) -> Reading:
+        """`get`, in the step that calls it; `at` is no revision to come."""
         self._check_open()
-        if at > self._feed.revision:
-            await self._feed.wait_reached(at)
         return self._versions.get(keys, self._feed, at=at)
 
     async def list(
@@ -90,9 +104,20 @@ class MemoryStore:
         limit: int = 0,
     ) -> Listing:
         await _turn()
+        await self._wait_reached(at)
+        return self.list_nowait(kind, namespace=namespace, at=at, start_after=start_after, limit=limit)
+
+    def list_nowait(
+        self,
+        kind: str,
+        *,
+        namespace: str = "",
+        at: Revision = NO_REVISION,
+        start_after: Key | None = None,
+        limit: int = 0,
+    ) -> Listing:
+        """`list`, in the step that calls it; `at` is no revision to come."""
         self._check_open()
-        if at > self._feed.revision:
-            await self._feed.wait_reached(at)
         return self._versions.list(kind, self._feed, namespace=namespace, at=at, start_after=start_after, limit=limit)
 
     async def watch(self, kind: str, *, after: Revision, namespace: str = "") -> Watch:
@@ -109,6 +134,9 @@ class MemoryStore:
 
     async def revision(self) -> Revision:
         await _turn()
+        return self.revision_nowait()
+
+    def revision_nowait(self) -> Revision:
         self._check_open()
         return self._feed.revision
 
@@ -135,6 +163,11 @@ class MemoryStore:
     async def close(self) -> None:
         self._closed = True
         self._feed.close()
+
+    async def _wait_reached(self, at: Revision) -> None:
+        self._check_open()
+        if at > self._feed.revision:
+            await self._feed.wait_reached(at)
 
     def _check_open(self) -> None:
         if self._closed:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 
+import pytest
+
 from kedge.env import Env
 from kedge.errors import OutcomeUnknown, Unavailable
 from kedge.sim.kernel import NO_FAULTS, Fifo, Host, Outcome, Program, Simulation, Uniform, run
@@ -395,3 +397,55 @@ def test_a_parked_task_that_only_waits_for_itself_is_not_finalized_by_a_collecti
         assert ends == []
 
     passes(program)
+
+
+def test_a_plain_method_is_carried_out_in_one_step_of_its_host_and_may_leave_the_rest_to_be_awaited() -> None:
+    class Desk:
+        def __init__(self) -> None:
+            self.seen: list[str] = []
+
+        def now(self, name: str) -> str:
+            host = sim_of[0].world.current_host()
+            assert host is not None
+            self.seen.append(f"{name} on {host.name}")
+            return name.upper()
+
+        def later(self, name: str) -> object:
+            async def rest() -> str:
+                await asyncio.sleep(1.0)
+                return self.now(name)
+
+            return rest()
+
+        def fail(self) -> None:
+            raise ValueError("no such thing")
+
+    sim_of: list[Simulation] = []
+
+    async def program(sim: Simulation) -> None:
+        sim_of.append(sim)
+        desk, server, client = Desk(), sim.host("server"), sim.host("client")
+        server.serve("desk", desk)
+        remote = client.remote(server, "desk")
+        assert await client.run(remote.now("a")) == "A"
+        assert await client.run(remote.later("b")) == "B"
+        with pytest.raises(ValueError, match="no such thing"):
+            await client.run(remote.fail())
+        assert desk.seen == ["a on server", "b on server"]
+        # It is work of the host: while the host is paused nothing of it happens, and what died with it never does.
+        server.pause()
+        waiting = client.spawn(remote.now("c"), name="c")
+        await asyncio.sleep(1.0)
+        assert desk.seen[2:] == []
+        server.resume()
+        assert await waiting == "C"
+        server.pause()
+        lost = client.spawn(remote.now("d"), name="d")
+        await asyncio.sleep(1.0)
+        server.crash()
+        with pytest.raises(OutcomeUnknown):
+            await lost
+        assert desk.seen[3:] == []
+
+    outcome = run(program, 3, faults=NO_FAULTS)
+    assert outcome.violation is None, outcome.violation

@@ -99,6 +99,15 @@ class _Route:
         self.call_text = f"{self.what} {self.way}"
         self.task_name = f"{self.what} for {caller.name}"
         self._points: dict[tuple[str, bool, bool], FaultPoint] = {}
+        self._plain: dict[object, bool] = {}
+
+    def is_plain(self, method: Callable[..., Any]) -> bool:
+        """Whether a method is called, not awaited."""
+        function = getattr(method, "__func__", method)
+        plain = self._plain.get(function)
+        if plain is None:
+            plain = self._plain[function] = not asyncio.iscoroutinefunction(function)
+        return plain
 
     def ask(self, point: str, kinds: tuple[str, ...]) -> str:
         """What goes wrong at this point: only a mortal host can crash, and a host is never cut off from itself."""
@@ -163,9 +172,12 @@ class _Exchange(msgspec.Struct, eq=False):
                 self._answer_nothing_done(f"{callee.name} does not serve {route.service}")
                 return
             world.note("call", route.call_text, host=callee.name)
-            work = self._carry_out(getattr(target, route.method), args, kwargs)
-            self.tasks.append(world.loop.spawn_on(process, work, route.task_name))
-            world.under_way[self] = None
+            method = getattr(target, route.method)
+            if route.is_plain(method):
+                loop = world.loop
+                loop.call_soon(self._carry_out_at_once, method, args, kwargs, context=loop.plain_context(process))
+            else:
+                self._start(process, method, args, kwargs)
 
         if fault == "lose":
             return
@@ -180,13 +192,33 @@ class _Exchange(msgspec.Struct, eq=False):
         elif fault == "pause caller":
             pause_for_a_while(world, caller)
 
+    def _carry_out_at_once(self, method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Call a plain method in one step, with no task around it; what it leaves to be awaited gets one."""
+        try:
+            result = method(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001
+            self._send_reply(error, failed=True)
+            return
+        if type(result) is CoroutineType or hasattr(result, "__await__") or hasattr(result, "__aiter__"):
+            self._start(self.route.callee.process, _itself, (result,), {})
+        else:
+            self._send_reply(result)
+
+    def _start(
+        self, process: Process, method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        world = self.route.world
+        work = self._carry_out(method, args, kwargs)
+        self.tasks.append(world.loop.spawn_on(process, work, self.route.task_name))
+        world.under_way[self] = None
+
     async def _carry_out(self, method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         route = self.route
         world = route.world
         process = route.callee.process
         try:
             result = method(*args, **kwargs)
-            if type(result) is CoroutineType or asyncio.iscoroutine(result):
+            if type(result) is CoroutineType or hasattr(result, "__await__"):
                 result = await result
         except asyncio.CancelledError:
             raise
@@ -247,6 +279,10 @@ class _Exchange(msgspec.Struct, eq=False):
         route.world.network.transmit(route.callee, route.caller, arrive, what=route.reply, extra_s=extra_s)
 
 
+def _itself(result: Any) -> Any:
+    return result
+
+
 # -- streams ---------------------------------------------------------------------------------------
 
 
@@ -263,7 +299,8 @@ class RemoteStream(AsyncIterator[Any]):
         return self
 
     async def __anext__(self) -> Any:
-        await asyncio.sleep(0)  # a scheduling point, even when an item is there
+        if self._items:
+            await asyncio.sleep(0)  # a scheduling point, even when an item is there
         while not self._items:
             if self._end is not None:
                 raise self._end
@@ -322,6 +359,7 @@ class _StreamSender:
         self._lives = (caller.process, callee.process)
         self._last_arrival_s = 0.0
         self._broken = False
+        self._point = world.faults.point(f"delivery of {what}", f"{callee.name}>{caller.name}", DELIVERY_FAULTS)
         self.receiver = RemoteStream(self)
         world.on_death.append(self._somebody_died)
 
@@ -342,8 +380,7 @@ class _StreamSender:
 
     async def _deliver(self, item: Any) -> bool:
         world = self._world
-        point = f"delivery of {self._what}"
-        fault = world.faults.at(point, f"{self._callee.name}>{self._caller.name}", DELIVERY_FAULTS)
+        fault = self._point.ask()
         if fault == "disconnect":
             self._break(Unavailable(f"{self._what}: the connection was lost"))
             return False

@@ -203,6 +203,15 @@ class SimLoop(ConnectingLoop, InlineExecutorLoop):
         """`call_soon` on a process other than the caller's."""
         return self.call_soon(callback, *args, context=self.context_on(process))
 
+    def plain_context(self, process: Process) -> Context:
+        """Where plain calls of a process run, one after the other: one context, and one strand, for all of them."""
+        context = process.plain_context
+        if context is None:
+            context = process.plain_context = self.context_on(process)
+            if self.strand_names is not None:
+                self.strand_names[self._strands] = f"{process.host_name}: plain calls"
+        return context
+
     def context_on(self, process: Process) -> Context:
         context = Context()
         context.run(STRAND.set, Strand(process, self._next_strand()))

@@ -50,7 +50,7 @@ class TimerHandle(Handle, eq=False):
 class Process:
     """One life of a host: what it still has to do. A crash ends it; a restart makes another."""
 
-    __slots__ = ("graveyard", "host_name", "idle", "number", "open", "queue", "run_queue", "slot")
+    __slots__ = ("graveyard", "host_name", "idle", "number", "open", "plain_context", "queue", "run_queue", "slot")
 
     def __init__(self, host_name: str, number: int, slot: int) -> None:
         self.host_name = host_name
@@ -66,6 +66,8 @@ class Process:
         """True only if an append to `queue` must also put the process on the loop's ready list."""
         self.open = True
         """False while `queue` is not `run_queue`. Invariant: `idle` implies `open`."""
+        self.plain_context: Context | None = None
+        """Where it is called plainly; see `SimLoop.plain_context`."""
         self.graveyard: list[object] = []
         """Keeps a dead process's work referenced, so that no `finally` of it ever runs."""
 

@@ -440,7 +440,7 @@ def test_a_plain_method_is_carried_out_in_one_step_of_its_host_and_may_leave_the
         server.resume()
         assert await waiting == "C"
         server.pause()
-        lost = client.spawn(remote.now("d"), name="d")
+        lost = asyncio.ensure_future(client.run(remote.now("d")))
         await asyncio.sleep(1.0)
         server.crash()
         with pytest.raises(OutcomeUnknown):

@@ -15,6 +15,7 @@ from kedge.client.contract import Client, Transport
 from kedge.controllers import all_controllers, lease_of
 from kedge.env import Env
 from kedge.errors import AlreadyExists
+from kedge.heap import spare_collector
 from kedge.keys import Key
 from kedge.observe.recorder import Recorder
 from kedge.runtime.cache import CacheSet
@@ -50,6 +51,7 @@ class ControlPlane:
 
     async def run(self) -> None:
         """Work until `stop`. Cancelled, everything stops at once. A component that fails takes the process with it."""
+        spare_collector()
         await ensure_namespaces(self.client)
         try:
             async with asyncio.TaskGroup() as group:

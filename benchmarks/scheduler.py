@@ -63,10 +63,10 @@ def pod(
 ) -> dict[str, Any]:
     requests = {"cpu": cpu, "memory": memory}
     labels = spec.pop("labels", {"app": "measured"})
-    annotations = spec.pop("annotations", {})
+    annotated = {"annotations": spec.pop("annotations")} if "annotations" in spec else {}
     container = {"name": "main", "image": "pause:3.10", "resources": {"requests": requests}}
     return {
-        "metadata": {"name": name, "namespace": namespace, "labels": labels, "annotations": annotations},
+        "metadata": {"name": name, "namespace": namespace, "labels": labels, **annotated},
         "spec": {"containers": [container], **spec},
     }
 

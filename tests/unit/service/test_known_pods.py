@@ -117,6 +117,12 @@ def test_a_replica_takes_the_short_way_and_shares_what_it_can() -> None:
     assert second[0] == decode_view(POD, second[1])
 
 
+def test_a_pod_that_does_not_say_what_it_is_takes_the_short_way_and_is_stored_as_a_pod() -> None:
+    body = {name: part for name, part in pod("web-0").items() if name not in ("apiVersion", "kind")}
+    stored = parse_object(known(msgspec.json.encode(body))[1])
+    assert (stored["apiVersion"], stored["kind"]) == ("v1", "Pod")
+
+
 @pytest.mark.parametrize(
     "junk",
     [b'"\xff"', b'{"phase": "\xc3\x28"}'],

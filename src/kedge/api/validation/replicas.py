@@ -152,8 +152,7 @@ def new_known_pod(
     except _DECODE_ERRORS:
         return None
     if (
-        frame.kind != kind.kind
-        or frame.api_version != kind.api_version
+        ((frame.kind or frame.api_version) and (frame.kind, frame.api_version) != (kind.kind, kind.api_version))
         or not own.name
         or own.generate_name is not UNSET
         or own.finalizers == ()  # sent, though there are none: it is stored as it was sent
@@ -188,7 +187,7 @@ def new_known_pod(
     )
     return (
         PodView(metadata=metadata, spec=spec.view, status=_PENDING.view),
-        _ENCODER.encode(_Stored(frame.api_version, frame.kind, stored, spec.raw, _PENDING.raw)),
+        _ENCODER.encode(_Stored(kind.api_version, kind.kind, stored, spec.raw, _PENDING.raw)),
     )
 
 

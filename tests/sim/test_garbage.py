@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import replace
 from typing import Any
 
 from tests.objects import CONFIG_MAP, NAMESPACE
-from tests.sim.node_world import Crew, find, objects, settle, stage
+from tests.sim.node_world import QUICK, Crew, find, objects, settle, stage
 from tests.sim.seeds import seeds
 
 from kedge.api.objects import Object
@@ -16,7 +18,7 @@ from kedge.controllers.garbage import GarbageCollector, garbage_controller
 from kedge.controllers.namespaces import NamespaceReconciler, namespace_controller
 from kedge.keys import Key
 from kedge.sim.cluster import Commit
-from kedge.sim.kernel import Simulation, run
+from kedge.sim.kernel import NO_FAULTS, Simulation, run
 
 
 def a_map(name: str, *owners: Object, namespace: str = "default", **metadata: Any) -> dict[str, Any]:
@@ -126,3 +128,43 @@ def test_a_deleted_namespace_empties_and_goes_and_others_stay(seeds: range) -> N
         outcome = run(tenants, seed)
         assert outcome.violation is None, f"seed {seed}: {outcome.violation}\n{outcome.timeline()[-2500:]}"
         assert outcome.result
+
+
+NO_NETS = replace(QUICK, relist_every_s=1e6, resync_every_s=1e6)
+
+
+def calmly(program: Callable[[Simulation], Coroutine[Any, Any, None]]) -> None:
+    outcome = run(program, 1, faults=NO_FAULTS)
+    assert outcome.violation is None, f"{outcome.violation}\n{outcome.violation.detail}"
+
+
+def test_an_owner_that_waits_for_its_dependents_is_woken_by_one_that_is_let_go_of() -> None:
+    """Another holds the child, so it stays: what changes is that it no longer names the one that waits."""
+
+    async def program(sim: Simulation) -> None:
+        cluster = await stage(sim)
+        Crew(cluster, limits=NO_NETS).boot(sim, garbage_controller)
+        create = cluster.authority.create
+        mum, dad = [(await create(CONFIG_MAP, a_map(name))).object for name in ("mum", "dad")]
+        await create(CONFIG_MAP, a_map("kid", mum, dad))
+        await asyncio.sleep(5)
+        await cluster.authority.delete(key_of("mum"), DeleteOptions(propagation="Foreground"))
+        await asyncio.sleep(60)
+        assert maps(cluster.store) == {"dad", "kid"}
+
+    calmly(program)
+
+
+def test_whatever_has_owners_is_looked_at_again_though_nothing_is_known_to_have_changed() -> None:
+    async def program(sim: Simulation) -> None:
+        cluster = await stage(sim)
+        crew = Crew(cluster, limits=replace(NO_NETS, resync_every_s=20.0))
+        crew.boot(sim, garbage_controller)
+        mum = (await cluster.authority.create(CONFIG_MAP, a_map("mum"))).object
+        await cluster.authority.create(CONFIG_MAP, a_map("kid", mum))
+        await asyncio.sleep(120)
+        looked_at = Counter(decision.key.name for decision in crew.processes[0][2].decisions())
+        assert looked_at["kid"] >= 3
+        assert looked_at["mum"] == 0, "it has no owner, and nobody waits for it"
+
+    calmly(program)

@@ -7,7 +7,6 @@ a uid that is gone never comes back, so what was proved stays true. The delete i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -24,7 +23,7 @@ from kedge.env import Env
 from kedge.errors import BadRequest, Forbidden, NotFound
 from kedge.keys import Key
 from kedge.runtime import Action, Context, Controller, Watch
-from kedge.runtime.cache import BY_OWNER, CacheChange, CacheSet, NotSynced
+from kedge.runtime.cache import BY_OWNER, CacheChange, CacheSet
 
 NAME = "garbage"
 FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
@@ -268,11 +267,10 @@ def _wake_family(kinds: Sequence[Kind]) -> Callable[[CacheChange, CacheSet], Ite
         if leaving:
             for kind in kinds:
                 for cache in caches.of_kind(kind.key_kind):
-                    # One that has not listed yet has nobody to wake, and must not keep the others from it: when it
-                    # lists, whatever has owners is looked at.
-                    with suppress(NotSynced):
-                        if not str(cache.scope):
-                            yield from [each.key for each in cache.by_index(BY_OWNER, found.uid).value]
+                    # Until every kind has listed this may end early, and nobody is forgotten: whatever has owners waits
+                    # in the queue since it was first seen, and nothing is taken from it before.
+                    if not str(cache.scope):
+                        yield from [each.key for each in cache.by_index(BY_OWNER, found.uid).value]
 
     return keys_of
 

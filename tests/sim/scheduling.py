@@ -199,14 +199,16 @@ class Accounts:
 class Observed(RemoteTransport):
     """A wire that notes what became of binds."""
 
-    def __init__(self, sim: Simulation, host: Host, remote: Any) -> None:
+    def __init__(self, sim: Simulation, host: Host, remote: Any, holds: tuple[str, ...]) -> None:
         super().__init__(remote)
         self._sim = sim
         self._host = host
-        self.binds_out = 0
+        self._holds = holds
+        self.binds_out: dict[Key, str] = {}
+        """The uid of each pod whose bind is out."""
         self.on_bind: Callable[[], None] = lambda: None
 
-    def _stop_the_host(self) -> None:
+    def stop_the_host(self) -> None:
         """For longer than its lease, with this bind in its hands: it is sent when another leads."""
         host, process, world = self._host, self._host.process, self._sim.world
         host.pause()
@@ -219,11 +221,11 @@ class Observed(RemoteTransport):
         world.loop.call_later(3 * LIMITS.lease_s, go_on, context=world.context)
 
     async def bind(self, request: Any, *, options: Any) -> Any:
-        self.binds_out += 1
+        self.binds_out[request.pod] = request.pod_uid
         if self._sim.faults.active:
-            held = self._sim.choose("a bind is held up", ("", "", "", "", "late", "late", "late", "stopped"))
+            held = self._sim.choose("a bind is held up", self._holds)
             if held == "stopped":
-                self._stop_the_host()
+                self.stop_the_host()
             if held:
                 await asyncio.sleep(self._sim.choose("for", (0.5, 2.5)))
         try:
@@ -239,7 +241,7 @@ class Observed(RemoteTransport):
             self._sim.sometimes("a bind's outcome was unknown")
             raise
         finally:
-            self.binds_out -= 1
+            self.binds_out.pop(request.pod, None)
             self.on_bind()
 
 
@@ -263,6 +265,8 @@ class Town:
     limits: Limits = LIMITS
     lives: list[Life] = field(default_factory=list)
     make: Callable[..., Scheduler] = Scheduler
+    holds: tuple[str, ...] = ("", "", "", "", "late", "late", "late", "stopped")
+    """What may become of a bind before it is sent."""
 
     def boot(self, host_name: str, name: str) -> Host:
         host = self.sim.host(host_name)
@@ -273,7 +277,7 @@ class Town:
     async def _run(self, host: Host, name: str) -> None:
         env = host.env(limits=self.limits)
         server = self.cluster.servers[len(self.lives) % len(self.cluster.servers)]
-        wire = Observed(self.sim, host, host.remote(server, "api", timeout_s=2.0))
+        wire = Observed(self.sim, host, host.remote(server, "api", timeout_s=2.0), self.holds)
         recorder = Recorder(env)
         scheduler = self.make(Client(wire, env, component=host.name), env, name=name, recorder=recorder)
         life = Life(host, host.process.number, scheduler, recorder, wire)
@@ -292,6 +296,15 @@ class Town:
         others = (each for each in self.living() if each is not life and each.scheduler.name == life.scheduler.name)
         if any(each.scheduler.leading for each in others):
             self.sim.sometimes("a standby took over with binds in flight")
+
+    async def wait_bind(self) -> Life | None:
+        """A scheduler that has a bind on its way; None if none has for a while."""
+        for _ in range(600):
+            life = next((each for each in self.living() if each.wire.binds_out and not each.host.paused), None)
+            if life is not None:
+                return life
+            await asyncio.sleep(0.05)
+        return None
 
     def recheck(self) -> int:
         """Run every kept attempt of every process again. How many there were."""
@@ -376,6 +389,22 @@ class User:
         await self._client.create(POD, self.body(found.key.name))
         self._sim.sometimes("a namesake took a pod's place")
 
+    async def ambush(self) -> None:
+        """Wait for a bind that is on its way, and act before it arrives."""
+        life = await self._town.wait_bind()
+        if life is None:
+            return
+        what = self._sim.choose("ambush", ("replace", "replace", "depose", "stop"))
+        if what == "stop":
+            life.wire.stop_the_host()
+        elif what == "depose":
+            await self._take_lease(life.scheduler.name)
+        else:
+            key = self._sim.choose("whom", tuple(life.wire.binds_out))
+            await self._town.cluster.authority.delete(key, DeleteOptions(grace_s=0))
+            await self._town.cluster.authority.create(POD, self.body(key.name))
+            self._sim.sometimes("a namesake took a pod's place")
+
     async def _delete(self) -> None:
         await self._remove(await self._client.get(Key("Pod", "default", self._sim.choose("pod", (*PODS, *GANG)))))
 
@@ -418,8 +447,10 @@ class User:
         await self._client.create(NODE, node(name, zone=ZONES[name], cpu="1500m"))
 
     async def _depose(self) -> None:
-        """Take a lease from its holder, who does not know it yet."""
-        name = self._sim.choose("whom", ("default-scheduler", OTHER))
+        await self._take_lease(self._sim.choose("whom", ("default-scheduler", OTHER)))
+
+    async def _take_lease(self, name: str) -> None:
+        """From its holder, who does not know it yet."""
         key = Key("Lease.coordination.k8s.io", "kube-system", name)
         await self._town.cluster.authority.patch(key, {"spec": {"holderIdentity": ""}})
 

@@ -18,6 +18,7 @@ from kedge.controllers.garbage import GarbageCollector, garbage_controller
 from kedge.controllers.namespaces import NamespaceReconciler, namespace_controller
 from kedge.keys import Key
 from kedge.sim.cluster import Commit
+from kedge.sim.invariants import Judge
 from kedge.sim.kernel import NO_FAULTS, Simulation, run
 
 
@@ -166,5 +167,26 @@ def test_whatever_has_owners_is_looked_at_again_though_nothing_is_known_to_have_
         looked_at = Counter(decision.key.name for decision in crew.processes[0][2].decisions())
         assert looked_at["kid"] >= 3
         assert looked_at["mum"] == 0, "it has no owner, and nobody waits for it"
+
+    calmly(program)
+
+
+def test_who_waits_for_its_dependents_waits_for_those_that_no_cache_has_shown() -> None:
+    async def program(sim: Simulation) -> None:
+        cluster = await stage(sim)
+        Judge(cluster)
+        crew = Crew(cluster, limits=replace(NO_NETS, relist_every_s=60.0))
+        crew.boot(sim, garbage_controller)
+        create = cluster.authority.create
+        mum = (await create(CONFIG_MAP, a_map("mum"))).object
+        await asyncio.sleep(5)
+        crew.hidden.add(key_of("kid"))
+        await create(CONFIG_MAP, a_map("kid", mum))
+        await cluster.authority.delete(key_of("mum"), DeleteOptions(propagation="Foreground"))
+        await asyncio.sleep(20)
+        assert maps(cluster.store) == {"mum", "kid"}
+        crew.hidden.clear()
+        await asyncio.sleep(100)  # a list shows the kid at last
+        assert maps(cluster.store) == set()
 
     calmly(program)

@@ -7,13 +7,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from tests.objects import node, pod, pod_key, resource_quota, zone_quota
+from tests.objects import config_map, node, pod, pod_key, resource_quota, zone_quota
 
 from kedge.agent.core import Identity
 from kedge.api.codec import encode_object
 from kedge.api.kinds import KINDS
 from kedge.api.marks import AT_MOST_ONE, SLOT
-from kedge.api.requests import Binding
+from kedge.api.requests import Binding, DeleteOptions
 from kedge.api.views import PodView
 from kedge.keys import Fence, Key, Origin
 from kedge.sim.cluster import Cluster
@@ -148,6 +148,19 @@ async def remove_what_has_finalizers(world: World) -> None:
     await world.cluster.store.commit([], [Delete(pod_key())])
 
 
+def blocking(name: str, owner: str) -> dict[str, Any]:
+    reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "mum", "uid": owner, "blockOwnerDeletion": True}
+    metadata = {"name": name, "namespace": "default", "ownerReferences": [reference]}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
+
+
+async def let_an_owner_go_before_its_children(world: World) -> None:
+    mum = await world.cluster.create(config_map("mum"))
+    await world.cluster.create(blocking("kid", mum.uid))
+    await world.cluster.authority.delete(mum.key, DeleteOptions(propagation="Foreground"))
+    await world.cluster.store.commit([], [Delete(mum.key)])
+
+
 async def collect_what_has_an_owner(world: World) -> None:
     await world.add(replica_set(1), "rs-1")
     await world.add(slotted("web-0"), "u-1")
@@ -266,6 +279,7 @@ BREAKS: list[tuple[Break, str]] = [
     (reserve_twice_for_one_intent, "an intent has one reservation"),
     (bind_two_pods_of_one_slot, "a slot has one unreleased binding"),
     (remove_what_has_finalizers, "finalizers are respected"),
+    (let_an_owner_go_before_its_children, "finalizers are respected"),
     (collect_what_has_an_owner, "garbage collection spares the owned"),
     (give_up_a_pod_of_a_node_that_is_heard_of, "nothing is destroyed on suspicion alone"),
     (take_the_last_healthy_replica, "the last healthy replica is not taken"),
@@ -302,6 +316,19 @@ def test_who_does_this_is_found_out(make: Break, words: str) -> None:
 def test_every_invariant_has_something_that_breaks_it() -> None:
     promised = {each.words for each in SAFETY} | {each.__name__.replace("_", " ") for each in PROCESSES}
     assert promised == {words for _, words in BREAKS}
+
+
+def test_a_child_that_came_after_its_owner_was_told_to_go_need_not_be_waited_for() -> None:
+    async def program(sim: Simulation) -> None:
+        cluster = Cluster(sim)
+        await cluster.set_up()
+        Judge(cluster)
+        mum = await cluster.create(config_map("mum"))
+        await cluster.authority.delete(mum.key, DeleteOptions(propagation="Foreground"))
+        await cluster.create(blocking("kid", mum.uid))
+        await cluster.store.commit([], [Delete(mum.key)])
+
+    assert run(program, 1, faults=NO_FAULTS).violation is None
 
 
 def test_capacity_that_shrinks_from_outside_is_nobodys_fault() -> None:

@@ -28,6 +28,8 @@ from kedge.runtime.cache import BY_OWNER, CacheChange, CacheSet
 NAME = "garbage"
 FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
 _ALONE = KINDS.of_key_kind("PriorityClass.scheduling.k8s.io")
+_UNSEEN_S = 1.0
+"""Pause before a dependent that no cache has shown yet is asked about again: nobody may ever tell that it went."""
 _NOT_COLLECTED = ("Event", "Lease.coordination.k8s.io", "NodeAllocation.kedge.dev")
 """Kinds that have no owners and are no owners: they change often, and nobody waits for them."""
 
@@ -158,11 +160,13 @@ class GarbageCollector:
             await self._orphan(ctx, found)
             return Action.await_change(reason="its dependents were let go")
         if FOREGROUND in finalizers:
-            blocking = [each for each in self._dependents(ctx, found) if _blocks(each, found.uid)]
-            if not blocking:
-                self._acts.labels("let go", found.key.kind).inc()
-                await ctx.patch(found, without_finalizers(found, (FOREGROUND,)))
-            return Action.await_change(reason=f"{len(blocking)} dependents are to go first")
+            if any(_blocks(each, found.uid) for each in self._dependents(ctx, found)):
+                return Action.await_change(reason="its dependents are to go first")
+            if await self._is_blocked(ctx, found):
+                return Action.requeue(delay_s=_UNSEEN_S, reason="dependents that are not seen yet are to go first")
+            self._acts.labels("let go", found.key.kind).inc()
+            await ctx.patch(found, without_finalizers(found, (FOREGROUND,)))
+            return Action.await_change(reason="its dependents are gone")
         plan = plan_finalizers(found.metadata, now, stuck_s=ctx.limits.finalizer_stuck_s)
         self._tell(found.key, plan.stuck)
         if plan.remove:
@@ -171,6 +175,14 @@ class GarbageCollector:
         if plan.stuck:
             await self._report(ctx, found, plan.stuck)
         return look_again(now, plan.look_again_at, reason=f"waits for {', '.join(plan.stuck)}" if plan.stuck else "")
+
+    async def _is_blocked(self, ctx: Context, owner: Object) -> bool:
+        """Whether the authority knows of a dependent that is to go first: a cache of its kind may be late."""
+        for kind in self._followed:
+            for each in await ctx.fresh_list(kind, namespace=owner.key.namespace if kind.namespaced else ""):
+                if _blocks(each, owner.uid):
+                    return True
+        return False
 
     async def _orphan(self, ctx: Context, owner: Object) -> None:
         """Take the owner out of every dependent that there is. One that a cache missed would be collected, so all

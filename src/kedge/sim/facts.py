@@ -87,6 +87,8 @@ class Facts:
         self.children: dict[str, dict[Key, None]] = {}
         """By owner's uid: everything that names it as an owner."""
         self.uids: dict[str, Key] = {}
+        self.marked: dict[str, Revision] = {}
+        """By uid: the commit that told it to go, of those that wait for something."""
         self.intents: dict[tuple[str, int, int], dict[Key, None]] = {}
         """By workload, generation and slot: its reservations."""
         self.renewed_s: dict[str, float] = {}
@@ -134,6 +136,8 @@ class Facts:
             self.objects[key] = new
         changed = Changed(key, old, new)
         self._index_owners(changed)
+        if new is not None and new.metadata.deletion_timestamp is not None:
+            self.marked.setdefault(new.uid, new.revision)
         match key.kind:
             case "Pod":
                 self._index_pod(changed)

@@ -231,7 +231,7 @@ def a_slot_has_one_unreleased_binding(step: Step) -> Iterator[Finding]:
 
 @invariant()
 def finalizers_are_respected(step: Step) -> Iterator[Finding]:
-    """Nothing with finalizers goes before it was marked; who waits for its children goes after them."""
+    """Nothing with finalizers goes before it was marked; who waits for its children goes after those it had by then."""
     facts = step.facts
     for changed in step.changes:
         old = changed.old
@@ -241,8 +241,10 @@ def finalizers_are_respected(step: Step) -> Iterator[Finding]:
             yield "not marked", f"{changed.key} went with finalizers {', '.join(old.metadata.finalizers)}"
         if "foregroundDeletion" in old.metadata.finalizers:
             for child in facts.children.get(old.uid, ()):
-                refs = facts.objects[child].metadata.owner_references if child in facts.objects else ()
-                if any(ref.uid == old.uid and ref.block_owner_deletion for ref in refs):
+                found = facts.objects.get(child)
+                if found is None or found.created > facts.marked.get(old.uid, found.created):
+                    continue
+                if any(ref.uid == old.uid and ref.block_owner_deletion for ref in found.metadata.owner_references):
                     yield "before its children", f"{changed.key} went before {child}"
 
 

@@ -169,6 +169,10 @@ async def collect_what_has_an_owner(world: World) -> None:
 
 async def give_up_a_pod_of_a_node_that_is_heard_of(world: World) -> None:
     await world.bound()
+    await give_up(world)
+
+
+async def give_up(world: World) -> None:
     lost = {"type": "DisruptionTarget", "status": "True", "reason": "NodeLost"}
     await world.put(pod_key(), lambda found: found["status"].update(conditions=[lost]))
 
@@ -327,6 +331,20 @@ def test_a_child_that_came_after_its_owner_was_told_to_go_need_not_be_waited_for
         await cluster.authority.delete(mum.key, DeleteOptions(propagation="Foreground"))
         await cluster.create(blocking("kid", mum.uid))
         await cluster.store.commit([], [Delete(mum.key)])
+
+    assert run(program, 1, faults=NO_FAULTS).violation is None
+
+
+def test_a_pod_of_a_former_incarnation_of_its_node_may_be_given_up_at_once() -> None:
+    async def program(sim: Simulation) -> None:
+        cluster = Cluster(sim)
+        await cluster.set_up()
+        world = World(cluster, Judge(cluster))
+        await cluster.create(node("node-a"))
+        await world.bound()
+        await cluster.authority.delete(Key("Node", "", "node-a"))
+        await cluster.create(node("node-a"))
+        await give_up(world)
 
     assert run(program, 1, faults=NO_FAULTS).violation is None
 

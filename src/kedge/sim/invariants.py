@@ -276,6 +276,8 @@ def nothing_is_destroyed_on_suspicion_alone(step: Step) -> Iterator[Finding]:
         node = step.facts.objects.get(changed.key._replace(kind=NODE, namespace="", name=new.spec.node_name))
         if node is None or OUT_OF_SERVICE in {t.key for t in node.as_view(NodeView).spec.taints}:
             continue  # it is gone, or a person has said so
+        if new.spec.node_name not in step.facts.claims.get(new.uid, {}):
+            continue  # the node was registered anew: this incarnation of it never had the pod
         if step.facts.is_blind(node, step.now_s):
             yield "blind", f"{changed.key} was given up while most of its zone was silent"
         silent_s = step.now_s - step.facts.renewed_s.get(new.spec.node_name, 0.0)

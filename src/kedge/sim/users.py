@@ -44,7 +44,10 @@ class User:
                     return (await self._client.create(kind, body, namespace=key.namespace)).object
                 except AlreadyExists:
                     pass  # perhaps an attempt of ours that we gave up on
-            return (await self._client.patch(key, body)).object
+            try:
+                return (await self._client.patch(key, body)).object
+            except NotFound as error:
+                raise Conflict(f"{key} went while it was applied") from error
 
         return await self._insist(once, f"applies {key}")
 

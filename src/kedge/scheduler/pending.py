@@ -293,6 +293,13 @@ class Pending:
         waiting.failures += 1
         self._back_off(waiting, now_s)
 
+    def pause(self, waiting: Waiting, for_s: float, why: str) -> None:
+        """It is not to be tried for so long, unless it changes itself."""
+        if self._still_here(waiting):
+            self._land(waiting)
+            now_s = self._env.monotonic()
+            self._wait_until(waiting, now_s, now_s + for_s, why)
+
     def unschedulable(
         self, waiting: Waiting, helped_by: Change, alike: Hashable, blockers: tuple[Reason, ...] = ()
     ) -> None:
@@ -405,10 +412,12 @@ class Pending:
     def _back_off(self, waiting: Waiting, now_s: float, why: str = "backoff over") -> None:
         limits = self._limits
         whole_s = min(limits.scheduler_backoff_s * 2.0 ** min(waiting.failures - 1, 30), limits.scheduler_backoff_s_max)
+        self._wait_until(waiting, now_s, now_s + whole_s * self._env.random.uniform(0.5, 1.0), why)
+
+    def _wait_until(self, waiting: Waiting, now_s: float, until_s: float, why: str) -> None:
         self._tickets += 1
         waiting.stage, waiting.ticket, waiting.since_s = Stage.BACKOFF, self._tickets, now_s
-        waiting.woken_by = why
-        waiting.until_s = now_s + whole_s * self._env.random.uniform(0.5, 1.0)
+        waiting.woken_by, waiting.until_s = why, until_s
         heappush(self._backoff, (waiting.until_s, self._tickets, waiting))
         self.on_ready()  # whoever sleeps until the next one is due may have to wake earlier
 

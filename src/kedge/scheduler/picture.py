@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kedge.api.holds import active_hold
 from kedge.api.kinds import Kind, Registry
+from kedge.api.marks import HOLD_PREFIX
 from kedge.api.objects import Object
 from kedge.api.selectors import label_selector
 from kedge.api.views import (
@@ -233,10 +235,13 @@ class Picture:
         return tuple(pod for pod in found if pod is not None and pod.view.spec.node_name == node)
 
     def _may_leave(self, pods: Sequence[Object]) -> list[Object]:
-        """Those whose budgets let them go together. A pod with no budget always may."""
+        """Those whose budgets let them go together. A pod with no budget always may, unless a person holds it."""
         left: dict[Key, int] = {}
         going = []
+        now = self._env.now()
         for pod in pods:
+            if active_hold(pod.metadata, self._scheduler, now) is not None:
+                continue  # a person's word: it is not to be touched
             budgets = self.found_by("PodDisruptionBudget.policy", BY_NAMESPACE, pod.key.namespace)
             covering = [
                 each
@@ -494,7 +499,12 @@ def _asks_alike(one: PodView, other: PodView) -> bool:
         one.spec == other.spec
         and mine.labels == theirs.labels
         and mine.annotations.get(GANG_SIZE) == theirs.annotations.get(GANG_SIZE)
+        and _holds(one) == _holds(other)
     )
+
+
+def _holds(pod: PodView) -> list[tuple[str, str]]:
+    return [item for item in pod.metadata.annotations.items() if item[0].startswith(HOLD_PREFIX)]
 
 
 def _asks_the_same(old: Object, new: Object) -> bool:

@@ -7,11 +7,12 @@ side; then only the bind's proof protects them from each other, and a pod may be
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from kedge.api.marks import SYSTEM_NAMESPACE
+from kedge.api.holds import HELD, Hold, active_hold
+from kedge.api.marks import HOLD_PREFIX, SYSTEM_NAMESPACE
 from kedge.api.objects import Object
 from kedge.api.requests import DeleteOptions, WriteOptions
 from kedge.api.views import PodView, ReservationView
@@ -272,6 +273,10 @@ class Scheduler:
         For how much of a burst it counts: every node is accounted for when none will do.
         """
         began_s, started = self._env.monotonic(), self._binder.started
+        hold = self._hold_on(waiting)
+        if hold is not None:
+            self._wait_out(hold, self.pending.take_gang(waiting), fence)
+            return 1
         if waiting.gang is not None:
             self._attempt_gang(waiting, fence)
         elif self.picture.nominated:
@@ -282,6 +287,19 @@ class Scheduler:
             self._attempt_pod(waiting, fence, began_s, None)
         self._took.observe(self._env.monotonic() - began_s)
         return 1 if self._binder.started > started and waiting.gang is None else _COSTLY
+
+    def _hold_on(self, waiting: Waiting) -> Hold | None:
+        """A person's word that this scheduler is to leave the pod alone."""
+        notes = waiting.pod.metadata.annotations
+        if not notes or not any(name.startswith(HOLD_PREFIX) for name in notes):
+            return None
+        return active_hold(waiting.pod.metadata, self.name, self._env.now())
+
+    def _wait_out(self, hold: Hold, members: Sequence[Waiting], fence: Fence) -> None:
+        """A pod, and with it its gang, waits until its hold ends or is taken away."""
+        for each in members:
+            self.pending.pause(each, (hold.until - self._env.now()).total_seconds(), "a hold has ended")
+            self._teller.unschedulable(each.pod, HELD, str(hold), decision=self._attempts.latest, fence=fence)
 
     def _attempt_pod(self, waiting: Waiting, fence: Fence, began_s: float, nomination: Nomination | None) -> None:
         view = waiting.pod.as_view(PodView)
@@ -430,6 +448,10 @@ class Scheduler:
         """Choose a node for every member, or for none."""
         assert waiting.gang is not None
         members = self.pending.take_gang(waiting)
+        hold = next(filter(None, map(self._hold_on, members)), None)
+        if hold is not None:
+            self._wait_out(hold, members, fence)
+            return
         record = self._gangs.record_of(waiting.gang)
         if record is not None:
             self._resume_gang(members, record, fence)

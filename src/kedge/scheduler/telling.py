@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from kedge.api.conditions import condition, find_condition, set_condition
+from kedge.api.holds import HELD
 from kedge.api.kinds import Kind
 from kedge.api.objects import Object
 from kedge.api.requests import WriteOptions
@@ -97,7 +98,7 @@ class Teller:
         self._spawn(self._try_event(pod, reason, message, options), name=f"event about {pod.key}")
 
     def forget(self, uid: str) -> None:
-        for reason in (UNSCHEDULABLE, GATED):
+        for reason in (UNSCHEDULABLE, GATED, HELD):
             self._said.pop((uid, reason), None)
             self._later.pop((uid, reason), None)
 

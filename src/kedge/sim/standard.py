@@ -10,9 +10,11 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from kedge.api.marks import AT_MOST_ONE
+from kedge.api.views import HorizontalPodAutoscalerView, PodView
 from kedge.controllers import CONTROLLERS, all_controllers, lease_of
 from kedge.errors import OperatingError
 from kedge.keys import Key
@@ -23,6 +25,7 @@ from kedge.sim.agents import RUN_S_LABEL
 from kedge.sim.cluster import Cluster, Component, Make, Node, Seat
 from kedge.sim.cluster_faults import ClusterSwarm, Weather
 from kedge.sim.endings import check_silence, expect_settled
+from kedge.sim.facts import is_ready
 from kedge.sim.invariants import LAG_S, Judge
 from kedge.sim.kernel import Simulation, simulate
 from kedge.sim.users import User
@@ -132,12 +135,13 @@ class World:
             world.loop.call_later(for_s, come_back, context=world.context)
 
     def busy(self, app: str, *, cores: float) -> None:
-        """Let every replica of an app keep so much of a CPU busy."""
+        """Let the replicas of an app that are ready share so much work."""
         pods = self.judge.facts.pods
 
         def load_of(uid: str) -> float:
-            pod = pods.get(uid)
-            return cores if pod is not None and pod.metadata.labels.get("app") == app else 0.0
+            found = [each for each, pod in pods.items() if pod.metadata.labels.get("app") == app]
+            ready = [each for each in found if is_ready(pods[each].as_view(PodView))]
+            return cores / len(ready) if uid in ready else 0.0
 
         for node in self.cluster.nodes.values():
             node.driver.load_of = load_of
@@ -258,16 +262,17 @@ WEB = Key("Deployment.apps", "default", "web")
 SHOP = Key("Deployment.apps", "default", "shop")
 LEDGER = Key("ReplicaSet.apps", "default", "ledger")
 SUMS = Key("Job.batch", "default", "sums")
-QUOTA = Key("ResourceQuota", "default", "all")
+AUTOSCALER = Key("HorizontalPodAutoscaler.autoscaling", "default", "shop")
 
 STANDARD = Size(
     limits=replace(
         LIMITS,
         lease_retry_s=5.0,
         store_silence_s=5.0,
-        watch_progress_s=30.0,
-        watch_probe_s=30.0,
-        relist_every_s=240.0,
+        autoscaler_start_s=15.0,
+        watch_progress_s=40.0,
+        watch_probe_s=50.0,
+        relist_every_s=900.0,
     )
 )
 """Twelve nodes in three zones, two schedulers, three API servers, two managers with every controller."""
@@ -287,7 +292,7 @@ async def run_standard(sim: Simulation, size: Size = STANDARD) -> World:
     await user.apply(workload("ReplicaSet", "ledger", 3, at_most_one=True))
     await user.apply(workload("Deployment", "shop", 2, cpu="250m"))
     await user.apply(autoscaler("shop", SHOP, 2, 4))
-    world.busy("shop", cores=0.2)
+    world.busy("shop", cores=0.5)  # at half of what each asks for that is work for four
     await asyncio.sleep(25)
     await user.roll_out(WEB, "web:2")
     await user.apply(job("sums", 3))
@@ -307,9 +312,20 @@ async def run_standard(sim: Simulation, size: Size = STANDARD) -> World:
     await user.apply(job("totals", 4))
     await asyncio.sleep(20)
     await user.scale(WEB, 10)
+    sim.check_eventually(partial(autoscaled_deployments_have_their_size, world))
     await world.close(stays_s=20.0, silence_s=45.0)
     sim.attach("commits", world.commits)
     return world
+
+
+def autoscaled_deployments_have_their_size(world: World) -> bool:
+    """The autoscaler has seen that as many replicas as the load is for use what they should."""
+    found = world.cluster.find(AUTOSCALER)
+    if found is None:
+        return False
+    status = found.as_view(HorizontalPodAutoscalerView).status
+    used = [each.resource.current.average_utilization for each in status.current_metrics if each.resource is not None]
+    return status.current_replicas == 4 and used == [50]
 
 
 @simulate(faults=ClusterSwarm())

@@ -237,15 +237,18 @@ class Picture:
     def _may_leave(self, pods: Sequence[Object]) -> list[Object]:
         """Those whose budgets let them go together. A pod with no budget always may, unless a person holds it."""
         left: dict[Key, int] = {}
+        budgets: dict[str, tuple[Object, ...]] = {}
         going = []
         now = self._env.now()
         for pod in pods:
             if active_hold(pod.metadata, self._scheduler, now) is not None:
                 continue  # a person's word: it is not to be touched
-            budgets = self.found_by("PodDisruptionBudget.policy", BY_NAMESPACE, pod.key.namespace)
+            tenant = pod.key.namespace
+            if tenant not in budgets:
+                budgets[tenant] = self.found_by("PodDisruptionBudget.policy", BY_NAMESPACE, tenant)
             covering = [
                 each
-                for each in budgets
+                for each in budgets[tenant]
                 if label_selector(each.as_view(PodDisruptionBudgetView).spec.selector).matches(pod.metadata.labels)
             ]
             for each in covering:

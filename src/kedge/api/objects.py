@@ -62,7 +62,9 @@ class Object(_Stored, frozen=True, eq=False, gc=False, kw_only=True):
 
     def as_view(self, view: type[_V]) -> _V:
         """`view`, for callers who know the kind and want the type checker to know it too."""
-        found = self.view
+        found = self.known_view
+        if found is None:
+            found = self.view
         if not isinstance(found, view):
             raise InvariantBroken(f"{self.key} has a {type(found).__name__}, not a {view.__name__}")
         return found
@@ -81,7 +83,11 @@ class Object(_Stored, frozen=True, eq=False, gc=False, kw_only=True):
 
     @property
     def uid(self) -> str:
-        return self.metadata.uid
+        view = self.known_view
+        if view is None:
+            return self.metadata.uid
+        uid: str = view.metadata.uid
+        return uid
 
     def edit(self) -> dict[str, Any]:
         """A fresh, mutable copy of the whole object, without its resource version."""

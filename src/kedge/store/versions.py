@@ -59,7 +59,7 @@ class Versions:
         for each in checks:
             entry = newest.get(each.key)
             # No `match`: it takes each apart by name, at several times the cost of the question.
-            if isinstance(each, AtRevision):
+            if type(each) is AtRevision:
                 if entry is None or entry.modified != each.revision:
                     raise conflict(each, entry)
             elif (entry is None) is not isinstance(each, Absent):

@@ -54,7 +54,9 @@ async def claim(core: Core, proof: Proof, pod: Object, node: Object, state: Clai
         await proof.entries(key)
     allocation = proof.reads[key]
     page = _known_page(core, proof, key)
-    if page is None or page.node_uid != node.uid:
+    if page is None:
+        page = _blank(core, node.key.name, node.uid)
+    elif page.node_uid != node.uid:
         page, allocation = await _page_for(core, proof, node)
     uid = pod_view.metadata.uid
     if uid in page:

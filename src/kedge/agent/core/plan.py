@@ -83,6 +83,8 @@ class Sight:
     """Since this agent saw that the pod is being deleted."""
     disowned: bool = False
     """The ledger of this incarnation of the node has no claim of the pod: it was bound to an earlier one."""
+    held_s: float | None = None
+    """For how much longer a person holds the pod off the agent; None if nobody does."""
 
 
 def plan_pod(sight: Sight, limits: Limits) -> PodPlan:
@@ -96,6 +98,9 @@ def plan_pod(sight: Sight, limits: Limits) -> PodPlan:
     if sight.disowned:
         plan = _stop_all(sight, 0.0, "it was bound to an earlier incarnation of the node", Ending.RECORD)
         return PodPlan(stop=plan.stop, ending=plan.ending, failed="NodeReplaced")
+    if sight.held_s is not None:
+        # Hands off what is its own to run. What is over, or another's by now, was stopped above: no word keeps that.
+        return PodPlan(look_again_s=sight.held_s)
     if pod.terminating:
         grace_s = pod.metadata.deletion_grace_period_seconds
         whole_s = float(pod.spec.termination_grace_period_seconds if grace_s is None else grace_s)

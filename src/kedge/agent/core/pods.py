@@ -17,6 +17,7 @@ from kedge.agent.core.driver import Driver, Identity, Process, PullFailed
 from kedge.agent.core.plan import Ending, Health, PodPlan, Sight, Start, latest, plan_pod
 from kedge.agent.core.probes import Prober, has_probes
 from kedge.agent.core.status import pod_status
+from kedge.api.holds import active_hold, next_hold_end
 from kedge.api.marks import AT_MOST_ONE
 from kedge.api.objects import Object
 from kedge.api.requests import DeleteOptions
@@ -28,6 +29,8 @@ from kedge.keys import Key, Revision
 from kedge.placement.ledger import ClaimState
 from kedge.runtime.status import plan_status
 
+NAME = "agent"
+"""Under which a person holds a pod off it."""
 ALLOCATION = "NodeAllocation.kedge.dev"
 BIND_ANNOTATION = "kedge.dev/bind"
 
@@ -151,7 +154,15 @@ class PodWorker:
         await self._tell(sight, plan)
         if plan.ending is Ending.REMOVE:
             await self._remove()
-        return False, plan.look_again_s
+        return False, self._again_s(pod, plan)
+
+    def _again_s(self, pod: PodView, plan: PodPlan) -> float | None:
+        """When time alone may change what is to be done, or what is to be said of holds."""
+        ends = next_hold_end(pod, self._env.now())
+        if ends is None:
+            return plan.look_again_s
+        left_s = max(0.0, (ends - self._env.now()).total_seconds())
+        return left_s if plan.look_again_s is None else min(left_s, plan.look_again_s)
 
     async def _look_at_start(self) -> tuple[bool, float | None]:
         """Say what became of a start. What could not be started now is tried again, with a pause that grows."""
@@ -169,8 +180,9 @@ class PodWorker:
 
     def _sight(self, pod: PodView | None, processes: Sequence[Process]) -> Sight:
         now_s = self._env.monotonic()
-        if pod is not None and pod.terminating and self._leaving_s is None:
-            self._leaving_s = now_s
+        hold = None if pod is None else active_hold(pod, NAME, self._env.now())
+        if pod is not None and pod.terminating and self._leaving_s is None and hold is None:
+            self._leaving_s = now_s  # its grace begins when it may be stopped
         started = pod.status.start_time if pod is not None else None
         age_s = now_s - self._first_s
         if started is not None:
@@ -184,6 +196,7 @@ class PodWorker:
             age_s=age_s,
             leaving_s=0.0 if self._leaving_s is None else now_s - self._leaving_s,
             disowned=self._disowned,
+            held_s=None if hold is None else max(0.0, (hold.until - self._env.now()).total_seconds()),
         )
 
     async def _pod(self) -> PodView | None:

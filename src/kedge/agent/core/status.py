@@ -12,6 +12,7 @@ from typing import Any
 from kedge.agent.core.driver import Process
 from kedge.agent.core.plan import HEALTHY, Ending, PodPlan, Sight, latest, told_status, was_started
 from kedge.api.conditions import condition
+from kedge.api.holds import hold_conditions
 from kedge.api.timestamps import format_time
 from kedge.api.views import Container, ContainerState, ContainerStatus, PodView
 
@@ -35,6 +36,7 @@ def pod_status(
             condition("Initialized", status=prepared or phase == "Succeeded", reason=""),
             condition("ContainersReady", status=ready, reason=reason),
             condition("Ready", status=ready, reason=reason),
+            *hold_conditions(pod, pod.status.conditions, now),
         ],
         "containerStatuses": main,
     }

@@ -6,9 +6,9 @@ the one behind it: kedge seldom relies on one alone, and a story is about what h
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import cache, partial
 from itertools import count
 from types import SimpleNamespace
 from typing import Any
@@ -17,8 +17,15 @@ from kedge.controllers import evacuation, rolling, scaling
 from kedge.controllers.rolling import SetFacts
 from kedge.keys import Key
 from kedge.server.service import gangs, reservations, reserving
-from kedge.sim.zoo.entries import Patch, swap, swapping
+from kedge.sim.zoo.entries import swap
 from kedge.sim.zoo.hunting import all_entries, entry_named
+
+Patch = Callable[[], AbstractContextManager[None]]
+"""Takes a safeguard away for as long as it is entered."""
+
+
+def swapping(place: Any, attribute: str, unsafe: Any) -> Patch:
+    return partial(swap, place, attribute, unsafe)
 
 
 def _both(*patches: Patch) -> Patch:

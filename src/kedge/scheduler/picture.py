@@ -14,10 +14,8 @@ from kedge.api.holds import active_hold
 from kedge.api.kinds import Kind, Registry
 from kedge.api.marks import HOLD_PREFIX
 from kedge.api.objects import Object
-from kedge.api.selectors import label_selector
 from kedge.api.views import (
     NodeView,
-    PodDisruptionBudgetView,
     PodView,
     ReservationView,
 )
@@ -38,7 +36,7 @@ from kedge.scheduler.governing import Governance
 from kedge.scheduler.lingering import ALLOCATION, Lingering
 from kedge.scheduler.nominations import Nominations
 from kedge.scheduler.pending import NOTHING, Change, Pending, Waiting
-from kedge.scheduler.preemption import Lodgers, Nomination
+from kedge.scheduler.preemption import Lodgers, Nomination, may_leave
 from kedge.scheduler.shapes import PodRequest, request_of
 from kedge.scheduler.snapshot import Snapshot
 
@@ -235,29 +233,11 @@ class Picture:
         return tuple(pod for pod in found if pod is not None and pod.view.spec.node_name == node)
 
     def _may_leave(self, pods: Sequence[Object]) -> list[Object]:
-        """Those whose budgets let them go together. A pod with no budget always may, unless a person holds it."""
-        left: dict[Key, int] = {}
-        budgets: dict[str, tuple[Object, ...]] = {}
-        going = []
         now = self._env.now()
-        for pod in pods:
-            if active_hold(pod.metadata, self._scheduler, now) is not None:
-                continue  # a person's word: it is not to be touched
-            tenant = pod.key.namespace
-            if tenant not in budgets:
-                budgets[tenant] = self.found_by("PodDisruptionBudget.policy", BY_NAMESPACE, tenant)
-            covering = [
-                each
-                for each in budgets[tenant]
-                if label_selector(each.as_view(PodDisruptionBudgetView).spec.selector).matches(pod.metadata.labels)
-            ]
-            for each in covering:
-                left.setdefault(each.key, _allowed(each.as_view(PodDisruptionBudgetView)))
-            if all(left[each.key] > 0 for each in covering):
-                going.append(pod)
-                for each in covering:
-                    left[each.key] -= 1
-        return going
+        return may_leave(
+            [pod for pod in pods if active_hold(pod.metadata, self._scheduler, now) is None],  # a person's word
+            lambda namespace: self.found_by("PodDisruptionBudget.policy", BY_NAMESPACE, namespace),
+        )
 
     # -- changes of the caches ---------------------------------------------------------------------
 
@@ -486,13 +466,6 @@ class Picture:
             if assumption is not None:
                 assumption.request = request
                 self._tell(assumption)
-
-
-def _allowed(budget: PodDisruptionBudgetView) -> int:
-    """How many pods a budget lets go now. One that its controller has not looked at lets nobody go."""
-    if budget.status.observed_generation < budget.metadata.generation:
-        return 0
-    return budget.status.disruptions_allowed
 
 
 def _asks_alike(one: PodView, other: PodView) -> bool:

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from kedge.api.objects import Object
-from kedge.api.views import PodView
+from kedge.api.selectors import label_selector
+from kedge.api.views import PodDisruptionBudgetView, PodView
+from kedge.keys import Key
 from kedge.placement.reasons import Reason
 from kedge.scheduler.columns import Bools
 from kedge.scheduler.decide import Decision, state_of
@@ -69,6 +71,36 @@ class Lodgers:
     """Of some pods, those that their disruption budgets let go together; in the same order."""
     nominated: Mapping[str, Nomination]
     """By pod uid: places that are being made for others. Each is in the snapshot, as `nominated_claim` names it."""
+
+
+def may_leave(pods: Sequence[Object], budgets_of: Callable[[str], Sequence[Object]]) -> list[Object]:
+    """Those whose disruption budgets let them go together, in the same order. A pod with no budget always may."""
+    budgets: dict[str, Sequence[Object]] = {}
+    left: dict[Key, int] = {}
+    going = []
+    for pod in pods:
+        tenant = pod.key.namespace
+        if tenant not in budgets:
+            budgets[tenant] = budgets_of(tenant)
+        covering = [
+            each
+            for each in budgets[tenant]
+            if label_selector(each.as_view(PodDisruptionBudgetView).spec.selector).matches(pod.metadata.labels)
+        ]
+        for each in covering:
+            left.setdefault(each.key, _allowed(each.as_view(PodDisruptionBudgetView)))
+        if all(left[each.key] > 0 for each in covering):
+            going.append(pod)
+            for each in covering:
+                left[each.key] -= 1
+    return going
+
+
+def _allowed(budget: PodDisruptionBudgetView) -> int:
+    """How many pods a budget lets go now. One that its controller has not looked at lets nobody go."""
+    if budget.status.observed_generation < budget.metadata.generation:
+        return 0
+    return budget.status.disruptions_allowed
 
 
 def nominated_claim(uid: str) -> str:

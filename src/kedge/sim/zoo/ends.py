@@ -5,12 +5,16 @@ Like `kedge.sim.endings`, these read committed state and share no code with the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 
+from kedge.agent.core import Identity
 from kedge.api.views import PodView
+from kedge.keys import Key
 from kedge.placement.resources import node_allocatable, pod_requests, to_units
+from kedge.sim.cluster import Node
 from kedge.sim.facts import DEPLOYMENT, owner_uid
-from kedge.sim.invariants import Judge
+from kedge.sim.invariants import LAG_S, Judge
 from kedge.sim.links import Commit
 from kedge.sim.standard import World
 
@@ -37,6 +41,7 @@ class RecreateNeverOverlaps:
 
     def __init__(self, judge: Judge) -> None:
         self._facts = judge.facts
+        judge.cluster.sim.check_always(self)
 
     def __call__(self, commit: Commit) -> Iterator[tuple[str, str]]:
         facts = self._facts
@@ -51,6 +56,107 @@ class RecreateNeverOverlaps:
             for other in facts.pods_under(top):
                 if owner_uid(other) != owner_uid(made) and other.spec.node_name and not other.finished:
                     yield "two revisions", f"{key} was made while {other.name} may still run"
+
+
+class StoppingCopiesCount:
+    """A pod is only made where its ReplicaSet lately wanted that many, those that are still stopping among them."""
+
+    __name__ = "stopping copies count"
+
+    def __init__(self, judge: Judge) -> None:
+        self._facts, self._sim = judge.facts, judge.cluster.sim
+        self._sim.check_always(self)
+
+    def __call__(self, commit: Commit) -> Iterator[tuple[str, str]]:
+        facts = self._facts
+        for key in commit.keys:
+            found = facts.objects.get(key) if key.kind == "Pod" else None
+            owner = owner_uid(found.as_view(PodView)) if found is not None else ""
+            if found is None or found.created != commit.revision or not owner:
+                continue
+            copies = sum(not pod.as_view(PodView).finished for pod in facts.pods_of(owner))
+            most = facts.most_wanted(owner, self._sim.now_s - LAG_S)
+            if most is not None and copies > most:
+                yield (
+                    "too many",
+                    f"{key} is the copy {copies} of its ReplicaSet, which never lately wanted more than {most}",
+                )
+
+
+class NothingComesBack:
+    """What was removed stays removed: no later commit brings a uid back."""
+
+    __name__ = "nothing comes back"
+
+    def __init__(self, judge: Judge) -> None:
+        self._cluster = judge.cluster
+        self._there: dict[Key, str] = {}
+        self._gone: dict[str, None] = {}
+        judge.cluster.sim.check_always(self)
+
+    def __call__(self, commit: Commit) -> Iterator[tuple[str, str]]:
+        for key in commit.keys:
+            if key.kind != "Pod":
+                continue
+            found, was = self._cluster.find(key), self._there.pop(key, "")
+            if found is not None:
+                self._there[key] = found.uid
+                if found.uid in self._gone:
+                    yield "revived", f"{key} was removed, and a later write brought it back"
+            if was and (found is None or found.uid != was):
+                self._gone[was] = None
+
+
+class NeighboursStandEachOther:
+    """No pod is bound beside one that it must not share a node with. Here each excludes all others of its app."""
+
+    __name__ = "neighbours stand each other"
+
+    def __init__(self, judge: Judge) -> None:
+        self._facts = judge.facts
+        judge.cluster.sim.check_always(self)
+
+    def __call__(self, commit: Commit) -> Iterator[tuple[str, str]]:
+        for key in commit.keys:
+            found = self._facts.objects.get(key) if key.kind == "Pod" else None
+            node = found.as_view(PodView).spec.node_name if found is not None else ""
+            for other in self._facts.pods.values():
+                view = other.as_view(PodView)
+                if node and view.spec.node_name == node and other.key != key and not view.finished:
+                    yield "together", f"{key} and {other.key} are both on {node}"
+
+
+class OnlyTheUnwantedIsStopped:
+    """No process is stopped whose pod is bound there, claimed by that incarnation, and wanted."""
+
+    __name__ = "only the unwanted is stopped"
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        for node in world.cluster.nodes.values():
+            node.driver.stop = partial(self._stop, node, node.driver.stop)  # type: ignore[method-assign]
+
+    async def _stop(
+        self, node: Node, stop: Callable[..., Awaitable[None]], identity: Identity, *, grace_s: float
+    ) -> None:
+        facts = self._world.judge.facts
+        pod, known = facts.pods.get(identity.pod_uid), facts.objects.get(node.key)
+        same = known is not None and known.uid == identity.node_uid
+        if pod is not None and same and node.name in facts.claims.get(pod.uid, {}):
+            view = pod.as_view(PodView)
+            if view.spec.node_name == node.name and not view.terminating and not view.finished:
+                self._world.sim.violate(self.__name__, f"{node.name} stops {pod.key}, which is wanted")
+        await stop(identity, grace_s=grace_s)
+
+
+def the_bound_have_claims(judge: Judge) -> bool:
+    """Who is bound and has not ended has a claim on that node, of the incarnation it has now."""
+    facts = judge.facts
+    for uid, pod in facts.pods.items():
+        view = pod.as_view(PodView)
+        if view.spec.node_name and not view.finished and view.spec.node_name not in facts.claims.get(uid, {}):
+            return False
+    return True
 
 
 def quotas_say_what_is_used(judge: Judge) -> bool:

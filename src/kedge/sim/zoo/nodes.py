@@ -17,6 +17,7 @@ from kedge.controllers.heartbeats import Heartbeats
 from kedge.controllers.nodes import Standing
 from kedge.scheduler.binder import Binder
 from kedge.scheduler.pending import Pending
+from kedge.scheduler.picture import Picture
 from kedge.sim.zoo.entries import without
 
 SUSPICION = "nothing is destroyed on suspicion alone"
@@ -26,9 +27,11 @@ STARTED = "a process is started only for its binding"
 RUNNING = "processes are those of the bound"
 EVEN = "accounts are even"
 PLACED = "pods that fit are bound"
+CLAIMED = "the bound have claims"
 
 _next_standing = nodes.next_standing
 _survey = Heartbeats.survey
+_assume = Picture.assume
 
 
 # -- evidence --------------------------------------------------------------------------------------
@@ -67,8 +70,8 @@ def at_most_one_runs_on(self: Agent) -> float:  # noqa: ARG001
     PodWorker,
     "_may_start",
     source="watch streams: the cache taken for truth",
-    breaks=(STARTED, ONE_COPY, ONE_PROCESS, RUNNING),
-    theme="nodes",
+    breaks=(STARTED, ONE_PROCESS, CLAIMED),
+    theme="agents",
 )
 async def started_from_the_cache(self: PodWorker) -> str:
     """An agent proves at the authority that a pod is bound to it, after whatever took long."""
@@ -79,17 +82,15 @@ async def started_from_the_cache(self: PodWorker) -> str:
     Ground,
     "claim_is_held",
     source="design: (pod uid, bind revision, node incarnation)",
-    breaks=(STARTED, ONE_COPY, RUNNING),
-    theme="placement",
+    breaks=(STARTED, CLAIMED),
+    theme="agents",
 )
 async def claim_not_asked_for(self: Ground, *_: Any) -> bool:  # noqa: ARG001
     """An agent starts only what its incarnation has the claim of."""
     return True
 
 
-@without(
-    Agent, "_clear", source="kubernetes#30972", breaks=(STARTED, ONE_PROCESS, ONE_COPY, RUNNING), theme="placement"
-)
+@without(Agent, "_clear", source="kubernetes#30972", breaks=(ONE_PROCESS, RUNNING, CLAIMED), theme="agents")
 async def former_self_runs_on(self: Agent, node_uid: str = "") -> None:
     """A node that registers anew has stopped what it ran before."""
 
@@ -98,8 +99,8 @@ async def former_self_runs_on(self: Agent, node_uid: str = "") -> None:
     Agent,
     "_adopt",
     source="design: an agent re-adopts its processes after its own restart",
-    breaks=(RUNNING, ONE_PROCESS),
-    theme="placement",
+    breaks=(RUNNING, EVEN),
+    theme="restarts",
 )
 async def orphans_not_adopted(self: Agent) -> None:  # noqa: ARG001
     """A restarted agent takes on the processes of pods that are gone."""
@@ -111,7 +112,7 @@ async def orphans_not_adopted(self: Agent) -> None:  # noqa: ARG001
     "_audit",
     source="testing: repair eventually removes orphaned state",
     breaks=EVEN,
-    theme="placement",
+    theme="agents",
 )
 async def no_audit(self: Agent) -> None:  # noqa: ARG001
     """An agent looks for claims of pods that it never saw."""
@@ -123,7 +124,7 @@ async def no_audit(self: Agent) -> None:  # noqa: ARG001
     "_confirm",
     source="testing: repair eventually removes orphaned state",
     breaks=EVEN,
-    theme="placement",
+    theme="agents",
 )
 async def end_not_confirmed(self: PodWorker, processes: Any) -> None:
     """An agent confirms the end of what was deleted by force."""
@@ -133,8 +134,9 @@ async def end_not_confirmed(self: PodWorker, processes: Any) -> None:
     PodWorker,
     "_pod",
     source="watch streams: a delete that arrives before its cleanup",
-    breaks=(ONE_PROCESS, ONE_COPY, STARTED, RUNNING, EVEN),
-    theme="placement",
+    breaks=("only the unwanted is stopped", ONE_PROCESS),
+    theme="agents",
+    by="old lists",
 )
 async def gone_by_the_cache(self: PodWorker) -> PodView | None:
     """That a pod is gone is believed of the authority alone."""
@@ -145,8 +147,8 @@ async def gone_by_the_cache(self: PodWorker) -> PodView | None:
     NodeKeeper,
     "_look",
     source="watch streams: synced once, assumed for ever",
-    breaks=("nodes are well", STARTED, RUNNING),
-    theme="placement",
+    breaks=("nodes are well", STARTED),
+    theme="agents",
 )
 async def node_never_looked_at(self: NodeKeeper) -> None:
     """An agent sees at the authority whether its node is still the same."""
@@ -159,8 +161,9 @@ async def node_never_looked_at(self: NodeKeeper) -> None:
     Binder,
     "settle",
     source="kubernetes#106361",
-    breaks=(PLACED, "a pod never has two nodes", "no commit adds to an overfull node"),
-    theme="placement",
+    breaks="neighbours stand each other",
+    theme="apart",
+    by="cut off after a bind",
 )
 async def assumption_ends_by_timer(self: Binder, assumption: Any) -> None:
     """A bind whose outcome is unknown is read before its place is free."""
@@ -172,6 +175,15 @@ def deaf_scheduler(self: Pending, *_: Any, **__: Any) -> None:
     """A pod that waits is woken by what could help it."""
 
 
-@without(Pending, "_note", source="kubernetes#138434", breaks=PLACED, theme="placement")
-def news_in_flight_lost(self: Pending, *_: Any, **__: Any) -> None:
-    """What happens while a pod is in flight is kept for it."""
+@without(
+    Picture,
+    "assume",
+    source="watch streams: the cache taken for truth",
+    breaks="neighbours stand each other",
+    theme="apart",
+)
+def places_not_remembered(self: Picture, pod: Any, node: str, request: Any) -> Any:
+    """What a scheduler has decided takes its place until the cache shows what became of it."""
+    made = _assume(self, pod, node, request)
+    self.forget(made.uid)
+    return made

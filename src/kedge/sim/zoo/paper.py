@@ -1,72 +1,87 @@
-"""Machines on paper: stand-ins for scheduler and agents in worlds that are about neither.
+"""Machines on paper: stand-ins for the scheduler, for agents or for both, in worlds that are not about them.
 
 They place, start and end pods past every link and fault, each after a while that the seed draws. No leases, no watches,
-no processes: a seed costs a quarter of one with real agents, and the controllers cannot tell the difference.
+no processes: a seed costs a fraction of one with the real ones, and the controllers cannot tell the difference.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
 from kedge.api.objects import Object
 from kedge.api.requests import Binding, DeleteOptions, WriteOptions
-from kedge.api.views import PodView
+from kedge.api.views import NodeAllocationView, PodView
 from kedge.errors import OperatingError
+from kedge.keys import Key
 from kedge.runtime.status import plan_status
-from kedge.sim.facts import is_ready
+from kedge.sim.cluster import ZONE
+from kedge.sim.facts import ALLOCATION, NODE, is_ready
 from kedge.sim.standard import World
 
-NODES = ("paper-0", "paper-1")
 LOOK_S = 0.4
 STARTS_S, STOPS_S = (0.5, 4.0, 15.0), (0.5, 6.0)
 STUCK = "stuck:1"
 """An image that never becomes ready."""
-CAPACITY = {"cpu": "32", "memory": "64Gi", "pods": "110"}
 
 
 class PaperMachines:
-    """Nodes with nobody behind them, and whoever plays their part."""
+    """Whoever plays the part of what is missing."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, world: World, *, places: bool = True, runs: bool = True) -> None:
+        """`places`: the scheduler is missing. `runs`: the agents are."""
+        self._cluster = world.cluster
+        self._facts = world.judge.facts
         self._sim = world.sim
-        self._uids: dict[str, str] = {}
+        self._places, self._runs = places, runs
+        self._turn = 0
         self._due_s: dict[tuple[str, str], float] = {}
         """By pod's uid and what happens to it next: when."""
-        self._task: asyncio.Task[None] | None = None
-
-    async def open(self) -> None:
-        for name in NODES:
-            ready = {"type": "Ready", "status": "True", "reason": "OnPaper"}
-            status = {"capacity": CAPACITY, "allocatable": CAPACITY, "conditions": [ready]}
-            body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": status}
-            self._uids[name] = (await self._world.cluster.create(body)).uid
         self._task = asyncio.ensure_future(self._run())
+
+    async def add_nodes(self, zones: Mapping[str, str], *, cpu: str = "32") -> None:
+        """Nodes with nobody behind them, by name and zone."""
+        for name, zone in zones.items():
+            room = {"cpu": cpu, "memory": "64Gi", "pods": "110"}
+            ready = {"type": "Ready", "status": "True", "reason": "OnPaper"}
+            status = {"capacity": room, "allocatable": room, "conditions": [ready]}
+            metadata = {"name": name, "labels": {ZONE: zone, "kubernetes.io/hostname": name}}
+            await self._cluster.create({"apiVersion": "v1", "kind": NODE, "metadata": metadata, "status": status})
 
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(LOOK_S)
-            for pod in list(self._world.judge.facts.pods.values()):
+            for pod in list(self._facts.pods.values()):
                 with suppress(OperatingError):  # it has changed since: look again
                     await self._look(pod)
-            for uid, held in list(self._world.judge.facts.claims.items()):
-                if uid not in self._world.judge.facts.pods and self._is_due(uid, "end", STOPS_S):
-                    for node in list(held):
-                        with suppress(OperatingError):
-                            await self._confirm(node, uid)
+            if self._runs:
+                for uid in [each for each in self._facts.claims if each not in self._facts.pods]:
+                    if self._is_due(uid, "end", STOPS_S):
+                        await self._confirm(uid)
 
     async def _look(self, pod: Object) -> None:
-        view, authority = pod.as_view(PodView), self._world.cluster.authority
+        view = pod.as_view(PodView)
+        if not view.spec.node_name and not view.terminating:
+            if self._places:
+                await self._place(pod)
+        elif self._runs:
+            await self._run_pod(pod, view)
+
+    async def _place(self, pod: Object) -> None:
+        """Try the next node; the bind itself refuses one that will not do."""
+        nodes = [key.name for key in self._facts.objects if key.kind == NODE]
+        if nodes:
+            self._turn += 1
+            await place(self._cluster.authority, pod, nodes[self._turn % len(nodes)])
+
+    async def _run_pod(self, pod: Object, view: PodView) -> None:
+        authority = self._cluster.authority
         if view.terminating:
             if self._is_due(pod.uid, "stop", STOPS_S):
                 await authority.delete(pod.key, DeleteOptions(uid=pod.uid, grace_s=0))
-                if view.spec.node_name:
-                    await self._confirm(view.spec.node_name, pod.uid)
-        elif not view.spec.node_name:
-            node = NODES[len(self._due_s) % len(NODES)]
-            await authority.bind(Binding(pod=pod.key, pod_uid=pod.uid, node=node, node_uid=self._uids[node]))
+                await self._confirm(pod.uid)
         elif not view.status.pod_ip:
             await authority.patch(pod.key, self._said(pod, ready=False), subresource="status")
         elif is_ready(view) or view.finished or view.spec.containers[0].image == STUCK:
@@ -81,15 +96,23 @@ class PaperMachines:
         said = {"phase": "Running", "podIP": "10.0.0.1", "conditions": conditions}
         return plan_status(pod, said, self._sim.driver.now()) or {}
 
-    async def _confirm(self, node: str, uid: str) -> None:
-        await self._world.cluster.authority.confirm_ended(
-            node=node, node_uid=self._uids[node], pod_uid=uid, options=WriteOptions()
-        )
+    async def _confirm(self, uid: str) -> None:
+        for node in list(self._facts.claims.get(uid, ())):
+            ledger = self._facts.objects[Key(ALLOCATION, "", node)].as_view(NodeAllocationView)
+            with suppress(OperatingError):
+                await self._cluster.authority.confirm_ended(
+                    node=node, node_uid=ledger.spec.node_uid, pod_uid=uid, options=WriteOptions()
+                )
 
     def _is_due(self, uid: str, what: str, after_s: tuple[float, ...]) -> bool:
-        """Whether something has waited for as long as the seed says. At the end of a run nothing takes long."""
+        """Whether something has waited for as long as the seed says."""
         found = self._due_s.get((uid, what))
         if found is None:
             wait_s = self._sim.choose(f"long it takes to {what}", after_s)
             found = self._due_s[uid, what] = self._sim.now_s + wait_s
         return self._sim.now_s >= found
+
+
+async def place(authority: Any, pod: Object, node: str) -> None:
+    """Bind a pod past every link and fault, with all that a bind proves."""
+    await authority.bind(Binding(pod=pod.key, pod_uid=pod.uid, node=node))

@@ -113,6 +113,10 @@ SOME, MUCH = (0.04, 0.12, 0.3), (0.2, 0.5, 0.8)
 LATE = {"delivery of api.watch: delay": (*SOME, 0.6)}
 COMPACTED = {"watch of api: compact": MUCH, "weather: compact": MUCH}
 
+OLD_LISTS = Strategy("old lists", Uniform(), Drawn({"delivery of api.watch: delay": MUCH, "list of api: stale": MUCH}))
+CUT_OFF = Strategy("cut off after a bind", Uniform(), Drawn({"reply of api.bind: partition": MUCH}))
+"""Neither a reply, nor a read, nor an event tells a scheduler soon what became of its bind."""
+
 OF_VIEWS = (
     Strategy(
         "deposed leaders",
@@ -122,7 +126,7 @@ OF_VIEWS = (
     Strategy("lost replies", Fifo(), Drawn({f"reply of api.{verb}: lose": SOME for verb in WRITES})),
     Strategy("lost requests", Fifo(), Drawn({f"request of api.{verb}: lose": MUCH for verb in WRITES})),
     Strategy("broken watches", Uniform(), Drawn({"delivery of api.watch: disconnect": SOME, **COMPACTED})),
-    Strategy("old lists", Uniform(), Drawn({"delivery of api.watch: delay": MUCH, "list of api: stale": MUCH})),
+    OLD_LISTS,
     Strategy("dead watches", Uniform(), Drawn({"watch of api: stall": MUCH})),
     Strategy(
         "late views",

@@ -58,6 +58,7 @@ def bind_from_cache(*args: Any) -> Misfit | None:
     source="watch streams: the cache finds, the commit proves",
     breaks=(OVERFULL, *LEDGER),
     theme="placement",
+    by="slow commits",
 )
 def ledger_not_proved(self: Proof) -> list[Check]:
     """The commit checks the ledger that the bind has read."""
@@ -68,8 +69,9 @@ def ledger_not_proved(self: Proof) -> list[Check]:
     Proof,
     "checks",
     source="reconciliation: compare-and-swap updates",
-    breaks=("a pod never has two nodes", *LEDGER),
+    breaks=("nothing comes back", "a pod never has two nodes", *LEDGER),
     theme="placement",
+    by="slow commits",
 )
 def pod_not_proved(self: Proof) -> list[Check]:
     """The commit checks the pod that it read."""
@@ -134,7 +136,14 @@ async def zone_quota_not_charged(*_: Any) -> None:
     """A bind charges its tenant's zone quota."""
 
 
-@without(Proof, "checks", source="testing: scheduler and quota controller", breaks=OVER_ZONE, theme="placement")
+@without(
+    Proof,
+    "checks",
+    source="testing: scheduler and quota controller",
+    breaks=OVER_ZONE,
+    theme="placement",
+    by="slow commits",
+)
 def zone_quota_not_proved(self: Proof) -> list[Check]:
     """The commit checks the zone quota that it charges."""
     return _checks_but(self, "ZoneQuota.kedge.dev")

@@ -17,23 +17,30 @@ from kedge.api.requests import DeleteOptions
 from kedge.controllers import CONTROLLERS
 from kedge.errors import NotFound, OperatingError
 from kedge.keys import Key
-from kedge.sim.cluster import Component, Seat
+from kedge.sim.cluster import ZONE, Component, Seat
 from kedge.sim.cluster_faults import ClusterSwarm
 from kedge.sim.kernel import Simulation, simulate
+from kedge.sim.kernel.calls import crash_for_a_while
 from kedge.sim.standard import LIMITS, Size, World, quota, service, template, workload, zone_quota
 from kedge.sim.users import User
 from kedge.sim.zoo.ends import (
+    NEVER_S,
     NO_NETS,
+    NeighboursStandEachOther,
+    NothingComesBack,
+    OnlyTheUnwantedIsStopped,
     RecreateNeverOverlaps,
+    StoppingCopiesCount,
     expect,
     no_owner_is_a_ghost,
     nothing_is_on_its_way_out,
     nothing_outlives_its_namespace,
     pods_that_fit_are_bound,
     quotas_say_what_is_used,
+    the_bound_have_claims,
 )
-from kedge.sim.zoo.paper import STARTS_S, STUCK, PaperMachines
-from kedge.sim.zoo.plans import GENERAL, OF_RACES, OF_VIEWS, Strategy
+from kedge.sim.zoo.paper import STARTS_S, STUCK, PaperMachines, place
+from kedge.sim.zoo.plans import CUT_OFF, GENERAL, OF_RACES, OF_VIEWS, OLD_LISTS, Drawn, Strategy
 
 QUIET = replace(LIMITS, **NO_NETS)  # type: ignore[arg-type]
 CONFIG_MAP, POD = KINDS.of_key_kind("ConfigMap"), KINDS.of_key_kind("Pod")
@@ -42,6 +49,7 @@ CONFIG_MAP, POD = KINDS.of_key_kind("ConfigMap"), KINDS.of_key_kind("Pod")
 # -- workloads and rollouts: a Deployment on machines that exist on paper -----------------------------------
 
 WEB = Key("Deployment.apps", "default", "web")
+PAPER = {"paper-0": "zone-a", "paper-1": "zone-b"}
 STRATEGIES: tuple[dict[str, Any], ...] = (
     {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
     {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 2, "maxUnavailable": 1}},
@@ -62,8 +70,9 @@ def _manage(world: World, *names: str) -> None:
 async def _with_workloads(sim: Simulation) -> World:
     world = World(sim, Size(nodes=0, servers=2, schedulers=0, managers=0, limits=QUIET))
     await world.open()
-    sim.check_always(RecreateNeverOverlaps(world.judge))
-    await PaperMachines(world).open()
+    RecreateNeverOverlaps(world.judge)
+    StoppingCopiesCount(world.judge)
+    await PaperMachines(world).add_nodes(PAPER)
     _manage(world, "deployment", "replicaset", "endpoints")
     await world.user.apply(service("web", "web"))
     return world
@@ -89,7 +98,7 @@ async def workloads(sim: Simulation) -> None:
                 if pods := user.cluster.all("Pod"):
                     await user.delete(sim.choose("pod", pods).key, force=sim.choose("force", (False, True)))
         await asyncio.sleep(sim.choose("pause", (8, 1, 20)))
-    await world.close(within_s=300, silence_s=20, stays_s=20)
+    await world.close(within_s=300, silence_s=20, stays_s=40)
 
 
 @simulate(faults=ClusterSwarm())
@@ -115,7 +124,7 @@ async def rollouts(sim: Simulation) -> None:
 async def serving(sim: Simulation) -> None:
     world = World(sim, Size(nodes=0, servers=2, schedulers=0, managers=0, limits=QUIET))
     await world.open()
-    await PaperMachines(world).open()
+    await PaperMachines(world).add_nodes(PAPER)
     _manage(world, "endpoints")
     user = world.user
     await user.apply(service("web", "web"))
@@ -131,18 +140,9 @@ async def serving(sim: Simulation) -> None:
     await world.close(within_s=120, silence_s=8, stays_s=5)
 
 
-# -- placement: plain pods on few nodes, two schedulers side by side, people who change their minds --------
+# -- placement: plain pods on few paper nodes, two schedulers side by side, people who change their minds ----
 
-PLACEMENT = Size(
-    nodes=3,
-    zones=2,
-    servers=2,
-    schedulers=2,
-    names=("default-scheduler", "other-scheduler"),
-    managers=0,
-    cpu="2",
-    limits=replace(QUIET, agent_audit_s=20.0),
-)
+SCHEDULERS = ("default-scheduler", "other-scheduler")
 
 
 def plain(name: str, *, app: str = "plain", **spec: Any) -> dict[str, Any]:
@@ -153,16 +153,19 @@ def plain(name: str, *, app: str = "plain", **spec: Any) -> dict[str, Any]:
 @simulate(faults=ClusterSwarm())
 async def placement(sim: Simulation) -> None:
     tight = sim.choose("what is scarce", ("capacity", "quota"))
-    world = World(sim, replace(PLACEMENT, cpu="1" if tight == "capacity" else "4"))
+    world = World(sim, Size(nodes=0, servers=2, schedulers=1, names=SCHEDULERS, managers=0, limits=QUIET))
     await world.open()
     expect(world, pods_that_fit_are_bound)
+    NothingComesBack(world.judge)
+    cpu = "1" if tight == "capacity" else "4"
+    await PaperMachines(world, places=False).add_nodes({**PAPER, "paper-2": "zone-a"}, cpu=cpu)
     users = [world.user, User(world.cluster, "bob", server=1)]
     if tight == "quota":
         await world.cluster.create(zone_quota("zones", {zone: {"cpu": "1"} for zone in ("zone-a", "zone-b")}))
-    await asyncio.sleep(3)
+    await asyncio.sleep(2)
 
     async def churn(user: User, names: tuple[str, ...]) -> None:
-        scheduler = PLACEMENT.names[users.index(user)]
+        scheduler = SCHEDULERS[users.index(user)]
         for n in range(sim.choose_int("steps", 4, 7)):
             name = names[n] if n < 2 else sim.choose("pod", names)
             key = Key("Pod", "default", name)
@@ -171,15 +174,103 @@ async def placement(sim: Simulation) -> None:
                 await user.apply(plain(name, cpu=cpu, schedulerName=scheduler), namespace="default")
             else:
                 await user.delete(key, force=sim.choose("force", (False, True)))
-            await asyncio.sleep(sim.choose("pause", (0.2, 2, 10, 0.03)))
+            await asyncio.sleep(sim.choose("pause", (0.2, 2, 6, 0.03)))
 
     async with asyncio.TaskGroup() as group:
         group.create_task(churn(users[0], ("a-0", "a-1", "a-2")))
         group.create_task(churn(users[1], ("b-0", "b-1", "b-2")))
-    await asyncio.sleep(5)
+    await asyncio.sleep(3)
     if tight == "quota":
         await world.user.delete(Key("ZoneQuota.kedge.dev", "default", "zones"))
-    await world.close(within_s=600, silence_s=0, stays_s=2)
+    await world.close(within_s=300, silence_s=0, stays_s=2)
+
+
+@simulate(faults=ClusterSwarm())
+async def apart(sim: Simulation) -> None:
+    """Pods that must not share a node: no bind proves that, so the scheduler must know what it has bound."""
+    limits = replace(QUIET, client_attempts_max=2, client_deadline_s=4.0, lease_s=60.0, lease_renew_s=45.0)
+    world = World(sim, Size(nodes=0, servers=2, schedulers=1, managers=0, limits=limits))
+    await world.open()
+    NeighboursStandEachOther(world.judge)
+    await PaperMachines(world, places=False).add_nodes(PAPER)
+    await asyncio.sleep(2)
+    term = {"labelSelector": {"matchLabels": {"app": "plain"}}, "topologyKey": "kubernetes.io/hostname"}
+    apart = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    for name in ("a", "b", "c"):
+        await world.user.apply(plain(name, affinity=apart), namespace="default")
+    for _ in range(sim.choose_int("steps", 1, 4)):
+        await asyncio.sleep(sim.choose("pause", (6, 0.2, 20)))
+        key = Key("Pod", "default", sim.choose("pod", ("a", "b", "c")))
+        if world.cluster.find(key) is None:
+            await world.user.apply(plain(key.name, affinity=apart), namespace="default")
+        else:
+            await world.user.delete(key, force=sim.choose("force", (False, True)))
+    await asyncio.sleep(12)
+    await world.close(within_s=120, silence_s=0, stays_s=2)
+
+
+# -- agents and restarts: machines that reboot, agents that die, nodes that somebody removes ----------------
+
+
+@simulate(faults=ClusterSwarm())
+async def agents(sim: Simulation) -> None:
+    size = Size(nodes=2, zones=1, servers=2, schedulers=0, managers=0, limits=replace(QUIET, agent_audit_s=12.0))
+    world = World(sim, size)
+    await world.open()
+    expect(world, the_bound_have_claims)
+    cluster, user = world.cluster, world.user
+    await asyncio.sleep(2)
+    OnlyTheUnwantedIsStopped(world)
+    for _ in range(sim.choose_int("steps", 4, 7)):
+        key = Key("Pod", "default", sim.choose("pod", ("a", "b")))
+        node = world.pick_node()
+        match sim.choose("step", ("pod", "pod", "agent dies", "node is removed", "reboot", "pod")):
+            case "agent dies":
+                crash_for_a_while(sim.world, node.host)
+            case "node is removed":
+                with suppress(NotFound):
+                    await cluster.authority.delete(node.key)
+            case "reboot":
+                world.lose(node, for_s=3.0)
+            case _ if (pod := cluster.find(key)) is None:
+                made = await user.apply(plain(key.name), namespace="default")
+                with suppress(OperatingError):  # the node may be away
+                    await place(cluster.authority, made, node.name)
+            case _:
+                await user.delete(pod.key, force=sim.choose("force", (True, False)))
+        await asyncio.sleep(sim.choose("pause", (4, 0.2, 12)))
+    await world.heal()
+    for pod in cluster.all("Pod"):
+        if not pod.view.spec.node_name:
+            await user.delete(pod.key)  # nobody places it any more
+    await world.close(within_s=300, silence_s=0, stays_s=4)
+
+
+@simulate(faults=Drawn())
+async def restarts(sim: Simulation) -> None:
+    """Pods that run are deleted by force while their agent is away: no audit comes round, so it must remember."""
+    world = World(sim, Size(nodes=1, zones=1, servers=1, schedulers=0, managers=0, limits=QUIET_AGENTS))
+    await world.open(weather=False)
+    cluster, user = world.cluster, world.user
+    node = world.pick_node()
+    while cluster.find(node.key) is None:  # noqa: ASYNC110  in virtual time it costs nothing
+        await asyncio.sleep(1)
+    for name in ("a", "b", "c")[: sim.choose_int("pods", 1, 3)]:
+        await place(cluster.authority, await user.apply(plain(name), namespace="default"), node.name)
+    await asyncio.sleep(sim.choose("first", (5, 2)))
+    for _ in range(sim.choose_int("steps", 1, 3)):
+        if sim.choose("agent", ("dies", "stays")) == "dies":
+            crash_for_a_while(sim.world, node.host)
+            await asyncio.sleep(sim.choose("until", (0.1, 1)))
+        running = {process.identity.pod_uid for process in node.driver.live()}
+        pods = [pod for pod in cluster.all("Pod") if pod.uid in running]
+        if pods:
+            await cluster.authority.delete(sim.choose("pod", pods).key, DeleteOptions(grace_s=0))
+        await asyncio.sleep(sim.choose("pause", (3, 0.3, 9)))
+    await world.close(within_s=120, silence_s=0, stays_s=2)
+
+
+QUIET_AGENTS = replace(QUIET, agent_audit_s=NEVER_S)
 
 
 # -- quota: many creates at once against little quota; no nodes at all ----------------------------------
@@ -286,48 +377,61 @@ async def _again(user: User, key: Key) -> Any:
 
 # -- nodes: at most one of each, and a machine that is cut off ------------------------------------------
 
-NODES = Size(
-    nodes=4,
-    zones=1,
-    servers=2,
-    schedulers=1,
-    managers=2,
-    controllers=("replicaset", "node-lifecycle"),
-    limits=replace(
-        QUIET,
-        node_renew_s=4.0,
-        node_suspect_s=9.0,
-        node_unknown_s=14.0,
-        node_lost_s=45.0,
-        node_blind_s=20.0,
-        agent_contact_s=12.0,
-        agent_audit_s=20.0,
-        node_loss_every_s=3.0,
-        watch_progress_s=5.0,
-        watch_probe_s=10.0,
-    ),
+NODE_LIMITS = replace(
+    QUIET,
+    node_renew_s=4.0,
+    node_suspect_s=9.0,
+    node_unknown_s=14.0,
+    node_lost_s=45.0,
+    node_blind_s=20.0,
+    agent_contact_s=12.0,
+    agent_audit_s=20.0,
+    node_loss_every_s=3.0,
+    watch_progress_s=5.0,
+    watch_probe_s=10.0,
 )
 LEDGER = Key("ReplicaSet.apps", "default", "ledger")
 
 
+def _namesake(name: str) -> dict[str, Any]:
+    """The node of another machine that is to have a dead one's name, and is not in use yet."""
+    ready = {"type": "Ready", "status": "True", "reason": "OnPaper"}
+    room = {"cpu": "4", "memory": "16Gi", "pods": "110"}
+    status = {"capacity": room, "allocatable": room, "conditions": [ready]}
+    metadata, spec = {"name": name, "labels": {ZONE: "zone-a"}}, {"unschedulable": True}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": spec, "status": status}
+
+
 @simulate(faults=ClusterSwarm())
 async def nodes(sim: Simulation) -> None:
-    world = World(sim, NODES)
+    world = World(sim, Size(nodes=4, zones=1, servers=2, schedulers=0, managers=0, limits=NODE_LIMITS))
     await world.open()
+    PaperMachines(world, runs=False)
+    _manage(world, "replicaset", "node-lifecycle")
     cluster, user = world.cluster, world.user
     await user.apply(workload("ReplicaSet", "ledger", 2, at_most_one=True))
-    await asyncio.sleep(12)
-    victims = list(cluster.nodes.values())[: sim.choose("cut off", (1, 4))]
+    await asyncio.sleep(8)
+    victims = list(cluster.nodes.values())[: sim.choose("cut off", (1, 2, 4))]
     cuts = [sim.network.partition([node.host], cluster.servers) for node in victims]
-    if sim.choose("impatience", (False, True)):
-        await asyncio.sleep(3)
-        for pod in cluster.all("Pod"):
-            await user.delete(pod.key, force=True)
-    await asyncio.sleep(sim.choose("for", (75, 20, 140)))
+    match sim.choose("person", ("waits", "is impatient", "buries the dead")):
+        case "is impatient":
+            await asyncio.sleep(3)
+            for pod in cluster.all("Pod"):
+                await user.delete(pod.key, force=True)
+        case "buries the dead":  # long after whatever must not run twice has stopped
+            await asyncio.sleep(60)
+            for node in victims:
+                await user.delete(node.key)
+                if sim.choose("another takes its name", (True, False)):
+                    await user.apply(_namesake(node.name))
+            await asyncio.sleep(sim.choose("then", (10, 3)))
+            for pod in cluster.all("Pod"):
+                await user.delete(pod.key, force=sim.choose("force", (True, False)))
+    await asyncio.sleep(sim.choose("for", (75, 20, 110)))
     for cut in cuts:
         cut.heal()
-    await asyncio.sleep(10)
-    await world.close(within_s=600, silence_s=0, stays_s=2)
+    await asyncio.sleep(5)
+    await world.close(within_s=300, silence_s=0, stays_s=2)
 
 
 # -- all of them -----------------------------------------------------------------------------------
@@ -347,5 +451,8 @@ THEMES: Mapping[str, Theme] = {
     "crews": Theme("kedge.sim.zoo.crews:crews", OF_VIEWS),
     **{name: Theme(f"{__name__}:{name}") for name in ("workloads", "rollouts", "serving", "quotas")},
     **{name: Theme(f"{__name__}:{name}", RACES) for name in ("garbage", "placement", "nodes")},
+    "agents": Theme(f"{__name__}:agents", (*RACES, OLD_LISTS)),
+    "apart": Theme(f"{__name__}:apart", (*GENERAL, CUT_OFF)),
+    "restarts": Theme(f"{__name__}:restarts", OF_VIEWS),
     STANDARD: Theme("kedge.sim.standard:standard"),
 }

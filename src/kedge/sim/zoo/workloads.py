@@ -6,14 +6,13 @@ Each function stands in for the one that has the safeguard; its docstring says w
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 from kedge.api.objects import Object
 from kedge.controllers import deployment, endpoints, garbage, replicas, replicaset, rolling
 from kedge.controllers.garbage import GarbageCollector, Owner
 from kedge.controllers.namespaces import NamespaceReconciler
-from kedge.controllers.pods import is_active, is_lost
+from kedge.controllers.pods import is_lost
 from kedge.controllers.replicaset import ReplicaSetReconciler
 from kedge.controllers.rolling import SetFacts
 from kedge.keys import Key
@@ -45,22 +44,20 @@ _wake_services = endpoints.wake_services
     theme="nodes",
 )
 def replaced_before_release(rules: Any, pods: Any, **more: Any) -> Any:
-    """A replacement waits until the release is committed."""
-    plan = _plan_replicas(rules, pods, **more)
-    lost = [pod for pod in pods if is_lost(pod)]
-    return replace(plan, create=(*plan.create, *("" for _ in lost)))
+    """A replacement waits until the release of what is lost is committed."""
+    return _plan_replicas(rules, [pod for pod in pods if not is_lost(pod)], **more)
 
 
 @without(
     replicaset,
     "plan_replicas",
     source="nomad#12680, kubernetes#30972",
-    breaks=(TOO_MANY, ONE_COPY, TWO_BINDINGS),
-    theme="nodes",
+    breaks="stopping copies count",
+    theme="workloads",
 )
 def stopping_counts_for_nothing(rules: Any, pods: Any, **more: Any) -> Any:
-    """What stops or is out of contact still counts as a copy."""
-    return _plan_replicas(rules, [pod for pod in pods if is_active(pod) and not is_lost(pod)], **more)
+    """What stops still counts as a copy."""
+    return _plan_replicas(rules, [pod for pod in pods if not pod.terminating], **more)
 
 
 @without(

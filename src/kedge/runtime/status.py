@@ -52,6 +52,8 @@ def plan_status(found: Object, status: Mapping[str, Any], now: datetime) -> dict
 
 def is_news(old: Any, new: Any) -> bool:
     """Whether `new`, merged into `old`, would say anything else than `old` does. Two times say the same."""
+    if old == new:  # what most of a status is, and soon told
+        return False
     if isinstance(new, Mapping) and isinstance(old, Mapping):
         return any(is_news(old.get(field), value) for field, value in new.items())
     if isinstance(new, list | tuple) and isinstance(old, list):

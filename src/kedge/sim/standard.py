@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from kedge.api.marks import AT_MOST_ONE
@@ -276,6 +275,8 @@ STANDARD = Size(
     )
 )
 """Twelve nodes in three zones, two schedulers, three API servers, two managers with every controller."""
+WORK_COMMITS = 300
+"""A world in which nothing happens keeps every promise."""
 HOSTILE_S = 185.0
 """Long enough for a machine that was lost at the beginning to be given up."""
 
@@ -288,7 +289,7 @@ async def run_standard(sim: Simulation, size: Size = STANDARD) -> World:
     begin_s = sim.now_s
     for body in (service("web", "web"), budget("web", "web", 2), quota("all", pods="40", requests__cpu="40")):
         await cluster.create(body)
-    await user.apply(workload("Deployment", "web", 8))
+    await user.apply(workload("Deployment", "web", 5))
     await user.apply(workload("ReplicaSet", "ledger", 3, at_most_one=True))
     await user.apply(workload("Deployment", "shop", 2, cpu="250m"))
     await user.apply(autoscaler("shop", SHOP, 2, 4))
@@ -308,17 +309,24 @@ async def run_standard(sim: Simulation, size: Size = STANDARD) -> World:
     # However little came through until now, from here on there is work that nothing hinders.
     await user.delete(SUMS, propagation="Background")
     await user.scale(LEDGER, 3)
-    await user.roll_out(WEB, "web:3")
-    await user.apply(job("totals", 4))
-    await asyncio.sleep(20)
-    await user.scale(WEB, 10)
-    sim.check_eventually(partial(autoscaled_deployments_have_their_size, world))
+    await user.apply(job("totals", 2))
+    await user.scale(WEB, 6)
+    version = 3
+    while world.commits < WORK_COMMITS:
+        await user.roll_out(WEB, f"web:{version}")
+        version += 1
+        await asyncio.sleep(15)
+
+    def autoscaled_deployments_have_their_size() -> bool:
+        return _has_its_size(world)
+
+    sim.check_eventually(autoscaled_deployments_have_their_size)
     await world.close(stays_s=20.0, silence_s=45.0)
     sim.attach("commits", world.commits)
     return world
 
 
-def autoscaled_deployments_have_their_size(world: World) -> bool:
+def _has_its_size(world: World) -> bool:
     """The autoscaler has seen that as many replicas as the load is for use what they should."""
     found = world.cluster.find(AUTOSCALER)
     if found is None:

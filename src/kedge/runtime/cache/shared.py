@@ -22,6 +22,8 @@ class CacheSet:
         self._env = env
         self._authority = Authority(client, env)
         self._caches: dict[tuple[str, Scope], tuple[Cache, Watcher]] = {}
+        self._of_kind: dict[str, tuple[Cache, ...]] = {}
+        """The same caches by kind: every event of some kinds asks."""
 
     def cache(self, kind: Kind, *, namespace: str = "", label_selector: str = "", field_selector: str = "") -> Cache:
         """The cache of a kind, or of a part of it. Must be called on the event loop: it starts the watcher."""
@@ -33,12 +35,13 @@ class CacheSet:
         watcher = Watcher(self._client, self._env, kind, cache, scope=scope, authority=self._authority)
         cache.ask_relist = watcher.ask_relist
         self._caches[kind.key_kind, scope] = cache, watcher
+        self._of_kind[kind.key_kind] = (*self._of_kind.get(kind.key_kind, ()), cache)
         watcher.start()
         return cache
 
     def of_kind(self, kind: str) -> tuple[Cache, ...]:
         """Every cache of a kind, by `Key.kind`."""
-        return tuple(cache for (found, _), (cache, _) in self._caches.items() if found == kind)
+        return self._of_kind.get(kind, ())
 
     def watcher(self, cache: Cache) -> Watcher:
         return self._caches[cache.kind.key_kind, cache.scope][1]

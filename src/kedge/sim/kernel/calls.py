@@ -401,7 +401,8 @@ class _StreamSender:
         source, target = self._callee.name, self._caller.name
         due_s = max(world.loop.now + network.latency_s(source, target) + extra_s, self._last_arrival_s)
         self._last_arrival_s = due_s
-        lost = world.choices.network.chance(f"loss {source}>{target}", network.link(source, target).loss)
+        loss = network.link(source, target).loss
+        lost = loss > 0 and world.choices.network.chance(f"loss {source}>{target}", loss)
 
         def arrive() -> None:
             if self._broken:

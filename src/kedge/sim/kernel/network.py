@@ -89,6 +89,8 @@ class Network:
         self._links: dict[tuple[str, str], Link] = {}
         self._cut: dict[tuple[str, str], int] = {}
         self._last_arrival: dict[tuple[str, str], float] = {}
+        self._labels: dict[tuple[str, str], str] = {}
+        """What the choice of a latency is called, for each way: asked with every message."""
         self.on_change: list[Callable[[], None]] = []
         """Called when a partition begins or ends."""
 
@@ -149,7 +151,13 @@ class Network:
     def latency_s(self, source: str, target: str) -> float:
         """Draw how long one message takes."""
         quantiles_s = self.link(source, target).latency.quantiles_s
-        return quantiles_s[self._world.choices.network.choose(f"latency {source}>{target}", len(quantiles_s))]
+        return quantiles_s[self._world.choices.network.choose(self._label((source, target)), len(quantiles_s))]
+
+    def _label(self, way: tuple[str, str]) -> str:
+        label = self._labels.get(way)
+        if label is None:
+            label = self._labels[way] = f"latency {way[0]}>{way[1]}"
+        return label
 
     def word_of_loss_s(self, source: str, target: str) -> float:
         """How long until `target` learns that its connection to `source` is gone."""
@@ -191,7 +199,8 @@ class Network:
             copies -= 1
             quantiles_s = link.latency.quantiles_s
             bound = len(quantiles_s)
-            place = world.choices.network.choose(f"latency {a}>{b}", bound) if bound > 1 else 0
+            label = self._labels.get(way) or self._label(way)
+            place = world.choices.network.choose(label, bound) if bound > 1 else 0
             due_s = loop.now + quantiles_s[place] + extra_s
             if link.ordered:
                 due_s = max(due_s, self._last_arrival.get(way, 0.0))

@@ -7,6 +7,7 @@ what a change means is the sink's business. It never dies of an error: it report
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Coroutine, Sequence
 from contextlib import suppress
@@ -208,6 +209,10 @@ class Watcher:
         self._asks = 0
         """Lists that somebody asked for, in a row, since a stream was last healthy."""
         self._pages_lost = 0
+        self._resync_s = math.inf
+        """When it is to list again, however well its streams are: counted from the last list, not from a stream."""
+        self._stood: Revision = -1
+        """Where the sink was when a stream was last found behind."""
         self._relist_asked: asyncio.Event = asyncio.Event()
         self._transitions: Counter[str] = Counter()
         self._last_error = ""
@@ -366,6 +371,7 @@ class Watcher:
             options = self._list_options(limit=self._env.limits.relist_page_max, continue_token=page.continue_token)
         self._pages_lost = 0
         relist.apply(first.revision, asked_s=asked_s)
+        self._resync_s = asked_s + self._env.limits.relist_every_s * self._env.random.uniform(0.75, 1.25)
         return Transition(Connecting(self._sink.revision), Reason.LISTED)
 
     def _list_options(self, **options: Any) -> ListOptions:
@@ -452,7 +458,6 @@ class Watcher:
     async def _guard(self, state: Streaming) -> Reason:
         """Ends when the stream is to be given up, with why. Nothing that arrives proves that nothing is missing."""
         limits, env = self._env.limits, self._env
-        resync_s = state.since_s + limits.relist_every_s * env.random.uniform(0.75, 1.25)
         told: Revision = NO_REVISION
         while True:
             if told > self._sink.revision:
@@ -461,7 +466,7 @@ class Watcher:
             now_s = env.monotonic()
             if told == NO_REVISION and now_s - (self._heard_s or state.since_s) > limits.watch_silence_s:
                 return Reason.SILENT
-            if now_s >= resync_s:
+            if now_s >= self._resync_s:
                 return Reason.RESYNC
             if now_s - state.since_s > limits.watch_healthy_s:
                 self._failures, self._asks, self._broken = 0, 0, False
@@ -496,6 +501,11 @@ class Watcher:
     def _after_guard(self, reason: Reason) -> Transition:
         if reason is Reason.RESYNC:
             return Transition(Listing(), reason)
+        if reason is Reason.BEHIND:
+            stood, self._stood = self._stood, self._sink.revision
+            if stood == self._stood:
+                # The stream before it brought nothing either: a third may be as late. A list is of now.
+                return self._pause(Listing(), reason)
         return self._resume(reason)
 
     def _after_failure(self, error: OperatingError | TimeoutError) -> Transition:

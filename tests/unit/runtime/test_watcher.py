@@ -414,6 +414,27 @@ async def notices_a_dead_stream(*, probes: bool) -> str:
 
 
 @asynchronous
+async def test_streams_that_are_late_one_after_another_are_made_good_by_a_list() -> None:
+    """Each is given up as behind before it brings anything. To resume for ever would be to see nothing for ever."""
+    bench, cache, watcher = await start()
+    bench.wire.mute = True
+    await bench.world.create(config_map("unheard"))
+    await until(lambda: equal(bench, cache))
+    assert watcher.statistics().transitions["pausing: behind"] >= 2
+    await stop(bench)
+
+
+@asynchronous
+async def test_a_stream_that_is_begun_again_and_again_does_not_put_off_the_next_list() -> None:
+    bench, _, watcher = await start(dataclasses.replace(QUICK, relist_every_s=0.2))
+    async with asyncio.timeout(10):
+        while not watcher.statistics().transitions.get("listing: resync"):
+            bench.wire.cut()
+            await asyncio.sleep(0.02)
+    await stop(bench)
+
+
+@asynchronous
 async def test_a_dead_stream_is_noticed_although_nothing_arrives() -> None:
     assert await notices_a_dead_stream(probes=True) == "behind"
     assert await notices_a_dead_stream(probes=False) == "silent"

@@ -1,0 +1,180 @@
+"""Enemies of a whole control plane that no seed draws: watches an hour late, and a log of decisions with no disk."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.sim.controllers import LEASE, Shop, in_a_shop, until
+
+from kedge import Action, Context
+from kedge.api.kinds import Kind
+from kedge.api.requests import WatchEvent, WatchOptions
+from kedge.errors import Unavailable
+from kedge.keys import Key
+from kedge.limits import Limits
+from kedge.observe.log import DecisionLog
+from kedge.observe.recorder import Recorder
+from kedge.observe.segments import read_decisions
+from kedge.sim.cluster import API, Cluster, RemoteTransport
+from kedge.sim.kernel import NO_FAULTS, Host, Simulation, run
+from kedge.sim.standard import LIMITS, Size, World, service, workload
+
+HOUR_S = 3600.0
+WEB = Key("Deployment.apps", "default", "web")
+
+
+class Delay:
+    """How late every watch of a cluster is. Lists and writes are not: their answers are of the moment."""
+
+    def __init__(self) -> None:
+        self.late_s = 0.0
+        self.told: list[asyncio.Event] = []
+
+    def become(self, late_s: float) -> None:
+        self.late_s = late_s
+        for each in self.told:
+            each.set()
+
+
+class LateTransport(RemoteTransport):
+    """Whatever a stream brings is handed on so much later, in order; nothing is lost."""
+
+    def __init__(self, remote: Any, delay: Delay) -> None:
+        super().__init__(remote)
+        self._delay = delay
+
+    async def watch(self, kind: Kind, options: WatchOptions) -> AsyncGenerator[WatchEvent, None]:
+        return self._later(await super().watch(kind, options))
+
+    async def _later(self, stream: AsyncGenerator[WatchEvent, None]) -> AsyncGenerator[WatchEvent, None]:
+        loop = asyncio.get_running_loop()
+        waiting: deque[tuple[float, WatchEvent]] = deque()
+        came = asyncio.Event()
+        self._delay.told.append(came)
+
+        async def read() -> None:
+            async for event in stream:
+                waiting.append((loop.time(), event))
+                if len(waiting) == 1:
+                    came.set()
+
+        reader = asyncio.ensure_future(read())
+        reader.add_done_callback(lambda _: came.set())
+        try:
+            while True:
+                while waiting and waiting[0][0] + self._delay.late_s <= loop.time():
+                    yield waiting.popleft()[1]
+                if reader.done() and not waiting:
+                    reader.result()
+                    return
+                came.clear()
+                left_s = waiting[0][0] + self._delay.late_s - loop.time() if waiting else None
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(left_s):
+                        await came.wait()
+        finally:
+            self._delay.told.remove(came)
+            reader.cancel()
+            await asyncio.gather(reader, return_exceptions=True)
+            await stream.aclose()
+
+
+def make_late(cluster: Cluster) -> Delay:
+    """From now on every component that boots has watches as late as this says."""
+    delay = Delay()
+
+    def transport(host: Host, *, server: int = 0) -> RemoteTransport:
+        return LateTransport(host.remote(cluster.servers[server], API), delay)
+
+    cluster.transport = transport  # type: ignore[method-assign]
+    return delay
+
+
+async def an_hour_late(sim: Simulation, limits: Limits, *, for_s: float) -> int:
+    """A rollout, a change of size and the loss of a machine, while everybody's watches tell of an hour ago."""
+    world = World(sim, Size(nodes=4, zones=1, servers=2, schedulers=2, limits=limits))
+    delay = make_late(world.cluster)
+    await world.open(weather=False)
+    user = world.user
+    await user.apply(service("web", "web"))
+    await user.apply(workload("Deployment", "web", 3))
+    await user.apply(workload("ReplicaSet", "ledger", 2, at_most_one=True))
+    await asyncio.sleep(60)
+    delay.become(HOUR_S)
+    await user.roll_out(WEB, "web:2")
+    await asyncio.sleep(60)
+    world.lose(world.pick_node("lost node"), for_s=600)
+    await user.scale(WEB, 5)
+    await asyncio.sleep(for_s)
+    updated = [each for each in world.cluster.all("Pod") if each.view.spec.containers[0].image == "web:2"]
+    delay.become(0.0)
+    await world.close(within_s=1800, stays_s=30)
+    return len(updated)
+
+
+def test_with_every_watch_an_hour_late_lists_keep_the_control_plane_at_work() -> None:
+    limits = replace(LIMITS, relist_every_s=30.0)
+    for seed in range(2):
+        outcome = run(lambda sim: an_hour_late(sim, limits, for_s=900.0), seed, faults=NO_FAULTS)
+        assert outcome.violation is None, f"seed {seed}: {outcome.violation}\n{outcome.timeline()[-2000:]}"
+        assert outcome.result == 5, "a rollout that watches alone would move was not moved by lists"
+
+
+def test_who_sees_everything_an_hour_late_is_slow_but_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No net at all, so that caches truly are an hour behind: what is committed proves itself, however old the view."""
+    monkeypatch.setattr("kedge.sim.invariants.LAG_S", 2 * HOUR_S)
+    blind = replace(LIMITS, relist_every_s=1e6, watch_probe_s=1e6, watch_silence_s=1e6, resync_every_s=1e6)
+    outcome = run(lambda sim: an_hour_late(sim, blind, for_s=1.5 * HOUR_S), 1, faults=NO_FAULTS)
+    assert outcome.violation is None, f"{outcome.violation}\n{outcome.timeline()[-2000:]}"
+
+
+# -- a log of decisions that cannot be written -----------------------------------------------------------
+
+
+def test_a_leader_whose_decisions_cannot_be_logged_leads_on_and_tells_what_it_lost(tmp_path: Path) -> None:
+    @in_a_shop()
+    async def test(shop: Shop) -> None:
+        directory = tmp_path / "decisions"
+        log = DecisionLog(directory, shop.env)
+        shop.recorder = Recorder(shop.env, log=log)
+        shop.host.spawn(log.run(), name="log")
+        failures = 0
+
+        async def work(_: Context, key: Key) -> Action:
+            nonlocal failures
+            failures += 1
+            if failures % 4:
+                raise Unavailable(f"{key} fails for the {failures}. time")
+            return Action.await_change()
+
+        directory.rmdir()
+        directory.touch()  # in its place is something that no segment can be made in
+        await shop.create("web")
+        controller = shop.open(work, lease=LEASE)
+        await until(lambda: failures == 4)
+        await asyncio.sleep(10)
+        kept = [each.result for each in shop.decisions()]
+        assert kept == ["failed", "failed", "failed", "await change"], "what failed is kept, wherever it can be"
+        assert controller.statistics().leading
+        assert log.statistics().lost == log.statistics().appended == 4
+        assert log.statistics().last_error
+        assert not shop.reported, "a disk is no reason to bother whoever decides"
+
+        directory.unlink()
+        directory.mkdir()
+        controller.wake(Key("ReplicaSet.apps", "default", "web"))
+        await until(lambda: failures == 8)
+        await asyncio.sleep(10)
+        assert controller.statistics().leading
+        log.close()
+        assert [each.result for each in read_decisions(directory)] == kept
+        assert log.statistics().lost == 4
+
+    test()

@@ -5,9 +5,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections.abc import Sequence
-from typing import Any
+from bisect import insort
 
 import numpy as np
 
@@ -16,6 +14,8 @@ from kedge.scheduler.snapshot import Snapshot
 
 INFEASIBLE = -1
 """The total of a row that is no node, or that cannot take the pod."""
+_GONE_MAX = 32
+_NOBODY: Ints = np.zeros(0, np.int64)
 
 
 def choose(snapshot: Snapshot, totals: Ints, draw: int) -> int:
@@ -31,14 +31,16 @@ def choose(snapshot: Snapshot, totals: Ints, draw: int) -> int:
 class Best:
     """The highest total of one shape, and the nodes that have it."""
 
-    __slots__ = ("_order", "_snapshot", "_tied", "total")
+    __slots__ = ("_gone", "_order", "_snapshot", "_tied", "total")
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         self._order: Ints | None = None
         """The order of names that `_tied` is about. None, or one that is not the snapshot's: search anew."""
-        self._tied: Any = ()
-        """The places, in the order of names, of those with the highest total: an array, or a list once one moved."""
+        self._tied: Ints = _NOBODY
+        """The places, in the order of names, of those with the highest total, and of some that had it."""
+        self._gone: list[int] = []
+        """Which of `_tied` have it no more, in order: few, so that the array is not copied each time."""
         self.total = INFEASIBLE
 
     def forget(self) -> None:
@@ -57,17 +59,20 @@ class Best:
             return
         place = int(self._snapshot.places()[row])
         if now > total:
-            self.total, self._tied = now, [place]
+            self.total, self._tied, self._gone = now, np.asarray((place,)), []
             return
-        tied = self._tied
-        if not isinstance(tied, list):
-            tied = self._tied = tied.tolist()
-        if now == total:
-            insort(tied, place)
-            return
-        del tied[bisect_left(tied, place)]
-        if not tied:
-            self._order = None
+        at = int(self._tied.searchsorted(place))
+        if now < total:
+            insort(self._gone, at)
+            if len(self._gone) == len(self._tied):
+                self._order = None
+            elif len(self._gone) >= _GONE_MAX:
+                self._tied, self._gone = np.delete(self._tied, self._gone), []
+        elif at < len(self._tied) and self._tied[at] == place:
+            self._gone.remove(at)
+        else:
+            self._tied = np.insert(self._tied, at, place)
+            self._gone = [each + (each >= at) for each in self._gone]
 
     def take(self, totals: Ints, draw: int) -> int:
         """The row of the best node for a draw; -1 if none is feasible."""
@@ -76,10 +81,14 @@ class Best:
             self._search(totals, order)
         if self.total == INFEASIBLE:
             return INFEASIBLE
-        tied: Sequence[int] = self._tied
-        return int(order[tied[draw % len(tied)]])
+        at = draw % (len(self._tied) - len(self._gone))
+        for gone in self._gone:
+            if gone > at:
+                break
+            at += 1
+        return int(order[self._tied[at]])
 
     def _search(self, totals: Ints, order: Ints) -> None:
-        self._order = order
+        self._order, self._gone = order, []
         self.total = int(totals.max(initial=INFEASIBLE))
-        self._tied = () if self.total == INFEASIBLE else np.flatnonzero((totals == self.total)[order])
+        self._tied = _NOBODY if self.total == INFEASIBLE else np.flatnonzero((totals == self.total)[order])

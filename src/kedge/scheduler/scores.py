@@ -32,6 +32,7 @@ POINTS_MAX = 100
 _FRACTION = 10_000
 """Parts that a resource is divided into when two resources are compared."""
 _LOG_BITS = 10
+_DOMAINS_FEW = 16
 _KNOWN_MAX = 4096
 """Different fillings of nodes whose score a shape remembers."""
 Weights = Mapping[str, int]
@@ -226,7 +227,9 @@ class PodPreference:
 
     def __init__(self, snapshot: Snapshot, tallies: Mapping[str, Tally]) -> None:
         self._parts = [DomainCounts(snapshot, key, tally) for key, tally in tallies.items()]
-        self._pull: Ints | None = None
+        self._pull: Ints = np.zeros(0, np.int64)
+        self._stale = True
+        """Pods came or went since the points were given."""
         self._points: dict[tuple[int, int], Ints] = {}
         self._level: Ints = np.zeros(0, np.int64)
 
@@ -241,31 +244,55 @@ class PodPreference:
     def rebuild(self) -> None:
         for part in self._parts:
             part.rebuild()
-        self._pull = None
+        self._stale = True
 
     def update(self, rows: list[int]) -> None:
         for part in self._parts:
             if part.update(rows) != []:
-                self._pull = None
+                self._stale = True
 
     def points(self, feasible: Bools) -> Ints:
-        pull = self._pull
-        if pull is None:
+        if len(self._parts) == 1 and self._parts[0].domains <= _DOMAINS_FEW:
+            return self._points_by_domain(self._parts[0], feasible)
+        if self._stale:
             first, *others = self._parts
-            pull = first.counts[first.ids]
+            self._pull = first.counts[first.ids]
             for part in others:
-                pull += part.counts[part.ids]
-            self._pull = pull
-            self._points = {}
+                self._pull += part.counts[part.ids]
+            self._points, self._stale = {}, False
+        pull = self._pull
         among = pull[feasible]
         low, high = (int(among.min()), int(among.max())) if len(among) else (0, 0)
         if low == high:
-            if len(self._level) != len(feasible):
-                self._level = np.zeros(len(feasible), np.int64)
-            return self._level
+            return self._all_alike(len(feasible))
         if (low, high) not in self._points:
             self._points = {(low, high): (pull - low) * POINTS_MAX // (high - low)}
         return self._points[low, high]
+
+    def _points_by_domain(self, part: DomainCounts, feasible: Bools) -> Ints:
+        """The same where nodes differ by a few domains alone: the arithmetic is on those, not on all rows."""
+        counts = part.counts.tolist()
+        by_pull = sorted(range(len(counts)), key=counts.__getitem__)
+
+        def has_feasible(domain: int) -> bool:
+            return bool(part.sizes[domain]) and bool((feasible & (part.ids == domain)).any())
+
+        weakest = next(filter(has_feasible, by_pull), None)
+        if weakest is None:
+            return self._all_alike(len(feasible))
+        strongest = next(filter(has_feasible, reversed(by_pull)))
+        low, high = counts[weakest], counts[strongest]
+        if low == high:
+            return self._all_alike(len(feasible))
+        if self._stale or (low, high) not in self._points:
+            by_domain = (part.counts - low) * POINTS_MAX // (high - low)
+            self._points, self._stale = {(low, high): by_domain[part.ids]}, False
+        return self._points[low, high]
+
+    def _all_alike(self, rows: int) -> Ints:
+        if len(self._level) != rows:
+            self._level = np.zeros(rows, np.int64)
+        return self._level
 
 
 class SpreadPreference:

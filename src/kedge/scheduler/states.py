@@ -44,6 +44,10 @@ ZONE_LABEL = "topology.kubernetes.io/zone"
 REGION_LABEL = "topology.kubernetes.io/region"
 
 Failures = list[tuple[Blocker, Bools]]
+Flips = list[Ints | slice]
+"""Rows whose answer is another now; a slice for all of them."""
+_WHOLE_PART = 16
+"""Where more than one row in so many changes, going over all of them is quicker than picking these."""
 
 
 class ShapeState:
@@ -186,7 +190,7 @@ class ShapeState:
             if claims:
                 self._follow(claims)
             return
-        flips: list[Ints] = []
+        flips: Flips = []
         if blocked != self.blocked or (nodes and self.blocked):
             flips.append(self._block(blocked))
         if nodes:
@@ -310,7 +314,7 @@ class ShapeState:
                 preference.rebuild()
         return sorted({*claims, *nodes})
 
-    def _repair_claims(self, rows: list[int], flips: list[Ints]) -> None:
+    def _repair_claims(self, rows: list[int], flips: Flips) -> None:
         """Follow claims on some rows. Whatever other rows answer otherwise now is added to `flips`."""
         snapshot, wants = self._snapshot, self.shape.wants
         for row in rows:
@@ -330,8 +334,13 @@ class ShapeState:
         for preference in self.preferences:
             preference.update(rows)
 
-    def _retotal(self, rows: list[int], flips: list[Ints], *, shifted: bool) -> None:
+    def _retotal(self, rows: list[int], flips: Flips, *, shifted: bool) -> None:
         """Judge the changed rows. Unless that moved a score of other rows too, only their totals change."""
+        if any(isinstance(many, slice) or len(many) * _WHOLE_PART > len(self.totals) for many in flips):
+            self.feasible = self._feasible(EVERY)
+            self.feasible_count = int(np.count_nonzero(self.feasible))
+            self._sum_all(self._additions(self.feasible))
+            return
         for row in rows:
             now = self._feasible_row(row)
             if now != self.feasible[row]:

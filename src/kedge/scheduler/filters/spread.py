@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from kedge.scheduler.columns import ABSENT, Bools, Ints
+from kedge.scheduler.columns import ABSENT, EVERY, Bools, Ints, as_rows
 from kedge.scheduler.domains import DomainCounts
 from kedge.scheduler.filters.blockers import Blocker
 from kedge.scheduler.snapshot import Snapshot
 from kedge.scheduler.tallies import Tally
 
+_MANY_PART = 16
+"""Rows that are more than one in so many are not picked out."""
 _NO_MINIMUM = 2**31 - 1
 """Stands for the emptiest domain when there is none: then nothing can be ahead of it."""
 
@@ -59,6 +61,9 @@ class SpreadFilter:
     def _judge_all(self) -> None:
         self._find_low()
         self._allowed = self._judged()
+        self._judge_rows()
+
+    def _judge_rows(self) -> None:
         self.ok = self._allowed[self._domains.ids]
         if self._free is not None:
             self.ok |= self._free
@@ -78,35 +83,38 @@ class SpreadFilter:
         allowed[ABSENT] = False
         return allowed
 
-    def update(self, rows: list[int]) -> Ints | None:
-        """Follow changed claims. The rows whose answer changed; None if none did."""
+    def update(self, rows: list[int]) -> Ints | slice | None:
+        """Follow changed claims. The rows whose answer changed, or all if they may be many; None if none did."""
         domains = self._domains
         moved = domains.update(rows)
         if moved is None:
-            before = self.ok
             self._judge_all()
-            return np.flatnonzero(before != self.ok)
+            return EVERY
         if not moved:
             return None
         if self._low_moved(moved):
             before = self._allowed
             self._find_low()
             self._allowed = self._judged()
-            flipped = before != self._allowed
-            if not flipped.any():
-                return None
-            changed = np.flatnonzero(flipped[domains.ids])
-        else:
-            flips = []
-            for row, domain, _ in moved:
-                allowed = bool(domains.counts[domain] + self._itself - self._low <= self._skew_max)
-                if allowed != self._allowed[domain]:
-                    self._allowed[domain] = allowed
-                    flips.append(domains.rows_of(row, domain))
-            if not flips:
-                return None
-            changed = np.concatenate(flips) if len(flips) > 1 else flips[0]
-        self.ok[changed] = self._allowed[domains.ids[changed]]
+            return self._flipped(np.flatnonzero(before != self._allowed))
+        flips = []
+        for _, domain, _ in moved:
+            allowed = bool(domains.counts[domain] + self._itself - self._low <= self._skew_max)
+            if allowed != self._allowed[domain]:
+                self._allowed[domain] = allowed
+                flips.append(domain)
+        return self._flipped(as_rows(flips))
+
+    def _flipped(self, which: Ints) -> Ints | slice | None:
+        """The rows of domains whose answer is another now, judged anew."""
+        if not len(which):
+            return None
+        ids = self._domains.ids
+        if int(self._domains.sizes[which].sum()) * _MANY_PART > len(ids):
+            self._judge_rows()
+            return EVERY
+        changed = np.flatnonzero(np.isin(ids, which))
+        self.ok[changed] = self._allowed[ids[changed]]
         if self._free is not None:
             self.ok[changed] |= self._free[changed]
         return changed

@@ -166,11 +166,11 @@ class Cluster:
     def transport(self, host: Host, *, server: int = 0) -> RemoteTransport:
         return RemoteTransport(host.remote(self.servers[server], API))
 
-    def admit_by(self, admission: AdmissionChain) -> None:
-        """Change the admission policies of every server, at once and in mid-run."""
-        for switch in self._admissions.values():
-            switch.chain = admission
-        self.sim.note("admission", "policies changed")
+    def admit_by(self, admission: AdmissionChain, *, servers: Sequence[str] = ()) -> None:
+        """Change the admission policies in mid-run: of every server at once, or of these alone."""
+        for name in servers or tuple(self._admissions):
+            self._admissions[name].chain = admission
+        self.sim.note("admission", f"policies changed on {', '.join(servers) or 'every server'}")
 
     def _serve(self, host: Host) -> Host:
         if self._hostile:

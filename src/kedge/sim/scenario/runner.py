@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from kedge.agent.core import Machine
 from kedge.api.views import NodeView
 from kedge.errors import OperatingError
+from kedge.sim.admission import chain_of
 from kedge.sim.cluster import ZONE, Commit
 from kedge.sim.endings import check_silence, expect_settled
 from kedge.sim.invariants import Judge
@@ -94,7 +95,9 @@ class _Performance:
         """When the scene was set."""
         self._on_step = on_step
         plan = scenario.world
-        self.cluster = StagedCluster(sim, Script(sim), servers=plan.servers, limits=plan.limits)
+        self.cluster = StagedCluster(
+            sim, Script(sim), servers=plan.servers, limits=plan.limits, admission=chain_of(plan.admission)
+        )
         self._judge = Judge(self.cluster)
         sim.check_always(Narrator(self.cluster))
         sim.check_always(self._look)

@@ -13,6 +13,7 @@ from typing import Any
 from kedge.api.kinds import KINDS
 from kedge.errors import KedgeError
 from kedge.limits import Limits
+from kedge.sim.admission import PolicyPlan
 from kedge.sim.scenario.claims import Claim, parse_claim, read_claim
 from kedge.sim.scenario.document import (
     Fields,
@@ -30,7 +31,7 @@ from kedge.sim.scenario.document import (
     texts,
 )
 from kedge.sim.scenario.parts import CONTROLLERS
-from kedge.sim.scenario.steps import VERBS, Verb
+from kedge.sim.scenario.steps import VERBS, Verb, policies_named
 from kedge.sim.scenario.weak import find_weakness, weaknesses
 from kedge.sim.standard import LIMITS
 
@@ -59,6 +60,7 @@ class WorldPlan:
     limits: Limits
     namespaces: tuple[str, ...]
     objects: tuple[Mapping[str, Any], ...]
+    admission: tuple[PolicyPlan, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +160,7 @@ def _world(part: Part) -> WorldPlan:
         limits=world.take("limits", _limits, LIMITS),
         namespaces=world.take("namespaces", texts, ()),
         objects=world.take("objects", lambda part: tuple(manifest(each) for each in items(part)), ()),
+        admission=world.take("admission", policies_named, ()),
     )
     world.done()
     return found

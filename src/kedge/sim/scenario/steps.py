@@ -16,11 +16,24 @@ from kedge.api.quantity import NANO, Quantity, parse_quantity
 from kedge.api.views import PodView
 from kedge.errors import KedgeError
 from kedge.keys import Key
+from kedge.sim.admission import PolicyPlan, chain_of
 from kedge.sim.cluster import Node
 from kedge.sim.facts import is_healthy
 from kedge.sim.kernel import Host
 from kedge.sim.scenario.claims import key_named, kind_named
-from kedge.sim.scenario.document import Fields, Part, flag, mapping, number, seconds, suggest, text, texts
+from kedge.sim.scenario.document import (
+    Fields,
+    Part,
+    flag,
+    items,
+    mapping,
+    number,
+    plain_mapping,
+    seconds,
+    suggest,
+    text,
+    texts,
+)
 from kedge.sim.scenario.parts import REPAIR, controller_maker
 from kedge.sim.scenario.stage import WRITES, LateWatch, LostReply, StagedCluster, hosts_of
 from kedge.sim.users import User
@@ -43,6 +56,8 @@ class Play:
     loads: dict[Key, Quantity] = field(default_factory=dict)
     """By workload: the CPU that all its replicas together use."""
     scans: int = 0
+    admissions: int = 0
+    """How often the admission policies have changed."""
 
     def remember_policies(self) -> None:
         for found in self.cluster.all(POLICY):
@@ -149,12 +164,14 @@ def _worded(value: Any) -> str:
             return f"{value:g}s"
         case Key():
             return str(value)
-        case tuple():
+        case tuple() if all(isinstance(each, str) for each in value):
             return ", ".join(value)
         case Kind():
             return value.key_kind
         case Mapping():
             return json.dumps(value)
+        case [PolicyPlan(), *_]:
+            return ", ".join(each.name for each in value)
         case bool():
             return "commit" if value else "nothing"
     return str(value)
@@ -207,6 +224,32 @@ def _moment(part: Part) -> bool:
 
 def _copies(part: Part) -> tuple[str, ...]:
     return texts(part) if isinstance(part.value, list) else (text(part),)
+
+
+def policies_named(part: Part) -> tuple[PolicyPlan, ...]:
+    """Admission policies; none for an empty list."""
+    return tuple(_policy(each) for each in items(part))
+
+
+def _policy(part: Part) -> PolicyPlan:
+    fields = Fields(part, "an admission policy")
+    name = fields.need("name", text)
+    kinds = fields.need("kinds", lambda part: tuple(kind_named(each).key_kind for each in items(part)))
+    merge, where = plain_mapping(fields, "merge"), plain_mapping(fields, "where")
+    refuse = fields.take("refuse", text, "")
+    verbs: tuple[str, ...] = ("create", "update")
+    if "on" in fields:
+        verbs = fields.need("on", lambda part: tuple(_admitted_verb(each) for each in items(part)))
+    fields.done()
+    if bool(merge) == bool(refuse):
+        part.fail("an admission policy changes or refuses: give it `merge` or `refuse`, and not both")
+    return PolicyPlan(name, kinds, merge, refuse, where, verbs)
+
+
+def _admitted_verb(part: Part) -> str:
+    if text(part) not in ("create", "update", "delete"):
+        part.fail(f"`{part.value}` is not admitted: write create, update or delete")
+    return text(part)
 
 
 def namespace_of(body: Mapping[str, Any]) -> str:
@@ -269,6 +312,17 @@ async def change(play: Play, args: Any) -> None:
 @verb("delete", sole="object", object=must(key_named), force=may(flag, False))  # noqa: FBT003
 async def delete(play: Play, args: Any) -> None:
     await play.user.delete(args["object"], force=args["force"])
+
+
+@verb("change admission", policies=must(policies_named), server=may(text, ""))
+async def change_admission(play: Play, args: Any) -> None:
+    """From now on writes are admitted by these policies and no others; on one server first, if it is named."""
+    servers = [host.name for host in play.cluster.servers]
+    if args["server"] and args["server"] not in servers:
+        raise StepFailed(f"there is no server {args['server']}: there is {', '.join(servers)}")
+    play.admissions += 1
+    chain = chain_of(args["policies"], revision=play.admissions)
+    play.cluster.admit_by(chain, servers=[args["server"]] if args["server"] else ())
 
 
 @verb("cordon", sole="node", node=must(text))

@@ -17,7 +17,20 @@ from kedge.sim.cluster import Cluster, Commit
 from kedge.sim.kernel import Outcome
 
 TOLD = frozenset(
-    {"step", "committed", "fault", "crash", "restart", "machine", "partition", "violation", "phase", "held", "refused"}
+    {
+        "step",
+        "admission",
+        "committed",
+        "fault",
+        "crash",
+        "restart",
+        "machine",
+        "partition",
+        "violation",
+        "phase",
+        "held",
+        "refused",
+    }
 )
 """Events of the trace that a timeline shows."""
 CONDITIONS = {

@@ -1,0 +1,144 @@
+"""Admission policies in scenario files: they mutate, refuse, and change in mid-run, on one server before the others."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kedge.sim.scenario import Played, ScenarioError, parse_scenario, play_scenario
+
+HEAD = """\
+scenario: small
+story: Policies come and go.
+world:
+  servers: 2
+  nodes:
+    - {name: node-a}
+    - {name: node-b}
+  controllers: [deployment, replicaset, node-lifecycle]
+"""
+WEB = """\
+      apiVersion: apps/v1
+      kind: Deployment
+      metadata: {name: web}
+      spec:
+        replicas: 2
+        selector: {matchLabels: {app: web}}
+        template:
+          metadata: {labels: {app: web}}
+          spec: {containers: [{name: main, image: "web:1"}]}
+"""
+
+
+def play(rest: str) -> Played:
+    return play_scenario(parse_scenario(HEAD + rest))
+
+
+def test_a_policy_of_the_world_writes_into_what_it_looks_at_and_the_object_says_so() -> None:
+    played = play(
+        """\
+  admission:
+    - {name: team, kinds: [Pod], on: [create], merge: {metadata: {labels: {example.com/team: risk}}}}
+steps:
+  - admit:
+"""
+        + WEB
+        + """\
+expect:
+  - {count: Pod, labels: {example.com/team: risk}, ready: true, is: 2, within: 2m}
+"""
+    )
+    assert played.passed, played.violation
+    pods = [json.loads(entry.value) for entry in played.entries if entry.key.kind == "Pod"]
+    (said,) = json.loads(pods[0]["metadata"]["annotations"]["kedge.dev/mutations"])
+    assert (said["policy"], said["paths"]) == ("team", ["/metadata/labels/example.com~1team"])
+
+
+def test_policies_that_change_in_mid_run_count_from_then_on() -> None:
+    played = play(
+        """\
+steps:
+  - admit:
+"""
+        + WEB
+        + """\
+  - expect: {object: Deployment/web, field: status.readyReplicas, is: 2, within: 2m}
+  - change admission:
+      policies:
+        - {name: season, kinds: [Pod], on: [create], merge: {metadata: {labels: {season: autumn}}}}
+  - scale: {workload: Deployment/web, to: 3}
+  - expect: {count: Pod, labels: {season: autumn}, ready: true, is: 1, within: 2m}
+  - change admission: {policies: []}
+  - scale: {workload: Deployment/web, to: 4}
+  - expect: {object: Deployment/web, field: status.readyReplicas, is: 4, within: 2m}
+  - expect: {count: Pod, labels: {season: autumn}, is: 1, within: 1s}
+"""
+    )
+    assert played.passed, played.violation
+    assert [words for _, kind, words in played.timeline if kind == "admission"] == [
+        "policies changed on every server"
+    ] * 2
+
+
+def test_a_policy_that_refuses_is_told_of_and_forgotten_when_it_is_gone() -> None:
+    played = play(
+        """\
+steps:
+  - change admission:
+      policies:
+        - {name: freeze, kinds: [Pod], on: [create], where: {metadata.labels.app: web}, refuse: it is a holiday}
+  - admit:
+"""
+        + WEB
+        + """\
+  - expect: {object: Deployment/web, condition: ReplicaFailure, reason: Forbidden, within: 1m}
+  - expect: {count: Pod, is: 0, within: 1s}
+  - change admission: {policies: []}
+expect:
+  - {object: Deployment/web, field: status.readyReplicas, is: 2, within: 5m}
+  - {object: Deployment/web, condition: ReplicaFailure, status: "False", within: 1m}
+"""
+    )
+    assert played.passed, played.violation
+
+
+def test_a_policy_on_one_server_is_not_on_the_others() -> None:
+    played = play(
+        """\
+steps:
+  - change admission:
+      server: api-1
+      policies:
+        - {name: freeze, kinds: [Deployment], on: [create], refuse: not here}
+  - admit:
+"""
+        + WEB  # the user talks to api-0
+        + """\
+expect:
+  - {object: Deployment/web, field: status.readyReplicas, is: 2, within: 5m}
+"""
+    )
+    assert played.passed, played.violation
+
+
+@pytest.mark.parametrize(
+    ("policy", "saying"),
+    [
+        ("{name: a, kinds: [Pod]}", "give it `merge` or `refuse`, and not both"),
+        ("{name: a, kinds: [Pod], merge: {a: b}, refuse: never}", "give it `merge` or `refuse`, and not both"),
+        ("{name: a, kinds: [Podd], refuse: never}", "did you mean `Pod`?"),
+        ("{name: a, kinds: [Pod], on: [get], refuse: never}", "write create, update or delete"),
+        ("{name: a, kind: [Pod], refuse: never}", "lacks `kinds`"),
+    ],
+)
+def test_a_mistake_in_a_policy_is_told(policy: str, saying: str) -> None:
+    with pytest.raises(ScenarioError, match=r"scenario\.yaml:") as failed:
+        parse_scenario(HEAD + f"steps:\n  - change admission: {{policies: [{policy}]}}\n")
+    assert saying in str(failed.value)
+
+
+def test_a_server_that_there_is_not_is_told() -> None:
+    played = play("steps:\n  - change admission: {policies: [], server: api-9}\n")
+    assert played.violation is not None
+    assert "there is api-0, api-1" in played.violation.message

@@ -15,7 +15,7 @@ from kedge.server.service import quotas
 from kedge.sim import endings, invariants
 from kedge.sim.kernel import find_scenario
 from kedge.sim.kernel.verdicts import Violation
-from kedge.sim.zoo import UnknownEntry, all_entries, census, crews, ends, entry_named, hunt_entry
+from kedge.sim.zoo import UnknownEntry, all_entries, census, crews, ends, entry_named, hunt_entry, staged
 from kedge.sim.zoo.entries import without
 from kedge.sim.zoo.hunting import clean_batches, hunt_clean, strategies_of
 from kedge.sim.zoo.themes import STANDARD, THEMES
@@ -87,6 +87,8 @@ SLICE = (
     ("workloads", 7),
     ("rollouts", 4),
     ("nodes", 2),
+    ("canary", 3),
+    ("autoscaled", 2),
 )
 
 
@@ -195,6 +197,7 @@ def test_entries_break_invariants_that_there_are() -> None:
     rules = (*invariants.PROCESSES, *endings.ENDINGS, *endings.ENDINGS_OF.values())
     known |= {rule.__name__.replace("_", " ") for rule in rules}
     known |= {name.replace("_", " ") for names in (vars(ends), vars(crews.Crews)) for name in names}
-    known |= {vars(each).get("__name__", "") for each in vars(ends).values() if inspect.isclass(each)}
+    judges = (*vars(ends).values(), *vars(staged).values())
+    known |= {vars(each).get("__name__", "") for each in judges if inspect.isclass(each)}
     for entry in all_entries():
         assert set(entry.breaks) <= known, entry.name

@@ -22,7 +22,7 @@ from kedge.sim.zoo.entries import KEPT, Entry
 from kedge.sim.zoo.plans import Strategy
 from kedge.sim.zoo.themes import STANDARD, THEMES
 
-PARTS = ("service", "runtime", "workloads", "nodes")
+PARTS = ("service", "runtime", "workloads", "nodes", "progress")
 CLEAN_BATCH = 10
 SHRINK_RUNS = 60
 """Runs one find may cost to shrink: enough to see how many faults it needs."""

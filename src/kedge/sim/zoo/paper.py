@@ -11,20 +11,32 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+from kedge.api.kinds import KINDS
+from kedge.api.marks import USAGE
 from kedge.api.objects import Object
+from kedge.api.quantity import Quantity
 from kedge.api.requests import Binding, DeleteOptions, WriteOptions
+from kedge.api.timestamps import format_micro_time
+from kedge.api.usage import format_usage
 from kedge.api.views import NodeAllocationView, PodView
+from kedge.controllers import CONTROLLERS
 from kedge.errors import OperatingError
 from kedge.keys import Key
 from kedge.runtime.status import plan_status
-from kedge.sim.cluster import ZONE
-from kedge.sim.facts import ALLOCATION, NODE, is_ready
+from kedge.sim.cluster import ZONE, Component, Seat
+from kedge.sim.facts import ALLOCATION, LEASE, NODE, is_ready
 from kedge.sim.standard import World
 
+LEASES = "kube-node-lease"
 LOOK_S = 0.4
 STARTS_S, STOPS_S = (0.5, 4.0, 15.0), (0.5, 6.0)
+PAPER = {"paper-0": "zone-a", "paper-1": "zone-b"}
+"""Two nodes, by name and zone."""
 STUCK = "stuck:1"
 """An image that never becomes ready."""
+UNKNOWN = "unknown:1"
+"""One of which nobody can tell."""
+RENEW_S = 4.0
 
 
 class PaperMachines:
@@ -35,7 +47,11 @@ class PaperMachines:
         self._cluster = world.cluster
         self._facts = world.judge.facts
         self._sim = world.sim
-        self._places, self._runs = places, runs
+        self.places, self._runs = places, runs
+        self.load_milli: int | None = None
+        """What the ready pods use of a CPU, together; None if nobody measures, and nodes give no sign of life."""
+        self.words: dict[str, str] = {STUCK: "False", UNKNOWN: "Unknown"}
+        """By image: what is said for ever of how ready its pods are."""
         self._turn = 0
         self._due_s: dict[tuple[str, str], float] = {}
         """By pod's uid and what happens to it next: when."""
@@ -51,8 +67,12 @@ class PaperMachines:
             await self._cluster.create({"apiVersion": "v1", "kind": NODE, "metadata": metadata, "status": status})
 
     async def _run(self) -> None:
+        renewed_s = -RENEW_S
         while True:
             await asyncio.sleep(LOOK_S)
+            if self.load_milli is not None and self._sim.now_s >= renewed_s + RENEW_S:
+                renewed_s = self._sim.now_s
+                await self._renew(self.load_milli)
             for pod in list(self._facts.pods.values()):
                 with suppress(OperatingError):  # it has changed since: look again
                     await self._look(pod)
@@ -64,7 +84,7 @@ class PaperMachines:
     async def _look(self, pod: Object) -> None:
         view = pod.as_view(PodView)
         if not view.spec.node_name and not view.terminating:
-            if self._places:
+            if self.places:
                 await self._place(pod)
         elif self._runs:
             await self._run_pod(pod, view)
@@ -83,18 +103,33 @@ class PaperMachines:
                 await authority.delete(pod.key, DeleteOptions(uid=pod.uid, grace_s=0))
                 await self._confirm(pod.uid)
         elif not view.status.pod_ip:
-            await authority.patch(pod.key, self._said(pod, ready=False), subresource="status")
-        elif is_ready(view) or view.finished or view.spec.containers[0].image == STUCK:
+            ready = self.words.get(view.spec.containers[0].image, "False")
+            await authority.patch(pod.key, self._said(pod, ready), subresource="status")
+        elif is_ready(view) or view.finished or view.spec.containers[0].image in self.words:
             return
         elif self._is_due(pod.uid, "start", STARTS_S):
-            await authority.patch(pod.key, self._said(pod, ready=True), subresource="status")
+            await authority.patch(pod.key, self._said(pod, "True"), subresource="status")
 
-    def _said(self, pod: Object, *, ready: bool) -> dict[str, Any]:
-        conditions = [
-            {"type": each, "status": str(ready), "reason": "OnPaper"} for each in ("ContainersReady", "Ready")
-        ]
+    def _said(self, pod: Object, ready: str) -> dict[str, Any]:
+        conditions = [{"type": each, "status": ready, "reason": "OnPaper"} for each in ("ContainersReady", "Ready")]
         said = {"phase": "Running", "podIP": "10.0.0.1", "conditions": conditions}
         return plan_status(pod, said, self._sim.driver.now()) or {}
+
+    async def _renew(self, load_milli: int) -> None:
+        """Let every node give a sign of life, and say what its pods use."""
+        serving = [pod for pod in self._facts.pods.values() if is_ready(pod.as_view(PodView))]
+        share = {"main": {"cpu": Quantity(load_milli * 1_000_000 // max(1, len(serving)))}}
+        now = self._sim.driver.now()
+        for node in [key.name for key in self._facts.objects if key.kind == NODE]:
+            here = {pod.uid: share for pod in serving if pod.as_view(PodView).spec.node_name == node}
+            metadata = {"name": node, "namespace": LEASES, "annotations": {USAGE: format_usage(now, 1, here)}}
+            spec = {"holderIdentity": node, "renewTime": format_micro_time(now)}
+            body, key = {"metadata": metadata, "spec": spec}, Key(LEASE, LEASES, node)
+            with suppress(OperatingError):
+                if self._cluster.find(key) is None:
+                    await self._cluster.authority.create(KINDS.of_key_kind(LEASE), body)
+                else:
+                    await self._cluster.authority.patch(key, body)
 
     async def _confirm(self, uid: str) -> None:
         for node in list(self._facts.claims.get(uid, ())):
@@ -116,3 +151,12 @@ class PaperMachines:
 async def place(authority: Any, pod: Object, node: str) -> None:
     """Bind a pod past every link and fault, with all that a bind proves."""
     await authority.bind(Binding(pod=pod.key, pod_uid=pod.uid, node=node))
+
+
+def manage(world: World, *names: str) -> None:
+    """One process has these controllers, and needs no lease: who leads is another world's theme."""
+
+    def make_all(seat: Seat) -> list[Component]:
+        return [CONTROLLERS[name](seat.client, seat.env, caches=seat.caches, recorder=seat.recorder) for name in names]
+
+    world.cluster.boot("manager", make_all)

@@ -14,10 +14,9 @@ from typing import Any
 
 from kedge.api.kinds import KINDS
 from kedge.api.requests import DeleteOptions
-from kedge.controllers import CONTROLLERS
 from kedge.errors import NotFound, OperatingError
 from kedge.keys import Key
-from kedge.sim.cluster import ZONE, Component, Seat
+from kedge.sim.cluster import ZONE
 from kedge.sim.cluster_faults import ClusterSwarm
 from kedge.sim.kernel import Simulation, simulate
 from kedge.sim.kernel.calls import crash_for_a_while
@@ -39,7 +38,7 @@ from kedge.sim.zoo.ends import (
     quotas_say_what_is_used,
     the_bound_have_claims,
 )
-from kedge.sim.zoo.paper import STARTS_S, STUCK, PaperMachines, place
+from kedge.sim.zoo.paper import PAPER, STARTS_S, STUCK, PaperMachines, manage, place
 from kedge.sim.zoo.plans import CUT_OFF, GENERAL, OF_RACES, OF_VIEWS, OLD_LISTS, Drawn, Strategy
 
 QUIET = replace(LIMITS, **NO_NETS)  # type: ignore[arg-type]
@@ -49,22 +48,11 @@ CONFIG_MAP, POD = KINDS.of_key_kind("ConfigMap"), KINDS.of_key_kind("Pod")
 # -- workloads and rollouts: a Deployment on machines that exist on paper -----------------------------------
 
 WEB = Key("Deployment.apps", "default", "web")
-PAPER = {"paper-0": "zone-a", "paper-1": "zone-b"}
 STRATEGIES: tuple[dict[str, Any], ...] = (
     {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
     {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 2, "maxUnavailable": 1}},
     {"type": "Recreate"},
 )
-
-
-def _manage(world: World, *names: str) -> None:
-    """One process has these controllers, and needs no lease: who leads is another world's theme."""
-
-    def make_all(seat: Seat) -> list[Component]:
-        parts = {"caches": seat.caches, "recorder": seat.recorder}
-        return [CONTROLLERS[name](seat.client, seat.env, **parts) for name in names]
-
-    world.cluster.boot("manager", make_all)
 
 
 async def _with_workloads(sim: Simulation) -> World:
@@ -73,7 +61,7 @@ async def _with_workloads(sim: Simulation) -> World:
     RecreateNeverOverlaps(world.judge)
     StoppingCopiesCount(world.judge)
     await PaperMachines(world).add_nodes(PAPER)
-    _manage(world, "deployment", "replicaset", "endpoints")
+    manage(world, "deployment", "replicaset", "endpoints")
     await world.user.apply(service("web", "web"))
     return world
 
@@ -125,7 +113,7 @@ async def serving(sim: Simulation) -> None:
     world = World(sim, Size(nodes=0, servers=2, schedulers=0, managers=0, limits=QUIET))
     await world.open()
     await PaperMachines(world).add_nodes(PAPER)
-    _manage(world, "endpoints")
+    manage(world, "endpoints")
     user = world.user
     await user.apply(service("web", "web"))
     for _ in range(sim.choose_int("steps", 3, 6)):
@@ -310,7 +298,7 @@ MUM = Key("Secret", "default", "mum")
 async def garbage(sim: Simulation) -> None:
     world = World(sim, Size(nodes=0, servers=2, schedulers=0, managers=0, limits=QUIET))
     await world.open("shop")
-    _manage(world, "garbage", "namespace")
+    manage(world, "garbage", "namespace")
     expect(world, nothing_outlives_its_namespace, nothing_is_on_its_way_out, no_owner_is_a_ghost)
     user = world.user
     parents = {}
@@ -407,7 +395,7 @@ async def nodes(sim: Simulation) -> None:
     world = World(sim, Size(nodes=4, zones=1, servers=2, schedulers=0, managers=0, limits=NODE_LIMITS))
     await world.open()
     PaperMachines(world, runs=False)
-    _manage(world, "replicaset", "node-lifecycle")
+    manage(world, "replicaset", "node-lifecycle")
     cluster, user = world.cluster, world.user
     await user.apply(workload("ReplicaSet", "ledger", 2, at_most_one=True))
     await asyncio.sleep(8)
@@ -454,5 +442,6 @@ THEMES: Mapping[str, Theme] = {
     "agents": Theme(f"{__name__}:agents", (*RACES, OLD_LISTS)),
     "apart": Theme(f"{__name__}:apart", (*GENERAL, CUT_OFF)),
     "restarts": Theme(f"{__name__}:restarts", OF_VIEWS),
+    **{name: Theme(f"kedge.sim.zoo.staged:{name}") for name in ("canary", "autoscaled")},
     STANDARD: Theme("kedge.sim.standard:standard"),
 }

@@ -1,0 +1,48 @@
+"""Safeguards of what goes on by itself: rollouts in stages, and the autoscaler.
+
+Each function stands in for the one that has the safeguard; its docstring says what is missing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kedge.api.conditions import TRUE
+from kedge.controllers import changes, gates, scaling
+from kedge.controllers.gates import HEALTH, Gate, Heartbeat, Outcome
+from kedge.sim.zoo.entries import without
+
+WENT_ON = "no stage is left without good news"
+
+_sample = gates.sample
+
+
+@without(gates, "_health", source="rollouts: gates on health", breaks=WENT_ON, theme="canary")
+def health_not_asked(rules: Any, facts: Any) -> Gate:  # noqa: ARG001
+    """A stage is left only if enough of what has the change is ready."""
+    return Gate(HEALTH, TRUE, "Ready")
+
+
+@without(changes, "sample", source="argo-rollouts#4479", breaks=WENT_ON, theme="canary")
+def errors_count_as_good(pod: Any, heartbeat: Any, **more: Any) -> Outcome | None:
+    """What nobody can tell of is not good."""
+    found = _sample(pod, heartbeat, **more)
+    return Outcome.GOOD if found is Outcome.ERROR else found
+
+
+@without(changes, "sample", source="flagger#1011", breaks=WENT_ON, theme="canary")
+def old_news_is_good_news(pod: Any, heartbeat: Any, *, after: int, age_s_max: float) -> Outcome | None:  # noqa: ARG001
+    """Only what was said after the change, and lately, counts."""
+    return _sample(pod, Heartbeat(after + 1, 0.0), after=after, age_s_max=age_s_max)
+
+
+@without(
+    scaling,
+    "_why_not",
+    source="testing: autoscaling does not amplify scheduler lag",
+    breaks="lag is not amplified",
+    theme="autoscaled",
+)
+def scaling_without_reasons(target: Any) -> tuple[str, str]:  # noqa: ARG001
+    """Nothing is added to replicas that wait for a node, or of which nothing is known."""
+    return "", ""

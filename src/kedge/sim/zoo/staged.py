@@ -1,0 +1,136 @@
+"""Worlds of change: a rollout in stages that must not go on, and an autoscaler whose replicas find no node.
+
+On paper machines, like the worlds of `themes`: what is at stake is what controllers conclude from what they are told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from kedge.keys import Key
+from kedge.sim.cluster_faults import ClusterSwarm
+from kedge.sim.facts import DEPLOYMENT
+from kedge.sim.invariants import Judge
+from kedge.sim.kernel import Simulation, simulate
+from kedge.sim.links import Commit
+from kedge.sim.standard import LIMITS, Size, World, autoscaler, template, workload
+from kedge.sim.zoo.ends import NO_NETS
+from kedge.sim.zoo.paper import PAPER, STUCK, UNKNOWN, PaperMachines, manage
+
+WEB = Key(DEPLOYMENT, "default", "web")
+TROUBLES = ("none", "never ready", "nobody knows", "nodes fall silent")
+QUICK = replace(
+    LIMITS,
+    **NO_NETS,  # type: ignore[arg-type]
+    autoscaler_look_s=4.0,
+    autoscaler_cooldown_s=4.0,
+    autoscaler_unserved_max=3,
+    autoscaler_start_s=1.0,
+)
+
+
+class FirstStageOnly:
+    """While nothing good is known of a change, no more pods have it than the first stage allows."""
+
+    __name__ = "no stage is left without good news"
+
+    def __init__(self, judge: Judge, image: str, most: int) -> None:
+        self._facts, self._image, self._most = judge.facts, image, most
+        judge.cluster.sim.check_always(self)
+
+    def __call__(self, commit: Commit) -> Iterator[tuple[str, str]]:
+        if any(key.kind == "Pod" for key in commit.keys):
+            new = [pod for pod in self._facts.pods.values() if pod.view.spec.containers[0].image == self._image]
+            if len(new) > self._most:
+                yield "went on", f"{len(new)} pods have {self._image}, and the first stage is {self._most}"
+
+
+class LagIsNotAmplified:
+    """The autoscaler adds nothing while replicas wait for a node, by what the version that it changed says."""
+
+    __name__ = "lag is not amplified"
+
+    def __init__(self, judge: Judge) -> None:
+        self._facts = judge.facts
+        self._before: Any = None
+        judge.cluster.sim.check_always(self)
+
+    def __call__(self, commit: Commit) -> Iterator[tuple[str, str]]:
+        if WEB not in commit.keys:
+            return
+        old, new = self._before, self._facts.objects.get(WEB)
+        self._before = new
+        if old is None or new is None or not commit.origin.decision.startswith("autoscaler:"):
+            return
+        was, now = old.view.spec.replicas, new.view.spec.replicas
+        if now > was and any(each.stage == "queued" for each in old.view.status.progress.pending):
+            yield "added", f"from {was} to {now} while some wait for a node"
+
+
+async def _open(sim: Simulation, *names: str) -> tuple[World, PaperMachines]:
+    world = World(sim, Size(nodes=0, servers=2, schedulers=0, managers=0, limits=QUICK))
+    await world.open()
+    paper = PaperMachines(world)
+    paper.load_milli = 0
+    await paper.add_nodes(PAPER)
+    manage(world, "deployment", "replicaset", *names)
+    return world, paper
+
+
+@simulate(faults=ClusterSwarm())
+async def canary(sim: Simulation) -> None:
+    """A Deployment of four is rolled out by a quarter first; what is new may be no good, or nothing known of it."""
+    world, paper = await _open(sim, "rollout")
+    user = world.user
+    await user.apply(workload("Deployment", "web", 4))
+    await asyncio.sleep(25)
+    trouble = sim.choose("trouble", TROUBLES)
+    image = {"never ready": STUCK, "nobody knows": UNKNOWN}.get(trouble, "web:2")
+    if trouble != "none":
+        FirstStageOnly(world.judge, image, 1)
+    if trouble == "nodes fall silent":
+        paper.load_milli = None
+        await asyncio.sleep(1)
+    await user.apply(_rollout(template("web", image=image)))
+    await asyncio.sleep(sim.choose("for", (45, 25)))
+    if trouble == "none":
+        await world.close(within_s=300, silence_s=0, stays_s=2)
+    else:
+        await world.heal()
+        await asyncio.sleep(20)
+
+
+def _rollout(made: dict[str, Any]) -> dict[str, Any]:
+    stages = [
+        {"name": name, "scope": {"percent": share}, "holdSeconds": 3} for name, share in (("some", 25), ("all", 100))
+    ]
+    target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}
+    spec = {"target": target, "template": made, "stages": stages, "gates": {"sampleAgeSecondsMax": 12}}
+    return {
+        "apiVersion": "kedge.dev/v1",
+        "kind": "Rollout",
+        "metadata": {"name": "next", "namespace": "default"},
+        "spec": spec,
+    }
+
+
+@simulate(faults=ClusterSwarm())
+async def autoscaled(sim: Simulation) -> None:
+    """There is more load than the replicas can serve, and for a while nothing finds a node."""
+    world, paper = await _open(sim, "autoscaler")
+    LagIsNotAmplified(world.judge)
+    user = world.user
+    await user.apply(workload("Deployment", "web", 2))
+    await user.apply(autoscaler("web", WEB, 1, 12))
+    await asyncio.sleep(20)
+    paper.places = False
+    paper.load_milli = sim.choose("load", (3_000, 1_500))
+    await asyncio.sleep(sim.choose("for", (30, 60)))
+    paper.places = True
+    await asyncio.sleep(sim.choose("then", (10, 30)))
+    paper.load_milli = 1_500
+    await world.heal()
+    await asyncio.sleep(20)

@@ -129,7 +129,8 @@ def test_with_every_watch_an_hour_late_lists_keep_the_control_plane_at_work() ->
 
 def test_who_sees_everything_an_hour_late_is_slow_but_does_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
     """No net at all, so that caches truly are an hour behind: what is committed proves itself, however old the view."""
-    monkeypatch.setattr("kedge.sim.invariants.LAG_S", 2 * HOUR_S)
+    for module in ("invariants", "starts"):
+        monkeypatch.setattr(f"kedge.sim.{module}.LAG_S", 2 * HOUR_S)
     blind = replace(LIMITS, relist_every_s=1e6, watch_probe_s=1e6, watch_silence_s=1e6, resync_every_s=1e6)
     outcome = run(lambda sim: an_hour_late(sim, blind, for_s=1.5 * HOUR_S), 1, faults=NO_FAULTS)
     assert outcome.violation is None, f"{outcome.violation}\n{outcome.timeline()[-2000:]}"

@@ -12,7 +12,7 @@ from tests.objects import config_map, node, pod, pod_key, resource_quota, zone_q
 from kedge.agent.core import Identity
 from kedge.api.codec import encode_object
 from kedge.api.kinds import KINDS
-from kedge.api.marks import AT_MOST_ONE, SLOT
+from kedge.api.marks import AT_MOST_ONE, DRAINING, SLOT
 from kedge.api.requests import Binding, DeleteOptions
 from kedge.api.views import PodView
 from kedge.keys import Fence, Key, Origin
@@ -30,8 +30,10 @@ from kedge.sim.endings import (
     replicas_converge,
     stage_counts_equal_the_store,
 )
-from kedge.sim.invariants import PROCESSES, SAFETY, Judge
+from kedge.sim.facts import LAG_S
+from kedge.sim.invariants import SAFETY, Judge
 from kedge.sim.kernel import NO_FAULTS, Simulation, run
+from kedge.sim.starts import PROCESSES
 from kedge.store import Delete, Put
 
 LEDGER = Key("NodeAllocation.kedge.dev", "", "node-a")
@@ -238,6 +240,30 @@ async def scale_over_the_maximum(world: World) -> None:
     await world.add(replica_set(4), "rs-1", origin=Origin("", "autoscaler:p1:1"))
 
 
+async def scale_what_waits_for_a_node(world: World) -> None:
+    await world.add(replica_set(1), "rs-1")
+    await world.add(slotted("web-0"), "u-1")
+    await asyncio.sleep(2 * LAG_S)
+    await world.add(replica_set(2), "rs-1", origin=Origin("", "autoscaler:p1:1"))
+
+
+async def scale_far_beyond_the_ready(world: World) -> None:
+    await world.add(replica_set(1), "rs-1")
+    most = world.judge.facts.limits.autoscaler_unserved_max
+    await world.add(replica_set(most + 1), "rs-1", origin=Origin("", "autoscaler:p1:1"))
+
+
+async def run_a_copy_too_many(world: World) -> None:
+    """One that drains still runs, and counts."""
+    await world.add(replica_set(1), "rs-1")
+    for name in ("web-0", "web-1"):
+        body = slotted(name)
+        body["metadata"]["annotations"] |= {DRAINING: "2026-01-01T00:00:00Z", SLOT: name[-1]}
+        made = await world.cluster.create(body)
+        await world.cluster.authority.bind(Binding(pod=made.key, pod_uid=made.uid, node="node-a"))
+        await start(world, "node-a", made.uid, name, node_uid(world, "node-a"))
+
+
 async def start(world: World, where: str, uid: str, name: str = "web-0", node_uid: str = "n") -> None:
     driver = world.cluster.nodes[where].driver
     found = world.cluster.find(pod_key(name))
@@ -293,6 +319,9 @@ BREAKS: list[tuple[Break, str]] = [
     (observe_a_generation_that_never_was, "conditions refer to the generation they observed"),
     (change_a_condition_of_an_old_generation, "conditions refer to the generation they observed"),
     (scale_over_the_maximum, "the autoscaler stays within its bound"),
+    (scale_what_waits_for_a_node, "the autoscaler does not add to what is behind"),
+    (scale_far_beyond_the_ready, "the autoscaler does not add to what is behind"),
+    (run_a_copy_too_many, "running copies are at most desired plus surge"),
     (start_a_pod_twice, "a pod uid has one live process"),
     (start_a_second_copy_of_at_most_one, "an at most one slot has one live copy"),
     (start_where_it_is_not_bound, "a process is started only for its binding"),

@@ -28,6 +28,11 @@ _UNSEEN = frozenset({FENCE, "Operation.kedge.dev", "DisruptionBudgets.kedge.dev"
 _POD_KIND = KINDS.of_key_kind(POD)
 _ZONE = "topology.kubernetes.io/zone"
 
+Finding = tuple[str, str]
+"""What is wrong: the cause to group by, and words."""
+LAG_S = 60.0
+"""How long a controller may honestly act on what it saw: the longest pause, outage and delay of a run, and some."""
+
 
 @dataclass(slots=True)
 class Changed:
@@ -69,7 +74,7 @@ class Facts:
     def __init__(self, store: WatchedStore, now_s: Callable[[], float], limits: Limits) -> None:
         self.limits = limits
         self._store = store
-        self._now_s = now_s
+        self.now_s = now_s
         self.objects: dict[Key, Object] = {}
         """Everything but leases, fences and operation ids."""
         self.pods: dict[str, Object] = {}
@@ -97,6 +102,10 @@ class Facts:
         """By workload's uid: since when it may have how many replicas, and how many it asks for."""
         self.retold_s: dict[str, float] = {}
         """By Deployment's uid: when it last asked for another template."""
+        self.born_s: dict[str, float] = {}
+        """By pod's uid: when it was made."""
+        self.ready: dict[str, list[tuple[float, int]]] = {}
+        """By workload's uid: since when it has how many ready replicas."""
         self.alone_since_s: dict[str, float] = {}
         """By workload's uid: since when it has no two ready replicas."""
         self.fenced: dict[str, None] = {}
@@ -114,7 +123,7 @@ class Facts:
         changes = tuple(
             changed for key in commit.keys if key.kind not in _UNSEEN and (changed := self._absorb(key)) is not None
         )
-        return Step(self, commit.revision, commit.origin, commit.fence, changes, self._now_s())
+        return Step(self, commit.revision, commit.origin, commit.fence, changes, self.now_s())
 
     def _absorb(self, key: Key) -> Changed | None:
         if key.kind in _UNSEEN:
@@ -122,7 +131,7 @@ class Facts:
         entry = self._store.newest(key)
         if key.kind == LEASE:
             if key.namespace == "kube-node-lease" and entry is not None:
-                self.renewed_s[key.name] = self._now_s()
+                self.renewed_s[key.name] = self.now_s()
             return None
         old = self.objects.get(key)
         if entry is None:
@@ -166,6 +175,7 @@ class Facts:
         old, new = changed.old, changed.new
         if old is not None and (new is None or new.uid != old.uid):
             self.pods.pop(old.uid, None)
+            self.born_s.pop(old.uid, None)
             view = old.as_view(PodView)
             slot, owner = slot_of(view), owner_uid(view)
             if slot is not None:
@@ -173,6 +183,7 @@ class Facts:
             self.owned.get(owner, {}).pop(old.uid, None)
         if new is not None:
             self.pods[new.uid] = new
+            self.born_s.setdefault(new.uid, self.now_s())
             view = new.as_view(PodView)
             slot, owner = slot_of(view), owner_uid(view)
             if slot is not None:
@@ -196,10 +207,12 @@ class Facts:
         top = self.workload_of(found.as_view(PodView)) if found is not None else None
         if top is None:
             return
-        if sum(is_healthy(pod) for pod in self.pods_under(top)) > 1:
+        ready = sum(is_healthy(pod) for pod in self.pods_under(top))
+        self.ready.setdefault(top.uid, []).append((self.now_s(), ready))
+        if ready > 1:
             self.alone_since_s.pop(top.uid, None)
         else:
-            self.alone_since_s.setdefault(top.uid, self._now_s())
+            self.alone_since_s.setdefault(top.uid, self.now_s())
 
     def _index_claims(self, changed: Changed) -> None:
         node = changed.key.name
@@ -236,10 +249,10 @@ class Facts:
             most += surge_of(found)
             before = changed.old
             if before is not None and before.uid == found.uid and _template(before) != _template(found):
-                self.retold_s[found.uid] = self._now_s()
+                self.retold_s[found.uid] = self.now_s()
         history = self.wanted.setdefault(found.uid, [])
         if not history or history[-1][1:] != (most, want):
-            history.append((self._now_s(), most, want))
+            history.append((self.now_s(), most, want))
 
     # -- asking ------------------------------------------------------------------------------------
 
@@ -266,6 +279,16 @@ class Facts:
         history = self.wanted.get(uid, [])
         first = max((n for n, (at_s, _, _) in enumerate(history) if at_s <= since_s), default=0)
         return history[first:]
+
+    def most_ready(self, uid: str, since_s: float) -> int:
+        """The most replicas of a workload that were ready at any moment since then."""
+        history = self.ready.get(uid, [])
+        first = max((n for n, (at_s, _) in enumerate(history) if at_s <= since_s), default=0)
+        return max((count for _, count in history[first:]), default=0)
+
+    def is_heard(self, node: str) -> bool:
+        """Whether nobody could hold silence against a node yet."""
+        return self.now_s() - self.renewed_s.get(node, 0.0) < self.limits.node_suspect_s
 
     def epoch_of(self, fence: Fence) -> Revision:
         """Where a fence stands by now: whoever writes under it must have this token."""

@@ -26,12 +26,14 @@ from kedge.sim.cluster import Cluster, Commit
 from kedge.sim.facts import (
     ALLOCATION,
     DEPLOYMENT,
+    LAG_S,
     NODE,
     POD,
     REPLICA_SET,
     RESERVATION,
     Changed,
     Facts,
+    Finding,
     Step,
     asks_at_most_one,
     counts,
@@ -42,13 +44,10 @@ from kedge.sim.facts import (
 )
 from kedge.sim.kernel import Simulation
 from kedge.sim.outages import Outages
+from kedge.sim.starts import PROCESSES
 
-Finding = tuple[str, str]
-"""The cause to group by, and what is wrong in words."""
 Rule = Callable[[Step], Iterator[Finding]]
 
-LAG_S = 60.0
-"""How long a controller may honestly act on what it saw: the longest pause, outage and delay of a run, and some."""
 CLOCK_ERROR = 0.06
 """How far the clocks of two hosts may run apart; the kernel's worst are a twentieth off."""
 
@@ -390,6 +389,30 @@ def conditions_refer_to_the_generation_they_observed(step: Step) -> Iterator[Fin
 
 
 @invariant(DEPLOYMENT, REPLICA_SET)
+def the_autoscaler_does_not_add_to_what_is_behind(step: Step) -> Iterator[Finding]:
+    """Whatever keeps replicas from being ready: more are not asked for without a bound, nor to wait for the same thing.
+
+    Whether metrics were a reason to add is no matter here: what waits for a node, or is not ready, is none.
+    """
+    if "autoscal" not in step.controller:
+        return
+    facts, lately_s = step.facts, step.now_s - LAG_S
+    for changed in step.of(DEPLOYMENT, REPLICA_SET):
+        if changed.old is None or changed.new is None:
+            continue
+        was, now = changed.old.view.spec.replicas, changed.new.view.spec.replicas
+        if now <= was:
+            continue
+        pods = [pod for pod in facts.pods_under(changed.new) if counts(pod)]
+        waiting = [pod.name for pod in pods if not pod.spec.node_name and facts.born_s.get(pod.uid, 0.0) < lately_s]
+        if waiting:
+            yield "without a node", f"{changed.key} was scaled from {was} to {now} while {waiting[0]} waits for a node"
+        most = facts.most_ready(changed.new.uid, lately_s) + facts.limits.autoscaler_unserved_max
+        if now > max(was, most):
+            yield "unserved", f"{changed.key} was scaled from {was} to {now}, and at most {most} were to be asked for"
+
+
+@invariant(DEPLOYMENT, REPLICA_SET)
 def the_autoscaler_stays_within_its_bound(step: Step) -> Iterator[Finding]:
     """Whatever it reads, it asks for no more than it may."""
     if "autoscal" not in step.controller:
@@ -406,53 +429,8 @@ def the_autoscaler_stays_within_its_bound(step: Step) -> Iterator[Finding]:
                 yield "over its maximum", f"{changed.key} was scaled to {now}, over {other.view.spec.max_replicas}"
 
 
-# -- processes: asked when one starts -----------------------------------------------------------------
-
-
-def a_pod_uid_has_one_live_process(facts: Facts, driver: SimulatedDriver, started: Process) -> Iterator[Finding]:
-    """Whatever crashed, moved or came back: one container of one pod runs once."""
-    identity = started.identity
-    for other in facts.drivers.values():
-        for process in other.live():
-            same = (process.identity.pod_uid, process.identity.container) == (identity.pod_uid, identity.container)
-            if same and (process.identity != identity or other is not driver):
-                yield "twice", f"{started.namespace}/{started.pod} runs on {other.name} and {driver.name}"
-
-
-def an_at_most_one_slot_has_one_live_copy(facts: Facts, driver: SimulatedDriver, started: Process) -> Iterator[Finding]:
-    """Rather none than two, on nodes in contact and on those cut off."""
-    pod = facts.pods.get(started.identity.pod_uid)
-    if pod is None or not asks_at_most_one(pod.as_view(PodView)):
-        return
-    for other in facts.drivers.values():
-        for process in other.live():
-            same = (process.namespace, process.pod) == (started.namespace, started.pod)
-            if same and process.identity.pod_uid != started.identity.pod_uid:
-                yield "two copies", f"{started.namespace}/{started.pod} runs on {other.name} and {driver.name}"
-
-
-def a_process_is_started_only_for_its_binding(
-    facts: Facts, driver: SimulatedDriver, started: Process
-) -> Iterator[Finding]:
-    """Only where the pod's claim is, or was a moment ago, and only by that incarnation of the node."""
-    uid = started.identity.pod_uid
-    pod, node = facts.pods.get(uid), facts.objects.get(Key(NODE, "", driver.name))
-    if pod is not None and pod.as_view(PodView).spec.node_name != driver.name:
-        yield "elsewhere", f"{pod.key} is bound to {pod.as_view(PodView).spec.node_name}, and started on {driver.name}"
-    if uid in facts.claims and driver.name not in facts.claims[uid]:
-        yield "no claim", f"{started.namespace}/{started.pod} has its claim on {', '.join(facts.claims[uid])}"
-    if node is not None and node.uid != started.identity.node_uid and driver.name in facts.claims.get(uid, {}):
-        yield "incarnation", f"{driver.name} started {started.pod} for its incarnation {started.identity.node_uid}"
-
-
 OUTAGES = "requests are bounded during an outage"
 """Asked when a request cannot be delivered: see `outages`."""
-
-PROCESSES = (
-    a_pod_uid_has_one_live_process,
-    an_at_most_one_slot_has_one_live_copy,
-    a_process_is_started_only_for_its_binding,
-)
 
 
 # -- the judge -------------------------------------------------------------------------------------

@@ -24,8 +24,8 @@ from kedge.sim.agents import RUN_S_LABEL
 from kedge.sim.cluster import Cluster, Component, Make, Node, Seat
 from kedge.sim.cluster_faults import ClusterSwarm, Weather
 from kedge.sim.endings import check_silence, expect_settled
-from kedge.sim.facts import is_ready
-from kedge.sim.invariants import LAG_S, Judge
+from kedge.sim.facts import LAG_S, is_ready
+from kedge.sim.invariants import Judge
 from kedge.sim.kernel import Simulation, simulate
 from kedge.sim.users import User
 

@@ -13,8 +13,8 @@ from kedge.api.views import PodView
 from kedge.keys import Key
 from kedge.placement.resources import node_allocatable, pod_requests, to_units
 from kedge.sim.cluster import Node
-from kedge.sim.facts import DEPLOYMENT, owner_uid
-from kedge.sim.invariants import LAG_S, Judge
+from kedge.sim.facts import DEPLOYMENT, LAG_S, owner_uid
+from kedge.sim.invariants import Judge
 from kedge.sim.links import Commit
 from kedge.sim.standard import World
 

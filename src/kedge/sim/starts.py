@@ -1,0 +1,79 @@
+"""What must hold whenever a process starts: asked at the machines, which know what runs, whatever the API thinks.
+
+`invariants.Judge` asks. What is committed is in `facts`; a machine is in contact while its lease is renewed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kedge.agent.core import Process
+from kedge.api.views import PodView
+from kedge.keys import Key
+from kedge.sim.agents import SimulatedDriver
+from kedge.sim.facts import LAG_S, NODE, Facts, Finding, asks_at_most_one
+
+
+def a_pod_uid_has_one_live_process(facts: Facts, driver: SimulatedDriver, started: Process) -> Iterator[Finding]:
+    """Whatever crashed, moved or came back: one container of one pod runs once."""
+    identity = started.identity
+    for other in facts.drivers.values():
+        for process in other.live():
+            same = (process.identity.pod_uid, process.identity.container) == (identity.pod_uid, identity.container)
+            if same and (process.identity != identity or other is not driver):
+                yield "twice", f"{started.namespace}/{started.pod} runs on {other.name} and {driver.name}"
+
+
+def an_at_most_one_slot_has_one_live_copy(facts: Facts, driver: SimulatedDriver, started: Process) -> Iterator[Finding]:
+    """Rather none than two, on nodes in contact and on those cut off."""
+    pod = facts.pods.get(started.identity.pod_uid)
+    if pod is None or not asks_at_most_one(pod.as_view(PodView)):
+        return
+    for other in facts.drivers.values():
+        for process in other.live():
+            same = (process.namespace, process.pod) == (started.namespace, started.pod)
+            if same and process.identity.pod_uid != started.identity.pod_uid:
+                yield "two copies", f"{started.namespace}/{started.pod} runs on {other.name} and {driver.name}"
+
+
+def a_process_is_started_only_for_its_binding(
+    facts: Facts, driver: SimulatedDriver, started: Process
+) -> Iterator[Finding]:
+    """Only where the pod's claim is, or was a moment ago, and only by that incarnation of the node."""
+    uid = started.identity.pod_uid
+    pod, node = facts.pods.get(uid), facts.objects.get(Key(NODE, "", driver.name))
+    if pod is not None and pod.as_view(PodView).spec.node_name != driver.name:
+        yield "elsewhere", f"{pod.key} is bound to {pod.as_view(PodView).spec.node_name}, and started on {driver.name}"
+    if uid in facts.claims and driver.name not in facts.claims[uid]:
+        yield "no claim", f"{started.namespace}/{started.pod} has its claim on {', '.join(facts.claims[uid])}"
+    if node is not None and node.uid != started.identity.node_uid and driver.name in facts.claims.get(uid, {}):
+        yield "incarnation", f"{driver.name} started {started.pod} for its incarnation {started.identity.node_uid}"
+
+
+def running_copies_are_at_most_desired_plus_surge(
+    facts: Facts, driver: SimulatedDriver, started: Process
+) -> Iterator[Finding]:
+    """On nodes in contact no more run than were wanted lately: what drains and what is stopping count, too."""
+    pod = facts.pods.get(started.identity.pod_uid)
+    top = facts.workload_of(pod.as_view(PodView)) if pod is not None else None
+    most = facts.most_wanted(top.uid, facts.now_s() - LAG_S) if top is not None else None
+    if top is None or most is None:
+        return
+    ours = {each.uid for each in facts.pods_under(top) if not each.finished}
+    running = {
+        process.identity.pod_uid
+        for each in facts.drivers.values()
+        if each is driver or facts.is_heard(each.name)
+        for process in each.live()
+        if process.identity.pod_uid in ours
+    }
+    if len(running) > most:
+        yield top.key.kind, f"{top.key} has {len(running)} copies that run, and never lately wanted more than {most}"
+
+
+PROCESSES = (
+    a_pod_uid_has_one_live_process,
+    an_at_most_one_slot_has_one_live_copy,
+    a_process_is_started_only_for_its_binding,
+    running_copies_are_at_most_desired_plus_surge,
+)

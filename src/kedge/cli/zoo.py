@@ -124,7 +124,7 @@ class Progress:
         from kedge.sim.zoo import Row, outcome
 
         if isinstance(result, Row):
-            self._bar.console.print(outcome(result), highlight=False, markup=False)
+            self._bar.console.print(outcome(result), highlight=False, markup=False, soft_wrap=True)
             self._bar.update(self._entries, advance=1)
         else:
             self._findings += len(result.findings)

@@ -13,8 +13,13 @@ from kedge.api.views import PodView
 from kedge.keys import Key
 from kedge.placement.resources import node_allocatable, pod_requests, to_units
 from kedge.sim.cluster import Node
+<<<<<<< HEAD
+from kedge.sim.facts import DEPLOYMENT, RESERVATION, owner_uid
+from kedge.sim.invariants import LAG_S, Judge
+=======
 from kedge.sim.facts import DEPLOYMENT, LAG_S, owner_uid
 from kedge.sim.invariants import Judge
+>>>>>>> 9d5a7e4a9219ce4df2ca1c7dbfd85e10cfd4b454
 from kedge.sim.links import Commit
 from kedge.sim.standard import World
 
@@ -124,6 +129,27 @@ class NeighboursStandEachOther:
                 view = other.as_view(PodView)
                 if node and view.spec.node_name == node and other.key != key and not view.finished:
                     yield "together", f"{key} and {other.key} are both on {node}"
+
+
+class GangsAreWhole:
+    """A gang is committed, from when on its members are bound, only while all of them hold a place."""
+
+    __name__ = "gangs are whole"
+
+    def __init__(self, judge: Judge) -> None:
+        self._facts = judge.facts
+        self._committed: dict[str, None] = {}
+        judge.cluster.sim.check_always(self)
+
+    def __call__(self, commit: Commit) -> Iterator[tuple[str, str]]:
+        for key in commit.keys:
+            found = self._facts.objects.get(key) if key.kind == RESERVATION else None
+            if found is None or found.view.status.phase != "Committed" or found.uid in self._committed:
+                continue
+            self._committed[found.uid] = None
+            held, size = len(found.view.status.members), found.view.spec.gang_size
+            if held < size:
+                yield "in part", f"{key} is committed, and {held} of its {size} members hold a place"
 
 
 class OnlyTheUnwantedIsStopped:

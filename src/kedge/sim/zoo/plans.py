@@ -117,6 +117,8 @@ OLD_LISTS = Strategy("old lists", Uniform(), Drawn({"delivery of api.watch: dela
 CUT_OFF = Strategy("cut off after a bind", Uniform(), Drawn({"reply of api.bind: partition": MUCH}))
 """Neither a reply, nor a read, nor an event tells a scheduler soon what became of its bind."""
 
+SLOW_RESERVES = Strategy("slow reserves", Uniform(), Drawn({"request of api.reserve: delay": MUCH}))
+
 OF_VIEWS = (
     Strategy(
         "deposed leaders",

@@ -12,7 +12,7 @@ from kedge.api.views import NamespaceView, PodView
 from kedge.keys import Fence
 from kedge.placement import predicates, quota
 from kedge.placement.reasons import Misfit, Reason
-from kedge.server.service import claims, deletion, effects, namespaces, quotas
+from kedge.server.service import claims, deletion, effects, gangs, namespaces, quotas
 from kedge.server.service.core import Proof
 from kedge.sim.zoo.entries import without
 from kedge.store import Check, Write
@@ -89,6 +89,18 @@ def pod_not_proved(self: Proof) -> list[Check]:
 def unfenced(self: Versions, checks: Sequence[Check], writes: Sequence[Write], fence: Fence | None) -> None:  # noqa: ARG001
     """A deposed leader's write is refused by the store."""
     _prove(self, checks, writes, None)
+
+
+@without(
+    gangs,
+    "check_complete",
+    source="volcano#6010",
+    breaks="gangs are whole",
+    theme="gangs",
+    by="slow reserves",
+)
+def gang_committed_in_part(record: Any) -> None:
+    """A gang is committed only when all of its members hold their places."""
 
 
 # -- quota -----------------------------------------------------------------------------------------

@@ -16,6 +16,10 @@ from kedge.api.kinds import KINDS
 from kedge.api.requests import DeleteOptions
 from kedge.errors import NotFound, OperatingError
 from kedge.keys import Key
+<<<<<<< HEAD
+from kedge.scheduler.picture import GANG_LABEL, GANG_SIZE
+=======
+>>>>>>> 9d5a7e4a9219ce4df2ca1c7dbfd85e10cfd4b454
 from kedge.sim.cluster import ZONE
 from kedge.sim.cluster_faults import ClusterSwarm
 from kedge.sim.kernel import Simulation, simulate
@@ -25,6 +29,7 @@ from kedge.sim.users import User
 from kedge.sim.zoo.ends import (
     NEVER_S,
     NO_NETS,
+    GangsAreWhole,
     NeighboursStandEachOther,
     NothingComesBack,
     OnlyTheUnwantedIsStopped,
@@ -39,7 +44,11 @@ from kedge.sim.zoo.ends import (
     the_bound_have_claims,
 )
 from kedge.sim.zoo.paper import PAPER, STARTS_S, STUCK, PaperMachines, manage, place
+<<<<<<< HEAD
+from kedge.sim.zoo.plans import CUT_OFF, GENERAL, OF_RACES, OF_VIEWS, OLD_LISTS, SLOW_RESERVES, Drawn, Strategy
+=======
 from kedge.sim.zoo.plans import CUT_OFF, GENERAL, OF_RACES, OF_VIEWS, OLD_LISTS, Drawn, Strategy
+>>>>>>> 9d5a7e4a9219ce4df2ca1c7dbfd85e10cfd4b454
 
 QUIET = replace(LIMITS, **NO_NETS)  # type: ignore[arg-type]
 CONFIG_MAP, POD = KINDS.of_key_kind("ConfigMap"), KINDS.of_key_kind("Pod")
@@ -195,6 +204,34 @@ async def apart(sim: Simulation) -> None:
             await world.user.delete(key, force=sim.choose("force", (False, True)))
     await asyncio.sleep(12)
     await world.close(within_s=120, silence_s=0, stays_s=2)
+
+
+@simulate(faults=ClusterSwarm())
+async def gangs(sim: Simulation) -> None:
+    """Pods that are bound together or not at all reserve one after another, and some leave meanwhile."""
+    world = World(sim, Size(nodes=0, servers=2, schedulers=2, managers=0, limits=replace(QUIET, gang_chunk_max=1)))
+    await world.open()
+    GangsAreWhole(world.judge)
+    await PaperMachines(world, places=False).add_nodes(PAPER)
+    await asyncio.sleep(2)
+    names = ("a", "b", "c")
+    for name in names:
+        await world.user.apply(_member(name), namespace="default")
+    for _ in range(sim.choose_int("steps", 1, 3)):
+        await asyncio.sleep(sim.choose("pause", (0.3, 0.03, 2, 8)))
+        key = Key("Pod", "default", sim.choose("pod", names))
+        if world.cluster.find(key) is None:
+            await world.user.apply(_member(key.name), namespace="default")
+        else:
+            await world.user.delete(key, force=True)
+    await asyncio.sleep(10)
+
+
+def _member(name: str) -> dict[str, Any]:
+    body = plain(name, cpu="700m")
+    body["metadata"]["labels"][GANG_LABEL] = "trio"
+    body["metadata"]["annotations"] = {GANG_SIZE: "3"}
+    return body
 
 
 # -- agents and restarts: machines that reboot, agents that die, nodes that somebody removes ----------------
@@ -441,6 +478,7 @@ THEMES: Mapping[str, Theme] = {
     **{name: Theme(f"{__name__}:{name}", RACES) for name in ("garbage", "placement", "nodes")},
     "agents": Theme(f"{__name__}:agents", (*RACES, OLD_LISTS)),
     "apart": Theme(f"{__name__}:apart", (*GENERAL, CUT_OFF)),
+    "gangs": Theme(f"{__name__}:gangs", (*GENERAL, SLOW_RESERVES)),
     "restarts": Theme(f"{__name__}:restarts", OF_VIEWS),
     **{name: Theme(f"kedge.sim.zoo.staged:{name}") for name in ("canary", "autoscaled")},
     STANDARD: Theme("kedge.sim.standard:standard"),

@@ -1,12 +1,13 @@
 """A real cluster as the initial state: reads what `kubectl get nodes,pods,deployments -A -o json` wrote.
 
 Fields are kept as they are, uids included, so that owners still own. Resource versions are another store's and go. What
-kedge keeps beside Kubernetes is made anew: the ledger of each node, and which quotas a namespace has.
+kedge keeps beside Kubernetes is made anew (ledgers, which quotas a namespace has), and owners that were left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from kedge.api.defaults import apply_defaults
 from kedge.api.kinds import KINDS, Kind
 from kedge.api.validation import check_object
 from kedge.api.views import NodeView, PodView
+from kedge.api.views.decode import decode_view
 from kedge.env import Env
 from kedge.errors import BadRequest, KedgeError, OperatingError
 from kedge.keys import Key
@@ -25,6 +27,7 @@ from kedge.placement.ledger import Claim, ClaimState
 from kedge.placement.pages import Page
 from kedge.placement.predicates import host_ports
 from kedge.placement.resources import pod_requests
+from kedge.sim.dump_owners import missing_sets
 from kedge.store import Absent, Put, Store
 
 _CLOSED = ("NodeAllocation.kedge.dev", "Lease.coordination.k8s.io", "Event")
@@ -47,6 +50,10 @@ class Plan:
     """Kinds that kedge does not have, and how many of each there were."""
     namespaces: list[str] = field(default_factory=list)
     """Namespaces that the dump did not have and its objects needed."""
+    sets: list[Key] = field(default_factory=list)
+    """ReplicaSets that the dump did not have and its pods named as their owners."""
+    orphaned: list[Key] = field(default_factory=list)
+    """Objects whose owner is not in the dump, and that were let go of so that they live on."""
 
 
 def read_dump(path: Path) -> list[dict[str, Any]]:
@@ -82,7 +89,7 @@ def plan_dump(objects: Sequence[Mapping[str, Any]], env: Env) -> Plan:
     pods: list[PodView] = []
     nodes: dict[str, NodeView] = {}
     quotas: dict[str, dict[str, list[str]]] = {}
-    for each in objects:
+    for each in _with_owners(objects, plan):
         kind = _kind_of(each, plan)
         if kind is None:
             continue
@@ -112,11 +119,47 @@ async def load_dump(store: Store, env: Env, objects: Sequence[Mapping[str, Any]]
     return plan
 
 
-def _kind_of(found: Mapping[str, Any], plan: Plan) -> Kind | None:
+def _with_owners(objects: Sequence[Mapping[str, Any]], plan: Plan) -> list[Mapping[str, Any]]:
+    """The objects, the ReplicaSets that are missing, and nobody with an owner that kedge would take for dead."""
+    made = _sets_of(objects)
+    plan.sets = [Key("ReplicaSet.apps", each["metadata"]["namespace"], each["metadata"]["name"]) for each in made]
+    every = [*objects, *made]
+    uids = {each["metadata"].get("uid") for each in every}
+    return [_let_go(each, uids, plan) for each in every]
+
+
+def _sets_of(objects: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    views: dict[str, list[Any]] = {"Pod": [], "Deployment": []}
+    for each in objects:
+        if each["kind"] in views:
+            kind = KINDS.of_api(each["apiVersion"], each["kind"])
+            with suppress(OperatingError):  # one that cannot be read is named when its turn comes
+                views[each["kind"]].append((decode_view(kind, encode_object(dict(each))), each))
+    return missing_sets(views["Pod"], views["Deployment"], [str(each["metadata"].get("uid")) for each in objects])
+
+
+def _let_go(found: Mapping[str, Any], uids: Collection[Any], plan: Plan) -> Mapping[str, Any]:
+    references = found["metadata"].get("ownerReferences") or []
+    lost = [ref for ref in references if ref.get("uid") not in uids and _known(ref)]
+    if not lost:
+        return found
+    kind = _known(found)
+    if kind is not None:
+        namespace = found["metadata"].get("namespace", "default") if kind.namespaced else ""
+        plan.orphaned.append(Key(kind.key_kind, namespace, found["metadata"]["name"]))
+    left = [ref for ref in references if ref not in lost]
+    return {**found, "metadata": {**found["metadata"], "ownerReferences": left}}
+
+
+def _known(found: Mapping[str, Any]) -> Kind | None:
     try:
-        kind = KINDS.of_api(found["apiVersion"], found["kind"])
+        return KINDS.of_api(found.get("apiVersion", ""), found.get("kind", ""))
     except BadRequest:
-        kind = None
+        return None
+
+
+def _kind_of(found: Mapping[str, Any], plan: Plan) -> Kind | None:
+    kind = _known(found)
     if kind is None or kind.key_kind in _CLOSED:
         plan.skipped[found["kind"]] = plan.skipped.get(found["kind"], 0) + 1
         return None

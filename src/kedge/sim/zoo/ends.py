@@ -13,13 +13,8 @@ from kedge.api.views import PodView
 from kedge.keys import Key
 from kedge.placement.resources import node_allocatable, pod_requests, to_units
 from kedge.sim.cluster import Node
-<<<<<<< HEAD
-from kedge.sim.facts import DEPLOYMENT, RESERVATION, owner_uid
-from kedge.sim.invariants import LAG_S, Judge
-=======
-from kedge.sim.facts import DEPLOYMENT, LAG_S, owner_uid
+from kedge.sim.facts import DEPLOYMENT, LAG_S, RESERVATION, owner_uid
 from kedge.sim.invariants import Judge
->>>>>>> 9d5a7e4a9219ce4df2ca1c7dbfd85e10cfd4b454
 from kedge.sim.links import Commit
 from kedge.sim.standard import World
 

@@ -16,10 +16,7 @@ from kedge.api.kinds import KINDS
 from kedge.api.requests import DeleteOptions
 from kedge.errors import NotFound, OperatingError
 from kedge.keys import Key
-<<<<<<< HEAD
 from kedge.scheduler.picture import GANG_LABEL, GANG_SIZE
-=======
->>>>>>> 9d5a7e4a9219ce4df2ca1c7dbfd85e10cfd4b454
 from kedge.sim.cluster import ZONE
 from kedge.sim.cluster_faults import ClusterSwarm
 from kedge.sim.kernel import Simulation, simulate
@@ -44,11 +41,7 @@ from kedge.sim.zoo.ends import (
     the_bound_have_claims,
 )
 from kedge.sim.zoo.paper import PAPER, STARTS_S, STUCK, PaperMachines, manage, place
-<<<<<<< HEAD
 from kedge.sim.zoo.plans import CUT_OFF, GENERAL, OF_RACES, OF_VIEWS, OLD_LISTS, SLOW_RESERVES, Drawn, Strategy
-=======
-from kedge.sim.zoo.plans import CUT_OFF, GENERAL, OF_RACES, OF_VIEWS, OLD_LISTS, Drawn, Strategy
->>>>>>> 9d5a7e4a9219ce4df2ca1c7dbfd85e10cfd4b454
 
 QUIET = replace(LIMITS, **NO_NETS)  # type: ignore[arg-type]
 CONFIG_MAP, POD = KINDS.of_key_kind("ConfigMap"), KINDS.of_key_kind("Pod")

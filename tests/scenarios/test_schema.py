@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 import pytest
+from tests.sim.test_cluster_dump import real_dump
 
-from kedge.sim.scenario import ScenarioError, library_names, load_scenario, parse_scenario, play_scenario
+from kedge.sim.scenario import (
+    ScenarioError,
+    library_names,
+    load_scenario,
+    parse_scenario,
+    play_scenario,
+    read_scenario,
+)
 from kedge.sim.scenario.steps import VERBS
 
 HEAD = """\
@@ -196,3 +205,45 @@ def test_every_step_and_every_scenario_is_in_the_docs() -> None:
         assert f"`{name}: " in page, name
     for name in library_names():
         assert f"| `{name}` |" in page, name
+
+
+DUMPED = """\
+scenario: small
+story: A real cluster goes on here.
+world:
+  dump: cluster.json
+  controllers: [deployment, replicaset, garbage, node-lifecycle]
+steps:
+  - scale: {workload: Deployment/web, to: 4}
+expect:
+  - {object: Deployment/web, field: status.readyReplicas, is: 4, within: 3m}
+  - {count: Pod, node: node-a, at least: 1, always: true}
+"""
+
+
+def test_a_world_may_begin_with_the_dump_of_a_real_cluster(tmp_path: Path) -> None:
+    (tmp_path / "cluster.json").write_text(json.dumps(real_dump()))
+    file = tmp_path / "dumped.yaml"
+    file.write_text(DUMPED)
+    played = play_scenario(read_scenario(file))
+    assert played.passed, f"{played.violation}"
+
+
+@pytest.mark.parametrize(
+    ("content", "saying"),
+    [
+        (None, "the dump cannot be read"),
+        ("not JSON", "is no JSON"),
+        ("{}", "item 0 has no metadata.name"),
+    ],
+)
+def test_a_dump_that_is_none_is_told_with_the_place_that_names_it(
+    tmp_path: Path, content: str | None, saying: str
+) -> None:
+    if content is not None:
+        (tmp_path / "cluster.json").write_text(content)
+    file = tmp_path / "dumped.yaml"
+    file.write_text(DUMPED)
+    with pytest.raises(ScenarioError, match=r"dumped\.yaml:4:9") as failed:
+        read_scenario(file)
+    assert saying in str(failed.value)

@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from kedge.api.conditions import is_true
+from kedge.api.kinds import KINDS
 from kedge.api.marks import UPDATED_MAX
 from kedge.api.objects import Object
-from kedge.api.views import NodeView, PodView
+from kedge.api.views import NodeView, OwnerReference, PodView
+from kedge.errors import BadRequest
 from kedge.keys import Key
 from kedge.sim.cluster import Cluster
 from kedge.sim.facts import DEPLOYMENT, JOB, REPLICA_SET, RESERVATION, Facts, counts, is_healthy
@@ -133,12 +135,20 @@ def stage_counts_equal_the_store(judge: Judge) -> bool:
 
 
 def children_go_with_their_owner(judge: Judge) -> bool:
-    """Nothing is left of which every owner is gone."""
+    """Nothing is left of which every owner is gone. Of an owner whose kind is not known here, nobody can say so."""
     facts = judge.facts
     for found in facts.objects.values():
         owners = found.metadata.owner_references
-        if owners and not any(ref.uid in facts.uids for ref in owners):
+        if owners and not any(ref.uid in facts.uids or not _is_known(ref) for ref in owners):
             return False
+    return True
+
+
+def _is_known(ref: OwnerReference) -> bool:
+    try:
+        KINDS.of_api(ref.api_version, ref.kind)
+    except BadRequest:
+        return False
     return True
 
 

@@ -16,6 +16,7 @@ from kedge.api.views import NodeView
 from kedge.errors import OperatingError
 from kedge.sim.admission import chain_of
 from kedge.sim.cluster import ZONE, Commit
+from kedge.sim.dump import BadDump
 from kedge.sim.endings import check_silence, expect_settled
 from kedge.sim.invariants import Judge
 from kedge.sim.kernel import NO_FAULTS, Outcome, Simulation, Violation, run
@@ -98,9 +99,6 @@ class _Performance:
         self.cluster = StagedCluster(
             sim, Script(sim), servers=plan.servers, limits=plan.limits, admission=chain_of(plan.admission)
         )
-        self._judge = Judge(self.cluster)
-        sim.check_always(Narrator(self.cluster))
-        sim.check_always(self._look)
         self.cluster.script.on_strike = self._look
         self._waiting: list[tuple[Claim, asyncio.Event]] = []
         self._play = Play(self.cluster, User(self.cluster))
@@ -108,8 +106,8 @@ class _Performance:
     async def run(self) -> None:
         try:
             await self._open()
-        except OperatingError as error:
-            self._sim.violate("the world can be set up", f"{error}: correct `world.objects`")
+        except (OperatingError, BadDump) as error:
+            self._sim.violate("the world can be set up", f"{error}: correct `world.objects`, or the dump")
             return
         self.begin_s = self._sim.now_s
         for each in self._scenario.expect:
@@ -128,6 +126,12 @@ class _Performance:
 
     async def _open(self) -> None:
         plan, cluster = self._scenario.world, self.cluster
+        if plan.dump:
+            await cluster.load(plan.dump)
+        # What another cluster came to is not judged, nor told: what becomes of it here is.
+        self._judge = Judge(cluster)
+        self._sim.check_always(Narrator(cluster))
+        self._sim.check_always(self._look)
         named = [namespace_of(body) or "default" for body in plan.objects]
         await cluster.set_up(*dict.fromkeys([*plan.namespaces, *named]))
         for body in plan.objects:
@@ -151,7 +155,7 @@ class _Performance:
         for found in self.cluster.all("Node"):
             conditions = found.as_view(NodeView).status.conditions
             ready += any(each.type == "Ready" and each.status == "True" for each in conditions)
-        return ready == len(self._scenario.world.nodes)
+        return ready == len(self.cluster.nodes)
 
     # -- steps and demands -----------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from kedge.api.kinds import KINDS
 from kedge.errors import KedgeError
 from kedge.limits import Limits
 from kedge.sim.admission import PolicyPlan
+from kedge.sim.dump import BadDump, read_dump
 from kedge.sim.scenario.claims import Claim, parse_claim, read_claim
 from kedge.sim.scenario.document import (
     Fields,
@@ -61,6 +62,8 @@ class WorldPlan:
     namespaces: tuple[str, ...]
     objects: tuple[Mapping[str, Any], ...]
     admission: tuple[PolicyPlan, ...]
+    dump: tuple[Mapping[str, Any], ...]
+    """What a real cluster held: it is there before everything else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +156,8 @@ def _world(part: Part) -> WorldPlan:
     world = Fields(part, "`world`")
     found = WorldPlan(
         servers=world.take("servers", _some, 1),
-        nodes=world.need("nodes", lambda part: tuple(_node(each) for each in items(part))),
+        dump=world.take("dump", _dump, ()),
+        nodes=world.take("nodes", lambda part: tuple(_node(each) for each in items(part)), ()),
         schedulers=world.take("schedulers", _schedulers, {"default-scheduler": 1}),
         controllers=world.take("controllers", _controllers, ()),
         managers=world.take("managers", _some, 1),
@@ -163,7 +167,20 @@ def _world(part: Part) -> WorldPlan:
         admission=world.take("admission", policies_named, ()),
     )
     world.done()
+    if not found.nodes and not found.dump:
+        part.fail("`world` lacks `nodes`: add some, or a `dump` that has them")
     return found
+
+
+def _dump(part: Part) -> tuple[Mapping[str, Any], ...]:
+    """The objects of a file that kubectl wrote; its name is relative to the scenario's own file."""
+    path = Path(part.where.file).parent / text(part)
+    try:
+        return tuple(read_dump(path))
+    except OSError as error:
+        part.fail(f"the dump cannot be read ({error}): write it with kubectl get nodes,pods,deployments -A -o json")
+    except BadDump as error:
+        part.fail(str(error))
 
 
 def _some(part: Part) -> int:

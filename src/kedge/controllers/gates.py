@@ -15,22 +15,11 @@ from kedge.api.conditions import FALSE, TRUE, UNKNOWN, find_condition
 from kedge.api.views import PodView
 from kedge.api.views.own import RolloutGates
 from kedge.controllers.pods import is_active
-from kedge.controllers.progress import pending_reason, stage_of
+from kedge.controllers.progress import UNDER_WAY, pending_reason, stage_of
 
 Pending = Mapping[tuple[str, str], int]
 """Pods that are not further, by stage and reason."""
 FRESHNESS, SAMPLES, HEALTH, PENDING = "Freshness", "Samples", "Health", "PendingReasons"
-_UNDER_WAY = frozenset(
-    {
-        "WaitingForScheduler",
-        "WaitingForBind",
-        "WaitingForAgent",
-        "ContainersNotReady",
-        "ContainerCreating",
-        "PodInitializing",
-    }
-)
-"""Reasons that only say whose turn it is. They keep gates shut, and are no regression: nobody has refused anything."""
 
 
 class Outcome(StrEnum):
@@ -161,7 +150,7 @@ def _pending(rules: RolloutGates, facts: GateFacts) -> Gate:
     worse = [
         f"{count} {stage} ({reason}), {facts.baseline.get((stage, reason), 0)} before"
         for (stage, reason), count in sorted(facts.pending.items())
-        if reason not in _UNDER_WAY and count > facts.baseline.get((stage, reason), 0) + rules.pending_increase_max
+        if reason not in UNDER_WAY and count > facts.baseline.get((stage, reason), 0) + rules.pending_increase_max
     ]
     if worse:
         return Gate(PENDING, FALSE, "PendingIncreased", "; ".join(worse))

@@ -38,6 +38,17 @@ class Stage(StrEnum):
     """Ready, and listed in an EndpointSlice of its Service."""
 
 
+UNDER_WAY = frozenset(
+    {
+        "WaitingForScheduler",
+        "WaitingForBind",
+        "WaitingForAgent",
+        "ContainersNotReady",
+        "ContainerCreating",
+        "PodInitializing",
+    }
+)
+"""Reasons that only say whose turn it is. They keep gates shut, and neither block nor regress: nobody has refused."""
 _ORDER: dict[str, int] = {str(stage): place for place, stage in enumerate(Stage)}
 
 

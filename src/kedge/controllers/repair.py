@@ -13,16 +13,21 @@ from kedge.api.conditions import UNKNOWN, condition, find_condition
 from kedge.api.marks import REPLACES
 from kedge.api.views import PodView, ReplicaSetView
 from kedge.controllers.pods import is_active, is_lost, is_ready
+from kedge.controllers.progress import UNDER_WAY, pending_reason, stage_of
 
 REPAIR_COMPLETE = "RepairComplete"
+BLOCKED = "ReplacementBlocked"
+"""Why a repair is not complete: something refuses the replacement, and the message names it."""
 BOUND = "Bound"
 SCHEDULING_RETRYING = "SchedulingRetrying"
 _WITHOUT_NODE = ("admitted", "queued", "scheduled")
 
 
-def repair_condition(view: ReplicaSetView, pods: Sequence[PodView]) -> list[dict[str, Any]]:
-    """`RepairComplete`, for a ReplicaSet that has or had something to repair."""
+def repair_condition(view: ReplicaSetView, pods: Sequence[PodView], refusal: str = "") -> list[dict[str, Any]]:
+    """`RepairComplete`, for a ReplicaSet that has or had something to repair. `refusal`: why no pod could be made."""
     reason, about = repair_stage(view.spec.replicas, pods)
+    if reason == "Replacing" and refusal:
+        reason, about = BLOCKED, [refusal]
     if reason:
         message = f"{', '.join(about[:5])}{' and more' if len(about) > 5 else ''}"
         return [condition(REPAIR_COMPLETE, status=False, reason=reason, message=message)]
@@ -43,9 +48,18 @@ def repair_stage(want: int, pods: Sequence[PodView]) -> tuple[str, list[str]]:
     ended = [pod.name for pod in pods if pod.finished]
     if ended and copies < want:
         return "Replacing", ended
-    starting = [pod.name for pod in pods if pod.metadata.annotations.get(REPLACES) and is_active(pod)]
-    waiting = [pod.name for pod in pods if pod.name in starting and not is_ready(pod)]
-    return ("ReplacementStarting", waiting) if waiting else ("", [])
+    waiting = [pod for pod in pods if pod.metadata.annotations.get(REPLACES) and is_active(pod) and not is_ready(pod)]
+    blocked = [f"{pod.name}: {words}" for pod in waiting if (words := _blocker(pod))]
+    if blocked:
+        return BLOCKED, blocked
+    return ("ReplacementStarting", [pod.name for pod in waiting]) if waiting else ("", [])
+
+
+def _blocker(pod: PodView) -> str:
+    """What keeps a replacement from running, in its own words; empty if only its turn has not come."""
+    stage = stage_of(pod, ())
+    reason = pending_reason(pod, stage) if stage is not None else ""
+    return f"{stage}, {reason}" if reason and reason not in UNDER_WAY else ""
 
 
 def _is_unknown(pod: PodView) -> bool:

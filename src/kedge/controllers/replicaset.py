@@ -233,7 +233,7 @@ class ReplicaSetReconciler:
             "conditions": [
                 *failure_condition(view, refusal),
                 *stage_conditions(progress, asked=view.spec.replicas),
-                *repair_condition(view, pods),
+                *repair_condition(view, pods, refusal.message if refusal is not None else ""),
                 *hold_conditions(view, view.status.conditions, now),
             ],
         }

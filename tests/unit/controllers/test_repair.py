@@ -1,0 +1,58 @@
+"""How a repair stands: what was asked for is told from what is done, and what is in its way is named."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.controllers.views import a_pod, ready_pod
+
+from kedge.api.marks import DISRUPTION_TARGET, NODE_LOST, REPLACES
+from kedge.api.views import Condition, PodView, ReplicaSetView
+from kedge.api.views.workloads import ReplicaSetSpec, ReplicaSetStatus
+from kedge.controllers.repair import repair_condition
+
+OWNER = ReplicaSetView(spec=ReplicaSetSpec(replicas=2))
+REPLACING = {REPLACES: "uid-of-web-0"}
+LOST = Condition(type=DISRUPTION_TARGET, status="True", reason=NODE_LOST)
+UNSCHEDULABLE = Condition(type="PodScheduled", status="False", reason="Unschedulable")
+UNKNOWN = Condition(type="Ready", status="Unknown", reason="NodeStatusUnknown")
+WELL = ready_pod("web-1")
+
+
+def told(*pods: PodView, refusal: str = "") -> tuple[str, str, str]:
+    (said,) = repair_condition(OWNER, [*pods, WELL], refusal) or [{"status": "", "reason": "", "message": ""}]
+    return said["status"], said["reason"], said["message"]
+
+
+@pytest.mark.parametrize(
+    ("pod", "reason", "message"),
+    [
+        (a_pod("web-0", node="node-a", conditions=(UNKNOWN,)), "ReplicaUnknown", "web-0"),
+        (a_pod("web-0", node="node-a", conditions=(LOST,)), "ReleaseRequested", "web-0"),
+        (a_pod("web-0", node="node-a", phase="Failed"), "Replacing", "web-0"),
+        (a_pod("web-2", annotations=REPLACING), "ReplacementStarting", "web-2"),
+        (a_pod("web-2", annotations=REPLACING, node="node-b", phase="Running"), "ReplacementStarting", "web-2"),
+    ],
+)
+def test_each_step_of_a_repair_has_a_name_and_none_is_called_complete(pod: PodView, reason: str, message: str) -> None:
+    assert told(pod) == ("False", reason, message)
+
+
+def test_what_keeps_a_replacement_from_running_is_named() -> None:
+    waiting = a_pod("web-2", annotations=REPLACING, conditions=(UNSCHEDULABLE,))
+    assert told(waiting) == ("False", "ReplacementBlocked", "web-2: queued, Unschedulable")
+
+
+def test_what_keeps_a_replacement_from_being_made_is_named() -> None:
+    ended = a_pod("web-0", node="node-a", phase="Failed")
+    assert told(ended, refusal="quota limits: no more pods") == (
+        "False",
+        "ReplacementBlocked",
+        "quota limits: no more pods",
+    )
+
+
+def test_a_repair_is_complete_when_the_replacement_is_ready_and_told_of_only_if_there_was_one() -> None:
+    assert told(ready_pod("web-2", annotations=REPLACING)) == ("", "", "")
+    before = ReplicaSetStatus(conditions=(Condition(type="RepairComplete", status="False"),))
+    (said,) = repair_condition(ReplicaSetView(spec=OWNER.spec, status=before), [WELL, ready_pod("web-2")])
+    assert (said["status"], said["reason"]) == ("True", "Repaired")

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from kedge.cli import main
 from kedge.errors import InvariantBroken
 from kedge.server.service import quotas
-from kedge.sim import endings, invariants
+from kedge.sim import endings, invariants, starts
 from kedge.sim.kernel import find_scenario
 from kedge.sim.kernel.verdicts import Violation
 from kedge.sim.zoo import UnknownEntry, all_entries, census, crews, ends, entry_named, hunt_entry, staged
@@ -78,6 +78,7 @@ def test_only_what_an_entry_should_break_is_a_find() -> None:
 SLICE = (
     ("quotas", 21),
     ("crews", 16),
+    ("outage", 8),
     ("serving", 14),
     ("apart", 16),
     ("gangs", 8),
@@ -104,6 +105,7 @@ SLICE = (
         "deletions-missed",
         "wake-dropped-while-running",
         "unfenced",
+        "storm-of-retries",
         "serving-before-ready",
         "finalizers-ignored",
         "pod-not-proved",
@@ -195,8 +197,8 @@ def test_the_command_lists_entries_and_refuses_what_it_cannot_hunt() -> None:
 
 def test_entries_break_invariants_that_there_are() -> None:
     """A word that no judge says would make an entry impossible to find."""
-    known = {each.words for each in invariants.SAFETY} | {"then silence", "no unhandled error"}
-    rules = (*invariants.PROCESSES, *endings.ENDINGS, *endings.ENDINGS_OF.values())
+    known = {each.words for each in invariants.SAFETY} | {"then silence", "no unhandled error", invariants.OUTAGES}
+    rules = (*starts.PROCESSES, *endings.ENDINGS, *endings.ENDINGS_OF.values())
     known |= {rule.__name__.replace("_", " ") for rule in rules}
     known |= {name.replace("_", " ") for names in (vars(ends), vars(crews.Crews)) for name in names}
     judges = (*vars(ends).values(), *vars(staged).values())

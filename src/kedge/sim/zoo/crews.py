@@ -128,19 +128,38 @@ class Crews:
         return True
 
 
-@simulate(faults=Drawn({}))
-async def crews(sim: Simulation) -> None:
+async def _open(sim: Simulation) -> World:
     size = Size(nodes=0, servers=2, schedulers=0, managers=0, limits=LIMITS_OF_CREWS)
     world = World(sim, size)
     kept = Crews(world)
     await world.open()
     world.cluster.boot("manager", [crew_controller], copies=2)
-    user, cluster = world.user, world.cluster
     sim.check_eventually(kept.crews_are_whole_and_say_so)
     for name in NAMES:
-        crew = await user.apply(job(name, 2))
+        crew = await world.user.apply(job(name, 2))
         await asyncio.sleep(sim.choose("until it is signed", (0.1, 0.02, 0.5, 2)))
         await kept.sign(crew.key)
+    return world
+
+
+@simulate(faults=Drawn())
+async def outage(sim: Simulation) -> None:
+    """Every server is away for a while, and everybody waits for them to come back."""
+    world = await _open(sim)
+    await asyncio.sleep(sim.choose("first", (8, 2)))
+    for server in world.cluster.servers:
+        server.crash()
+    await asyncio.sleep(sim.choose("away", (60, 30, 90)))
+    for server in world.cluster.servers:
+        server.restart()
+    await world.close(within_s=200, silence_s=8, stays_s=10)
+
+
+@simulate(faults=Drawn())
+async def crews(sim: Simulation) -> None:
+    """Crews are resized, and lose hands."""
+    world = await _open(sim)
+    user, cluster = world.user, world.cluster
     await asyncio.sleep(sim.choose("first", (8, 2, 15)))
     for _ in range(sim.choose_int("steps", 2, 5)):
         key = Key(CREW.key_kind, "default", sim.choose("crew", NAMES))

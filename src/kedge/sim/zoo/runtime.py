@@ -10,6 +10,7 @@ import asyncio
 from typing import Any
 
 from kedge.api.requests import EventType
+from kedge.client.contract.breaker import Breaker
 from kedge.errors import Compacted
 from kedge.keys import Fence
 from kedge.runtime import context, status
@@ -119,6 +120,18 @@ async def leader_with_old_eyes(self: Controller, fence: Fence | None) -> None:  
     """A new leader waits until its caches have what its predecessor wrote."""
     for cache in self._by_kind.values():
         await cache.wait_synced(within_s=1e6)
+
+
+@without(
+    Breaker,
+    "admit",
+    source="failure detection: retry storm; kubernetes#87794",
+    breaks="requests are bounded during an outage",
+    theme="outage",
+)
+def storm_of_retries(self: Breaker) -> bool:  # noqa: ARG001
+    """Who cannot be reached is asked more and more seldom."""
+    return False
 
 
 @without(WriteFloors, "unmet", source="cluster-api#13649", breaks=TOO_MANY_HANDS, theme="crews")

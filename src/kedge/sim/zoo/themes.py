@@ -466,7 +466,7 @@ class Theme:
 STANDARD = "standard"
 RACES = (*GENERAL, *OF_RACES)
 THEMES: Mapping[str, Theme] = {
-    "crews": Theme("kedge.sim.zoo.crews:crews", OF_VIEWS),
+    **{name: Theme(f"kedge.sim.zoo.crews:{name}", OF_VIEWS) for name in ("crews", "outage")},
     **{name: Theme(f"{__name__}:{name}") for name in ("workloads", "rollouts", "serving", "quotas")},
     **{name: Theme(f"{__name__}:{name}", RACES) for name in ("garbage", "placement", "nodes")},
     "agents": Theme(f"{__name__}:agents", (*RACES, OLD_LISTS)),

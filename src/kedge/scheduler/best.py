@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, insort
 
 import numpy as np
 
@@ -15,7 +15,6 @@ from kedge.scheduler.snapshot import Snapshot
 INFEASIBLE = -1
 """The total of a row that is no node, or that cannot take the pod."""
 _GONE_MAX = 32
-_NOBODY: Ints = np.zeros(0, np.int64)
 
 
 def choose(snapshot: Snapshot, totals: Ints, draw: int) -> int:
@@ -37,10 +36,11 @@ class Best:
         self._snapshot = snapshot
         self._order: Ints | None = None
         """The order of names that `_tied` is about. None, or one that is not the snapshot's: search anew."""
-        self._tied: Ints = _NOBODY
-        """The places, in the order of names, of those with the highest total, and of some that had it."""
+        self._tied: Ints | list[int] = []
+        """The places, in the order of names, of those with the highest total. After a search it is an array; where they
+        move one by one for a while it is a list, which is quicker to change, but not to make."""
         self._gone: list[int] = []
-        """Which of `_tied` have it no more, in order: few, so that the array is not copied each time."""
+        """Which of the array have it no more, by index: few, until it is made a list."""
         self.total = INFEASIBLE
 
     def forget(self) -> None:
@@ -59,20 +59,26 @@ class Best:
             return
         place = int(self._snapshot.places()[row])
         if now > total:
-            self.total, self._tied, self._gone = now, np.asarray((place,)), []
+            self.total, self._tied, self._gone = now, [place], []
             return
-        at = int(self._tied.searchsorted(place))
-        if now < total:
-            insort(self._gone, at)
-            if len(self._gone) == len(self._tied):
-                self._order = None
-            elif len(self._gone) >= _GONE_MAX:
-                self._tied, self._gone = np.delete(self._tied, self._gone), []
-        elif at < len(self._tied) and self._tied[at] == place:
-            self._gone.remove(at)
+        tied = self._tied
+        if now < total and not isinstance(tied, list):
+            insort(self._gone, int(tied.searchsorted(place)))
+            if len(self._gone) >= _GONE_MAX:
+                self._as_list(tied)
         else:
-            self._tied = np.insert(self._tied, at, place)
-            self._gone = [each + (each >= at) for each in self._gone]
+            tied = tied if isinstance(tied, list) else self._as_list(tied)
+            if now < total:
+                del tied[bisect_left(tied, place)]
+            else:
+                insort(tied, place)
+        if len(self._tied) == len(self._gone):
+            self._order = None
+
+    def _as_list(self, tied: Ints) -> list[int]:
+        left: list[int] = np.delete(tied, self._gone).tolist()
+        self._tied, self._gone = left, []
+        return left
 
     def take(self, totals: Ints, draw: int) -> int:
         """The row of the best node for a draw; -1 if none is feasible."""
@@ -91,4 +97,4 @@ class Best:
     def _search(self, totals: Ints, order: Ints) -> None:
         self._order, self._gone = order, []
         self.total = int(totals.max(initial=INFEASIBLE))
-        self._tied = _NOBODY if self.total == INFEASIBLE else np.flatnonzero((totals == self.total)[order])
+        self._tied = [] if self.total == INFEASIBLE else np.flatnonzero((totals == self.total)[order])

@@ -93,14 +93,14 @@ class Binder:
         record: Record,
     ) -> None:
         """Bind a pod where it was assumed. `node` is the uid and the version of the node that was decided on."""
-        pod = waiting.pod
+        pod, key, uid = waiting.pod, waiting.key, waiting.uid
         began_s = self._env.monotonic()
         request = Binding(
-            pod=pod.key,
-            pod_uid=pod.uid,
+            pod=key,
+            pod_uid=uid,
             node=assumption.node,
             node_uid=node[0],
-            decided_on={str(pod.key): pod.revision, f"Node/{assumption.node}": node[1]},
+            decided_on={str(key): pod.revision, f"Node/{assumption.node}": node[1]},
         )
         # A bind that is sent again finds the pod bound as asked, so it needs no record to be told so.
         options = WriteOptions(fence=fence, origin=Origin(f"{record.id}#1", record.id), recorded=False)
@@ -116,8 +116,8 @@ class Binder:
             self.bound += 1
             self._picture.made(assumption, written.revision)
             self._pending.done(waiting)
-            self.refusals.forget(pod.uid)
-            self._teller.forget(pod.uid)
+            self.refusals.forget(uid)
+            self._teller.forget(uid)
             if pod.as_view(PodView).status.nominated_node_name:
                 self._teller.not_nominated(pod, decision=record.id, fence=fence)
             self._done.inc()

@@ -195,21 +195,22 @@ class Pending:
 
     def put(self, pod: Object, priority: int, *, gang: str = "") -> None:
         """A pod wants a node, or wants something else than before."""
-        waiting = self._pods.get(pod.uid)
+        uid = pod.uid
+        waiting = self._pods.get(uid)
         now_s = self._env.monotonic()
         if waiting is None:
             self._arrivals += 1
-            waiting = self._pods[pod.uid] = Waiting(pod, priority, self._arrivals, now_s, now_s)
+            waiting = self._pods[uid] = Waiting(pod, priority, self._arrivals, now_s, now_s)
             if gang:
                 waiting.gang = (pod.key.namespace, gang)
-                self._gangs.setdefault(waiting.gang, {})[pod.uid] = waiting
+                self._gangs.setdefault(waiting.gang, {})[uid] = waiting
                 self.happened(Change.GANG, "a member of its gang came", lambda each: each.gang == waiting.gang)
             self._activate(waiting, now_s, "added")
             return
         waiting.pod = pod
         if priority != waiting.priority:
             waiting.priority = priority
-        self.wake(pod.uid, "changed itself")
+        self.wake(uid, "changed itself")
 
     def refresh(self, pod: Object) -> None:
         """A newer version of a pod that asks for the same."""

@@ -159,10 +159,10 @@ class Picture:
 
     def assume(self, pod: Object, node: str, request: PodRequest) -> Assumption:
         """Count a pod on a node from now on: the bind is on its way."""
-        made = Assumption(pod.key, pod.uid, node, self.zone_of(node), request, self._env.monotonic())
-        self.assumed[pod.uid] = made
+        uid = pod.uid
+        made = self.assumed[uid] = Assumption(pod.key, uid, node, self.zone_of(node), request, self._env.monotonic())
         self._tell(made)
-        self.snapshot.add_claim(pod.uid, node, request)
+        self.snapshot.add_claim(uid, node, request)
         return made
 
     def _tell(self, assumption: Assumption) -> None:
@@ -245,8 +245,9 @@ class Picture:
         old, new = change.old, change.new
         if old is not None and (new is None or new.uid != old.uid):
             self._pod_gone(old, change.revision)
+            old = None
         if new is not None:
-            self._place(new, old if old is not None and old.uid == new.uid else None)
+            self._place(new, old)
 
     def _place(self, pod: Object, old: Object | None = None) -> None:
         """Count a pod where it is, or let it wait for a node."""
@@ -276,8 +277,8 @@ class Picture:
                 self._pending.happened(Change.POD_PLACED, "a pod was placed or changed")
         else:
             if uid not in self.assumed:
-                self._count_reserved(pod, view)
-            self._wait(pod, view, old)
+                self._count_reserved(uid, view)
+            self._wait(pod, uid, view, old)
 
     def _claim(self, uid: str, node: str, request: PodRequest) -> None:
         """Count a pod on a node, and tell if it has left another for it."""
@@ -288,9 +289,8 @@ class Picture:
             if had.node != node:
                 self.tell_room(had.node, "a claim was released", always=Change.POD_GONE)
 
-    def _count_reserved(self, pod: Object, view: PodView) -> None:
+    def _count_reserved(self, uid: str, view: PodView) -> None:
         """An unbound pod holds what is reserved for it, or what only a ledger knows of."""
-        uid = pod.uid
         reserved = self._reserved.get(uid)
         if reserved is not None:
             self._claim(uid, reserved, self.governance.request_of(view))
@@ -299,16 +299,16 @@ class Picture:
         if claim is not None and not self.lingering.has(uid, claim.node):
             self._drop_claim(uid)
 
-    def _wait(self, pod: Object, view: PodView, old: Object | None) -> None:
+    def _wait(self, pod: Object, uid: str, view: PodView, old: Object | None) -> None:
         if view.spec.scheduler_name != self._scheduler:
             return
         if view.terminating or view.spec.scheduling_gates:
-            self._pending.remove(pod.uid)
+            self._pending.remove(uid)
             if not view.terminating:
-                self.gated[pod.uid] = pod
+                self.gated[uid] = pod
                 self.on_gated(pod)
             return
-        waiting = self._pending.get(pod.uid)
+        waiting = self._pending.get(uid)
         if waiting is None:
             self._pending.put(pod, view.spec.priority or 0, gang=view.labels.get(GANG_LABEL, ""))
             return
@@ -418,7 +418,7 @@ class Picture:
         if pod is not None and pod.uid == uid and uid not in self.assumed:
             view = pod.as_view(PodView)
             if not view.spec.node_name and not view.finished:
-                self._count_reserved(pod, view)
+                self._count_reserved(uid, view)
                 self._pending.wake(uid, "its reservation changed")
 
     def _namespace_changed(self, change: CacheChange) -> None:

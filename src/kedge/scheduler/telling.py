@@ -98,6 +98,8 @@ class Teller:
         self._spawn(self._try_event(pod, reason, message, options), name=f"event about {pod.key}")
 
     def forget(self, uid: str) -> None:
+        if not self._said and not self._later:
+            return
         for reason in (UNSCHEDULABLE, GATED, HELD):
             self._said.pop((uid, reason), None)
             self._later.pop((uid, reason), None)

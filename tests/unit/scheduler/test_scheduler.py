@@ -235,7 +235,7 @@ def refusals_after_an_unknown_bind() -> float:
     return seen[0]
 
 
-@at_a_desk()
+@at_a_desk(replace(LIMITS, watch_probe_s=3600.0, watch_silence_s=3600.0))
 async def test_a_bind_that_no_cache_shows_is_read_at_the_authority(desk: Desk) -> None:
     await desk.open_for()
     desk.wire.deaf = True

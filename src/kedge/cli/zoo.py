@@ -16,8 +16,7 @@ import click
 @click.option(
     "--clean",
     type=click.IntRange(0),
-    default=0,
-    show_default=True,
+    show_default="some with the whole zoo, else none",
     help="Seeds of the unmodified control plane to run beside.",
 )
 @click.option("--clean-only", is_flag=True, help="Run the clean seeds, and no entry.")
@@ -41,7 +40,7 @@ import click
 def zoo(
     names: tuple[str, ...],
     seeds: int,
-    clean: int,
+    clean: int | None,
     clean_only: bool,
     jobs: int,
     executor: str,
@@ -61,6 +60,7 @@ def zoo(
         entries = [entry_named(name) for name in dict.fromkeys(names)] if names else list(all_entries())
     except UnknownEntry as error:
         raise click.UsageError(str(error)) from error
+    beside = clean_by_default(names) if clean is None else clean
     if clean_only and (names or not clean):
         raise click.UsageError("--clean-only runs clean seeds and no entry: give --clean N, and no names")
     if only_list:
@@ -68,11 +68,11 @@ def zoo(
         return
     chosen = [] if clean_only else [entry.name for entry in entries]
     try:
-        with Progress(len(chosen), clean) as progress:
+        with Progress(len(chosen), beside) as progress:
             found = census(
                 chosen,
                 seeds=seeds,
-                clean=clean,
+                clean=beside,
                 jobs=jobs,
                 executor=executor,
                 shrink_runs=shrink_runs,
@@ -83,6 +83,14 @@ def zoo(
         raise click.ClickException(str(error)) from error
     click.echo(json.dumps(found.as_json(), indent=1) if output == "json" else table(found))
     raise SystemExit(0 if found.passed else 1)
+
+
+def clean_by_default(names: Sequence[str]) -> int:
+    """Ten of each world: enough to see that all of them hold, and what a seed of the standard scenario costs."""
+    from kedge.sim.zoo.hunting import CLEAN_BATCH
+    from kedge.sim.zoo.themes import THEMES
+
+    return 0 if names else CLEAN_BATCH * len(THEMES)
 
 
 def _listed(entries: Sequence[Any], output: str) -> str:

@@ -245,9 +245,9 @@ def census(
 
 
 def clean_batches(clean: int) -> Iterator[tuple[str, int, int]]:
-    """Share seeds out among the worlds. The standard scenario has the smallest share: it costs most."""
+    """Share seeds out among the worlds. The standard scenario comes first and has the smallest share: it costs most."""
     small = [name for name in THEMES if name != STANDARD]
-    worlds = [*small, *small, STANDARD]
+    worlds = [STANDARD, *small, *small]
     turn, done = 0, 0
     starts: dict[str, int] = {}
     while done < clean:

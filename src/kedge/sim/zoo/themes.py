@@ -449,6 +449,9 @@ async def nodes(sim: Simulation) -> None:
     for cut in cuts:
         cut.heal()
     await asyncio.sleep(5)
+    for node in victims:  # what has a dead one's name is taken into use
+        with suppress(NotFound):
+            await user.cordon(node.name, cordoned=False)
     await world.close(within_s=300, silence_s=0, stays_s=2)
 
 

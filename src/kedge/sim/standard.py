@@ -289,17 +289,17 @@ async def run_standard(sim: Simulation, size: Size = STANDARD) -> World:
     begin_s = sim.now_s
     for body in (service("web", "web"), budget("web", "web", 2), quota("all", pods="40", requests__cpu="40")):
         await cluster.create(body)
-    await user.apply(workload("Deployment", "web", 5))
-    await user.apply(workload("ReplicaSet", "ledger", 3, at_most_one=True))
+    await user.apply(workload("Deployment", "web", 4))
+    await user.apply(workload("ReplicaSet", "ledger", 2, at_most_one=True))
     await user.apply(workload("Deployment", "shop", 2, cpu="250m"))
     await user.apply(autoscaler("shop", SHOP, 2, 4))
     world.busy("shop", cores=0.5)  # at half of what each asks for that is work for four
     await asyncio.sleep(25)
     await user.roll_out(WEB, "web:2")
-    await user.apply(job("sums", 3))
+    await user.apply(job("sums", 2))
     await asyncio.sleep(sim.choose_int("rollout runs", 5, 25))
     world.lose(world.pick_node("lost node"), for_s=sim.choose("outage", (170.0, 20.0, 60.0)))
-    await user.scale(LEDGER, sim.choose("replicas", (4, 2)))
+    await user.scale(LEDGER, sim.choose("replicas", (3, 1)))
     if sim.choose("regret", (True, False)):
         await asyncio.sleep(10)
         await user.roll_back(WEB)
@@ -308,9 +308,9 @@ async def run_standard(sim: Simulation, size: Size = STANDARD) -> World:
     await world.heal()
     # However little came through until now, from here on there is work that nothing hinders.
     await user.delete(SUMS, propagation="Background")
-    await user.scale(LEDGER, 3)
+    await user.scale(LEDGER, 2)
     await user.apply(job("totals", 2))
-    await user.scale(WEB, 6)
+    await user.scale(WEB, 5)
     version = 3
     while world.commits < WORK_COMMITS:
         await user.roll_out(WEB, f"web:{version}")

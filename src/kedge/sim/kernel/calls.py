@@ -102,12 +102,16 @@ class _Route:
         self._plain: dict[object, bool] = {}
 
     def is_plain(self, method: Callable[..., Any]) -> bool:
-        """Whether a method is called, not awaited."""
+        """Whether a method is called, not awaited, as far as is known."""
         function = getattr(method, "__func__", method)
         plain = self._plain.get(function)
         if plain is None:
             plain = self._plain[function] = not asyncio.iscoroutinefunction(function)
         return plain
+
+    def is_awaited(self, method: Callable[..., Any]) -> None:
+        """Remember that a method hands on what is to be awaited: from now on it gets a task at once."""
+        self._plain[getattr(method, "__func__", method)] = False
 
     def ask(self, point: str, kinds: tuple[str, ...]) -> str:
         """What goes wrong at this point: only a mortal host can crash, and a host is never cut off from itself."""
@@ -200,24 +204,33 @@ class _Exchange(msgspec.Struct, eq=False):
             self._send_reply(error, failed=True)
             return
         if type(result) is CoroutineType or hasattr(result, "__await__") or hasattr(result, "__aiter__"):
-            self._start(self.route.callee.process, _itself, (result,), {})
+            self.route.is_awaited(method)
+            self._start(self.route.callee.process, None, (), {}, result)
         else:
             self._send_reply(result)
 
     def _start(
-        self, process: Process, method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        process: Process,
+        method: Callable[..., Any] | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        begun: Any = None,
     ) -> None:
         world = self.route.world
-        work = self._carry_out(method, args, kwargs)
+        work = self._carry_out(method, args, kwargs, begun)
         self.tasks.append(world.loop.spawn_on(process, work, self.route.task_name))
         world.under_way[self] = None
 
-    async def _carry_out(self, method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    async def _carry_out(
+        self, method: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: dict[str, Any], begun: Any
+    ) -> None:
+        """Call the method and await what it gives, or what it has `begun`; then reply."""
         route = self.route
         world = route.world
         process = route.callee.process
         try:
-            result = method(*args, **kwargs)
+            result = begun if method is None else method(*args, **kwargs)
             if type(result) is CoroutineType or hasattr(result, "__await__"):
                 result = await result
         except asyncio.CancelledError:
@@ -277,10 +290,6 @@ class _Exchange(msgspec.Struct, eq=False):
 
         route = self.route
         route.world.network.transmit(route.callee, route.caller, arrive, what=route.reply, extra_s=extra_s)
-
-
-def _itself(result: Any) -> Any:
-    return result
 
 
 # -- streams ---------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """What every controller is written against."""
 
 from kedge.runtime.action import Action, Next
-from kedge.runtime.context import Context, Reconciler
+from kedge.runtime.context import Context, Held, Reconciler
 from kedge.runtime.controller import Controller, ControllerStatistics
 from kedge.runtime.recheck import ReceivedEvidence, RecordedEvidence, recheck
 from kedge.runtime.watches import Watch, wake_itself, wake_owner
@@ -11,6 +11,7 @@ __all__ = [
     "Context",
     "Controller",
     "ControllerStatistics",
+    "Held",
     "Next",
     "ReceivedEvidence",
     "Reconciler",

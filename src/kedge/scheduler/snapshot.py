@@ -7,7 +7,7 @@ network. `decide` reads it. What was computed for a shape of pods is kept here a
 from __future__ import annotations
 
 import heapq
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -32,6 +32,8 @@ that fits is kept out only from a node with more than 2**60 bytes (or thousandth
 SCORED_MAX = 2**49
 """The largest amount a score looks at: ten thousand times it stays inside 64 bits. Scores above it are coarser."""
 _CAPACITY_MIN = 64
+_EDITS_MAX = 4
+"""Nodes that come or go between two decisions before their order is read from the table again."""
 NAME = "metadata.name (field)"
 """The column of the nodes' names. No label has such a key."""
 
@@ -76,6 +78,8 @@ class Snapshot:
         self._columns: dict[str, Column] = {}
         self._names: list[str] = []
         self._order: Ints | None = None
+        self._edits: list[tuple[int, int]] = []
+        """What has changed in `_names` since the order was made: a place, and the row that came there, or -1."""
         self._places: Ints = np.zeros(0, np.int64)
         self.capacity = _CAPACITY_MIN
         self.resources: dict[str, int] = {CPU: 0, MEMORY: 1, PODS: 2}
@@ -127,12 +131,18 @@ class Snapshot:
 
     def order(self) -> Ints:
         """The row of each node, by name. It does not depend on the order in which nodes came."""
-        if self._order is None:
-            rows = self._rows
-            self._order = np.fromiter((rows[name].row for name in self._names), np.int64, len(self._names))
+        order = self._order
+        if order is None or self._edits:
+            if order is not None and len(self._edits) <= _EDITS_MAX:
+                for place, row in self._edits:
+                    order = np.delete(order, place) if row < 0 else np.insert(order, place, row)
+            else:
+                rows = self._rows
+                order = np.fromiter((rows[name].row for name in self._names), np.int64, len(self._names))
+            self._order, self._edits = order, []
             self._places = np.zeros(self.capacity, np.int64)
-            self._places[self._order] = np.arange(len(self._order))
-        return self._order
+            self._places[order] = np.arange(len(order))
+        return order
 
     def places(self) -> Ints:
         """The inverse of `order`: where each row stands."""
@@ -226,8 +236,9 @@ class Snapshot:
             self.layout += 1
         if came:
             self.exists[row] = True
-            insort(self._names, node.name)
-            self._order = None
+            place = bisect_left(self._names, node.name)
+            self._names.insert(place, node.name)
+            self._edit(place, row)
         self.node_log.append(row)
         self.version += 1
         return True
@@ -244,13 +255,18 @@ class Snapshot:
         self.taints[row] = 0
         for column in self._columns.values():
             column.set(row, None)
-        del self._names[bisect_left(self._names, name)]
-        self._order = None
+        place = bisect_left(self._names, name)
+        del self._names[place]
+        self._edit(place, -1)
         self.layout += 1
         self.node_log.append(row)
         self.version += 1
         self._free_row(node)
         return True
+
+    def _edit(self, place: int, row: int) -> None:
+        if len(self._edits) <= _EDITS_MAX:  # with more the order is made anew
+            self._edits.append((place, row))
 
     def put_namespace(self, name: str, labels: Mapping[str, str]) -> None:
         """Say which labels a namespace has: affinity terms may select namespaces by them."""

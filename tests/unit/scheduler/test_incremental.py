@@ -13,7 +13,7 @@ from tests.unit.scheduler.plain import Cluster, Placed, Question
 from tests.unit.scheduler.test_decide import answer
 
 from kedge.api.quantity import parse_quantity
-from kedge.api.views import NodeView, PodView
+from kedge.api.views import NodeView, ObjectMeta, PodView
 from kedge.api.views.base import ResourceList
 from kedge.limits import Limits
 from kedge.scheduler import Snapshot, snapshot_of
@@ -111,3 +111,25 @@ def test_step_by_step_is_as_all_at_once(
             assert told(pair.snapshot, question) == told(pair.anew(), question)
     for question in asked:
         assert told(pair.snapshot, question) == told(pair.anew(), question)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 6)), min_size=10, max_size=80))
+def test_nodes_are_in_the_order_of_their_names_whatever_came_and_went(steps: list[tuple[int, int]]) -> None:
+    """Few changes between two looks are followed, more are read anew."""
+    snapshot, names, pauses = Snapshot(), set[str](), 0
+    for number, pause in steps:
+        name = f"node-{number * 7 % 31:02}"
+        if name in names:
+            names.remove(name)
+            snapshot.remove_node(name)
+        else:
+            names.add(name)
+            snapshot.put_node(NodeView(metadata=ObjectMeta(name=name)))
+        pauses += 1
+        if pauses <= pause:
+            continue
+        pauses = 0
+        order = snapshot.order()
+        assert [snapshot.at(row).name for row in order.tolist()] == sorted(names) == list(snapshot.names)
+        assert snapshot.places()[order].tolist() == list(range(len(names)))

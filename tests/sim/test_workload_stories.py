@@ -436,3 +436,22 @@ async def test_a_deleted_job_keeps_no_pod_from_going(scene: Scene) -> None:
     await scene.until(lambda: len(scene.reader.pods()) == 2)
     await scene.service.delete(BATCH, DeleteOptions(propagation="Background"))
     await scene.until(lambda: not any(each.metadata.finalizers for each in scene.reader.pods()))
+
+
+@calm
+async def test_a_jobs_pod_that_is_listed_for_its_service_counts_as_serving(scene: Scene) -> None:
+    scene.hands.phase_of = lambda _: "Running"  # it runs on
+    await scene.service.create(JOB, batch(completions=1))
+    await scene.until(lambda: [pod for pod in scene.reader.pods() if pod.view.status.phase == "Running"])
+    (pod,) = scene.reader.pods()
+    ready = {"conditions": [{"type": "Ready", "status": "True", "reason": "Started"}]}
+    await scene.service.patch(pod.key, {"status": ready}, subresource="status")
+
+    def stages() -> Any:
+        found = scene.reader.get(BATCH)
+        assert found is not None
+        return found.view.status.progress.stages
+
+    await scene.until(lambda: stages().serving == 1)
+    assert stages().ready == 0
+    await scene.silence()

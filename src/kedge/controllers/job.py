@@ -16,8 +16,9 @@ from kedge.api.marks import SLOT
 from kedge.api.objects import Object
 from kedge.api.owners import controller_of, owner_reference
 from kedge.api.timestamps import format_time
-from kedge.api.views import JobView, PodView
+from kedge.api.views import EndpointSliceView, JobView, PodView
 from kedge.client.contract import Client
+from kedge.controllers.drain import listed_uids
 from kedge.controllers.jobs import (
     COMPLETE,
     FAILED,
@@ -40,8 +41,14 @@ from kedge.controllers.pods import is_ready
 from kedge.controllers.progress import progress_of
 from kedge.controllers.quotas import RESOURCE_QUOTA, wake_blocked
 from kedge.controllers.repair import stage_conditions
-from kedge.controllers.replicaset import REPLICA_FAILURE, failure_condition, lost_status, template_priority
-from kedge.controllers.shells import JOB, POD, REFUSALS, Acts, held_until, look_again
+from kedge.controllers.replicaset import (
+    REPLICA_FAILURE,
+    failure_condition,
+    lost_status,
+    template_priority,
+    wake_listed,
+)
+from kedge.controllers.shells import ENDPOINT_SLICE, JOB, POD, REFUSALS, Acts, held_until, look_again
 from kedge.controllers.slots import free_slots, slot_name
 from kedge.controllers.templates import template_of
 from kedge.env import Env
@@ -84,7 +91,11 @@ class JobReconciler:
             refusal = error
         before = view.status.uncounted_terminated_pods
         self._uncounted.inc(len(plan.tally.uncounted - {*before.succeeded, *before.failed}))
-        await ctx.write_status(job, self._status(view, views, plan, acts, refusal, now, held=held is not None))
+        listed = listed_uids(
+            each.as_view(EndpointSliceView) for each in ctx.list(ENDPOINT_SLICE, namespace=key.namespace)
+        )
+        status = self._status(view, views, plan, listed, acts, refusal, now, held=held is not None)
+        await ctx.write_status(job, status)
         # Only now that the status names them may they go: whoever crashes here finds them there.
         for pod in plan.unmark:
             found = next(each for each in pods if each.uid == pod.uid)
@@ -165,6 +176,7 @@ class JobReconciler:
         view: JobView,
         pods: Sequence[PodView],
         plan: JobPlan,
+        listed: frozenset[str],
         acts: Acts,
         refusal: OperatingError | None,
         now: datetime,
@@ -179,7 +191,7 @@ class JobReconciler:
         progress = progress_of(
             running,
             desired=spec.parallelism,
-            listed=(),
+            listed=listed,
             generation=view.generation,
             before=view.status.progress,
             attempt=acts.last,
@@ -283,7 +295,10 @@ def job_controller(client: Client, env: Env, **shared: Any) -> Controller:
         name=NAME,
         kind=JOB,
         owns=(Watch(kind=POD, indexes=(BY_JOB_NAME,)),),
-        watches=(Watch(kind=RESOURCE_QUOTA, keys_of=wake_blocked(JOB, condition=REPLICA_FAILURE)),),
+        watches=(
+            Watch(kind=ENDPOINT_SLICE, keys_of=wake_listed(JOB)),
+            Watch(kind=RESOURCE_QUOTA, keys_of=wake_blocked(JOB, condition=REPLICA_FAILURE)),
+        ),
         priority_of=template_priority,
         **shared,
     )

@@ -13,6 +13,7 @@ from typing import Any
 
 from kedge.api.conditions import condition, find_condition, set_condition
 from kedge.api.holds import active_hold, hold_conditions, next_hold_end
+from kedge.api.kinds import Kind
 from kedge.api.marks import GIVE_UP_IN, NODE_LOST, PODS_IN, REPLACES, SLOT
 from kedge.api.objects import Object
 from kedge.api.owners import controller_of, owner_reference
@@ -44,6 +45,7 @@ from kedge.errors import OperatingError
 from kedge.keys import Key
 from kedge.runtime import Action, Context, Controller, Watch
 from kedge.runtime.cache import BY_CONTROLLER, CacheChange, CacheSet
+from kedge.runtime.watches import KeysOf
 
 NAME = "replicaset"
 REPLICA_FAILURE = "ReplicaFailure"
@@ -280,18 +282,22 @@ def lost_status(pod: Object, now: datetime) -> dict[str, Any]:
     }
 
 
-def wake_listed(change: CacheChange, caches: CacheSet) -> Iterable[Key]:
-    """The ReplicaSets of the pods that a change of an EndpointSlice lists or lists no longer."""
-    listings = [_listed_names(each) for each in (change.old, change.new) if each is not None]
-    moved = listings[0].symmetric_difference(*listings[1:]) if len(listings) > 1 else set().union(*listings)
-    found: dict[Key, None] = {}
-    for name in sorted(moved):
-        for cache in caches.of_kind(POD.key_kind):
-            pod = cache.get(Key(POD.key_kind, change.key.namespace, name)).value
-            owner = controller_of(pod.metadata) if pod is not None else None
-            if owner is not None and owner.kind == REPLICA_SET.kind:
-                found[Key(REPLICA_SET.key_kind, change.key.namespace, owner.name)] = None
-    return found
+def wake_listed(kind: Kind) -> KeysOf:
+    """The owners, of that kind, of the pods that a change of an EndpointSlice lists or lists no longer."""
+
+    def keys_of(change: CacheChange, caches: CacheSet) -> Iterable[Key]:
+        listings = [_listed_names(each) for each in (change.old, change.new) if each is not None]
+        moved = listings[0].symmetric_difference(*listings[1:]) if len(listings) > 1 else set().union(*listings)
+        found: dict[Key, None] = {}
+        for name in sorted(moved):
+            for cache in caches.of_kind(POD.key_kind):
+                pod = cache.get(Key(POD.key_kind, change.key.namespace, name)).value
+                owner = controller_of(pod.metadata) if pod is not None else None
+                if owner is not None and owner.kind == kind.kind:
+                    found[Key(kind.key_kind, change.key.namespace, owner.name)] = None
+        return found
+
+    return keys_of
 
 
 def _listed_names(each: Object) -> set[str]:
@@ -321,7 +327,7 @@ def replica_set_controller(client: Client, env: Env, **shared: Any) -> Controlle
         indexes=(BY_CONTROLLER,),
         watches=(
             Watch(kind=POD, keys_of=wake_adopters, indexes=(BY_CONTROLLER, ORPHANS)),
-            Watch(kind=ENDPOINT_SLICE, keys_of=wake_listed),
+            Watch(kind=ENDPOINT_SLICE, keys_of=wake_listed(REPLICA_SET)),
             Watch(kind=NODE),
             Watch(kind=RESOURCE_QUOTA, keys_of=wake_blocked(REPLICA_SET, condition=REPLICA_FAILURE)),
         ),

@@ -115,6 +115,10 @@ SLICE = (
         "orphans-not-adopted",
         "node-never-looked-at",
         "recreate-overlaps",
+        "claim-not-asked-for",
+        "stopping-counts-for-nothing",
+        "old-news-is-good-news",
+        "patch-any-version",
     ],
 )
 def test_the_cheap_entries_are_found_within_a_few_seeds(name: str) -> None:

@@ -22,6 +22,7 @@ from kedge.sim.zoo.paper import PAPER, STUCK, UNKNOWN, PaperMachines, manage
 
 WEB = Key(DEPLOYMENT, "default", "web")
 TROUBLES = ("none", "never ready", "nobody knows", "nodes fall silent")
+UNPLACED = ("admitted", "queued", "scheduled")
 QUICK = replace(
     LIMITS,
     **NO_NETS,  # type: ignore[arg-type]
@@ -66,7 +67,7 @@ class LagIsNotAmplified:
         if old is None or new is None or not commit.origin.decision.startswith("autoscaler:"):
             return
         was, now = old.view.spec.replicas, new.view.spec.replicas
-        if now > was and any(each.stage == "queued" for each in old.view.status.progress.pending):
+        if now > was and any(each.stage in UNPLACED for each in old.view.status.progress.pending):
             yield "added", f"from {was} to {now} while some wait for a node"
 
 

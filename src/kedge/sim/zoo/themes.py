@@ -448,6 +448,9 @@ async def nodes(sim: Simulation) -> None:
     await asyncio.sleep(sim.choose("for", (75, 20, 110)))
     for cut in cuts:
         cut.heal()
+    for node in victims:
+        with suppress(NotFound):  # it registers anew, and is in use then
+            await user.cordon(node.name, cordoned=False)
     await asyncio.sleep(5)
     for node in victims:  # what has a dead one's name is taken into use
         with suppress(NotFound):

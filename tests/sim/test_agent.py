@@ -348,6 +348,31 @@ def test_a_look_at_the_node_that_failed_is_repeated_soon() -> None:
     quietly(program)
 
 
+def test_an_agent_contradicts_whoever_goes_by_old_leases_once_a_beat_and_no_more() -> None:
+    async def program(sim: Simulation) -> None:
+        said: list[float] = []
+
+        def say_unknown(commit: Commit) -> Iterator[tuple[str, str]]:
+            if NODE in commit.keys and (found := cluster.find(NODE)) is not None:
+                ready = find_condition(found.view.status.conditions, "Ready")
+                if ready is not None and ready.status == "True":
+                    said.append(sim.now_s)
+                    unknown = {"type": "Ready", "status": "Unknown", "lastTransitionTime": "2030-01-01T00:00:00Z"}
+                    cluster.store_host.spawn(
+                        cluster.authority.patch(NODE, {"status": {"conditions": [unknown]}}, subresource="status"),
+                        name="one who hears no leases",
+                    )
+            yield from ()
+
+        cluster = await stage(sim, "node-a")
+        sim.check_always(say_unknown)
+        await cluster.authority.patch(NODE, {"metadata": {"labels": {"a": "b"}}})
+        await asyncio.sleep(10 * CALM.node_renew_s)
+        assert 5 <= len(said) <= 13, f"{len(said)} times in ten beats"
+
+    quietly(program)
+
+
 async def hostile(sim: Simulation) -> None:
     """Pods come, crash, are deleted, some by force, on machines that reboot, while every link and server may fail."""
     cluster = await stage(sim, "node-a", "node-b", "node-c", hostile=True)
@@ -371,6 +396,8 @@ async def hostile(sim: Simulation) -> None:
     every = cluster.nodes.values()
 
     def is_settled() -> bool:
+        if len(cluster.all("Node")) < len(every):
+            return False  # its agent has yet to notice, and will stop what it runs before it registers anew
         pods = {each.uid: each.view for each in cluster.all("Pod")}
         if any(view.terminating or (not view.finished and not is_ready(cluster, view.name)) for view in pods.values()):
             return False

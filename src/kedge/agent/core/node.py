@@ -68,6 +68,8 @@ class NodeKeeper:
         self._lease_key = Key(LEASE, LEASES, machine.name)
         self._lease: Object | None = None
         self._changed = asyncio.Event()
+        self._said_s = -math.inf
+        """When it last contradicted what was said of the node."""
         self.uid = ""
         """The incarnation; empty until registered."""
         self.contact_s = -math.inf
@@ -134,6 +136,7 @@ class NodeKeeper:
         told.pop("allocatable")  # somebody may have set some of it aside
         patch = plan_status(node, told, self._env.now())
         if patch is not None:
+            self._said_s = self._env.monotonic()
             await self._client.patch(self._key, patch, subresource="status")
 
     # -- heartbeats --------------------------------------------------------------------------------
@@ -153,6 +156,10 @@ class NodeKeeper:
                 try:
                     async with asyncio.timeout(pause_s):
                         await self._changed.wait()
+                        # Whoever contradicts at once goes by something old, and would do so again: no sooner than
+                        # with the next beat. 1. Leases are late. 2. The lifecycle says that nobody knows. 3. The agent
+                        # says that it is ready. 4. The lifecycle sees that, and still no lease.
+                        await asyncio.sleep(self._said_s + self._env.limits.node_renew_s - self._env.monotonic())
                 except TimeoutError:
                     continue
         finally:

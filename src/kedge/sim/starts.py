@@ -53,11 +53,14 @@ def a_process_is_started_only_for_its_binding(
 def running_copies_are_at_most_desired_plus_surge(
     facts: Facts, driver: SimulatedDriver, started: Process
 ) -> Iterator[Finding]:
-    """On nodes in contact no more run than were wanted lately: what drains and what is stopping count, too."""
+    """On nodes in contact no more run than were wanted while they came: what drains and what is stopping count, too.
+
+    How long a surplus replica may stay cannot be said: whoever would remove it may be cut off for as long as there are
+    faults, and meanwhile its agent restarts it. That one too many is made is wrong at once.
+    """
     pod = facts.pods.get(started.identity.pod_uid)
     top = facts.workload_of(pod.as_view(PodView)) if pod is not None else None
-    most = facts.most_wanted(top.uid, facts.now_s() - LAG_S) if top is not None else None
-    if top is None or most is None:
+    if top is None:
         return
     ours = {each.uid for each in facts.pods_under(top) if not each.finished}
     running = {
@@ -67,8 +70,13 @@ def running_copies_are_at_most_desired_plus_surge(
         for process in each.live()
         if process.identity.pod_uid in ours
     }
-    if len(running) > most:
-        yield top.key.kind, f"{top.key} has {len(running)} copies that run, and never lately wanted more than {most}"
+    since_s = min((facts.born_s[uid] for uid in running if uid in facts.born_s), default=facts.now_s())
+    most = facts.most_wanted(top.uid, since_s - LAG_S)
+    if most is not None and len(running) > most:
+        yield (
+            top.key.kind,
+            f"{top.key} has {len(running)} copies that run, and wanted no more than {most} since they came",
+        )
 
 
 PROCESSES = (

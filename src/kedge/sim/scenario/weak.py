@@ -7,13 +7,13 @@ the one behind it: kedge seldom relies on one alone, and a story is about what h
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache, partial
 from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
-from kedge.controllers import evacuation, rolling, scaling
+from kedge.controllers import rolling, scaling
 from kedge.controllers.rolling import SetFacts
 from kedge.keys import Key
 from kedge.server.service import gangs, reservations, reserving
@@ -26,21 +26,6 @@ Patch = Callable[[], AbstractContextManager[None]]
 
 def swapping(place: Any, attribute: str, unsafe: Any) -> Patch:
     return partial(swap, place, attribute, unsafe)
-
-
-def _both(*patches: Patch) -> Patch:
-    @contextmanager
-    def patch() -> Iterator[None]:
-        with ExitStack() as stack:
-            for each in patches:
-                stack.enter_context(each())
-            yield
-
-    return patch
-
-
-def _at_once(pod: Any, limits: Any) -> float:  # noqa: ARG001
-    return 0.0
 
 
 def _all_at_once(available_min: int, new: SetFacts, old: Iterable[SetFacts], **_: Any) -> dict[str, int]:  # noqa: ARG001
@@ -71,7 +56,7 @@ def _named_anew() -> Iterator[None]:
 def _of_stories() -> Mapping[str, Patch]:
     return {
         # A node is given up, and its pods with it, as soon as its heartbeat is late.
-        "grace": _both(entry_named("lost-on-suspicion").patch, swapping(evacuation, "release_after_s", _at_once)),
+        "grace": entry_named("lost-on-suspicion").patch,
         # A reservation has a name of its own, so that a second one for the same pod does not collide.
         "reservation-named-by-its-pod": _named_anew,
         # That replicas wait for a node, or for a cache, is taken for a lack of them.

@@ -12,7 +12,7 @@ from kedge.agent.core.agent import Agent
 from kedge.agent.core.node import NodeKeeper
 from kedge.agent.core.pods import Ground, PodWorker
 from kedge.api.views import PodView
-from kedge.controllers import lifecycle, nodes
+from kedge.controllers import evacuation, lifecycle
 from kedge.controllers.heartbeats import Heartbeats
 from kedge.controllers.nodes import Standing
 from kedge.scheduler.binder import Binder
@@ -29,7 +29,7 @@ EVEN = "accounts are even"
 PLACED = "pods that fit are bound"
 CLAIMED = "the bound have claims"
 
-_next_standing = nodes.next_standing
+_plan_evacuation = evacuation.plan_evacuation
 _survey = Heartbeats.survey
 _assume = Picture.assume
 
@@ -38,17 +38,35 @@ _assume = Picture.assume
 
 
 @without(
-    nodes,
-    "next_standing",
     lifecycle,
+    "plan_evacuation",
     source="the signal table: missed heartbeats may not delete or replace at once",
     breaks=(SUSPICION, ONE_COPY),
     theme="nodes",
 )
-def lost_on_suspicion(was: Standing, sight: Any, limits: Any, *, out_of_service: bool = False) -> Standing:
-    """A suspect node is not given up before its grace is over."""
-    found = _next_standing(was, sight, limits, out_of_service=out_of_service)
-    return Standing.LOST if found in (Standing.SUSPECT, Standing.UNKNOWN) else found
+def lost_on_suspicion(
+    node: Any,
+    standing: Standing,
+    sight: Any,
+    pods: Any,
+    limits: Any,
+    now: Any,
+    *,
+    held: Any = (),
+    out_of_service: bool = False,
+) -> Any:
+    """A suspect node's pods are not given up before its grace is over."""
+    late = standing in (Standing.SUSPECT, Standing.UNKNOWN)
+    return _plan_evacuation(
+        node,
+        Standing.LOST if late else standing,
+        sight,
+        pods,
+        limits,
+        now,
+        held=held,
+        out_of_service=late or out_of_service,
+    )
 
 
 @without(Heartbeats, "survey", source="kubernetes#24200, #28832", breaks=SUSPICION, theme="nodes")

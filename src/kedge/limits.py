@@ -546,8 +546,8 @@ class Limits:
     namespace_retry_s: float = bound(
         5.0, "pause before a namespace that is not empty yet is looked at again", metric="kedge_namespaces_ending"
     )
-    disrupted_s: float = bound(
-        120.0, "an eviction whose pod is still not leaving after so long did not happen", metric="kedge_budgets_allowed"
+    budget_again_s: float = bound(
+        1.0, "a budget waits for the pods it names to be seen leaving, and looks again", metric="kedge_budgets_allowed"
     )
     slice_endpoints_max: int = bound(
         100, "endpoints in one slice, so that one change rewrites few of them", metric="kedge_endpoint_slices"

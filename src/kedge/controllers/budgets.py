@@ -41,14 +41,17 @@ class BudgetPlan:
     disruptions_allowed: int
     disrupted: dict[str, datetime] = field(default_factory=dict)
     """Evictions whose pods have not been seen to leave."""
-    look_again_at: datetime | None = None
 
 
 def plan_budget(
-    budget: PodDisruptionBudgetView, pods: Sequence[PodView], expected: int, now: datetime, *, disrupted_s: float
+    budget: PodDisruptionBudgetView, pods: Sequence[PodView], expected: int, *, pods_are_current: bool
 ) -> BudgetPlan:
-    """Count. `expected` is how many pods their owners ask for."""
-    disrupted = _still_disrupted(budget, pods, now, disrupted_s)
+    """Count. `expected` is how many pods their owners ask for.
+
+    `pods_are_current` if they are as new as the budget at least: then whatever was evicted is seen to leave, or has
+    left.
+    """
+    disrupted = {} if pods_are_current else _still_disrupted(budget, pods)
     healthy = sum(is_active(pod) and is_ready(pod) and pod.name not in disrupted for pod in pods)
     spec = budget.spec
     if spec.max_unavailable is not None:
@@ -58,23 +61,17 @@ def plan_budget(
     else:
         desired, expected = spec.min_available or 0, len(pods)
     allowed = max(0, healthy - desired) if expected > 0 else 0
-    again = min((at + timedelta(seconds=disrupted_s) for at in disrupted.values()), default=None)
-    return BudgetPlan(healthy, desired, expected, allowed, disrupted, again)
+    return BudgetPlan(healthy, desired, expected, allowed, disrupted)
 
 
-def _still_disrupted(
-    budget: PodDisruptionBudgetView, pods: Sequence[PodView], now: datetime, disrupted_s: float
-) -> dict[str, datetime]:
-    by_name = {pod.name: pod for pod in pods}
-    kept = {}
-    for name, at in budget.status.disrupted_pods.items():
-        pod = by_name.get(name)
-        born = pod.metadata.creation_timestamp if pod is not None else None
-        if pod is None or pod.terminating or pod.finished or (born is not None and born > at):
-            continue  # it has left; another may have its name by now
-        if at + timedelta(seconds=disrupted_s) > now:
-            kept[name] = at
-    return kept
+def _still_disrupted(budget: PodDisruptionBudgetView, pods: Sequence[PodView]) -> dict[str, datetime]:
+    """Evictions of pods that look as if nothing had happened to them.
+
+    An eviction names its pod here in the very commit that tells the pod to go, so it is for revisions to say whether
+    this is that pod or another of its name. Times cannot: they are of several servers' clocks.
+    """
+    staying = {pod.name for pod in pods if not pod.terminating and not pod.finished}
+    return {name: at for name, at in budget.status.disrupted_pods.items() if name in staying}
 
 
 def budget_status(budget: PodDisruptionBudgetView, plan: BudgetPlan) -> dict[str, Any]:
@@ -113,12 +110,15 @@ class BudgetReconciler:
             if selector.matches(pod.metadata.labels)
         ]
         living = [pod for pod in pods if not pod.finished]
-        plan = plan_budget(budget, living, self._expected(ctx, living), now, disrupted_s=ctx.limits.disrupted_s)
+        # Asked after the pods were read: they are at least as new as this says.
+        current = ctx.has_seen(POD, found.revision)
+        plan = plan_budget(budget, living, self._expected(ctx, living), pods_are_current=current)
         status = budget_status(budget, plan)
         status["conditions"] += hold_conditions(budget, budget.status.conditions, now)
         await ctx.write_status(found, status)
         self._allowed.labels(key.namespace, key.name).set(plan.disruptions_allowed)
-        return look_again(now, plan.look_again_at, next_hold_end(budget, now))
+        again = now + timedelta(seconds=ctx.limits.budget_again_s) if plan.disrupted else None
+        return look_again(now, again, next_hold_end(budget, now))
 
     def _expected(self, ctx: Context, pods: Iterable[PodView]) -> int:
         """How many pods the owners of these ask for. One that nobody controls stands for itself."""

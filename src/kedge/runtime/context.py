@@ -159,6 +159,13 @@ class Context:
         """Objects of `kind` that `owner` controls: this owner, not one that had its name."""
         return self.by_index(kind, BY_CONTROLLER, owner.uid)
 
+    def has_seen(self, kind: Kind, revision: Revision) -> bool:
+        """Whether the cache of `kind` holds all that was committed up to `revision`, of another kind's object perhaps.
+
+        Two caches are not of one moment: what one object says of another may not show there yet.
+        """
+        return self.measured(f"{kind.key_kind} up to {revision}", lambda: self._cache(kind.key_kind).reached(revision))
+
     def check_fresh(self, kind: Kind, *, max_age_s: float) -> None:
         """Hold a cache to a staleness budget before a decision that needs one.
 

@@ -51,7 +51,7 @@ async def changes(sim: Simulation, plant: Plant, count: int) -> dict[str, int]:
         key = Key("ReplicaSet.apps", "default", name)
         await plant.cluster.authority.patch(key, {"spec": {"replicas": wanted[name]}})
         if sim.choose("compact", (False, False, False, True)):
-            await plant.cluster.store.compact(await plant.cluster.store.revision())
+            await plant.cluster.compact()
     return wanted
 
 

@@ -13,7 +13,8 @@ class Part:
 
 
 def test_the_collector_looks_less_often_and_still_finds_cycles() -> None:
-    before = gc.get_threshold()
+    before, enabled = gc.get_threshold(), gc.isenabled()
+    gc.enable()
     try:
         spare_collector()
         assert gc.get_threshold()[0] > before[0]
@@ -25,3 +26,5 @@ def test_the_collector_looks_less_often_and_still_finds_cycles() -> None:
         assert gone() is None, f"{len(held)} allocations later it is still there"
     finally:
         gc.set_threshold(*before)
+        if not enabled:
+            gc.disable()

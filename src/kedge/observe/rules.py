@@ -77,6 +77,7 @@ class Keeper:
         self._env = env
         self._rules = rules
         self._windows: dict[str, Window] = {}
+        self._every = env.limits.decisions_sample_every
 
     def why_keep(self, decision: Decision, calls: Iterable[Call]) -> str:
         """The rule that keeps it, and after a colon what in particular; empty if it is only counted.
@@ -103,7 +104,7 @@ class Keeper:
             return _PRIORITY
         if decision.tenant in rules.tenants:
             return _TENANT
-        return _SAMPLE if crc32(decision.id.encode()) % self._env.limits.decisions_sample_every == 0 else ""
+        return _SAMPLE if crc32(decision.id.encode()) % self._every == 0 else ""
 
     # -- windows -----------------------------------------------------------------------------------
 

@@ -38,7 +38,7 @@ from kedge.keys import NO_REVISION, Fence, Key, Origin, Revision
 from kedge.limits import Limits
 from kedge.observe.records import Budget, CacheMark, CacheRead, Call, Clock, Decision, Gate, Measured, Step
 from kedge.runtime.action import Action
-from kedge.runtime.cache import BY_CONTROLLER, Cache, Index, Read, WriteFloors
+from kedge.runtime.cache import BY_CONTROLLER, Cache, Index, Read, WriteFloors, marks_of
 from kedge.runtime.queue import Facts
 from kedge.runtime.status import plan_status
 
@@ -474,11 +474,6 @@ def _delete_options(
         grace_s=grace_s,
         propagation=propagation,
     )
-
-
-def marks_of(caches: Iterable[Cache], now_s: float) -> tuple[CacheMark, ...]:
-    """How far each cache is: made for every decision and every call, so the clock is read once for all."""
-    return tuple([cache.mark(now_s) for cache in caches])
 
 
 def pin_all(caches: Iterable[Cache], marks: Iterable[CacheMark]) -> list[Callable[[], None]]:

@@ -32,8 +32,9 @@ from kedge.runtime.cache import (
     NotSynced,
     Subscription,
     WriteFloors,
+    marks_of,
 )
-from kedge.runtime.context import Context, Reconciler, check_action, marks_of, pin_all
+from kedge.runtime.context import Context, Reconciler, check_action, pin_all
 from kedge.runtime.lease import LeaderElection, Leadership, SharedElection
 from kedge.runtime.queue import (
     FLOOR,

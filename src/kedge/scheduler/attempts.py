@@ -17,7 +17,8 @@ from kedge.keys import Fence
 from kedge.observe.recorder import Recorder
 from kedge.observe.records import Call
 from kedge.observe.records import Decision as Record
-from kedge.runtime.context import marks_of, pin_all
+from kedge.runtime.cache import marks_of
+from kedge.runtime.context import pin_all
 from kedge.scheduler.decide import Decision
 from kedge.scheduler.explain import Explanation
 from kedge.scheduler.pending import Waiting

@@ -1,6 +1,6 @@
 """Caches that know how far and how old they are, shared by the controllers of a process; and read-your-writes."""
 
-from kedge.runtime.cache.cache import Cache, CacheStatistics
+from kedge.runtime.cache.cache import Cache, CacheStatistics, marks_of
 from kedge.runtime.cache.floors import Floor, WriteFloors
 from kedge.runtime.cache.indexes import (
     BY_CONTROLLER,
@@ -47,4 +47,5 @@ __all__ = [
     "Tombstone",
     "WriteFloors",
     "by_label",
+    "marks_of",
 ]

@@ -7,7 +7,7 @@ and can write nothing back. The cache finds; whoever claims or destroys proves i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -190,10 +190,6 @@ class Cache:
     def place(self) -> int:
         """Where in the received log the cache stands: what a decision records with each read."""
         return self.received.place
-
-    def mark(self, now_s: float) -> CacheMark:
-        """How far it is at `now_s` by the monotonic clock, for a record."""
-        return CacheMark(self.name, self.received.place, self._revision, now_s - self._proved_s)
 
     @property
     def synced(self) -> bool:
@@ -503,3 +499,8 @@ def _differences(
 
 async def _raise(error: Exception) -> Coroutine[Any, Any, None]:
     raise error
+
+
+def marks_of(caches: Iterable[Cache], now_s: float) -> tuple[CacheMark, ...]:
+    """How far each cache is at `now_s` by the monotonic clock: made for every decision and every call."""
+    return tuple([CacheMark(each.name, each.received.place, each._revision, now_s - each._proved_s) for each in caches])

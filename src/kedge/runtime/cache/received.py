@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from heapq import heappop, heappush
 
 import msgspec
-from sortedcontainers import SortedKeyList
 
 from kedge.api.objects import Object
 from kedge.errors import Compacted
@@ -84,8 +84,10 @@ class ReceivedLog:
         self._entries: deque[Received] = deque()
         self._base: dict[Key, Object] = {}
         self._base_revision: Revision = NO_REVISION
-        self._pins: SortedKeyList[Pin, int] = SortedKeyList(key=_place)
-        """By place: thousands of records may hold one each, and every append asks for the first."""
+        self._pins: dict[int, list[Pin]] = {}
+        """By place: thousands of records may hold one each."""
+        self._pinned: list[int] = []
+        """The places of `_pins` as a heap, and some that have none any more: every append asks for the first."""
         self.place = 0
         """Of the newest entry."""
 
@@ -123,13 +125,27 @@ class ReceivedLog:
         """Keep everything from `place` on."""
         self._check_kept(place)
         pin = Pin(self, place)
-        self._pins.add(pin)
+        here = self._pins.get(place)
+        if here is None:
+            self._pins[place] = [pin]
+            heappush(self._pinned, place)
+        else:
+            here.append(pin)
         return pin
 
     def unpin(self, pin: Pin) -> None:
-        if pin in self._pins:
-            self._pins.remove(pin)
-            self._trim()
+        here = self._pins.get(pin.place)
+        if here is not None and pin in here:
+            here.remove(pin)
+            if not here:
+                del self._pins[pin.place]
+                self._trim()
+
+    def _first_pinned(self) -> int | None:
+        """The oldest place that is pinned."""
+        while self._pinned and self._pinned[0] not in self._pins:
+            heappop(self._pinned)
+        return self._pinned[0] if self._pinned else None
 
     def _check_kept(self, place: int) -> None:
         if not self.oldest <= place <= self.place:
@@ -141,18 +157,17 @@ class ReceivedLog:
     def _trim(self) -> None:
         limits = self._limits
         while len(self._entries) > limits.received_log_max:
-            if self._pins and self.oldest >= self._pins[0].place:
+            first = self._first_pinned()
+            if first is not None and self.oldest >= first:
                 if len(self._entries) <= limits.received_pinned_max:
                     return
-                while self._pins and self._pins[0].place <= self.oldest:
-                    self._pins.pop(0).lost = True
+                while first is not None and first <= self.oldest:
+                    for pin in self._pins.pop(first):
+                        pin.lost = True
+                    first = self._first_pinned()
             entry = self._entries.popleft()
             _fold(self._base, entry)
             self._base_revision = entry.revision
-
-
-def _place(pin: Pin) -> int:
-    return pin.place
 
 
 def _fold(objects: dict[Key, Object], entry: Received) -> None:

@@ -15,9 +15,10 @@ class Part:
 def test_the_collector_looks_less_often_and_still_finds_cycles() -> None:
     before, enabled = gc.get_threshold(), gc.isenabled()
     gc.enable()
+    gc.set_threshold(700, 10, 10)  # as Python begins: another test may have composed a process here
     try:
         spare_collector()
-        assert gc.get_threshold()[0] > before[0]
+        assert gc.get_threshold()[0] > 700
         first, second = Part(), Part()
         first.other, second.other = second, first
         gone = weakref.ref(first)

@@ -110,7 +110,7 @@ class BudgetReconciler:
             if selector.matches(pod.metadata.labels)
         ]
         living = [pod for pod in pods if not pod.finished]
-        # Asked after the pods were read: they are at least as new as this says.
+        # Nothing was awaited since the pods were read, so this is of the same moment.
         current = ctx.has_seen(POD, found.revision)
         plan = plan_budget(budget, living, self._expected(ctx, living), pods_are_current=current)
         status = budget_status(budget, plan)

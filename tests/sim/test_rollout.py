@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from tests.caches import replaced
 from tests.objects import DEPLOYMENT
 from tests.sim.controllers import QUICK, settle
 from tests.sim.test_autoscaler import NAMESPACE, Metered, calm, failing, maker, recheck_all
@@ -29,7 +30,7 @@ from kedge.errors import Conflict
 from kedge.keys import Key
 from kedge.runtime.status import plan_status
 from kedge.scheduler.obeying import plan_obedience
-from kedge.sim.cluster import Cluster, Commit
+from kedge.sim.cluster import Cluster, Commit, RemoteTransport
 from kedge.sim.kernel import Simulation, run
 
 ROLLOUT = KINDS.of_key_kind("Rollout.kedge.dev")
@@ -467,3 +468,21 @@ def test_a_stage_of_a_template_that_reaches_nothing_is_refused_in_words() -> Non
         working.cancel()
 
     calm(story)
+
+
+def test_where_kinds_share_no_history_no_stage_is_left() -> None:
+    """No revision tells whether a cache is past the change: that is no data, and no data means hold."""
+
+    async def story(sim: Simulation) -> None:
+        cluster, hands, reader = await scene(sim)
+        working = asyncio.create_task(hands.run())
+        await cluster.authority.create(DEPLOYMENT, web(4, surge=1, unavailable=0))
+        await asyncio.sleep(25)
+        await cluster.authority.create(ROLLOUT, rollout(QUARTER, ALL))
+        await until(lambda: status_of(reader).activation_revision > 0)
+        await asyncio.sleep(60)
+        assert (status_of(reader).stage, status_of(reader).reason) == (0, "CacheBehind")
+        working.cancel()
+
+    with replaced(RemoteTransport, "one_history", value=False):
+        calm(story)

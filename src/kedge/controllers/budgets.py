@@ -51,7 +51,7 @@ def plan_budget(
     `pods_are_current` if they are as new as the budget at least: then whatever was evicted is seen to leave, or has
     left.
     """
-    disrupted = {} if pods_are_current else _still_disrupted(budget, pods)
+    disrupted = {} if pods_are_current else still_disrupted(budget, pods)
     healthy = sum(is_active(pod) and is_ready(pod) and pod.name not in disrupted for pod in pods)
     spec = budget.spec
     if spec.max_unavailable is not None:
@@ -64,7 +64,7 @@ def plan_budget(
     return BudgetPlan(healthy, desired, expected, allowed, disrupted)
 
 
-def _still_disrupted(budget: PodDisruptionBudgetView, pods: Sequence[PodView]) -> dict[str, datetime]:
+def still_disrupted(budget: PodDisruptionBudgetView, pods: Sequence[PodView]) -> dict[str, datetime]:
     """Evictions of pods that look as if nothing had happened to them.
 
     An eviction names its pod here in the very commit that tells the pod to go, so it is for revisions to say whether
@@ -104,14 +104,13 @@ class BudgetReconciler:
         if hold is not None:
             return await wait_out(ctx, found, hold, now)
         selector = label_selector(budget.spec.selector)
-        pods = [
-            pod.as_view(PodView)
-            for pod in ctx.list(POD, namespace=key.namespace)
-            if selector.matches(pod.metadata.labels)
-        ]
-        living = [pod for pod in pods if not pod.finished]
+        listed = [each for each in ctx.list(POD, namespace=key.namespace) if selector.matches(each.metadata.labels)]
+        living = [pod for pod in (each.as_view(PodView) for each in listed) if not pod.finished]
         # Nothing was awaited since the pods were read, so this is of the same moment.
         current = ctx.has_seen(POD, found.revision)
+        if current is None:
+            doubted = still_disrupted(budget, living)
+            current = await self._are_the_latest(ctx, [each for each in listed if each.key.name in doubted])
         plan = plan_budget(budget, living, self._expected(ctx, living), pods_are_current=current)
         status = budget_status(budget, plan)
         status["conditions"] += hold_conditions(budget, budget.status.conditions, now)
@@ -119,6 +118,14 @@ class BudgetReconciler:
         self._allowed.labels(key.namespace, key.name).set(plan.disruptions_allowed)
         again = now + timedelta(seconds=ctx.limits.budget_again_s) if plan.disrupted else None
         return look_again(now, again, next_hold_end(budget, now))
+
+    async def _are_the_latest(self, ctx: Context, pods: Iterable[Object]) -> bool:
+        """Whether these are at the authority as they were read: then none of them was told to go before the read."""
+        for pod in pods:
+            now = await ctx.fresh(pod.key)
+            if now is None or now.revision != pod.revision:
+                return False
+        return True
 
     def _expected(self, ctx: Context, pods: Iterable[PodView]) -> int:
         """How many pods the owners of these ask for. One that nobody controls stands for itself."""

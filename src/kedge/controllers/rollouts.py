@@ -146,7 +146,8 @@ def rollout_controller(client: Client, env: Env, **shared: Any) -> Controller:
 
     def sight() -> list[list[Any]]:
         caches = [controller.caches.cache(each, namespace=LEASES if each is LEASE else "") for each in READ]
-        return [[each.kind.kind, each.revision, min(each.age_s, 1e9)] for each in caches]
+        # Kinds that share no history cannot be compared with the change: none of them counts as past it.
+        return [[each.kind.kind, each.revision if client.one_history else 0, min(each.age_s, 1e9)] for each in caches]
 
     reconciler.sight = sight
     return controller

@@ -159,12 +159,13 @@ class Context:
         """Objects of `kind` that `owner` controls: this owner, not one that had its name."""
         return self.by_index(kind, BY_CONTROLLER, owner.uid)
 
-    def has_seen(self, kind: Kind, revision: Revision) -> bool:
+    def has_seen(self, kind: Kind, revision: Revision) -> bool | None:
         """Whether the cache of `kind` holds all that was committed up to `revision`, of another kind's object perhaps.
 
-        Two caches are not of one moment: what one object says of another may not show there yet.
+        Two caches are not of one moment: what one object says of another may not show there yet. None if nobody can
+        say, because each kind has a history of its own: then only the authority tells.
         """
-        return self.measured(f"{kind.key_kind} up to {revision}", lambda: self._cache(kind.key_kind).reached(revision))
+        return self.measured(f"{kind.key_kind} up to {revision}", lambda: self._seen(kind, revision))
 
     def check_fresh(self, kind: Kind, *, max_age_s: float) -> None:
         """Hold a cache to a staleness budget before a decision that needs one.
@@ -335,6 +336,9 @@ class Context:
         age_s = cache.age_s
         self._note(Budget(cache.name, age_s, max_age_s, age_s <= max_age_s, declared))
         cache.check_fresh(max_age_s=max_age_s)
+
+    def _seen(self, kind: Kind, revision: Revision) -> bool | None:
+        return self._cache(kind.key_kind).reached(revision) if self._client.one_history else None
 
     def _cache(self, kind: str) -> Cache:
         found = self._caches.get(kind)

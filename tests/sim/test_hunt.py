@@ -33,6 +33,7 @@ from kedge.sim.kernel import (
     write_artefact,
 )
 from kedge.sim.kernel.hunt import UnknownExecutor
+from kedge.sim.kernel.stories import tell
 
 HERE = Path(__file__).parent
 PLANTED = HERE / "planted.py"
@@ -202,6 +203,27 @@ def test_a_budget_ends_shrinking_and_is_reported() -> None:
     shrunk = shrink(scenario, failure, runs_max=2)
     assert shrunk.exhausted
     assert shrunk.runs == 2
+
+
+@simulate(faults=FixedRates({"lose": 1.0}))
+async def needs_every_fault(sim: Simulation) -> None:
+    struck = [sim.faults.at("write", f"w{index}", ("lose",)) for index in range(9)]
+    if all(struck):
+        sim.violate("something is kept", "all was lost")
+
+
+@pytest.mark.parametrize(
+    ("shrink_runs", "condition_runs", "tried"), [(600, 60, 9), (600, 4, 4), (2, 60, 2), (0, 60, 0)]
+)
+def test_a_budget_ends_the_search_for_what_a_failure_needs_and_the_rest_is_told_as_not_tried(
+    shrink_runs: int, condition_runs: int, tried: int
+) -> None:
+    """A failure that could not be shrunk may have hundreds of faults, and each would cost a run."""
+    scenario = find_scenario(f"{__file__}:needs_every_fault")
+    shrunk = shrink(scenario, scenario.run(1), runs_max=shrink_runs, condition_runs_max=condition_runs)
+    assert [each.needed for each in shrunk.conditions] == [True] * tried + [None] * (9 - tried)
+    artefact = make_artefact(scenario, shrunk.outcome, shrunk.conditions)
+    assert tell(artefact).count("not tried") == 9 - tried
 
 
 # -- files and replay ------------------------------------------------------------------------------

@@ -17,6 +17,8 @@ from kedge.sim.kernel.simulation import Outcome
 
 SHRINK_RUNS_MAX = 600
 """Runs one failure may cost; the report says when this was what ended it."""
+CONDITION_RUNS_MAX = 60
+"""Runs it may cost on top to see which of its faults it needs: more faults than that nobody reads one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +26,8 @@ class Condition:
     """One thing the failure has, and whether it fails without it."""
 
     what: str
-    needed: bool
+    needed: bool | None
+    """None if no run was left to try."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +50,13 @@ def shrink(
     failure: Outcome,
     *,
     runs_max: int = SHRINK_RUNS_MAX,
+    condition_runs_max: int = CONDITION_RUNS_MAX,
     on_run: Callable[[Outcome], object] = lambda outcome: None,  # noqa: ARG005
 ) -> Shrunk:
-    """Shrink `failure`, a run of `scenario` that broke an invariant."""
+    """Shrink `failure`, a run of `scenario` that broke an invariant.
+
+    Its conditions are tried in at most as many runs again, and never in more than `condition_runs_max`.
+    """
     check(failure.violation is not None, "only a failing run can be shrunk")
     shrinker = _Shrinker(scenario, failure, runs_max, on_run)
     exhausted = False
@@ -57,7 +64,7 @@ def shrink(
         shrinker.to_fixpoint()
     except OutOfRuns:
         exhausted = True
-    return Shrunk(shrinker.best, shrinker.conditions(), shrinker.runs, exhausted)
+    return Shrunk(shrinker.best, shrinker.conditions(min(runs_max, condition_runs_max)), shrinker.runs, exhausted)
 
 
 class _Shrinker:
@@ -83,21 +90,21 @@ class _Shrinker:
             if _size(self.best) >= before:
                 return
 
-    def conditions(self) -> tuple[Condition, ...]:
-        """Take away each fault that is left, one at a time, and see whether it still fails. No budget limits this."""
-        found = []
+    def conditions(self, runs_max: int) -> tuple[Condition, ...]:
+        """Take away each fault that is left, then every deviation, one at a time, and see whether it still fails."""
         tape = self.best.tape
+        without: list[tuple[str, Tape]] = []
         for place in tape.strikes():
             label, bound, _ = tape.streams["faults"][place]
-            candidate = tape.copy()
-            candidate.streams["faults"][place] = (label, bound, 0)
-            found.append(Condition(self._words_of_strike(place), not self._fails(self._try_free(candidate))))
+            without.append((self._words_of_strike(place), _with_choice(tape, "faults", place, (label, bound, 0))))
         if deviations := tape.deviations():
             plain = tape.copy()
             plain.schedule = array("I")
-            what = f"{deviations} deviation{'s' if deviations > 1 else ''} from the plain schedule"
-            found.append(Condition(what, not self._fails(self._try_free(plain))))
-        return tuple(found)
+            without.append((f"{deviations} deviation{'s' if deviations > 1 else ''} from the plain schedule", plain))
+        return tuple(
+            Condition(what, not self._fails(self._try_free(candidate)) if number < runs_max else None)
+            for number, (what, candidate) in enumerate(without)
+        )
 
     def _words_of_strike(self, place: int) -> str:
         order = self.best.tape.strikes().index(place)

@@ -30,7 +30,8 @@ def tell(artefact: Artefact, *, path: Path | None = None) -> str:
         lines += ["", "detail", *[f"  {line}" for line in artefact.violation.detail.rstrip().splitlines()[-30:]]]
     if artefact.conditions:
         lines += ["", "does the failure need it?"]
-        lines += [f"  {'yes' if c.needed else 'no ':<4} {c.what}" for c in artefact.conditions]
+        words = {True: "yes", False: "no", None: "not tried"}
+        lines += [f"  {words[each.needed]:<4} {each.what}" for each in artefact.conditions]
     if path is not None:
         lines += ["", f"replay with: kedge replay {path}"]
     return "\n".join(lines)

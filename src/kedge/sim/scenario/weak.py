@@ -18,7 +18,7 @@ from kedge.controllers.rolling import SetFacts
 from kedge.keys import Key
 from kedge.server.service import gangs, reservations, reserving
 from kedge.sim.zoo.entries import swap
-from kedge.sim.zoo.hunting import all_entries, entry_named
+from kedge.sim.zoo.entries import all_entries, entry_named
 
 Patch = Callable[[], AbstractContextManager[None]]
 """Takes a safeguard away for as long as it is entered."""

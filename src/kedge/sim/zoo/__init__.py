@@ -3,18 +3,9 @@
 A simulator that is too polite fails the zoo; a control plane that is not sound fails the clean hunt beside it.
 """
 
-from kedge.sim.zoo.entries import Entry
-from kedge.sim.zoo.hunting import (
-    Census,
-    Clean,
-    Finding,
-    Row,
-    UnknownEntry,
-    all_entries,
-    census,
-    entry_named,
-    hunt_entry,
-)
+from kedge.sim.zoo.comparing import Standing, Trial, contenders, try_strategy
+from kedge.sim.zoo.entries import Entry, UnknownEntry, all_entries, entry_named
+from kedge.sim.zoo.hunting import Census, Clean, Finding, Row, census, hunt_entry
 from kedge.sim.zoo.table import outcome, summary, table
 
 __all__ = [
@@ -23,12 +14,16 @@ __all__ = [
     "Entry",
     "Finding",
     "Row",
+    "Standing",
+    "Trial",
     "UnknownEntry",
     "all_entries",
     "census",
+    "contenders",
     "entry_named",
     "hunt_entry",
     "outcome",
     "summary",
     "table",
+    "try_strategy",
 ]

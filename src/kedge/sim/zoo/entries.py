@@ -6,19 +6,25 @@ lasts. The parts of the zoo (`service`, `runtime`, `workloads`, `nodes`, `progre
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from kedge.errors import check
+from kedge.errors import KedgeError, check
 from kedge.sim.kernel.verdicts import Violation
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
+PARTS = ("service", "runtime", "workloads", "nodes", "progress")
 KEPT: dict[str, Entry] = {}
 """Every entry that was declared, by name, in order."""
+
+
+class UnknownEntry(KedgeError):
+    """There is no such entry in the zoo. `kedge zoo --list` names them all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,3 +109,16 @@ def without(
         return unsafe
 
     return keep
+
+
+def all_entries() -> tuple[Entry, ...]:
+    for part in PARTS:
+        importlib.import_module(f"kedge.sim.zoo.{part}")  # its entries are declared by that
+    return tuple(KEPT.values())
+
+
+def entry_named(name: str) -> Entry:
+    for entry in all_entries():
+        if entry.name == name:
+            return entry
+    raise UnknownEntry(f"the zoo has no {name!r}: `kedge zoo --list` names what it has")

@@ -1,38 +1,33 @@
 """Hunt every entry of the zoo, and the unmodified control plane beside it, over a pool of processes.
 
 An entry is hunted in one worker, seed after seed, until an invariant that it should break is broken; then the failure
-is shrunk there. `table` and `kedge.cli.zoo` show what came of it.
+is shrunk there. `comparing` tries its strategies one by one; `table` and `kedge.cli.zoo` show what came of it all.
 """
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 from typing import Any
 
-from kedge.errors import KedgeError, check
+from kedge.errors import check
 from kedge.sim.kernel.hunt import make_executor
 from kedge.sim.kernel.scenarios import find_scenario
 from kedge.sim.kernel.shrink import shrink
-from kedge.sim.zoo.entries import KEPT, Entry
+from kedge.sim.zoo.comparing import Trial, best_of, contenders, standings, targeted_standing, try_strategy
+from kedge.sim.zoo.entries import Entry, entry_named
 from kedge.sim.zoo.plans import Strategy
 from kedge.sim.zoo.themes import STANDARD, THEMES
 
-PARTS = ("service", "runtime", "workloads", "nodes", "progress")
 CLEAN_BATCH = 10
 SHRINK_RUNS = 60
 """Runs one find may cost to shrink: enough to see how many faults it needs."""
 SEEDS_MAX = 2_000
 LOOK_S = 1.0
 """How often a caller is told what is still hunted."""
-
-
-class UnknownEntry(KedgeError):
-    """There is no such entry in the zoo. `kedge zoo --list` names them all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +49,20 @@ class Row:
     steps: int = 0
     others: tuple[str, ...] = ()
     """Invariants that broke on the way and are not among those that it should break."""
+    strategies: tuple[Trial, ...] = ()
+    """What each strategy came to, if they were compared."""
+
+    @property
+    def best(self) -> Trial | None:
+        return best_of(self.strategies)
+
+    def as_json(self) -> dict[str, Any]:
+        best = self.best
+        return {
+            **asdict(self),
+            "best": best.strategy if best is not None else None,
+            "strategies": [each.as_json() for each in self.strategies],
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,39 +114,33 @@ class Census:
         return [finding for each in self.cleans for finding in each.findings]
 
     @property
-    def seed_cpu_ms(self) -> float:
-        """What one seed of the standard scenario costs, in the middle; 0 if none was run."""
+    def seed_cpu_ms(self) -> float | None:
+        """What one seed of the standard scenario costs, in the middle; None if none was run."""
         costs = [cost for each in self.cleans if each.theme == STANDARD for cost in each.cpu_s]
-        return 1000 * median(costs) if costs else 0.0
+        return 1000 * median(costs) if costs else None
+
+    @property
+    def compared(self) -> list[tuple[Trial, ...]]:
+        return [row.strategies for row in self.rows if row.strategies]
 
     @property
     def passed(self) -> bool:
         return self.found == len(self.rows) and not self.clean_findings
 
     def as_json(self) -> dict[str, Any]:
+        cpu_ms = self.seed_cpu_ms
+        ways = [*standings(self.compared), targeted_standing(self.compared)] if self.compared else []
         return {
             "entries": len(self.rows),
             "found": self.found,
             "median_seeds": self.median_seeds,
             "clean_seeds": self.clean_seeds,
             "clean_findings": len(self.clean_findings),
-            "seed_cpu_ms": round(self.seed_cpu_ms, 1),
+            "seed_cpu_ms": None if cpu_ms is None else round(cpu_ms, 1),
             "findings": [asdict(each) for each in self.clean_findings],
-            "rows": [asdict(row) for row in self.rows],
+            "strategies": [asdict(each) for each in ways],
+            "rows": [row.as_json() for row in self.rows],
         }
-
-
-def all_entries() -> tuple[Entry, ...]:
-    for part in PARTS:
-        importlib.import_module(f"kedge.sim.zoo.{part}")  # its entries are declared by that
-    return tuple(KEPT.values())
-
-
-def entry_named(name: str) -> Entry:
-    for entry in all_entries():
-        if entry.name == name:
-            return entry
-    raise UnknownEntry(f"the zoo has no {name!r}: `kedge zoo --list` names what it has")
 
 
 def strategies_of(entry: Entry) -> tuple[Strategy, ...]:
@@ -170,7 +173,7 @@ def hunt_entry(name: str, seeds: int = SEEDS_MAX, shrink_runs: int = SHRINK_RUNS
             cpu_s = time.process_time() - begin_s
             faults, steps = -1, outcome.steps
             if shrink_runs:
-                shrunk = shrink(aimed, outcome, runs_max=shrink_runs).outcome
+                shrunk = shrink(aimed, outcome, runs_max=shrink_runs, condition_runs_max=0).outcome
                 faults, steps = len(shrunk.faults), shrunk.steps
             return Row(
                 entry.name,
@@ -213,26 +216,37 @@ def census(
     *,
     seeds: int = SEEDS_MAX,
     clean: int = 0,
+    compare: int = 0,
     jobs: int = 1,
     executor: str = "process",
     shrink_runs: int = SHRINK_RUNS,
-    on_progress: Callable[[Row | Clean], object] = lambda _: None,
+    on_progress: Callable[[Row | Clean | Trial], object] = lambda _: None,
     on_wait: Callable[[Sequence[str]], object] = lambda _: None,
 ) -> Census:
     """Hunt the entries of these names, and `clean` seeds of unmodified worlds, the standard scenario among them.
 
-    `on_progress` is told each result, `on_wait` once a while the names that are being hunted.
+    With `compare`, up to so many seeds of each strategy are run against each entry. `on_progress` is told each result,
+    `on_wait` once a while what is under way.
     """
     found = Census()
+    trials: dict[tuple[str, str], Trial] = {}
+    ways = [(name, way.name) for name in names for way in contenders(entry_named(name))] if compare else []
     pool: Executor = make_executor(executor, jobs)
     try:
         hunts: dict[Future[Any], str] = {pool.submit(hunt_entry, name, seeds, shrink_runs): name for name in names}
         left = {*hunts, *(pool.submit(hunt_clean, *batch) for batch in clean_batches(clean))}
+        hunts |= {pool.submit(try_strategy, *way, compare): f"{way[0]} by {way[1]}" for way in ways}
+        left |= set(hunts)
         while left:
             done, left = wait(left, timeout=LOOK_S, return_when=FIRST_COMPLETED)
             for future in done:
-                result = future.result()
-                (found.rows if isinstance(result, Row) else found.cleans).append(result)
+                match result := future.result():
+                    case Row():
+                        found.rows.append(result)
+                    case Trial():
+                        trials[result.entry, result.strategy] = result
+                    case _:
+                        found.cleans.append(result)
                 on_progress(result)
             on_wait([name for future, name in hunts.items() if future.running()][:jobs])
     except BaseException:
@@ -241,6 +255,9 @@ def census(
     pool.shutdown()
     order = {name: place for place, name in enumerate(names)}
     found.rows.sort(key=lambda row: order[row.name])
+    found.rows = [
+        replace(row, strategies=tuple(trials[way] for way in ways if way[0] == row.name)) for row in found.rows
+    ]
     return found
 
 

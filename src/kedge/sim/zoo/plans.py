@@ -33,6 +33,11 @@ class Strategy:
     faults: FaultPlan
     aim: Callable[[Simulation], None] | None = None
 
+    @property
+    def targeted(self) -> bool:
+        """Whether it keeps the world quiet but for what it aims at. The swarms aim at nothing."""
+        return not isinstance(self.faults, ClusterSwarm)
+
     def applied(self, scenario: Scenario) -> Scenario:
         program, aim = scenario.program, self.aim
 
@@ -93,9 +98,14 @@ def lose_reply_of_write(sim: Simulation) -> None:
     sim.faults.script(f"reply of api.{verb}", "lose", nth=nth)
 
 
-GENERAL = (
-    Strategy("swarm", Uniform(), ClusterSwarm()),
+PLAIN_RANDOM = "swarm"
+"""What the others are measured against: any fault, any order."""
+BASELINE = (
+    Strategy(PLAIN_RANDOM, Uniform(), ClusterSwarm()),
     Strategy("swarm, pct", Pct(horizon=HORIZON), ClusterSwarm()),
+)
+GENERAL = (
+    *BASELINE,
     Strategy("crash after write", Fifo(), FixedRates(), crash_after_write),
     Strategy("swarm, fifo", Fifo(), ClusterSwarm()),
     Strategy("lost reply", Fifo(), FixedRates(), lose_reply_of_write),

@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from kedge.sim.zoo.comparing import Standing, best_of, standings, targeted_standing
 from kedge.sim.zoo.hunting import Census, Row
 
 _HEADINGS = ("entry", "theme", "found", "seeds", "cpu s", "shrunk to", "by", "invariant")
+_COMPARED = ("best", "its finds")
+_STRATEGIES = ("strategy", "entries", "found", "best", "alone", "sooner")
 
 
 def table(found: Census) -> str:
-    """A line an entry, then the figures of the whole."""
-    if not found.rows:
-        return summary(found)
-    lines = [_HEADINGS, *(_cells(row) for row in found.rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(_HEADINGS))]
-    text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
-    return "\n".join([*text, "", summary(found)])
+    """A line an entry, then a line a strategy if they were compared, then the figures of the whole."""
+    parts = []
+    if found.rows:
+        compared = bool(found.compared)
+        headings = (*_HEADINGS, *_COMPARED) if compared else _HEADINGS
+        parts.append(_columns([headings, *((*_cells(row), *(_best(row) if compared else ())) for row in found.rows)]))
+    if found.compared:
+        ways = [*standings(found.compared), targeted_standing(found.compared)]
+        parts.append(_columns([_STRATEGIES, *(_standing_cells(each) for each in ways)]))
+    return "\n\n".join([*parts, summary(found)])
+
+
+def _columns(lines: Sequence[tuple[str, ...]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
 
 
 def summary(found: Census) -> str:
@@ -27,7 +42,9 @@ def summary(found: Census) -> str:
             f"{len(found.clean_findings)} findings in {found.clean_seeds} seeds of the unmodified control plane"
             f" ({1000 * cpu_s / found.clean_seeds:.0f} ms of CPU each)"
         )
-    if found.seed_cpu_ms:
+    if found.compared:
+        lines.append(_claim(found))
+    if found.seed_cpu_ms is not None:
         lines.append(f"a seed of the standard scenario costs {found.seed_cpu_ms:.0f} ms of CPU")
     for each in found.clean_findings:
         lines.append(f"  {each.target} seed {each.seed} ({each.strategy}): {each.invariant}: {each.message}")
@@ -53,4 +70,27 @@ def _cells(row: Row) -> tuple[str, ...]:
         size,
         row.strategy or "-",
         row.invariant or (f"(others: {', '.join(row.others)})" if row.others else "-"),
+    )
+
+
+def _best(row: Row) -> tuple[str, str]:
+    best = row.best
+    return (best.strategy, f"{best.finds} in {best.seeds} seeds") if best is not None else ("-", "-")
+
+
+def _standing_cells(way: Standing) -> tuple[str, ...]:
+    sooner = "-" if way.sooner is None else f"{way.sooner:.1f}x"
+    return (way.strategy, *map(str, (way.entries, way.found, way.best, way.alone)), sooner)
+
+
+def _claim(found: Census) -> str:
+    """What aiming is worth, in a sentence."""
+    aimed = targeted_standing(found.compared)
+    known = sum(best_of(trials) is not None for trials in found.compared)
+    sooner = (
+        "" if aimed.sooner is None else f"; taken in turn they find {aimed.sooner:.1f} times as soon as plain random"
+    )
+    return (
+        f"a targeted plan is the best for {aimed.best} of the {known} entries that a strategy found, and alone finds"
+        f" {aimed.alone} that plain random does not{sooner}"
     )

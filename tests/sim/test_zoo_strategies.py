@@ -1,0 +1,164 @@
+"""Which strategy finds an entry of the zoo soonest, and what aiming is worth over all of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import cast
+
+import pytest
+from click.testing import CliRunner
+
+from kedge.cli import main
+from kedge.sim.kernel import Simulation, simulate
+from kedge.sim.zoo import Trial, all_entries, census, contenders, entry_named, table, try_strategy
+from kedge.sim.zoo.comparing import FINDS_ENOUGH, best_of, standings, steps_per_find, targeted_standing
+from kedge.sim.zoo.entries import KEPT
+from kedge.sim.zoo.hunting import Census, Row, strategies_of
+from kedge.sim.zoo.plans import BASELINE, OLD_LISTS, PLAIN_RANDOM
+from kedge.sim.zoo.themes import THEMES, Theme
+
+CRASH = "crash after write"
+
+
+def trial(strategy: str, *, seeds: int = 10, finds: int, steps: int, entry: str = "one", cpu_s: float = 1.0) -> Trial:
+    return Trial(entry, strategy, not strategy.startswith("swarm"), seeds, finds, steps, cpu_s)
+
+
+def test_every_entry_is_compared_by_all_that_may_hunt_it_and_by_plain_random() -> None:
+    for entry in all_entries():
+        names = [each.name for each in contenders(entry)]
+        assert len(set(names)) == len(names)
+        assert {each.name for each in strategies_of(entry)} <= set(names)
+        assert {each.name for each in BASELINE} <= set(names)
+
+
+def test_the_swarms_aim_at_nothing_and_all_others_do() -> None:
+    ways = {each.name: each.targeted for entry in all_entries() for each in contenders(entry)}
+    assert [name for name, targeted in ways.items() if not targeted] == ["swarm", "swarm, pct", "swarm, fifo"]
+
+
+def test_the_best_finds_for_the_least_even_if_another_finds_more_often() -> None:
+    dear, cheap = trial("dear", finds=5, seeds=5, steps=5_000), trial("cheap", finds=2, steps=1_000)
+    assert best_of([dear, cheap]) is cheap
+    assert best_of([trial("never", finds=0, steps=1)]) is None
+
+
+def test_of_two_that_cost_the_same_the_best_has_found_more_often_then_the_first() -> None:
+    twice, once = trial("twice", finds=2, steps=2_000), trial("once", finds=1, steps=1_000)
+    assert best_of([once, twice]) is twice
+    assert best_of([once, trial("again", finds=1, steps=1_000)]) is once
+
+
+def test_cpu_decides_nothing_so_that_the_best_is_the_same_on_every_machine() -> None:
+    ways = [trial("slow machine", finds=1, steps=100, cpu_s=9.0), trial("fast machine", finds=1, steps=101, cpu_s=0.1)]
+    assert best_of(ways) is ways[0]
+
+
+def test_strategies_in_turn_cost_what_a_round_of_them_costs_over_what_it_finds() -> None:
+    sure, hopeless = trial("sure", seeds=5, finds=5, steps=500), trial("hopeless", seeds=10, finds=0, steps=3_000)
+    assert steps_per_find([sure]) == 100
+    assert steps_per_find([sure, hopeless]) == 400
+    assert steps_per_find([hopeless]) == 3_000  # at least
+
+
+def test_a_standing_tells_where_a_strategy_is_best_alone_and_how_much_sooner_than_plain_random() -> None:
+    compared = [
+        [trial(PLAIN_RANDOM, finds=1, steps=1_000), trial("aimed", finds=5, steps=1_000)],
+        [
+            trial(PLAIN_RANDOM, finds=0, steps=1_000),
+            trial("aimed", finds=1, steps=1_000),
+            trial("other", finds=0, steps=9),
+        ],
+        [trial(PLAIN_RANDOM, finds=5, steps=1_000), trial("aimed", finds=1, steps=1_000)],
+        [trial(PLAIN_RANDOM, finds=0, steps=1_000), trial("aimed", finds=0, steps=1)],
+    ]
+    ways = {each.strategy: each for each in standings(compared)}
+    assert list(ways) == ["aimed", PLAIN_RANDOM, "other"]
+    aimed, random, other = ways.values()
+    assert (aimed.entries, aimed.found, aimed.best, aimed.alone, aimed.sooner) == (4, 3, 2, 1, 1.0)
+    assert (random.entries, random.found, random.best, random.alone, random.sooner) == (4, 2, 1, 0, 1.0)
+    assert (other.entries, other.found, other.best, other.sooner) == (1, 0, 0, None)
+    together = targeted_standing(compared)
+    assert (together.entries, together.found, together.best, together.alone) == (4, 3, 2, 1)
+
+
+def test_a_trial_runs_the_seeds_it_was_given_or_as_many_as_it_needs_to_know() -> None:
+    known = try_strategy("quota-not-enforced", CRASH, 40)
+    assert (known.seeds, known.finds) == (FINDS_ENOUGH, FINDS_ENOUGH)
+    never = try_strategy("assumption-ends-by-timer", PLAIN_RANDOM, 2)
+    assert (never.seeds, never.finds) == (2, 0)
+    assert never.steps > 0
+    assert never.cpu_s > 0
+
+
+@simulate()
+async def unsound(sim: Simulation) -> None:
+    """A world that breaks by itself."""
+    sim.violate("it holds", "it does not")
+
+
+def test_a_find_that_the_unmodified_world_shows_as_well_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A world is held to its own strategies by the clean hunt; the swarm that is compared with them may be too much."""
+    monkeypatch.setitem(cast("dict[str, Theme]", THEMES), "unsound", Theme(f"{__file__}:unsound", (OLD_LISTS,)))
+    harmless = replace(entry_named("quota-not-enforced"), breaks=("it holds",), theme="unsound")
+    monkeypatch.setitem(KEPT, harmless.name, harmless)
+    assert try_strategy(harmless.name, OLD_LISTS.name, 3).finds == 3
+    assert try_strategy(harmless.name, PLAIN_RANDOM, 3).finds == 0
+
+
+def test_the_same_seeds_name_the_same_best_in_this_process_and_in_another() -> None:
+    def told(executor: str) -> list[tuple[str | None, list[tuple[str, int, int, int]]]]:
+        found = census(
+            ["quota-never-refunded"],
+            seeds=3,
+            compare=2,
+            executor=executor,
+            shrink_runs=0,
+        )
+        return [
+            (row.best.strategy if row.best else None, [(t.strategy, t.seeds, t.finds, t.steps) for t in row.strategies])
+            for row in found.rows
+        ]
+
+    assert told("inline") == told("process")
+
+
+def test_the_command_compares_and_tells_the_best_strategy_of_each_entry() -> None:
+    def run(*arguments: str) -> tuple[str, str]:
+        words = ["zoo", "quota-not-enforced", "--seeds", "2", "--executor", "inline", "--shrink-runs", "0"]
+        done = CliRunner().invoke(main, [*words, *arguments])
+        assert done.exit_code == 0
+        return done.stdout, done.stderr
+
+    told = json.loads(run("--compare", "2", "-o", "json")[0])
+    (row,) = told["rows"]
+    by_name = {each["strategy"]: each for each in row["strategies"]}
+    assert list(by_name) == [each.name for each in contenders(entry_named("quota-not-enforced"))]
+    assert by_name[row["best"]]["finds"] == 2
+    assert by_name[row["best"]]["cpu_s_per_find"] > 0
+    assert {"strategy", "entries", "found", "best", "alone", "sooner"} == set(told["strategies"][0])
+    assert told["strategies"][0]["strategy"] == row["best"]
+    assert f"{row['best']}  2 in 2 seeds" in run("--compare", "2")[0]
+
+    plain = json.loads(run("-o", "json")[0])
+    assert (plain["rows"][0]["best"], plain["rows"][0]["strategies"], plain["strategies"]) == (None, [], [])
+    assert "its finds" not in run()[0]
+
+
+def test_a_table_of_a_comparison_has_the_first_finder_the_best_and_what_aiming_is_worth() -> None:
+    trials = (trial("swarm", finds=1, steps=4_000), trial("late views", finds=4, steps=2_000))
+    row = Row("one", "quotas", "-", found=True, strategy="swarm", seeds=3, strategies=trials)
+    missed = Row("two", "quotas", "-", found=False, seeds=3, strategies=(trial("swarm", finds=0, steps=9),))
+    text = table(Census([row, missed]))
+    lines = text.splitlines()
+    assert lines[0].split()[-3:] == ["best", "its", "finds"]
+    assert lines[1].endswith("late views  4 in 10 seeds")
+    assert lines[2].split()[-2:] == ["-", "-"]
+    assert "best for 1 of the 1 entries that a strategy found" in text
+    assert "8.0 times as soon as plain random" in text
+
+
+def test_what_a_seed_of_the_standard_scenario_costs_is_not_told_if_none_was_run() -> None:
+    """Nought would pass for a measurement."""
+    assert census([], executor="inline").as_json()["seed_cpu_ms"] is None

@@ -11,7 +11,7 @@ from kedge.cli import main
 from kedge.env import system_env
 from kedge.keys import Key
 from kedge.sim.dump import plan_dump, read_dump
-from kedge.sim.scenario import library_names
+from kedge.sim.scenario import library_names, load_scenario
 
 SMALL = """\
 scenario: small
@@ -30,6 +30,15 @@ def test_list_names_every_scenario_that_ships() -> None:
     assert done.exit_code == 0
     for name in library_names():
         assert name in done.output
+
+
+def test_the_list_fits_a_terminal_of_80_columns_with_every_word_whole() -> None:
+    lines = CliRunner().invoke(main, ["scenario", "list"]).output.splitlines()
+    assert max(map(len, lines)) <= 80
+    for found in map(load_scenario, library_names()):
+        place = next(number for number, line in enumerate(lines) if line.startswith(f"{found.name} "))
+        assert lines[place].endswith(", ".join(each.name for each in found.weak))
+        assert lines[place + 1] == f"  {found.lesson}"
 
 
 def test_run_of_a_file_that_passes_ends_with_0_and_tells_the_timeline(tmp_path: Path) -> None:

@@ -19,20 +19,19 @@ def scenario() -> None:
 
 @scenario.command("list")
 def list_command() -> None:
-    """List the scenarios that ship with kedge, with the safeguards that their weak variants lack."""
-    from rich.console import Console
-    from rich.table import Table
+    """List the scenarios that ship with kedge, with the safeguards that their weak variants lack.
 
+    Two lines each, so that they fit a narrow terminal: the lesson a scenario comes from is under its name.
+    """
     from kedge.sim.scenario import library_names, load_scenario
 
-    table = Table("NAME", "LESSON", "SEED", "STEPS", box=None, pad_edge=False)
-    table.columns[0].no_wrap = True
-    table.add_column("WEAK WITHOUT", overflow="fold")
-    for name in library_names():
-        found = load_scenario(name)
-        weak = ", ".join(each.name for each in found.weak)
-        table.add_row(name, found.lesson, str(found.seed), str(len(found.steps)), weak)
-    Console(soft_wrap=True).print(table)
+    found = [load_scenario(name) for name in library_names()]
+    width = max(len(each.name) for each in found)
+    click.echo(f"{'NAME':<{width}}  {'SEED':<5}  {'STEPS':<5}  WEAK WITHOUT")
+    for each in found:
+        weak = ", ".join(variant.name for variant in each.weak)
+        click.echo(f"{each.name:<{width}}  {each.seed:<5}  {len(each.steps):<5}  {weak}")
+        click.echo(f"  {each.lesson}")
 
 
 @scenario.command("run")

@@ -149,7 +149,8 @@ class Binder:
             return
         if isinstance(error, Refused) and about is not None and about.kind == ALLOCATION:
             self._picture.lingering.doubt(assumption.node, error.revision)
-        if isinstance(error, Refused) and self.refusals.note(assumption.uid, assumption.node, error):
+        gone = self._pending.get(assumption.uid) is None  # then nobody would ever forget what is remembered of it
+        if isinstance(error, Refused) and not gone and self.refusals.note(assumption.uid, assumption.node, error):
             limits = self._env.limits
             message = (
                 f"node {assumption.node} refused this pod {limits.scheduler_refusals_max} times, last: {error};"

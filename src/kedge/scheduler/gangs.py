@@ -101,7 +101,10 @@ class Gangs:
         when the record's deadline has passed, and not before.
         """
         binds = [self._binder.bind(each.waiting, each.assumption, each.node, fence, each.record) for each in members]
-        await asyncio.gather(*binds)
+        # None is left to itself when another fails: it must not come back to a pod that a later term is trying.
+        ended = await asyncio.gather(*binds, return_exceptions=True)
+        for failure in filter(None, ended):
+            raise failure
         await self._tidy(gang, fence)
         for other in others:
             self._pending.failed(other)

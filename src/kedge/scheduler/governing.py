@@ -106,6 +106,9 @@ class Governance:
         if not quotas:
             del self._quotas[key.namespace]
 
+    def has_quota(self, tenant: str) -> bool:
+        return tenant in self._quotas
+
     def room_of(self, tenant: str) -> Mapping[str, Units] | None:
         """What a tenant's quotas leave in each zone, less what was decided and is not yet in them."""
         quotas = self._quotas.get(tenant)

@@ -35,9 +35,11 @@ class Change(IntFlag):
     GANG = 128
     SEEN = 256
     """The scheduler has now seen what a refusal was about."""
+    TOPOLOGY = 512
+    """A node came, went or changed: which domains there are, and what counts in them, may be another now."""
 
 
-ANYTHING, NOTHING = Change(511), Change(0)
+ANYTHING, NOTHING = Change(1023), Change(0)
 
 
 def change_names(change: Change) -> list[str]:
@@ -55,11 +57,12 @@ HELPED_BY: dict[Reason, Change] = {
     Reason.TAINT: Change.NODE,
     Reason.PORT: Change.NODE | Change.ROOM,
     Reason.RESOURCE: Change.NODE | Change.ROOM,
-    Reason.TOPOLOGY_SPREAD: Change.NODE | Change.POD_PLACED | Change.POD_GONE,
-    Reason.POD_AFFINITY: Change.NODE | Change.POD_PLACED | Change.NAMESPACE,
-    Reason.POD_ANTI_AFFINITY: Change.NODE | Change.POD_GONE | Change.NAMESPACE,
-    Reason.ANTI_AFFINITY_OF_OTHERS: Change.NODE | Change.POD_GONE | Change.NAMESPACE,
-    Reason.POLICY: Change.NODE | Change.POD_PLACED | Change.POD_GONE | Change.POLICY,
+    Reason.TOPOLOGY_SPREAD: Change.NODE | Change.TOPOLOGY | Change.POD_PLACED | Change.POD_GONE,
+    # The last of a kind that goes lets the next begin anywhere.
+    Reason.POD_AFFINITY: Change.NODE | Change.TOPOLOGY | Change.POD_PLACED | Change.POD_GONE | Change.NAMESPACE,
+    Reason.POD_ANTI_AFFINITY: Change.NODE | Change.TOPOLOGY | Change.POD_GONE | Change.NAMESPACE,
+    Reason.ANTI_AFFINITY_OF_OTHERS: Change.NODE | Change.TOPOLOGY | Change.POD_GONE | Change.NAMESPACE,
+    Reason.POLICY: Change.NODE | Change.TOPOLOGY | Change.POD_PLACED | Change.POD_GONE | Change.POLICY,
     Reason.ZONE_QUOTA: Change.NODE | Change.QUOTA,
     Reason.REFUSED_LATELY: Change.SEEN | Change.NODE,
 }
@@ -112,7 +115,7 @@ class Waiting:
 
 Helps = Callable[[Waiting], bool]
 """Whether a change could help a pod, beyond its sort: whether what a node now has left is enough, say. It answers alike
-for all of one sort."""
+for all of one sort, but for a gang: its members may each ask for something else."""
 
 
 @dataclass(slots=True)
@@ -122,6 +125,15 @@ class _Sort:
     pods: dict[str, Waiting] = field(default_factory=dict)
     helped_by: int = 0
     """A `Change` of all of them: the cluster may have stood in the way of each in another manner."""
+
+    def concerned(self, change: int, always: int, helps: Helps | None) -> bool:
+        """In plain integers: flags of an enumeration are slow, and this is asked at every bind."""
+        if self.helped_by & always:
+            return True
+        if not self.helped_by & change:
+            return False
+        first = next(iter(self.pods.values()))
+        return helps is None or helps(first) or (first.gang is not None and any(map(helps, self.pods.values())))
 
 
 class _Happened(NamedTuple):
@@ -134,12 +146,10 @@ class _Happened(NamedTuple):
     why: str
 
     def concerns(self, waiting: Waiting) -> bool:
-        return _concerns(int(waiting.helped_by), waiting, self.change, self.always, self.helps)
-
-
-def _concerns(helped_by: int, one: Waiting, change: int, always: int, helps: Helps | None) -> bool:
-    """In plain integers: flags of an enumeration are slow, and this is asked at every bind."""
-    return bool(helped_by & always) or (bool(helped_by & change) and (helps is None or helps(one)))
+        helped_by = int(waiting.helped_by)
+        if helped_by & self.always:
+            return True
+        return bool(helped_by & self.change) and (self.helps is None or self.helps(waiting))
 
 
 class Pending:
@@ -293,6 +303,7 @@ class Pending:
             return
         waiting.failures += 1
         self._back_off(waiting, now_s)
+        self._pass_on(waiting)  # what kept it from its place need not keep the others
 
     def pause(self, waiting: Waiting, for_s: float, why: str) -> None:
         """It is not to be tried for so long, unless it changes itself."""
@@ -300,6 +311,7 @@ class Pending:
             self._land(waiting)
             now_s = self._env.monotonic()
             self._wait_until(waiting, now_s, now_s + for_s, why)
+            self._pass_on(waiting)
 
     def unschedulable(
         self, waiting: Waiting, helped_by: Change, alike: Hashable, blockers: tuple[Reason, ...] = ()
@@ -338,7 +350,7 @@ class Pending:
             return
         change_bits, always_bits = int(change), int(always)
         for alike, sort in tuple(self._unschedulable.items()):
-            if _concerns(sort.helped_by, next(iter(sort.pods.values())), change_bits, always_bits, helps):
+            if sort.concerned(change_bits, always_bits, helps):
                 self._hot[alike] = None
                 self._wake_one(alike, why)
 

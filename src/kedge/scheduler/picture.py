@@ -196,11 +196,18 @@ class Picture:
         assumption = self._end_assumption(uid)
         if assumption is None:
             return
+        self._tell_unused(assumption)
         found = self._cached(assumption.key)
         if found is not None and found.uid == uid:
             self._place(found)
         else:
             self._drop_claim(uid)
+
+    def _tell_unused(self, assumption: Assumption | None) -> None:
+        """What an assumption took of its tenant's quotas is left again, and no quota that changes says so."""
+        if assumption is not None and self.governance.has_quota(assumption.key.namespace):
+            helps = _of_tenant(assumption.key.namespace)
+            self._pending.happened(Change.QUOTA, "a quota was not used in the end", helps)
 
     def take_back(self, assumption: Assumption) -> None:
         """Nothing was sent, and nothing else happened since it was assumed: as if it had not been. Nobody is woken."""
@@ -258,7 +265,7 @@ class Picture:
         if view.finished:
             self._placed.pop(uid, None)
             self._pending.remove(uid)
-            self._end_assumption(uid)
+            self._tell_unused(self._end_assumption(uid))
             self.drop_nomination(uid)
             self.on_gone(uid)
             self._release(uid, pod.revision)
@@ -273,7 +280,9 @@ class Picture:
                 request = request_of(view, workload=self.governance.workload_counted(view), placed=True)
             had = self.snapshot.claim(uid)
             self._claim(uid, view.spec.node_name, request)
-            if had is None or had.request.labels != request.labels or had.request.terminating != request.terminating:
+            if had is not None and had.request.labels != request.labels:  # one that came, to some rules; one that went
+                self._pending.happened(Change.POD_PLACED | Change.POD_GONE, "a pod has other labels")
+            elif had is None or had.request.terminating != request.terminating:
                 self._pending.happened(Change.POD_PLACED, "a pod was placed or changed")
         else:
             if uid not in self.assumed:
@@ -310,6 +319,8 @@ class Picture:
             return
         waiting = self._pending.get(uid)
         if waiting is None:
+            if uid in self.assumed:
+                return  # it was bound since: the cache has yet to show it
             self._pending.put(pod, view.spec.priority or 0, gang=view.labels.get(GANG_LABEL, ""))
             return
         before = old.as_view(PodView) if old is not None else None
@@ -323,7 +334,7 @@ class Picture:
         self.gated.pop(pod.uid, None)
         self._pending.remove(pod.uid)
         self.drop_nomination(pod.uid)
-        self._end_assumption(pod.uid)
+        self._tell_unused(self._end_assumption(pod.uid))
         self.on_gone(pod.uid)
         self._release(pod.uid, revision)
 
@@ -352,7 +363,7 @@ class Picture:
         self._pending.happened(Change.ROOM, why, self._helps_on(node), always=always)
 
     def _helps_on(self, node: str) -> Callable[[Waiting], bool]:
-        """Whether what a node has now is enough for a pod."""
+        """Whether what a node has now is enough for a pod. What is kept there for lower priorities it may have too."""
 
         def helps(waiting: Waiting) -> bool:
             row = self.snapshot.find(node)
@@ -361,8 +372,15 @@ class Picture:
             offered = row.offered or {}
             requests = self.governance.request_of(waiting.pod.as_view(PodView)).wants.requests
             columns = self.snapshot.resources
+            kept = [
+                each.request.wants.requests
+                for _, each in (self.nominated.on(node) if self.nominated else ())
+                if each.priority < waiting.priority
+            ]
             return all(
-                amount <= 0 or amount <= offered.get(r, 0) - row.claimed.get(columns.get(r, -1), 0)
+                amount <= 0
+                or amount
+                <= offered.get(r, 0) - row.claimed.get(columns.get(r, -1), 0) + sum(each.get(r, 0) for each in kept)
                 for r, amount in requests.items()
             )
 
@@ -371,13 +389,22 @@ class Picture:
     def _node_changed(self, change: CacheChange) -> None:
         if change.new is None:
             self.snapshot.remove_node(change.key.name)
+            self._pending.happened(Change.TOPOLOGY, "a node went")
+            self._wake_nominees(change.key.name)
             return
         if change.old is not None and change.old.uid != change.new.uid:
             self.lingering.review(change.key.name)  # another incarnation: what the last one held is free
         if self.snapshot.put_node(change.new.as_view(NodeView), change.new.revision):
             what = Change.NODE | Change.ROOM
             why = "a node came" if change.type is ChangeType.ADDED else "a node changed"
-            self._pending.happened(what, why, self._could_go_to(change.new.as_view(NodeView)))
+            helps = self._could_go_to(change.new.as_view(NodeView))
+            self._pending.happened(what, why, helps, always=Change.TOPOLOGY)
+            self._wake_nominees(change.key.name)
+
+    def _wake_nominees(self, node: str) -> None:
+        """A node is another, or no more: those for whom a place is made there may need one elsewhere."""
+        for uid, _ in self.nominated.on(node) if self.nominated else ():
+            self._pending.wake(uid, "the node changed on which a place is made for it")
 
     def _could_go_to(self, node: NodeView) -> Callable[[Waiting], bool] | None:
         if node.spec.unschedulable or node.terminating:
@@ -429,9 +456,8 @@ class Picture:
             self._pending.happened(Change.NAMESPACE, "a namespace changed")
 
     def _quota_changed(self, change: CacheChange) -> None:
-        tenant = change.key.namespace
         self.governance.put_quota(change.key, change.new)
-        self._pending.happened(Change.QUOTA, "a quota changed", lambda waiting: waiting.key.namespace == tenant)
+        self._pending.happened(Change.QUOTA, "a quota changed", _of_tenant(change.key.namespace))
 
     def _policy_changed(self, change: CacheChange) -> None:
         policies, old, new = self.governance.policies, change.old, change.new
@@ -466,6 +492,10 @@ class Picture:
             if assumption is not None:
                 assumption.request = request
                 self._tell(assumption)
+
+
+def _of_tenant(tenant: str) -> Callable[[Waiting], bool]:
+    return lambda waiting: waiting.key.namespace == tenant
 
 
 def _asks_alike(one: PodView, other: PodView) -> bool:

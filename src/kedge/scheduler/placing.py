@@ -20,6 +20,7 @@ from kedge.env import Env
 from kedge.errors import Fenced, NotFound, OperatingError
 from kedge.keys import Fence, Origin
 from kedge.observe.records import Decision as Record
+from kedge.placement.resources import CPU, MEMORY
 from kedge.runtime.cache import Behind
 from kedge.scheduler.attempts import Attempts
 from kedge.scheduler.binder import Binder
@@ -28,7 +29,7 @@ from kedge.scheduler.explain import Explanation, explain, words
 from kedge.scheduler.gangs import Gangs, Member
 from kedge.scheduler.pending import ANYTHING, HELPED_BY, Change, Pending, Waiting, change_names
 from kedge.scheduler.picture import Picture
-from kedge.scheduler.preemption import Nomination, Preemption, plan_preemption
+from kedge.scheduler.preemption import Nomination, Preemption, may_be_made, plan_preemption
 from kedge.scheduler.shapes import shape_key
 from kedge.scheduler.snapshot import NodeRow
 from kedge.scheduler.telling import UNSCHEDULABLE, Teller
@@ -61,8 +62,8 @@ class Placer:
         self._binder = binder
         self._teller = teller
         self._gangs = Gangs(client, env, picture, pending, binder)
-        self._seeing: dict[str, asyncio.Task[None]] = {}
-        """By pod uid: who waits for the caches to show what a refusal was about."""
+        self._seeing: dict[tuple[str, str], asyncio.Task[None]] = {}
+        """By pod uid and what is waited for: that caches show what a refusal was about, or that a quarantine ends."""
         metrics = env.metrics
         self._took = metrics.histogram("kedge_scheduler_attempt_seconds", "Time a decision took")
         self._unschedulable_count = metrics.counter(
@@ -158,7 +159,11 @@ class Placer:
     ) -> None:
         explanation = explain(self._picture.snapshot, decision)
         helped_by = self._unschedulable(waiting, decision, explanation, fence, record)
-        if nomination is not None and self._picture.nominated.is_being_made(nomination):
+        if (
+            nomination is not None
+            and may_be_made(nomination, explanation)
+            and self._picture.nominated.is_being_made(nomination)
+        ):
             self._picture.nominated.put(waiting.uid, nomination)  # those in its way are still leaving
         elif view.spec.preemption_policy != "Never":
             plan = plan_preemption(
@@ -169,7 +174,7 @@ class Placer:
             if plan is not None:
                 made = Nomination(plan.node, decision.request, waiting.priority, plan.awaited)
                 self._picture.nominated.put(waiting.uid, made)
-                self._binder.start(self._make_room, waiting.pod, plan, fence, record.id)
+                self._binder.start(self._make_room, waiting.pod, plan, made, fence, record.id)
                 record.details["makingRoomOn"] = plan.node
                 record.details["victims"] = [str(pod.key) for pod in plan.victims]
         if view.status.nominated_node_name and waiting.uid not in self._picture.nominated:
@@ -184,12 +189,7 @@ class Placer:
         helped_by = Change.NODE if waiting.gang is None else Change.NODE | Change.GANG
         for reason in reasons:
             helped_by |= HELPED_BY.get(reason, ANYTHING)
-        refusals = self._binder.refusals
-        awaited = refusals.unseen(waiting.uid) or refusals.quarantined_until_s(waiting.uid) is not None
-        if awaited and waiting.uid not in self._seeing:  # of a node that is gone, its return is told as any other's
-            self._seeing[waiting.uid] = self._env.spawn(
-                self._tell_seen(waiting.uid), name=f"see why {waiting.key} was refused"
-            )
+        self._watch_refusals(waiting)
         key: Hashable = (
             ("gang", *waiting.gang)
             if waiting.gang is not None
@@ -197,6 +197,7 @@ class Placer:
                 shape_key(decision.request, decision.settings, self._picture.snapshot.tallies.mentioned),
                 decision.blocked_zones,
                 decision.excluded,
+                waiting.priority,  # places kept for others are kept from some priorities and not from others
             )
         )
         message = words(decision, explanation)
@@ -207,12 +208,24 @@ class Placer:
         record.result, record.condition, record.reason = "failed", "PodScheduled", message
         return helped_by
 
+    def _watch_refusals(self, waiting: Waiting) -> None:
+        """See to it that a pod is woken when a node that it must not be tried on is free to it again.
+
+        A quarantine is long, and a refusal is soon understood: one does not wait for the other. Of a node that is gone
+        there is nothing to see; its return is told as any other's.
+        """
+        uid, refusals = waiting.uid, self._binder.refusals
+        if refusals.unseen(uid) and (uid, "seen") not in self._seeing:
+            self._seeing[uid, "seen"] = self._env.spawn(self._tell_seen(uid), name=f"see why {waiting.key} was refused")
+        if refusals.quarantined_until_s(uid) is not None and (uid, "quarantine") not in self._seeing:
+            self._seeing[uid, "quarantine"] = self._env.spawn(
+                self._tell_quarantine_over(uid), name=f"wait for the quarantine of {waiting.key}"
+            )
+
     async def _tell_seen(self, uid: str) -> None:
-        """Wake a pod when the caches show what its refusals were about, and when its quarantine is over."""
-        refusals = self._binder.refusals
+        """Wake a pod when the caches show what its refusals were about."""
         try:
-            unseen = refusals.unseen(uid)
-            for about, revision in unseen:
+            for about, revision in self._binder.refusals.unseen(uid):
                 cache = self._picture.caches.get(about.kind)
                 if cache is None:
                     continue
@@ -220,17 +233,22 @@ class Placer:
                     await cache.wait_floor(revision, within_s=self._env.limits.floor_wait_s)
                 except Behind:
                     cache.ask_relist()
-            if unseen:
-                self._pending.wake(uid, "a refusal was understood")
+        finally:
+            self._seeing.pop((uid, "seen"), None)
+        self._pending.wake(uid, "a refusal was understood")
+
+    async def _tell_quarantine_over(self, uid: str) -> None:
+        refusals = self._binder.refusals
+        try:
             while (until_s := refusals.quarantined_until_s(uid)) is not None:
                 await asyncio.sleep(max(0.001, until_s - self._env.monotonic()))
                 self._pending.wake(uid, "its quarantine is over")
         finally:
-            self._seeing.pop(uid, None)
+            self._seeing.pop((uid, "quarantine"), None)
 
     # -- preemption --------------------------------------------------------------------------------
 
-    async def _make_room(self, pod: Object, plan: Preemption, fence: Fence, decision: str) -> None:
+    async def _make_room(self, pod: Object, plan: Preemption, made: Nomination, fence: Fence, decision: str) -> None:
         """Nominate the pod and ask its victims to leave. If one may not, the place is given up."""
         options = WriteOptions(fence=fence, origin=Origin(decision=decision))
         try:
@@ -247,8 +265,9 @@ class Placer:
             raise
         except OperatingError:
             # A budget was spent meanwhile, or nobody answers: whoever was asked leaves, and the pod is tried anew.
-            self._picture.drop_nomination(pod.uid)
-            self._pending.retry(pod.uid)
+            if self._picture.nominated.places.get(pod.uid) is made:  # not another, made elsewhere since
+                self._picture.drop_nomination(pod.uid)
+                self._pending.retry(pod.uid)
 
     # -- gangs -------------------------------------------------------------------------------------
 
@@ -269,16 +288,22 @@ class Placer:
             self._gang_waits(members, Change.GANG, missing, fence)
             return
         chosen: list[Member] = []
-        for member in members:
+        for member in sorted(members, key=self._size, reverse=True):
             view = member.pod.as_view(PodView)
-            attempt = self._attempts.begin(member, view, fence, self._env.monotonic())
-            decision = self._decide(member, view, attempt)
-            if decision.node is None:
-                self._gang_fits_not(members, chosen, member, decision, fence, attempt)
-                return
+            with self._picture.nominated.hidden_below(member.priority):
+                attempt = self._attempts.begin(member, view, fence, self._env.monotonic())
+                decision = self._decide(member, view, attempt)
+                if decision.node is None:
+                    self._gang_fits_not(members, chosen, member, decision, fence, attempt)
+                    return
             assumption = self._picture.assume(member.pod, decision.node, decision.request)
             chosen.append(Member(member, assumption, (decision.node_uid, decision.node_revision), attempt))
         self._binder.start(self._gangs.bring, chosen, fence)
+
+    def _size(self, member: Waiting) -> tuple[int, int]:
+        """The largest choose first: what they leave is enough for the small ones more often than the other way."""
+        requests = self._picture.governance.request_of(member.pod.as_view(PodView)).wants.requests
+        return requests.get(CPU, 0), requests.get(MEMORY, 0)
 
     def _gang_fits_not(
         self,

@@ -6,6 +6,7 @@ Pure: a snapshot and the pods on a node in, a plan out. Nobody is asked to leave
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from kedge.keys import Key
 from kedge.placement.reasons import Reason
 from kedge.scheduler.columns import Bools
 from kedge.scheduler.decide import Decision, state_of
-from kedge.scheduler.explain import Explanation
+from kedge.scheduler.explain import FEASIBLE, Explanation
 from kedge.scheduler.shapes import PodRequest
 from kedge.scheduler.snapshot import NodeRow, Snapshot
 
@@ -127,6 +128,15 @@ def plan_preemption(
         rank = (max(priorities, default=-(2**31)), sum(each + 2**31 for each in priorities), len(priorities), place)
         found.append((rank, plan))
     return min(found, key=lambda each: each[0])[1] if found else None
+
+
+def may_be_made(nomination: Nomination, explanation: Explanation) -> bool:
+    """Whether only pods stand between a pod and the node on which a place is made for it. Else it needs another."""
+    place = bisect_left(explanation.names, nomination.node)
+    if explanation.names[place : place + 1] != (nomination.node,):
+        return False  # there is no such node any more
+    code = explanation.first_failing[place]
+    return code == FEASIBLE or explanation.legend[code - 1].reason in RESOLVABLE
 
 
 def _candidates(snapshot: Snapshot, decision: Decision, explanation: Explanation) -> list[int]:

@@ -44,6 +44,8 @@ class Wire(Veil):
     """Pods cannot be read, and nothing is heard of them."""
     deaf = False
     """Nothing is heard of pods, but they can be read."""
+    pods_late_s = 0.0
+    """So long after one another is each change of a pod heard of."""
     ledgers_held = False
     """Nothing is heard of ledgers."""
     nodes_held = False
@@ -79,6 +81,8 @@ class Wire(Veil):
             async for event in stream:
                 while self._is_held(kind):  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
+                if kind == "Pod" and self.pods_late_s:
+                    await asyncio.sleep(self.pods_late_s)
                 yield event
         finally:
             await stream.aclose()

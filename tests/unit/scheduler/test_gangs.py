@@ -45,6 +45,15 @@ async def test_a_gang_waits_for_its_last_member(desk: Desk) -> None:
 
 
 @at_a_desk()
+async def test_the_largest_member_chooses_first_and_the_small_one_takes_what_is_left(desk: Desk) -> None:
+    """In order of coming the small one would take the only place that is large enough for the other."""
+    await desk.open_for(node("node-a", cpu="4"), node("node-b", cpu="1"))
+    await desk.gang("small", size=2, cpu="1")
+    await desk.gang("large", size=2, cpu="4")
+    await until(lambda: desk.place("large") == "node-a" and desk.place("small") == "node-b")
+
+
+@at_a_desk()
 async def test_a_gang_that_does_not_say_its_size_is_told_to(desk: Desk) -> None:
     await desk.open_for()
     await desk.pod("a", labels={"kedge.dev/gang": "crew"})

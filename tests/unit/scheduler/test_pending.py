@@ -124,6 +124,17 @@ def test_the_chain_goes_on_when_the_one_that_was_woken_is_of_another_sort_now() 
     assert desk.active() == ["b"]
 
 
+def test_the_chain_goes_on_when_the_one_that_was_woken_fails_or_is_held() -> None:
+    """Its own bind failed, or a person holds it: neither is a reason why the others should wait."""
+    for give_back in (Pending.failed, lambda pending, one: pending.pause(one, 1e6, "a hold has ended")):
+        desk = Desk()
+        for name in ("a", "b"):
+            desk.fails(name)
+        desk.pending.happened(Change.NODE | Change.ROOM, "a node came")
+        give_back(desk.pending, desk.take())
+        assert desk.active() == ["b"]
+
+
 def test_the_best_of_a_sort_is_woken() -> None:
     desk = Desk()
     desk.fails("low")
@@ -305,6 +316,19 @@ def test_a_new_member_wakes_its_gang_and_no_other() -> None:
     desk.fails("b", Change.GANG, ("gang", "two"), gang="two")
     desk.put("c", gang="one")
     assert sorted(desk.active()) == ["a", "c"]
+
+
+def test_a_gang_is_woken_by_what_helps_any_of_its_members() -> None:
+    """They are of one sort, and yet each may ask for something else."""
+    desk = Desk()
+    for name in ("a", "b", "c"):
+        desk.put(name, gang="crew")
+    for member in desk.pending.take_gang(desk.take()):
+        desk.pending.unschedulable(member, Change.ROOM, ("gang", "crew"))
+    desk.pending.happened(Change.ROOM, "room", lambda each: each.key.name == "d")
+    assert desk.active() == []
+    desk.pending.happened(Change.ROOM, "room", lambda each: each.key.name == "c")
+    assert desk.active() == ["a"]
 
 
 STEPS = st.lists(

@@ -252,6 +252,22 @@ async def test_a_bind_that_no_cache_shows_is_read_at_the_authority(desk: Desk) -
     await until(desk.nothing_is_left)
 
 
+@at_a_desk()
+async def test_a_version_from_before_its_bind_does_not_make_a_pod_wait_again(desk: Desk) -> None:
+    """1. A pod has no node. 2. It changes. 3. It is bound. 4. Only then the cache shows what it was at 2."""
+    await desk.open_for(node("node-a", unschedulable=True))
+    await desk.pod("web")
+    await until(lambda: desk.reason("web"))
+    await asyncio.sleep(5)
+    desk.wire.deaf, desk.wire.pods_late_s = True, 5.0
+    await desk.cluster.authority.patch(Key("Pod", "default", "web"), {"metadata": {"labels": {"a": "b"}}})
+    await desk.cluster.authority.patch(Key("Node", "", "node-a"), {"spec": {"unschedulable": False}})
+    await until(lambda: desk.scheduler.bound)
+    desk.wire.deaf = False
+    await until(desk.nothing_is_left)
+    assert sum(verb == "bind" for verb, _ in desk.wire.asked) == 1
+
+
 # -- refusals --------------------------------------------------------------------------------------
 
 
@@ -374,6 +390,20 @@ async def test_refusals_of_a_pod_that_is_gone_are_forgotten(desk: Desk) -> None:
     await until(lambda: len(desk.scheduler._binder.refusals))
     await desk.remove("web")
     await until(desk.nothing_is_left)
+
+
+@at_a_desk()
+async def test_a_refusal_that_comes_after_its_pod_has_gone_is_not_remembered(desk: Desk) -> None:
+    """Bug 9 the other way round: who is to forget it has been told already."""
+    await desk.open_for(node("node-a", cpu="1"))
+    desk.wire.binds_held, desk.wire.refuses = True, "node-a"
+    web = await desk.pod("web")
+    await until(lambda: desk.scheduler.statistics().binding)
+    await desk.remove("web")
+    await until(lambda: desk.scheduler.pending.get(web.uid) is None)
+    desk.wire.binds_held = False
+    await until(lambda: not desk.scheduler.statistics().binding)
+    assert desk.nothing_is_left()
 
 
 # -- terms -----------------------------------------------------------------------------------------

@@ -1,0 +1,192 @@
+"""What wakes a pod that has no node: all that could help it, however indirectly. The flush is far off here."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.objects import ZONE_QUOTA, node, zone_quota
+from tests.sim.controllers import until
+from tests.unit.scheduler.desk import LIMITS, Desk, at_a_desk
+
+from kedge.keys import Key
+
+ZONE = "topology.kubernetes.io/zone"
+HOST = "kubernetes.io/hostname"
+
+
+def spread(key: str = ZONE, app: str = "web") -> list[dict[str, Any]]:
+    selector = {"matchLabels": {"app": app}}
+    return [{"maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": selector}]
+
+
+def between_pods(side: str, app: str, key: str = HOST) -> dict[str, Any]:
+    term = {"topologyKey": key, "labelSelector": {"matchLabels": {"app": app}}}
+    return {side: {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+
+
+# -- nodes that go or move -------------------------------------------------------------------------
+
+
+@at_a_desk()
+async def test_the_emptiest_domain_that_goes_with_its_node_opens_the_others(desk: Desk) -> None:
+    await desk.open_for(node("node-a", zone="zone-a"), node("node-b", zone="zone-b", cpu="100m"))
+    await desk.pod("first", nodeSelector={HOST: "node-a"})
+    await until(lambda: desk.place("first"))
+    await desk.pod("second", cpu="500m", topologySpreadConstraints=spread())
+    await until(lambda: desk.reason("second") == "0/2 nodes: 1 cpu, 1 topology spread topology.kubernetes.io/zone")
+    await desk.cluster.authority.delete(Key("Node", "", "node-b"))
+    await until(lambda: desk.place("second"))
+
+
+@at_a_desk()
+async def test_a_node_too_small_for_a_pod_opens_others_to_it_by_its_labels(desk: Desk) -> None:
+    await desk.open_for(node("node-a", zone="zone-a"), node("node-b", zone="zone-b", cpu="100m"))
+    await desk.pod("first", nodeSelector={HOST: "node-a"})
+    await until(lambda: desk.place("first"))
+    await desk.pod("second", cpu="500m", topologySpreadConstraints=spread())
+    await until(lambda: desk.reason("second"))
+    await desk.cluster.authority.patch(Key("Node", "", "node-b"), {"metadata": {"labels": {ZONE: "zone-a"}}})
+    await until(lambda: desk.place("second"))
+
+
+@at_a_desk()
+async def test_pods_that_others_keep_away_from_go_with_their_node(desk: Desk) -> None:
+    await desk.open_for(node("node-a", zone="zone-a"), node("node-b", zone="zone-a", cpu="200m"))
+    await desk.pod("foe", labels={"app": "foe"}, nodeSelector={HOST: "node-b"})
+    await until(lambda: desk.place("foe"))
+    await desk.pod("shy", cpu="500m", affinity=between_pods("podAntiAffinity", "foe", ZONE))
+    await until(lambda: desk.reason("shy"))
+    await desk.cluster.authority.delete(Key("Node", "", "node-b"))
+    await until(lambda: desk.place("shy"))
+
+
+# -- pods that change or go ------------------------------------------------------------------------
+
+
+@at_a_desk()
+async def test_a_pod_that_gets_another_label_is_in_nobodys_way_any_more(desk: Desk) -> None:
+    await desk.open_for(node("node-a"))
+    await desk.pod("foe", labels={"app": "foe"})
+    await until(lambda: desk.place("foe"))
+    await desk.pod("shy", affinity=between_pods("podAntiAffinity", "foe"))
+    await until(lambda: desk.reason("shy"))
+    await desk.cluster.authority.patch(Key("Pod", "default", "foe"), {"metadata": {"labels": {"app": "friend"}}})
+    await until(lambda: desk.place("shy"))
+
+
+@at_a_desk()
+async def test_the_last_of_a_kind_that_goes_lets_another_begin_anywhere(desk: Desk) -> None:
+    await desk.open_for(node("node-a", cpu="1"), node("node-b", cpu="4"))
+    together = between_pods("podAffinity", "web")
+    await desk.pod("first", cpu="800m", nodeSelector={HOST: "node-a"})
+    await until(lambda: desk.place("first"))
+    await desk.pod("second", cpu="2", affinity=together)
+    await until(lambda: desk.reason("second") == "0/2 nodes: 1 cpu, 1 pod affinity")
+    await desk.remove("first")
+    await until(lambda: desk.place("second"))
+
+
+# -- quotas ----------------------------------------------------------------------------------------
+
+
+@at_a_desk()
+async def test_quota_that_a_bind_did_not_take_in_the_end_is_told_to_those_who_wait_for_it(desk: Desk) -> None:
+    """1. A is assumed and its tenant's quota is used up by that. 2. B finds none left. 3. A goes, unbound."""
+    await desk.open_for(node("node-a", cpu="4", zone="zone-a"))
+    await desk.cluster.authority.create(ZONE_QUOTA, zone_quota(zone_a={"cpu": "1"}))
+    await asyncio.sleep(2)
+    desk.wire.binds_held = True
+    await desk.pod("first", cpu="800m")
+    await until(lambda: desk.scheduler.statistics().assumed)
+    await desk.pod("second", cpu="800m")
+    await until(lambda: desk.reason("second") == "0/1 nodes: 1 zone quota default/zone-a")
+    await desk.remove("first")
+    desk.wire.binds_held = False
+    await until(lambda: desk.place("second"))
+
+
+# -- refusals --------------------------------------------------------------------------------------
+
+
+@at_a_desk(replace(LIMITS, scheduler_refusals_max=2, scheduler_quarantine_s=10_000.0))
+async def test_a_refusal_is_understood_though_another_node_is_in_quarantine(desk: Desk) -> None:
+    await desk.open_for(node("node-a", cpu="1"))
+    desk.wire.refuses = "node-a"
+    await desk.pod("ours", cpu="800m")
+    await until(lambda: desk.events("Quarantined"))
+    await until(lambda: desk.reason("ours") == "0/1 nodes: 1 refused lately")
+    desk.wire.binds_held = True
+    await desk.cluster.create(node("node-b", cpu="1"))
+    await until(lambda: desk.scheduler.statistics().assumed)
+    desk.wire.ledgers_held = desk.wire.deaf = True
+    await desk.pod("theirs", cpu="800m", nodeName="node-b", schedulerName="other")
+    desk.wire.binds_held = False
+    await until(lambda: desk.reason("ours") == "0/2 nodes: 2 refused lately")
+    desk.wire.ledgers_held = desk.wire.deaf = False
+    await until(lambda: desk.reason("ours") == "0/2 nodes: 1 cpu, 1 refused lately")
+
+
+# -- places kept for others ------------------------------------------------------------------------
+
+
+@at_a_desk()
+async def test_room_kept_for_a_lower_priority_wakes_a_higher_that_makes_nobody_leave(desk: Desk) -> None:
+    await desk.open_for(node("node-a", cpu="1"))
+    await desk.priority("urgent", 10)
+    await desk.priority("critical", 20, preemptionPolicy="Never")
+    await desk.pod("low", cpu="800m")
+    await until(lambda: desk.place("low"))
+    await desk.pod("high", cpu="800m", priorityClassName="urgent")
+    await until(lambda: desk.scheduler.statistics().nominated)
+    await desk.pod("highest", cpu="800m", priorityClassName="critical")
+    await until(lambda: desk.reason("highest"))
+    await desk.remove("low")
+    await until(lambda: desk.place("highest"))
+    assert desk.place("high") == ""
+
+
+@at_a_desk()
+async def test_a_gang_of_higher_priority_goes_first_to_what_is_kept_for_a_lower(desk: Desk) -> None:
+    await desk.open_for(node("node-a", cpu="1"))
+    await desk.priority("urgent", 10)
+    await desk.priority("critical", 20)
+    await desk.pod("low", cpu="800m")
+    await until(lambda: desk.place("low"))
+    await desk.pod("high", cpu="800m", priorityClassName="urgent")
+    await until(lambda: desk.scheduler.statistics().nominated)
+    await desk.gang("a", "b", size=2, cpu="400m", priorityClassName="critical")
+    await until(lambda: desk.reason("a") and desk.reason("b"))
+    await desk.remove("low")
+    await until(lambda: desk.place("a") and desk.place("b"))
+    assert desk.place("high") == ""
+
+
+@pytest.mark.parametrize("how", ["goes", "is cordoned", "is suspect"])
+def test_a_place_is_made_elsewhere_when_the_node_where_it_was_made(how: str) -> None:
+    @at_a_desk()
+    async def scene(desk: Desk) -> None:
+        await desk.open_for(node("node-a", cpu="1"), node("node-b", cpu="1"))
+        await desk.priority("urgent", 10)
+        for name in ("low-a", "low-b"):
+            await desk.pod(name, cpu="800m")
+        await until(lambda: desk.place("low-a") and desk.place("low-b"))
+        await desk.pod("high", cpu="800m", priorityClassName="urgent")
+        await until(lambda: desk.nominated("high"))
+        first = Key("Node", "", desk.nominated("high"))
+        if how == "goes":
+            await desk.cluster.authority.delete(first)
+        elif how == "is cordoned":
+            await desk.cluster.authority.patch(first, {"spec": {"unschedulable": True}})
+        else:
+            suspect = [{"type": "Suspect", "status": "True"}]
+            await desk.cluster.authority.patch(first, {"status": {"conditions": suspect}}, subresource="status")
+        await until(lambda: desk.nominated("high") not in ("", first.name))
+        victim = next(name for name in ("low-a", "low-b") if desk.place(name) == desk.nominated("high"))
+        await until(lambda: (found := desk.find(victim)) is not None and found.view.terminating)
+        await desk.remove(victim)
+        await until(lambda: desk.place("high") not in ("", first.name))
+
+    scene()

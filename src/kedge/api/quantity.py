@@ -186,16 +186,12 @@ def _units(nano: int, cpu: bool) -> int:
     return max(-UNITS_MAX, min(count, UNITS_MAX))
 
 
+@lru_cache(maxsize=8192)
 def format_units(resource: str, amount: int) -> str:
     """What `units` counted, as a canonical quantity."""
-    return _format_units(amount, _is_cpu(resource), _is_bytes(resource))
-
-
-@lru_cache(maxsize=8192)
-def _format_units(amount: int, cpu: bool, binary: bool) -> str:
-    if cpu:
+    if _is_cpu(resource):
         return str(Quantity(amount * (NANO // 1000)))
-    return str(Quantity(amount * NANO, "BinarySI" if binary else "DecimalSI"))
+    return str(Quantity(amount * NANO, "BinarySI" if _is_bytes(resource) else "DecimalSI"))
 
 
 @lru_cache(maxsize=1024)

@@ -14,9 +14,9 @@ import msgspec
 from kedge.api.codec import encode_json, encode_object
 from kedge.api.conditions import set_condition
 from kedge.api.objects import Object
-from kedge.api.timestamps import parse_time
 from kedge.api.views import Condition, PodView
 from kedge.api.views.base import Annotations
+from kedge.api.views.shapes import decoder_of
 from kedge.server.service.core import part
 
 BIND_ANNOTATION = "kedge.dev/bind"
@@ -40,7 +40,9 @@ def bound(pod: Object, node: str, record: str, now: str) -> Bound:
     document["spec"]["nodeName"] = node
     part(document["metadata"], "annotations")[BIND_ANNOTATION] = record
     status = part(document, "status")
-    status["conditions"] = _without_old_words(set_condition(status.get("conditions") or (), _condition(pod), now))
+    status["conditions"] = _without_old_words(
+        set_condition(status.get("conditions") or (), _condition(pod.metadata.generation), now)
+    )
     return encode_object(document), None
 
 
@@ -74,22 +76,17 @@ def _places(pod: Object) -> _Places | None:
 def _spliced(pod: Object, places: _Places, node: str, record: str, now: str) -> Bound:
     view, before = pod.as_view(PodView), pod.value
     in_metadata, in_spec, in_status = places
+    text, scheduled = _scheduled(view.metadata.generation, now)
     value = b'%b"annotations":%b,%b"nodeName":%b,%b,"conditions":[%b]%b' % (
         before[:in_metadata],
         encode_json({BIND_ANNOTATION: record}),
         before[in_metadata:in_spec],
         encode_json(node),
         before[in_spec:in_status],
-        encode_json({**_condition(pod), "lastTransitionTime": now}),
+        text,
         before[in_status:],
     )
     replace = msgspec.structs.replace
-    scheduled = Condition(
-        type=_SCHEDULED,
-        status="True",
-        observed_generation=view.metadata.generation,
-        last_transition_time=_parsed(now),
-    )
     return (
         value,
         replace(
@@ -101,6 +98,13 @@ def _spliced(pod: Object, places: _Places, node: str, record: str, now: str) -> 
     )
 
 
+@lru_cache(maxsize=16)
+def _scheduled(generation: int, now: str) -> tuple[bytes, Condition]:
+    """The condition as it is written and as it is read: pods that are bound within a second share it."""
+    text = encode_json({**_condition(generation), "lastTransitionTime": now})
+    return text, decoder_of(Condition).decode(text)
+
+
 def _without_old_words(conditions: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Why it had no node is no longer true of a pod that has one."""
     for each in conditions:
@@ -110,8 +114,5 @@ def _without_old_words(conditions: list[dict[str, Any]]) -> list[dict[str, Any]]
     return conditions
 
 
-def _condition(pod: Object) -> dict[str, Any]:
-    return {"type": _SCHEDULED, "status": "True", "observedGeneration": pod.metadata.generation}
-
-
-_parsed = lru_cache(maxsize=4)(parse_time)  # every bind of one second has the same time
+def _condition(generation: int) -> dict[str, Any]:
+    return {"type": _SCHEDULED, "status": "True", "observedGeneration": generation}

@@ -273,6 +273,9 @@ class Core:
             isinstance(write, Delete) if staged.removed else isinstance(write, Put) and write.value is staged.value,
             "an attempt answers with what it staged",
         )
+        known = self._objects.get(staged.key)
+        if known is not None and known.revision == revision and not staged.removed:
+            return Written(known, staged.warnings)  # a watch was told first
         found = Object(
             staged.kind,
             staged.key,

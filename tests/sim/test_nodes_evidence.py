@@ -11,16 +11,20 @@ from typing import Any
 
 import pytest
 from tests.caches import replaced
+from tests.sim import test_nodes
 from tests.sim.controllers import REPLICA_SET, replica_set
-from tests.sim.node_world import QUICK, Crew, objects
+from tests.sim.node_world import QUICK, Agent, Crew, objects, say
 from tests.sim.test_nodes import build, ready_pods, standing
 
-from kedge.api.conditions import find_condition
+from kedge.api.conditions import condition, find_condition, is_true
+from kedge.client.contract import Client
 from kedge.controllers.evacuation import Evacuation
-from kedge.controllers.heartbeats import lease_key
+from kedge.controllers.heartbeats import Heartbeats, lease_key
 from kedge.controllers.lifecycle import NodeLifecycle, lifecycle_controller
 from kedge.controllers.nodes import UNREACHABLE
+from kedge.env import Env
 from kedge.errors import ReplayDiverged
+from kedge.keys import Key
 from kedge.runtime import Context
 from kedge.sim.cluster import Commit
 from kedge.sim.kernel import NO_FAULTS, Simulation, run
@@ -46,11 +50,25 @@ class Released:
         return iter(())
 
 
+LOOK = Heartbeats.look
+
+
+def deaf(self: Heartbeats, node: str, age_s: float, *, word: str = "") -> dict[str, Any]:  # noqa: ARG001
+    """Hears leases alone, and not what agents say."""
+    return LOOK(self, node, age_s)
+
+
 async def unheard(sim: Simulation, *, replicas: int = 2, tolerated_s: int = 0) -> tuple[bool, set[str], bool]:
     """A node lives, and the observer's watch hides that: at once, or when the node returns after it was lost.
 
-    Whether it was given up meanwhile, what was released, and whether the node was found to be well again.
+    Its agent's word is not heard either. Whether the node was given up meanwhile, what was released, and whether it was
+    found to be well again.
     """
+    with replaced(Heartbeats, "look", deaf):
+        return await _unheard(sim, replicas, tolerated_s)
+
+
+async def _unheard(sim: Simulation, replicas: int, tolerated_s: int) -> tuple[bool, set[str], bool]:
     cluster, _, hosts, _ = await build(sim, copies=0, names=("node-0", "node-1"))
     released = Released()
     sim.check_always(released)
@@ -80,6 +98,37 @@ async def unheard(sim: Simulation, *, replicas: int = 2, tolerated_s: int = 0) -
 
 async def trusts_its_cache(*_: object) -> bool:
     return True
+
+
+class Doubted:
+    """Pods of which anybody said that nobody knows how they are."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+    def __call__(self, commit: Commit) -> Iterator[tuple[str, str]]:
+        if any(key.kind == "Pod" for key in commit.keys):
+            for pod in objects(commit.store, "Pod"):
+                found = find_condition(pod.view.status.conditions, "Ready")
+                if found is not None and found.status == "Unknown":
+                    self.names.add(pod.key.name)
+        return iter(())
+
+
+async def doubted(sim: Simulation) -> set[str]:
+    found = Doubted()
+    sim.check_always(found)
+    await unheard(sim)
+    return found.names
+
+
+def test_pods_of_a_node_whose_renewals_a_cache_missed_stay_in_service() -> None:
+    """A node that was never lost: its pods would lose their work for as long as the cache is wrong."""
+    outcome = run(doubted, 1, faults=NO_FAULTS)
+    assert outcome.violation is None, outcome.violation
+    assert outcome.result == set()
+    with replaced(Evacuation, "rests_on_silence", property(lambda _: False)):
+        assert run(doubted, 1, faults=NO_FAULTS).result
 
 
 @pytest.mark.parametrize(
@@ -113,6 +162,55 @@ def test_without_a_look_at_the_authority_pods_of_a_node_that_lives_are_given_up(
     _, released, returned = outcome.result
     assert released
     assert not returned
+
+
+# -- an agent that speaks ---------------------------------------------------------------------------
+
+
+class Tongue(Agent):
+    """An agent whose lease can no longer be renewed: it still says that its node is ready when that is doubted."""
+
+    tied = False
+
+    async def _renew(self, client: Client, env: Env) -> None:
+        if not self.tied:
+            await super()._renew(client, env)
+            return
+        found = await client.find(Key("Node", "", self.name))
+        if found is not None and not is_true(found.view.status.conditions, "Ready"):
+            await say(client, env, found, [condition("Ready", status=True, reason="AgentReady")])
+
+
+async def speaks(sim: Simulation) -> tuple[bool, bool, set[str], dict[str, str], dict[str, str]]:
+    with replaced(test_nodes, "Agent", Tongue):
+        cluster, _, _, agents = await build(sim, copies=1)
+    released = Released()
+    sim.check_always(released)
+    await cluster.authority.create(REPLICA_SET, replica_set("web", 4))
+    await asyncio.sleep(30)
+    before = ready_pods(cluster)
+    victim = next(iter(before.values()))
+    speaker = agents[victim]
+    assert isinstance(speaker, Tongue)
+    speaker.tied = True
+    suspected = lost = False
+    for _ in range(200):
+        await asyncio.sleep(2)
+        suspected = suspected or standing(cluster, victim, "Suspect")
+        lost = lost or standing(cluster, victim, "Lost")
+    return suspected, lost, released.names, before, ready_pods(cluster)
+
+
+def test_an_agent_that_contradicts_is_not_given_up_although_its_lease_is_old() -> None:
+    """Something refuses the renewals of one node, and nothing else that it says: it gets no new pods, and keeps its."""
+    outcome = run(speaks, 1, faults=NO_FAULTS)
+    assert outcome.violation is None, f"{outcome.violation}\n{outcome.timeline()[-1500:]}"
+    suspected, lost, released, before, after = outcome.result
+    assert suspected
+    assert (lost, released) == (False, set())
+    assert {*after} <= {*before}
+    with replaced(Heartbeats, "look", deaf):
+        assert run(speaks, 1, faults=NO_FAULTS).result[1]
 
 
 # -- what only this process can know ---------------------------------------------------------------

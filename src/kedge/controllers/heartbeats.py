@@ -17,6 +17,8 @@ from kedge.keys import Key
 
 LEASES = NODE_LEASE_NAMESPACE
 LEASE_KIND = "Lease.coordination.k8s.io"
+UNDATED = "undated"
+"""A word of an agent without a time. It may get one from whoever writes next, and is no new word by that."""
 
 
 def lease_key(node: str) -> Key:
@@ -28,11 +30,11 @@ class Sight:
     """What is known of one node's silence."""
 
     silence_s: float = 0.0
-    """Since its lease was last seen to change, as far as this process could have seen it."""
+    """Since its lease was last seen to change, or its agent to speak, as far as this process could have seen it."""
     trusted_s: float = 0.0
     """Likewise, and since its zone was last blind: the silence that may be held against the node."""
     heard: bool = False
-    """A renewal was seen, by this very process. The first look at a lease is none."""
+    """A sign of life was seen, by this very process. The first look at a node is none."""
     blind: str = ""
     """Why silence says nothing of this node now; empty if it does."""
 
@@ -41,6 +43,8 @@ class Sight:
 class _Heard:
     at_s: float
     renewed: bool
+    word: str | None = None
+    """What its agent said when it was last looked at; None before the first look."""
 
 
 @dataclass(slots=True)
@@ -66,15 +70,23 @@ class Heartbeats:
     def note(self, node: str, age_s: float, *, renewed: bool) -> None:
         """A lease was seen: for the first time, or changed. `age_s` is the age of the cache that showed it."""
         self._prove(age_s)
-        self._heard[node] = _Heard(self._env.monotonic(), renewed)
+        before = self._heard.get(node)
+        self._heard[node] = _Heard(self._env.monotonic(), renewed, None if before is None else before.word)
 
     def forget(self, node: str) -> None:
         self._heard.pop(node, None)
 
-    def look(self, node: str, age_s: float) -> dict[str, Any]:
-        """What is known of one node now, as JSON. One that was never heard of is silent from now on."""
+    def look(self, node: str, age_s: float, *, word: str = "") -> dict[str, Any]:
+        """What is known of one node now, as JSON. One that was never heard of is silent from now on.
+
+        `word` tells one word of its agent from the next, empty if it has none to go by. A new one is a sign of life as
+        good as a renewal: nobody is given up who speaks, whatever keeps the lease from being renewed.
+        """
         self._prove(age_s)
-        heard = self._heard.setdefault(node, _Heard(self._env.monotonic(), renewed=False))
+        heard = self._heard.setdefault(node, _Heard(self._env.monotonic(), renewed=False, word=word))
+        if word and heard.word not in (None, UNDATED, word):
+            heard.at_s, heard.renewed = self._env.monotonic(), True
+        heard.word = word
         return {"silence_s": self._since(heard.at_s), "heard": heard.renewed}
 
     def survey(self, zone: str, members: Mapping[str, Collection[str]]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime
 from typing import Any
 
-from kedge.api.conditions import condition, find_condition
+from kedge.api.conditions import TRUE, condition, find_condition
 from kedge.api.holds import active_hold, hold_conditions
 from kedge.api.kinds import KINDS
 from kedge.api.marks import DRAIN_NODE
@@ -20,8 +20,16 @@ from kedge.api.owners import controller_of
 from kedge.api.views import NodeView, PodView
 from kedge.client.contract import Client
 from kedge.controllers.evacuation import NODE_UNKNOWN, Evacuation, lost_condition, plan_evacuation
-from kedge.controllers.heartbeats import LEASES, Heartbeats, Sight, lease_key
-from kedge.controllers.nodes import NodePlan, Standing, is_out_of_service, next_standing, plan_node, standing_of
+from kedge.controllers.heartbeats import LEASES, UNDATED, Heartbeats, Sight, lease_key
+from kedge.controllers.nodes import (
+    READY,
+    NodePlan,
+    Standing,
+    is_out_of_service,
+    next_standing,
+    plan_node,
+    standing_of,
+)
 from kedge.controllers.shells import POD, wait_out
 from kedge.env import Env
 from kedge.errors import BadRequest, NotFound, TooManyRequests
@@ -86,7 +94,12 @@ class NodeLifecycle:
         """What this process knows of the node's silence, and of its zone's if that matters."""
         lease = ctx.get(lease_key(node.key.name))
         about = node.key.name
-        seen = ctx.measured(f"the silence of {about}", lambda: self._heartbeats.look(about, self.sight_age_s()))
+        ready = find_condition(view.status.conditions, READY)
+        # Only its agent says that it is ready, and says it anew when others have said that nobody knows.
+        word = str(ready.last_transition_time or UNDATED) if ready is not None and ready.status == TRUE else ""
+        seen = ctx.measured(
+            f"the silence of {about}", lambda: self._heartbeats.look(about, self.sight_age_s(), word=word)
+        )
         silence_s, heard = float(seen["silence_s"]), bool(seen["heard"]) and lease is not None
         if silence_s < ctx.limits.node_suspect_s:
             return Sight(silence_s, silence_s, heard)

@@ -13,7 +13,7 @@ from kedge.api.codec import encode_json
 from kedge.api.conditions import find_condition, is_true, set_condition
 from kedge.api.marks import DRAIN_NODE, OUT_OF_SERVICE
 from kedge.api.views import NodeView, decode_as
-from kedge.controllers.heartbeats import Heartbeats, Sight, blindness
+from kedge.controllers.heartbeats import UNDATED, Heartbeats, Sight, blindness
 from kedge.controllers.nodes import (
     LOST,
     NOT_READY,
@@ -170,6 +170,31 @@ def test_silence_counts_since_the_last_renewal_that_was_seen() -> None:
     heard.note("a", 0.0, renewed=True)
     clock.advance(15)
     assert heard.look("a", 0.0) == {"silence_s": 15.0, "heard": True}
+
+
+def test_a_new_word_of_its_agent_is_a_sign_of_life_and_an_old_one_is_none() -> None:
+    heard, clock = observer()
+    heard.note("a", 0.0, renewed=False)
+    heard.look("a", 0.0, word="at nine")
+    clock.advance(20)
+    assert heard.look("a", 0.0, word="at nine") == {"silence_s": 20.0, "heard": False}
+    clock.advance(20)
+    assert heard.look("a", 0.0)["silence_s"] == 40.0  # somebody else said that nobody knows
+    clock.advance(5)
+    assert heard.look("a", 0.0, word="at ten") == {"silence_s": 0.0, "heard": True}
+    clock.advance(5)
+    heard.note("a", 0.0, renewed=True)
+    clock.advance(5)
+    assert heard.look("a", 0.0, word="at ten")["silence_s"] == 5.0
+    assert heard.look("a", 0.0, word="at eleven")["silence_s"] == 0.0
+
+
+def test_a_word_that_only_gets_its_date_is_no_sign_of_life() -> None:
+    heard, clock = observer()
+    heard.note("a", 0.0, renewed=True)
+    heard.look("a", 0.0, word=UNDATED)
+    clock.advance(20)
+    assert heard.look("a", 0.0, word="at nine")["silence_s"] == 20.0
 
 
 def test_silence_does_not_grow_while_the_observer_cannot_see() -> None:

@@ -373,6 +373,36 @@ def test_an_agent_contradicts_whoever_goes_by_old_leases_once_a_beat_and_no_more
     quietly(program)
 
 
+def test_an_agent_contradicts_whoever_knows_nothing_of_its_pod_once_a_beat_and_no_more() -> None:
+    async def program(sim: Simulation) -> None:
+        said: list[float] = []
+
+        def say_unknown(commit: Commit) -> Iterator[tuple[str, str]]:
+            if pod_key("web-0") in commit.keys and is_ready(cluster, "web-0"):
+                said.append(sim.now_s)
+                found = cluster.find(pod_key("web-0"))
+                assert found is not None
+                conditions = [
+                    {**each, "status": "Unknown"} if each["type"] == "Ready" else each
+                    for each in found.edit()["status"]["conditions"]
+                ]
+                write = cluster.authority.patch(
+                    pod_key("web-0"), {"status": {"conditions": conditions}}, subresource="status"
+                )
+                cluster.store_host.spawn(write, name="one who hears no leases")
+            yield from ()
+
+        cluster = await stage(sim, "node-a")
+        await bind(cluster, pod("web-0"))
+        await until(lambda: is_ready(cluster, "web-0"))
+        sim.check_always(say_unknown)
+        await cluster.authority.patch(pod_key("web-0"), {"metadata": {"labels": {"a": "b"}}})
+        await asyncio.sleep(10 * CALM.node_renew_s)
+        assert 5 <= len(said) <= 13, f"{len(said)} times in ten beats"
+
+    quietly(program)
+
+
 async def hostile(sim: Simulation) -> None:
     """Pods come, crash, are deleted, some by force, on machines that reboot, while every link and server may fail."""
     cluster = await stage(sim, "node-a", "node-b", "node-c", hostile=True)

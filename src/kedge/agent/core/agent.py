@@ -34,6 +34,7 @@ class Agent:
         self._ground.node_uid = lambda: self.node.uid
         self._ground.keep_s = self._keep_s
         self._ground.in_contact = lambda: self.node.in_contact
+        self._ground.contact_s = lambda: self.node.contact_s
         self.node.on_contact = self._on_contact
         self._workers: dict[str, PodWorker] = {}
         gauge = env.metrics.gauge("kedge_agent_pods", "Pods that are looked after")

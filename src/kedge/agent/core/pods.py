@@ -7,8 +7,10 @@ a restarted agent goes on where the last one stopped. Nothing is stopped or conf
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -48,6 +50,8 @@ class Ground:
         """How much longer a pod that asks for at-most-one may run without further contact."""
         self.in_contact: Callable[[], bool] = lambda: True
         """Whether the node is known to be heard."""
+        self.contact_s: Callable[[], float] = lambda: math.inf
+        """When the last renewal that the API confirmed was sent."""
         metrics = env.metrics
         self.starts = metrics.counter("kedge_agent_starts_total", "Processes started, first and again", ("kind",))
         self.retries = metrics.counter("kedge_agent_retries_total", "Looks at a pod that failed and were repeated")
@@ -86,6 +90,9 @@ class PodWorker:
         self._disowned = False
         self.silenced = False
         """There is something to say, and it waits for contact."""
+        self._said: Object | None = None
+        """The version that this worker wrote last."""
+        self._said_s = -math.inf
         self._first_s = self._env.monotonic()
         self._leaving_s: float | None = None
         self._probers: dict[Identity, Prober] = {}
@@ -312,15 +319,29 @@ class PodWorker:
             raise Unavailable(f"{self.key} is told of after the next heartbeat", key=self.key)
         if patch is None:
             return
+        if not plan.ending and self._is_contradicted(status, now):
+            self.silenced = True
+            return
         patch["metadata"]["uid"] = self.uid
         try:
-            self._note((await self._ground.client.patch(self.key, patch, subresource="status")).object)
+            self._said = (await self._ground.client.patch(self.key, patch, subresource="status")).object
+            self._said_s = self._env.monotonic()
+            self._note(self._said)
         except Conflict:
             # Somebody wrote meanwhile: say it of the version there is now, at the next look.
             fresh = await self._ground.client.find(self.key)
             if fresh is not None and fresh.uid == self.uid:
                 self._note(fresh)
             raise
+
+    def _is_contradicted(self, status: Mapping[str, Any], now: datetime) -> bool:
+        """Whether this was said since the last beat, and somebody said otherwise: who goes by old leases would do so
+        again at once, so it is said once more when the next has been heard."""
+        return (
+            self._said is not None
+            and self._ground.contact_s() <= self._said_s
+            and plan_status(self._said, status, now) is None
+        )
 
     async def _remove(self) -> None:
         """The pod's end is on record: let it go."""

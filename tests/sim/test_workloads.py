@@ -148,7 +148,13 @@ def is_finished(reader: Reader) -> bool:
 
 @seeds(10, 120)
 def test_a_job_counts_each_end_once_whatever_happens_and_can_be_decided_again(seeds: range) -> None:
+    """Six completions two at a time are three rounds, of one decision each at least, and one that sees the end. Where
+    both managers were down or cut off for most of the hostile minute there are hardly more.
+    """
+    rechecked = 0
     for seed in seeds:
         outcome = run(job, seed)
         assert outcome.violation is None, f"seed {seed}: {outcome.violation}\n{outcome.timeline()[-2500:]}"
-        assert outcome.result > 5
+        assert outcome.result >= 4
+        rechecked += outcome.result
+    assert rechecked > len(seeds) * 15

@@ -63,6 +63,27 @@ def test_many_who_watch_share_one_stream_and_each_is_told_everything_of_its_kind
     calm(program)
 
 
+def test_a_stream_that_is_over_before_those_who_waited_have_their_turn_keeps_them_waiting() -> None:
+    async def program(sim: Simulation) -> None:
+        cluster, relay, write = await stage(sim)
+        host, told = sim.world.hosts["listener"], list[str]()
+
+        async def listen() -> None:
+            await gather(await relay.watch(CONFIG_MAP.key_kind, after=await cluster.store.revision()), told)
+
+        host.spawn(listen(), name="listen")
+        await asyncio.sleep(0.000_1)  # less than a link takes
+        assert relay._begun._waiters
+        relay._begun.set()  # 1. the stream begins; 2. history is gone; 3. who waited is woken by the first
+        relay._begun.clear()
+        await asyncio.sleep(1)
+        await write("after")
+        await asyncio.sleep(1)
+        assert told == ["after"]
+
+    calm(program)
+
+
 def test_a_stream_that_breaks_is_begun_again_without_a_gap() -> None:
     async def program(sim: Simulation) -> None:
         cluster, relay, write = await stage(sim)

@@ -42,12 +42,12 @@ class Relay:
 
     async def watch(self, kind: str, *, after: Revision, namespace: str = "") -> Watch:
         self.begin()
-        try:
-            async with asyncio.timeout(self._env.limits.store_request_s):
-                await self._begun.wait()
-        except TimeoutError:
-            raise Unavailable("the store has not answered this server yet: watch again") from None
-        assert self._feed is not None
+        while self._feed is None:  # and again: what had begun may be over before whoever waited for it has its turn
+            try:
+                async with asyncio.timeout(self._env.limits.store_request_s):
+                    await self._begun.wait()
+            except TimeoutError:
+                raise Unavailable("the store has not answered this server yet: watch again") from None
         return await self._feed.watch(kind, after=after, namespace=namespace)
 
     def compact(self, revision: Revision) -> None:

@@ -348,36 +348,33 @@ class Cache:
             # revision would lose b. One that resumes tells again what lies between: what is known stays as it is.
             self._reach(self._revision_seen)
             self._revision_seen = event.revision
-        if event.revision <= self._known(found.key):
+        key = found.key
+        old = self._objects.get(key)
+        if event.revision <= (old.revision if old is not None else self._tombstones.revision_of(key)):
             self._count_stale()
             return
-        self._heard()
-        change = self._change(event, found)
-        if change is None:
-            self._tombstones.bury(found, event.revision, missed=False)
-            self._waits.changed(found.key)
-            return
-        self.received.append(Source.EVENT, self._revision, (change,))
-        self._put(change)
-        if change.new is None:
-            self._objects.pop(change.key)
-            self._tombstones.bury(found, change.revision, missed=False)
-        else:
-            self._objects[change.key] = change.new
-            self._tombstones.raise_again(change.key)
-        self._ordered = None
-        self._waits.changed(change.key)
-        self._subscribers.tell((change,))
-
-    def _change(self, event: WatchEvent, found: Object) -> CacheChange | None:
-        """What the event changes here; None for the deletion of what was never seen."""
-        old = self._objects.get(found.key)
+        if self._target is None:
+            self._proved_s = self._env.monotonic()  # something came, and the authority is not known to be further
         if event.type is not EventType.DELETED:
-            kind = ChangeType.ADDED if old is None else ChangeType.CHANGED
-            return CacheChange(kind, found.key, old, found, event.revision)
-        if old is None:
-            return None
-        return CacheChange(ChangeType.DELETED, found.key, old, None, event.revision)
+            if old is None:
+                change = CacheChange(ChangeType.ADDED, key, None, found, event.revision)
+                self._tombstones.raise_again(key)
+            else:
+                change = CacheChange(ChangeType.CHANGED, key, old, found, event.revision)
+            self._objects[key] = found
+        else:
+            self._tombstones.bury(found, event.revision, missed=False)
+            if old is None:
+                self._waits.changed(key)
+                return
+            change = CacheChange(ChangeType.DELETED, key, old, None, event.revision)
+            del self._objects[key]
+        self.received.append(Source.EVENT, self._revision, (change,))
+        if self._indexes:
+            self._put(change)
+        self._ordered = None
+        self._waits.changed(key)
+        self._subscribers.tell((change,))
 
     def progress(self, revision: Revision) -> None:
         """Everything at or below `revision` has been told."""
@@ -387,7 +384,8 @@ class Cache:
         self._revision_seen = max(revision, self._revision_seen)
         self.received.append(Source.MARK, revision, ())
         self._reach(revision)
-        self._heard()
+        if self._target is None:
+            self._proved_s = self._env.monotonic()
 
     def proof(self, revision: Revision, *, asked_s: float) -> None:
         """The authority was at `revision`, or past it, when it was asked."""
@@ -436,11 +434,6 @@ class Cache:
         if self._target is not None and self._revision >= self._target[0]:
             self._proved_s = max(self._proved_s, self._target[1])
             self._target = None
-
-    def _heard(self) -> None:
-        """Something came. It proves the cache current, unless the authority is known to be further."""
-        if self._target is None:
-            self._proved_s = self._env.monotonic()
 
     def _put(self, change: CacheChange) -> None:
         for state in self._indexes.values():

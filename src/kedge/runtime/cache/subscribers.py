@@ -42,17 +42,17 @@ class Subscribers:
         check(not inspect.iscoroutinefunction(handler), f"handler {name!r} must not be async: let it wake a queue")
         subscription = Subscription(self._subscriptions, handler, name)
         self._subscriptions[subscription] = None
-        for change in first:
-            self._tell(subscription, change)
+        self._tell([subscription], first)
         return subscription
 
     def tell(self, changes: Sequence[CacheChange]) -> None:
-        for subscription in tuple(self._subscriptions):
-            for change in changes:
-                self._tell(subscription, change)
+        self._tell(tuple(self._subscriptions), changes)
 
-    def _tell(self, subscription: Subscription, change: CacheChange) -> None:
-        try:
-            subscription.handler(change)
-        except Exception as error:  # noqa: BLE001  it is somebody else's function
-            self._report(error, f"handler {subscription.name}")
+    def _tell(self, subscriptions: Sequence[Subscription], changes: Iterable[CacheChange]) -> None:
+        for subscription in subscriptions:
+            handler = subscription.handler
+            for change in changes:
+                try:
+                    handler(change)
+                except Exception as error:  # noqa: BLE001  it is somebody else's function
+                    self._report(error, f"handler {subscription.name}")

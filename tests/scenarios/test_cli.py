@@ -74,7 +74,7 @@ def test_a_file_that_is_wrong_is_told_with_its_place(tmp_path: Path) -> None:
     file.write_text("scenario: small\nstori: x\n")
     done = CliRunner().invoke(main, ["scenario", "run", str(file)])
     assert done.exit_code == 1
-    assert f"{file}:1:1: a scenario lacks `story`: add it" in done.output
+    assert f"{file}:2:1: a scenario has no `stori`: did you mean `story`?" in done.output
 
 
 def test_a_run_that_is_kept_can_be_read_and_played_again(tmp_path: Path) -> None:

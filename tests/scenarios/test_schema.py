@@ -46,7 +46,9 @@ def fails(content: str, *, at: str, saying: str) -> None:
         ("scenario: x\n", "1:1", "a scenario lacks `story`: add it"),
         (HEAD + "steps: []\nexpcet: []\n", "7:1", "a scenario has no `expcet`: did you mean `expect`?"),
         (HEAD + "seed: seven\nsteps: []\n", "6:7", "this is a whole number from 0 up, and 'seven' is none"),
-        (HEAD.replace("name:", "nme:") + "steps: []\n", "5:7", "a node lacks `name`: add it"),
+        (HEAD.replace("name:", "nme:") + "steps: []\n", "5:8", "a node has no `nme`: did you mean `name`?"),
+        (HEAD.replace("world:", "wrld:") + "steps: []\n", "3:1", "a scenario has no `wrld`: did you mean `world`?"),
+        (HEAD.replace("name: node-a", "zone: a") + "steps: []\n", "5:7", "a node lacks `name`: add it"),
         (HEAD + "  servers: 0\nsteps: []\n", "6:12", "there must be at least 1"),
         (HEAD + "  controllers: [replicasett]\nsteps: []\n", "6:17", "did you mean `replicaset`?"),
         (HEAD + "  limits: {node_lost: 5}\nsteps: []\n", "6:12", "did you mean `node_lost_s`?"),
@@ -135,7 +137,7 @@ def test_an_expectation_that_does_not_come_true_fails_the_run_by_its_name() -> N
     played = play_scenario(parse_scenario(HEAD + "steps: []\n" + expect))
     assert played.violation is not None
     assert played.violation.invariant == "a ghost appears"
-    assert "not within 5s: Pod/default/ghost is there, but it is not there" in played.violation.message
+    assert "line 8: not within 5s: Pod/default/ghost is there, but it is not there" in played.violation.message
 
 
 def test_what_must_hold_always_fails_the_run_at_the_commit_that_breaks_it() -> None:
@@ -144,6 +146,7 @@ def test_what_must_hold_always_fails_the_run_at_the_commit_that_breaks_it() -> N
     played = play_scenario(parse_scenario(HEAD + steps + expect))
     assert played.violation is not None
     assert played.violation.invariant == "no config"
+    assert played.violation.message.startswith("line 10: ")
 
 
 def test_a_moment_that_never_comes_fails_the_run_and_names_the_step() -> None:
@@ -151,6 +154,7 @@ def test_a_moment_that_never_comes_fails_the_run_and_names_the_step() -> None:
     played = play_scenario(parse_scenario(HEAD + steps))
     assert played.violation is not None
     assert played.violation.invariant == "step 1 has its moment"
+    assert played.violation.message.startswith("line 7: ")
 
 
 @pytest.mark.parametrize(
@@ -169,6 +173,7 @@ def test_a_step_that_cannot_be_done_says_why(step: str, saying: str) -> None:
     played = play_scenario(parse_scenario(HEAD + f"steps:\n  - {step}\n"))
     assert played.violation is not None
     assert played.violation.invariant == "step 1 can be done"
+    assert played.violation.message.startswith("line 7: ")
     assert saying in played.violation.message
 
 

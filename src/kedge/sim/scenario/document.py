@@ -118,6 +118,9 @@ class Fields:
     def need(self, name: str, read: Callable[[Part], _T]) -> _T:
         self._asked.append(name)
         if name not in self._left:
+            near = difflib.get_close_matches(name, self._left, n=1, cutoff=0.6)
+            if near:
+                self._place(near[0]).fail(f"{self._what} has no `{near[0]}`: did you mean `{name}`?")
             self.part.fail(f"{self._what} lacks `{name}`: add it")
         return read(self._left.pop(name))
 
@@ -130,8 +133,10 @@ class Fields:
 
     def done(self, *, also: Iterable[str] = ()) -> None:
         for name in self._left:
-            where = (self.part.keys or {}).get(name, self.part.where)
-            where.fail(f"{self._what} has no `{name}`{suggest(name, [*self._asked, *also])}")
+            self._place(name).fail(f"{self._what} has no `{name}`{suggest(name, [*self._asked, *also])}")
+
+    def _place(self, name: str) -> Where:
+        return (self.part.keys or {}).get(name, self.part.where)
 
 
 def suggest(word: str, known: Iterable[str]) -> str:

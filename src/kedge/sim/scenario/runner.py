@@ -166,7 +166,10 @@ class _Performance:
             await asyncio.sleep(max(0.0, self.begin_s + step.at_s - sim.now_s))
         if step.when is not None and not await self._wait(step.when, step.when_within_s):
             seen = step.when.seen(self.cluster)
-            sim.violate(f"step {number + 1} has its moment", f"{step.when.words}: {seen} after {step.when_within_s:g}s")
+            sim.violate(
+                f"step {number + 1} has its moment",
+                f"line {step.line}: {step.when.words}: {seen} after {step.when_within_s:g}s",
+            )
             return False
         await asyncio.sleep(step.after_s)
         if sim.world.violation is not None:
@@ -179,7 +182,7 @@ class _Performance:
         try:
             await step.verb.act(self._play, step.args)
         except (StepFailed, OperatingError) as error:
-            sim.violate(f"step {number + 1} can be done", f"{step.words}: {error}")
+            sim.violate(f"step {number + 1} can be done", f"line {step.line}: {step.words}: {error}")
             return False
         return True
 
@@ -209,14 +212,16 @@ class _Performance:
             return True
         if self._sim.world.violation is None:
             seen = expectation.claim.seen(self.cluster)
-            self._sim.violate(expectation.name, f"not within {within_s:g}s: {expectation.claim.words}, but {seen}")
+            words = f"line {expectation.line}: not within {within_s:g}s: {expectation.claim.words}, but {seen}"
+            self._sim.violate(expectation.name, words)
         return False
 
     def _always(self, expectation: Expectation) -> Callable[[Commit], Iterator[tuple[str, str]]]:
         def rule(commit: Commit) -> Iterator[tuple[str, str]]:
             seen = expectation.claim.seen(self.cluster)
             if seen:
-                yield "expectation", f"{expectation.claim.words}, but {seen} (revision {commit.revision})"
+                words = f"line {expectation.line}: {expectation.claim.words}, but {seen} (revision {commit.revision})"
+                yield "expectation", words
 
         rule.__name__ = expectation.name
         return rule

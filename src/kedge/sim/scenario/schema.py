@@ -74,6 +74,8 @@ class Expectation:
     claim: Claim
     within_s: float | None
     """None for one that holds always."""
+    line: int
+    """Where it stands in its file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +90,8 @@ class Step:
     args: Mapping[str, Any]
     expectation: Expectation | None
     words: str
+    line: int
+    """Where it stands in its file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,6 +282,7 @@ def _step(part: Part) -> Step:
         args=args,
         expectation=expectation,
         words=words,
+        line=part.where.line,
     )
 
 
@@ -290,7 +295,7 @@ def _expectation(part: Part) -> Expectation:
     fields.done()
     if always == (within_s >= 0):
         part.fail("an expectation is in time or always: give it `within: 60s`, or `always: true`")
-    return Expectation(name=name, claim=claim, within_s=None if always else within_s)
+    return Expectation(name=name, claim=claim, within_s=None if always else within_s, line=part.where.line)
 
 
 def _weakness(part: Part) -> Weakness:

@@ -17,8 +17,7 @@ from kedge.controllers import rolling, scaling
 from kedge.controllers.rolling import SetFacts
 from kedge.keys import Key
 from kedge.server.service import gangs, reservations, reserving
-from kedge.sim.zoo.entries import swap
-from kedge.sim.zoo.entries import all_entries, entry_named
+from kedge.sim.zoo.entries import all_entries, entry_named, swap
 
 Patch = Callable[[], AbstractContextManager[None]]
 """Takes a safeguard away for as long as it is entered."""

@@ -1,0 +1,70 @@
+"""A collector that starts while one kind cannot be listed yet: what goes meanwhile leaves nobody behind."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AbstractContextManager, nullcontext
+
+from tests.caches import QUICK, Bench, make_bench, replaced, until
+from tests.objects import CONFIG_MAP, asynchronous, config_map
+from tests.sim.test_garbage import a_map, key_of
+
+from kedge.api.kinds import KINDS, Kind
+from kedge.api.requests import ListOptions, ObjectList
+from kedge.controllers.garbage import collected_kinds, garbage_controller
+from kedge.keys import Fence
+from kedge.runtime import Controller
+
+LATE = collected_kinds(KINDS)[0]
+"""The kind that comes first when dependents are looked for: whoever stops at it sees no other."""
+
+
+async def left_after(without: AbstractContextManager[None]) -> set[str]:
+    """1. Owner and child are listed; another kind is not. 2. The owner goes. 3. The other kind is listed.
+
+    Who is left in the end.
+    """
+    bench: Bench = await make_bench(QUICK)
+    assert LATE is not CONFIG_MAP
+    listed, ask = asyncio.Event(), bench.wire.list
+
+    async def list_late(kind: Kind, options: ListOptions) -> ObjectList:
+        if kind is LATE:
+            await listed.wait()
+        return await ask(kind, options)
+
+    owner = await bench.world.create(config_map("owner"))
+    await bench.world.service.create(CONFIG_MAP, a_map("child", owner))
+    with replaced(bench.wire, "list", list_late), without:
+        controller = garbage_controller(bench.client, bench.env, caches=bench.caches)
+        running = asyncio.create_task(controller.run())
+        await until(lambda: bench.caches.of_kind("ConfigMap") and bench.caches.of_kind("ConfigMap")[0].synced)
+        (maps,) = bench.caches.of_kind("ConfigMap")
+        await until(lambda: controller.explain(key_of("child")) or controller.statistics().runs)
+        await asyncio.sleep(0.05)  # whoever does not wait for every kind looks at the child now, and finds it well
+        await bench.world.service.delete(key_of("owner"))
+        await until(lambda: maps.get(key_of("owner")).value is None)
+        listed.set()
+        (late,) = bench.caches.of_kind(LATE.key_kind)
+        await until(lambda: late.synced)
+        await until(lambda: (told := controller.queue.statistics()).ready + told.waiting + told.running == 0)
+        found = {each.key.name for each in (await bench.world.service.list(CONFIG_MAP, ListOptions())).objects}
+        await controller.stop()
+        await running
+        await bench.caches.stop()
+    return found
+
+
+@asynchronous
+async def test_a_child_whose_owner_goes_before_every_kind_was_listed_goes_too() -> None:
+    assert await left_after(nullcontext()) == set()
+
+
+@asynchronous
+async def test_without_waiting_for_every_kind_it_would_be_forgotten() -> None:
+    """The event of its owner's end stops at the kind that is not listed, so nothing wakes the child any more."""
+
+    async def begin_at_once(self: Controller, fence: Fence | None) -> None:
+        """Every kind is to be listed before the first key is taken."""
+
+    assert await left_after(replaced(Controller, "_wait_caches", begin_at_once)) == {"child"}

@@ -264,8 +264,8 @@ def test_a_leader_that_fails_is_not_taken_for_one_that_lost() -> None:
 class Crew:
     """Components of one process that lead together."""
 
-    def __init__(self, cluster: Cluster, host: Host) -> None:
-        self.election = SharedElection(cluster.client(host), host.env(), LEASE, identity=host.name)
+    def __init__(self, cluster: Cluster, host: Host, lease: Key = LEASE) -> None:
+        self.election = SharedElection(cluster.client(host), host.env(), lease, identity=host.name)
         self.at_work: dict[str, int] = {}
         """By component: the token of the term that it works in."""
         self.done = {name: asyncio.Event() for name in ("a", "b")}
@@ -378,6 +378,39 @@ def test_one_that_is_cancelled_has_ended_before_its_caller_goes_on() -> None:
             tasks[name].cancel()
             await asyncio.wait((tasks[name],))
             assert name not in crew.at_work
+        assert (await cluster.authority.get(LEASE)).view.spec.holder_identity == ""
+
+    quiet(program)
+
+
+def test_two_leases_in_one_process_are_won_and_lost_apart() -> None:
+    """Each has its members, its term and its fence: who loses one still leads with the other."""
+
+    async def program(sim: Simulation) -> None:
+        cluster, _, _ = await stage(sim, count=0)
+        host, other = sim.host("first"), LEASE._replace(name="controllers")
+        crews = {lease: Crew(cluster, host, lease) for lease in (LEASE, other)}
+        for crew in crews.values():
+            for member in ("a", "b"):
+                host.spawn(crew.run(member), name=member)
+        await asyncio.sleep(5)
+        tokens = {lease: cluster.store.newest(fence_key(lease)).modified for lease in crews}  # type: ignore[union-attr]
+        assert len({*tokens.values()}) == 2
+        for lease, crew in crews.items():
+            assert crew.at_work == {"a": tokens[lease], "b": tokens[lease]}
+        await cluster.authority.patch(other, {"spec": {"holderIdentity": "usurper"}})
+        await asyncio.sleep(4)
+        assert (crews[other].at_work, list(crews[LEASE].at_work)) == ({}, ["a", "b"])
+        over = WriteOptions(fence=Fence(fence_key(other), tokens[other]))
+        with pytest.raises(Fenced):
+            await cluster.authority.create(CONFIG_MAP, config_map(), options=over)
+        standing = WriteOptions(fence=Fence(fence_key(LEASE), tokens[LEASE]))
+        await cluster.authority.create(CONFIG_MAP, config_map(), options=standing)
+        for name in ("a", "b"):
+            crews[LEASE].done[name].set()
+        await asyncio.sleep(30)  # the usurper never renews
+        assert (crews[LEASE].at_work, list(crews[other].at_work)) == ({}, ["a", "b"])
+        assert crews[other].at_work["a"] > tokens[other]
         assert (await cluster.authority.get(LEASE)).view.spec.holder_identity == ""
 
     quiet(program)

@@ -24,6 +24,7 @@ from kedge.api.selectors import (
     parse_field_selector,
     parse_int64,
     parse_label_selector,
+    read_fields,
 )
 from kedge.api.views import LabelSelectorSpec, NodeSelectorSpec
 from kedge.api.views.shapes import dec_hook
@@ -250,6 +251,15 @@ def test_fields_that_kubernetes_computes_are_found_where_they_are_stored() -> No
     node = parse_field_selector(KINDS.resolve("no"), "spec.unschedulable=false")
     assert node.matches(b'{"spec":{}}')
     assert not node.matches(b'{"spec":{"unschedulable":true}}')
+
+
+def test_one_decoding_serves_all_who_watch_the_same_object_by_the_same_field() -> None:
+    """Every agent watches the pods of its own node: whatever happens to a pod is asked about once for each of them."""
+    value = encode_json({"metadata": {"name": "one-decoding"}, "spec": {"nodeName": "n7"}})
+    selectors = [parse_field_selector(KINDS.of_key_kind("Pod"), f"spec.nodeName=n{n}") for n in range(20)]
+    before = read_fields.cache_info().misses
+    assert [n for n, each in enumerate(selectors) if each.matches(value)] == [7]
+    assert read_fields.cache_info().misses == before + 1
 
 
 def test_a_field_selector_knows_the_name_it_asks_for() -> None:

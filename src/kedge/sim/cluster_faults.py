@@ -7,7 +7,7 @@ conflicts by a bystander, a slow disk; and, once a while, what happens to whole 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,7 @@ from kedge.api.requests import (
 from kedge.errors import Compacted, KedgeError, OperatingError
 from kedge.keys import Key
 from kedge.server.service import Service
+from kedge.server.service.watching import EventStream
 from kedge.sim.kernel import Faults, Simulation, Swarm
 from kedge.sim.links import Served
 
@@ -109,11 +110,11 @@ class FaultyService(Served):
                 return await self._service.list(kind, asked)
         return await self._service.list(kind, options)
 
-    async def watch(self, kind: Kind, options: WatchOptions) -> AsyncGenerator[Sequence[WatchEvent], None]:
+    async def watch(self, kind: Kind, options: WatchOptions) -> AsyncIterator[Sequence[WatchEvent]]:
         fault = self._watch.ask()
         if fault == "compact":
             await self._compact()
-        stream = await super().watch(kind, options)
+        stream = await self._service.watch_batches(kind, options)
         return _stalled(stream, self._sim.faults.pick("long it lives", LIVES)) if fault == "stall" else stream
 
     async def update(
@@ -142,9 +143,7 @@ class FaultyService(Served):
                 await self._touch(key, stamp)
 
 
-async def _stalled(
-    stream: AsyncGenerator[Sequence[WatchEvent], None], lives: int
-) -> AsyncGenerator[Sequence[WatchEvent], None]:
+async def _stalled(stream: EventStream, lives: int) -> AsyncGenerator[Sequence[WatchEvent], None]:
     """A stream that falls silent after some batches, and never ends: nobody tells the reader that it is dead."""
     try:
         async for batch in stream:

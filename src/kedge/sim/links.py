@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from kedge.api.kinds import KINDS, Kind, Registry
@@ -238,7 +238,7 @@ class Served:
         setattr(self, verb, found)
         return found
 
-    async def watch(self, kind: Kind, options: WatchOptions) -> AsyncGenerator[Sequence[WatchEvent], None]:
+    async def watch(self, kind: Kind, options: WatchOptions) -> AsyncIterator[Sequence[WatchEvent]]:
         return await self._service.watch_batches(kind, options)
 
 

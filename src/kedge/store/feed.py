@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from kedge.env import Env
 from kedge.errors import Compacted, Lagged, Unavailable, check
@@ -117,7 +117,7 @@ class Feed:
             self.revision = revision
         if self._watchers:
             for log in (*kinds.values(), everything):
-                for watch in log.watches:
+                for watch in tuple(log.watches):  # who is told may read at once, and find that it has ended
                     watch.wake()
             if FENCE in kinds:
                 # Who leads from now on decides nothing before its caches have come so far, the quiet kinds' too.
@@ -248,7 +248,7 @@ class Feed:
         self._progress_timer = None
         self._count_now()
         for log in self._logs.values():
-            for watch in log.watches:
+            for watch in tuple(log.watches):
                 if watch.revision < self.revision:
                     self._progress_sent.inc()
                     watch.request_progress()
@@ -294,8 +294,11 @@ class FeedWatch:
     """A cursor into one log of a feed. Implements `Watch`."""
 
     __slots__ = (
-        "_caught_up", "_end", "_feed", "_log", "_namespace", "_next", "_progress_wanted", "_waiter", "revision",
+        "_caught_up", "_end", "_feed", "_log", "_namespace", "_next", "_progress_wanted", "_waiter", "on_ready",
+        "revision",
     )  # fmt: skip
+    pushes = True
+    """Whether `on_ready` and `take_nowait` serve: one task less for each that watches."""
 
     def __init__(self, feed: Feed, log: _Log, *, after: Revision, namespace: str) -> None:
         self.revision = after
@@ -305,6 +308,8 @@ class FeedWatch:
         self._next = log.index_after(after)
         self._progress_wanted = False
         self._waiter: asyncio.Future[None] | None = None
+        self.on_ready: Callable[[], None] | None = None
+        """Called when there may be something to take, in the step that brings it. It takes, and never raises."""
         self._caught_up = log.end
         """What came before is history that it asked for; only what came since counts as falling behind. Otherwise
         a watch that was cut off could never resume."""
@@ -321,13 +326,7 @@ class FeedWatch:
 
     async def __anext__(self) -> Batch:
         while True:
-            if self._end is not None:
-                raise self._end
-            try:
-                batch = self._take()
-            except (Compacted, Lagged) as error:
-                self.end(error)
-                raise
+            batch = self.take_nowait()
             if batch is not None:
                 return batch
             waiter = self._waiter = asyncio.get_running_loop().create_future()
@@ -335,6 +334,16 @@ class FeedWatch:
                 await waiter
             finally:
                 self._waiter = None
+
+    def take_nowait(self) -> Batch | None:
+        """The next batch, or None if there is nothing to say yet. Raises as `__anext__` does."""
+        if self._end is not None:
+            raise self._end
+        try:
+            return self._take()
+        except (Compacted, Lagged) as error:
+            self._leave(error)
+            raise
 
     def request_progress(self) -> None:
         self._progress_wanted = True
@@ -344,15 +353,20 @@ class FeedWatch:
         self.end(StopAsyncIteration())
 
     def wake(self) -> None:
+        if self.on_ready is not None:
+            self.on_ready()
         waiter = self._waiter
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
     def end(self, error: Exception) -> None:
         if self._end is None:
-            self._end = error
-            self._feed.left(self, self._log)
+            self._leave(error)
             self.wake()
+
+    def _leave(self, error: Exception) -> None:
+        self._end = error
+        self._feed.left(self, self._log)
 
     def _take(self) -> Batch | None:
         """The next batch, or None if there is nothing to say yet."""

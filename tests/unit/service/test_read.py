@@ -292,6 +292,33 @@ async def test_a_watch_that_is_never_read_is_closed_all_the_same() -> None:
 
 
 @asynchronous
+async def test_a_watch_can_be_taken_without_waiting_unless_it_has_a_deadline() -> None:
+    """Through its selector, and with what existed first: as whoever awaits it would see it."""
+    world = await make_world()
+    await world.create(config_map("a"))
+    options = WatchOptions(label_selector="!app", allow_bookmarks=True)
+    stream = await world.service.watch_batches(CONFIG_MAP, options)
+    seen: list[tuple[str, str]] = []
+
+    def take() -> None:
+        while (events := stream.take_nowait()) is not None:
+            seen.extend((each.type.value, each.object.key.name if each.object else "") for each in events)
+
+    assert stream.pushes
+    stream.on_ready = take
+    take()
+    await world.create(config_map("b"))
+    await world.create({**config_map("c"), "metadata": {"name": "c", "namespace": "default", "labels": {"app": "x"}}})
+    assert seen == [("ADDED", "a"), ("ADDED", "b"), ("BOOKMARK", "")]
+    stream.on_ready = None
+    stream.close()
+    assert world.store.statistics().watchers == 0
+    brief = await world.service.watch_batches(CONFIG_MAP, WatchOptions(timeout_s=1.0))
+    assert not brief.pushes
+    brief.close()
+
+
+@asynchronous
 async def test_a_busy_kind_leaves_no_selective_watcher_behind() -> None:
     """Its version must move with the history of the kind, or the next resumption finds it compacted."""
     world = await make_world(limits=Limits(watch_progress_s=3600.0))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -348,6 +348,108 @@ def test_a_stream_breaks_without_a_gap_when_the_way_is_cut_or_its_sender_dies() 
         assert 10 < len(second) < 30
 
     for seed in range(10):
+        passes(run(program, seed, faults=NO_FAULTS))
+
+
+class Pushing:
+    """Numbers that are there when they are asked for: a source that needs no task."""
+
+    pushes = True
+
+    def __init__(self) -> None:
+        self.on_ready: Callable[[], None] | None = None
+        self.ready: deque[int | Exception] = deque()
+        self.taken = 0
+        self.closed = False
+
+    def __aiter__(self) -> Pushing:
+        return self
+
+    def put(self, *items: int | Exception) -> None:
+        self.ready.extend(items)
+        if self.on_ready is not None:
+            self.on_ready()
+
+    def take_nowait(self) -> int | None:
+        if not self.ready:
+            return None
+        item = self.ready.popleft()
+        if isinstance(item, Exception):
+            raise item
+        self.taken += 1
+        return item
+
+    def close(self) -> None:
+        self.closed = True
+
+
+async def _pushing(sim: Simulation) -> tuple[Pushing, Host, Host]:
+    source, server, client = Pushing(), sim.host("server"), sim.host("client")
+
+    class Numbers:
+        async def all(self) -> Pushing:
+            return source
+
+    async def boot(host: Host) -> None:
+        host.serve("numbers", Numbers())
+
+    server.boot(boot)
+    await asyncio.sleep(0.1)
+    return source, server, client
+
+
+def test_a_source_that_pushes_is_read_whole_and_waits_for_a_slow_consumer() -> None:
+    async def program(sim: Simulation) -> None:
+        source, server, client = await _pushing(sim)
+        source.put(*range(500))
+
+        async def read() -> list[int]:
+            stream = await client.remote(server, "numbers").all()
+            got = [await anext(stream)]
+            await asyncio.sleep(10)
+            assert source.taken < 100  # the window is full, and the sender waits
+            source.put(*range(500, 1_000), StopAsyncIteration())
+            async for number in stream:
+                got.append(number)
+            return got
+
+        assert await client.run(read()) == list(range(1_000))
+        assert source.on_ready is None
+
+    for seed in range(5):
+        passes(run(program, seed, faults=NO_FAULTS))
+
+
+def test_a_source_that_pushes_is_left_alone_once_its_reader_hangs_up_dies_or_is_cut_off() -> None:
+    async def program(sim: Simulation) -> None:
+        source, server, client = await _pushing(sim)
+        end = sim.choose("end", ("hang up", "death", "cut"))
+
+        async def read() -> None:
+            stream = await client.remote(server, "numbers").all()
+            assert await anext(stream) == 1
+            if end == "hang up":
+                stream.close()
+            elif end == "cut":
+                with pytest.raises(Unavailable):
+                    await anext(stream)
+            else:
+                await asyncio.sleep(1_000)
+
+        source.put(1)
+        reading = client.spawn(read(), name="read")
+        await asyncio.sleep(1)
+        if end == "death":
+            client.crash()
+        elif end == "cut":
+            sim.network.partition([server], [client])
+            source.put(2)
+        await asyncio.sleep(30)
+        assert source.closed
+        assert source.on_ready is None
+        assert reading.done() or end == "death"
+
+    for seed in range(12):
         passes(run(program, seed, faults=NO_FAULTS))
 
 

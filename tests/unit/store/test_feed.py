@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 from tests.unit.store.sqlite_faults import env_with
 
-from kedge.errors import Compacted, InvariantBroken, Unavailable
+from kedge.errors import Compacted, InvariantBroken, Lagged, Unavailable
 from kedge.keys import FENCE, Key, Revision
 from kedge.store.contract import Change, Entry, Put
-from kedge.store.feed import Feed
+from kedge.store.feed import Feed, FeedWatch
 from kedge.store.memory import MemoryStore
 
 
@@ -138,5 +139,37 @@ def test_when_a_lease_changes_hands_every_idle_watch_hears_so_at_once() -> None:
         async with asyncio.timeout(10):
             assert (await anext(quiet)).revision == 2, "a new leader's caches would wait for a period"
         feed.close()
+
+    asyncio.run(run())
+
+
+def test_who_is_told_takes_in_that_very_step_and_one_that_has_ended_harms_no_other() -> None:
+    async def run() -> None:
+        feed = Feed(env_with(watch_backlog_max=2), revision=0, compacted=0)
+        taken: list[Revision] = []
+        ends: list[type[Exception]] = []
+        watches = [await feed.watch("Thing", after=0) for _ in range(3)]
+
+        def take(watch: FeedWatch) -> None:
+            try:
+                while (batch := watch.take_nowait()) is not None:
+                    taken.append(batch.revision)
+            except (Lagged, StopAsyncIteration) as error:
+                ends.append(type(error))
+
+        prompt, slow, last = watches
+        prompt.on_ready, last.on_ready = partial(take, prompt), partial(take, last)
+        for revision in (1, 2, 3):
+            feed.publish(revision, [change(revision)])
+        assert taken == [1, 1, 2, 2, 3, 3]
+        slow.on_ready = partial(take, slow)  # it is three behind, finds that out while others are told, and leaves
+        feed.publish(4, [change(4)])
+        assert taken[6:] == [4, 4]
+        assert ends == [Lagged]
+        assert feed.watchers == 2
+        prompt.request_progress()
+        assert taken[8:] == [4], "a mark that was asked for comes as well"
+        feed.close()
+        assert ends[1:] == [StopAsyncIteration, StopAsyncIteration], "and so does the end"
 
     asyncio.run(run())

@@ -59,9 +59,7 @@ class Service:
     async def watch(self, kind: Kind, options: WatchOptions | None = None) -> AsyncGenerator[WatchEvent, None]:
         return await watching.watch(self._core, kind, options or WatchOptions())
 
-    async def watch_batches(
-        self, kind: Kind, options: WatchOptions | None = None
-    ) -> AsyncGenerator[Sequence[WatchEvent], None]:
+    async def watch_batches(self, kind: Kind, options: WatchOptions | None = None) -> watching.EventStream:
         """As `watch`, with all that is to be said at one moment together: for transports that send it as one piece."""
         return await watching.watch_batches(self._core, kind, options or WatchOptions())
 

@@ -7,7 +7,8 @@ stream ends by its timeout, or with an error that says where to go on from.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Any
 
 from kedge.api.kinds import Kind
 from kedge.api.objects import Object
@@ -31,8 +32,8 @@ async def watch(core: Core, kind: Kind, options: WatchOptions) -> AsyncGenerator
     return events
 
 
-async def watch_batches(core: Core, kind: Kind, options: WatchOptions) -> AsyncGenerator[Sequence[WatchEvent], None]:
-    """As `watch`, with all that is to be said at one moment together."""
+async def watch_batches(core: Core, kind: Kind, options: WatchOptions) -> EventStream:
+    """As `watch`, with all that is to be said at one moment together. Close it: nothing else does."""
     initial = _wants_initial_events(options)
     matches = compile_selectors(kind, options.label_selector, options.field_selector)
     after = parse_resource_version(options.resource_version)
@@ -56,55 +57,117 @@ async def watch_batches(core: Core, kind: Kind, options: WatchOptions) -> AsyncG
     elif options.send_initial_events is False and not after:
         after = await core.store.revision()
     stream = await core.store.watch(kind.key_kind, after=after, namespace=options.namespace)
-    batches = _batches(core, kind, options, matches, stream, listed)
-    await anext(batches)  # begun, it closes its stream even if nobody ever reads from it
-    return batches
+    return EventStream(core, kind, options, matches, stream, listed)
 
 
-async def _one_by_one(batches: AsyncGenerator[Sequence[WatchEvent], None]) -> AsyncGenerator[WatchEvent, None]:
+async def _one_by_one(batches: EventStream) -> AsyncGenerator[WatchEvent, None]:
     try:
         yield WatchEvent(EventType.BOOKMARK, None, NO_REVISION)  # for `watch` alone
         async for batch in batches:
             for event in batch:
                 yield event
     finally:
-        await batches.aclose()
+        batches.close()
 
 
-async def _batches(
-    core: Core, kind: Kind, options: WatchOptions, matches: Matches | None, stream: Watch, listed: list[WatchEvent]
-) -> AsyncGenerator[Sequence[WatchEvent], None]:
-    deadline = None if options.timeout_s is None else core.env.monotonic() + options.timeout_s
-    told_s = core.env.monotonic()
-    try:
-        yield ()  # for `watch_batches` alone
-        if listed:
-            yield listed
-        while (batch := await _next_batch(core, stream, deadline)) is not None:
-            events = [seen for change in batch.changes if (seen := _event(core, kind, change, matches)) is not None]
-            # A watcher whose selector lets nothing through must not be left behind by the history of its kind.
-            due = not batch.changes or core.env.monotonic() - told_s >= core.env.limits.watch_progress_s
-            if not events and not due:
-                continue
-            # A batch never splits a commit: the mark after it says that its last commit was told whole.
-            if options.allow_bookmarks:
-                events.append(WatchEvent(EventType.BOOKMARK, None, batch.revision))
-            told_s = core.env.monotonic()
+class EventStream:
+    """The batches of one watch. They are awaited; or taken without waiting, by who sets `on_ready`."""
+
+    def __init__(
+        self,
+        core: Core,
+        kind: Kind,
+        options: WatchOptions,
+        matches: Matches | None,
+        stream: Watch,
+        listed: list[WatchEvent],
+    ) -> None:
+        self._core = core
+        self._kind = kind
+        self._matches = matches
+        self._marks = options.allow_bookmarks
+        self._stream: Any = stream
+        self._listed = listed
+        self._told_s = core.env.monotonic()
+        self._deadline_s = None if options.timeout_s is None else self._told_s + options.timeout_s
+
+    @property
+    def pushes(self) -> bool:
+        """Whether `on_ready` and `take_nowait` serve. Not every store's watch has them, and they keep no deadline."""
+        return self._deadline_s is None and getattr(self._stream, "pushes", False)
+
+    @property
+    def on_ready(self) -> Callable[[], None] | None:
+        """Called when there may be something to take; see `store.feed.FeedWatch`."""
+        found: Callable[[], None] | None = self._stream.on_ready
+        return found
+
+    @on_ready.setter
+    def on_ready(self, tell: Callable[[], None] | None) -> None:
+        self._stream.on_ready = tell
+
+    def take_nowait(self) -> Sequence[WatchEvent] | None:
+        """The next batch, or None if there is nothing to say yet. Raises as `__anext__` does."""
+        if self._listed:
+            return self._take_listed()
+        while (batch := self._stream.take_nowait()) is not None:
+            events = self._events(batch)
             if events:
-                yield events
-    finally:
-        stream.close()
-
-
-async def _next_batch(core: Core, stream: Watch, deadline: float | None) -> Batch | None:
-    """The next batch; None at the end of the stream or of its time."""
-    try:
-        if deadline is None:
-            return await anext(stream)
-        async with asyncio.timeout(max(0.0, deadline - core.env.monotonic())):
-            return await anext(stream)
-    except (TimeoutError, StopAsyncIteration):
+                return events
         return None
+
+    def __aiter__(self) -> EventStream:
+        return self
+
+    async def __anext__(self) -> Sequence[WatchEvent]:
+        if self._listed:
+            return self._take_listed()
+        while True:
+            try:
+                batch = await self._next()
+            except BaseException:
+                self.close()
+                raise
+            events = self._events(batch)
+            if events:
+                return events
+
+    async def _next(self) -> Batch:
+        """The next batch of the store; the end of iteration at the end of its time."""
+        if self._deadline_s is None:
+            batch: Batch = await anext(self._stream)
+            return batch
+        try:
+            async with asyncio.timeout(max(0.0, self._deadline_s - self._core.env.monotonic())):
+                batch = await anext(self._stream)
+        except TimeoutError:
+            raise StopAsyncIteration from None
+        return batch
+
+    def _take_listed(self) -> Sequence[WatchEvent]:
+        listed, self._listed = self._listed, []
+        return listed
+
+    def _events(self, batch: Batch) -> Sequence[WatchEvent]:
+        """What a batch of the store is to this watcher; nothing, if there is nothing to say."""
+        core, kind, matches = self._core, self._kind, self._matches
+        events = [seen for change in batch.changes if (seen := _event(core, kind, change, matches)) is not None]
+        # A watcher whose selector lets nothing through must not be left behind by the history of its kind.
+        due = not batch.changes or core.env.monotonic() - self._told_s >= core.env.limits.watch_progress_s
+        if not events and not due:
+            return events
+        # A batch never splits a commit: the mark after it says that its last commit was told whole.
+        if self._marks:
+            events.append(WatchEvent(EventType.BOOKMARK, None, batch.revision))
+        self._told_s = core.env.monotonic()
+        return events
+
+    def close(self) -> None:
+        self._stream.close()
+
+    async def aclose(self) -> None:
+        """As generators call it."""
+        self.close()
 
 
 def _event(core: Core, kind: Kind, change: Change, matches: Matches | None) -> WatchEvent | None:

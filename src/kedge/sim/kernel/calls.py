@@ -243,7 +243,10 @@ class _Exchange(msgspec.Struct, eq=False):
         if hasattr(result, "__aiter__"):
             sender = _StreamSender(world, route.caller, route.callee, route.what, result.__aiter__())
             self._send_reply(sender.receiver)
-            world.keep(world.loop.spawn_on(process, sender.pump(), f"stream of {route.what}"))
+            if getattr(result, "pushes", False):
+                sender.begin_pull()
+            else:
+                world.keep(world.loop.spawn_on(process, sender.pump(), f"stream of {route.what}"))
         else:
             self._send_reply(result)
 
@@ -354,9 +357,13 @@ class RemoteStream(AsyncIterator[Any]):
 
 
 class _StreamSender:
-    """The sending end: pulls items from the service, and keeps at most `STREAM_WINDOW` under way."""
+    """The sending end: pulls items from the service, and keeps at most `STREAM_WINDOW` under way.
 
-    def __init__(self, world: World, caller: Host, callee: Host, what: str, source: AsyncIterator[Any]) -> None:
+    A source that `pushes` needs no task: it says when it is ready, in the step of its host that makes it so, and what
+    it has is taken without waiting.
+    """
+
+    def __init__(self, world: World, caller: Host, callee: Host, what: str, source: Any) -> None:
         self._world = world
         self._caller = caller
         self._callee = callee
@@ -365,6 +372,8 @@ class _StreamSender:
         self._task: asyncio.Task[Any] | None = None
         self._under_way = 0
         self._room = asyncio.Event()
+        self._full = False
+        """Whether a source that pushes waits for room."""
         self._lives = (caller.process, callee.process)
         self._last_arrival_s = 0.0
         self._broken = False
@@ -388,21 +397,57 @@ class _StreamSender:
             await self._close_source()
 
     async def _deliver(self, item: Any) -> bool:
-        world = self._world
-        fault = self._point.ask()
-        if fault == "disconnect":
-            self._break(Unavailable(f"{self._what}: the connection was lost"))
-            return False
-        if fault == "hide":
-            return True
-        extra_s = world.faults.pick("long the delay is", DELAYS_S) if fault == "delay" else 0.0
         while self._under_way >= STREAM_WINDOW:
             self._room.clear()
             await self._room.wait()
+        return self._deliver_nowait(item)
+
+    def _deliver_nowait(self, item: Any) -> bool:
+        """Send an item, unless a fault has it otherwise. False if that broke the stream."""
+        world = self._world
+        fault = self._point.ask()
+        extra_s = 0.0
+        if fault:
+            if fault == "disconnect":
+                self._break(Unavailable(f"{self._what}: the connection was lost"))
+                return False
+            if fault == "hide":
+                return True
+            extra_s = world.faults.pick("long the delay is", DELAYS_S)
         self._under_way += 1
         carry = world.network.carry
         self._send(self.receiver.accept, item if carry is None else carry(item), extra_s)
         return True
+
+    # -- from a source that pushes
+
+    def begin_pull(self) -> None:
+        self._source.on_ready = self._pull
+        self._pull()
+
+    def _pull(self) -> None:
+        """Take what there is. A step of the sending host, in which something became ready."""
+        try:
+            while not self._broken:
+                if self._under_way >= STREAM_WINDOW:
+                    self._full = True
+                    return
+                item = self._source.take_nowait()
+                if item is None or not self._deliver_nowait(item):
+                    return
+        except Exception as error:  # noqa: BLE001  the end of iteration too
+            self._source.on_ready = None
+            self._send(self.receiver.finish, error)
+
+    def _stop(self) -> None:
+        """Take nothing more."""
+        if self._task is not None:
+            self._task.cancel()
+        elif getattr(self._source, "pushes", False):
+            self._source.on_ready = None
+            self._source.close()
+
+    # -- on the way
 
     def _send(self, accept: Callable[[Any], None], value: Any, extra_s: float = 0.0) -> None:
         """Send in order. A lost piece breaks the stream: there is no gap in it, ever."""
@@ -426,6 +471,10 @@ class _StreamSender:
     def acknowledge(self) -> None:
         self._under_way -= 1
         self._room.set()
+        if self._full:
+            self._full = False
+            loop, process = self._world.loop, self._lives[1]
+            loop.call_soon(self._pull, context=loop.plain_context(process))
 
     def tell(self, method: str, args: tuple[Any, ...]) -> None:
         def arrive(process: Process) -> None:
@@ -440,8 +489,7 @@ class _StreamSender:
         def arrive(process: Process) -> None:
             if process is self._lives[1]:
                 self._broken = True
-                if self._task is not None:
-                    self._task.cancel()
+                self._stop()
 
         self._world.network.transmit(self._caller, self._callee, arrive, what=f"{what} of {self._what}")
 
@@ -459,8 +507,7 @@ class _StreamSender:
         world, network = self._world, self._world.network
         delay_s = network.word_of_loss_s(self._callee.name, self._caller.name)
         world.loop.call_later(delay_s, self.receiver.finish, error, context=world.context)
-        if self._task is not None:
-            world.loop.call_later(delay_s, self._task.cancel, context=world.context)
+        world.loop.call_later(delay_s, self._stop, context=world.context)
 
     async def _close_source(self) -> None:
         close: Any = getattr(self._source, "aclose", None) or getattr(self._source, "close", None)

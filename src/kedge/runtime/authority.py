@@ -45,6 +45,10 @@ class Authority:
                 self._last = await self._ask(kind, namespace)
             return self._last
 
+    def known(self, *, since_s: float) -> Answer | None:
+        """As `ask`, if that needs no question; None if it does."""
+        return self._last if self._client.one_history and self._last.asked_s >= since_s else None
+
     def next_s(self, every_s: float) -> float:
         """How long to wait before it is asked again, so that all who ask every so often ask together."""
         wait_s = self._last.asked_s + every_s - self._env.monotonic()

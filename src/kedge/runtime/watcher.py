@@ -35,6 +35,9 @@ from kedge.runtime.authority import Authority
 
 _T = TypeVar("_T")
 
+_FIRST_PROBE = 0.1
+"""When a stream is first asked about, as a share of the time between two questions."""
+
 
 class Reason(StrEnum):
     """Why the watcher went from one state to the next."""
@@ -459,6 +462,8 @@ class Watcher:
         """Ends when the stream is to be given up, with why. Nothing that arrives proves that nothing is missing."""
         limits, env = self._env.limits, self._env
         told: Revision = NO_REVISION
+        # Streams break together and begin again one by one: a while later one question answers for all of them.
+        await asyncio.sleep(limits.watch_probe_s * _FIRST_PROBE)
         while True:
             if told > self._sink.revision:
                 return Reason.BEHIND
@@ -480,11 +485,13 @@ class Watcher:
         self._probes.inc()
         probe_s = self._env.limits.watch_probe_s
         asked_s = max(since_s, self._env.monotonic() - probe_s / 2)
-        try:
-            async with asyncio.timeout(probe_s):
-                answer = await self._authority.ask(self._kind, namespace=self._scope.namespace, since_s=asked_s)
-        except (OperatingError, TimeoutError):
-            return NO_REVISION
+        answer = self._authority.known(since_s=asked_s)
+        if answer is None:
+            try:
+                async with asyncio.timeout(probe_s):
+                    answer = await self._authority.ask(self._kind, namespace=self._scope.namespace, since_s=asked_s)
+            except (OperatingError, TimeoutError):
+                return NO_REVISION
         self._sink.proof(answer.revision, asked_s=answer.asked_s)
         return answer.revision
 

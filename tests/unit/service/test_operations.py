@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from tests.objects import CONFIG_MAP, Clock, asynchronous, config_map, make_env, make_world, node, pod, pod_key
 
 from kedge.api.requests import Binding, DeleteOptions, WriteOptions
-from kedge.errors import BadRequest, NotFound
-from kedge.keys import Key, Origin
+from kedge.errors import BadRequest, Conflict, NotFound
+from kedge.keys import NO_REVISION, Key, Origin, Revision
 from kedge.limits import Limits
 from kedge.server.service import Service, operations
+from kedge.store import Reading
+from kedge.store.memory import MemoryStore
 
 SETTINGS = Key("ConfigMap", "default", "settings")
 
@@ -184,3 +188,54 @@ async def test_one_operation_deletes_a_whole_collection() -> None:
     options = DeleteOptions(origin=Origin(operation="op-1"))
     assert len(await world.service.delete_collection(CONFIG_MAP, options=options)) == 3
     assert not (await world.service.list(CONFIG_MAP)).objects
+
+
+class CountedStore(MemoryStore):
+    """Counts reads: on another machine each is a round trip."""
+
+    reads = 0
+
+    async def get(self, keys: Sequence[Key], *, at: Revision = NO_REVISION) -> Reading:
+        self.reads += 1
+        return await super().get(keys, at=at)
+
+
+@asynchronous
+async def test_the_record_of_an_operation_is_read_together_with_what_the_write_needs() -> None:
+    store = CountedStore(make_env())
+    world = await make_world(store=store)
+    reads = []
+    for write in (
+        world.service.create(CONFIG_MAP, config_map(a="1"), options=once("op-1")),
+        world.service.patch(SETTINGS, {"data": {"a": "2"}}, options=once("op-2")),
+        world.service.delete(SETTINGS, DeleteOptions(origin=Origin(operation="op-3"))),
+    ):
+        store.reads = 0
+        await write
+        reads.append(store.reads)
+    assert reads == [1, 1, 2], "a deletion looks for quotas of its namespace as well"
+
+
+@asynchronous
+async def test_an_update_of_a_version_that_the_server_knows_needs_no_read_and_still_proves_it() -> None:
+    """A renewal says which version it changes: the commit proves that it is that one."""
+    store = CountedStore(make_env())
+    world = await make_world(store=store)
+    unrecorded = WriteOptions(recorded=False)
+    first = await world.create(config_map(a="1"))
+
+    def body(version: int, a: str) -> dict[str, Any]:
+        made = first.edit()
+        made["metadata"]["resourceVersion"] = str(version)
+        return {**made, "data": {"a": a}}
+
+    store.reads = 0
+    second = (await world.service.update(SETTINGS, body(first.revision, "2"), options=unrecorded)).object
+    assert store.reads == 0
+    elsewhere = Service(store, make_env())
+    third = (await elsewhere.patch(SETTINGS, {"data": {"a": "3"}})).object
+    for said in ("4", "2"):  # a change, and none at all: neither is of the newest version
+        with pytest.raises(Conflict) as caught:
+            await world.service.update(SETTINGS, body(second.revision, said), options=unrecorded)
+        assert caught.value.revision == third.revision
+    assert (await world.service.get(SETTINGS)).edit()["data"] == {"a": "3"}

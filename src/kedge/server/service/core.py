@@ -100,6 +100,10 @@ class Proof:
         entry = self.reads[key]
         return None if entry is None else self._core.object_of(entry)
 
+    def assume(self, found: Object) -> None:
+        """Take a version for read. The commit proves it; an attempt that writes nothing has proved nothing."""
+        self.reads[found.key] = Entry(found.key, found.value, found.created, found.revision, found.origin)
+
     def known(self, key: Key) -> Object | None:
         """The object under a key that this attempt has read; None if it is absent, or was not read."""
         entry = self.reads.get(key)
@@ -202,6 +206,11 @@ class Core:
             for key in list(self._objects)[: len(self._objects) // 8 + 1]:
                 del self._objects[key]
         self._objects[found.key] = found
+
+    def remembered(self, key: Key, version: str) -> Object | None:
+        """A version of an object, if it is the one this server saw last. It need not be the newest."""
+        known = self._objects.get(key)
+        return known if known is not None and str(known.revision) == version else None
 
     def forget(self, key: Key) -> None:
         self._objects.pop(key, None)

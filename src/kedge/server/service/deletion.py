@@ -99,7 +99,7 @@ async def delete(
     chain = core.admission.for_write("delete", kind, "")
 
     async def attempt(proof: Proof) -> Staged | Written:
-        repeat = await operations.first_outcome(core, proof, "delete", key, options)
+        repeat = await operations.first_outcome(core, proof, "delete", key, options, reads=(key,))
         if repeat is not None:
             return repeat
         old = await proof.object(key)

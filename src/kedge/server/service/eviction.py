@@ -27,7 +27,7 @@ async def evict(core: Core, key: Key, options: DeleteOptions) -> Written:
     check_propagation(key, options)
 
     async def attempt(proof: Proof) -> Staged | Written:
-        repeat = await operations.first_outcome(core, proof, "evict", key, options)
+        repeat = await operations.first_outcome(core, proof, "evict", key, options, reads=(key,))
         if repeat is not None:
             return repeat
         pod = await proof.object(key)

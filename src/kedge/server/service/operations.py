@@ -6,6 +6,8 @@ an internal key, not an object of the API. `sweep` forgets those past their wind
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from kedge.api.objects import Object
@@ -35,13 +37,23 @@ def operation_key(operation: str) -> Key:
 
 
 async def first_outcome(
-    core: Core, proof: Proof, verb: str, key: Key, options: WriteOptions, *, named: bool = True
+    core: Core,
+    proof: Proof,
+    verb: str,
+    key: Key,
+    options: WriteOptions,
+    *,
+    named: bool = True,
+    reads: Sequence[Key] = (),
 ) -> Written | None:
-    """The outcome this operation id already had, or None if it had none. `named` is false for a generated name."""
+    """The outcome this operation id already had, or None if it had none. `named` is false for a generated name.
+
+    What the attempt `reads` next if there was none is read along: over a network each read is a round trip.
+    """
     operation = options.origin.operation
     if not operation or not options.recorded:
         return None
-    (entry,) = await proof.entries(operation_key(operation))
+    entry = (await proof.entries(operation_key(operation), *reads))[0]
     if entry is None:
         return None
     first = _DECODER.decode(entry.value)

@@ -126,19 +126,21 @@ def _attempt_to_create(
 ) -> Attempt:
     """Creates `sent`: as it is if it was checked already, else as `chain` leaves it."""
     kind, key = sent.kind, sent.key
+    reads: tuple[Key, ...] = (key,)
+    if kind.key_kind == POD_KIND:
+        reads = (key, namespace_key(key.namespace), DEFAULT_CLASS)
+    elif key.namespace:
+        reads = (key, namespace_key(key.namespace))
 
     async def attempt(proof: Proof) -> Staged | Written:
+        # One read for all: over a network each read is a round trip.
         if options.origin.operation:
-            repeat = await operations.first_outcome(core, proof, "create", key, options, named=not generated)
+            repeat = await operations.first_outcome(
+                core, proof, "create", key, options, named=not generated, reads=reads
+            )
             if repeat is not None:
                 return repeat
-        # One read for all: over a network each read is a round trip.
-        if kind.key_kind == POD_KIND:
-            existing = await proof.entries(key, namespace_key(key.namespace), DEFAULT_CLASS)
-        elif key.namespace:
-            existing = await proof.entries(key, namespace_key(key.namespace))
-        else:
-            existing = await proof.entries(key)
+        existing = await proof.entries(*reads)
         if existing[0] is not None:
             raise AlreadyExists(f'{kind.resource} "{key.name}" already exists', key=key)
         new, warnings = sent, warned
@@ -214,7 +216,8 @@ async def update(
     _check_namespace(kind, metadata, key.namespace)
     if metadata.setdefault("name", key.name) != key.name:
         raise BadRequest(f"the name of the object ({metadata['name']}) is not the name it was sent to ({key.name})")
-    return await change(core, key, lambda _: parse_object(proposed), subresource, options)
+    version = metadata.get("resourceVersion")
+    return await change(core, key, lambda _: parse_object(proposed), subresource, options, version=version)
 
 
 async def patch(
@@ -239,18 +242,26 @@ def patched(document: Document, body: Any, patch_type: PatchType) -> Document:
     return result
 
 
-async def change(core: Core, key: Key, edit: Edit, subresource: str, options: WriteOptions) -> Written:
-    """Bring the object from how it is to how `edit` wants it."""
+async def change(
+    core: Core, key: Key, edit: Edit, subresource: str, options: WriteOptions, *, version: Any = None
+) -> Written:
+    """Bring the object from how it is to how `edit` wants it. `version` is the one it must have, if the caller says."""
     kind = core.kind_of(key)
     check_open_to_callers(kind)
     if subresource and (subresource not in kind.subresources or subresource not in _WRITABLE):
         raise MethodNotAllowed(f"{kind.kind} has no subresource {subresource!r} that can be updated", key=key)
     chain = core.admission.for_write("update", kind, subresource)
+    # Whoever names the version that this server saw last needs no read, once: the commit finds out if there is another.
+    untried = core.remembered(key, version) if version and chain is None else None
 
     async def attempt(proof: Proof) -> Staged | Written:
-        repeat = await operations.first_outcome(core, proof, "update", key, options)
+        nonlocal untried
+        repeat = await operations.first_outcome(core, proof, "update", key, options, reads=(key,))
         if repeat is not None:
             return repeat
+        assumed, untried = untried if key not in proof.reads else None, None
+        if assumed is not None:
+            proof.assume(assumed)
         old = await proof.object(key)
         if old is None:
             raise NotFound(f'{kind.resource} "{key.name}" not found', key=key)
@@ -263,6 +274,9 @@ async def change(core: Core, key: Key, edit: Edit, subresource: str, options: Wr
         apply_defaults(kind, after)
         _count_generation(kind, before, after)
         if _same(after, before):
+            if assumed is not None:  # no commit will prove it
+                del proof.reads[key]
+                return await attempt(proof)
             return Staged(kind, key, old.value, created=old.created)
         if chain is None:
             new, warnings = _checked(kind, key, encode_object(after))

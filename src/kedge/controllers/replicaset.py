@@ -83,7 +83,7 @@ class ReplicaSetReconciler:
         acts, refusal = Acts(ctx, self._metrics, NAME), None
         try:
             await self._carry_out(ctx, acts, plan, {pod.uid: pod for pod in pods}, now)
-            await self._create(ctx, acts, owner, plan.create, ghosts)
+            await self._create(ctx, acts, owner, plan.create, {*ghosts, *(pod.name for pod in views)})
         except REFUSALS as error:
             refusal = error
         await ctx.write_status(owner, self._status(view, views, listed, acts, refusal, now))
@@ -191,15 +191,17 @@ class ReplicaSetReconciler:
             await acts.do("sweep", pod.name, ctx.delete(pods[pod.uid]))
 
     async def _create(
-        self, ctx: Context, acts: Acts, owner: Object, replaced: Sequence[str], ghosts: Collection[str]
+        self, ctx: Context, acts: Acts, owner: Object, replaced: Sequence[str], names: Collection[str]
     ) -> None:
+        """Make pods in the lowest free slots. `names` are not free: there were pods of those names, or claims."""
         if not replaced:
             return
         name, namespace = owner.key.name, owner.key.namespace
 
         def is_taken(each: str) -> bool:
-            # Where the last of a name may still run there is room for others, but not for another of that name.
-            return each in ghosts or ctx.get(Key(POD.key_kind, namespace, each)) is not None
+            # Where the last of a name may still run there is room for others, but not for another of that name. That is
+            # true of one that was swept in this very look, too: its claim stays, and was not looked for.
+            return each in names or ctx.get(Key(POD.key_kind, namespace, each)) is not None
 
         slots = free_slots(name, len(replaced), is_taken)
         template = owner.edit()["spec"]["template"]

@@ -1,0 +1,107 @@
+"""Whoever says something in a status is killed at the very commit: its successor finds it said, and says it no more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from tests.objects import deployment
+from tests.sim.test_agent import CALM, until
+from tests.sim.test_agent_usage import calm
+from tests.sim.test_policy_status import CANARY, named, obeyed
+from tests.sim.test_rollout import POLICY, SPREAD, policy
+
+from kedge.api.conditions import find_condition
+from kedge.api.holds import Hold
+from kedge.controllers import CONTROLLERS
+from kedge.keys import Key
+from kedge.sim.cluster import Cluster, Commit, Seat
+from kedge.sim.kernel import Host, Simulation
+
+WEB = Key("Deployment.apps", "default", "web")
+DOWN_S = 4.0
+
+
+class Killer:
+    """Kills a host at every commit that changes what `told` sees: before its process hears that it was made."""
+
+    def __init__(self, sim: Simulation, host: Host, told: Callable[[], Any], *, times: int) -> None:
+        self._sim, self._host, self._told = sim, host, told
+        self._left = times
+        self.words = [told()]
+        """What was said, one after another."""
+        self.kills = 0
+
+    def __call__(self, _: Commit) -> Iterator[tuple[str, str]]:
+        said = self._told()
+        if said != self.words[-1]:
+            self.words.append(said)
+            if self._left:
+                self._left -= 1
+                self.kills += 1
+                world = self._sim.world
+                world.loop.call_soon(self._host.crash, context=world.context)
+                world.loop.call_later(DOWN_S, self._host.restart, context=world.context)
+        return iter(())
+
+
+def test_a_scheduler_that_dies_as_it_says_what_it_goes_by_has_said_it_once() -> None:
+    async def program(sim: Simulation) -> None:
+        cluster = Cluster(sim, limits=CALM)
+        await cluster.set_up()
+        (host,) = cluster.boot("scheduler", [named("default-scheduler")])
+        await cluster.authority.create(POLICY, policy())
+        killer = Killer(sim, host, lambda: obeyed(cluster), times=3)
+        sim.check_always(killer)
+        await until(lambda: obeyed(cluster) == {"default-scheduler": 1})
+        await asyncio.sleep(30)
+        await cluster.authority.patch(SPREAD, {"spec": {"canary": CANARY}})
+        await until(lambda: obeyed(cluster) == {"default-scheduler": 2})
+        await asyncio.sleep(30)
+        assert killer.kills == 2
+        assert killer.words == [{}, {"default-scheduler": 1}, {"default-scheduler": 2}]
+        before = cluster.versions(but=("Lease.coordination.k8s.io",))
+        await asyncio.sleep(120)
+        assert cluster.versions(but=("Lease.coordination.k8s.io",)) == before
+
+    calm(program)
+
+
+@pytest.mark.parametrize("named", ["deployment", "autoscaler"])
+def test_a_controller_that_dies_as_it_shows_a_hold_or_its_end_shows_both_once_and_goes_on(named: str) -> None:
+    """A hold on the controller itself keeps it off; one on another is only shown."""
+
+    async def program(sim: Simulation) -> None:
+        cluster = Cluster(sim, limits=CALM)
+        await cluster.set_up()
+
+        def made(seat: Seat) -> Any:
+            return CONTROLLERS["deployment"](seat.client, seat.env, caches=seat.caches, recorder=seat.recorder)
+
+        def held() -> str:
+            found = cluster.find(WEB)
+            told = None if found is None else find_condition(found.view.status.conditions, "Held")
+            return "" if told is None else told.status
+
+        (host,) = cluster.boot("manager", [made])
+        killer = Killer(sim, host, held, times=5)
+        sim.check_always(killer)
+        ends = cluster.store_host.env().now() + timedelta(seconds=60)
+        notes = dict([Hold(named, "ada", "looking into it", ends).annotation()])
+        body = deployment("web", replicas=1)
+        await cluster.create({**body, "metadata": {**body["metadata"], "annotations": notes}})
+        await until(lambda: held() == "True")
+        await asyncio.sleep(20)
+        assert bool(cluster.all("ReplicaSet.apps")) == (named != "deployment")
+        await until(lambda: held() == "False")
+        await until(lambda: bool(cluster.all("ReplicaSet.apps")))
+        await asyncio.sleep(30)
+        assert (killer.kills, killer.words) == (2, ["", "True", "False"])
+        before = cluster.versions(but=("Lease.coordination.k8s.io",))
+        await asyncio.sleep(120)
+        assert cluster.versions(but=("Lease.coordination.k8s.io",)) == before
+
+    calm(program)

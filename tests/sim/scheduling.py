@@ -12,11 +12,13 @@ from typing import Any
 
 import msgspec
 from tests.objects import NODE, POD, ZONE_QUOTA, node, pod, zone_quota
+from tests.unit.scheduler import plain
 
 from kedge.api.kinds import KINDS
 from kedge.api.objects import Object
 from kedge.api.requests import DeleteOptions
 from kedge.client.contract import Client
+from kedge.controllers.quotas import quota_controller
 from kedge.errors import Fenced, OperatingError, OutcomeUnknown, Refused
 from kedge.keys import Key
 from kedge.limits import Limits
@@ -34,6 +36,7 @@ NODES = ("node-a", "node-b", "node-c")
 ZONES = {"node-a": "zone-a", "node-b": "zone-b", "node-c": "zone-b"}
 PODS = tuple(f"web-{n}" for n in range(8))
 GANG = ("duo-0", "duo-1")
+ZONE, HOST = "topology.kubernetes.io/zone", "kubernetes.io/hostname"
 QUOTA = Key("ZoneQuota.kedge.dev", "default", "zones")
 RECORD = Key("Reservation.kedge.dev", "default", "duo")
 OTHER = "other-scheduler"
@@ -285,6 +288,12 @@ class Town:
         wire.on_bind = lambda: self._bind_ended(life)
         await scheduler.run()
 
+    def boot_quotas(self) -> Host:
+        """The controller that sees to it that quotas are counted."""
+        host = self.sim.host("quotas")
+        host.boot(lambda host: quota_controller(self.client(host, 1), host.env(limits=self.limits)).run())
+        return host
+
     def client(self, host: Host, server: int) -> Client:
         remote = host.remote(self.cluster.servers[server % 2], "api", timeout_s=2.0)
         return Client(RemoteTransport(remote), host.env(limits=self.limits), component=host.name)
@@ -337,18 +346,22 @@ class User:
             ("resize", self._resize),
             ("node", self._node),
             ("cordon", self._cordon),
+            ("relabel", self._relabel),
+            ("move", self._move),
             ("depose", self._depose),
         )
 
-    async def step(self) -> None:
-        name, step = self._sim.choose("step", self._steps)
+    async def step(self, *among: str) -> None:
+        """Something random; of those named, if any are."""
+        steps = tuple(each for each in self._steps if not among or each[0] in among)
+        name, step = self._sim.choose("step", steps)
         try:
             await step()
             self._sim.sometimes(name)
         except OperatingError:
             return
 
-    def body(self, name: str) -> dict[str, Any]:
+    def body(self, name: str, rules: tuple[str, ...] = ("", "", "apart", "near", "spread")) -> dict[str, Any]:
         body = pod(name, cpu=self._sim.choose("cpu", ("400m", "700m")))
         if name in GANG:
             body["metadata"]["labels"]["kedge.dev/gang"] = "duo"
@@ -357,17 +370,18 @@ class User:
         body["spec"]["schedulerName"] = self._sim.choose("scheduler", ("default-scheduler", OTHER))
         if self._sim.choose("urgent", (False, False, False, True)):
             body["spec"]["priorityClassName"] = "urgent"
-        rule = self._sim.choose("rule", ("", "", "apart", "spread"))
+        rule = self._sim.choose("rule", rules)
         if rule:
-            body["metadata"]["labels"]["app"] = rule  # so that no rule is about pods that have none themselves
-        if rule == "apart":
-            term = {"labelSelector": {"matchLabels": {"app": "apart"}}, "topologyKey": "kubernetes.io/hostname"}
-            body["spec"]["affinity"] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+            body["metadata"]["labels"]["app"] = rule
+        if rule in ("apart", "near"):
+            term = {"labelSelector": {"matchLabels": {"app": rule}}, "topologyKey": HOST if rule == "apart" else ZONE}
+            side = "podAntiAffinity" if rule == "apart" else "podAffinity"
+            body["spec"]["affinity"] = {side: {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
         elif rule == "spread":
             body["spec"]["topologySpreadConstraints"] = [
                 {
-                    "maxSkew": 2,
-                    "topologyKey": "topology.kubernetes.io/zone",
+                    "maxSkew": self._sim.choose("skew", (1, 2)),
+                    "topologyKey": ZONE,
                     "whenUnsatisfiable": "DoNotSchedule",
                     "labelSelector": {"matchLabels": {"app": "spread"}},
                 }
@@ -446,6 +460,17 @@ class User:
             self._sim.sometimes("a node was replaced under its name")
         await self._client.create(NODE, node(name, zone=ZONES[name], cpu="1500m"))
 
+    async def _relabel(self) -> None:
+        """A pod is of another kind from now on: rules that were about it are not, and others are."""
+        key = Key("Pod", "default", self._sim.choose("pod", PODS))
+        await self._client.patch(key, {"metadata": {"labels": {"app": self._sim.choose("app", ("apart", "web"))}}})
+
+    async def _move(self) -> None:
+        """A node is of another zone from now on, and whatever runs there with it."""
+        key = Key("Node", "", self._sim.choose("node", NODES))
+        zone = self._sim.choose("zone", ("zone-a", "zone-b"))
+        await self._client.patch(key, {"metadata": {"labels": {ZONE: zone}}})
+
     async def _depose(self) -> None:
         await self._take_lease(self._sim.choose("whom", ("default-scheduler", OTHER)))
 
@@ -470,13 +495,13 @@ async def confirm(client: Any, node_name: str, uid: str) -> None:
 
 
 def could_be_bound(state: State) -> list[Key]:
-    """Pods that wait though some node would take them, by the rules of the bind alone."""
+    """Pods that wait though some node would take them, by the rules of the bind and by those about other pods."""
     nodes, ledgers = state.of("Node"), state.live_ledgers()
     gangs = [found for found in state.of("Pod").values() if found.key.name in GANG]
     left = []
     for found in state.of("Pod").values():
         view = found.view
-        if view.spec.node_name or view.finished or view.terminating or _ruled(view):
+        if view.spec.node_name or view.finished or view.terminating:
             continue
         if found.key.name in GANG and len(gangs) < len(GANG):
             continue
@@ -485,14 +510,31 @@ def could_be_bound(state: State) -> list[Key]:
             if first_misfit(view, owner.view, ledger) is None and not _quota_short(state, owner, pod_requests(view)):
                 if found.key.name in GANG and not _both_fit(state, gangs):
                     continue
+                if _ruled_out(state, found, owner):
+                    continue
                 if _free_of_the_past(state, name, view, owner):
                     left.append(found.key)
     return left
 
 
-def _ruled(view: Any) -> bool:
-    """Rules about other pods are not the bind's: what they allow is judged by properties elsewhere."""
-    return view.spec.affinity is not None or bool(view.spec.topology_spread_constraints)
+def _ruled_out(state: State, waiting: Object, owner: Object) -> bool:
+    """Whether a rule about other pods keeps a pod off a node, by the plain scheduler, on what is committed."""
+    pods = {
+        found.uid: plain.Placed(found.uid, found.view.spec.node_name, found.view)
+        for found in state.of("Pod").values()
+        if found.view.spec.node_name and not found.view.finished
+    }
+    cluster = plain.Cluster({name: found.view for name, found in state.of("Node").items()}, pods)
+    question, home = plain.Question(waiting.view), owner.view
+    return any(
+        list(failed)
+        for failed in (
+            plain.spread(0, cluster, question, home),
+            plain.pod_affinity(cluster, question, home),
+            plain.own_anti_affinity(0, cluster, question, home),
+            plain.anti_affinity_of_others(HOST, cluster, question, home),
+        )
+    )
 
 
 def _both_fit(state: State, gangs: list[Object]) -> bool:

@@ -11,7 +11,19 @@ from typing import Any
 
 import pytest
 from tests.objects import NODE, POD, ZONE_QUOTA, node, pod, zone_quota
-from tests.sim.scheduling import NODES, OTHER, PODS, ZONES, Accounts, Town, User, run_agents, settle
+from tests.sim.scheduling import (
+    NODES,
+    OTHER,
+    PODS,
+    ZONES,
+    Accounts,
+    State,
+    Town,
+    User,
+    could_be_bound,
+    run_agents,
+    settle,
+)
 
 from kedge.api.requests import DeleteOptions, WriteOptions
 from kedge.errors import OperatingError
@@ -41,15 +53,15 @@ URGENT = {
 }
 
 
-async def town_of(sim: Simulation, make: Any = Scheduler) -> Town:
-    """Two schedulers of one name and one of another, three nodes, and accounts that are watched."""
+async def town_of(sim: Simulation, make: Any = Scheduler, cpu: str = "1200m") -> Town:
+    """Three nodes, and accounts that are watched."""
     cluster = Cluster(sim, servers=2, hostile=True)
     await cluster.set_up()
     await cluster.create(URGENT)
     town = Town(sim, cluster, make=make)
     sim.check_always(Accounts(sim))
     for name in NODES:
-        await cluster.authority.create(NODE, node(name, zone=ZONES[name], cpu="1200m"))
+        await cluster.authority.create(NODE, node(name, zone=ZONES[name], cpu=cpu))
     return town
 
 
@@ -57,6 +69,7 @@ async def under_fire(sim: Simulation, make: Any = Scheduler) -> int:
     town = await town_of(sim, make)
     for host_name, name in (("one", "default-scheduler"), ("two", "default-scheduler"), ("three", OTHER)):
         town.boot(host_name, name)
+    town.boot_quotas()
     agents = sim.driver.spawn(run_agents(town), name="agents")
     users = []
     for n in range(3):
@@ -105,6 +118,8 @@ def test_every_promise_holds_under_fire_and_every_attempt_can_be_run_again() -> 
         "resize",
         "refused: Resource",
         "a scheduler was stopped in the middle of a bind",
+        "relabel",
+        "move",
     ):
         assert reached.get(needed), f"no seed ever reached {needed!r}: {reached}"
 
@@ -115,6 +130,7 @@ async def at_the_bind(sim: Simulation) -> int:
     town.holds = ("late",)
     for host_name, name in (("one", "default-scheduler"), ("two", "default-scheduler"), ("three", OTHER)):
         town.boot(host_name, name)
+    town.boot_quotas()
     agents = sim.driver.spawn(run_agents(town), name="agents")
     user = User(town, town.client(sim.host("user"), 0))
     for n in range(3):
@@ -146,6 +162,38 @@ def test_what_seldom_happens_to_a_bind_happens_often_here_and_every_promise_hold
     ):
         reached = sum(needed in outcome.marks for outcome in found)
         assert reached >= len(seeds) // 5, f"only {reached} of {len(seeds)} seeds reached {needed!r}"
+
+
+async def by_the_rules(sim: Simulation) -> int:
+    """Pods with rules about each other, where domains and kinds change one by one. Nothing else happens meanwhile."""
+    sim.heal()
+    town = await town_of(sim, cpu="2")
+    for host_name, name in (("one", "default-scheduler"), ("three", OTHER)):
+        town.boot(host_name, name)
+    agents = sim.driver.spawn(run_agents(town), name="agents")
+    user = User(town, town.client(sim.host("user"), 0))
+    for name in PODS:
+        await town.cluster.authority.create(POD, user.body(name, ("apart", "apart", "near", "spread")))
+    for _ in range(2 * ROUNDS):
+        await asyncio.sleep(8)
+        left = could_be_bound(State(town.cluster.store))
+        if left:
+            sim.violate("what fits is bound", f"{left} could be bound, and nobody does it")
+        if any(not found.view.spec.node_name for found in State(town.cluster.store).of("Pod").values()):
+            sim.sometimes("somebody waits")
+        await user.step("relabel", "move", "node", "delete", "end", "cordon", "resize")
+    await settle(town)
+    agents.cancel()
+    return town.recheck()
+
+
+def test_pods_with_rules_are_bound_as_soon_as_a_change_of_others_lets_them() -> None:
+    reached = 0
+    for seed in range(40):
+        outcome = run(by_the_rules, seed)
+        assert outcome.violation is None, f"seed {seed}: {outcome.violation}\n{outcome.timeline()[-2500:]}"
+        reached += outcome.marks.get("somebody waits", 0)
+    assert reached > 40
 
 
 @pytest.mark.soak

@@ -179,7 +179,7 @@ async def caches_under_fire(sim: Simulation) -> None:
         steps += [host.spawn(reader.step(), name="step") for host, reader in readers]
         await asyncio.wait(steps, timeout=90)
         if sim.choose("compact", (False, False, True)):
-            await cluster.store.compact(await cluster.store.revision())
+            await cluster.compact()
         if round_number == ROUNDS // 2 and sim.choose("a server lags", (False, True)):
             sim.network.partition([cluster.servers[1]], [cluster.store_host])
         for _, reader in readers:

@@ -1,0 +1,62 @@
+"""An agent's word about its node when the reply to it is lost: it is said again if somebody took it back meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.sim.test_agent import CALM, NODE, stage, until
+from tests.sim.test_agent_usage import calm
+
+from kedge.api.conditions import is_true
+from kedge.sim.cluster import Cluster, Commit
+from kedge.sim.kernel import Simulation
+
+UNKNOWN: dict[str, Any] = {"type": "Ready", "status": "Unknown", "lastTransitionTime": "2030-01-01T00:00:00Z"}
+
+
+def is_well(cluster: Cluster) -> bool:
+    found = cluster.find(NODE)
+    return found is not None and is_true(found.view.status.conditions, "Ready")
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["and stands", "and is taken back"])
+@pytest.mark.parametrize("cut_s", [3.0, 25.0])
+def test_a_word_whose_reply_is_lost_is_said_again_if_it_was_taken_back(again: bool, cut_s: float) -> None:
+    """1. Somebody says that nobody knows. 2. The agent says that it is ready; that is committed, and the link goes.
+    3. It is taken back, perhaps before the agent sees anything again. 4. The link is back.
+    """
+
+    async def program(sim: Simulation) -> None:
+        cluster = await stage(sim, "node-a")
+        await until(lambda: is_well(cluster))
+        host, said = cluster.nodes["node-a"].host, list[float]()
+
+        def doubt() -> Any:
+            return cluster.authority.patch(NODE, {"status": {"conditions": [UNKNOWN]}}, subresource="status")
+
+        def cut(commit: Commit) -> Iterator[tuple[str, str]]:
+            if NODE in commit.keys and is_well(cluster):
+                said.append(sim.now_s)
+                if len(said) == 1:
+                    down = sim.network.partition([host], cluster.servers)
+                    world = sim.world
+                    world.loop.call_later(cut_s, down.heal, context=world.context)
+                    if again:
+                        cluster.store_host.spawn(doubt(), name="one who hears no leases")
+            yield from ()
+
+        await asyncio.sleep(CALM.node_renew_s)
+        sim.check_always(cut)
+        await cluster.store_host.run(doubt())
+        await until(lambda: len(said) == 1, within_s=2 * CALM.node_renew_s)
+        await asyncio.sleep(cut_s + 3 * CALM.node_renew_s)
+        assert is_well(cluster)
+        assert len(said) == (2 if again else 1)
+        before = cluster.versions(but=("Lease.coordination.k8s.io",))
+        await asyncio.sleep(5 * CALM.node_renew_s)
+        assert cluster.versions(but=("Lease.coordination.k8s.io",)) == before
+
+    calm(program)

@@ -24,6 +24,8 @@ from kedge.scheduler.picture import Assumption, Picture
 from kedge.scheduler.refusals import Refusals
 from kedge.scheduler.telling import Teller
 
+_Work = tuple[Callable[..., Coroutine[Any, Any, None]], tuple[Any, ...]]
+
 
 class Binder:
     """Binds what was decided, for one scheduler."""
@@ -39,7 +41,11 @@ class Binder:
         self._teller = teller
         self.refusals = Refusals(env, self._has_seen, self._version)
         self.bound = 0
-        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._workers: set[asyncio.Task[None]] = set()
+        self._idle: list[asyncio.Future[_Work]] = []
+        """Of the workers: those who wait for more. A task for each bind would cost more than the wait."""
+        self._under_way = 0
+        self._none_left = asyncio.Event()
         self.started = 0
         """How many there were."""
         self.on_room: Callable[[], None] = lambda: None
@@ -50,37 +56,55 @@ class Binder:
             "kedge_scheduler_attempts_total", "Attempts, by how they ended", ("result",)
         )
         self._done = self._results.labels("bound")
-        env.metrics.gauge("kedge_scheduler_binds_in_flight", "Binds under way").set_function(lambda: len(self._tasks))
+        env.metrics.gauge("kedge_scheduler_binds_in_flight", "Binds under way").set_function(self.__len__)
 
     def __len__(self) -> int:
         """Binds under way."""
-        return len(self._tasks)
+        return self._under_way
 
     def start(self, work: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
         """Run one bind, or one gang, beside the others."""
         self.started += 1
-        number = self.started
-        self._tasks[number] = asyncio.get_running_loop().create_task(self._run(number, work, args))
+        self._under_way += 1
+        self._none_left.clear()
+        while self._idle:
+            waiting = self._idle.pop()
+            if not waiting.done():
+                waiting.set_result((work, args))
+                return
+        worker = asyncio.get_running_loop().create_task(self._serve((work, args)))
+        self._workers.add(worker)
+        worker.add_done_callback(self._workers.discard)
 
-    async def _run(self, number: int, work: Callable[..., Coroutine[Any, Any, None]], args: tuple[Any, ...]) -> None:
-        try:
-            await work(*args)
-        except Exception as error:  # noqa: BLE001  it ends the term, and is seen there
-            self.on_failure(error)
-        finally:
-            self._tasks.pop(number, None)
-            self.on_room()
+    async def _serve(self, given: _Work) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            work, args = given
+            try:
+                await work(*args)
+            except Exception as error:  # noqa: BLE001  it ends the term, and is seen there
+                self.on_failure(error)
+            finally:
+                self._under_way -= 1
+                if not self._under_way:
+                    self._none_left.set()
+                self.on_room()
+            del given, work, args
+            more: asyncio.Future[_Work] = loop.create_future()
+            self._idle.append(more)
+            given = await more
 
     async def wait_all(self) -> None:
-        while self._tasks:
-            await asyncio.wait(tuple(self._tasks.values()))
+        if self._under_way:
+            await self._none_left.wait()
 
     async def cancel_all(self) -> None:
-        tasks = tuple(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        self._tasks.clear()
+        """End every bind under way, and who would do the next."""
+        workers = tuple(self._workers)
+        for worker in workers:
+            worker.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
+        self._idle.clear()
 
     # -- one bind ----------------------------------------------------------------------------------
 

@@ -108,7 +108,7 @@ async def test_the_record_of_an_attempt_accounts_for_every_node(desk: Desk) -> N
     await desk.open_for(node("node-a", cpu="1"), node("node-b", cpu="3"), node("node-c", unschedulable=True))
     await desk.pod("large", cpu="2", nodeSelector={"kubernetes.io/hostname": "node-a"})
     await desk.pod("small")
-    await until(lambda: desk.place("small") and desk.attempts("large") and desk.attempts("small"))
+    await until(lambda: desk.place("small") and desk.reason("large") and desk.attempts("small"))
     failed, done = desk.attempts("large")[0], desk.attempts("small")[0]
     details = failed.details
     assert len(details["firstFailing"]) == details["nodes"] == 3

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from kedge.api.kinds import KINDS
 from kedge.api.objects import Object
-from kedge.api.requests import DeleteOptions
+from kedge.api.requests import DeleteOptions, PatchType
 from kedge.client.contract import Client
 from kedge.errors import AlreadyExists, Conflict, Lagged, NotFound, OutcomeUnknown, TooManyRequests, Unavailable
 from kedge.keys import Key
@@ -75,21 +75,32 @@ class User:
     async def roll_back(self, key: Key) -> Object | None:
         """Put back the template of the revision before, as `kubectl rollout undo` does. None if there is none."""
 
+        chosen: list[dict[str, Any]] = []
+
         async def once() -> Object | None:
-            found = await self._client.get(key)
-            owned = [
-                each
-                for each in self.cluster.all("ReplicaSet.apps", namespace=key.namespace)
-                if any(ref.uid == found.uid for ref in each.metadata.owner_references)
-            ]
-            by_age = sorted(owned, key=lambda each: int(each.metadata.annotations.get(_REVISION, "0")))
-            if len(by_age) < 2:
-                return None
-            template = by_age[-2].edit()["spec"]["template"]
-            template["metadata"].get("labels", {}).pop("pod-template-hash", None)
-            return (await self._client.patch(key, {"spec": {"template": template}})).object
+            # Chosen once: by the time of a second attempt the first may have made the revision before the newest.
+            if not chosen:
+                found = await self._client.get(key)
+                by_age = sorted(
+                    self._sets_of(found), key=lambda each: int(each.metadata.annotations.get(_REVISION, "0"))
+                )
+                if len(by_age) < 2:
+                    return None
+                template = by_age[-2].edit()["spec"]["template"]
+                template["metadata"].get("labels", {}).pop("pod-template-hash", None)
+                chosen.append(template)
+            # Replaced and not merged: what the newer template added goes too.
+            change = [{"op": "replace", "path": "/spec/template", "value": chosen[0]}]
+            return (await self._client.patch(key, change, patch_type=PatchType.JSON)).object
 
         return await self._insist(once, f"rolls {key} back")
+
+    def _sets_of(self, deployment: Object) -> list[Object]:
+        return [
+            each
+            for each in self.cluster.all("ReplicaSet.apps", namespace=deployment.key.namespace)
+            if any(ref.uid == deployment.uid for ref in each.metadata.owner_references)
+        ]
 
     async def delete(self, key: Key, *, force: bool = False, propagation: str = "") -> None:
         async def once() -> None:

@@ -1,0 +1,74 @@
+"""A user who rolls back gets back what was there before, once, whatever happened to the reply."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.objects import DEPLOYMENT, deployment
+from tests.sim.test_agent import CALM, until
+from tests.sim.test_agent_usage import calm
+
+from kedge.controllers import CONTROLLERS
+from kedge.keys import Key
+from kedge.sim.cluster import Cluster, Commit, Seat
+from kedge.sim.kernel import Simulation
+from kedge.sim.users import User
+
+WEB = Key("Deployment.apps", "default", "web")
+
+
+def template(cluster: Cluster) -> Any:
+    found = cluster.find(WEB)
+    assert found is not None
+    return found.edit()["spec"]["template"]
+
+
+async def twice_rolled_out(sim: Simulation) -> tuple[Cluster, User, Any, Any]:
+    """A Deployment that was made, and then given a template that says more. Both templates."""
+    cluster = Cluster(sim, limits=CALM)
+    await cluster.set_up()
+
+    def made(seat: Seat) -> Any:
+        return CONTROLLERS["deployment"](seat.client, seat.env, caches=seat.caches, recorder=seat.recorder)
+
+    cluster.boot("manager", [made])
+    user = User(cluster)
+    await user.apply({"apiVersion": DEPLOYMENT.api_version, "kind": DEPLOYMENT.kind, **deployment("web", replicas=1)})
+    first = template(cluster)
+    await until(lambda: len(cluster.all("ReplicaSet.apps")) == 1)
+    more = {"metadata": {"annotations": {"team": "risk"}}, "spec": {"nodeSelector": {"disk": "fast"}}}
+    await user.patch(WEB, {"spec": {"template": more}})
+    await until(lambda: len(cluster.all("ReplicaSet.apps")) == 2)
+    await asyncio.sleep(5)
+    return cluster, user, first, template(cluster)
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["answered", "unanswered"])
+def test_a_rollback_brings_back_the_whole_template_and_is_not_taken_back_by_asking_again(lost: bool) -> None:
+    async def program(sim: Simulation) -> None:
+        cluster, user, first, second = await twice_rolled_out(sim)
+        assert second != first
+        seen: list[bool] = []
+
+        def cut(commit: Commit) -> Iterator[tuple[str, str]]:
+            if WEB in commit.keys:
+                back = template(cluster) == first
+                if back and True not in seen and lost:
+                    down = sim.network.partition([user.host], cluster.servers)
+                    sim.world.loop.call_later(90, down.heal, context=sim.world.context)
+                seen.append(back)
+            yield from ()
+
+        sim.check_always(cut)
+        asked_s = sim.now_s
+        await user.roll_back(WEB)
+        assert (sim.now_s - asked_s > 60) == lost
+        await asyncio.sleep(30)
+        assert template(cluster) == first
+        assert all(seen)
+        assert len(cluster.all("ReplicaSet.apps")) == 2
+
+    calm(program)

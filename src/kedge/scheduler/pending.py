@@ -211,16 +211,30 @@ class Pending:
         if waiting is None:
             self._arrivals += 1
             waiting = self._pods[uid] = Waiting(pod, priority, self._arrivals, now_s, now_s)
-            if gang:
-                waiting.gang = (pod.key.namespace, gang)
-                self._gangs.setdefault(waiting.gang, {})[uid] = waiting
-                self.happened(Change.GANG, "a member of its gang came", lambda each: each.gang == waiting.gang)
+            self._join(waiting, gang)
             self._activate(waiting, now_s, "added")
             return
         waiting.pod = pod
         if priority != waiting.priority:
             waiting.priority = priority
+        if gang != (waiting.gang[1] if waiting.gang is not None else ""):
+            self._quit(waiting)
+            self._join(waiting, gang)
         self.wake(uid, "changed itself")
+
+    def _join(self, waiting: Waiting, name: str) -> None:
+        if name:
+            gang = waiting.gang = (waiting.key.namespace, name)
+            self._gangs.setdefault(gang, {})[waiting.uid] = waiting
+            self.happened(Change.GANG, "a member of its gang came", lambda each: each.gang == gang)
+
+    def _quit(self, waiting: Waiting) -> None:
+        if waiting.gang is not None:
+            members = self._gangs.get(waiting.gang, {})
+            members.pop(waiting.uid, None)
+            if not members:
+                self._gangs.pop(waiting.gang, None)
+            waiting.gang = None
 
     def refresh(self, pod: Object) -> None:
         """A newer version of a pod that asks for the same."""
@@ -240,11 +254,9 @@ class Pending:
 
     def _forget(self, waiting: Waiting) -> None:
         self._pods.pop(waiting.uid, None)
-        if waiting.gang is not None:
-            members = self._gangs.get(waiting.gang, {})
-            members.pop(waiting.uid, None)
-            if not members:
-                self._gangs.pop(waiting.gang, None)
+        gang = waiting.gang
+        self._quit(waiting)
+        waiting.gang = gang  # whoever still has it in hand asks
 
     # -- taking ------------------------------------------------------------------------------------
 

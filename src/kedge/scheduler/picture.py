@@ -284,6 +284,9 @@ class Picture:
                 self._pending.happened(Change.POD_PLACED | Change.POD_GONE, "a pod has other labels")
             elif had is None or had.request.terminating != request.terminating:
                 self._pending.happened(Change.POD_PLACED, "a pod was placed or changed")
+            if had is None and GANG_LABEL in request.labels:  # by another hand: it is here, and needs no place
+                gang = (pod.key.namespace, request.labels[GANG_LABEL])
+                self._pending.happened(Change.GANG, "a member of its gang came", lambda each: each.gang == gang)
         else:
             if uid not in self.assumed:
                 self._count_reserved(uid, view)
@@ -325,7 +328,7 @@ class Picture:
             return
         before = old.as_view(PodView) if old is not None else None
         if before is None or not _asks_alike(before, view):
-            self._pending.put(pod, view.spec.priority or 0)
+            self._pending.put(pod, view.spec.priority or 0, gang=view.labels.get(GANG_LABEL, ""))
         else:
             self._pending.refresh(pod)  # its status, such as our own condition, is no news
 

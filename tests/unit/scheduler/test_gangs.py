@@ -45,6 +45,33 @@ async def test_a_gang_waits_for_its_last_member(desk: Desk) -> None:
 
 
 @at_a_desk()
+async def test_a_member_that_somebody_else_has_placed_is_here_too(desk: Desk) -> None:
+    await desk.open_for(node("node-a", cpu="1"))
+    await desk.gang("a", size=2)
+    await until(lambda: desk.reason("a"))
+    await desk.gang("b", size=2, nodeName="node-a")
+    await until(lambda: desk.place("a"))
+
+
+@at_a_desk()
+async def test_a_pod_joins_a_gang_and_leaves_it_with_its_label(desk: Desk) -> None:
+    await desk.open_for(node("node-a", cpu="1", unschedulable=True))
+    for name in ("a", "b", "c"):
+        await desk.pod(name, annotations={"kedge.dev/gang-size": "3"})
+    await until(lambda: all(desk.reason(name) for name in ("a", "b", "c")))
+    for name in ("a", "b"):
+        label = {"metadata": {"labels": {"kedge.dev/gang": "crew"}}}
+        await desk.cluster.authority.patch(Key("Pod", "default", name), label)
+    await until(lambda: desk.reason("a") == "gang crew: 2 of its 3 members are here")
+    await desk.cluster.authority.patch(Key("Node", "", "node-a"), {"spec": {"unschedulable": False}})
+    await until(lambda: desk.place("c"))
+    assert places(desk, "a", "b") == ["", ""]
+    await desk.cluster.authority.patch(Key("Pod", "default", "b"), {"metadata": {"labels": {"kedge.dev/gang": None}}})
+    await until(lambda: desk.place("b"))
+    assert desk.place("a") == ""
+
+
+@at_a_desk()
 async def test_the_largest_member_chooses_first_and_the_small_one_takes_what_is_left(desk: Desk) -> None:
     """In order of coming the small one would take the only place that is large enough for the other."""
     await desk.open_for(node("node-a", cpu="4"), node("node-b", cpu="1"))

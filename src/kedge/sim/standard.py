@@ -267,6 +267,11 @@ STANDARD = Size(
     limits=replace(
         LIMITS,
         lease_retry_s=5.0,
+        node_renew_s=15.0,
+        node_suspect_s=30.0,
+        node_unknown_s=50.0,
+        node_blind_s=60.0,
+        agent_contact_s=45.0,
         store_silence_s=5.0,
         autoscaler_start_s=15.0,
         watch_progress_s=40.0,
@@ -277,6 +282,8 @@ STANDARD = Size(
 """Twelve nodes in three zones, two schedulers, three API servers, two managers with every controller."""
 WORK_COMMITS = 300
 """A world in which nothing happens keeps every promise."""
+ROLLOUT_COMMITS = 80
+"""What a rollout of the web Deployment comes to, at the least."""
 HOSTILE_S = 185.0
 """Long enough for a machine that was lost at the beginning to be given up."""
 
@@ -306,16 +313,10 @@ async def run_standard(sim: Simulation, size: Size = STANDARD) -> World:
     await user.apply(quota("all", pods="30", requests__cpu="30"))
     await asyncio.sleep(max(0.0, begin_s + HOSTILE_S - sim.now_s))
     await world.heal()
-    # However little came through until now, from here on there is work that nothing hinders.
     await user.delete(SUMS, propagation="Background")
     await user.scale(LEDGER, 2)
-    await user.apply(job("totals", 2))
-    await user.scale(WEB, 5)
-    version = 3
-    while world.commits < WORK_COMMITS:
-        await user.roll_out(WEB, f"web:{version}")
-        version += 1
-        await asyncio.sleep(15)
+    await asyncio.sleep(10)
+    await _work_on(world)
 
     def autoscaled_deployments_have_their_size() -> bool:
         return _has_its_size(world)
@@ -324,6 +325,23 @@ async def run_standard(sim: Simulation, size: Size = STANDARD) -> World:
     await world.close(stays_s=20.0, silence_s=45.0)
     sim.attach("commits", world.commits)
     return world
+
+
+async def _work_on(world: World) -> None:
+    """However little came through until now, from here on there is work that nothing hinders: as much as is missing."""
+    user = world.user
+    turn = 3
+    while (missing := WORK_COMMITS - world.commits) > 0:
+        if missing > ROLLOUT_COMMITS:
+            await user.roll_out(WEB, f"web:{turn}")
+            await asyncio.sleep(15)
+        elif turn % 3 == 0:
+            await user.apply(job(f"totals-{turn}", 1))
+            await asyncio.sleep(6)
+        else:
+            await user.scale(WEB, 4 + turn % 2)
+            await asyncio.sleep(6)
+        turn += 1
 
 
 def _has_its_size(world: World) -> bool:

@@ -252,7 +252,8 @@ async def change(
         raise MethodNotAllowed(f"{kind.kind} has no subresource {subresource!r} that can be updated", key=key)
     chain = core.admission.for_write("update", kind, subresource)
     # Whoever names the version that this server saw last needs no read, once: the commit finds out if there is another.
-    untried = core.remembered(key, version) if version and chain is None else None
+    fit = version and chain is None and not options.dry_run
+    untried = core.remembered(key, version) if fit else None
 
     async def attempt(proof: Proof) -> Staged | Written:
         nonlocal untried

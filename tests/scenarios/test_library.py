@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kedge.sim.scenario import library_names, load_scenario, play_scenario
+from kedge.sim.scenario import library_names, load_scenario, parse_scenario, play_scenario
 
 WEAK = [(name, each.name, each.breaks) for name in library_names() for each in load_scenario(name).weak]
 
@@ -54,3 +54,52 @@ def test_a_timeline_tells_steps_faults_and_what_was_committed_in_order() -> None
     words = [words for _, _, words in played.timeline]
     taken = words.index("Pod training is bound to node-b7")
     assert taken < words.index("Pod risk-api-0 is bound to node-c2")
+
+
+def test_a_timeline_tells_every_stage_of_a_lost_node() -> None:
+    words = [
+        words for _, kind, words in play_scenario(load_scenario("missing-replica")).timeline if kind == "committed"
+    ]
+    stages = [
+        "Node node-b1 says Suspect=True (HeartbeatLate)",
+        "Node node-b1 says Ready=Unknown (NodeStatusUnknown)",
+        "Node node-b1 says Lost=True (HeartbeatsLost)",
+        "Pod fraud-batch-2 says DisruptionTarget=True (NodeLost)",
+        "Pod fraud-batch-2 has ended: Failed, NodeLost",
+    ]
+    assert [each for each in words if each in stages] == stages
+
+
+HELD = """\
+scenario: held
+story: A person holds a Deployment off its controller, and a Job runs meanwhile.
+world:
+  nodes: [{name: node-a}]
+  controllers: [deployment, replicaset, job]
+steps:
+  - admit:
+      apiVersion: apps/v1
+      kind: Deployment
+      metadata:
+        name: web
+        annotations: {hold.kedge.dev/deployment: owner=ada until=2026-01-01T00:01:00Z reason=a look}
+      spec:
+        replicas: 1
+        selector: {matchLabels: {app: web}}
+        template:
+          metadata: {labels: {app: web}}
+          spec: {containers: [{name: main, image: "web:1"}]}
+  - {when: {object: Deployment/web, condition: Held}, note: nobody touches it}
+  - expect: {count: Pod, is: 0, within: 1s}
+expect:
+  - {object: Deployment/web, condition: Held, status: "False", within: 3m}
+  - {count: Pod, ready: true, is: 1, within: 1m}
+"""
+
+
+def test_a_timeline_tells_what_a_person_holds_and_when_that_ends() -> None:
+    played = play_scenario(parse_scenario(HELD))
+    assert played.passed, played.violation
+    words = [words for _, _, words in played.timeline]
+    held, free = words.index("Deployment web says Held=True (HeldByPerson)"), "Deployment web says Held=False"
+    assert any(each.startswith(free) for each in words[held:])

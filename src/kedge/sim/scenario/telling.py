@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from kedge.api.holds import HELD
 from kedge.api.marks import REPLACES
 from kedge.api.objects import Object
-from kedge.api.views import PodView
+from kedge.api.views import Condition, PodView
 from kedge.keys import Key
 from kedge.sim.cluster import Cluster, Commit
 from kedge.sim.kernel import Outcome
@@ -34,12 +35,17 @@ TOLD = frozenset(
 )
 """Events of the trace that a timeline shows."""
 CONDITIONS = {
-    "Node": ("Ready", "Suspect"),
+    "Node": ("Ready", "Suspect", "Lost", "Drained"),
     "Deployment.apps": ("RepairComplete", "Bound", "SchedulingRetrying", "RollbackObserved", "Progressing"),
     "ReplicaSet.apps": ("RepairComplete", "ReplicaFailure"),
+    "Job.batch": ("Complete", "Failed", "Suspended"),
     "Pod": ("Ready", "DisruptionTarget", "PodScheduled"),
     "HorizontalPodAutoscaler.autoscaling": ("ScalingActive", "ScalingHeldBack"),
+    "Rollout.kedge.dev": ("Progressing", "RollbackObserved"),
+    "PodDisruptionBudget.policy": (),
+    "Namespace": (),
 }
+"""By kind, the conditions that a timeline shows; and of each of these kinds, that a person holds it."""
 
 
 class Narrator:
@@ -94,6 +100,8 @@ _SHOWN = (
     "ResourceQuota",
     "ZoneQuota.kedge.dev",
     "HorizontalPodAutoscaler.autoscaling",
+    "Job.batch",
+    "Rollout.kedge.dev",
 )
 
 
@@ -109,6 +117,11 @@ def _spec_words(key: Key, found: Object) -> str:
         case "Reservation.kedge.dev":
             pod = (spec.get("pod") or {}).get("name", "")
             return f" for {pod} on {spec.get('nodeName', '')}" if pod else " for a gang"
+        case "Job.batch":
+            return f": {spec.get('completions') or 1} completions, {spec.get('parallelism', 1)} at a time"
+        case "Rollout.kedge.dev":
+            target = spec.get("target") or {}
+            return f" of {target.get('kind', '')} {target.get('name', '')}: {len(spec.get('stages', ()))} stages"
         case "ResourceQuota":
             return f": {_pairs(spec.get('hard', {}))}"
         case "ZoneQuota.kedge.dev":
@@ -138,15 +151,21 @@ def _pod_changes(name: str, old: Object | None, new: Object | None) -> Iterator[
 
 
 def _condition_changes(key: Key, name: str, old: Object | None, new: Object) -> Iterator[str]:
-    shown = CONDITIONS.get(key.kind, ())
-    if not shown:
+    if key.kind not in CONDITIONS:
         return
-    before = {each.type: each for each in getattr(old.view.status, "conditions", ())} if old is not None else {}
-    for each in getattr(new.view.status, "conditions", ()):
+    shown = (*CONDITIONS[key.kind], HELD)
+    before = {each.type: each for each in _conditions(old)}
+    for each in _conditions(new):
         was = before.get(each.type)
         told = (each.status, each.reason)
         if each.type in shown and (was is None or (was.status, was.reason) != told):
             yield f"{name} says {each.type}={each.status}{f' ({each.reason})' if each.reason else ''}"
+
+
+def _conditions(found: Object | None) -> tuple[Condition, ...]:
+    """What an object says of itself; nothing, if its view has no room for that."""
+    status = None if found is None else getattr(found.view, "status", None)
+    return tuple(getattr(status, "conditions", ()))
 
 
 def timeline(outcome: Outcome, *, begin_s: float) -> list[tuple[str, str, str]]:

@@ -271,7 +271,8 @@ class SharedElection:
             works = [member.work for member in self._members if member.work is not None]
             for work in works:
                 work.cancel()
-            await asyncio.gather(*works, return_exceptions=True)
+            if works:
+                await asyncio.gather(*works, return_exceptions=True)
             for member in self._members:
                 member.work = None
 

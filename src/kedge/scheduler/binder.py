@@ -105,6 +105,8 @@ class Binder:
             worker.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
         self._idle.clear()
+        self._under_way = 0  # who was cancelled before his first step has counted nothing
+        self._none_left.set()
 
     # -- one bind ----------------------------------------------------------------------------------
 

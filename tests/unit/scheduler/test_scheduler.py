@@ -461,6 +461,21 @@ async def test_a_leader_that_slept_through_its_term_binds_nothing_with_what_it_h
 
 
 @at_a_desk()
+async def test_what_is_cancelled_before_it_began_is_not_under_way_for_ever(desk: Desk) -> None:
+    await desk.open_for(node("node-a", cpu="1"))
+    binder = desk.scheduler._binder
+    binder.start(asyncio.sleep, 3600)
+    await binder.cancel_all()
+    assert len(binder) == 0
+    await desk.pod("web")
+    await until(lambda: desk.place("web") and not len(binder))  # now there is somebody who waits for more to do
+    binder.start(asyncio.sleep, 3600)
+    await binder.cancel_all()
+    assert len(binder) == 0
+    await binder.wait_all()
+
+
+@at_a_desk()
 async def test_two_names_share_a_node_and_the_bind_keeps_them_apart(desk: Desk) -> None:
     await desk.open_for(node("node-a", cpu="1"))
     other = desk.another_scheduler(name="other")

@@ -6,7 +6,7 @@ less: once every kind is listed empty, it is empty for good.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,8 +50,13 @@ class EmptyingPlan:
         return not self.remaining
 
 
-def plan_emptying(found: Mapping[str, Sequence[tuple[Key, ObjectMeta]]], *, burst: int) -> EmptyingPlan:
-    """Delete what is there, stage by stage: a later one waits until the earlier ones are gone."""
+def plan_emptying(
+    found: Mapping[str, Sequence[tuple[Key, ObjectMeta]]], *, burst: int, held: Collection[Key] = ()
+) -> EmptyingPlan:
+    """Delete what is there, stage by stage: a later one waits until the earlier ones are gone.
+
+    What a person holds stays, and takes nobody's turn.
+    """
     remaining = {kind: len(each) for kind, each in found.items() if each}
     finalizers: dict[str, int] = {}
     for each in found.values():
@@ -60,7 +65,12 @@ def plan_emptying(found: Mapping[str, Sequence[tuple[Key, ObjectMeta]]], *, burs
                 finalizers[name] = finalizers.get(name, 0) + 1
     first = [kind for kind in _FIRST if kind in remaining]
     stage = first or sorted(remaining)
-    delete = [key for kind in stage for key, metadata in found[kind] if metadata.deletion_timestamp is None]
+    delete = [
+        key
+        for kind in stage
+        for key, metadata in found[kind]
+        if metadata.deletion_timestamp is None and key not in held
+    ]
     return EmptyingPlan(tuple(delete[:burst]), remaining, finalizers)
 
 
@@ -99,21 +109,23 @@ class NamespaceReconciler:
         if FINALIZER not in view.spec.finalizers:
             return Action.await_change(reason="it waits for the finalizers of others")
         objects = {kind.key_kind: await self._list(ctx, kind, key.name) for kind in self._kinds}
+        by_key = {each.key: each for there in objects.values() for each in there}
+        holds = {each: hold for each in by_key if (hold := active_hold(by_key[each].metadata, NAME, now)) is not None}
         plan = plan_emptying(
             {kind: [(each.key, each.metadata) for each in there] for kind, there in objects.items()},
             burst=ctx.limits.pod_burst,
+            held=holds,
         )
-        by_key = {each.key: each for there in objects.values() for each in there}
         failure = ""
         for each in plan.delete:
-            if active_hold(by_key[each].metadata, NAME, now) is None:
-                failure = await self._delete(ctx, by_key[each]) or failure
+            failure = await self._delete(ctx, by_key[each]) or failure
         if plan.empty:
             left = [name for name in view.spec.finalizers if name != FINALIZER]
             await ctx.patch(found, {"spec": {"finalizers": left}}, subresource="finalize")
             return Action.await_change(reason="it is empty")
         await ctx.write_status(found, {"conditions": emptying_conditions(view, plan, failure)})
-        return Action.requeue(delay_s=ctx.limits.namespace_retry_s, condition=CONTENT, reason="it is not empty yet")
+        reason = "; ".join(["it is not empty yet", *(f"{each}: {hold}" for each, hold in holds.items())][:5])
+        return Action.requeue(delay_s=ctx.limits.namespace_retry_s, condition=CONTENT, reason=reason)
 
     async def _list(self, ctx: Context, kind: Kind, namespace: str) -> Sequence[Object]:
         """At the authority: an object that a cache missed would be lost with its namespace."""

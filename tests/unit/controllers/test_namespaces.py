@@ -31,6 +31,14 @@ def test_those_who_make_and_run_go_before_what_they_stand_on() -> None:
     ]
 
 
+def test_what_a_person_holds_stays_and_takes_nobodys_turn() -> None:
+    found = {"Pod": there("Pod", 0, 0, 0)}
+    held = [found["Pod"][0][0], found["Pod"][1][0]]
+    plan = plan_emptying(found, burst=2, held=held)
+    assert [key.name for key in plan.delete] == ["pod-2"]
+    assert plan.remaining == {"Pod": 3}
+
+
 def test_what_stands_in_the_way_is_said() -> None:
     plan = plan_emptying({"Pod": there("Pod", 1, finalizers=("a.example/b",))}, burst=10)
     assert not plan.delete

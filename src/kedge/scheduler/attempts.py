@@ -139,6 +139,12 @@ class Attempts:
             )
         )
 
+    def came_to_nothing(self, record: Record, why: str, error: OperatingError | None = None) -> None:
+        """A node was found, and nothing was sent to bind the pod there: others of its gang have no place."""
+        record.result, record.reason = "failed", why
+        record.error = "" if error is None else f"{type(error).__name__}: {error}"
+        self.end(record)
+
     def end(self, record: Record, **details: Any) -> None:
         """The attempt is over: count it, and keep it if a rule says so."""
         recorder = self._recorder

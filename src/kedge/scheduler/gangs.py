@@ -20,6 +20,7 @@ from kedge.env import Env
 from kedge.errors import Fenced, NotFound, OperatingError
 from kedge.keys import Fence, Key, Origin, Revision
 from kedge.observe.records import Decision as Record
+from kedge.scheduler.attempts import Attempts
 from kedge.scheduler.binder import Binder
 from kedge.scheduler.pending import Pending, Waiting
 from kedge.scheduler.picture import BY_GANG, GANG_SIZE, Assumption, Picture
@@ -43,12 +44,15 @@ class Member:
 class Gangs:
     """Knows who belongs together, and brings a gang to its nodes."""
 
-    def __init__(self, client: Client, env: Env, picture: Picture, pending: Pending, binder: Binder) -> None:
+    def __init__(
+        self, client: Client, env: Env, picture: Picture, pending: Pending, binder: Binder, attempts: Attempts
+    ) -> None:
         self._client = client
         self._env = env
         self._picture = picture
         self._pending = pending
         self._binder = binder
+        self._attempts = attempts
         self._ended = env.metrics.counter("kedge_scheduler_gangs_total", "Gangs tried, by how it ended", ("result",))
 
     def record_of(self, gang: tuple[str, str]) -> Object | None:
@@ -75,10 +79,8 @@ class Gangs:
             return f"gang {gang[1]}: {len(members) + placed} of its {size} members are here"
         return ""
 
-    async def bring(self, members: Sequence[Member], fence: Fence) -> None:
+    async def bring(self, gang: tuple[str, str], members: Sequence[Member], fence: Fence) -> None:
         """Reserve for all, commit, bind all. What fails before the commit gives everything back."""
-        gang = members[0].waiting.gang
-        assert gang is not None
         try:
             await self._reserve(gang, members, fence)
         except Fenced:
@@ -88,6 +90,7 @@ class Gangs:
             await self.give_up(gang, fence)
             for member in members:
                 self._binder.give_back(member.waiting, member.assumption, error, fence, member.record)
+                self._attempts.came_to_nothing(member.record, f"gang {gang[1]} could not reserve its places", error)
             return
         self._ended.labels("committed").inc()
         await self.finish(gang, members, (), fence)

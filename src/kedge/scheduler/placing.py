@@ -61,7 +61,7 @@ class Placer:
         self._attempts = attempts
         self._binder = binder
         self._teller = teller
-        self._gangs = Gangs(client, env, picture, pending, binder)
+        self._gangs = Gangs(client, env, picture, pending, binder, attempts)
         self._seeing: dict[tuple[str, str], asyncio.Task[None]] = {}
         """By pod uid and what is waited for: that caches show what a refusal was about, or that a quarantine ends."""
         metrics = env.metrics
@@ -298,7 +298,7 @@ class Placer:
                     return
             assumption = self._picture.assume(member.pod, decision.node, decision.request)
             chosen.append(Member(member, assumption, (decision.node_uid, decision.node_revision), attempt))
-        self._binder.start(self._gangs.bring, chosen, fence)
+        self._binder.start(self._gangs.bring, waiting.gang, chosen, fence)
 
     def _size(self, member: Waiting) -> tuple[int, int]:
         """The largest choose first: what they leave is enough for the small ones more often than the other way."""

@@ -40,6 +40,8 @@ class Wire(Veil):
     """Binds are carried out, and nobody hears of it."""
     binds_held = False
     """Binds wait before they are sent."""
+    reserves_held = False
+    """So do the reservations of gangs."""
     blind = False
     """Pods cannot be read, and nothing is heard of them."""
     deaf = False
@@ -61,7 +63,7 @@ class Wire(Veil):
             kind = getattr(about, "key_kind", getattr(about, "kind", ""))
             if self.blind and verb in ("get", "list") and kind == "Pod":
                 raise Unavailable("no reply")
-            while verb == "bind" and self.binds_held:  # noqa: ASYNC110
+            while (verb == "bind" and self.binds_held) or (verb == "reserve" and self.reserves_held):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
             if verb == "bind" and about.node == self.refuses:
                 self.asked.append((verb, about))

@@ -192,14 +192,18 @@ async def test_a_member_whose_place_went_with_its_node_is_placed_anew_after_the_
 async def test_a_place_refused_to_one_member_is_not_asked_for_again_by_all(desk: Desk) -> None:
     """Bug 8 (nomad#13017) for gangs: a reservation that is refused is remembered too."""
     await desk.open_for(node("node-a", cpu="1"))
-    desk.wire.deaf = desk.wire.ledgers_held = True
-    await desk.pod("ghost", cpu="800m", nodeName="node-a")
-    await desk.remove("ghost", confirm=False)
-    desk.wire.deaf = False
+    desk.wire.reserves_held = True
     await desk.gang("a", "b", size=2, cpu="400m")
+    await until(lambda: desk.scheduler.statistics().assumed == 2)
+    desk.wire.deaf = desk.wire.ledgers_held = True
+    await desk.pod("theirs", cpu="800m", nodeName="node-a", schedulerName="other")
+    desk.wire.reserves_held = False
     await asyncio.sleep(60)
-    assert sum(verb == "reserve" for verb, _ in desk.wire.asked) <= 1
-    desk.wire.ledgers_held = False
+    assert sum(verb == "reserve" for verb, _ in desk.wire.asked) == 1
+    refused = [each for each in desk.decisions() if each.error.startswith("Refused")]
+    assert {each.key.name for each in refused} == {"a", "b"}, "attempts that came to nothing leave their records too"
+    assert len(desk.decisions()) == desk.scheduler.statistics().attempts
+    desk.wire.deaf = desk.wire.ledgers_held = False
     await until(lambda: "cpu" in desk.reason("a") + desk.reason("b"))
 
 

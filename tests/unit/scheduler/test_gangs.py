@@ -173,6 +173,22 @@ async def test_a_record_that_outlived_its_members_is_no_obstacle_to_those_who_re
     await until(lambda: desk.cluster.find(CREW) is None)
 
 
+@at_a_desk()
+async def test_the_bind_of_one_member_does_not_outlive_the_term_that_another_has_lost(desk: Desk) -> None:
+    """It would come back, whenever it does, to a pod that a later term is trying."""
+    await desk.open_for(node("node-a", cpu="1"))
+    desk.wire.fences, desk.wire.binds_held = "a", True
+    await desk.gang("a", "b", size=2, cpu="400m")
+    await until(lambda: (found := desk.cluster.find(CREW)) and found.view.status.phase == "Committed")
+    await asyncio.sleep(1)
+    desk.running.cancel()
+    await asyncio.wait([desk.running])
+    desk.wire.binds_held = False
+    await asyncio.sleep(5)
+    assert not [about for verb, about in desk.wire.asked if verb == "bind"]
+    assert places(desk, "a", "b") == ["", ""]
+
+
 @at_a_desk(replace(LIMITS, gang_wait_s=20.0))
 async def test_a_member_whose_place_went_with_its_node_is_placed_anew_after_the_deadline(desk: Desk) -> None:
     await desk.open_for(node("node-a", cpu="500m"), node("node-b", cpu="500m"))

@@ -16,7 +16,7 @@ from kedge.api.objects import Object
 from kedge.api.requests import DeleteOptions
 from kedge.client.contract import Client
 from kedge.env import Env, TaskSpawner
-from kedge.errors import Fenced, OutcomeUnknown, Refused, Unavailable
+from kedge.errors import Fenced, Forbidden, OutcomeUnknown, Refused, Unavailable
 from kedge.keys import Key
 from kedge.limits import Limits
 from kedge.observe.recorder import Recorder
@@ -40,6 +40,8 @@ class Wire(Veil):
     """Binds are carried out, and nobody hears of it."""
     binds_held = False
     """Binds wait before they are sent."""
+    stays = ""
+    """A pod that may not be asked to leave after all, which is heard of late."""
     fences = ""
     """A pod whose bind finds that another leads."""
     reserves_held = False
@@ -65,6 +67,9 @@ class Wire(Veil):
             kind = getattr(about, "key_kind", getattr(about, "kind", ""))
             if self.blind and verb in ("get", "list") and kind == "Pod":
                 raise Unavailable("no reply")
+            if verb == "evict" and about.name == self.stays:
+                await asyncio.sleep(10)
+                raise Forbidden("it stays", key=about)
             if verb == "bind" and about.pod.name == self.fences:
                 raise Fenced("another leads", key=Key("Lease.coordination.k8s.io", "kube-system", "default-scheduler"))
             while (verb == "bind" and self.binds_held) or (verb == "reserve" and self.reserves_held):  # noqa: ASYNC110

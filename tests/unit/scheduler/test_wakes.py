@@ -190,3 +190,23 @@ def test_a_place_is_made_elsewhere_when_the_node_where_it_was_made(how: str) -> 
         await until(lambda: desk.place("high") not in ("", first.name))
 
     scene()
+
+
+@at_a_desk()
+async def test_a_place_that_could_not_be_made_does_not_take_the_next_one_with_it(desk: Desk) -> None:
+    """1. A place is made on one node. 2. That closes, and one is made on another. 3. The first could not be made."""
+    await desk.open_for(node("node-a", cpu="1"), node("node-b", cpu="1"))
+    await desk.priority("urgent", 10)
+    await desk.priority("usual", 5)
+    await desk.pod("lowest", cpu="800m", nodeName="node-a")
+    await desk.pod("low", cpu="800m", nodeName="node-b", priorityClassName="usual")
+    desk.wire.stays = "lowest"
+    await desk.pod("high", cpu="800m", priorityClassName="urgent")
+    await until(lambda: desk.nominated("high") == "node-a")
+    await desk.cluster.authority.patch(Key("Node", "", "node-a"), {"spec": {"unschedulable": True}})
+    await until(lambda: desk.nominated("high") == "node-b")
+    await until(lambda: (found := desk.find("low")) is not None and found.view.terminating)
+    tried = len(desk.attempts("high"))
+    await asyncio.sleep(30)
+    assert desk.scheduler.statistics().nominated == 1
+    assert len(desk.attempts("high")) == tried

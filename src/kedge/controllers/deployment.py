@@ -34,7 +34,7 @@ from kedge.controllers.rollout_status import (
     repairs,
     rollback,
 )
-from kedge.controllers.shells import DEPLOYMENT, REFUSALS, REPLICA_SET, Acts, held_until, look_again
+from kedge.controllers.shells import DEPLOYMENT, REFUSALS, REPLICA_SET, Acts, held_until, look_again, split_held
 from kedge.controllers.templates import (
     DESIRED,
     MOST,
@@ -92,7 +92,8 @@ class DeploymentReconciler:
             return Action.await_change(reason="it is gone, or going: its ReplicaSets are garbage")
         view, now = deployment.as_view(DeploymentView), ctx.now()
         held = held_until(view, NAME, now)
-        if held is None and await self._claim_sets(ctx, deployment, view):
+        claims, held_off = (False, []) if held is not None else await self._claim_sets(ctx, deployment, view, now)
+        if claims:
             return Action.requeue(delay_s=0.0, reason="its ReplicaSets are others now")
         scene = _look(ctx, deployment, view, now)
         plan = self._plan(scene) if held is None else ScalePlan({})
@@ -109,7 +110,7 @@ class DeploymentReconciler:
         if refusal is not None:
             raise refusal
         set_holds = [held_until(each.as_view(ReplicaSetView), NAME, now) for each in scene.sets]
-        return look_again(now, next_hold_end(view, now), deadline, *set_holds, reason=plan.waits_for)
+        return look_again(now, next_hold_end(view, now), deadline, *set_holds, *held_off, reason=plan.waits_for)
 
     # -- deciding ----------------------------------------------------------------------------------
 
@@ -128,10 +129,14 @@ class DeploymentReconciler:
 
     # -- acting ------------------------------------------------------------------------------------
 
-    async def _claim_sets(self, ctx: Context, deployment: Object, view: DeploymentView) -> bool:
+    async def _claim_sets(
+        self, ctx: Context, deployment: Object, view: DeploymentView, now: datetime
+    ) -> tuple[bool, list[datetime]]:
+        """As a ReplicaSet does with pods. Whether there was anything to do, and when the held may be looked at."""
         selector = label_selector(view.spec.selector)
-        adopt = to_adopt(ctx.by_index(REPLICA_SET, ORPHANS, deployment.key.namespace), selector)
-        let_go = to_let_go(ctx.owned(REPLICA_SET, deployment), selector)
+        orphans = to_adopt(ctx.by_index(REPLICA_SET, ORPHANS, deployment.key.namespace), selector)
+        adopt, ends = split_held(orphans, NAME, now)
+        let_go, _ = split_held(to_let_go(ctx.owned(REPLICA_SET, deployment), selector), NAME, now)
         if adopt:
             # A cache may still show an owner that is gone: who adopts for it would make garbage of what lives.
             fresh = await ctx.fresh(deployment.key)
@@ -142,7 +147,7 @@ class DeploymentReconciler:
             await acts.do("adopt", each.key.name, ctx.patch(each, adoption(each, DEPLOYMENT, deployment)))
         for each in let_go:
             await acts.do("let go", each.key.name, ctx.patch(each, release(each, deployment)))
-        return bool(adopt or let_go)
+        return bool(adopt or let_go), ends
 
     async def _carry_out(self, ctx: Context, acts: Acts, scene: Scene, plan: ScalePlan) -> bool:
         """Size the ReplicaSets, make the current one, drop those past the history. Whether a name was taken."""

@@ -19,7 +19,7 @@ from kedge.api.views import PodView, ServiceView
 from kedge.api.views.core import ServicePort
 from kedge.client.contract import Client
 from kedge.controllers.pods import is_draining, is_ready
-from kedge.controllers.shells import ENDPOINT_SLICE, POD, wait_out
+from kedge.controllers.shells import ENDPOINT_SLICE, POD, look_again, split_held, wait_out
 from kedge.env import Env
 from kedge.keys import Key
 from kedge.runtime import Action, Context, Controller, Watch
@@ -213,13 +213,17 @@ class EndpointsReconciler:
         for made in plan.create:
             self._slices.labels("create").inc()
             await ctx.ensure(ENDPOINT_SLICE, slice_body(service, made))
+        free, ends = split_held(ours.values(), NAME, now)
+        touchable = {each.key.name for each in free}
         for made in plan.update:
-            self._slices.labels("update").inc()
-            await ctx.patch(ours[made.name], {"endpoints": list(made.endpoints)})
+            if made.name in touchable:
+                self._slices.labels("update").inc()
+                await ctx.patch(ours[made.name], {"endpoints": list(made.endpoints)})
         for name in plan.delete:
-            self._slices.labels("delete").inc()
-            await ctx.delete(ours[name])
-        return Action.await_change()
+            if name in touchable:
+                self._slices.labels("delete").inc()
+                await ctx.delete(ours[name])
+        return look_again(now, *ends)
 
     def _zones(self, ctx: Context, pods: Iterable[PodView]) -> dict[str, str]:
         zones = {}

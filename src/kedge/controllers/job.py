@@ -48,7 +48,7 @@ from kedge.controllers.replicaset import (
     template_priority,
     wake_listed,
 )
-from kedge.controllers.shells import ENDPOINT_SLICE, JOB, POD, REFUSALS, Acts, held_until, look_again
+from kedge.controllers.shells import ENDPOINT_SLICE, JOB, POD, REFUSALS, Acts, held_until, look_again, split_held
 from kedge.controllers.slots import free_slots, slot_name
 from kedge.controllers.templates import template_of
 from kedge.env import Env
@@ -74,10 +74,11 @@ class JobReconciler:
     async def reconcile(self, ctx: Context, key: Key) -> Action:
         job = ctx.get(key)
         acts = Acts(ctx, self._metrics, NAME)
-        await self._let_orphans_go(ctx, acts, key, job)
+        now = ctx.now()
+        held_off = await self._let_orphans_go(ctx, acts, key, job, now)
         if job is None or job.metadata.deletion_timestamp is not None:
-            return Action.await_change(reason="it is gone, or going: its pods are garbage")
-        view, now = job.as_view(JobView), ctx.now()
+            return look_again(now, *held_off, reason="it is gone, or going: its pods are garbage")
+        view = job.as_view(JobView)
         held = held_until(view, NAME, now)
         if is_over(view):
             return await self._end(ctx, acts, job, view, now) if held is None else look_again(now, held)
@@ -103,7 +104,9 @@ class JobReconciler:
         if refusal is not None:
             raise refusal
         pod_holds = [held_until(pod, NAME, now) for pod in views]
-        return look_again(now, next_hold_end(view, now), plan.look_again_at, *pod_holds, at_once=plan.curtailed)
+        return look_again(
+            now, next_hold_end(view, now), plan.look_again_at, *pod_holds, *held_off, at_once=plan.curtailed
+        )
 
     def _plan(self, ctx: Context, view: JobView, pods: Sequence[PodView], now: datetime, *, held: bool) -> JobPlan:
         limits = ctx.limits
@@ -116,8 +119,13 @@ class JobReconciler:
 
     # -- acting ------------------------------------------------------------------------------------
 
-    async def _let_orphans_go(self, ctx: Context, acts: Acts, key: Key, job: Object | None) -> None:
-        """Pods of a Job that is gone or going are not counted any more: their finalizer would keep them for ever."""
+    async def _let_orphans_go(
+        self, ctx: Context, acts: Acts, key: Key, job: Object | None, now: datetime
+    ) -> list[datetime]:
+        """Pods of a Job that is gone or going are not counted any more: their finalizer would keep them for ever.
+
+        When those may be looked at that a person holds.
+        """
         living = job.uid if job is not None and job.metadata.deletion_timestamp is None else None
         left = [
             pod
@@ -127,14 +135,16 @@ class JobReconciler:
             and _was_of(pod, key)
             and not _is_of(pod, living)
         ]
+        left, ends = split_held(left, NAME, now)
         if not left:
-            return
+            return ends
         # A cache that has not seen the Job yet does not prove that there is none.
         fresh = await ctx.fresh(key)
         living = fresh.uid if fresh is not None and fresh.metadata.deletion_timestamp is None else None
         for pod in left:
             if not _is_of(pod, living):
                 await acts.do("let go", pod.key.name, ctx.patch(pod, without_mark(pod)))
+        return ends
 
     async def _carry_out(
         self, ctx: Context, acts: Acts, job: Object, plan: JobPlan, pods: Mapping[str, Object], now: datetime

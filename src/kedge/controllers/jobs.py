@@ -113,7 +113,11 @@ def plan_job(
         missing = 0
     else:
         retry_at = None
-    unmark = [pod for pod in pods if pod.uid in tally.uncounted and TRACKING in pod.metadata.finalizers]
+    unmark = [
+        pod
+        for pod in pods
+        if pod.uid in tally.uncounted and TRACKING in pod.metadata.finalizers and pod.uid not in held
+    ]
     waits = [retry_at, deadline_of(job) if target is None else None]
     burst = rules.burst
     return JobPlan(

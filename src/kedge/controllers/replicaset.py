@@ -38,6 +38,7 @@ from kedge.controllers.shells import (
     Acts,
     held_until,
     look_again,
+    split_held,
 )
 from kedge.controllers.slots import free_slots, slot_name, slot_of
 from kedge.env import Env
@@ -66,7 +67,8 @@ class ReplicaSetReconciler:
             return Action.await_change(reason="it is gone, or going: its pods are garbage")
         view, now = owner.as_view(ReplicaSetView), ctx.now()
         held = held_until(view, NAME, now)
-        if held is None and await self._claim_pods(ctx, owner, view):
+        claims, held_off = (False, []) if held is not None else await self._claim_pods(ctx, owner, view, now)
+        if claims:
             return Action.requeue(delay_s=0.0, reason="its pods are others now")
         pods = ctx.owned(POD, owner)
         views = [pod.as_view(PodView) for pod in pods]
@@ -92,7 +94,7 @@ class ReplicaSetReconciler:
         ghosts_at = now + timedelta(seconds=ctx.limits.ghost_look_s) if rules.ghosts else None
         pod_holds = [held_until(pod, NAME, now) for pod in views]
         return look_again(
-            now, next_hold_end(view, now), ghosts_at, plan.look_again_at, *pod_holds, at_once=plan.curtailed
+            now, next_hold_end(view, now), ghosts_at, plan.look_again_at, *pod_holds, *held_off, at_once=plan.curtailed
         )
 
     # -- deciding ----------------------------------------------------------------------------------
@@ -158,11 +160,16 @@ class ReplicaSetReconciler:
 
     # -- acting ------------------------------------------------------------------------------------
 
-    async def _claim_pods(self, ctx: Context, owner: Object, view: ReplicaSetView) -> bool:
-        """Take in what the selector finds and nobody controls; let go of what it finds no longer."""
+    async def _claim_pods(
+        self, ctx: Context, owner: Object, view: ReplicaSetView, now: datetime
+    ) -> tuple[bool, list[datetime]]:
+        """Take in what the selector finds and nobody controls; let go of what it finds no longer.
+
+        Whether there was anything to do, and when those may be looked at that a person holds.
+        """
         selector = label_selector(view.spec.selector)
-        adopt = to_adopt(ctx.by_index(POD, ORPHANS, owner.key.namespace), selector)
-        let_go = to_let_go(ctx.owned(POD, owner), selector)
+        adopt, ends = split_held(to_adopt(ctx.by_index(POD, ORPHANS, owner.key.namespace), selector), NAME, now)
+        let_go, _ = split_held(to_let_go(ctx.owned(POD, owner), selector), NAME, now)
         if adopt:
             # A cache may still show an owner that is gone: who adopts for it would make garbage of what lives.
             fresh = await ctx.fresh(owner.key)
@@ -173,7 +180,7 @@ class ReplicaSetReconciler:
             await acts.do("adopt", pod.key.name, ctx.patch(pod, adoption(pod, REPLICA_SET, owner)))
         for pod in let_go[: ctx.limits.pod_burst]:
             await acts.do("let go", pod.key.name, ctx.patch(pod, release(pod, owner)))
-        return bool(adopt or let_go)
+        return bool(adopt or let_go), ends
 
     async def _carry_out(
         self, ctx: Context, acts: Acts, plan: ReplicaPlan, pods: Mapping[str, Object], now: datetime

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
 from datetime import datetime
 from typing import Any
 
@@ -64,6 +64,19 @@ def look_again(now: datetime, *moments: datetime | None, at_once: bool = False, 
 def held_until(view: View, controller: str, now: datetime) -> datetime | None:
     hold = active_hold(view, controller, now)
     return None if hold is None else hold.until
+
+
+def split_held(found: Iterable[Object], controller: str, now: datetime) -> tuple[list[Object], list[datetime]]:
+    """Those that nobody holds off the controller, and when the holds on the others end: one that is held stops nobody
+    but itself."""
+    free, ends = [], []
+    for each in found:
+        hold = active_hold(each.metadata, controller, now)
+        if hold is None:
+            free.append(each)
+        else:
+            ends.append(hold.until)
+    return free, ends
 
 
 async def wait_out(ctx: Context, found: Object, hold: Hold, now: datetime) -> Action:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
+import msgspec
+
 from kedge.api.views import AllocationEntry, NodeAllocationView
 from kedge.errors import check
 from kedge.placement.resources import Units, add, subtract, to_units
@@ -39,7 +41,7 @@ class ClaimState(StrEnum):
     BOUND = "Bound"
 
 
-class Claim(NamedTuple):
+class Claim(msgspec.Struct, frozen=True, gc=False):
     """What one pod holds on one node."""
 
     namespace: str

@@ -7,8 +7,8 @@ adds the claim to the snapshot when it acts on the decision. `explain` says why,
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from kedge.api.views import PodView
@@ -23,7 +23,7 @@ ZoneRoom = Mapping[str, Units]
 """What the pod's tenant may still claim in each zone that a quota speaks of."""
 
 
-class Decision(NamedTuple):
+class Decision(msgspec.Struct, frozen=True, gc=False):
     """Where a pod goes, and what that was decided on."""
 
     node: str | None

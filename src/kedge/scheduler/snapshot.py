@@ -10,8 +10,9 @@ import heapq
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
+import msgspec
 import numpy as np
 
 from kedge.api.conditions import is_true
@@ -38,7 +39,7 @@ NAME = "metadata.name (field)"
 """The column of the nodes' names. No label has such a key."""
 
 
-class Claim(NamedTuple):
+class Claim(msgspec.Struct, frozen=True, gc=False):
     """One pod's place on one node, as the table has counted it."""
 
     node: str

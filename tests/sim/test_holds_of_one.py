@@ -6,11 +6,12 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
-from tests.objects import pod
+from tests.objects import deployment, pod
 from tests.sim.controllers import replica_set
 from tests.sim.test_agent import until
 from tests.sim.test_agent_usage import calm
 from tests.sim.test_holds import LIMITS, Notes, bound_pod, noted
+from tests.sim.test_rollout import rollout
 from tests.sim.test_workloads import batch
 
 from kedge.api.holds import Hold
@@ -137,6 +138,24 @@ def test_a_held_pod_that_has_ended_is_written_down_and_keeps_its_mark_while_it_i
         assert failures(cluster) == []
         await until(lambda: cluster.find(BATCH).view.status.succeeded == 2, within_s=HOLD_S + 20)  # type: ignore[union-attr]
         assert not marks(held)
+
+    calm(program)
+
+
+def test_a_rollout_whose_target_is_held_says_so_and_goes_on_when_the_hold_has_ended() -> None:
+    async def program(sim: Simulation) -> None:
+        cluster, notes = await stage(sim, "rollout")
+        web = (await cluster.create(noted(deployment("web", replicas=1), notes))).key
+        made = (await cluster.create(rollout({"name": "all", "scope": {}}))).key
+
+        def reason() -> str:
+            return str(cluster.find(made).view.status.reason)  # type: ignore[union-attr]
+
+        await until(lambda: reason() == "TargetHeld", within_s=30)
+        assert cluster.find(web).metadata.generation == 1  # type: ignore[union-attr]
+        assert failures(cluster) == []
+        await until(lambda: cluster.find(web).metadata.generation > 1, within_s=HOLD_S + 20)  # type: ignore[union-attr]
+        await until(lambda: reason() != "TargetHeld", within_s=20)
 
     calm(program)
 

@@ -7,6 +7,7 @@ target, and the target only as it was read.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -57,7 +58,7 @@ class RolloutReconciler:
         caches = tuple(CacheFact(*each) for each in ctx.measured("the caches", self.sight))
         change: PolicyChange | TemplateChange
         change = (PolicyChange if view.spec.policy is not None else TemplateChange)(ctx, found, self.listener)
-        plan = plan_rollout(change.facts(caches, now))
+        plan = _kept_off(plan_rollout(change.facts(caches, now)), change.target, now)
         self._plans.labels(plan.phase).inc()
         found = await self._tell(ctx, found, view, plan, change, now)
         if plan.act is not Act.NONE:
@@ -103,6 +104,12 @@ class RolloutReconciler:
                 await ctx.patch(target, change.original())
             case Act.NONE:
                 pass
+
+
+def _kept_off(plan: RolloutPlan, target: Object | None, now: datetime) -> RolloutPlan:
+    """The plan without its act, and with a word about that, if a person holds the target off rollouts."""
+    hold = active_hold(target.metadata, NAME, now) if target is not None and plan.act is not Act.NONE else None
+    return plan if hold is None else replace(plan, act=Act.NONE, reason="TargetHeld", message=str(hold))
 
 
 # -- the controller --------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ bench: venv
 		$(BIN)/python -m benchmarks.scheduler --shape $$shape || exit 1; done
 
 zoo: venv
-	$(BIN)/kedge zoo --jobs $(JOBS) --seeds 2000 --clean 10000
+	$(BIN)/kedge zoo --jobs $(JOBS) --seeds 2000 --clean 10000 --compare 10
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

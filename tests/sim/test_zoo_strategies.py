@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 from kedge.cli import main
 from kedge.sim.kernel import Simulation, simulate
-from kedge.sim.zoo import Trial, all_entries, census, contenders, entry_named, table, try_strategy
-from kedge.sim.zoo.comparing import FINDS_ENOUGH, best_of, standings, steps_per_find, targeted_standing
+from kedge.sim.zoo import Trial, all_entries, census, compare_entry, contenders, entry_named, table
+from kedge.sim.zoo.comparing import FINDS_ENOUGH, best_of, standings, steps_per_find, targeted_standing, try_strategy
 from kedge.sim.zoo.entries import KEPT
 from kedge.sim.zoo.hunting import Census, Row, strategies_of
 from kedge.sim.zoo.plans import BASELINE, OLD_LISTS, PLAIN_RANDOM
@@ -84,9 +84,9 @@ def test_a_standing_tells_where_a_strategy_is_best_alone_and_how_much_sooner_tha
 
 
 def test_a_trial_runs_the_seeds_it_was_given_or_as_many_as_it_needs_to_know() -> None:
-    known = try_strategy("quota-not-enforced", CRASH, 40)
+    known = try_strategy("quota-not-enforced", CRASH, range(40))
     assert (known.seeds, known.finds) == (FINDS_ENOUGH, FINDS_ENOUGH)
-    never = try_strategy("assumption-ends-by-timer", PLAIN_RANDOM, 2)
+    never = try_strategy("assumption-ends-by-timer", PLAIN_RANDOM, range(2))
     assert (never.seeds, never.finds) == (2, 0)
     assert never.steps > 0
     assert never.cpu_s > 0
@@ -103,8 +103,27 @@ def test_a_find_that_the_unmodified_world_shows_as_well_is_none(monkeypatch: pyt
     monkeypatch.setitem(cast("dict[str, Theme]", THEMES), "unsound", Theme(f"{__file__}:unsound", (OLD_LISTS,)))
     harmless = replace(entry_named("quota-not-enforced"), breaks=("it holds",), theme="unsound")
     monkeypatch.setitem(KEPT, harmless.name, harmless)
-    assert try_strategy(harmless.name, OLD_LISTS.name, 3).finds == 3
-    assert try_strategy(harmless.name, PLAIN_RANDOM, 3).finds == 0
+    assert try_strategy(harmless.name, OLD_LISTS.name, range(3)).finds == 3
+    assert try_strategy(harmless.name, PLAIN_RANDOM, range(3)).finds == 0
+
+
+@simulate()
+async def seldom(sim: Simulation) -> None:
+    """A world that breaks in its fourth seed, and not before."""
+    if sim.seed >= 3:
+        sim.violate("it holds", "it does not")
+
+
+@pytest.mark.parametrize(("seeds_max", "seeds", "finds"), [(8, 4, 1), (7, 4, 1), (3, 2, 0), (1, 1, 0)])
+def test_strategies_none_of_which_finds_an_entry_get_more_seeds_until_one_does_within_a_bound(
+    seeds_max: int, seeds: int, finds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An entry that is hard to find has a best strategy too."""
+    monkeypatch.setitem(cast("dict[str, Theme]", THEMES), "seldom", Theme(f"{__file__}:seldom", (OLD_LISTS,)))
+    hard = replace(entry_named("quota-not-enforced"), breaks=("it holds",), theme="seldom")
+    monkeypatch.setitem(KEPT, hard.name, hard)
+    own, *_ = compare_entry(hard.name, 1, seeds_max).trials
+    assert (own.seeds, own.finds) == (seeds, finds)
 
 
 def test_the_same_seeds_name_the_same_best_in_this_process_and_in_another() -> None:

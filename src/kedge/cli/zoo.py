@@ -24,7 +24,7 @@ import click
     type=click.IntRange(0),
     default=0,
     metavar="N",
-    help="Try up to N seeds of each strategy on each entry too, and tell which finds it soonest.",
+    help="Try up to N seeds of each strategy on each entry too (more if none finds it): which finds it soonest?",
 )
 @click.option("--clean-only", is_flag=True, help="Run the clean seeds, and no entry.")
 @click.option(
@@ -62,7 +62,7 @@ def zoo(
     the command cannot be run as it was given.
     """
     from kedge.errors import KedgeError
-    from kedge.sim.zoo import UnknownEntry, all_entries, census, contenders, entry_named, table
+    from kedge.sim.zoo import UnknownEntry, all_entries, census, entry_named, table
 
     try:
         entries = [entry_named(name) for name in dict.fromkeys(names)] if names else list(all_entries())
@@ -75,9 +75,8 @@ def zoo(
         click.echo(_listed(entries, output))
         return
     chosen = [] if clean_only else [entry.name for entry in entries]
-    trials = sum(len(contenders(entry)) for entry in entries) if compare and not clean_only else 0
     try:
-        with Progress(len(chosen), beside, trials) as progress:
+        with Progress(len(chosen), beside, len(chosen) if compare else 0) as progress:
             found = census(
                 chosen,
                 seeds=seeds,
@@ -113,7 +112,7 @@ def _listed(entries: Sequence[Any], output: str) -> str:
 class Progress:
     """A bar for each count, and a line for each entry that is through. All of it on the standard error."""
 
-    def __init__(self, entries: int, clean: int, trials: int) -> None:
+    def __init__(self, entries: int, clean: int, compared: int) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as Bar
@@ -129,7 +128,7 @@ class Progress:
         )
         self._entries = self._bar.add_task("entries", total=entries, note="", visible=entries > 0)
         self._clean = self._bar.add_task("clean seeds", total=clean, note="", visible=clean > 0)
-        self._trials = self._bar.add_task("strategies", total=trials, note="", visible=trials > 0)
+        self._compared = self._bar.add_task("compared", total=compared, note="", visible=compared > 0)
         self._findings = 0
 
     def __enter__(self) -> Progress:
@@ -140,13 +139,13 @@ class Progress:
         self._bar.stop()
 
     def show(self, result: Any) -> None:
-        from kedge.sim.zoo import Row, Trial, outcome
+        from kedge.sim.zoo import Comparison, Row, outcome
 
         if isinstance(result, Row):
             self._bar.console.print(outcome(result), highlight=False, markup=False, soft_wrap=True)
             self._bar.update(self._entries, advance=1)
-        elif isinstance(result, Trial):
-            self._bar.update(self._trials, advance=1)
+        elif isinstance(result, Comparison):
+            self._bar.update(self._compared, advance=1)
         else:
             self._findings += len(result.findings)
             self._bar.update(self._clean, advance=result.seeds, note=f"{self._findings} findings")

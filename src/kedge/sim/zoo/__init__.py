@@ -3,7 +3,7 @@
 A simulator that is too polite fails the zoo; a control plane that is not sound fails the clean hunt beside it.
 """
 
-from kedge.sim.zoo.comparing import Standing, Trial, contenders, try_strategy
+from kedge.sim.zoo.comparing import Comparison, Standing, Trial, compare_entry, contenders
 from kedge.sim.zoo.entries import Entry, UnknownEntry, all_entries, entry_named
 from kedge.sim.zoo.hunting import Census, Clean, Finding, Row, census, hunt_entry
 from kedge.sim.zoo.table import outcome, summary, table
@@ -11,6 +11,7 @@ from kedge.sim.zoo.table import outcome, summary, table
 __all__ = [
     "Census",
     "Clean",
+    "Comparison",
     "Entry",
     "Finding",
     "Row",
@@ -19,11 +20,11 @@ __all__ = [
     "UnknownEntry",
     "all_entries",
     "census",
+    "compare_entry",
     "contenders",
     "entry_named",
     "hunt_entry",
     "outcome",
     "summary",
     "table",
-    "try_strategy",
 ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
@@ -46,6 +46,24 @@ class Trial:
             "cpu_s_per_find": round(self.cpu_s / self.finds, 2) if self.finds else None,
         }
 
+    def and_then(self, more: Trial) -> Trial:
+        """With further seeds of the same strategy."""
+        return replace(
+            self,
+            seeds=self.seeds + more.seeds,
+            finds=self.finds + more.finds,
+            steps=self.steps + more.steps,
+            cpu_s=self.cpu_s + more.cpu_s,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What every strategy came to against one entry."""
+
+    entry: str
+    trials: tuple[Trial, ...]
+
 
 @dataclass(frozen=True, slots=True)
 class Standing:
@@ -70,8 +88,22 @@ def contenders(entry: Entry) -> tuple[Strategy, ...]:
     return (*own, *(each for each in BASELINE if each.name not in names))
 
 
-def try_strategy(name: str, strategy: str, seeds: int) -> Trial:
-    """Run seeds of one strategy against one entry. A module-level function, so that any executor can carry it."""
+def compare_entry(name: str, seeds: int, seeds_max: int) -> Comparison:
+    """Try every strategy on an entry; if none finds it, give each as many again, as long as that is within `seeds_max`.
+
+    A module-level function, so that any executor can carry it.
+    """
+    ways = [way.name for way in contenders(entry_named(name))]
+    trials = [try_strategy(name, way, range(seeds)) for way in ways]
+    while not any(each.finds for each in trials) and 2 * seeds <= seeds_max:
+        more = [try_strategy(name, way, range(seeds, 2 * seeds)) for way in ways]
+        trials = [each.and_then(one) for each, one in zip(trials, more, strict=True)]
+        seeds *= 2
+    return Comparison(name, tuple(trials))
+
+
+def try_strategy(name: str, strategy: str, seeds: range) -> Trial:
+    """Run seeds of one strategy against one entry, until it is known well enough."""
     entry = entry_named(name)
     (way,) = [each for each in contenders(entry) if each.name == strategy]
     aimed = way.applied(find_scenario(THEMES[entry.theme].reference))
@@ -79,14 +111,16 @@ def try_strategy(name: str, strategy: str, seeds: int) -> Trial:
     foreign = way not in THEMES[entry.theme].strategies
     done = finds = steps = 0
     cpu_s = 0.0
-    while done < seeds and finds < FINDS_ENOUGH:
+    for seed in seeds:
+        if finds == FINDS_ENOUGH:
+            break
         begin_s = time.process_time()
         with entry.patch():
-            outcome = aimed.run(done)
+            outcome = aimed.run(seed)
         cpu_s += time.process_time() - begin_s
         steps += outcome.steps
         if outcome.violation is not None and entry.is_found_by(outcome.violation):
-            control = aimed.run(done).violation if foreign else None
+            control = aimed.run(seed).violation if foreign else None
             finds += control is None or not entry.is_found_by(control)
         done += 1
     return Trial(entry.name, way.name, way.targeted, done, finds, steps, cpu_s)

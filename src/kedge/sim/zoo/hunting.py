@@ -17,7 +17,7 @@ from kedge.errors import check
 from kedge.sim.kernel.hunt import make_executor
 from kedge.sim.kernel.scenarios import find_scenario
 from kedge.sim.kernel.shrink import shrink
-from kedge.sim.zoo.comparing import Trial, best_of, contenders, standings, targeted_standing, try_strategy
+from kedge.sim.zoo.comparing import Comparison, Trial, best_of, compare_entry, standings, targeted_standing
 from kedge.sim.zoo.entries import Entry, entry_named
 from kedge.sim.zoo.plans import Strategy
 from kedge.sim.zoo.themes import STANDARD, THEMES
@@ -220,22 +220,22 @@ def census(
     jobs: int = 1,
     executor: str = "process",
     shrink_runs: int = SHRINK_RUNS,
-    on_progress: Callable[[Row | Clean | Trial], object] = lambda _: None,
+    on_progress: Callable[[Row | Clean | Comparison], object] = lambda _: None,
     on_wait: Callable[[Sequence[str]], object] = lambda _: None,
 ) -> Census:
     """Hunt the entries of these names, and `clean` seeds of unmodified worlds, the standard scenario among them.
 
-    With `compare`, up to so many seeds of each strategy are run against each entry. `on_progress` is told each result,
-    `on_wait` once a while what is under way.
+    With `compare`, up to so many seeds of each strategy are run against each entry, more only if none of them finds it.
+    `on_progress` is told each result, `on_wait` once a while what is under way.
     """
     found = Census()
-    trials: dict[tuple[str, str], Trial] = {}
-    ways = [(name, way.name) for name in names for way in contenders(entry_named(name))] if compare else []
+    trials: dict[str, tuple[Trial, ...]] = {}
     pool: Executor = make_executor(executor, jobs)
     try:
         hunts: dict[Future[Any], str] = {pool.submit(hunt_entry, name, seeds, shrink_runs): name for name in names}
         left = {*hunts, *(pool.submit(hunt_clean, *batch) for batch in clean_batches(clean))}
-        hunts |= {pool.submit(try_strategy, *way, compare): f"{way[0]} by {way[1]}" for way in ways}
+        if compare:
+            hunts |= {pool.submit(compare_entry, name, compare, seeds): name for name in names}
         left |= set(hunts)
         while left:
             done, left = wait(left, timeout=LOOK_S, return_when=FIRST_COMPLETED)
@@ -243,8 +243,8 @@ def census(
                 match result := future.result():
                     case Row():
                         found.rows.append(result)
-                    case Trial():
-                        trials[result.entry, result.strategy] = result
+                    case Comparison():
+                        trials[result.entry] = result.trials
                     case _:
                         found.cleans.append(result)
                 on_progress(result)
@@ -255,9 +255,7 @@ def census(
     pool.shutdown()
     order = {name: place for place, name in enumerate(names)}
     found.rows.sort(key=lambda row: order[row.name])
-    found.rows = [
-        replace(row, strategies=tuple(trials[way] for way in ways if way[0] == row.name)) for row in found.rows
-    ]
+    found.rows = [replace(row, strategies=trials.get(row.name, ())) for row in found.rows]
     return found
 
 

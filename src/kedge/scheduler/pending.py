@@ -11,7 +11,8 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from enum import IntFlag, StrEnum
 from heapq import heappop, heappush
-from typing import NamedTuple
+
+import msgspec
 
 from kedge.api.objects import Object
 from kedge.env import Env
@@ -37,9 +38,11 @@ class Change(IntFlag):
     """The scheduler has now seen what a refusal was about."""
     TOPOLOGY = 512
     """A node came, went or changed: which domains there are, and what counts in them, may be another now."""
+    BUDGET = 1024
+    """Pods may be asked to leave that could not before: a budget lets more of them go, or a hold was taken away."""
 
 
-ANYTHING, NOTHING = Change(1023), Change(0)
+ANYTHING, NOTHING = Change(2047), Change(0)
 
 
 def change_names(change: Change) -> list[str]:
@@ -136,7 +139,7 @@ class _Sort:
         return helps is None or helps(first) or (first.gang is not None and any(map(helps, self.pods.values())))
 
 
-class _Happened(NamedTuple):
+class _Happened(msgspec.Struct, frozen=True, gc=False):
     """A change, for those who were in flight."""
 
     number: int

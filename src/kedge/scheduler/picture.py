@@ -36,7 +36,7 @@ from kedge.scheduler.governing import Governance
 from kedge.scheduler.lingering import ALLOCATION, Lingering
 from kedge.scheduler.nominations import Nominations
 from kedge.scheduler.pending import NOTHING, Change, Pending, Waiting
-from kedge.scheduler.preemption import Lodgers, Nomination, may_leave
+from kedge.scheduler.preemption import Lodgers, Nomination, allowed_by, may_leave
 from kedge.scheduler.shapes import PodRequest, request_of
 from kedge.scheduler.snapshot import Snapshot
 
@@ -115,6 +115,7 @@ class Picture:
             "SchedulingPolicy.kedge.dev": self._policy_changed,
             "Reservation.kedge.dev": self._reservation_changed,
             "ReplicaSet.apps": self._replica_set_changed,
+            "PodDisruptionBudget.policy": self._budget_changed,
         }
         for name in READ:
             self.caches[name] = self._caches.cache(self._kind(name))
@@ -278,6 +279,8 @@ class Picture:
             request = assumption.request if assumption is not None and not view.terminating else None
             if request is None or request.labels != view.labels:
                 request = request_of(view, workload=self.governance.workload_counted(view), placed=True)
+            if old is not None and _holds(old.as_view(PodView)) != _holds(view):
+                self._pending.happened(Change.BUDGET, "a hold changed")
             had = self.snapshot.claim(uid)
             self._claim(uid, view.spec.node_name, request)
             if had is not None and had.request.labels != request.labels:  # one that came, to some rules; one that went
@@ -316,6 +319,7 @@ class Picture:
             return
         if view.terminating or view.spec.scheduling_gates:
             self._pending.remove(uid)
+            self.drop_nomination(uid)
             if not view.terminating:
                 self.gated[uid] = pod
                 self.on_gated(pod)
@@ -426,6 +430,10 @@ class Picture:
 
     def _ledger_changed(self, change: CacheChange) -> None:
         self.lingering.ledger_changed(change.key.name, change.revision)
+
+    def _budget_changed(self, change: CacheChange) -> None:
+        if change.new is None or (change.old is not None and allowed_by(change.new) > allowed_by(change.old)):
+            self._pending.happened(Change.BUDGET, "a budget lets pods go")
 
     # -- reservations, namespaces, quotas, policies ------------------------------------------------
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Hashable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from kedge.api.holds import HELD, Hold, active_hold
 from kedge.api.marks import HOLD_PREFIX
@@ -27,9 +28,9 @@ from kedge.scheduler.binder import Binder
 from kedge.scheduler.decide import Decision, decide
 from kedge.scheduler.explain import Explanation, explain, words
 from kedge.scheduler.gangs import Gangs, Member
-from kedge.scheduler.pending import ANYTHING, HELPED_BY, Change, Pending, Waiting, change_names
+from kedge.scheduler.pending import ANYTHING, HELPED_BY, NOTHING, Change, Pending, Waiting, change_names
 from kedge.scheduler.picture import Picture
-from kedge.scheduler.preemption import Nomination, Preemption, may_be_made, plan_preemption
+from kedge.scheduler.preemption import Nomination, Preemption, Spared, may_be_made, plan_preemption
 from kedge.scheduler.shapes import shape_key
 from kedge.scheduler.snapshot import NodeRow
 from kedge.scheduler.telling import UNSCHEDULABLE, Teller
@@ -108,6 +109,8 @@ class Placer:
         """A pod, and with it its gang, waits until its hold ends or is taken away."""
         for each in members:
             self._pending.pause(each, (hold.until - self._env.now()).total_seconds(), "a hold has ended")
+            if self._picture.drop_nomination(each.uid) is not None:  # what it does not take is kept from nobody
+                self._teller.not_nominated(each.pod, decision=self._attempts.latest, fence=fence)
             self._teller.unschedulable(each.pod, HELD, str(hold), decision=self._attempts.latest, fence=fence)
 
     def _attempt_pod(self, waiting: Waiting, fence: Fence, began_s: float, nomination: Nomination | None) -> None:
@@ -158,17 +161,18 @@ class Placer:
         nomination: Nomination | None,
     ) -> None:
         explanation = explain(self._picture.snapshot, decision)
-        helped_by = self._unschedulable(waiting, decision, explanation, fence, record)
-        if (
+        kept = (
             nomination is not None
             and may_be_made(nomination, explanation)
             and self._picture.nominated.is_being_made(nomination)
-        ):
+        )
+        plan, more = None, NOTHING
+        if not kept and view.spec.preemption_policy != "Never":
+            plan, more = self._plan_room(waiting, decision, explanation)
+        helped_by = self._unschedulable(waiting, decision, explanation, fence, record, more)
+        if nomination is not None and kept:
             self._picture.nominated.put(waiting.uid, nomination)  # those in its way are still leaving
-        elif view.spec.preemption_policy != "Never":
-            plan = plan_preemption(
-                self._picture.snapshot, decision, explanation, waiting.priority, self._picture.lodgers()
-            )
+        else:
             if nomination is not None and (plan is None or plan.node != nomination.node):
                 self._picture.tell_room(nomination.node, "a place was given up")
             if plan is not None:
@@ -181,12 +185,29 @@ class Placer:
             self._teller.not_nominated(waiting.pod, decision=record.id, fence=fence)
         self._attempts.end(record, helpedBy=change_names(helped_by))
 
+    def _plan_room(
+        self, waiting: Waiting, decision: Decision, explanation: Explanation
+    ) -> tuple[Preemption | None, Change]:
+        """Whom to ask to leave; and, if that is nobody, what else could help because of it."""
+        lodgers = self._picture.lodgers()
+        spared = Spared(lodgers.may_leave)
+        plan = plan_preemption(
+            self._picture.snapshot, decision, explanation, waiting.priority, replace(lodgers, may_leave=spared)
+        )
+        return plan, Change.BUDGET if plan is None and spared.any else NOTHING
+
     def _unschedulable(
-        self, waiting: Waiting, decision: Decision, explanation: Explanation, fence: Fence, record: Record
+        self,
+        waiting: Waiting,
+        decision: Decision,
+        explanation: Explanation,
+        fence: Fence,
+        record: Record,
+        more: Change = NOTHING,
     ) -> Change:
         """Let a pod wait for what could help it, and say why it waits."""
         reasons = tuple(dict.fromkeys(blocker.reason for blocker in explanation.counts))
-        helped_by = Change.NODE if waiting.gang is None else Change.NODE | Change.GANG
+        helped_by = more | (Change.NODE if waiting.gang is None else Change.NODE | Change.GANG)
         for reason in reasons:
             helped_by |= HELPED_BY.get(reason, ANYTHING)
         self._watch_refusals(waiting)

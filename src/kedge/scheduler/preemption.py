@@ -74,6 +74,19 @@ class Lodgers:
     """By pod uid: places that are being made for others. Each is in the snapshot, as `nominated_claim` names it."""
 
 
+class Spared:
+    """Asks who may leave, and remembers whether anybody was spared by that."""
+
+    def __init__(self, may_leave: Callable[[Sequence[Object]], Sequence[Object]]) -> None:
+        self._may_leave = may_leave
+        self.any = False
+
+    def __call__(self, pods: Sequence[Object]) -> Sequence[Object]:
+        going = self._may_leave(pods)
+        self.any = self.any or len(going) < len(pods)
+        return going
+
+
 def may_leave(pods: Sequence[Object], budgets_of: Callable[[str], Sequence[Object]]) -> list[Object]:
     """Those whose disruption budgets let them go together, in the same order. A pod with no budget always may."""
     budgets: dict[str, Sequence[Object]] = {}
@@ -89,7 +102,7 @@ def may_leave(pods: Sequence[Object], budgets_of: Callable[[str], Sequence[Objec
             if label_selector(each.as_view(PodDisruptionBudgetView).spec.selector).matches(pod.metadata.labels)
         ]
         for each in covering:
-            left.setdefault(each.key, _allowed(each.as_view(PodDisruptionBudgetView)))
+            left.setdefault(each.key, allowed_by(each))
         if all(left[each.key] > 0 for each in covering):
             going.append(pod)
             for each in covering:
@@ -97,8 +110,9 @@ def may_leave(pods: Sequence[Object], budgets_of: Callable[[str], Sequence[Objec
     return going
 
 
-def _allowed(budget: PodDisruptionBudgetView) -> int:
+def allowed_by(budget_object: Object) -> int:
     """How many pods a budget lets go now. One that its controller has not looked at lets nobody go."""
+    budget = budget_object.as_view(PodDisruptionBudgetView)
     if budget.status.observed_generation < budget.metadata.generation:
         return 0
     return budget.status.disruptions_allowed

@@ -98,6 +98,4 @@ async def test_a_held_pod_is_not_asked_to_leave_for_another(desk: Desk) -> None:
     assert low.metadata.deletion_timestamp is None
     gone = {"metadata": {"annotations": {"hold.kedge.dev/default-scheduler": None}}}
     await desk.cluster.authority.patch(Key("Pod", "default", "low"), gone)
-    touched = {"metadata": {"labels": {"touched": "yes"}}}  # what else it waits for has not changed: have it tried
-    await desk.cluster.authority.patch(Key("Node", "", "node-a"), touched)
     await until(lambda: (found := desk.find("low")) is None or found.view.terminating)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from tests.objects import ZONE_QUOTA, node, zone_quota
 from tests.sim.controllers import until
 from tests.unit.scheduler.desk import LIMITS, Desk, at_a_desk
 
+from kedge.api.holds import Hold
 from kedge.keys import Key
 
 ZONE = "topology.kubernetes.io/zone"
@@ -124,7 +126,7 @@ async def test_a_refusal_is_understood_though_another_node_is_in_quarantine(desk
     desk.wire.ledgers_held = desk.wire.deaf = True
     await desk.pod("theirs", cpu="800m", nodeName="node-b", schedulerName="other")
     desk.wire.binds_held = False
-    await until(lambda: desk.reason("ours") == "0/2 nodes: 2 refused lately")
+    await until(lambda: any(each.reason == "0/2 nodes: 2 refused lately" for each in desk.attempts("ours")))
     desk.wire.ledgers_held = desk.wire.deaf = False
     await until(lambda: desk.reason("ours") == "0/2 nodes: 1 cpu, 1 refused lately")
 
@@ -210,3 +212,64 @@ async def test_a_place_that_could_not_be_made_does_not_take_the_next_one_with_it
     await asyncio.sleep(30)
     assert desk.scheduler.statistics().nominated == 1
     assert len(desk.attempts("high")) == tried
+
+
+@at_a_desk()
+async def test_a_pod_that_is_on_its_way_out_keeps_no_place_from_others(desk: Desk) -> None:
+    """A finalizer may keep it for long."""
+    await desk.open_for(node("node-a", cpu="1"))
+    await desk.priority("urgent", 10)
+    await desk.pod("low", cpu="800m")
+    await until(lambda: desk.place("low"))
+    high = await desk.pod("high", cpu="800m", priorityClassName="urgent")
+    await desk.cluster.authority.patch(high.key, {"metadata": {"finalizers": ["example.com/keep"]}})
+    await until(lambda: desk.scheduler.statistics().nominated)
+    await desk.pod("late", cpu="800m")
+    await until(lambda: desk.reason("late"))
+    await desk.cluster.authority.delete(high.key)
+    await desk.remove("low")
+    await until(lambda: desk.place("late"))
+
+
+@at_a_desk()
+async def test_a_held_pod_keeps_no_place_from_others(desk: Desk) -> None:
+    await desk.open_for(node("node-a", cpu="1"))
+    await desk.priority("urgent", 10)
+    await desk.pod("low", cpu="800m")
+    await until(lambda: desk.place("low"))
+    high = await desk.pod("high", cpu="800m", priorityClassName="urgent")
+    await until(lambda: desk.nominated("high") == "node-a")
+    await desk.pod("late", cpu="800m")
+    await until(lambda: desk.reason("late"))
+    hold = Hold("default-scheduler", "ada", "looking into it", desk.env.now() + timedelta(seconds=3600))
+    await desk.cluster.authority.patch(high.key, {"metadata": {"annotations": dict([hold.annotation()])}})
+    await until(lambda: not desk.nominated("high"))
+    await desk.remove("low")
+    await until(lambda: desk.place("late"))
+
+
+@pytest.mark.parametrize("what", ["a budget", "a hold"])
+def test_whoever_was_spared_is_asked_to_leave_when_that_has_gone_which_spared_it(what: str) -> None:
+    @at_a_desk()
+    async def scene(desk: Desk) -> None:
+        low = Key("Pod", "default", "low")
+        hold = Hold("default-scheduler", "ada", "looking into it", desk.env.now() + timedelta(seconds=3600))
+        await desk.open_for(node("node-a", cpu="1"))
+        await desk.priority("urgent", 10)
+        await desk.budget(0 if what == "a budget" else 1, app="web")
+        await desk.pod("low", cpu="800m", nodeName="node-a")
+        if what == "a hold":
+            await desk.cluster.authority.patch(low, {"metadata": {"annotations": dict([hold.annotation()])}})
+        await asyncio.sleep(1)
+        await desk.pod("high", cpu="800m", priorityClassName="urgent")
+        await until(lambda: desk.reason("high"))
+        assert desk.attempts("high")[-1].details["helpedBy"] == ["node", "room", "budget"]
+        if what == "a budget":
+            budget = Key("PodDisruptionBudget.policy", "default", "budget")
+            await desk.cluster.authority.patch(budget, {"status": {"disruptionsAllowed": 1}}, subresource="status")
+        else:
+            gone = {"metadata": {"annotations": {hold.annotation()[0]: None}}}
+            await desk.cluster.authority.patch(low, gone)
+        await until(lambda: (found := desk.find("low")) is not None and found.view.terminating)
+
+    scene()

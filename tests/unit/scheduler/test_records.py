@@ -1,0 +1,54 @@
+"""Which attempts leave a full record, and that the others are counted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.objects import node
+from tests.sim.controllers import until
+from tests.unit.scheduler.desk import LIMITS, Desk, at_a_desk
+
+from kedge.api.kinds import KINDS
+from kedge.observe.recorder import Recorder
+from kedge.observe.rules import KeepRules, Rule
+
+POLICY = KINDS.of_key_kind("SchedulingPolicy.kedge.dev")
+FULL = {"firstFailing", "legend", "counts", "top", "nearMiss", "draw", "nodes", "feasible"}
+
+
+@at_a_desk(replace(LIMITS, decisions_sample_every=10**9))
+async def test_failures_priorities_and_canaries_are_kept_in_full_and_the_rest_is_counted(desk: Desk) -> None:
+    desk.recorder = Recorder(desk.env, rules=KeepRules(priority_min=10))
+    canary = {"version": "v2", "scope": {"podSelector": {"matchLabels": {"track": "canary"}}}}
+    body = {"metadata": {"name": "packing"}, "spec": {"version": "v1", "canary": canary}}
+    await desk.cluster.authority.create(POLICY, body)
+    await desk.open_for(node("node-a", cpu="2"), node("node-b", cpu="1", unschedulable=True))
+    await desk.priority("urgent", 10)
+    await desk.pod("usual")
+    await desk.pod("urgent", priorityClassName="urgent")
+    await desk.pod("canary", labels={"track": "canary"})
+    await desk.pod("large", cpu="4")
+    await until(lambda: all(map(desk.place, ("usual", "urgent", "canary"))) and desk.reason("large"))
+    await until(lambda: not desk.scheduler.statistics().binding)
+    kept = {each.key.name: each for each in desk.decisions()}
+    assert {name: each.kept.split(":")[0] for name, each in kept.items()} == {
+        "urgent": Rule.PRIORITY,
+        "canary": Rule.POLICY,
+        "large": Rule.FAILURE,
+    }
+    for each in kept.values():
+        assert set(each.details) >= FULL
+        assert len(each.details["firstFailing"]) == 2
+    assert kept["canary"].details["policyVersion"] == "v2"
+    assert desk.recorder.statistics().seen == desk.scheduler.statistics().attempts == 4
+
+
+@at_a_desk()
+async def test_a_sample_of_the_rest_is_kept_in_full(desk: Desk) -> None:
+    """Here of every one there is one."""
+    await desk.open_for(node("node-a", cpu="2"))
+    await desk.pod("usual")
+    await until(lambda: desk.place("usual") and desk.attempts("usual"))
+    (only,) = desk.attempts("usual")
+    assert only.kept.split(":")[0] == Rule.SAMPLE
+    assert set(only.details) >= FULL

@@ -11,6 +11,7 @@ from tests.sim.test_cluster_dump import real_dump
 
 from kedge.sim.scenario import (
     ScenarioError,
+    keep_run,
     library_names,
     load_scenario,
     parse_scenario,
@@ -224,6 +225,18 @@ expect:
   - {object: Deployment/web, field: status.readyReplicas, is: 4, within: 3m}
   - {count: Pod, node: node-a, at least: 1, always: true}
 """
+
+
+def test_a_kept_run_brings_the_dump_that_it_began_with(tmp_path: Path) -> None:
+    (tmp_path / "clusters").mkdir()
+    (tmp_path / "clusters" / "d.json").write_text(json.dumps(real_dump()))
+    file = tmp_path / "dumped.yaml"
+    file.write_text(DUMPED.replace("cluster.json", "'clusters/d.json'"))
+    played = play_scenario(read_scenario(file))
+    place = keep_run(played, tmp_path / "runs")
+    again = play_scenario(read_scenario(place / "scenario.yaml"))
+    assert again.outcome.hash == played.outcome.hash
+    assert (place / "scenario.yaml").read_text().rstrip() == DUMPED.replace("cluster.json", "'dump.json'").rstrip()
 
 
 def test_a_world_may_begin_with_the_dump_of_a_real_cluster(tmp_path: Path) -> None:

@@ -14,10 +14,11 @@ from kedge.api.kinds import KINDS
 from kedge.api.objects import Object
 from kedge.sim.scenario.document import ScenarioError
 from kedge.sim.scenario.runner import Played
+from kedge.sim.scenario.schema import ScenarioFile
 from kedge.store import Entry
 
-SCENARIO, OUTCOME, TIMELINE, TRACE, OBJECTS = (
-    "scenario.yaml", "outcome.json", "timeline.txt", "trace.txt", "objects.json",
+SCENARIO, OUTCOME, TIMELINE, TRACE, OBJECTS, DUMP = (
+    "scenario.yaml", "outcome.json", "timeline.txt", "trace.txt", "objects.json", "dump.json",
 )  # fmt: skip
 
 
@@ -30,12 +31,14 @@ def keep_run(played: Played, folder: Path) -> Path:
     variant = f"-without-{played.without}" if played.without else ""
     place = folder / f"{played.scenario.name}{variant}-seed-{played.outcome.seed}"
     parts = {
-        SCENARIO: played.scenario.source,
+        SCENARIO: _source(played.scenario),
         OUTCOME: json.dumps(summary_of(played), indent=2),
         TIMELINE: "\n".join(f"{at}  {kind:<10} {words}" for at, kind, words in played.timeline),
         TRACE: played.outcome.timeline(),
         OBJECTS: json.dumps(_listed(played.entries), indent=1),
     }
+    if (dump := played.scenario.world.dump) is not None:
+        parts[DUMP] = json.dumps({"apiVersion": "v1", "kind": "List", "items": [*dump.objects]}, indent=1)
     try:
         place.mkdir(parents=True, exist_ok=True)
         for name, text in parts.items():
@@ -43,6 +46,17 @@ def keep_run(played: Played, folder: Path) -> Path:
     except OSError as error:
         raise ScenarioError(f"{place}: the run cannot be kept there ({error}): give another folder") from error
     return place
+
+
+def _source(scenario: ScenarioFile) -> str:
+    """The file as it was played. The dump that its world begins with is kept beside it, and named as it is there."""
+    dump = scenario.world.dump
+    if dump is None:
+        return scenario.source
+    lines, at = scenario.source.splitlines(), dump.where.column - 1
+    line = lines[dump.where.line - 1]
+    lines[dump.where.line - 1] = line[:at] + line[at:].replace(dump.name, DUMP, 1)
+    return "\n".join(lines)
 
 
 def summary_of(played: Played) -> dict[str, Any]:

@@ -126,8 +126,8 @@ class _Performance:
 
     async def _open(self) -> None:
         plan, cluster = self._scenario.world, self.cluster
-        if plan.dump:
-            await cluster.load(plan.dump)
+        if plan.dump is not None:
+            await cluster.load(plan.dump.objects)
         # What another cluster came to is not judged, nor told: what becomes of it here is.
         self._judge = Judge(cluster)
         self._sim.check_always(Narrator(cluster))

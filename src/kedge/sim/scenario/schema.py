@@ -20,6 +20,7 @@ from kedge.sim.scenario.document import (
     Fields,
     Part,
     ScenarioError,
+    Where,
     flag,
     items,
     mapping,
@@ -48,6 +49,15 @@ class NodePlan:
     taints: tuple[Mapping[str, str], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class DumpPlan:
+    """The dump of a real cluster, and where the scenario names its file."""
+
+    objects: tuple[Mapping[str, Any], ...]
+    name: str
+    where: Where
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorldPlan:
     """What is there when a scenario begins."""
@@ -62,7 +72,7 @@ class WorldPlan:
     namespaces: tuple[str, ...]
     objects: tuple[Mapping[str, Any], ...]
     admission: tuple[PolicyPlan, ...]
-    dump: tuple[Mapping[str, Any], ...]
+    dump: DumpPlan | None
     """What a real cluster held: it is there before everything else."""
 
 
@@ -160,7 +170,7 @@ def _world(part: Part) -> WorldPlan:
     world = Fields(part, "`world`")
     found = WorldPlan(
         servers=world.take("servers", _some, 1),
-        dump=world.take("dump", _dump, ()),
+        dump=world.take("dump", _dump, None) if "dump" in world else None,
         nodes=world.take("nodes", lambda part: tuple(_node(each) for each in items(part)), ()),
         schedulers=world.take("schedulers", _schedulers, {"default-scheduler": 1}),
         controllers=world.take("controllers", _controllers, ()),
@@ -171,16 +181,16 @@ def _world(part: Part) -> WorldPlan:
         admission=world.take("admission", policies_named, ()),
     )
     world.done()
-    if not found.nodes and not found.dump:
+    if not found.nodes and found.dump is None:
         part.fail("`world` lacks `nodes`: add some, or a `dump` that has them")
     return found
 
 
-def _dump(part: Part) -> tuple[Mapping[str, Any], ...]:
+def _dump(part: Part) -> DumpPlan | None:
     """The objects of a file that kubectl wrote; its name is relative to the scenario's own file."""
     path = Path(part.where.file).parent / text(part)
     try:
-        return tuple(read_dump(path))
+        return DumpPlan(tuple(read_dump(path)), text(part), part.where)
     except OSError as error:
         part.fail(f"the dump cannot be read ({error}): write it with kubectl get nodes,pods,deployments -A -o json")
     except BadDump as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.objects import Clock, make_env, pod
@@ -282,6 +283,13 @@ def test_a_namesake_in_mid_attempt_is_another_pod_and_leaves_nothing_in_flight()
     assert new.stage is Stage.BACKOFF, "the change while it was in flight was not lost"
     assert not desk.pending._in_flight
     assert not desk.pending._changes
+
+
+def test_a_queue_that_does_not_ask_who_it_is_tries_one_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test of bug 9 bites: with the safeguard removed it fails."""
+    monkeypatch.setattr(Pending, "_still_here", lambda *_: True)
+    with pytest.raises(AssertionError, match="the one that is gone is tried no more"):
+        test_a_namesake_in_mid_attempt_is_another_pod_and_leaves_nothing_in_flight()
 
 
 def test_the_same_pod_put_again_in_mid_attempt_is_not_given_back_by_the_old_attempt() -> None:

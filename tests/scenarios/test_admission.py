@@ -129,7 +129,7 @@ expect:
         ("{name: a, kinds: [Pod], merge: {a: b}, refuse: never}", "give it `merge` or `refuse`, and not both"),
         ("{name: a, kinds: [Podd], refuse: never}", "did you mean `Pod`?"),
         ("{name: a, kinds: [Pod], on: [get], refuse: never}", "write create, update or delete"),
-        ("{name: a, kind: [Pod], refuse: never}", "lacks `kinds`"),
+        ("{name: a, kind: [Pod], refuse: never}", "has no `kind`: did you mean `kinds`?"),
     ],
 )
 def test_a_mistake_in_a_policy_is_told(policy: str, saying: str) -> None:

@@ -79,7 +79,7 @@ class Picture:
         self.caches: dict[str, Cache] = {}
         self.assumed: dict[str, Assumption] = {}
         """By pod uid: binds under way, and binds made that no cache shows yet."""
-        self._told: dict[str, tuple[str, Revision, str]] = {}
+        self._told: dict[str, tuple[str, Revision, str, str]] = {}
         """The same as records have it: each gets a copy, which must cost little."""
         self.governance = Governance(env, self.caches, self._cached, self.assumed)
         self.lingering = Lingering(self.snapshot, self.caches, self._cached, self._drop_claim)
@@ -167,7 +167,9 @@ class Picture:
         return made
 
     def _tell(self, assumption: Assumption) -> None:
-        self._told[assumption.uid] = assumption.node, assumption.revision, assumption.request.workload
+        self._told[assumption.uid] = (
+            assumption.node, assumption.revision, assumption.request.workload, assumption.zone,
+        )  # fmt: skip
 
     def _end_assumption(self, uid: str) -> Assumption | None:
         self._told.pop(uid, None)

@@ -110,9 +110,10 @@ def picture_of(
     for uid, (node, namespace, requests, ports) in told.get("lingering", {}).items():
         claimed = tuple(HostPort(*port) for port in ports)
         picture.snapshot.add_claim(uid, node, bare_request(namespace, requests, claimed))
-    for uid, (node, revision, workload) in told.get("assumed", {}).items():
+    for uid, (node, revision, workload, zone) in told.get("assumed", {}).items():
         request = picture.governance.request_of(pods[uid].as_view(PodView))._replace(workload=workload)
-        picture.assume(pods[uid], node, request).revision = revision
+        assumption = picture.assume(pods[uid], node, request)
+        assumption.revision, assumption.zone = revision, zone  # the node may be of another zone since
     for uid, node in told.get("nominated", {}).items():
         request = picture.governance.request_of(pods[uid].as_view(PodView))
         picture.snapshot.add_claim(nominated_claim(uid), node, request)

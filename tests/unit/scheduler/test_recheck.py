@@ -11,6 +11,7 @@ from tests.sim.controllers import until
 from tests.unit.scheduler.desk import Desk, at_a_desk
 
 from kedge.errors import Compacted, ReplayDiverged
+from kedge.keys import Key
 from kedge.observe.records import decode_decision, encode_decision
 from kedge.scheduler.recheck import recheck_attempt
 
@@ -74,3 +75,24 @@ async def test_a_tampered_answer_is_found_and_a_lost_log_is_said_to_be_lost(desk
     record.details["score"] -= 1
     with pytest.raises(Compacted, match="no received log"):
         recheck_attempt(record, {}, desk.env)
+
+
+@at_a_desk()
+async def test_the_zone_that_a_bind_was_counted_in_is_part_of_the_record(desk: Desk) -> None:
+    """A node may be of another zone by the time that the next attempt asks what its tenant's quotas leave."""
+    await desk.open_for(node("node-a", cpu="4", zone="zone-a"))
+    await desk.cluster.authority.create(ZONE_QUOTA, zone_quota(zone_a={"cpu": "1"}, zone_b={"cpu": "1"}))
+    await asyncio.sleep(2)
+    desk.wire.binds_held = True
+    await desk.pod("first", cpu="800m")
+    await until(lambda: desk.scheduler.statistics().assumed)
+    moved = {"metadata": {"labels": {"topology.kubernetes.io/zone": "zone-b"}}}
+    await desk.cluster.authority.patch(Key("Node", "", "node-a"), moved)
+    await asyncio.sleep(2)
+    await desk.pod("second", cpu="800m")
+    await until(lambda: desk.attempts("second") or desk.scheduler.statistics().assumed == 2)
+    desk.wire.binds_held = False
+    await until(lambda: desk.attempts("second"))
+    (attempt, *_) = desk.attempts("second")
+    assert attempt.details["blockedZones"] == ["zone-a"]
+    assert recheck_attempt(attempt, {cache.name: cache.received for cache in desk.caches}, desk.env)

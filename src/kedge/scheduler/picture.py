@@ -180,6 +180,7 @@ class Picture:
         assumption.revision = revision
         if assumption.uid in self.assumed:  # the cache may have shown it already
             self._tell(assumption)
+            self._tell_quota(assumption)
         self._pending.happened(Change.POD_PLACED, "a pod was placed or changed")
 
     def found(self, assumption: Assumption, pod: Object | None) -> None:
@@ -192,6 +193,7 @@ class Picture:
         assumption.node, assumption.zone = node, self.zone_of(node)
         assumption.revision, assumption.since_s = pod.revision, self._env.monotonic()
         self._tell(assumption)
+        self._tell_quota(assumption)
         self._pending.remove(assumption.uid)
 
     def forget(self, uid: str) -> None:
@@ -199,18 +201,21 @@ class Picture:
         assumption = self._end_assumption(uid)
         if assumption is None:
             return
-        self._tell_unused(assumption)
+        self._tell_quota(assumption)
         found = self._cached(assumption.key)
         if found is not None and found.uid == uid:
             self._place(found)
         else:
             self._drop_claim(uid)
 
-    def _tell_unused(self, assumption: Assumption | None) -> None:
-        """What an assumption took of its tenant's quotas is left again, and no quota that changes says so."""
+    def _tell_quota(self, assumption: Assumption | None) -> None:
+        """What was assumed takes less of its tenant's quotas now, and no quota that changes says so.
+
+        It is not used in the end; or it is, and a quota that showed it before anybody else did counted it twice.
+        """
         if assumption is not None and self.governance.has_quota(assumption.key.namespace):
             helps = _of_tenant(assumption.key.namespace)
-            self._pending.happened(Change.QUOTA, "a quota was not used in the end", helps)
+            self._pending.happened(Change.QUOTA, "a quota is used otherwise than was assumed", helps)
 
     def take_back(self, assumption: Assumption) -> None:
         """Nothing was sent, and nothing else happened since it was assumed: as if it had not been. Nobody is woken."""
@@ -268,12 +273,14 @@ class Picture:
         if view.finished:
             self._placed.pop(uid, None)
             self._pending.remove(uid)
-            self._tell_unused(self._end_assumption(uid))
+            self._tell_quota(self._end_assumption(uid))
             self.drop_nomination(uid)
             self.on_gone(uid)
             self._release(uid, pod.revision)
         elif view.spec.node_name:
             assumption = self._end_assumption(uid)
+            if assumption is not None and not assumption.revision:  # before its reply
+                self._tell_quota(assumption)
             self._placed[uid] = pod.key
             self._pending.remove(uid)
             if uid in self.nominated:
@@ -343,7 +350,7 @@ class Picture:
         self.gated.pop(pod.uid, None)
         self._pending.remove(pod.uid)
         self.drop_nomination(pod.uid)
-        self._tell_unused(self._end_assumption(pod.uid))
+        self._tell_quota(self._end_assumption(pod.uid))
         self.on_gone(pod.uid)
         self._release(pod.uid, revision)
 

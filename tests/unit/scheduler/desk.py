@@ -44,6 +44,8 @@ class Wire(Veil):
     """A pod that may not be asked to leave after all, which is heard of late."""
     fences = ""
     """A pod whose bind finds that another leads."""
+    replies_held = False
+    """Binds are carried out, and that is heard of late."""
     reserves_held = False
     """So do the reservations of gangs."""
     blind = False
@@ -79,6 +81,8 @@ class Wire(Veil):
                 node_key = Key("Node", "", about.node)
                 raise Refused("no", refusal=Reason.TAINT.value, key=node_key, revision=1)
             reply = await send(*args, **named)
+            while verb == "bind" and self.replies_held:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
             if verb == "watch":
                 return self._filtered(reply, kind)
             if verb == "bind" and self.binds_lost:

@@ -110,6 +110,38 @@ async def test_quota_that_a_bind_did_not_take_in_the_end_is_told_to_those_who_wa
     await until(lambda: desk.place("second"))
 
 
+@pytest.mark.parametrize("heard_of", ["by its reply", "by the cache"])
+def test_a_bind_that_its_quota_shows_before_anything_else_does_is_not_counted_twice_for_long(heard_of: str) -> None:
+    """1. A is bound, and its quota says so. 2. B is tried, for which both of A count. 3. A is known to be bound."""
+
+    @at_a_desk(replace(LIMITS, watch_probe_s=3600.0, watch_silence_s=3600.0))
+    async def scene(desk: Desk) -> None:
+        await desk.open_for(node("node-a", zone="zone-a"))
+        await desk.cluster.authority.create(ZONE_QUOTA, zone_quota(zone_a={"cpu": "2"}))
+        desk.wire.binds_held = True
+        await desk.pod("first", cpu="800m")
+        await until(lambda: desk.scheduler.statistics().assumed)
+        await desk.pod("second", cpu="800m", nodeSelector={HOST: "node-b"})
+        await until(lambda: desk.attempts("second"))
+        await asyncio.sleep(1)
+        desk.wire.deaf = desk.wire.replies_held = True
+        desk.wire.binds_held = False
+        await until(lambda: desk.place("first"))
+        await asyncio.sleep(1)
+        await desk.cluster.create(node("node-b", zone="zone-a"))
+        await until(lambda: desk.attempts("second")[-1].details["blockedZones"] == ["zone-a"])
+        if heard_of == "by its reply":
+            desk.wire.replies_held = False
+            await until(lambda: desk.place("second"))
+            desk.wire.deaf = False
+        else:
+            desk.wire.deaf = False
+            await until(lambda: desk.place("second"))
+            desk.wire.replies_held = False
+
+    scene()
+
+
 # -- refusals --------------------------------------------------------------------------------------
 
 

@@ -495,6 +495,7 @@ class Picture:
         if self.governance.policies and change.type is ChangeType.ADDED:
             self.governance.forget_settings()
             self._recount(lambda: self.found_by("Pod", BY_CONTROLLER, change.object.uid))
+            self._pending.happened(Change.POLICY, "what pods are replicas of is known now")
 
     def _recount(self, which: Callable[[], Iterable[Object]]) -> None:
         """Count pods that are placed again: what they are replicas of is known otherwise now."""

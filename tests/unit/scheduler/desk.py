@@ -56,6 +56,8 @@ class Wire(Veil):
     """So long after one another is each change of a pod heard of."""
     ledgers_held = False
     """Nothing is heard of ledgers."""
+    sets_held = False
+    """Nothing is heard of ReplicaSets."""
     nodes_held = False
     """Nothing is heard of nodes."""
     refuses = ""
@@ -105,7 +107,12 @@ class Wire(Veil):
     def _is_held(self, kind: str) -> bool:
         if kind == "Pod":
             return self.blind or self.deaf
-        return (kind == "NodeAllocation.kedge.dev" and self.ledgers_held) or (kind == "Node" and self.nodes_held)
+        held = {
+            "NodeAllocation.kedge.dev": self.ledgers_held,
+            "Node": self.nodes_held,
+            "ReplicaSet.apps": self.sets_held,
+        }
+        return held.get(kind, False)
 
 
 class Desk(Shop):

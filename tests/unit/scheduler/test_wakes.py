@@ -8,11 +8,13 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.objects import ZONE_QUOTA, node, zone_quota
+from tests.objects import POD, ZONE_QUOTA, deployment, node, pod, zone_quota
 from tests.sim.controllers import until
 from tests.unit.scheduler.desk import LIMITS, Desk, at_a_desk
 
 from kedge.api.holds import Hold
+from kedge.api.kinds import KINDS
+from kedge.api.objects import Object
 from kedge.keys import Key
 
 ZONE = "topology.kubernetes.io/zone"
@@ -89,6 +91,39 @@ async def test_the_last_of_a_kind_that_goes_lets_another_begin_anywhere(desk: De
     await until(lambda: desk.reason("second") == "0/2 nodes: 1 cpu, 1 pod affinity")
     await desk.remove("first")
     await until(lambda: desk.place("second"))
+
+
+@at_a_desk(replace(LIMITS, watch_probe_s=3600.0, watch_silence_s=3600.0))
+async def test_pods_that_turn_out_to_be_of_one_workload_are_counted_together_at_once(desk: Desk) -> None:
+    """By its ReplicaSet a pod has no place; of its Deployment there is a replica in the other zone already."""
+    await desk.open_for(node("node-a", zone="zone-a"), node("node-b", zone="zone-b", cpu="200m"))
+    rule = {"metadata": {"name": "even"}, "spec": {"version": "v1", "maxZoneSkew": 1}}
+    await desk.cluster.authority.create(KINDS.of_key_kind("SchedulingPolicy.kedge.dev"), rule)
+    desk.wire.sets_held = True
+    sets = {name: await replica_set(desk, name) for name in ("old", "new")}
+    for name, home in (("old", "node-b"), ("new", "node-a"), ("waits", "")):
+        body = pod(name, cpu="500m" if name == "waits" else "100m", **({"nodeName": home} if home else {}))
+        owner = sets["new" if name == "waits" else name]
+        body["metadata"]["ownerReferences"] = [
+            reference(owner.kind.api_version, "ReplicaSet", owner.key.name, owner.uid)
+        ]
+        await desk.cluster.authority.create(POD, body)
+        await asyncio.sleep(1)
+    await until(lambda: desk.reason("waits") == "0/2 nodes: 1 cpu, 1 policy even v1 maxZoneSkew")
+    desk.wire.sets_held = False
+    await until(lambda: desk.place("waits"))
+
+
+def reference(api_version: str, kind: str, name: str, uid: str) -> dict[str, Any]:
+    return {"apiVersion": api_version, "kind": kind, "name": name, "uid": uid, "controller": True}
+
+
+async def replica_set(desk: Desk, name: str) -> Object:
+    """One of the Deployment `web`."""
+    spec = deployment()["spec"]
+    owner = reference("apps/v1", "Deployment", "web", "uid-web")
+    body = {"metadata": {"name": name, "namespace": "default", "ownerReferences": [owner]}, "spec": spec}
+    return (await desk.cluster.authority.create(KINDS.of_key_kind("ReplicaSet.apps"), body)).object
 
 
 # -- quotas ----------------------------------------------------------------------------------------

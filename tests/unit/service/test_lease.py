@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.objects import LEASE, World, asynchronous, config_map, make_world
+from tests.objects import LEASE, NAMESPACE, World, asynchronous, config_map, make_world
 
 from kedge.api.requests import WriteOptions
 from kedge.errors import Conflict, Fenced
@@ -94,3 +94,16 @@ async def test_two_candidates_cannot_both_take_a_lease() -> None:
     await world.service.update(KEY, bids[0])
     with pytest.raises(Conflict):
         await world.service.update(KEY, bids[1])
+
+
+@asynchronous
+async def test_a_nodes_lease_has_no_fence_for_nobody_leads_by_it() -> None:
+    """A fence that moves has every watch told at once: a thousand nodes that register would tell each of them."""
+    world = await make_world()
+    await world.service.create(NAMESPACE, {"metadata": {"name": "kube-node-lease"}})
+    metadata = {"name": "node-1", "namespace": "kube-node-lease"}
+    taken = (await world.service.create(LEASE, {**lease("node-1"), "metadata": metadata})).object
+    (fence,) = (await world.store.get([fence_key(taken.key)])).entries
+    assert fence is None
+    with pytest.raises(Fenced):
+        await write_as(world, Fence(fence_key(taken.key), taken.revision), "by-node-1")

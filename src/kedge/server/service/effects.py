@@ -7,7 +7,7 @@ it owes in the same commit.
 from __future__ import annotations
 
 from kedge.api.kinds import Kind
-from kedge.api.marks import NODE_LOST
+from kedge.api.marks import NODE_LEASE_NAMESPACE, NODE_LOST
 from kedge.api.objects import Object
 from kedge.api.views import LeaseView, PodView
 from kedge.errors import FieldError, Invalid
@@ -73,8 +73,10 @@ async def _follow_lease(proof: Proof, key: Key, old: Object | None, new: Object 
     """A lease that begins another term, or goes, moves its fence: the commit's revision is the new holder's token.
 
     A holder that takes its own lease anew, because it does not know that an earlier attempt succeeded, begins a term
-    too: it could not know that attempt's token.
+    too: it could not know that attempt's token. A node's lease says that the node lives: nobody leads by it.
     """
+    if key.namespace == NODE_LEASE_NAMESPACE:
+        return
     before = _term(old.as_view(LeaseView)) if old is not None else None
     after = _term(new.as_view(LeaseView)) if new is not None else None
     if before != after:

@@ -317,10 +317,13 @@ async def stage(sim: Simulation, *, servers: int = 2, mortal: bool = False) -> C
 async def settle(
     sim: Simulation, cluster: Cluster, goal: Callable[[], bool], *, within_s: float = 300.0, silence_s: float = 22.0
 ) -> None:
-    """No more faults: the goal is reached, stays, and then nobody writes any more."""
+    """No more faults: the goal is reached, stays, and then nobody writes any more.
+
+    What was decided before may land until the client gives it up: a create whose requests were lost is sent again.
+    """
     sim.heal()
     sim.check_eventually(goal)
-    await sim.converge(within_s=within_s, stays_s=5)
+    await sim.converge(within_s=within_s, stays_s=5, unrest_s=Limits().client_deadline_s)
     before = written(cluster)
     await asyncio.sleep(silence_s)
     if written(cluster) != before:

@@ -229,11 +229,10 @@ class Controller:
         caches, add = self.caches, self.queue.add
 
         def handle(change: CacheChange) -> None:
-            # A deletion does not say who asked for it: the last version's writer would be blamed.
-            writer = "" if change.new is None else change.new.origin.decision.partition(":")[0]
-            wake = Wake(str(change.key), writer)
+            wake: Wake | None = None
             with suppress(NotSynced):  # when that cache has listed, everything in it wakes somebody anyhow
                 for key in keys_of(change, caches):
+                    wake = wake or _wake_by(change)  # most changes wake nobody here
                     add(key, wake)
 
         return handle
@@ -304,8 +303,14 @@ class Controller:
         For all of them at once: one whose stream has died is asked to list while the others wait.
         """
         revision = NO_REVISION if fence is None else fence.revision
+        if fence is not None and not all(cache.reached(revision) for cache in self._by_kind.values()):
+            # Every stream says so soon after a lease has changed hands: after that few caches, or none, are waited for.
+            await asyncio.sleep(2 * self._env.limits.watch_fence_progress_s)
+        waiting = [cache for cache in self._by_kind.values() if not cache.reached(revision)]
+        if not waiting:
+            return
         async with asyncio.TaskGroup() as group:
-            for cache in self._by_kind.values():
+            for cache in waiting:
                 group.create_task(self._wait_cache(cache, revision), name=f"{self.name} waits for {cache.name}")
 
     async def _wait_cache(self, cache: Cache, revision: Revision) -> None:
@@ -460,6 +465,12 @@ def _all_watches(
     if max_age_s is None:
         return found
     return tuple(each if each.max_age_s is not None else replace(each, max_age_s=max_age_s) for each in found)
+
+
+def _wake_by(change: CacheChange) -> Wake:
+    # A deletion does not say who asked for it: the last version's writer would be blamed.
+    writer = "" if change.new is None else change.new.origin.decision.partition(":")[0]
+    return Wake(str(change.key), writer)
 
 
 def _is_cancelled() -> bool:

@@ -406,7 +406,7 @@ async def list_nobody(world: World) -> None:
     await world.add({**service, "spec": {"selector": {"app": "web"}}}, "s-1")
 
 
-async def list_the_dead(world: World) -> None:
+async def list_the_dead(world: World, ready: bool = True) -> None:
     service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "namespace": "default"}}
     await world.add({**service, "spec": {"selector": {"app": "web"}}}, "s-1")
     labels = {"kubernetes.io/service-name": "web"}
@@ -415,9 +415,19 @@ async def list_the_dead(world: World) -> None:
         "kind": "EndpointSlice",
         "metadata": {"name": "web-0", "namespace": "default", "labels": labels},
         "addressType": "IPv4",
-        "endpoints": [{"addresses": ["10.0.0.1"], "targetRef": {"kind": "Pod", "name": "web-9", "uid": "u-9"}}],
+        "endpoints": [
+            {
+                "addresses": ["10.0.0.1"],
+                "conditions": {"ready": ready},
+                "targetRef": {"kind": "Pod", "name": "web-9", "uid": "u-9"},
+            }
+        ],
     }
     await world.add(listed, "e-1")
+
+
+async def tell_of_the_dead_that_they_are_not_ready(world: World) -> None:
+    await list_the_dead(world, ready=False)
 
 
 async def miscount_the_healthy(world: World) -> None:
@@ -493,6 +503,7 @@ UNFINISHED: list[tuple[Break, Callable[[Judge], bool]]] = [
     (leave_a_job_unfinished, jobs_end),
     (list_nobody, endpoints_are_the_ready),
     (list_the_dead, endpoints_are_the_ready),
+    (tell_of_the_dead_that_they_are_not_ready, endpoints_are_the_ready),
     (miscount_the_healthy, budgets_say_what_is_healthy),
 ]
 

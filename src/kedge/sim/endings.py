@@ -73,17 +73,17 @@ def jobs_end(judge: Judge) -> bool:
 
 
 def endpoints_are_the_ready(judge: Judge) -> bool:
-    """What a Service lists as ready is what is ready and matches, and nothing else."""
+    """What a Service lists as ready is what is ready and matches, and of pods that are gone nothing is told."""
     facts = judge.facts
     listed: dict[tuple[str, str], set[str]] = {}
     for key, found in facts.objects.items():
         if key.kind == "EndpointSlice.discovery.k8s.io":
+            told = [each for each in found.view.endpoints if each.target_ref is not None]
+            if any(each.target_ref.uid not in facts.pods for each in told):
+                return False
             service = (key.namespace, found.metadata.labels.get("kubernetes.io/service-name", ""))
-            listed.setdefault(service, set()).update(
-                endpoint.target_ref.uid
-                for endpoint in found.view.endpoints
-                if endpoint.target_ref is not None and endpoint.conditions.ready is not False
-            )
+            ready = {each.target_ref.uid for each in told if each.conditions.ready is not False}
+            listed.setdefault(service, set()).update(ready)
     for key, found in facts.objects.items():
         selector = found.view.spec.selector if key.kind == "Service" else None
         if selector and found.metadata.deletion_timestamp is None:

@@ -288,7 +288,8 @@ class Picture:
             request = assumption.request if assumption is not None and not view.terminating else None
             if request is None or request.labels != view.labels:
                 request = request_of(view, workload=self.governance.workload_counted(view), placed=True)
-            if old is not None and _holds(old.as_view(PodView)) != _holds(view):
+            before = None if old is None else old.as_view(PodView)
+            if before is not None and before.spec.node_name and _holds(before) != _holds(view):
                 self._pending.happened(Change.BUDGET, "a hold changed")
             had = self.snapshot.claim(uid)
             self._claim(uid, view.spec.node_name, request)

@@ -16,7 +16,7 @@ from kedge.server.service import quotas
 from kedge.sim import endings, invariants, starts
 from kedge.sim.kernel import find_scenario
 from kedge.sim.kernel.verdicts import Violation
-from kedge.sim.zoo import UnknownEntry, all_entries, census, crews, ends, entry_named, hunt_entry, staged
+from kedge.sim.zoo import UnknownEntry, all_entries, census, crews, ends, entry_named, hunt_entry, leftovers, staged
 from kedge.sim.zoo.entries import without
 from kedge.sim.zoo.hunting import clean_batches, hunt_clean, strategies_of
 from kedge.sim.zoo.themes import STANDARD, THEMES
@@ -92,6 +92,8 @@ SLICE = (
     ("nodes", 2),
     ("canary", 3),
     ("autoscaled", 2),
+    ("leftovers", 22),
+    ("evictions", 10),
 )
 
 
@@ -119,6 +121,8 @@ SLICE = (
         "stopping-counts-for-nothing",
         "old-news-is-good-news",
         "patch-any-version",
+        "claims-of-the-dead-kept",
+        "evictions-forgotten",
     ],
 )
 def test_the_cheap_entries_are_found_within_a_few_seeds(name: str) -> None:
@@ -211,8 +215,8 @@ def test_entries_break_invariants_that_there_are() -> None:
     known = {each.words for each in invariants.SAFETY} | {"then silence", "no unhandled error", invariants.OUTAGES}
     rules = (*starts.PROCESSES, *endings.ENDINGS, *endings.ENDINGS_OF.values())
     known |= {rule.__name__.replace("_", " ") for rule in rules}
-    known |= {name.replace("_", " ") for names in (vars(ends), vars(crews.Crews)) for name in names}
-    judges = (*vars(ends).values(), *vars(staged).values())
+    known |= {name.replace("_", " ") for names in (vars(ends), vars(leftovers), vars(crews.Crews)) for name in names}
+    judges = (*vars(ends).values(), *vars(staged).values(), *vars(leftovers).values())
     known |= {vars(each).get("__name__", "") for each in judges if inspect.isclass(each)}
     for entry in all_entries():
         assert set(entry.breaks) <= known, entry.name

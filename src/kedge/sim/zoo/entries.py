@@ -1,7 +1,7 @@
 """What an entry of the zoo is: one safeguard taken out of a real component, and where the hunt for it goes.
 
 `without` is the whole of the mechanism: what it decorates takes the place of a method or function for as long as a hunt
-lasts. The parts of the zoo (`service`, `runtime`, `workloads`, `nodes`, `progress`) declare their entries with it.
+lasts. The parts of the zoo (`PARTS`) declare their entries with it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kedge.sim.kernel.verdicts import Violation
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-PARTS = ("service", "runtime", "workloads", "nodes", "progress")
+PARTS = ("service", "runtime", "workloads", "nodes", "progress", "repairs")
 KEPT: dict[str, Entry] = {}
 """Every entry that was declared, by name, in order."""
 

@@ -480,5 +480,6 @@ THEMES: Mapping[str, Theme] = {
     "gangs": Theme(f"{__name__}:gangs", (*GENERAL, SLOW_RESERVES)),
     "restarts": Theme(f"{__name__}:restarts", OF_VIEWS),
     **{name: Theme(f"kedge.sim.zoo.staged:{name}") for name in ("canary", "autoscaled")},
+    **{name: Theme(f"kedge.sim.zoo.leftovers:{name}", RACES) for name in ("leftovers", "evictions")},
     STANDARD: Theme("kedge.sim.standard:standard"),
 }

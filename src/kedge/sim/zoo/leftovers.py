@@ -1,0 +1,142 @@
+"""Worlds of what was left behind: claims that nothing stands for, evictions that a late view would forget.
+
+On paper machines, like the worlds of `themes`. Nothing here is tampered with: whatever is left over comes of what
+people may do, such as giving up a machine with all that it held.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+from kedge.api.kinds import KINDS
+from kedge.api.marks import OUT_OF_SERVICE
+from kedge.api.objects import Object
+from kedge.api.requests import DeleteOptions
+from kedge.api.timestamps import format_time
+from kedge.controllers.orphans import BINDINGS, LEDGERS, RESERVATIONS
+from kedge.errors import NotFound, OperatingError
+from kedge.keys import Key
+from kedge.sim.cluster_faults import ClusterSwarm
+from kedge.sim.facts import NODE, POD, RESERVATION, is_healthy
+from kedge.sim.invariants import Judge
+from kedge.sim.kernel import Simulation, simulate
+from kedge.sim.links import Commit
+from kedge.sim.standard import Size, World, workload
+from kedge.sim.zoo.ends import expect, the_bound_have_claims
+from kedge.sim.zoo.paper import PAPER, PaperMachines, manage, place
+from kedge.sim.zoo.themes import QUIET, plain
+
+DEADLINES_S = (8, 2, 20)
+REPLICAS = 3
+
+
+# -- leftovers: reservations that nobody uses, machines that are given up, nodes that are others by now ----------
+
+
+def reservations_end(judge: Judge) -> bool:
+    """None is left: in this world all have a deadline, and nobody binds what they are for."""
+    return not any(key.kind == RESERVATION for key in judge.facts.objects)
+
+
+@simulate(faults=ClusterSwarm())
+async def leftovers(sim: Simulation) -> None:
+    """Pods reserve, are bound, and are deleted by force; a machine is given up, or another takes its name."""
+    world = World(sim, Size(nodes=0, servers=2, schedulers=0, managers=0, limits=QUIET))
+    await world.open()
+    expect(world, the_bound_have_claims, reservations_end)
+    machines = PaperMachines(world, places=False, runs=False)
+    await machines.add_nodes(PAPER)
+    manage(world, RESERVATIONS, LEDGERS, BINDINGS)
+    cluster, user = world.cluster, world.user
+    for n in range(sim.choose_int("steps", 2, 5)):
+        node = sim.choose("node", tuple(PAPER))
+        bound = [pod for pod in cluster.all(POD) if pod.view.spec.node_name]
+        match sim.choose("step", ("bind", "reserve", "bind", "give up a pod", "another takes the name")):
+            case "give up a pod" if bound:
+                await user.delete(sim.choose("pod", bound).key, force=True)
+            case "another takes the name" if bound:
+                with suppress(NotFound):
+                    await cluster.authority.delete(Key(NODE, "", node))
+                await asyncio.sleep(sim.choose("until it comes", (0.1, 5)))
+                await machines.add_nodes({node: PAPER[node]})
+            case "reserve":
+                made = await user.apply(plain(f"pod-{n}"), namespace="default")
+                until_s = sim.choose("deadline", DEADLINES_S)
+                body = _reservation(made, node, format_time(sim.driver.now() + timedelta(seconds=until_s)))
+                with suppress(OperatingError):
+                    await cluster.authority.create(KINDS.of_key_kind(RESERVATION), body)
+            case _:
+                made = await user.apply(plain(f"pod-{n}"), namespace="default")
+                with suppress(OperatingError):
+                    await place(cluster.authority, made, node)
+        await asyncio.sleep(sim.choose("pause", (4, 0.3, 12)))
+    await world.heal()
+    # A person has looked: nothing runs any more on the machines that hold claims of what is gone.
+    taint = {"key": OUT_OF_SERVICE, "effect": "NoExecute"}
+    for node in dict.fromkeys(
+        name for uid, held in world.judge.facts.claims.items() if uid not in world.judge.facts.pods for name in held
+    ):
+        await user.patch(Key(NODE, "", node), {"spec": {"taints": [taint]}})
+    await asyncio.sleep(DEADLINES_S[-1])
+    await world.close(within_s=200, silence_s=0, stays_s=2)
+
+
+def _reservation(pod: Object, node: str, deadline: str) -> dict[str, Any]:
+    about = {"name": pod.key.name, "uid": pod.uid}
+    metadata = {"name": pod.uid, "namespace": pod.key.namespace}
+    return {"metadata": metadata, "spec": {"pod": about, "nodeName": node, "generation": 1, "deadline": deadline}}
+
+
+# -- evictions: a budget that is asked again and again ---------------------------------------------------
+
+
+class EvictionsSpareTheBudget:
+    """Once all replicas were healthy, evictions alone leave as many as their budget asks for."""
+
+    __name__ = "evictions spare the budget"
+
+    def __init__(self, judge: Judge) -> None:
+        self._facts = judge.facts
+        self._begun = False
+        judge.cluster.sim.check_always(self)
+
+    def __call__(self, commit: Commit) -> Iterator[tuple[str, str]]:
+        if not any(key.kind == POD for key in commit.keys):
+            return
+        healthy = sum(is_healthy(pod.view) for pod in self._facts.pods.values())
+        self._begun = self._begun or healthy == REPLICAS
+        if self._begun and healthy < REPLICAS - 1:
+            yield "too many at once", f"{healthy} of {REPLICAS} are healthy, and the budget asks for {REPLICAS - 1}"
+
+
+@simulate(faults=ClusterSwarm())
+async def evictions(sim: Simulation) -> None:
+    """Somebody evicts whatever there is, one after another, and takes no refusal for an answer."""
+    world = World(sim, Size(nodes=0, servers=2, schedulers=0, managers=0, limits=QUIET))
+    await world.open()
+    EvictionsSpareTheBudget(world.judge)
+    await PaperMachines(world).add_nodes(PAPER)
+    manage(world, "replicaset", "disruption")
+    cluster = world.cluster
+    await world.user.apply(_budget("web", least=REPLICAS - 1))
+    await world.user.apply(workload("ReplicaSet", "web", REPLICAS))
+    await asyncio.sleep(sim.choose("first", (10, 20)))
+    host = sim.host("evictor")
+    transport = cluster.transport(host, server=1)  # bare, so that it does not wait politely
+    for _ in range(sim.choose_int("rounds", 4, 12)):
+        for pod in cluster.all(POD):
+            if pod.view.spec.node_name and pod.metadata.deletion_timestamp is None:
+                with suppress(OperatingError):
+                    await host.run(transport.evict(pod.key, DeleteOptions(uid=pod.uid)))
+        await asyncio.sleep(sim.choose("pause", (0.5, 0.1, 3)))
+    await world.close(within_s=200, silence_s=0, stays_s=2)
+
+
+def _budget(app: str, *, least: int) -> dict[str, Any]:
+    spec = {"minAvailable": least, "selector": {"matchLabels": {"app": app}}}
+    metadata = {"name": app, "namespace": "default"}
+    return {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": metadata, "spec": spec}

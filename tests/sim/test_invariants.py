@@ -351,14 +351,22 @@ def test_every_invariant_has_something_that_breaks_it() -> None:
     assert promised == {words for _, words in BREAKS}
 
 
-def test_a_child_that_came_after_its_owner_was_told_to_go_need_not_be_waited_for() -> None:
+@pytest.mark.parametrize("existed", [False, True])
+def test_a_child_that_came_after_its_owner_was_told_to_go_need_not_be_waited_for(existed: bool) -> None:
     async def program(sim: Simulation) -> None:
         cluster = Cluster(sim)
         await cluster.set_up()
         Judge(cluster)
         mum = await cluster.create(config_map("mum"))
+        kid = blocking("kid", mum.uid)
+        if existed:
+            await cluster.create({**kid, "metadata": {**kid["metadata"], "ownerReferences": []}})
         await cluster.authority.delete(mum.key, DeleteOptions(propagation="Foreground"))
-        await cluster.create(blocking("kid", mum.uid))
+        if existed:  # somebody gives it that owner now
+            owners = {"metadata": {"ownerReferences": kid["metadata"]["ownerReferences"]}}
+            await cluster.authority.patch(Key("ConfigMap", "default", "kid"), owners)
+        else:
+            await cluster.create(kid)
         await cluster.store.commit([], [Delete(mum.key)])
 
     assert run(program, 1, faults=NO_FAULTS).violation is None

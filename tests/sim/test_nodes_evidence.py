@@ -128,7 +128,9 @@ def test_pods_of_a_node_whose_renewals_a_cache_missed_stay_in_service() -> None:
     assert outcome.violation is None, outcome.violation
     assert outcome.result == set()
     with replaced(Evacuation, "rests_on_silence", property(lambda _: False)):
-        assert run(doubted, 1, faults=NO_FAULTS).result
+        worse = run(doubted, 1, faults=NO_FAULTS)
+    # The agent says otherwise each time, and whoever owns the pod is woken for nothing again and again.
+    assert "which node-lifecycle wrote" in str(worse.violation), worse.violation
 
 
 @pytest.mark.parametrize(

@@ -89,8 +89,8 @@ class Facts:
         """By owner's uid and slot: the pods that have it, by uid."""
         self.owned: dict[str, dict[str, None]] = {}
         """By controller's uid: its pods, by uid."""
-        self.children: dict[str, dict[Key, None]] = {}
-        """By owner's uid: everything that names it as an owner."""
+        self.children: dict[str, dict[Key, Revision]] = {}
+        """By owner's uid: everything that names it as an owner, and since which commit."""
         self.uids: dict[str, Key] = {}
         self.marked: dict[str, Revision] = {}
         """By uid: the commit that told it to go, of those that wait for something."""
@@ -162,14 +162,17 @@ class Facts:
         old, new = changed.old, changed.new
         if old is not None and new is not None and old.uid == new.uid and _owners(old) == _owners(new):
             return
+        since: dict[str, Revision] = {}
         if old is not None:
             self.uids.pop(old.uid, None)
             for ref in old.metadata.owner_references:
-                self.children.get(ref.uid, {}).pop(changed.key, None)
+                named = self.children.get(ref.uid, {}).pop(changed.key, None)
+                if named is not None and new is not None and new.uid == old.uid:
+                    since[ref.uid] = named
         if new is not None:
             self.uids[new.uid] = changed.key
             for ref in new.metadata.owner_references:
-                self.children.setdefault(ref.uid, {})[changed.key] = None
+                self.children.setdefault(ref.uid, {})[changed.key] = since.get(ref.uid, new.revision)
 
     def _index_pod(self, changed: Changed) -> None:
         old, new = changed.old, changed.new

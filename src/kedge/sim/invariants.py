@@ -239,9 +239,9 @@ def finalizers_are_respected(step: Step) -> Iterator[Finding]:
         if old.metadata.deletion_timestamp is None:
             yield "not marked", f"{changed.key} went with finalizers {', '.join(old.metadata.finalizers)}"
         if "foregroundDeletion" in old.metadata.finalizers:
-            for child in facts.children.get(old.uid, ()):
+            for child, since in facts.children.get(old.uid, {}).items():
                 found = facts.objects.get(child)
-                if found is None or found.created > facts.marked.get(old.uid, found.created):
+                if found is None or since > facts.marked.get(old.uid, since):
                     continue
                 if any(ref.uid == old.uid and ref.block_owner_deletion for ref in found.metadata.owner_references):
                     yield "before its children", f"{changed.key} went before {child}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kedge.agent.core.driver import Consumption, Identity, Process
@@ -69,6 +69,7 @@ def test_what_has_ended_uses_nothing_and_hides_nobody() -> None:
 
 
 @given(st.floats(0, 1e6), st.floats(0, 1e6), st.floats(0, 1e5), st.floats(-10, 1e4), st.booleans())
+@example(0.0, 1.0, 0.0, 1e-308, True)
 def test_no_rate_is_negative_whatever_is_counted(
     first: float, last: float, at_s: float, window_s: float, running: bool
 ) -> None:

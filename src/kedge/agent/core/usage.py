@@ -19,6 +19,8 @@ from kedge.errors import OperatingError
 PodRates = dict[str, dict[str, dict[str, Quantity]]]
 """By pod uid and container: what is used of each resource."""
 _MILLI = NANO // 1000
+SHORTEST_S = 0.001
+"""Two samples nearer than that make no rate: what a clock cannot tell apart would look like any number of cores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ def rates_of(processes: Sequence[Process], before: Sample, after: Sample) -> Pod
             continue
         identity = process.identity
         first, last = before.used.get(identity), after.used.get(identity)
-        if first is None or last is None or window_s <= 0:
+        if first is None or last is None or window_s < SHORTEST_S:
             unknown.add(identity.pod_uid)
             continue
         milli = round(max(0.0, last.cpu_s - first.cpu_s) / window_s * 1000)

@@ -94,6 +94,8 @@ SLICE = (
     ("autoscaled", 2),
     ("leftovers", 22),
     ("evictions", 10),
+    ("unanswered", 16),
+    ("replaced", 8),
 )
 
 
@@ -123,6 +125,11 @@ SLICE = (
         "patch-any-version",
         "claims-of-the-dead-kept",
         "evictions-forgotten",
+        "lost-reply-taken-for-failure",
+        "unknown-not-read",
+        "repeated-is-done-again",
+        "list-ahead-of-itself",
+        "namesake-takes-over",
     ],
 )
 def test_the_cheap_entries_are_found_within_a_few_seeds(name: str) -> None:

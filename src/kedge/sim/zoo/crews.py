@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from kedge.api.kinds import KINDS
 from kedge.api.objects import Object
 from kedge.api.owners import controller_of, owner_reference
 from kedge.keys import Key
+from kedge.limits import Limits
 from kedge.runtime import Action, Context, Controller
 from kedge.sim.cluster import Component, Seat
 from kedge.sim.kernel import Simulation, simulate
@@ -44,6 +46,10 @@ LIMITS_OF_CREWS = replace(
 class CrewReconciler:
     """As many hands as the crew asks for."""
 
+    def __init__(self, *, drawn: bool = False) -> None:
+        """`drawn`: the server names the hands, so that nobody can look for one by its name."""
+        self._drawn = drawn
+
     async def reconcile(self, ctx: Context, key: Key) -> Action:
         crew = ctx.get(key)
         if crew is None:
@@ -53,7 +59,12 @@ class CrewReconciler:
             crew = await ctx.patch(crew, {"metadata": {"finalizers": [*crew.metadata.finalizers, MINE]}})
         want, hands = crew.view.spec.parallelism, ctx.owned(HAND, crew)
         for _ in range(want - len(hands)):
-            await ctx.create(HAND, _hand(crew, f"{key.name}-{ctx.random.getrandbits(40):x}"))
+            name = (
+                {"generateName": f"{key.name}-"}
+                if self._drawn
+                else {"name": f"{key.name}-{ctx.random.getrandbits(40):x}"}
+            )
+            await ctx.create(HAND, _hand(crew, name))
         for hand in hands[want:]:
             await ctx.delete(hand)
         full = {"type": "Complete", "status": str(len(hands) == want), "reason": "Counted"}
@@ -61,14 +72,14 @@ class CrewReconciler:
         return Action.await_change()
 
 
-def _hand(crew: Object, name: str) -> dict[str, Any]:
+def _hand(crew: Object, name: dict[str, str]) -> dict[str, Any]:
     owners = [owner_reference(CREW, crew.metadata)]
-    return {"metadata": {"name": name, "namespace": crew.key.namespace, "ownerReferences": owners}}
+    return {"metadata": {**name, "namespace": crew.key.namespace, "ownerReferences": owners}}
 
 
-def crew_controller(seat: Seat) -> Component:
+def crew_controller(seat: Seat, *, drawn: bool = False) -> Component:
     lease = Key("Lease.coordination.k8s.io", "kube-system", "crews")
-    reconciler = CrewReconciler()
+    reconciler = CrewReconciler(drawn=drawn)
     return Controller(
         reconciler, seat.client, seat.env, kind=CREW, name="crews", owns=(HAND,), lease=lease, caches=seat.caches
     )
@@ -128,12 +139,12 @@ class Crews:
         return True
 
 
-async def _open(sim: Simulation) -> World:
-    size = Size(nodes=0, servers=2, schedulers=0, managers=0, limits=LIMITS_OF_CREWS)
+async def _open(sim: Simulation, limits: Limits = LIMITS_OF_CREWS, *, drawn: bool = False) -> World:
+    size = Size(nodes=0, servers=2, schedulers=0, managers=0, limits=limits)
     world = World(sim, size)
     kept = Crews(world)
     await world.open()
-    world.cluster.boot("manager", [crew_controller], copies=2)
+    world.cluster.boot("manager", [partial(crew_controller, drawn=drawn)], copies=2)
     sim.check_eventually(kept.crews_are_whole_and_say_so)
     for name in NAMES:
         crew = await world.user.apply(job(name, 2))
@@ -158,7 +169,19 @@ async def outage(sim: Simulation) -> None:
 @simulate(faults=Drawn())
 async def crews(sim: Simulation) -> None:
     """Crews are resized, and lose hands."""
-    world = await _open(sim)
+    await _resize(sim, await _open(sim))
+
+
+@simulate(faults=Drawn())
+async def unanswered(sim: Simulation) -> None:
+    """The same, where clients soon give up and the server names the hands: what became of a create is hard to tell."""
+    limits = replace(
+        LIMITS_OF_CREWS, client_attempts_max=sim.choose("attempts", (1, 3)), lease_s=60.0, lease_renew_s=45.0
+    )
+    await _resize(sim, await _open(sim, limits, drawn=True))
+
+
+async def _resize(sim: Simulation, world: World) -> None:
     user, cluster = world.user, world.cluster
     await asyncio.sleep(sim.choose("first", (8, 2, 15)))
     for _ in range(sim.choose_int("steps", 2, 5)):

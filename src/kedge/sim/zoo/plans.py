@@ -129,6 +129,8 @@ CUT_OFF = Strategy("cut off after a bind", Uniform(), Drawn({"reply of api.bind:
 
 SLOW_RESERVES = Strategy("slow reserves", Uniform(), Drawn({"request of api.reserve: delay": MUCH}))
 
+BROKEN_WATCHES = Strategy("broken watches", Uniform(), Drawn({"delivery of api.watch: disconnect": SOME, **COMPACTED}))
+
 OF_VIEWS = (
     Strategy(
         "deposed leaders",
@@ -137,7 +139,7 @@ OF_VIEWS = (
     ),
     Strategy("lost replies", Fifo(), Drawn({f"reply of api.{verb}: lose": SOME for verb in WRITES})),
     Strategy("lost requests", Fifo(), Drawn({f"request of api.{verb}: lose": MUCH for verb in WRITES})),
-    Strategy("broken watches", Uniform(), Drawn({"delivery of api.watch: disconnect": SOME, **COMPACTED})),
+    BROKEN_WATCHES,
     OLD_LISTS,
     Strategy("dead watches", Uniform(), Drawn({"watch of api: stall": MUCH})),
     Strategy(
@@ -148,6 +150,12 @@ OF_VIEWS = (
     Strategy("crash after write", Fifo(), FixedRates(), crash_after_write),
 )
 """For a world whose controller has the runtime alone to rely on: all that goes wrong is what a cache may miss."""
+
+OF_SILENCE = (
+    Strategy("lost creates", Uniform(), Drawn({"reply of api.create: lose": MUCH, **LATE})),
+    Strategy("cut off after a create", Uniform(), Drawn({"reply of api.create: partition": MUCH, **LATE})),
+)
+"""For who must find out what became of a write: neither a reply nor, for a while, an event tells."""
 
 OF_RACES = (
     Strategy(

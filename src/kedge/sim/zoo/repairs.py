@@ -7,14 +7,25 @@ from __future__ import annotations
 
 from typing import Any
 
+from kedge.client.contract import Client
 from kedge.controllers import budgets, orphans
 from kedge.controllers.orphans import BindingRepair, ReservationRepair
+from kedge.errors import Compacted, OutcomeUnknown, Unavailable
+from kedge.keys import NO_REVISION
 from kedge.runtime.action import Action
+from kedge.runtime.cache.cache import Cache
+from kedge.runtime.cache.floors import WriteFloors
+from kedge.scheduler.picture import Picture
+from kedge.server.service import operations
 from kedge.sim.zoo.entries import without
+from kedge.store.memory import MemoryStore
 
 _ORPHANS = "testing: repair eventually removes orphaned state"
+TOO_MANY_HANDS = "no crew has more hands than it was asked for"
+SHORT = "crews are whole and say so"
 
 _plan_budget = budgets.plan_budget
+_list_nowait = MemoryStore.list_nowait
 
 
 # -- what nothing stands for any more ----------------------------------------------------------------
@@ -48,3 +59,87 @@ async def bindings_to_nowhere_kept(self: BindingRepair, ctx: Any, key: Any) -> A
 def evictions_forgotten(budget: Any, pods: Any, expected: int, *, pods_are_current: bool) -> Any:  # noqa: ARG001
     """An eviction counts until its pod is seen to leave."""
     return _plan_budget(budget, pods, expected, pods_are_current=True)
+
+
+# -- what became of a write --------------------------------------------------------------------------
+
+
+@without(
+    Client,
+    "_write",
+    source="reconciliation: a timed-out write that committed; k0smotron#1534",
+    breaks=TOO_MANY_HANDS,
+    theme="unanswered",
+)
+async def lost_reply_taken_for_failure(self: Client, key: Any, options: Any, request: Any) -> Any:  # noqa: ARG001
+    """A write whose reply was lost may have been made."""
+    try:
+        return await self._send(request)
+    except OutcomeUnknown as error:
+        raise Unavailable(f"{key} was not written") from error
+
+
+@without(WriteFloors, "note_unknown", source="k0smotron#1534", breaks=TOO_MANY_HANDS, theme="unanswered")
+def unknown_not_read(self: WriteFloors, key: Any, wrote: Any) -> None:
+    """A key reads what became of a write before it runs again."""
+
+
+@without(
+    operations,
+    "first_outcome",
+    source="reconciliation: non-idempotent create; duplicate work on retry",
+    breaks=TOO_MANY_HANDS,
+    theme="unanswered",
+)
+async def repeated_is_done_again(
+    core: Any,  # noqa: ARG001
+    proof: Any,  # noqa: ARG001
+    verb: Any,  # noqa: ARG001
+    key: Any,  # noqa: ARG001
+    options: Any,  # noqa: ARG001
+    *,
+    named: bool = True,  # noqa: ARG001
+    reads: Any = (),  # noqa: ARG001
+) -> None:
+    """What comes again under one operation id is answered with its first outcome."""
+    return
+
+
+# -- what is read ------------------------------------------------------------------------------------
+
+
+@without(
+    Cache,
+    "reached",
+    source="karpenter#3176",
+    breaks=SHORT,
+    theme="crews",
+    by=("late views", "broken watches"),
+)
+def gone_before_it_was_seen(self: Cache, revision: int, wrote: Any = None) -> bool:
+    """What came and went before a list is seen by the list."""
+    if not self._listed:
+        return False
+    return self._revision >= revision if wrote is None else self._known(wrote) >= revision
+
+
+@without(MemoryStore, "list_nowait", source="kine#676", breaks=(TOO_MANY_HANDS, SHORT), theme="crews")
+def list_ahead_of_itself(self: MemoryStore, kind: str, *, at: int = NO_REVISION, **asked: Any) -> Any:
+    """A list holds all that was committed up to the revision that it names."""
+    newest = self.revision_nowait()
+    if not at and newest > 1:
+        try:
+            return _list_nowait(self, kind, at=newest - 1, **asked)._replace(revision=newest)
+        except Compacted:
+            pass  # there is no older one to pass for the newest
+    return _list_nowait(self, kind, at=at, **asked)
+
+
+@without(Picture, "_pod_changed", source="kubernetes#138434", breaks="pods that fit are bound", theme="replaced")
+def namesake_takes_over(self: Picture, change: Any) -> None:
+    """A pod that another of its name has replaced leaves nothing behind in the scheduler."""
+    old, new = change.old, change.new
+    if new is not None:
+        self._place(new, old if old is not None and old.uid == new.uid else None)
+    elif old is not None:
+        self._pod_gone(old, change.revision)

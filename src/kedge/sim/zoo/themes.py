@@ -41,7 +41,18 @@ from kedge.sim.zoo.ends import (
     the_bound_have_claims,
 )
 from kedge.sim.zoo.paper import PAPER, STARTS_S, STUCK, PaperMachines, manage, place
-from kedge.sim.zoo.plans import CUT_OFF, GENERAL, OF_RACES, OF_VIEWS, OLD_LISTS, SLOW_RESERVES, Drawn, Strategy
+from kedge.sim.zoo.plans import (
+    BROKEN_WATCHES,
+    CUT_OFF,
+    GENERAL,
+    OF_RACES,
+    OF_SILENCE,
+    OF_VIEWS,
+    OLD_LISTS,
+    SLOW_RESERVES,
+    Drawn,
+    Strategy,
+)
 
 QUIET = replace(LIMITS, **NO_NETS)  # type: ignore[arg-type]
 CONFIG_MAP, POD = KINDS.of_key_kind("ConfigMap"), KINDS.of_key_kind("Pod")
@@ -475,6 +486,8 @@ THEMES: Mapping[str, Theme] = {
     **{name: Theme(f"kedge.sim.zoo.crews:{name}", OF_VIEWS) for name in ("crews", "outage")},
     **{name: Theme(f"{__name__}:{name}") for name in ("workloads", "rollouts", "serving", "quotas")},
     **{name: Theme(f"{__name__}:{name}", RACES) for name in ("garbage", "placement", "nodes")},
+    "unanswered": Theme("kedge.sim.zoo.crews:unanswered", OF_SILENCE),
+    "replaced": Theme(f"{__name__}:placement", (BROKEN_WATCHES,)),
     "agents": Theme(f"{__name__}:agents", (*RACES, OLD_LISTS)),
     "apart": Theme(f"{__name__}:apart", (*GENERAL, CUT_OFF)),
     "gangs": Theme(f"{__name__}:gangs", (*GENERAL, SLOW_RESERVES)),

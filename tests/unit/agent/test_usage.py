@@ -69,7 +69,7 @@ def test_what_has_ended_uses_nothing_and_hides_nobody() -> None:
 
 
 @given(st.floats(0, 1e6), st.floats(0, 1e6), st.floats(0, 1e5), st.floats(-10, 1e4), st.booleans())
-@example(0.0, 1.0, 0.0, 1e-308, True)
+@example(first=0.0, last=1.0, at_s=0.0, window_s=1e-308, running=True)
 def test_no_rate_is_negative_whatever_is_counted(
     first: float, last: float, at_s: float, window_s: float, running: bool
 ) -> None:

@@ -157,6 +157,9 @@ OF_SILENCE = (
 )
 """For who must find out what became of a write: neither a reply nor, for a while, an event tells."""
 
+OF_QUEUES = (Strategy("any order", Uniform(), Drawn()), Strategy("in order", Fifo(), Drawn()))
+"""For what a queue alone is to blame for: nothing goes wrong, and only the order is drawn."""
+
 OF_RACES = (
     Strategy(
         "slow commits",

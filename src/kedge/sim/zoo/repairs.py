@@ -15,6 +15,8 @@ from kedge.keys import NO_REVISION
 from kedge.runtime.action import Action
 from kedge.runtime.cache.cache import Cache
 from kedge.runtime.cache.floors import WriteFloors
+from kedge.runtime.queue.loops import LoopDetector
+from kedge.runtime.queue.order import Order
 from kedge.scheduler.picture import Picture
 from kedge.server.service import operations
 from kedge.sim.zoo.entries import without
@@ -25,6 +27,7 @@ TOO_MANY_HANDS = "no crew has more hands than it was asked for"
 SHORT = "crews are whole and say so"
 
 _plan_budget = budgets.plan_budget
+_push = Order.push
 _list_nowait = MemoryStore.list_nowait
 
 
@@ -143,3 +146,19 @@ def namesake_takes_over(self: Picture, change: Any) -> None:
         self._place(new, old if old is not None and old.uid == new.uid else None)
     elif old is not None:
         self._pod_gone(old, change.revision)
+
+
+# -- who gets in another's way -----------------------------------------------------------------------
+
+
+@without(LoopDetector, "hold_until_s", source="crossplane#6751, #7108", breaks="fights are slowed", theme="rivals")
+def fights_at_full_speed(self: LoopDetector[Any], key: Any, wakes: Any) -> float:  # noqa: ARG001
+    """Who writes the same again and again is slowed."""
+    return 0.0
+
+
+@without(Order, "push", source="kubernetes#25744", breaks="tenants take turns", theme="tenants")
+def first_come_first_served(self: Order[Any], entry: Any) -> None:
+    """Each tenant has its share, however many keys another has."""
+    entry.tenant = ""
+    _push(self, entry)

@@ -18,7 +18,7 @@ from kedge.api.objects import Object
 from kedge.api.requests import DeleteOptions
 from kedge.api.timestamps import format_time
 from kedge.controllers.orphans import BINDINGS, LEDGERS, RESERVATIONS
-from kedge.errors import NotFound, OperatingError
+from kedge.errors import Invalid, NotFound, OperatingError
 from kedge.keys import Key
 from kedge.sim.cluster_faults import ClusterSwarm
 from kedge.sim.facts import NODE, POD, RESERVATION, is_healthy
@@ -26,12 +26,14 @@ from kedge.sim.invariants import Judge
 from kedge.sim.kernel import Simulation, simulate
 from kedge.sim.links import Commit
 from kedge.sim.standard import Size, World, workload
+from kedge.sim.users import User
 from kedge.sim.zoo.ends import expect, the_bound_have_claims
 from kedge.sim.zoo.paper import PAPER, PaperMachines, manage, place
 from kedge.sim.zoo.themes import QUIET, plain
 
 DEADLINES_S = (8, 2, 20)
 REPLICAS = 3
+NOTED = "nobody is refused for what another tried"
 
 
 # -- leftovers: reservations that nobody uses, machines that are given up, nodes that are others by now ----------
@@ -115,25 +117,45 @@ class EvictionsSpareTheBudget:
 
 @simulate(faults=ClusterSwarm())
 async def evictions(sim: Simulation) -> None:
-    """Somebody evicts whatever there is, one after another, and takes no refusal for an answer."""
+    """Two evict whatever there is, and take no refusal for an answer; a third writes notes on it."""
     world = World(sim, Size(nodes=0, servers=2, schedulers=0, managers=0, limits=QUIET))
     await world.open()
     EvictionsSpareTheBudget(world.judge)
     await PaperMachines(world).add_nodes(PAPER)
     manage(world, "replicaset", "disruption")
-    cluster = world.cluster
     await world.user.apply(_budget("web", least=REPLICAS - 1))
     await world.user.apply(workload("ReplicaSet", "web", REPLICAS))
     await asyncio.sleep(sim.choose("first", (10, 20)))
-    host = sim.host("evictor")
-    transport = cluster.transport(host, server=1)  # bare, so that it does not wait politely
-    for _ in range(sim.choose_int("rounds", 4, 12)):
-        for pod in cluster.all(POD):
+    rounds = sim.choose_int("rounds", 4, 12)
+    async with asyncio.TaskGroup() as group:
+        for name in ("evictor-0", "evictor-1"):
+            group.create_task(_evict(world, name, rounds))
+        group.create_task(_write_notes(world, rounds))
+    await world.close(within_s=200, silence_s=0, stays_s=2)
+
+
+async def _evict(world: World, name: str, rounds: int) -> None:
+    sim, host = world.sim, world.sim.host(name)
+    transport = world.cluster.transport(host, server=1)  # bare, so that it does not wait politely
+    for _ in range(rounds):
+        for pod in world.cluster.all(POD):
             if pod.view.spec.node_name and pod.metadata.deletion_timestamp is None:
                 with suppress(OperatingError):
                     await host.run(transport.evict(pod.key, DeleteOptions(uid=pod.uid)))
         await asyncio.sleep(sim.choose("pause", (0.5, 0.1, 3)))
-    await world.close(within_s=200, silence_s=0, stays_s=2)
+
+
+async def _write_notes(world: World, rounds: int) -> None:
+    user = User(world.cluster, "bob", server=1)
+    for n in range(rounds):
+        for pod in world.cluster.all(POD):
+            try:
+                await user.patch(pod.key, {"metadata": {"annotations": {"zoo.example/round": str(n)}}})
+            except NotFound:
+                continue
+            except Invalid as error:
+                world.sim.violate(NOTED, f"a note on {pod.key} was refused: {error.message}")
+        await asyncio.sleep(world.sim.choose("until the next notes", (0.3, 2)))
 
 
 def _budget(app: str, *, least: int) -> dict[str, Any]:

@@ -5,8 +5,11 @@ Each function stands in for the one that has the safeguard; its docstring says w
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
+from weakref import WeakKeyDictionary
 
+from kedge.api.objects import Object
 from kedge.client.contract import Client
 from kedge.controllers import budgets, orphans
 from kedge.controllers.orphans import BindingRepair, ReservationRepair
@@ -28,6 +31,7 @@ SHORT = "crews are whole and say so"
 
 _plan_budget = budgets.plan_budget
 _push = Order.push
+_edit = Object.edit
 _list_nowait = MemoryStore.list_nowait
 
 
@@ -136,6 +140,26 @@ def list_ahead_of_itself(self: MemoryStore, kind: str, *, at: int = NO_REVISION,
         except Compacted:
             pass  # there is no older one to pass for the newest
     return _list_nowait(self, kind, at=at, **asked)
+
+
+_LENT: WeakKeyDictionary[Any, dict[int, tuple[bytes, dict[str, Any]]]] = WeakKeyDictionary()
+"""By the run: what was lent, by the version it is of. Each version is kept, so that no other can pass for it."""
+
+
+@without(
+    Object,
+    "edit",
+    source="kubernetes#140702",
+    breaks="nobody is refused for what another tried",
+    theme="evictions",
+)
+def edited_in_place(self: Object) -> dict[str, Any]:
+    """Who changes an object changes a copy of it."""
+    lent = _LENT.setdefault(asyncio.get_running_loop(), {})
+    _, document = lent.setdefault(id(self.value), (self.value, {}))
+    if not document:
+        document.update(_edit(self))
+    return document
 
 
 @without(Picture, "_pod_changed", source="kubernetes#138434", breaks="pods that fit are bound", theme="replaced")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 from kedge.api.kinds import KINDS
 from kedge.api.objects import Object
 from kedge.api.owners import controller_of, owner_reference
+from kedge.errors import Conflict
 from kedge.keys import Key
 from kedge.limits import Limits
 from kedge.runtime import Action, Context, Controller
@@ -119,10 +121,13 @@ class Crews:
     async def sign(self, key: Key) -> None:
         """Somebody else adds a finalizer, past every link and fault."""
         cluster = self._world.cluster
-        found = cluster.find(key)
-        assert found is not None
-        body = {"resourceVersion": str(found.revision), "finalizers": [*found.metadata.finalizers, THEIRS]}
-        await cluster.authority.patch(key, {"metadata": body})
+        while True:
+            found = cluster.find(key)
+            assert found is not None
+            body = {"resourceVersion": str(found.revision), "finalizers": [*found.metadata.finalizers, THEIRS]}
+            with suppress(Conflict):  # a controller wrote in between: say it of that version
+                await cluster.authority.patch(key, {"metadata": body})
+                break
         self._signed[key] = None
 
     def hands_of(self, uid: str) -> list[Key]:

@@ -54,7 +54,7 @@ class Limits:
         metric="kedge_store_compaction_seconds",
     )
     wal_pages_max: int = bound(
-        1_000, "pages in the write-ahead log before they are moved to the database", metric="kedge_store_wal_pages"
+        250, "pages in the write-ahead log before they are moved to the database", metric="kedge_store_wal_pages"
     )
     backup_rows_max: int = bound(
         500, "rows one slice of a backup may write before the loop runs on", metric="kedge_store_backup_seconds"

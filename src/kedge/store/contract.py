@@ -256,7 +256,7 @@ def check_key(key: Key) -> None:
         raise BadRequest(
             f"{key!r} is no key: kind and name must not be empty, and no part may hold '/' or NUL", key=key
         )
-    if not _encodable(whole):
+    if not whole.isascii() and not _encodable(whole):
         raise BadRequest(f"{key!r} is no key: it is not valid Unicode", key=key)
 
 
@@ -287,14 +287,13 @@ def check_commit(
             f" (its largest object is {largest.key} with {len(largest.value)}): make it smaller",
             key=largest.key,
         )
-    if origin is not NO_ORIGIN and not _encodable("".join(origin)):
-        raise BadRequest(f"the origin {origin!r} is not valid Unicode")
+    for text in origin:
+        if not text.isascii() and not _encodable(text):
+            raise BadRequest(f"the origin {origin!r} is not valid Unicode")
     return size
 
 
 def _encodable(text: str) -> bool:
-    if text.isascii():
-        return True
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -43,8 +43,6 @@ from kedge.store.sqlite.alarms import Alarms
 from kedge.store.sqlite.sweep import Sweeper
 from kedge.store.versions import Versions
 
-_PAGE_BYTES = 4096
-
 
 class _Request(msgspec.Struct, frozen=True):
     """A commit that waits for its sync."""
@@ -87,6 +85,7 @@ class SqliteStore:
         self._commits = 0
         self._conflicts = 0
         self._sync_s_max = 0.0
+        self._page_bytes = file.page_bytes(db)
         self._wal_pages = 0  # an estimate that errs upward; a checkpoint measures
         self._meter()
 
@@ -124,7 +123,8 @@ class SqliteStore:
         origin: Origin = NO_ORIGIN,
     ) -> Revision:
         size = check_commit(checks, writes, self._limits, origin=origin)
-        self._check_open()
+        if self._closed:
+            self._check_open()
         if len(self._pending) >= self._limits.commit_queue_max:
             raise TooManyRequests(f"{len(self._pending)} commits wait for the disk already: try again later")
         loop = asyncio.get_running_loop()
@@ -265,7 +265,7 @@ class SqliteStore:
 
     def _synced(self, held: float, rows: int, size: int, replaced: int) -> None:
         # A row has its key and origin beside its value; a transaction has a few pages of its own.
-        self._wal_pages += (size + 200 * rows) // _PAGE_BYTES + 3 + replaced
+        self._wal_pages += (size + 200 * rows) // self._page_bytes + 3 + replaced
         self._sync_seconds.observe(held)
         self._sync_ops.set(rows)
         self._sync_bytes.set(size)
@@ -303,7 +303,8 @@ class SqliteStore:
     # -- reads -------------------------------------------------------------------------------------
 
     async def get(self, keys: Sequence[Key], *, at: Revision = NO_REVISION) -> Reading:
-        self._check_open()
+        if self._closed:
+            self._check_open()
         if at > self._feed.revision:
             await self._feed.wait_reached(at)
         return self._versions.get(keys, self._feed, at=at)

@@ -64,9 +64,8 @@ _VALUE_RULE = (
 )
 
 
-@_remembered
 def subdomain_problem(name: str) -> str:
-    """A name such as most objects have: `web-7f2.example`."""
+    """A name such as most objects have: `web-7f2.example`. Not remembered: hardly one of them comes twice."""
     if len(name) > SUBDOMAIN_LENGTH_MAX:
         return f"must be no more than {SUBDOMAIN_LENGTH_MAX} characters"
     return "" if _SUBDOMAIN.fullmatch(name) else _SUBDOMAIN_RULE

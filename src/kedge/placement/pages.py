@@ -48,7 +48,7 @@ class Page:
 
     def __init__(self, envelope: bytes, node_uid: str, allocated: Units, texts: Mapping[str, bytes]) -> None:
         self._envelope = envelope
-        """Everything up to the spec."""
+        """Everything up to the status."""
         self._texts = texts
         """By pod uid: the claim as it stands in `status.entries`, its key included."""
         self._value: bytes | None = None
@@ -57,19 +57,19 @@ class Page:
 
     @classmethod
     def blank(cls, api_version: str, kind: str, metadata: Mapping[str, Any], node_uid: str) -> Page:
-        envelope = encode_json({"apiVersion": api_version, "kind": kind, "metadata": metadata})[:-1]
-        return cls(envelope, node_uid, {}, {})
+        head = encode_json({"apiVersion": api_version, "kind": kind, "metadata": metadata})[:-1]
+        return cls(_envelope(head, node_uid), node_uid, {}, {})
 
     @classmethod
     def read(cls, value: bytes) -> Page:
         """The page of a stored `NodeAllocation`. Only the service writes those, so there is nothing else in them."""
         stored = _DECODER.decode(value)
-        envelope = b'{"apiVersion":%b,"kind":%b,"metadata":%b' % (
+        head = b'{"apiVersion":%b,"kind":%b,"metadata":%b' % (
             bytes(stored.api_version), bytes(stored.kind), bytes(stored.metadata),
         )  # fmt: skip
         allocated = {name: units(name, parse_quantity(text)) for name, text in stored.status.allocated.items()}
         texts = {uid: b"%b:%b" % (encode_json(uid), bytes(text)) for uid, text in stored.status.entries.items()}
-        page = cls(envelope, stored.spec.node_uid, allocated, texts)
+        page = cls(_envelope(head, stored.spec.node_uid), stored.spec.node_uid, allocated, texts)
         page._value = value
         return page
 
@@ -77,10 +77,9 @@ class Page:
     def value(self) -> bytes:
         """The stored form."""
         if self._value is None:
-            self._value = b'%b,"spec":{"nodeUID":%b},"status":{"allocated":%b,"entries":{%b}}}' % (
+            self._value = b'%b,"status":{"allocated":%b,"entries":{%b}}}' % (
                 self._envelope,
-                encode_json(self.node_uid),
-                encode_json(_quantities(self.allocated)),
+                _allocated(tuple(self.allocated.items())),
                 b",".join(self._texts.values()),
             )
         return self._value
@@ -113,7 +112,7 @@ class Page:
 
     def charge(self, uid: str, claim: Claim) -> Page:
         """Add a claim, or replace the one this pod has."""
-        freed = self.release(uid)
+        freed = self.release(uid) if uid in self._texts else self
         texts = {**freed._texts, uid: _text(uid, claim)}
         return Page(self._envelope, self.node_uid, add(freed.allocated, claim.requests), texts)
 
@@ -130,7 +129,19 @@ class Page:
 
     def handed_to(self, node_uid: str) -> Page:
         """The empty page of the node's next incarnation."""
-        return Page(self._envelope, node_uid, {}, {})
+        head = self._envelope[: -len(_envelope(b"", self.node_uid))]
+        return Page(_envelope(head, node_uid), node_uid, {}, {})
+
+
+def _envelope(head: bytes, node_uid: str) -> bytes:
+    """All of a page that no claim changes: `head` with its spec."""
+    return b'%b,"spec":{"nodeUID":%b}' % (head, encode_json(node_uid))
+
+
+@lru_cache(maxsize=4096)
+def _allocated(amounts: tuple[tuple[str, int], ...]) -> bytes:
+    """The sum as it is written: on many nodes it is the same."""
+    return encode_json(_quantities(dict(amounts)))
 
 
 def _text(uid: str, claim: Claim) -> bytes:

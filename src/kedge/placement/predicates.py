@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
 from kedge.api.conditions import is_true
 from kedge.api.quantity import format_units
 from kedge.api.selectors import node_selector
-from kedge.api.views import NodeView, PodView, Taint, Toleration
+from kedge.api.views import NodeView, PodSpec, PodView, Taint, Toleration
 from kedge.placement.ledger import ANY_ADDRESS, Claimed, HostPort
 from kedge.placement.reasons import Misfit, Reason
-from kedge.placement.resources import fits, node_allocatable, pod_requests, shortages
+from kedge.placement.resources import Units, fits, node_allocatable, pod_requests, shortages
 
 SUSPECT = "Suspect"
 """The node condition that stops new placement: evidence against the node, no proof."""
@@ -74,7 +76,7 @@ def affinity_is_met(pod: PodView, node: NodeView, _ledger: Claimed) -> Misfit | 
 
 
 def ports_are_free(pod: PodView, node: NodeView, ledger: Claimed) -> Misfit | None:
-    wanted = host_ports(pod)
+    wanted = asks_of(pod).ports
     if not wanted:
         return None
     for taken in ledger.ports():
@@ -85,7 +87,7 @@ def ports_are_free(pod: PodView, node: NodeView, ledger: Claimed) -> Misfit | No
 
 
 def resources_are_free(pod: PodView, node: NodeView, ledger: Claimed) -> Misfit | None:
-    asked, claimed = pod_requests(pod), ledger.allocated
+    asked, claimed = asks_of(pod).requests, ledger.allocated
     if fits(asked, claimed, node):
         return None
     available = node_allocatable(node)
@@ -109,6 +111,29 @@ PREDICATES: tuple[Callable[[PodView, NodeView, Claimed], Misfit | None], ...] = 
     resources_are_free,
 )
 """In the order in which they are asked: what concerns every pod first, what changes fastest last."""
+
+
+class Asks(msgspec.Struct, frozen=True, gc=False):
+    """What a pod takes on whichever node it runs. Shared by pods alike."""
+
+    requests: Units
+    ports: tuple[HostPort, ...]
+
+
+_ASKS_MAX = 1024
+_asks: dict[int, tuple[PodSpec, Asks]] = {}
+"""By the id of a spec, which is held here so that no other gets it: replicas that came lately share their spec."""
+
+
+def asks_of(pod: PodView) -> Asks:
+    """`pod_requests` and `host_ports`, counted once for pods that share a spec."""
+    spec = pod.spec
+    known = _asks.get(id(spec))
+    if known is None:
+        if len(_asks) >= _ASKS_MAX:
+            _asks.clear()
+        known = _asks[id(spec)] = (spec, Asks(pod_requests(pod), host_ports(pod)))
+    return known[1]
 
 
 def host_ports(pod: PodView) -> tuple[HostPort, ...]:

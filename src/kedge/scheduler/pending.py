@@ -252,21 +252,24 @@ class Pending:
             return False
         self._leave(waiting)
         self._forget(waiting)
-        self._pass_on(waiting)
+        if self._hot:
+            self._pass_on(waiting)
         return True
 
     def _forget(self, waiting: Waiting) -> None:
         self._pods.pop(waiting.uid, None)
         gang = waiting.gang
-        self._quit(waiting)
-        waiting.gang = gang  # whoever still has it in hand asks
+        if gang is not None:
+            self._quit(waiting)
+            waiting.gang = gang  # whoever still has it in hand asks
 
     # -- taking ------------------------------------------------------------------------------------
 
     def take(self) -> Waiting | None:
         """The next pod to try. Give it back."""
         now_s = self._env.monotonic()
-        self._promote(now_s)
+        if self._backoff:
+            self._promote(now_s)
         while self._active:
             _, _, ticket, waiting = heappop(self._active)
             if waiting.ticket != ticket or waiting.stage is not Stage.ACTIVE:

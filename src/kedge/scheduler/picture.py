@@ -38,7 +38,7 @@ from kedge.scheduler.nominations import Nominations
 from kedge.scheduler.pending import NOTHING, Change, Pending, Waiting
 from kedge.scheduler.preemption import Lodgers, Nomination, allowed_by, may_leave
 from kedge.scheduler.shapes import PodRequest, request_of
-from kedge.scheduler.snapshot import Snapshot
+from kedge.scheduler.snapshot import Claim, Snapshot
 
 ZONE_LABEL = "topology.kubernetes.io/zone"
 GANG_LABEL = "kedge.dev/gang"
@@ -291,8 +291,7 @@ class Picture:
             before = None if old is None else old.as_view(PodView)
             if before is not None and before.spec.node_name and _holds(before) != _holds(view):
                 self._pending.happened(Change.BUDGET, "a hold changed")
-            had = self.snapshot.claim(uid)
-            self._claim(uid, view.spec.node_name, request)
+            had = self._claim(uid, view.spec.node_name, request)
             if had is not None and had.request.labels != request.labels:  # one that came, to some rules; one that went
                 self._pending.happened(Change.POD_PLACED | Change.POD_GONE, "a pod has other labels")
             elif had is None or had.request.terminating != request.terminating:
@@ -305,14 +304,16 @@ class Picture:
                 self._count_reserved(uid, view)
             self._wait(pod, uid, view, old)
 
-    def _claim(self, uid: str, node: str, request: PodRequest) -> None:
-        """Count a pod on a node, and tell if it has left another for it."""
+    def _claim(self, uid: str, node: str, request: PodRequest) -> Claim | None:
+        """Count a pod on a node, and tell if it has left another for it. Returns how it was counted before."""
         had = self.snapshot.claim(uid)
-        self.snapshot.add_claim(uid, node, request)
+        if had is None or had.request is not request or had.node != node:  # an assumption that came true is counted
+            self.snapshot.add_claim(uid, node, request)
         if had is not None:
             self.lingering.forget(uid, had.node)
             if had.node != node:
                 self.tell_room(had.node, "a claim was released", always=Change.POD_GONE)
+        return had
 
     def _count_reserved(self, uid: str, view: PodView) -> None:
         """An unbound pod holds what is reserved for it, or what only a ledger knows of."""

@@ -18,7 +18,7 @@ import numpy as np
 from kedge.api.conditions import is_true
 from kedge.api.views import NodeView, PodView, Taint
 from kedge.api.views.base import Labels
-from kedge.errors import check
+from kedge.errors import InvariantBroken
 from kedge.limits import Limits
 from kedge.placement.predicates import SUSPECT
 from kedge.placement.resources import CPU, MEMORY, PODS, node_allocatable
@@ -166,8 +166,8 @@ class Snapshot:
 
     def at(self, row: int) -> NodeRow:
         node = self._by_row[row]
-        check(node is not None, f"row {row} is free")
-        assert node is not None
+        if node is None:
+            raise InvariantBroken(f"row {row} is free")
         return node
 
     def peek(self, row: int) -> NodeRow | None:

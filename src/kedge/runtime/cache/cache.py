@@ -373,7 +373,8 @@ class Cache:
         if self._indexes:
             self._put(change)
         self._ordered = None
-        self._waits.changed(key)
+        if self._waits.by_key:
+            self._waits.changed(key)
         self._subscribers.tell((change,))
 
     def progress(self, revision: Revision) -> None:
@@ -427,8 +428,10 @@ class Cache:
     def _reach(self, revision: Revision) -> None:
         if revision > self._revision:
             self._revision = revision
-            self._waits.reached(revision)
-            self._prove()
+            if self._waits.by_revision:
+                self._waits.reached(revision)
+            if self._target is not None:
+                self._prove()
 
     def _prove(self) -> None:
         if self._target is not None and self._revision >= self._target[0]:

@@ -42,14 +42,11 @@ class Subscribers:
         check(not inspect.iscoroutinefunction(handler), f"handler {name!r} must not be async: let it wake a queue")
         subscription = Subscription(self._subscriptions, handler, name)
         self._subscriptions[subscription] = None
-        self._tell([subscription], first)
+        self.tell(first, (subscription,))
         return subscription
 
-    def tell(self, changes: Sequence[CacheChange]) -> None:
-        self._tell(tuple(self._subscriptions), changes)
-
-    def _tell(self, subscriptions: Sequence[Subscription], changes: Iterable[CacheChange]) -> None:
-        for subscription in subscriptions:
+    def tell(self, changes: Iterable[CacheChange], only: Sequence[Subscription] = ()) -> None:
+        for subscription in only or tuple(self._subscriptions):
             handler = subscription.handler
             for change in changes:
                 try:

@@ -14,29 +14,29 @@ class Waits:
     """Futures by what they wait for. The cache wakes them in the step that brings it."""
 
     def __init__(self) -> None:
-        self._by_revision: list[tuple[Revision, int, asyncio.Future[None]]] = []
-        self._by_key: dict[Key, dict[asyncio.Future[None], None]] = {}
+        self.by_revision: list[tuple[Revision, int, asyncio.Future[None]]] = []
+        """A heap; some of them may have given up."""
+        self.by_key: dict[Key, dict[asyncio.Future[None], None]] = {}
         self._number = count()
         self.waiting = 0
 
     def reached(self, revision: Revision) -> None:
         """Wake those who wait for `revision` or less."""
-        waits = self._by_revision
+        waits = self.by_revision
         while waits and (waits[0][0] <= revision or waits[0][2].done()):
             _wake(heapq.heappop(waits)[2])
 
     def changed(self, key: Key) -> None:
         """Wake those who wait for a version of `key`."""
-        if self._by_key:
-            for future in self._by_key.pop(key, ()):
-                _wake(future)
+        for future in self.by_key.pop(key, ()):
+            _wake(future)
 
     def everybody(self) -> None:
         """Wake all: a list brought everything at once."""
-        for _, _, future in self._by_revision:
+        for _, _, future in self.by_revision:
             _wake(future)
-        self._by_revision.clear()
-        for key in tuple(self._by_key):
+        self.by_revision.clear()
+        for key in tuple(self.by_key):
             self.changed(key)
 
     async def until(self, holds: Callable[[], bool], *, revision: Revision, key: Key | None, within_s: float) -> bool:
@@ -54,17 +54,17 @@ class Waits:
 
     async def _once(self, revision: Revision, key: Key | None) -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._by_revision, (revision, next(self._number), future))
+        heapq.heappush(self.by_revision, (revision, next(self._number), future))
         if key is not None:
-            self._by_key.setdefault(key, {})[future] = None
+            self.by_key.setdefault(key, {})[future] = None
         try:
             await future
         finally:
             future.cancel()  # one that gave up is dropped from the heap when its turn comes
-            if key is not None and key in self._by_key:
-                self._by_key[key].pop(future, None)
-                if not self._by_key[key]:
-                    del self._by_key[key]
+            if key is not None and key in self.by_key:
+                self.by_key[key].pop(future, None)
+                if not self.by_key[key]:
+                    del self.by_key[key]
 
 
 def _wake(future: asyncio.Future[None]) -> None:

@@ -7,7 +7,6 @@ the node's ledger, the tenant's zone quotas, any reservation or gang, and the sc
 from __future__ import annotations
 
 from kedge.api.codec import encode_json
-from kedge.api.objects import Object
 from kedge.api.requests import Binding, WriteOptions, Written
 from kedge.api.views import NodeAllocationView, PodView
 from kedge.errors import BadRequest, Conflict, MethodNotAllowed, NotFound
@@ -16,10 +15,10 @@ from kedge.placement.ledger import ClaimState
 from kedge.server.service import claims, operations
 from kedge.server.service.bound import bound
 from kedge.server.service.core import Core, Proof, Staged, staged_value
-from kedge.server.service.gangs import reservation_key
+from kedge.server.service.gangs import GANG_LABEL, reservation_key
 from kedge.server.service.namespaces import NAMESPACE, namespace_key
 from kedge.server.service.operations import OPERATION
-from kedge.server.service.reservations import unreserved, use_reservation
+from kedge.server.service.reservations import use_reservation
 from kedge.store import Entry
 
 _NOT_TOLD = (NAMESPACE, OPERATION)
@@ -42,18 +41,20 @@ async def bind(core: Core, binding: Binding, options: WriteOptions) -> Written:
             if repeat is not None:
                 return repeat
         # One read for all that is known to be needed: over a network each read is a round trip.
-        pod_entry, node_entry, allocation, *_ = await proof.entries(*keys)
+        pod_entry, node_entry, allocation, _, *reserved = await proof.entries(*keys)
         if pod_entry is None:
             raise NotFound(f'pods "{binding.pod.name}" not found', key=binding.pod)
         pod = core.object_of(pod_entry)
-        if _is_bound(core, pod, allocation, binding):
+        old = pod.as_view(PodView)
+        if old.spec.node_name == binding.node and _is_bound(core, old, allocation, binding):
             # It is as asked, so there is nothing to write. Kubernetes calls this a conflict; but whoever sends a bind
             # again under another operation id, having lost the first reply and itself, must learn that it was made.
             return Staged(pod.kind, pod.key, pod.value, created=pod.created)
         claims.check_pod_claimable(pod, binding.pod_uid)
         node = core.object_of(node_entry) if node_entry is not None else None
         target = claims.existing_node(node, binding.node, binding.node_uid)
-        if not unreserved(proof, pod):
+        # A pod without a reservation, where it would have one, and in no gang has none to use.
+        if reserved != [None] or old.metadata.labels.get(GANG_LABEL):
             await use_reservation(core, proof, pod, binding.node)
         await claims.claim(core, proof, pod, target, ClaimState.BOUND)
         value, view = bound(pod, binding.node, _record(proof, binding), core.timestamp())
@@ -64,14 +65,15 @@ async def bind(core: Core, binding: Binding, options: WriteOptions) -> Written:
     return await core.prove(attempt, options)
 
 
-def _is_bound(core: Core, pod: Object, allocation: Entry | None, binding: Binding) -> bool:
-    """Whether the pod meant is bound to the node meant: that incarnation of each, where the request names one."""
-    if pod.as_view(PodView).spec.node_name != binding.node or binding.pod_uid not in ("", pod.uid):
+def _is_bound(core: Core, pod: PodView, allocation: Entry | None, binding: Binding) -> bool:
+    """Whether a pod on a node so named is the one meant, and the node too: that incarnation, if one is named."""
+    uid = pod.metadata.uid
+    if binding.pod_uid not in ("", uid):
         return False
     if not binding.node_uid:
         return True
     page = core.ledgers.page(allocation.key, allocation.value) if allocation is not None else None
-    return page is not None and page.node_uid == binding.node_uid and pod.uid in page
+    return page is not None and page.node_uid == binding.node_uid and uid in page
 
 
 async def confirm_ended(core: Core, node: str, node_uid: str, pod_uid: str, options: WriteOptions) -> Written:

@@ -33,9 +33,10 @@ Bound = tuple[bytes, PodView | None]
 
 def bound(pod: Object, node: str, record: str, now: str) -> Bound:
     """`pod` once it is bound to `node` at the time `now`, with the `record` of the bind. Pure."""
-    places = _places(pod)
+    view = pod.as_view(PodView)
+    places = _places(pod.value, view)
     if places is not None:
-        return _spliced(pod, places, node, record, now)
+        return _spliced(pod.value, view, places, node, record, now)
     document = pod.edit()
     document["spec"]["nodeName"] = node
     part(document["metadata"], "annotations")[BIND_ANNOTATION] = record
@@ -50,14 +51,13 @@ _Places = tuple[int, int, int]
 """Where the first member of the metadata and of the spec begins, and where the last of the status ends."""
 
 
-def _places(pod: Object) -> _Places | None:
+def _places(value: bytes, view: PodView) -> _Places | None:
     """Where to splice, if each place is sure to be the only one its bytes can mean, and to hold nothing yet.
 
     What ends a pod ends the object itself. A key is found by its bytes: inside a text they cannot be, as its quotes are
     escaped; deeper in the object they could, so it must be there just once, where the view has seen it. An escape could
     spell a key another way.
     """
-    value = pod.value
     metadata, spec = value.find(_METADATA), value.find(_SPEC)
     if (
         not value.endswith(_UNTOUCHED)
@@ -67,14 +67,13 @@ def _places(pod: Object) -> _Places | None:
         or value.find(b'"annotations"', 0, spec) >= 0
         or value.find(b'"nodeName"', spec) >= 0
         or (b"\\" in value and b"\\u" in value)
-        or not pod.as_view(PodView).spec.containers
+        or not view.spec.containers
     ):
         return None
     return metadata + len(_METADATA), spec + len(_SPEC) + 1, len(value) - 2
 
 
-def _spliced(pod: Object, places: _Places, node: str, record: str, now: str) -> Bound:
-    view, before = pod.as_view(PodView), pod.value
+def _spliced(before: bytes, view: PodView, places: _Places, node: str, record: str, now: str) -> Bound:
     in_metadata, in_spec, in_status = places
     text, scheduled = _scheduled(view.metadata.generation, now)
     value = b'%b"annotations":%b,%b"nodeName":%b,%b,"conditions":[%b]%b' % (

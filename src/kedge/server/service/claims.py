@@ -16,9 +16,8 @@ from kedge.errors import Refused, check
 from kedge.keys import NO_REVISION, Key, Revision
 from kedge.placement.ledger import Claim, ClaimState
 from kedge.placement.pages import Page
-from kedge.placement.predicates import first_misfit, host_ports
+from kedge.placement.predicates import asks_of, first_misfit
 from kedge.placement.reasons import Misfit, Reason
-from kedge.placement.resources import pod_requests
 from kedge.server.service import gangs
 from kedge.server.service.core import Core, Proof, Staged, Unsettled, staged_value
 from kedge.server.service.zones import ALLOCATION, charge_zone, may_be_limited, refund_zone
@@ -67,12 +66,12 @@ async def claim(core: Core, proof: Proof, pod: Object, node: Object, state: Clai
         if misfit.reason in (Reason.RESOURCE, Reason.PORT) and allocation is not None:
             raise refuse(misfit, allocation.key, allocation.modified)
         raise refuse(misfit, node.key, node.revision)
-    asked = pod_requests(pod_view)
+    asked = asks_of(pod_view)
     zone = node_view.metadata.labels.get(ZONE_LABEL, "")
     if may_be_limited(proof, pod.key.namespace, zone):
-        await charge_zone(core, proof, pod.key, zone, asked)
-    made = Claim(pod.key.namespace, pod.key.name, state, asked, host_ports(pod_view), zone)
-    _write(core, proof, node.key.name, page.charge(uid, made))
+        await charge_zone(core, proof, pod.key, zone, asked.requests)
+    made = Claim(pod.key.namespace, pod.key.name, state, asked.requests, asked.ports, zone)
+    _write(core, proof, key, page.charge(uid, made))
 
 
 def check_pod_claimable(pod: Object, uid: str) -> None:
@@ -117,7 +116,7 @@ async def release(core: Core, proof: Proof, node: str, pod_uid: str) -> bool:
     if page is None or claim is None:
         return False
     await refund_zone(core, proof, claim)
-    _write(core, proof, node, page.release(pod_uid))
+    _write(core, proof, allocation_key(node), page.release(pod_uid))
     return True
 
 
@@ -182,7 +181,7 @@ async def retire(core: Core, proof: Proof, node: Object) -> None:
         page = page.release(uid)
     if not page:
         page = page.handed_to(node.uid)
-    _write(core, proof, node.key.name, page)
+    _write(core, proof, allocation_key(node.key.name), page)
 
 
 async def _retire_all(core: Core, node: Object, options: WriteOptions) -> None:
@@ -209,7 +208,6 @@ def _blank(core: Core, node: str, node_uid: str) -> Page:
     return Page.blank(kind.api_version, kind.kind, metadata, node_uid)
 
 
-def _write(core: Core, proof: Proof, node: str, page: Page) -> None:
-    key = allocation_key(node)
+def _write(core: Core, proof: Proof, key: Key, page: Page) -> None:
     proof.put(key, page.value)
     core.ledgers.keep(key, page)

@@ -184,13 +184,14 @@ class Core:
 
     def object_of(self, entry: Entry, *, remember: bool = True) -> Object:
         """The object of a stored version, decoded once however many read it. A list of everything remembers nothing."""
-        known = self._objects.get(entry.key)
+        key = entry.key
+        known = self._objects.get(key)
         if known is not None and known.revision == entry.modified:
             return known
-        coming = self._coming.get(entry.key)
+        coming = self._coming.get(key)
         found = Object(
-            self.kind_of(entry.key),
-            entry.key,
+            self.kinds.of_key_kind(key.kind),
+            key,
             entry.value,
             revision=entry.modified,
             created=entry.created,

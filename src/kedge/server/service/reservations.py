@@ -116,12 +116,6 @@ async def release_reservation(core: Core, proof: Proof, namespace: str, pod_uid:
         await claims.release_reserved(core, proof, node, pod_uid)
 
 
-def unreserved(proof: Proof, pod: Object) -> bool:
-    """Whether it was read that the pod holds no reservation, and it is in no gang: then there is none to use."""
-    key = gangs.reservation_key(pod.key.namespace, pod.uid)
-    return key in proof.reads and proof.reads[key] is None and not pod.as_view(PodView).metadata.labels.get(GANG_LABEL)
-
-
 async def use_reservation(core: Core, proof: Proof, pod: Object, node: str) -> None:
     """A pod's reservation is used up by its bind; one that holds a place elsewhere forbids the bind.
 

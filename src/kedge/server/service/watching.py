@@ -17,7 +17,7 @@ from kedge.errors import BadRequest
 from kedge.keys import NO_REVISION
 from kedge.server.service.core import Core, name_only
 from kedge.server.service.reading import Matches, compile_selectors, list_objects, parse_resource_version
-from kedge.store import Batch, Change, Entry, Watch
+from kedge.store import Batch, Change, Watch
 
 
 async def watch(core: Core, kind: Kind, options: WatchOptions) -> AsyncGenerator[WatchEvent, None]:
@@ -171,17 +171,17 @@ class EventStream:
 
 
 def _event(core: Core, kind: Kind, change: Change, matches: Matches | None) -> WatchEvent | None:
-    found = _object(core, change.entry)
+    entry, revision = change.entry, change.revision
+    found = None if entry is None else core.object_of(entry)
     if matches is None:
-        if found is not None:
-            kind_of_event = EventType.ADDED if change.created else EventType.MODIFIED
-            return WatchEvent(kind_of_event, found, change.revision)
-        return _deleted(core, change)
+        if entry is None:
+            return _deleted(core, change)
+        return WatchEvent(EventType.ADDED if entry.created == revision else EventType.MODIFIED, found, revision)
     matched_before = change.previous is not None and matches(core.object_of(change.previous))
     if kind.latest_only and not change.created:
         matched_before = True  # this watcher may have been shown a version that history no longer has
     if found is not None and matches(found):
-        return WatchEvent(EventType.MODIFIED if matched_before else EventType.ADDED, found, change.revision)
+        return WatchEvent(EventType.MODIFIED if matched_before else EventType.ADDED, found, revision)
     return _deleted(core, change) if matched_before else None
 
 
@@ -198,10 +198,6 @@ def _deleted(core: Core, change: Change) -> WatchEvent:
         origin=change.origin,
     )
     return WatchEvent(EventType.DELETED, gone, change.revision)
-
-
-def _object(core: Core, entry: Entry | None) -> Object | None:
-    return None if entry is None else core.object_of(entry)
 
 
 def _wants_initial_events(options: WatchOptions) -> bool:

@@ -51,7 +51,7 @@ class Attempts:
         if self._recorder is None:
             key = waiting.key
             return Record(
-                id=self.latest,
+                id=f"{self._prefix}{self.count}",
                 controller=self._scheduler,
                 process=self._process,
                 key=key,

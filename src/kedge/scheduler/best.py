@@ -51,13 +51,14 @@ class Best:
         """The total of one row is another."""
         if was == now or self._order is None:
             return
-        if self._order is not self._snapshot.order():
+        snapshot = self._snapshot
+        if self._order is not snapshot.order():
             self._order = None
             return
         total = self.total
         if now < total > was:
             return
-        place = int(self._snapshot.places()[row])
+        place = snapshot.place_of(row)
         if now > total:
             self.total, self._tied, self._gone = now, [place], []
             return

@@ -86,6 +86,8 @@ class Waiting:
     """One pod that has no node yet. Known by its uid: one of the same name is another."""
 
     pod: Object
+    uid: str
+    key: Key
     priority: int
     arrived: int
     """Its place among those of its priority; kept through retries, so that nobody overtakes by failing."""
@@ -108,12 +110,6 @@ class Waiting:
     blockers: tuple[Reason, ...] = ()
     gang: tuple[str, str] | None = None
     """Namespace and name of the gang that it is bound with, or not at all."""
-
-    uid: str = field(init=False)
-    key: Key = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.uid, self.key = self.pod.uid, self.pod.key  # asked for at every step
 
 
 Helps = Callable[[Waiting], bool]
@@ -213,7 +209,7 @@ class Pending:
         now_s = self._env.monotonic()
         if waiting is None:
             self._arrivals += 1
-            waiting = self._pods[uid] = Waiting(pod, priority, self._arrivals, now_s, now_s)
+            waiting = self._pods[uid] = Waiting(pod, uid, pod.key, priority, self._arrivals, now_s, now_s)
             self._join(waiting, gang)
             self._activate(waiting, now_s, "added")
             return

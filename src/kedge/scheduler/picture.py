@@ -267,7 +267,7 @@ class Picture:
     def _place(self, pod: Object, old: Object | None = None) -> None:
         """Count a pod where it is, or let it wait for a node."""
         view = pod.as_view(PodView)
-        uid = pod.uid
+        uid = view.metadata.uid
         if self.gated:
             self.gated.pop(uid, None)
         if view.finished:

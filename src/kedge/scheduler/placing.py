@@ -116,7 +116,8 @@ class Placer:
     def _attempt_pod(self, waiting: Waiting, fence: Fence, began_s: float, nomination: Nomination | None) -> None:
         view = waiting.pod.as_view(PodView)
         record = self._attempts.begin(waiting, view, fence, began_s)
-        reserved = self._picture.snapshot.find(self._picture.reserved_node(waiting.uid))
+        place = self._picture.reserved_node(waiting.uid)
+        reserved = self._picture.snapshot.find(place) if place else None
         if reserved is not None and reserved.name not in self._binder.refusals.excluded(waiting.uid):
             self._bind_reserved(waiting, view, reserved, fence, record)
             return

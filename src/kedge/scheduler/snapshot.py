@@ -145,6 +145,11 @@ class Snapshot:
             self._places[order] = np.arange(len(order))
         return order
 
+    def place_of(self, row: int) -> int:
+        """Where a row stands in the `order` that was asked for last."""
+        place: int = self._places.item(row)
+        return place
+
     def places(self) -> Ints:
         """The inverse of `order`: where each row stands."""
         self.order()

@@ -48,14 +48,15 @@ async def claim(core: Core, proof: Proof, pod: Object, node: Object, state: Clai
         Refused: it does not fit what is committed now: reason, object and revision to see before trying again.
     """
     pod_view, node_view = pod.as_view(PodView), node.as_view(NodeView)
+    node_uid = node_view.metadata.uid
     key = allocation_key(node.key.name)
     if key not in proof.reads:
         await proof.entries(key)
     allocation = proof.reads[key]
     page = _known_page(core, proof, key)
     if page is None:
-        page = _blank(core, node.key.name, node.uid)
-    elif page.node_uid != node.uid:
+        page = _blank(core, node.key.name, node_uid)
+    elif page.node_uid != node_uid:
         page, allocation = await _page_for(core, proof, node)
     uid = pod_view.metadata.uid
     if uid in page:
@@ -77,12 +78,12 @@ async def claim(core: Core, proof: Proof, pod: Object, node: Object, state: Clai
 def check_pod_claimable(pod: Object, uid: str) -> None:
     """Raise `Refused` unless the pod is the one that was meant and still waits for a node."""
     view = pod.as_view(PodView)
-    misfit = None
-    if uid and uid != pod.uid:
+    metadata, misfit = view.metadata, None
+    if uid and uid != metadata.uid:
         misfit = Misfit(
-            Reason.POD_REPLACED, f"{pod.key} was replaced by another of its name (uid {pod.uid}, not {uid})"
+            Reason.POD_REPLACED, f"{pod.key} was replaced by another of its name (uid {metadata.uid}, not {uid})"
         )
-    elif view.terminating:
+    elif metadata.deletion_timestamp is not None:
         misfit = Misfit(Reason.POD_TERMINATING, f"{pod.key} is being deleted")
     elif view.finished:
         misfit = Misfit(Reason.POD_ENDED, f"{pod.key} has ended ({view.status.phase})")
@@ -99,10 +100,10 @@ def existing_node(node: Object | None, name: str, uid: str) -> Object:
     """The node a claim is for; `Refused` if it is gone or came back as another."""
     if node is None:
         raise refuse(Misfit(Reason.NODE_GONE, f"node {name} does not exist"), node_key(name), NO_REVISION)
-    misfit = None
-    if uid and uid != node.uid:
-        misfit = Misfit(Reason.NODE_REPLACED, f"node {name} came back as another (uid {node.uid}, not {uid})")
-    elif node.metadata.deletion_timestamp is not None:
+    metadata, misfit = node.metadata, None
+    if uid and uid != metadata.uid:
+        misfit = Misfit(Reason.NODE_REPLACED, f"node {name} came back as another (uid {metadata.uid}, not {uid})")
+    elif metadata.deletion_timestamp is not None:
         misfit = Misfit(Reason.NODE_TERMINATING, f"node {name} is being deleted")
     if misfit is not None:
         raise refuse(misfit, node.key, node.revision)

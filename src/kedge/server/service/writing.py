@@ -69,7 +69,7 @@ async def create(
         known = new_known_pod(kind, body, namespace, core.env.new_uid, core.timestamp())
         if known is not None:
             view, value = known
-            key = Key(POD_KIND, view.namespace, view.name)
+            key = Key(POD_KIND, view.metadata.namespace, view.metadata.name)
             new = Object(kind, key, value, revision=NO_REVISION, known_view=view)
             return await core.prove(_attempt_to_create(core, new, (), None, options, generated=False), options)
     draft = _draft_of(core, kind, body, namespace)

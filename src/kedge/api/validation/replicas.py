@@ -17,6 +17,7 @@ from msgspec import UNSET, UnsetType
 
 from kedge.api.codec import decode_json, encode_json
 from kedge.api.defaults import filled_pod_spec
+from kedge.api.names import label_problem, subdomain_problem
 from kedge.api.validation.complaints import Complaints
 from kedge.api.validation.metadata import check_labels, check_metadata, check_owners
 from kedge.api.validation.pods import check_pod_spec, check_pod_status
@@ -157,6 +158,9 @@ def new_known_pod(
         or own.generate_name is not UNSET
         or own.finalizers == ()  # sent, though there are none: it is stored as it was sent
         or (namespace and home != namespace)
+        or subdomain_problem(own.name)
+        or not home
+        or label_problem(home)
     ):
         return None
     metadata = ObjectMeta(
@@ -170,10 +174,11 @@ def new_known_pod(
         finalizers=own.finalizers or (),
         creation_timestamp=_time_of(now),
     )
-    complaints = Complaints()
-    check_metadata(complaints, kind, metadata, shared_parts_clean=True)
-    if complaints:
-        return None
+    if annotations or metadata.finalizers:  # what else it has was judged above, or is made here
+        complaints = Complaints()
+        check_metadata(complaints, kind, metadata, shared_parts_clean=True)
+        if complaints:
+            return None
     stored = _StoredMetadata(
         own.name,
         home,

@@ -10,7 +10,7 @@ from kedge.api.codec import encode_json
 from kedge.api.requests import Binding, WriteOptions, Written
 from kedge.api.views import NodeAllocationView, PodView
 from kedge.errors import BadRequest, Conflict, MethodNotAllowed, NotFound
-from kedge.keys import Key
+from kedge.keys import Key, Revision
 from kedge.placement.ledger import ClaimState
 from kedge.server.service import claims, operations
 from kedge.server.service.bound import bound
@@ -113,5 +113,8 @@ async def confirm_ended(core: Core, node: str, node_uid: str, pod_uid: str, opti
 
 
 def _record(proof: Proof, binding: Binding) -> str:
-    proved = {str(key): entry.modified for key, entry in proof.reads.items() if entry and key.kind not in _NOT_TOLD}
+    proved: dict[str, Revision] = {}
+    for key, entry in proof.reads.items():
+        if entry is not None and key.kind not in _NOT_TOLD:
+            proved[str(key)] = entry.modified
     return encode_json({"decidedOn": dict(binding.decided_on), "provedOn": proved}).decode()

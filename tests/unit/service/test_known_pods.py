@@ -133,6 +133,24 @@ def test_what_would_be_left_out_unread_must_be_utf_8_all_the_same(junk: bytes) -
     assert known(body) is None
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"name": "Web"},
+        {"name": "web-"},
+        {"name": ""},
+        {"namespace": "Default"},
+        {"namespace": ""},
+        {"namespace": "a.b"},
+    ],
+    ids=str,
+)
+def test_a_name_that_is_no_name_takes_the_long_way_where_it_is_told_what_is_wrong(wrong: dict[str, str]) -> None:
+    body = pod()
+    body["metadata"] |= wrong
+    assert known(msgspec.json.encode(body)) is None
+
+
 def test_a_large_pod_is_not_remembered() -> None:
     body = pod()
     body["metadata"]["annotations"] = {"note": "x" * 10_000}

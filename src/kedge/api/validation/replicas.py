@@ -159,7 +159,6 @@ def new_known_pod(
         or own.finalizers == ()  # sent, though there are none: it is stored as it was sent
         or (namespace and home != namespace)
         or subdomain_problem(own.name)
-        or not home
         or label_problem(home)
     ):
         return None

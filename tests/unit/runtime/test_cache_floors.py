@@ -13,6 +13,7 @@ from kedge.api.requests import EventType, WatchEvent
 from kedge.keys import Key
 from kedge.limits import Limits
 from kedge.runtime.cache import Behind, Cache, Floor, WriteFloors
+from kedge.runtime.cache.waits import Waits
 
 ME = Key("Deployment.apps", "default", "web")
 
@@ -173,3 +174,42 @@ async def test_floors_of_keys_that_never_run_again_are_swept_once_they_are_met()
     floors.sweep()
     assert not floors.pending(gone)
     assert floors.pending(waiting)
+
+
+@asynchronous
+async def test_who_gives_up_again_and_again_leaves_nothing_behind_in_a_cache_that_stands_still() -> None:
+    waits = Waits()
+    wrote = Key("ConfigMap", "default", "x")
+
+    async def come_again(revision: int) -> None:
+        for n in range(20):
+            assert not await waits.until(lambda: False, revision=revision + n, key=wrote, within_s=0.0001)
+
+    await asyncio.gather(come_again(10), come_again(5), come_again(1000))
+    assert (waits.by_revision, waits.by_key, waits.waiting) == ([], {}, 0)
+
+
+@asynchronous
+async def test_one_who_gives_up_behind_others_does_not_wake_them_nor_keep_them_asleep() -> None:
+    waits, reached = Waits(), [0]
+
+    def reach(revision: int) -> None:
+        reached[0] = revision
+        waits.reached(revision)
+
+    def wait(revision: int, within_s: float) -> asyncio.Task[bool]:
+        return asyncio.ensure_future(
+            waits.until(lambda: reached[0] >= revision, revision=revision, key=None, within_s=within_s)
+        )
+
+    first, last, given_up = wait(5, 30), wait(9, 30), wait(7, 0.0001)
+    assert not await given_up
+    reach(4)
+    await asyncio.sleep(0)
+    assert not first.done()
+    reach(6)
+    assert await first
+    assert [revision for revision, _, _ in waits.by_revision] == [9], "it went when nobody stood before it any more"
+    reach(9)
+    assert await last
+    assert waits.by_revision == []

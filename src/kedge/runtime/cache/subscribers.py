@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from kedge.errors import check
 from kedge.runtime.cache.received import CacheChange
@@ -37,7 +37,7 @@ class Subscribers:
     def __len__(self) -> int:
         return len(self._subscriptions)
 
-    def add(self, handler: Handler, name: str, first: Iterable[CacheChange]) -> Subscription:
+    def add(self, handler: Handler, name: str, first: Sequence[CacheChange]) -> Subscription:
         """Tell `first` to a new subscriber, and from then on all that comes."""
         check(not inspect.iscoroutinefunction(handler), f"handler {name!r} must not be async: let it wake a queue")
         subscription = Subscription(self._subscriptions, handler, name)
@@ -45,7 +45,8 @@ class Subscribers:
         self.tell(first, (subscription,))
         return subscription
 
-    def tell(self, changes: Iterable[CacheChange], only: Sequence[Subscription] = ()) -> None:
+    def tell(self, changes: Sequence[CacheChange], only: Sequence[Subscription] = ()) -> None:
+        """Tell all of them, or `only` some."""
         for subscription in only or tuple(self._subscriptions):
             handler = subscription.handler
             for change in changes:

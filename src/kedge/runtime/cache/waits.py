@@ -15,7 +15,7 @@ class Waits:
 
     def __init__(self) -> None:
         self.by_revision: list[tuple[Revision, int, asyncio.Future[None]]] = []
-        """A heap; some of them may have given up."""
+        """A heap. One who has given up stays in it only behind those who still wait."""
         self.by_key: dict[Key, dict[asyncio.Future[None], None]] = {}
         self._number = count()
         self.waiting = 0
@@ -23,7 +23,7 @@ class Waits:
     def reached(self, revision: Revision) -> None:
         """Wake those who wait for `revision` or less."""
         waits = self.by_revision
-        while waits and (waits[0][0] <= revision or waits[0][2].done()):
+        while waits and waits[0][0] <= revision:
             _wake(heapq.heappop(waits)[2])
 
     def changed(self, key: Key) -> None:
@@ -60,11 +60,18 @@ class Waits:
         try:
             await future
         finally:
-            future.cancel()  # one that gave up is dropped from the heap when its turn comes
+            future.cancel()
+            self._drop_done()
             if key is not None and key in self.by_key:
                 self.by_key[key].pop(future, None)
                 if not self.by_key[key]:
                     del self.by_key[key]
+
+    def _drop_done(self) -> None:
+        """A cache that stands still wakes nobody, and whoever waits for it gives up and comes again."""
+        waits = self.by_revision
+        while waits and waits[0][2].done():
+            heapq.heappop(waits)
 
 
 def _wake(future: asyncio.Future[None]) -> None:

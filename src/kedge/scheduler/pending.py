@@ -1,7 +1,7 @@
 """Pods that wait for a node: who is next, who waits for what, and what happened meanwhile.
 
 A pod that fitted nowhere names what could help, and is woken by just that; a flush now and then is the safety net.
-It does no I/O. `scheduler` takes pods from it and gives them back; `picture` tells it what happened.
+No I/O. `scheduler` takes pods from it; `placing`, `binder` and `gangs` give them back; `picture` says what happened.
 """
 
 from __future__ import annotations
@@ -103,11 +103,9 @@ class Waiting:
     helped_by: Change = ANYTHING
     alike: Hashable = None
     """Those of one sort fail alike: it is enough that one of them is woken."""
-    until_s: float = 0.0
     woken_by: str = "added"
     looked_at: int = 0
     """Which changes it has seen: later ones, while it was in flight, may concern it."""
-    blockers: tuple[Reason, ...] = ()
     gang: tuple[str, str] | None = None
     """Namespace and name of the gang that it is bound with, or not at all."""
 
@@ -166,7 +164,7 @@ class Pending:
         self._backoff: list[tuple[float, int, Waiting]] = []
         self._unschedulable: dict[Hashable, _Sort] = {}
         self._hot: dict[Hashable, None] = {}
-        """Sorts of which one was woken: if it finds a place, the next is woken."""
+        """Sorts of which one was woken: if it finds a place, the next is woken. Somebody is of each of them."""
         self._gangs: dict[tuple[str, str], dict[str, Waiting]] = {}
         """Those of `_pods` that are members of each gang, in order of coming."""
         self._tickets = 0
@@ -327,15 +325,12 @@ class Pending:
             self._wait_until(waiting, now_s, now_s + for_s, why)
             self._pass_on(waiting)
 
-    def unschedulable(
-        self, waiting: Waiting, helped_by: Change, alike: Hashable, blockers: tuple[Reason, ...] = ()
-    ) -> None:
+    def unschedulable(self, waiting: Waiting, helped_by: Change, alike: Hashable) -> None:
         """It fits nowhere now. It waits for what could help, unless that has happened since it was taken."""
         if not self._still_here(waiting):
             return
         now_s = self._env.monotonic()
-        before, waiting.alike = waiting.alike, alike
-        waiting.helped_by, waiting.blockers = helped_by, blockers
+        before, waiting.alike, waiting.helped_by = waiting.alike, alike, helped_by
         seen = waiting.looked_at
         missed = next((each for each in self._changes if each.number > seen and each.concerns(waiting)), None)
         self._land(waiting)
@@ -402,7 +397,9 @@ class Pending:
 
     def _wake_one(self, alike: Hashable, why: str) -> None:
         sort = self._unschedulable.get(alike)
-        if sort is not None:
+        if sort is None:
+            self._hot.pop(alike, None)  # nobody of it waits for his turn, and whoever comes to it has just failed
+        else:
             best = min(sort.pods.values(), key=lambda each: (-each.priority, each.arrived))
             self._activate(best, self._env.monotonic(), why)
 
@@ -444,8 +441,8 @@ class Pending:
     def _wait_until(self, waiting: Waiting, now_s: float, until_s: float, why: str) -> None:
         self._tickets += 1
         waiting.stage, waiting.ticket, waiting.since_s = Stage.BACKOFF, self._tickets, now_s
-        waiting.woken_by, waiting.until_s = why, until_s
-        heappush(self._backoff, (waiting.until_s, self._tickets, waiting))
+        waiting.woken_by = why
+        heappush(self._backoff, (until_s, self._tickets, waiting))
         self.on_ready()  # whoever sleeps until the next one is due may have to wake earlier
 
     def _promote(self, now_s: float) -> None:

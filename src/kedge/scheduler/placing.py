@@ -207,9 +207,8 @@ class Placer:
         more: Change = NOTHING,
     ) -> Change:
         """Let a pod wait for what could help it, and say why it waits."""
-        reasons = tuple(dict.fromkeys(blocker.reason for blocker in explanation.counts))
         helped_by = more | (Change.NODE if waiting.gang is None else Change.NODE | Change.GANG)
-        for reason in reasons:
+        for reason in dict.fromkeys(blocker.reason for blocker in explanation.counts):
             helped_by |= HELPED_BY.get(reason, ANYTHING)
         self._watch_refusals(waiting)
         key: Hashable = (
@@ -223,7 +222,7 @@ class Placer:
             )
         )
         message = words(decision, explanation)
-        self._pending.unschedulable(waiting, helped_by, key, reasons)
+        self._pending.unschedulable(waiting, helped_by, key)
         self._teller.unschedulable(waiting.pod, UNSCHEDULABLE, message, decision=record.id, fence=fence)
         self._unschedulable_count.inc()
         self._attempts.explained(record, explanation)

@@ -136,6 +136,24 @@ def test_the_chain_goes_on_when_the_one_that_was_woken_fails_or_is_held() -> Non
         assert desk.active() == ["b"]
 
 
+def test_a_sort_of_which_nobody_is_left_is_forgotten() -> None:
+    """Sorts come and go with the shapes of pods: what is kept of each for good would fill a scheduler's memory."""
+    desk = Desk()
+    for n in range(20):
+        desk.fails(f"p{n}", alike=n)
+    desk.pending.happened(Change.ROOM, "a node came")
+    for n in range(20):
+        waiting = desk.take()
+        if n % 3 == 0:
+            desk.pending.done(waiting)
+        elif n % 3 == 1:
+            desk.pending.remove(waiting.uid)
+        else:
+            desk.pending.unschedulable(waiting, Change.ROOM, "another sort")
+    assert len(desk.pending) == 6
+    assert not desk.pending._hot
+
+
 def test_the_best_of_a_sort_is_woken() -> None:
     desk = Desk()
     desk.fails("low")
@@ -212,10 +230,12 @@ def test_a_failed_attempt_pauses_for_longer_each_time_up_to_a_bound() -> None:
     for most_s in (1.0, 2.0, 4.0, 8.0, 8.0):
         waiting = desk.take()
         desk.pending.failed(waiting)
-        pause_s = waiting.until_s - desk.clock.monotonic()
+        due_s = desk.pending.next_s()
+        assert due_s is not None
+        pause_s = due_s - desk.clock.monotonic()
         assert most_s / 2 <= pause_s <= most_s
         assert desk.pending.take() is None
-        assert desk.pending.next_s() == waiting.until_s
+        assert desk.pending.next_s() == due_s
         desk.clock.advance(pause_s + 0.001)
 
 
@@ -399,3 +419,4 @@ def test_whatever_comes_a_pod_is_in_one_stage_and_no_helpful_change_is_lost(step
         assert len(pending) == sum(pending.count(stage) for stage in Stage)
         if not pending._in_flight:
             assert not pending._changes
+        assert pending._hot.keys() <= {each.alike for each in pending}, "a sort of nobody is remembered for good"

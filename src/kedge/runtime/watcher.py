@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar, assert_never
 from kedge.api.kinds import Kind
 from kedge.api.objects import Object
 from kedge.api.requests import EventType, ListOptions, ObjectList, WatchEvent, WatchOptions
-from kedge.client.contract import Client
+from kedge.client.contract import Client, HeldOff
 from kedge.env import Env
 from kedge.errors import (
     Compacted,
@@ -47,6 +47,8 @@ class Reason(StrEnum):
     CONNECTED = "connected"
     PAUSED = "paused"
     """A pause is over."""
+    HELD = "held"
+    """The breaker of the client is open: nothing was asked, and nothing new is known of the server."""
     ENDED = "ended"
     """The server ended the stream, as servers do now and then."""
     UNAVAILABLE = "unavailable"
@@ -106,11 +108,18 @@ class Pausing:
 
 
 @dataclass(frozen=True, slots=True)
+class Waiting:
+    """Held off by the breaker of the client, until that admits a request."""
+
+    then: Listing | Connecting
+
+
+@dataclass(frozen=True, slots=True)
 class Stopped:
     """Nothing follows."""
 
 
-State: TypeAlias = Listing | Connecting | Streaming | Pausing | Stopped
+State: TypeAlias = Listing | Connecting | Streaming | Pausing | Waiting | Stopped
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +228,8 @@ class Watcher:
         self._relist_asked: asyncio.Event = asyncio.Event()
         self._transitions: Counter[str] = Counter()
         self._last_error = ""
+        self._held = False
+        """It was held off, and has come to no stream since."""
         self._broken = False
         """An unexpected error was reported, and no stream has been healthy since."""
         self._heard_s: float | None = None
@@ -260,8 +271,9 @@ class Watcher:
 
     @property
     def healthy(self) -> bool:
-        """Whether it runs, has not failed twice in a row, and has been well since anything unexpected happened."""
-        return self._task is not None and not self._task.done() and not self._broken and self._failures < 2
+        """Whether it runs, is not held off, did not fail twice in a row, and was well since anything unexpected."""
+        running = self._task is not None and not self._task.done()
+        return running and not self._broken and not self._held and self._failures < 2
 
     def statistics(self) -> WatcherStatistics:
         return WatcherStatistics(
@@ -302,6 +314,9 @@ class Watcher:
             case Pausing():
                 await asyncio.sleep(state.delay_s)
                 return Transition(state.then, Reason.PAUSED)
+            case Waiting():
+                await self._wait_admitted()
+                return Transition(state.then, Reason.PAUSED)
             case Stopped():
                 unreachable(state)  # it is entered last, when the machine has ended
         assert_never(state)
@@ -326,6 +341,21 @@ class Watcher:
         self._backoff.set(delay_s)
         return Transition(Pausing(delay_s, then), reason, error)
 
+    def _wait(self, then: Listing | Connecting, error: HeldOff) -> Transition:
+        """No failure of the server, and so no reason for longer pauses: the breaker has counted what there was."""
+        self._held = True
+        return Transition(Waiting(then), Reason.HELD, error)
+
+    async def _wait_admitted(self) -> None:
+        """All watchers of a process wait for one breaker: they come one by one, and the first probes for the rest."""
+        breaker, spread_s = self._client.breaker, self._env.limits.breaker_open_s
+        held_s = breaker.held_s()
+        while True:
+            await asyncio.sleep(held_s + spread_s * self._env.random.random())
+            held_s = breaker.held_s()
+            if not held_s:
+                return
+
     def _report(self, error: Exception) -> None:
         self._broken = True
         self._env.spawn(_raise(error), name=f"watch {self.name}")
@@ -342,6 +372,8 @@ class Watcher:
             # Its first page was read and then compacted away. Twice in a row, and pages are no longer tried.
             self._pages_lost += 1
             return self._pause(Listing(whole=self._pages_lost > 1), Reason.COMPACTED, error)
+        except HeldOff as error:
+            return self._wait(state, error)
         except (OperatingError, TimeoutError) as error:
             return self._pause(state, _reason(error), error)
         finally:
@@ -406,6 +438,7 @@ class Watcher:
             stream = await self._request(self._client.watch(self._kind, options))
         except (OperatingError, TimeoutError) as error:
             return self._after_failure(error)
+        self._held = False
         return Transition(Streaming(stream, self._env.monotonic()), Reason.CONNECTED)
 
     async def _stream(self, state: Streaming) -> Transition:
@@ -517,6 +550,8 @@ class Watcher:
 
     def _after_failure(self, error: OperatingError | TimeoutError) -> Transition:
         """History that is gone must be listed; so must what the server will not stream. All else resumes."""
+        if isinstance(error, HeldOff):
+            return self._wait(Connecting(self._sink.revision), error)
         reason = _reason(error)
         if reason in (Reason.COMPACTED, Reason.REFUSED):
             return self._pause(Listing(), reason, error)

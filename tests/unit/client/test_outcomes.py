@@ -10,7 +10,7 @@ from tests.objects import CONFIG_MAP, World, asynchronous, config_map, deploymen
 from tests.unit.client.test_client import FlakyTransport, flaky, lost
 
 from kedge.api.requests import Binding, DeleteOptions, Written
-from kedge.client.contract import BreakerState, Client
+from kedge.client.contract import BreakerState, Client, HeldOff
 from kedge.client.direct import DirectTransport
 from kedge.errors import AlreadyExists, OperatingError, OutcomeUnknown, Unavailable
 from kedge.keys import Key
@@ -187,6 +187,28 @@ async def test_news_from_before_the_breaker_opened_does_not_end_its_probe() -> N
     client.breaker.ended(None, probe=probe)
     closed: BreakerState = client.breaker.state
     assert closed is BreakerState.CLOSED
+
+
+@asynchronous
+async def test_who_is_held_off_can_ask_for_how_long() -> None:
+    world, _, client = await flaky(Limits(breaker_failures_max=1, breaker_open_s=2.0))
+    breaker = client.breaker
+    assert breaker.held_s() == 0.0
+    fail(client, Unavailable("down"))
+    held_s = breaker.held_s()
+    assert 1.0 <= held_s <= 3.0
+    with pytest.raises(HeldOff, match=f"for another {held_s:.1f} s"):
+        breaker.admit()
+    world.clock.advance(held_s / 2)
+    assert breaker.held_s() == pytest.approx(held_s / 2)
+    world.clock.advance(held_s / 2 + 0.001)
+    assert breaker.held_s() == 0.0
+    probe = breaker.admit()
+    assert breaker.held_s() == 2.0  # one is out: nobody knows how long its answer takes
+    with pytest.raises(HeldOff):
+        breaker.admit()
+    breaker.ended(None, probe=probe)
+    assert breaker.held_s() == 0.0
 
 
 @asynchronous

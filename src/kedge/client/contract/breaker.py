@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import assert_never
 
 from kedge.env import Env
 from kedge.errors import Lagged, OutcomeUnknown, TooManyRequests, Unavailable
+
+
+class HeldOff(Unavailable):
+    """Nothing was sent: the breaker is open. Ask `Breaker.held_s` when to try again; the far side said nothing new."""
 
 
 class BreakerState(Enum):
@@ -39,18 +44,32 @@ class Breaker:
         """Let a request through: true if it is the one that probes. Say how it `ended`.
 
         Raises:
-            Unavailable: the breaker is open; the request must not be sent.
+            HeldOff: the breaker is open; the request must not be sent.
         """
         if self._state is BreakerState.CLOSED:
             return False
-        wait_s = self._open_until_s - self._env.monotonic()
-        if self._state is BreakerState.PROBING or wait_s > 0:
-            raise Unavailable(
+        held_s = self.held_s()
+        if held_s > 0:
+            raise HeldOff(
                 f"{self._dependency} failed {self._failures} times in a row; requests are held off"
-                f" for another {max(wait_s, 0.0):.1f} s"
+                f" for another {held_s:.1f} s"
             )
         self._state = BreakerState.PROBING
         return True
+
+    def held_s(self) -> float:
+        """For how long, as far as is known, no request is admitted; 0 if one would be now.
+
+        While one probes that depends on its answer: a first hold's time from now there is more to know.
+        """
+        match self._state:
+            case BreakerState.CLOSED:
+                return 0.0
+            case BreakerState.OPEN:
+                return max(0.0, self._open_until_s - self._env.monotonic())
+            case BreakerState.PROBING:
+                return self._env.limits.breaker_open_s
+        assert_never(self._state)
 
     def ended(self, error: BaseException | None, *, probe: bool) -> None:
         """A request that was admitted is over."""

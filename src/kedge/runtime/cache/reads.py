@@ -48,7 +48,7 @@ class Freshness:
     synced: bool
     """It has listed, and a stream brings it what follows."""
     phase: str
-    """What its watcher does: listing, connecting, streaming, pausing, stopped."""
+    """What its watcher does: listing, connecting, streaming, pausing, waiting, stopped."""
     reason: str
     """Why it does that."""
     revision: Revision

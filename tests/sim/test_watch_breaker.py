@@ -1,0 +1,163 @@
+"""Watchers behind an open breaker: they wait for it and blame nobody, and come back one by one.
+
+Time is virtual here: how long anything took is a fact of the seed, and no matter of the machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from tests.caches import replaced
+from tests.objects import CONFIG_MAP
+
+from kedge.client.contract import Client, HeldOff
+from kedge.limits import Limits
+from kedge.runtime.cache import CacheSet
+from kedge.runtime.watcher import Pausing, Reason, State, Streaming, Transition, Waiting, Watcher
+from kedge.sim.cluster import Cluster
+from kedge.sim.kernel import NO_FAULTS, Simulation, find_scenario, run
+
+WATCHERS = 20
+LIMITS = Limits(watch_probe_s=600.0, watch_silence_s=600.0)
+"""Nobody but the watchers asks for anything: their guards sleep."""
+
+
+def blame_the_server(self: Watcher, then: Any, error: HeldOff) -> Transition:
+    """As it was: what the breaker refuses is one more failure, and the next pause is longer."""
+    return self._pause(then, Reason.UNAVAILABLE, error)
+
+
+async def rush(self: Watcher) -> None:
+    """Everybody comes at the first moment the breaker may admit."""
+    await asyncio.sleep(self._client.breaker.held_s())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Story:
+    """What the watchers of one process did about an outage of a minute."""
+
+    failures: int
+    """What they count, all together, just before the server is back."""
+    sent: int
+    """Requests that went out by then."""
+    healthy: int
+    """How many called themselves so by then."""
+    refused: int
+    """How often the breaker refused any of them, until all streamed again."""
+    came_s: list[float]
+    """When each streamed again, since the first did."""
+
+
+def an_outage() -> Story:
+    async def program(sim: Simulation) -> Story:
+        cluster = Cluster(sim, servers=1, limits=LIMITS, hostile=True)
+        await cluster.set_up()
+        host = sim.host("manager")
+        env = host.env(limits=LIMITS)
+        client = Client(cluster.transport(host, server=0), env, component="manager")
+        caches = CacheSet(client, env)
+        came_s: dict[str, float] = {}
+
+        async def follow() -> None:
+            for n in range(WATCHERS):
+                note_streams(caches.cache(CONFIG_MAP, label_selector=f"of={n}"))
+
+        def note_streams(cache: Any) -> None:
+            moved = cache.watcher_moved
+
+            def note(state: State, reason: Reason) -> None:
+                if isinstance(state, Streaming):
+                    came_s[cache.name] = sim.now_s
+                moved(state, reason)
+
+            cache.watcher_moved = note
+
+        host.spawn(follow(), name="follow")
+        await asyncio.sleep(5)
+        assert len(came_s) == WATCHERS
+        came_s.clear()
+        watchers = [watcher for _, watcher in caches._caches.values()]
+        sent = client._attempts.value
+        (server,) = cluster.servers
+        server.crash()
+        await asyncio.sleep(60)
+        failures = sum(each.statistics().failures for each in watchers)
+        healthy = sum(each.healthy for each in watchers)
+        sent = client._attempts.value - sent
+        server.restart()
+        await asyncio.sleep(120)
+        refused = sum(each.statistics().transitions.get("waiting: held", 0) for each in watchers)
+        times_s = sorted(came_s.values())
+        return Story(
+            failures=failures,
+            sent=int(sent),
+            healthy=healthy,
+            refused=refused,
+            came_s=[each - times_s[0] for each in times_s],
+        )
+
+    outcome = run(program, 1, faults=NO_FAULTS)
+    assert outcome.violation is None, outcome.violation
+    story: Story = outcome.result
+    return story
+
+
+@pytest.fixture(scope="module")
+def story() -> Story:
+    return an_outage()
+
+
+def test_who_is_held_off_by_the_breaker_counts_only_what_was_sent_and_owns_that_it_is_not_well(story: Story) -> None:
+    assert story.failures == WATCHERS + story.sent  # each lost its stream, and who was sent out to ask had no answer
+    assert story.healthy == 0
+    with replaced(Watcher, "_wait", blame_the_server):
+        blaming = an_outage()
+    assert blaming.sent == story.sent  # the breaker saw to that before
+    assert blaming.failures > 5 * blaming.sent
+    assert blaming.came_s[-1] > 10 * story.came_s[-1]
+
+
+def most_at_once(times_s: list[float]) -> int:
+    """How many of them are within a tenth of a second, at the worst."""
+    return max(sum(0 <= each - first_s < 0.1 for each in times_s) for first_s in times_s)
+
+
+def test_watchers_of_one_breaker_come_back_one_by_one_and_soon(story: Story) -> None:
+    assert len(story.came_s) == WATCHERS
+    assert story.came_s[-1] <= 2 * LIMITS.breaker_open_s
+    assert story.refused < 2 * WATCHERS  # who waits asks the breaker, and is refused by it once
+    assert most_at_once(story.came_s) <= WATCHERS // 4
+    with replaced(Watcher, "_wait_admitted", rush):
+        assert most_at_once(an_outage().came_s) > WATCHERS // 2
+
+
+def pauses_of(seed: int) -> Counter[str]:
+    """Of all watchers in the standard scenario: pauses that grow, those of them for the breaker's sake, and waits."""
+    count: Counter[str] = Counter()
+    move = Watcher._move
+
+    def counting(self: Watcher, transition: Transition) -> None:
+        if isinstance(transition.to, Pausing):
+            count["pauses"] += 1
+            count["held"] += isinstance(transition.error, HeldOff)
+        count["waits"] += isinstance(transition.to, Waiting)
+        move(self, transition)
+
+    with replaced(Watcher, "_move", counting):
+        outcome = find_scenario("kedge.sim.standard:standard").run(seed)
+    assert outcome.violation is None, outcome.violation
+    return count
+
+
+def test_no_pause_of_a_seed_is_for_the_breakers_sake() -> None:
+    """Seeds 5000 to 5005 had 2759 pauses, 1413 of them (0 to 449 a seed) because of what the breaker had refused; one
+    of them grew to 45 s. Now they have 1525 pauses, all for what a server did, and 599 waits for the breaker."""
+    count = pauses_of(5001)
+    assert count["held"] == 0
+    assert count["waits"] > 0
+    with replaced(Watcher, "_wait", blame_the_server):
+        assert pauses_of(5001)["held"] > 100

@@ -10,10 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kedge.api.quantity import parse_quantity
 from kedge.api.views import NodeAllocationView, NodeView, PodView, Taint, Toleration, decode_as
+from kedge.api.views.base import ResourceList
+from kedge.placement import predicates
 from kedge.placement.ledger import ANY_ADDRESS, Claim, ClaimState, HostPort, Ledger, ledger_of
 from kedge.placement.pages import Page
-from kedge.placement.predicates import PREDICATES, first_misfit, host_ports, tolerates
+from kedge.placement.predicates import PREDICATES, asks_of, first_misfit, host_ports, tolerates
 from kedge.placement.reasons import Reason
 from kedge.placement.resources import add, pod_limits, pod_requests, shortages, subtract
 
@@ -143,6 +146,28 @@ def test_a_page_says_in_bytes_what_the_plain_ledger_says(
     assert decode_as(NodeAllocationView, page.value).labels == {"a": "b"}
 
 
+UIDS = st.text(max_size=6) | st.sampled_from(
+    ['quo"ted', "back\\slash", "line\nbreak", "ünïcode \u2028", '"},"status":{', "", "u"]
+)
+
+
+@given(st.lists(UIDS, min_size=2, max_size=4), CLAIMS, st.booleans())
+def test_a_page_handed_on_is_the_page_that_its_next_owner_would_have_begun(
+    owners: list[str], claim: Claim, restarted: bool
+) -> None:
+    """Whatever is in the uids: what of the old one ends where is known by its length, not by looking for it."""
+
+    def begun_by(node_uid: str) -> Page:
+        return Page.blank("kedge.dev/v1", "NodeAllocation", {"name": "n", "labels": {"a": '","spec":{'}}, node_uid)
+
+    page = begun_by(owners[0])
+    for node_uid in owners[1:]:
+        page = page.charge("pod", claim)
+        page = (Page.read(page.value) if restarted else page).handed_to(node_uid)
+        assert (page.value, page.node_uid, bool(page)) == (begun_by(node_uid).value, node_uid, False)
+        assert decode_as(NodeAllocationView, page.value).spec.node_uid == node_uid
+
+
 # -- predicates ------------------------------------------------------------------------------------
 
 
@@ -242,6 +267,34 @@ AFFINITY = {
 def test_each_predicate_has_its_reason(pod: PodView, node: NodeView, reason: Reason | None) -> None:
     misfit = first_misfit(pod, node, EMPTY)
     assert (misfit.reason if misfit else None) == reason
+
+
+def test_what_a_pod_asks_is_its_own_however_many_came_and_went() -> None:
+    """It is remembered by the address of a spec, and another spec gets that address when the first one is gone."""
+    for n in range(2 * predicates._ASKS_MAX + 10):
+        pod = pod_view(
+            containers=[container({"cpu": n + 1}) | {"ports": [{"containerPort": 80, "hostPort": n % 9 + 1}]}]
+        )
+        asked = asks_of(pod)
+        assert (asked.requests, asked.ports) == (pod_requests(pod), host_ports(pod))
+        assert asked.requests["cpu"] == 1000 * (n + 1)
+        assert len(predicates._asks) <= predicates._ASKS_MAX
+        del pod
+
+
+def test_pods_that_share_a_spec_are_counted_once_and_a_claim_does_not_change_what_they_ask() -> None:
+    one = pod_view(containers=[container({"cpu": 2})])
+    other = msgspec.structs.replace(one, metadata=msgspec.structs.replace(one.metadata, name="q"))
+    asked = asks_of(one)
+    assert asks_of(other) is asked
+    page = Page.blank("kedge.dev/v1", "NodeAllocation", {"name": "n"}, "u")
+    for uid in ("a", "b", "a"):
+        page = page.charge(uid, Claim("d", uid, ClaimState.BOUND, asked.requests, asked.ports, "z"))
+    assert page.release("b").allocated == asked.requests == pod_requests(one)
+    bound = msgspec.structs.replace(
+        one, spec=msgspec.structs.replace(one.spec, overhead=ResourceList({"cpu": parse_quantity("1")}))
+    )
+    assert asks_of(bound).requests["cpu"] == 3000, "another spec, though made from this one"
 
 
 def test_the_first_misfit_is_the_first_in_the_published_order() -> None:

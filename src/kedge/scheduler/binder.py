@@ -65,8 +65,9 @@ class Binder:
     def start(self, work: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
         """Run one bind, or one gang, beside the others."""
         self.started += 1
+        if not self._under_way:
+            self._none_left.clear()
         self._under_way += 1
-        self._none_left.clear()
         while self._idle:
             waiting = self._idle.pop()
             if not waiting.done():

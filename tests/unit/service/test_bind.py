@@ -126,6 +126,25 @@ async def test_a_repeated_bind_is_the_same_bind() -> None:
 
 
 @asynchronous
+async def test_a_bind_sent_again_is_answered_for_the_pod_and_the_node_that_were_meant_alone() -> None:
+    """Both may have a namesake by now: one who learns that his bind was made goes on as if it were his."""
+    world = await small_cluster()
+    old, home = await world.get(pod_key()), await world.get(NODE_A)
+    first = await bind(world)
+    meant = Binding(pod=pod_key(), pod_uid=old.uid, node="node-a", node_uid=home.uid)
+    assert (await world.service.bind(meant)).object.revision == first.revision
+    await world.service.delete(NODE_A)
+    await world.create(node())
+    reborn = await world.get(NODE_A)
+    await refusal(world, Reason.POD_BOUND, pod_key(), pod_uid=old.uid, node_uid=reborn.uid)
+    await world.service.delete(pod_key(), DeleteOptions(grace_s=0))
+    await world.create(pod())
+    await bind(world)
+    await refusal(world, Reason.POD_REPLACED, pod_key(), pod_uid=old.uid)
+    await refusal(world, Reason.POD_REPLACED, pod_key(), pod_uid=old.uid, node_uid=reborn.uid)
+
+
+@asynchronous
 async def test_a_pod_may_be_born_on_a_node_and_claims_it_then() -> None:
     world = await small_cluster(pods=0, cpu="1")
     await world.create(pod("daemon", cpu="800m", nodeName="node-a"))

@@ -6,7 +6,7 @@ of something that may still run is only told of: its agent, its node's next inca
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -17,7 +17,7 @@ from kedge.api.kinds import KINDS
 from kedge.api.marks import DISRUPTION_TARGET, NODE_LOST
 from kedge.api.objects import Object
 from kedge.api.owners import controller_of
-from kedge.api.views import NodeAllocationView, NodeView, PodView, ReservationView
+from kedge.api.views import NodeAllocationView, NodeView, PodView, ReservationSpec, ReservationView
 from kedge.client.contract import Client
 from kedge.controllers.nodes import is_out_of_service
 from kedge.controllers.pods import is_lost
@@ -44,25 +44,36 @@ def _intent(view: ReservationView) -> tuple[str, ...]:
 
 
 def orphaned_because(
-    reservation: ReservationView, pod: PodView | None, now: datetime, *, older: Iterable[ReservationView] = ()
+    reservation: ReservationView,
+    pod: PodView | None,
+    now: datetime,
+    *,
+    older: Iterable[ReservationView] = (),
+    held: Callable[[str], bool] = lambda _: True,
 ) -> str:
-    """Why a reservation stands for nothing, if it does. `older` are others for the same intent, whose pods live."""
+    """Why a reservation stands for nothing, if it does. `older` are others for the same intent, whose pods live.
+
+    `held` says whether a member of a gang still has what it reserved: a committed record names all that ever did.
+    """
     spec = reservation.spec
     if not spec.pod.uid:
         # The record of a gang: whoever holds something under it still needs it.
-        expired = spec.deadline is not None and spec.deadline <= now
-        return "the gang is over" if expired and not reservation.status.members else ""
+        return "the gang is over" if _is_past(spec, now) and not any(map(held, reservation.status.members)) else ""
     if pod is None or pod.uid != spec.pod.uid:
         return "its pod is gone"
     if pod.finished:
         return "its pod has ended"
     if pod.spec.node_name:
         return "its pod is bound"
-    if spec.deadline is not None and spec.deadline <= now:
+    if _is_past(spec, now):
         return "its deadline has passed"
     if any(each.uid != reservation.uid for each in older):
         return "another was made first for the same intent"
     return ""
+
+
+def _is_past(spec: ReservationSpec, now: datetime) -> bool:
+    return spec.deadline is not None and spec.deadline <= now
 
 
 class ReservationRepair:
@@ -80,7 +91,11 @@ class ReservationRepair:
         if hold is not None:
             return await wait_out(ctx, found, hold, now)
         pod_key = Key(POD.key_kind, key.namespace, view.spec.pod.name)
-        if not orphaned_because(view, _pod(ctx.get(pod_key)), now, older=self._older(ctx, found)):
+        if not orphaned_because(
+            view, _pod(ctx.get(pod_key)), now, older=self._older(ctx, found), held=lambda uid: _is_held(ctx, key, uid)
+        ):
+            if _is_past(view.spec, now):  # a gang that is bound late: when all of it is, its record may go
+                return Action.requeue(delay_s=ctx.limits.orphan_s, reason="its members hold their places")
             return look_again(now, view.spec.deadline)
         # By cache it stands for nothing. Whether that is so, only the authority says.
         live = await ctx.fresh(key)
@@ -92,7 +107,9 @@ class ReservationRepair:
             for each in [await ctx.fresh(other.key) for other in self._older_objects(ctx, found)]
             if each is not None and each.created < live.created
         ]
-        why = orphaned_because(live.as_view(ReservationView), pod, now, older=older)
+        why = orphaned_because(
+            live.as_view(ReservationView), pod, now, older=older, held=lambda uid: _is_held(ctx, key, uid)
+        )
         if not why:
             return Action.requeue(delay_s=1.0, reason="the cache was behind")
         try:
@@ -122,6 +139,11 @@ class ReservationRepair:
         spec = each.as_view(ReservationView).spec
         pod = _pod(ctx.get(Key(POD.key_kind, each.key.namespace, spec.pod.name)))
         return pod is not None and pod.uid == spec.pod.uid and not pod.finished and not pod.spec.node_name
+
+
+def _is_held(ctx: Context, record: Key, uid: str) -> bool:
+    """Whether a member of a gang still has its reservation, by cache: the removal of the record proves it."""
+    return ctx.get(record._replace(name=uid)) is not None
 
 
 def _pod(found: Object | None) -> PodView | None:

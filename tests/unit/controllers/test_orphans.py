@@ -52,7 +52,10 @@ def test_a_gangs_record_stays_while_anybody_holds_anything_under_it() -> None:
     assert orphaned_because(over, None, NOW) == "the gang is over"
     members = ReservationStatus(members=FrozenMap({"u": GangMember(name="web-0")}))
     held = ReservationView(spec=over.spec, status=members)
-    assert orphaned_because(held, None, NOW) == ""
+    assert orphaned_because(held, None, NOW, held=lambda uid: uid == "u") == ""
+    assert orphaned_because(held, None, NOW, held=lambda _: False) == "the gang is over"
+    early = ReservationView(spec=ReservationSpec(gang_size=2, deadline=ago(-60)), status=members)
+    assert orphaned_because(early, None, NOW, held=lambda _: False) == ""
 
 
 @given(st.sampled_from(["Reserved", "Bound"]), st.sampled_from(["", "Running", "Failed"]), st.booleans(), st.booleans())

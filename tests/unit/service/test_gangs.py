@@ -72,6 +72,10 @@ async def held(world: World, name: str = "node-a") -> dict[str, str]:
     return {entry.name: entry.state for entry in (await world.ledger(name)).entries.values()}
 
 
+async def is_there(world: World, key: Key) -> bool:
+    return (await world.store.get([key])).entries[0] is not None
+
+
 async def refused(reason: Reason, call: Any) -> Refused:
     with pytest.raises(Refused) as caught:
         await call
@@ -286,6 +290,8 @@ async def test_the_largest_chunk_fits_one_commit_whatever_quotas_there_are() -> 
     written = await world.service.reserve(whole, options=WriteOptions(origin=Origin(operation="op")))
     assert len(written.object.view.status.members) == limits.gang_chunk_max
     world.clock.advance(PAST_THE_DEADLINE_S)
+    for n in range(limits.gang_chunk_max):
+        await world.service.patch(Key("Node", "", f"n{n}"), {"spec": {"unschedulable": True}})
     await world.service.delete(GANG)  # frees them, as many to a commit
     assert await held(world, "n0") == {}
 
@@ -384,16 +390,68 @@ async def test_committed_and_aborted_are_final() -> None:
         await world.service.patch(GANG, {"spec": {"gangSize": 1}})
     with pytest.raises(Conflict, match="not bound yet"):
         await world.service.delete(GANG)
-    await bind(world, 0)
-    world.clock.advance(PAST_THE_DEADLINE_S)
-    await world.service.delete(GANG)  # past its deadline anybody may clear away what was never bound
-    assert await held(world) == {"web-0": "Bound"}
 
     aborted = await cluster(2)
     await aborted.create(gang_record())
     await set_phase(aborted, "Aborted")
     with pytest.raises(Invalid, match="final"):
         await set_phase(aborted, "Committed")
+
+
+@pytest.mark.parametrize("how", ["record", "reservation"])
+def test_what_a_committed_gang_could_still_use_is_not_taken_from_it_by_a_deadline(how: str) -> None:
+    """One of its members may be bound already, and then the others are to be bound too."""
+
+    @asynchronous
+    async def run() -> None:
+        world = await cluster(2)
+        await reserve(world, 0, 1, commit=True)
+        await bind(world, 0)
+        waiting = await world.get(pod_key("web-1"))
+        key = GANG if how == "record" else Key("Reservation.kedge.dev", "default", waiting.uid)
+        world.clock.advance(PAST_THE_DEADLINE_S)
+        with pytest.raises(Conflict, match="is committed"):
+            await world.service.delete(key)
+        assert await held(world) == {"web-0": "Bound", "web-1": "Reserved"}
+        await bind(world, 1)
+        await world.service.delete(GANG)
+        assert await held(world) == {"web-0": "Bound", "web-1": "Bound"}
+
+    run()
+
+
+@pytest.mark.parametrize("why", ["cordon", "gone", "another", "shrunk", "relabelled"])
+@pytest.mark.parametrize("how", ["record", "reservation"])
+def test_what_a_committed_gang_can_no_longer_use_is_given_up_past_the_deadline(how: str, why: str) -> None:
+    @asynchronous
+    async def run() -> None:
+        world = await cluster(2)
+        await reserve(world, 0, 1, commit=True)
+        await bind(world, 0)
+        waiting, home = await world.get(pod_key("web-1")), Key("Node", "", "node-a")
+        match why:
+            case "cordon":
+                await world.service.patch(home, {"spec": {"unschedulable": True}})
+            case "gone" | "another":
+                await world.service.delete(home)
+                if why == "another":
+                    await world.create(node())
+            case "shrunk":
+                await world.service.patch(home, {"status": {"allocatable": {"cpu": "150m"}}}, subresource="status")
+            case "relabelled":
+                labels = {"metadata": {"labels": {"kedge.dev/gang": "others"}}}
+                await world.service.patch(waiting.key, labels)
+        reserved = Key("Reservation.kedge.dev", "default", waiting.uid)
+        key = GANG if how == "record" else reserved
+        if await is_there(world, reserved):  # it did not go with its node
+            with pytest.raises(Conflict, match="is committed"):
+                await world.service.delete(key)
+            world.clock.advance(PAST_THE_DEADLINE_S)
+            await world.service.delete(key)
+        assert not await is_there(world, reserved)
+        assert "web-1" not in await held(world)
+
+    run()
 
 
 @asynchronous

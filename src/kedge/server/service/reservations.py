@@ -92,10 +92,16 @@ def has_expired(core: Core, reservation: Object) -> bool:
 
 
 async def _check_removable(core: Core, proof: Proof, reservation: Object) -> None:
-    """Once a gang is committed, each of its members is to be bound: what it holds is not taken from it."""
+    """Once a gang is committed, each of its members is to be bound: what it holds is not taken from it.
+
+    Another may be bound already, so a deadline alone does not change that: only a place that the pod could not have
+    any more is given up, once the deadline has passed.
+    """
     spec = reservation.as_view(ReservationView).spec
     record = await gangs.record_of(core, proof, reservation.key.namespace, spec.gang) if spec.gang else None
-    if record is None or gangs.phase_of(record) is not Phase.COMMITTED or has_expired(core, reservation):
+    if record is None or gangs.phase_of(record) is not Phase.COMMITTED:
+        return
+    if has_expired(core, reservation) and not await _could_be_bound(core, proof, reservation):
         return
     raise Conflict(
         f"the gang {spec.gang} of {spec.pod.name} is committed: bind the pod, move its reservation by a newer"
@@ -103,6 +109,15 @@ async def _check_removable(core: Core, proof: Proof, reservation: Object) -> Non
         key=record.key,
         revision=record.revision,
     )
+
+
+async def _could_be_bound(core: Core, proof: Proof, reservation: Object) -> bool:
+    """Whether the pod of a member's reservation is still a member, and could be bound on what it holds."""
+    spec = reservation.as_view(ReservationView).spec
+    pod = await proof.object(Key(POD_KIND, reservation.key.namespace, spec.pod.name))
+    if pod is not None and pod.as_view(PodView).labels.get(GANG_LABEL, spec.gang) != spec.gang:
+        return False
+    return await claims.keeps_its_place(core, proof, pod, spec.pod.uid, spec.node_name, spec.node_uid)
 
 
 # -- pods ------------------------------------------------------------------------------------------
@@ -183,7 +198,10 @@ async def _follow_record(core: Core, proof: Proof, key: Key, old: Object | None,
 
 
 async def _check_record_removable(core: Core, proof: Proof, record: Object) -> None:
-    """A record goes when nobody holds anything under it: what is held is freed first, unless the gang is committed."""
+    """A record goes when nobody holds anything under it: what is held is freed first.
+
+    Of a committed gang only past the deadline, and only what can no longer be bound.
+    """
     if proof.dry_run:
         return
     committed = gangs.phase_of(record) is Phase.COMMITTED
@@ -214,6 +232,7 @@ async def _still_held(core: Core, record: Object) -> list[str]:
 async def free_members(core: Core, key: Key, record_uid: str, options: WriteOptions) -> None:
     """Abort a gang that is not committed, and free what its members hold, in as many commits as that takes.
 
+    Of a committed one only what can no longer be bound is freed; `Conflict` names the gang if anything else is held.
     The first commit marks the record: from then on no member reserves and nobody commits. A server that stops half-way
     leaves a record that says who still holds what; deleting it, or this again, does the rest.
     """
@@ -227,6 +246,10 @@ async def free_members(core: Core, key: Key, record_uid: str, options: WriteOpti
         held = await _still_held(core, record)
         kept = held[core.env.limits.gang_chunk_max :]
         for uid in held[: core.env.limits.gang_chunk_max]:
+            if gangs.phase_of(record) is Phase.COMMITTED:
+                reservation = await proof.object(gangs.reservation_key(key.namespace, uid))
+                if reservation is not None:
+                    await _check_removable(core, proof, reservation)
             await release_reservation(core, proof, key.namespace, uid)
         gangs.keep_members(proof, record, frozenset(kept))
         left = bool(kept)

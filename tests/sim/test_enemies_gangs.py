@@ -1,0 +1,214 @@
+"""Gangs whose schedulers are away past every deadline, while repair clears up and others want the room.
+
+Whatever moment they are stopped at: once one member is bound, all the others have their places until they are, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.objects import NODE, POD, ZONE_QUOTA, node, pod, zone_quota
+from tests.sim.node_world import Crew
+from tests.sim.scheduling import LIMITS, OTHER, Accounts, State, Town
+
+from kedge.api.requests import DeleteOptions
+from kedge.controllers.orphans import reservation_repair_controller
+from kedge.keys import Key
+from kedge.server.service import reservations
+from kedge.sim.cluster import Cluster, Commit
+from kedge.sim.kernel import NO_FAULTS, FaultPlan, Host, Simulation, Swarm, run
+
+CREW = tuple(f"crew-{n}" for n in range(5))
+RECORD = Key("Reservation.kedge.dev", "default", "crew")
+HURRIED = replace(
+    LIMITS,
+    gang_chunk_max=2,
+    orphan_s=5.0,
+    watch_progress_s=15.0,
+    lease_s=8.0,
+    lease_renew_s=5.0,
+    lease_retry_s=2.0,
+)
+LOSSY = Swarm(
+    without=(
+        "crash", "crash caller", "crash callee", "pause", "pause caller", "pause callee", "partition", "hide",
+        "wrong clock",
+    )
+)  # fmt: skip
+"""Nothing that stops anybody but what the test stops; nor clocks a day ahead, by which a deadline is tomorrow."""
+
+
+class OnceOneThenAll:
+    """From the bind of one member on, each of its gang is bound or holds the place that it was committed with.
+
+    Nodes and members do not go in this world, so nothing excuses a place that was taken away.
+    """
+
+    def __init__(self, sim: Simulation) -> None:
+        self._sim = sim
+
+    def __call__(self, commit: Commit) -> Iterator[tuple[str, str]]:
+        if all(key.kind in ("Event", "Lease.coordination.k8s.io", "Operation.kedge.dev") for key in commit.keys):
+            return
+        state = State(commit.store)
+        members = [found for found in state.of("Pod").values() if found.key.name in CREW]
+        bound = [found for found in members if found.view.spec.node_name]
+        if not bound or len(bound) == len(members):
+            return
+        self._sim.sometimes("a gang was bound in part")
+        held = {uid for ledger in state.live_ledgers().values() for uid in ledger.claims}
+        for found in members:
+            if found.uid not in held or not (
+                found.view.spec.node_name or found.uid in state.of("Reservation.kedge.dev")
+            ):
+                yield "in part", f"{found.key} has no place, and {len(bound)} of its gang are bound"
+
+
+MOMENTS = (("Pending", 2), ("Pending", 4), *(("Committed", n) for n in range(len(CREW))))
+"""How far a gang is: how many hold a place, or, once it is committed, how many are bound."""
+
+
+class Stops:
+    """Stops every scheduler of the gang right after the commit that brings the gang so far."""
+
+    def __init__(self, hosts: list[Host], cluster: Cluster, moment: tuple[str, int]) -> None:
+        self._hosts = hosts
+        self._cluster = cluster
+        self._moment = moment
+        self.done = asyncio.Event()
+
+    def __call__(self, commit: Commit) -> Iterator[tuple[str, str]]:
+        if not self.done.is_set() and any(key == RECORD or key.name in CREW for key in commit.keys):
+            phase, count = self._moment
+            record = self._cluster.find(RECORD)
+            if record is not None and record.view.status.phase == phase:
+                held = len(record.view.status.members) if phase == "Pending" else _bound(self._cluster)
+                if held >= count:
+                    for host in self._hosts:
+                        host.crash()
+                    self.done.set()
+        yield from ()
+
+
+def crew(name: str) -> dict[str, Any]:
+    body = pod(name, cpu="400m")
+    body["metadata"]["labels"]["kedge.dev/gang"] = "crew"
+    body["metadata"]["annotations"] = {"kedge.dev/gang-size": str(len(CREW))}
+    return body
+
+
+async def away(sim: Simulation) -> str:
+    """A gang on its way, schedulers that are stopped, rivals who take whatever is free, and schedulers that return."""
+    cluster = Cluster(sim)
+    await cluster.set_up()
+    town = Town(sim, cluster, limits=HURRIED, holds=("",))
+    sim.check_always(Accounts(sim))
+    sim.check_always(OnceOneThenAll(sim))
+    for name in ("node-a", "node-b", "node-c"):
+        await cluster.authority.create(NODE, node(name, cpu="1"))
+    await cluster.authority.create(ZONE_QUOTA, zone_quota(zone_a={"cpu": "3"}))
+    repair = Crew(cluster, limits=HURRIED)
+    repair.boot(sim, reservation_repair_controller)
+    hosts = [town.boot(name, "default-scheduler") for name in ("one", "two")]
+    town.boot("three", OTHER)
+    await asyncio.sleep(5)
+    stops = Stops(hosts, cluster, sim.choose("stopped at", MOMENTS))
+    for name in CREW:
+        await cluster.authority.create(POD, crew(name))
+    sim.check_always(stops)
+    await asyncio.wait([asyncio.ensure_future(stops.done.wait())], timeout=20)
+    stops.done.set()  # if it was not by then, it is not at all
+    before = _story(cluster)
+    rivals = [f"rival-{n}" for n in range(sim.choose_int("rivals", 0, 7))]
+    for name in rivals:
+        await cluster.authority.create(POD, pod(name, cpu="400m", schedulerName=OTHER))
+    await asyncio.sleep(sim.choose("away for", (25.0, 60.0, 5.0)))
+    sim.heal()
+    for host in hosts:
+        if not host.up:
+            host.restart()
+    await asyncio.sleep(35)
+    bound = [name for name in CREW if _place(cluster, name)]
+    if len(bound) not in (0, len(CREW)):
+        sim.violate("all or nothing", f"{bound} are bound, and the others are not")
+    if not bound and cluster.all("Reservation.kedge.dev"):
+        sim.violate("nothing is kept", f"{[each.key.name for each in cluster.all('Reservation.kedge.dev')]}")
+    sim.sometimes("the rivals were first", not bound)
+    for name in rivals:  # and once there is room, there is nothing that keeps it from the gang
+        await _leave(cluster, name)
+    await asyncio.sleep(20)
+    if not all(_place(cluster, name) for name in CREW):
+        sim.violate("what fits is bound", "the gang has room, and waits")
+    if cluster.all("Reservation.kedge.dev"):
+        sim.violate("nothing is kept", f"{[each.key.name for each in cluster.all('Reservation.kedge.dev')]}")
+    return before
+
+
+def _place(cluster: Cluster, name: str) -> str:
+    found = cluster.find(Key("Pod", "default", name))
+    return found.view.spec.node_name if found is not None else ""
+
+
+def _story(cluster: Cluster) -> str:
+    """How far the gang was."""
+    record = cluster.find(RECORD)
+    phase = record.view.status.phase if record is not None else "no record"
+    return f"{phase}, {_bound(cluster)} bound"
+
+
+def _bound(cluster: Cluster) -> int:
+    return sum(bool(_place(cluster, name)) for name in CREW)
+
+
+async def _leave(cluster: Cluster, name: str) -> None:
+    found = cluster.find(Key("Pod", "default", name))
+    if found is None:
+        return
+    await cluster.authority.delete(found.key, DeleteOptions(uid=found.uid, grace_s=0))
+    if found.view.spec.node_name:
+        owner = cluster.find(Key("Node", "", found.view.spec.node_name))
+        assert owner is not None
+        await cluster.authority.confirm_ended(node=owner.key.name, node_uid=owner.uid, pod_uid=found.uid)
+
+
+def hunt(seeds: range, faults: FaultPlan = NO_FAULTS) -> tuple[set[str], dict[str, int]]:
+    """Every seed keeps every promise: how far gangs were when their schedulers left, and what was reached."""
+    stories, reached = set(), dict[str, int]()
+    for seed in seeds:
+        outcome = run(away, seed, faults=faults)
+        assert outcome.violation is None, f"seed {seed}: {outcome.violation}\n{outcome.timeline()[-2500:]}"
+        stories.add(outcome.result or "")
+        for mark, times in outcome.marks.items():
+            reached[mark] = reached.get(mark, 0) + times
+    return stories, reached
+
+
+HOW_FAR = {"Pending, 0 bound", "Committed, 0 bound", "Committed, 1 bound", "Committed, 4 bound"}
+
+
+def test_a_gang_whose_schedulers_are_away_past_its_deadline_is_bound_whole_or_not_at_all() -> None:
+    stories, reached = hunt(range(25))
+    assert stories >= HOW_FAR
+    assert reached["a gang was bound in part"]
+    assert reached["the rivals were first"]
+
+
+def test_so_it_is_where_messages_are_lost_too() -> None:
+    stories, reached = hunt(range(100, 125), LOSSY)
+    assert reached["a gang was bound in part"]
+    assert len(stories) >= len(HOW_FAR)
+
+
+def test_if_a_deadline_took_what_can_still_be_bound_a_gang_would_be_left_in_part(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def nobody(*_: object) -> bool:
+        return False
+
+    monkeypatch.setattr(reservations, "_could_be_bound", nobody)
+    found = (run(away, seed, faults=NO_FAULTS).violation for seed in range(25))
+    assert any(each is not None and each.cause == "in part" for each in found)

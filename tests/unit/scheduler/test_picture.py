@@ -6,11 +6,11 @@ import asyncio
 from typing import Any
 
 from tests.objects import NODE, POD, RESERVATION, ZONE_QUOTA, node, pod, reservation, zone_quota
-from tests.sim.controllers import stage
-from tests.unit.scheduler.desk import LIMITS, Desk
+from tests.sim.controllers import stage, until
+from tests.unit.scheduler.desk import LIMITS, Desk, at_a_desk
 
 from kedge.api.kinds import KINDS
-from kedge.api.requests import DeleteOptions
+from kedge.api.requests import Binding, DeleteOptions
 from kedge.errors import OperatingError
 from kedge.keys import Key
 from kedge.scheduler.picture import Picture
@@ -206,3 +206,44 @@ def test_a_picture_kept_is_a_picture_built() -> None:
         assert outcome.violation is None, f"seed {seed}: {outcome.violation}\n{outcome.violation.detail}"
         reached |= set(outcome.marks)
     assert len(reached) == 13, f"some change was never made: {reached}"
+
+
+@at_a_desk()
+async def test_a_pod_that_another_hand_bound_elsewhere_is_counted_there_and_nowhere_else(desk: Desk) -> None:
+    """It was assumed on one node and is seen on another, and what it asks is the same on both."""
+    picture = (await desk.open_for(node("node-a", cpu="1"), node("node-b", cpu="1"))).picture
+    desk.wire.binds_held = True
+    web = await desk.pod("web", cpu="800m")
+    await until(lambda: picture.assumed)
+    assumed = picture.assumed[web.uid].node
+    (elsewhere,) = {"node-a", "node-b"} - {assumed}
+    await desk.cluster.authority.bind(Binding(pod=web.key, pod_uid=web.uid, node=elsewhere))
+    await until(lambda: not picture.assumed)
+    assert (picture.snapshot.claims_on(assumed), picture.snapshot.claims_on(elsewhere)) == ((), (web.uid,))
+    check(desk)
+    desk.wire.binds_held = False
+    await desk.pod("second", cpu="800m")
+    await until(lambda: desk.place("second"))
+    assert (desk.place("web"), desk.place("second")) == (elsewhere, assumed)
+    await until(desk.nothing_is_left)
+
+
+@at_a_desk()
+async def test_a_pod_that_the_authority_has_elsewhere_is_counted_there_until_the_cache_shows_it(desk: Desk) -> None:
+    """As when a bind's reply was lost, it was not made, and whoever leads now has made another."""
+    picture = (await desk.open_for(node("node-a", cpu="1"), node("node-b", cpu="1"))).picture
+    desk.wire.binds_held = True
+    web = await desk.pod("web", cpu="800m")
+    await until(lambda: picture.assumed)
+    assumption = picture.assumed[web.uid]
+    assumed = assumption.node
+    (elsewhere,) = {"node-a", "node-b"} - {assumed}
+    desk.wire.deaf = True
+    written = await desk.cluster.authority.bind(Binding(pod=web.key, pod_uid=web.uid, node=elsewhere))
+    picture.found(assumption, written.object)
+    assert (picture.snapshot.claims_on(assumed), picture.snapshot.claims_on(elsewhere)) == ((), (web.uid,))
+    assert picture.beside_caches(0)["assumed"][web.uid][:2] == (elsewhere, written.object.revision)
+    desk.wire.binds_held = desk.wire.deaf = False
+    await until(desk.nothing_is_left)
+    assert picture.snapshot.claims_on(elsewhere) == (web.uid,)
+    check(desk)

@@ -139,6 +139,12 @@ class Unavailable(OperatingError):
     code, reason = 503, "ServiceUnavailable"
 
 
+class HeldOff(Unavailable):
+    """Nothing was sent: the client's own breaker is open. Ask it for how long; of the far side nothing new is known."""
+
+    cause = "HeldOff"
+
+
 class Fenced(OperatingError):
     """A deposed leader's write: the lease behind the fence has moved on. Stop acting as its holder."""
 
@@ -202,7 +208,7 @@ def unreachable(value: object) -> NoReturn:
 _CAUSE_PREFIX = "kedge.dev/"
 _CLASSES: tuple[type[OperatingError], ...] = (
     NotFound, Conflict, AlreadyExists, Compacted, Lagged, BadRequest, MethodNotAllowed, TooLarge, Invalid,
-    Forbidden, Unauthorized, TooManyRequests, Unavailable, Fenced, Refused, OutcomeUnknown, Terminal,
+    Forbidden, Unauthorized, TooManyRequests, Unavailable, HeldOff, Fenced, Refused, OutcomeUnknown, Terminal,
 )  # fmt: skip
 _BY_CAUSE = {cls.cause: cls for cls in _CLASSES if cls.cause}
 _BY_REASON = {cls.reason: cls for cls in reversed(_CLASSES) if not cls.cause}

@@ -14,7 +14,8 @@ import pytest
 from tests.caches import replaced
 from tests.objects import CONFIG_MAP
 
-from kedge.client.contract import Client, HeldOff
+from kedge.client.contract import Client
+from kedge.errors import HeldOff
 from kedge.limits import Limits
 from kedge.runtime.cache import CacheSet
 from kedge.runtime.watcher import Pausing, Reason, State, Streaming, Transition, Waiting, Watcher

@@ -18,10 +18,11 @@ from typing import Any, Protocol, TypeAlias, TypeVar, assert_never
 from kedge.api.kinds import Kind
 from kedge.api.objects import Object
 from kedge.api.requests import EventType, ListOptions, ObjectList, WatchEvent, WatchOptions
-from kedge.client.contract import Client, HeldOff
+from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.errors import (
     Compacted,
+    HeldOff,
     Lagged,
     OperatingError,
     OutcomeUnknown,

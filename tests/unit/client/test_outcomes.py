@@ -10,9 +10,9 @@ from tests.objects import CONFIG_MAP, World, asynchronous, config_map, deploymen
 from tests.unit.client.test_client import FlakyTransport, flaky, lost
 
 from kedge.api.requests import Binding, DeleteOptions, Written
-from kedge.client.contract import BreakerState, Client, HeldOff
+from kedge.client.contract import BreakerState, Client
 from kedge.client.direct import DirectTransport
-from kedge.errors import AlreadyExists, OperatingError, OutcomeUnknown, Unavailable
+from kedge.errors import AlreadyExists, HeldOff, OperatingError, OutcomeUnknown, Unavailable
 from kedge.keys import Key
 from kedge.limits import Limits
 

@@ -1,7 +1,7 @@
 """The client contract: what transports do, and what every one of them gets on top."""
 
-from kedge.client.contract.breaker import Breaker, BreakerState, HeldOff
+from kedge.client.contract.breaker import Breaker, BreakerState
 from kedge.client.contract.client import Client
 from kedge.client.contract.transport import Transport
 
-__all__ = ["Breaker", "BreakerState", "Client", "HeldOff", "Transport"]
+__all__ = ["Breaker", "BreakerState", "Client", "Transport"]

@@ -6,11 +6,7 @@ from enum import Enum
 from typing import assert_never
 
 from kedge.env import Env
-from kedge.errors import Lagged, OutcomeUnknown, TooManyRequests, Unavailable
-
-
-class HeldOff(Unavailable):
-    """Nothing was sent: the breaker is open. Ask `Breaker.held_s` when to try again; the far side said nothing new."""
+from kedge.errors import HeldOff, Lagged, OutcomeUnknown, TooManyRequests, Unavailable
 
 
 class BreakerState(Enum):

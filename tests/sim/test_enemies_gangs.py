@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from tests.objects import NODE, POD, ZONE_QUOTA, node, pod, zone_quota
 from tests.sim.node_world import Crew
-from tests.sim.scheduling import LIMITS, OTHER, Accounts, State, Town
+from tests.sim.scheduling import LIMITS, Town
+from tests.sim.scheduling_state import OTHER, Accounts, State
 
 from kedge.api.requests import DeleteOptions
 from kedge.controllers.orphans import reservation_repair_controller

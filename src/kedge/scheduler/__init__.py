@@ -1,6 +1,7 @@
-"""The scheduler: which node a pod goes to, and why. This is the decision; queue and binds are built on it.
+"""The scheduler: which node a pod goes to, and why. `Scheduler` is the process: it follows caches, decides and binds.
 
-A `Snapshot` is fed with nodes and claims; `decide` picks a node on it; `explain` accounts for every node.
+The decision is pure, and can be had alone: a `Snapshot` is fed with nodes and claims, `decide` picks a node on it, and
+`explain` accounts for every node.
 """
 
 from kedge.scheduler.decide import Decision, ZoneRoom, blocked_zones, decide

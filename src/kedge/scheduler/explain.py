@@ -54,10 +54,6 @@ class Explanation:
     top: tuple[Score, ...]
     near_miss: NearMiss | None
 
-    @property
-    def feasible(self) -> int:
-        return self.first_failing.count(FEASIBLE)
-
 
 def explain(snapshot: Snapshot, decision: Decision) -> Explanation:
     """Account for every node. Only while the snapshot is as it was when the decision was made."""

@@ -100,8 +100,8 @@ class Gangs:
     ) -> None:
         """Bind the members of a committed gang. `others` wait until its record is gone: they hold no place under it.
 
-        They came later, in place of a member that went; or what they held went with its node. Their places are free
-        when the record's deadline has passed, and not before.
+        They came later, in place of a member that went; or what they held went with its node, and is let go of past the
+        record's deadline. The record goes when nobody holds anything under it.
         """
         binds = [self._binder.bind(each.waiting, each.assumption, each.node, fence, each.record) for each in members]
         # None is left to itself when another fails: it must not come back to a pod that a later term is trying.

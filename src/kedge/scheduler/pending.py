@@ -35,7 +35,7 @@ class Change(IntFlag):
     NAMESPACE = 64
     GANG = 128
     SEEN = 256
-    """The scheduler has now seen what a refusal was about."""
+    """The scheduler has now seen what a refusal was about. That is no news to others: the pod alone is woken."""
     TOPOLOGY = 512
     """A node came, went or changed: which domains there are, and what counts in them, may be another now."""
     BUDGET = 1024
@@ -153,7 +153,7 @@ class Pending:
     """All pods of one scheduler that wait.
 
     Invariants: a pod is in one stage; every pod that waits is in `_pods`; a pod in flight is given back by `failed`,
-    `unschedulable` or `done`; a change while it was in flight counts as one after it.
+    `pause`, `unschedulable` or `done`; a change while it was in flight counts as one after it.
     """
 
     def __init__(self, env: Env) -> None:

@@ -1,7 +1,7 @@
 """Whom to ask to leave, so that a pod of higher priority fits: the fewest, of the lowest, within their budgets.
 
 Pure: a snapshot and the pods on a node in, a plan out. Nobody is asked to leave for a pod that would not fit then.
-`scheduler` evicts, and the service proves each eviction against the budgets once more.
+`placing` evicts, and the service proves each eviction against the budgets once more.
 """
 
 from __future__ import annotations

@@ -23,7 +23,6 @@ from kedge.observe.records import Decision
 from kedge.runtime.action import Action, Next
 from kedge.runtime.cache import (
     BY_CONTROLLER,
-    Behind,
     Cache,
     CacheChange,
     CacheSet,
@@ -48,6 +47,7 @@ from kedge.runtime.queue import (
     Wake,
     WorkQueue,
 )
+from kedge.runtime.terms import is_caught_up, wait_caught_up
 from kedge.runtime.watches import KeysOf, Watch, wake_itself, wake_owner
 
 WORKERS = 4
@@ -303,24 +303,19 @@ class Controller:
         For all of them at once: one whose stream has died is asked to list while the others wait.
         """
         revision = NO_REVISION if fence is None else fence.revision
-        if fence is not None and not all(cache.reached(revision) for cache in self._by_kind.values()):
+        if fence is not None and self._behind_fence(revision):
             # Every stream says so soon after a lease has changed hands: after that few caches, or none, are waited for.
             await asyncio.sleep(2 * self._env.limits.watch_fence_progress_s)
-        waiting = [cache for cache in self._by_kind.values() if not cache.reached(revision)]
+        waiting = self._behind_fence(revision)
         if not waiting:
             return
         async with asyncio.TaskGroup() as group:
             for cache in waiting:
-                group.create_task(self._wait_cache(cache, revision), name=f"{self.name} waits for {cache.name}")
+                wait = wait_caught_up(self._client, self._env, cache, revision, closed=lambda: self.queue.closed)
+                group.create_task(wait, name=f"{self.name} waits for {cache.name}")
 
-    async def _wait_cache(self, cache: Cache, revision: Revision) -> None:
-        while not self.queue.closed:
-            try:
-                await cache.wait_synced()
-                await cache.at_least(revision)
-                return
-            except Behind:
-                cache.ask_relist()
+    def _behind_fence(self, revision: Revision) -> list[Cache]:
+        return [each for each in self._by_kind.values() if not is_caught_up(self._client, each, revision)]
 
     async def _work(self, fence: Fence | None) -> None:
         with suppress(QueueClosed):

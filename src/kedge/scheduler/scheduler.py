@@ -17,8 +17,9 @@ from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.keys import Fence, Key, Revision
 from kedge.observe.recorder import Recorder
-from kedge.runtime.cache import Behind, Cache, CacheSet
+from kedge.runtime.cache import CacheSet
 from kedge.runtime.lease import LeaderElection, Leadership
+from kedge.runtime.terms import wait_caught_up
 from kedge.scheduler.attempts import Attempts
 from kedge.scheduler.binder import Binder
 from kedge.scheduler.obeying import Obedience
@@ -174,16 +175,8 @@ class Scheduler:
         """A new leader decides nothing before it has seen all that its predecessor wrote."""
         async with asyncio.TaskGroup() as group:  # at once: one that must list again does so while the others wait
             for cache in self.picture.caches.values():
-                group.create_task(self._wait_cache(cache, revision), name=f"{self.name} waits for {cache.name}")
-
-    async def _wait_cache(self, cache: Cache, revision: Revision) -> None:
-        while True:
-            try:
-                await cache.wait_synced()
-                await cache.at_least(revision)
-                return
-            except Behind:
-                cache.ask_relist()
+                wait = wait_caught_up(self._client, self._env, cache, revision)
+                group.create_task(wait, name=f"{self.name} waits for {cache.name}")
 
     async def _schedule(self, fence: Fence) -> None:
         limits = self._env.limits

@@ -1,0 +1,99 @@
+"""A wire to a server on which some kinds have histories of their own: what is true of one says nothing of another."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any
+
+import msgspec
+
+from kedge.api.objects import Object
+from kedge.api.requests import DeleteOptions, ListOptions, ObjectList, WatchEvent, WatchOptions, WriteOptions, Written
+from kedge.errors import Conflict, Refused
+from kedge.keys import Fence, Revision
+
+LEASES = "Lease.coordination.k8s.io"
+
+
+class Apart:
+    """Revisions of some kinds are so far ahead of the others', or behind, whichever way they are told or asked for."""
+
+    repeats_safely = True
+    one_history = False
+
+    def __init__(self, inner: Any, ahead: Mapping[str, int]) -> None:
+        self._inner = inner
+        self._ahead = ahead
+        self.kinds = inner.kinds
+
+    def __getattr__(self, verb: str) -> Any:
+        send = getattr(self._inner, verb)
+
+        async def call(about: Any, *args: Any, **named: Any) -> Any:
+            kind = getattr(about, "key_kind", getattr(about, "kind", ""))
+            sent = [self._asked(kind, each) for each in args]
+            try:
+                reply = await send(about, *sent, **{name: self._asked(kind, each) for name, each in named.items()})
+            except (Conflict, Refused) as error:
+                if error.key is not None and error.revision:
+                    error.revision = self._told(error.key.kind, error.revision)
+                raise
+            return self._events(kind, reply) if verb == "watch" else self._answer(reply)
+
+        return call
+
+    def _told(self, kind: str, revision: Revision) -> Revision:
+        return revision + self._ahead.get(kind, 0)
+
+    def _meant(self, kind: str, told: str) -> str:
+        return str(int(told) - self._ahead.get(kind, 0)) if told else ""
+
+    def _asked(self, kind: str, value: Any) -> Any:
+        """An argument as the server is to get it."""
+        replace = msgspec.structs.replace
+        match value:
+            case ListOptions() | WatchOptions():
+                return replace(value, resource_version=self._meant(kind, value.resource_version))
+            case WriteOptions():
+                if value.fence is not None:
+                    revision = value.fence.revision - self._ahead.get(LEASES, 0)
+                    value = replace(value, fence=Fence(value.fence.key, revision))
+                if isinstance(value, DeleteOptions) and value.revision:
+                    value = replace(value, revision=value.revision - self._ahead.get(kind, 0))
+                return value
+            case {"metadata": {"resourceVersion": str(version)}}:
+                metadata = {**value["metadata"], "resourceVersion": self._meant(kind, version)}
+                return {**value, "metadata": metadata}
+        return value
+
+    def _answer(self, reply: Any) -> Any:
+        match reply:
+            case Object():
+                return self._moved(reply)
+            case Written():
+                return msgspec.structs.replace(reply, object=self._moved(reply.object))
+            case ObjectList():
+                objects = tuple(self._moved(each) for each in reply.objects)
+                revision = self._told(reply.kind.key_kind, reply.revision)
+                return msgspec.structs.replace(reply, objects=objects, revision=revision)
+        return reply
+
+    async def _events(self, kind: str, stream: Any) -> AsyncGenerator[WatchEvent, None]:
+        try:
+            async for event in stream:
+                found = None if event.object is None else self._moved(event.object)
+                yield msgspec.structs.replace(event, object=found, revision=self._told(kind, event.revision))
+        finally:
+            await stream.aclose()
+
+    def _moved(self, found: Object) -> Object:
+        kind, key = found.kind, found.key
+        created = self._told(key.kind, found.created) if found.created else found.created
+        revision = self._told(key.kind, found.revision)
+        return Object(kind, key, found.value, revision=revision, created=created, origin=found.origin)
+
+
+def set_apart(wire: Any, ahead: Mapping[str, int], *, said: bool = True) -> None:
+    """Put such a server behind a wire. Unless it is `said`, those who ask believe in one history for all."""
+    wire._inner = Apart(wire._inner, ahead)
+    wire.one_history = not said

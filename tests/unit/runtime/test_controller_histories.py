@@ -1,0 +1,91 @@
+"""A new leader on a server whose kinds have histories of their own: its fence says nothing of what its caches have."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.histories import LEASES, set_apart
+from tests.sim.controllers import LEASE, Shop, in_a_shop, until
+
+from kedge import Action, Context
+from kedge.keys import Key
+
+FAR = 1_000_000
+
+
+async def look(_: Context, __: Key) -> Action:
+    return Action.await_change()
+
+
+@pytest.mark.parametrize("said", [True, False])
+def test_a_leader_begins_though_its_lease_is_of_a_history_far_ahead_of_its_caches(said: bool) -> None:
+    """To wait until a cache has come as far as another history is would be to wait for ever."""
+
+    @in_a_shop()
+    async def test(shop: Shop) -> None:
+        set_apart(shop.veil, {LEASES: FAR}, said=said)
+        controller = shop.open(look, lease=LEASE)
+        await asyncio.sleep(120)
+        assert controller.statistics().leading is said
+        await shop.create()
+        await asyncio.sleep(5)
+        assert [each.fence > FAR for each in shop.decisions()] == [True] * said
+
+    test()
+
+
+def second_leads_blindly(*, said: bool) -> bool:
+    """1. A leader writes what its standby is not told of. 2. It goes. 3. The standby's lease is of a revision that its
+    caches are past: but that of leases, which began later. Does it lead before it has seen what was written?
+    """
+    blindly: list[bool] = []
+
+    @in_a_shop()
+    async def test(shop: Shop) -> None:
+        first = shop.controller(look, lease=LEASE)
+        leading = shop.start(first)
+        await until(lambda: first.statistics().leading)
+        await shop.create()
+        for n in range(40):
+            await shop.scale("web", n)  # while no lease changed
+        other = shop.another("other")
+        behind = await shop.cluster.store.revision()
+        set_apart(other.veil, {LEASES: -behind + 1}, said=said)
+        second = other.controller(look, lease=LEASE)
+        other.start(second)
+        await until(lambda: other.caches.of_kind("ReplicaSet.apps"))
+        await other.caches.wait_synced()
+        await asyncio.sleep(0.2)
+        other.veil.mute = True
+        await shop.create("unheard")
+        await first.stop()
+        await leading
+        await asyncio.sleep(60)
+        blindly.append(second.statistics().leading)
+        if blindly[0]:
+            return
+        other.veil.mute = False
+        await until(lambda: second.statistics().leading)
+        (cache,) = other.caches.of_kind("ReplicaSet.apps")
+        assert {each.key.name for each in cache.list().value} == {"web", "unheard"}
+
+    test()
+    return blindly[0]
+
+
+def test_a_leader_whose_lease_is_of_a_history_far_behind_waits_for_what_its_predecessor_wrote() -> None:
+    assert not second_leads_blindly(said=True)
+    assert second_leads_blindly(said=False)
+
+
+@in_a_shop()
+async def test_who_is_stopped_while_it_waits_for_its_caches_does_not_wait_on(shop: Shop) -> None:
+    set_apart(shop.veil, {LEASES: FAR})
+    shop.veil.mute = True
+    controller = shop.controller(look, lease=LEASE)
+    task = shop.start(controller)
+    await asyncio.sleep(30)
+    assert not controller.statistics().leading
+    await controller.stop()
+    await until(task.done)

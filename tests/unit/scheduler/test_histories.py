@@ -1,0 +1,104 @@
+"""A scheduler on a server whose kinds have histories of their own."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.histories import LEASES, set_apart
+from tests.objects import node
+from tests.sim.controllers import until
+from tests.unit.scheduler.desk import Desk, at_a_desk
+
+from kedge.keys import Key, Revision
+from kedge.scheduler import Scheduler
+from kedge.scheduler.binder import Binder
+from kedge.scheduler.lingering import ALLOCATION
+
+FAR = 1_000_000
+
+
+@pytest.mark.parametrize("said", [True, False])
+def test_a_scheduler_leads_though_its_lease_is_of_a_history_far_ahead_of_its_caches(said: bool) -> None:
+    @at_a_desk()
+    async def test(desk: Desk) -> None:
+        set_apart(desk.wire, {LEASES: FAR}, said=said)
+        desk.scheduler = Scheduler(desk.client, desk.env, caches=desk.caches, recorder=desk.recorder)
+        desk.running = desk.host.spawn(desk.scheduler.run(), name="scheduler")
+        await asyncio.sleep(120)
+        assert desk.scheduler.leading is said
+
+    test()
+
+
+def second_leads_blindly(*, said: bool) -> bool:
+    """A standby cannot see the pods that were bound last, and its lease is of a revision that its caches are past."""
+    blindly: list[bool] = []
+
+    @at_a_desk()
+    async def test(desk: Desk) -> None:
+        first = await desk.open_for(node("node-a", cpu="1"))
+        for n in range(40):
+            await desk.priority(f"class-{n}", n)  # while no lease changed
+        other = desk.another_scheduler()
+        set_apart(other.wire, {LEASES: -await desk.cluster.store.revision() + 1}, said=said)
+        await until(lambda: len(other.scheduler.picture.caches) > 0)
+        await other.caches.wait_synced()
+        await asyncio.sleep(0.2)
+        other.wire.blind = True
+        await desk.pod("web", cpu="800m")
+        await until(lambda: desk.place("web"))
+        first.stop()
+        await desk.running
+        await asyncio.sleep(60)
+        blindly.append(other.scheduler.leading)
+        other.wire.blind = False
+        await until(lambda: other.scheduler.leading, within_s=120)
+        await until(lambda: other.scheduler.picture.snapshot.statistics()["kedge_scheduler_claims"] == 1)
+
+    test()
+    return blindly[0]
+
+
+def test_a_scheduler_whose_lease_is_of_a_history_far_behind_waits_for_what_its_predecessor_bound() -> None:
+    assert not second_leads_blindly(said=True)
+    assert second_leads_blindly(said=False)
+
+
+def binds_sent_to_a_full_node(ahead: int) -> int:
+    """A node is fuller than the scheduler's cache can show, and the histories of nodes and ledgers are their own."""
+    sent: list[int] = []
+
+    @at_a_desk()
+    async def scene(desk: Desk) -> None:
+        for n in range(40):
+            await desk.priority(f"class-{n}", n)  # so that there is something to be behind of
+        set_apart(desk.wire, {ALLOCATION: ahead, "Node": ahead // 2})
+        await desk.open_for(node("node-a", cpu="1"))
+        desk.wire.binds_held = True
+        await desk.pod("ours", cpu="800m")
+        await until(lambda: desk.scheduler.statistics().assumed)
+        desk.wire.ledgers_held = desk.wire.deaf = True
+        await desk.pod("theirs", cpu="800m", nodeName="node-a", schedulerName="other")
+        desk.wire.binds_held = False
+        await asyncio.sleep(60)
+        sent.append(sum(verb == "bind" for verb, _ in desk.wire.asked))
+        if sent[0] > 1:
+            return
+        desk.wire.ledgers_held = desk.wire.deaf = False
+        await until(lambda: desk.reason("ours") == "0/1 nodes: 1 cpu")
+
+    scene()
+    return sent[0]
+
+
+def test_a_refusal_is_understood_by_the_history_of_what_it_is_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It names a version of an object, and only the cache of that kind is asked whether it has come so far."""
+    assert binds_sent_to_a_full_node(FAR) == 1
+    assert binds_sent_to_a_full_node(-30) == 1
+
+    def by_another(self: Binder, _: Key, revision: Revision) -> bool:
+        return self._picture.caches["Pod"].reached(revision)
+
+    monkeypatch.setattr(Binder, "_has_seen", by_another)
+    assert binds_sent_to_a_full_node(-30) > 1  # until the pair is quarantined

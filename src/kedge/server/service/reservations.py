@@ -140,18 +140,18 @@ async def use_reservation(core: Core, proof: Proof, pod: Object, node: str) -> N
     namespace = pod.key.namespace
     reservation = await proof.object(gangs.reservation_key(namespace, pod.uid))
     wanted = pod.as_view(PodView).labels.get(GANG_LABEL, "")
-    if reservation is None:
-        if wanted:
-            record = await gangs.record_of(core, proof, namespace, wanted)
-            gangs.check_committed(pod.key, namespace, wanted, record)
-            raise Refused(
-                f"{pod.key} holds no place under its gang {wanted}: reserve one before the bind",
-                refusal=Reason.NOT_RESERVED.value,
-                key=gangs.reservation_key(namespace, pod.uid),
-                revision=NO_REVISION,
-            )
+    spec = reservation.as_view(ReservationView).spec if reservation is not None else None
+    if wanted and (spec is None or spec.gang != wanted):  # what it held before it joined is no place beside the others
+        record = await gangs.record_of(core, proof, namespace, wanted)
+        gangs.check_committed(pod.key, namespace, wanted, record)
+        raise Refused(
+            f"{pod.key} holds no place under its gang {wanted}: reserve one before the bind",
+            refusal=Reason.NOT_RESERVED.value,
+            key=gangs.reservation_key(namespace, pod.uid),
+            revision=reservation.revision if reservation is not None else NO_REVISION,
+        )
+    if reservation is None or spec is None:
         return
-    spec = reservation.as_view(ReservationView).spec
     if spec.gang:
         record = await gangs.record_of(core, proof, namespace, spec.gang)
         gangs.check_committed(pod.key, namespace, spec.gang, record)

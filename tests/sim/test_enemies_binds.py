@@ -1,0 +1,186 @@
+"""What changes under a scheduler's hands between its decision and the bind: labels, the node, the whole namespace."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.objects import NAMESPACE, NODE, POD, node, pod, reservation
+from tests.sim.controllers import until
+from tests.unit.scheduler.desk import Desk, at_a_desk
+
+from kedge.api.objects import Object
+from kedge.api.requests import Binding
+from kedge.controllers.namespaces import namespace_controller
+from kedge.errors import Refused
+from kedge.keys import Key
+from kedge.placement.reasons import Reason
+
+WEB = Key("Pod", "default", "web")
+
+
+async def decided(desk: Desk, *nodes: dict[str, Any], **spec: Any) -> Object:
+    """A scheduler that has decided for a pod, and whose bind is on its way."""
+    await desk.open_for(*nodes)
+    desk.wire.binds_held = True
+    made = await desk.pod("web", cpu="400m", **spec)
+    await until(lambda: desk.scheduler.statistics().binding == 1)
+    await asyncio.sleep(1)
+    assert desk.place("web") == ""
+    return made
+
+
+def claims(desk: Desk) -> dict[str, tuple[str, str]]:
+    """By name of pod: the node that it has a claim on, and the uid of the node whose ledger it is."""
+    return {
+        entry.name: (ledger.key.name, ledger.view.spec.node_uid)
+        for ledger in desk.cluster.all("NodeAllocation.kedge.dev")
+        for entry in ledger.view.status.entries.values()
+    }
+
+
+def refusals(desk: Desk) -> list[str]:
+    return [each.error for each in desk.decisions() if each.error]
+
+
+# -- the pod ---------------------------------------------------------------------------------------
+
+
+@at_a_desk()
+async def test_labels_that_change_before_the_bind_are_kept_by_it_and_count_from_then_on(desk: Desk) -> None:
+    await decided(desk, node("node-a", cpu="1"))
+    patch = {"metadata": {"labels": {"app": "loud", "new": "yes"}, "annotations": {"note": "mine"}}}
+    await desk.cluster.authority.patch(WEB, patch)
+    desk.wire.binds_held = False
+    await until(lambda: desk.place("web") == "node-a")
+    found = desk.cluster.find(WEB)
+    assert found is not None
+    assert found.metadata.labels["app"] == "loud"
+    assert found.metadata.labels["new"] == "yes"
+    assert found.metadata.annotations["note"] == "mine"
+    term = {"labelSelector": {"matchLabels": {"app": "loud"}}, "topologyKey": "kubernetes.io/hostname"}
+    apart = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    await desk.pod("quiet", cpu="100m", affinity=apart)
+    await until(lambda: "anti-affinity" in desk.reason("quiet"))
+    assert desk.place("quiet") == ""
+    await until(desk.nothing_is_left)
+
+
+@at_a_desk()
+async def test_a_pod_that_joins_a_gang_before_the_bind_is_bound_with_the_gang_or_not_at_all(desk: Desk) -> None:
+    await decided(desk, node("node-a", cpu="1"))
+    await join(desk, "web")
+    desk.wire.binds_held = False
+    await asyncio.sleep(20)
+    assert desk.place("web") == ""
+    assert claims(desk) == {}
+    await until(lambda: desk.reason("web") == "gang crew: 1 of its 2 members are here")
+    await desk.gang("other", size=2, cpu="400m")
+    await until(lambda: desk.place("web") == desk.place("other") == "node-a")
+    await until(lambda: not desk.cluster.all("Reservation.kedge.dev"))
+    await until(desk.nothing_is_left)
+
+
+@at_a_desk()
+async def test_a_place_that_was_held_for_a_pod_alone_is_no_place_in_the_gang_that_it_joins(desk: Desk) -> None:
+    """1. A scheduler sees the pod reserved on a node, and binds it there. 2. The pod joins a gang. 3. The bind comes."""
+    await desk.cluster.create(node("node-a", cpu="1"))
+    alone = await desk.pod("web", cpu="400m", schedulerName="another")
+    held = reservation(alone, "node-a")
+    held["spec"]["deadline"] = "2060-01-01T00:00:00Z"
+    await desk.cluster.create(held)
+    await join(desk, "web")
+    with pytest.raises(Refused) as refused:
+        await desk.cluster.authority.bind(Binding(pod=alone.key, pod_uid=alone.uid, node="node-a"))
+    assert refused.value.refusal == Reason.GANG_NOT_COMMITTED
+    assert desk.place("web") == ""
+    patch = {"metadata": {"labels": {"kedge.dev/gang": None}}}
+    await desk.cluster.authority.patch(alone.key, patch)
+    await desk.cluster.authority.bind(Binding(pod=alone.key, pod_uid=alone.uid, node="node-a"))
+    assert desk.place("web") == "node-a"
+
+
+async def join(desk: Desk, name: str) -> None:
+    patch = {"metadata": {"labels": {"kedge.dev/gang": "crew"}, "annotations": {"kedge.dev/gang-size": "2"}}}
+    await desk.cluster.authority.patch(Key("Pod", "default", name), patch)
+
+
+# -- the node --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seen", [False, True], ids=["unseen", "seen before the bind is sent"])
+def test_a_node_that_is_replaced_before_the_bind_is_not_taken_for_its_namesake(seen: bool) -> None:
+    @at_a_desk()
+    async def scene(desk: Desk) -> None:
+        await decided(desk, node("node-a", cpu="1"))
+        desk.wire.nodes_held = not seen
+        await desk.cluster.authority.delete(Key("Node", "", "node-a"))
+        tainted = node("node-a", cpu="1", taints=[{"key": "new", "effect": "NoSchedule"}])
+        another = (await desk.cluster.authority.create(NODE, tainted)).object
+        await asyncio.sleep(1)
+        desk.wire.binds_held = False
+        await asyncio.sleep(10)
+        desk.wire.nodes_held = False
+        assert desk.place("web") == ""
+        assert claims(desk) == {}
+        await until(lambda: "taint" in desk.reason("web"))
+        await desk.cluster.authority.patch(another.key, {"spec": {"taints": None}})
+        await until(lambda: desk.place("web") == "node-a")
+        assert claims(desk) == {"web": ("node-a", another.uid)}
+        assert any("came back as another" in each for each in refusals(desk))
+        await until(desk.nothing_is_left)
+
+    scene()
+
+
+# -- the namespace ---------------------------------------------------------------------------------
+
+
+async def ending(desk: Desk) -> None:
+    """A namespace with a controller that empties it."""
+    await desk.cluster.authority.create(NAMESPACE, {"metadata": {"name": "short"}})
+    other = desk.another("namespaces")
+    other.host.spawn(namespace_controller(other.client, other.env, caches=other.caches).run(), name="namespaces")
+
+
+def short(name: str, *, gang: int = 0) -> dict[str, Any]:
+    body = pod(name, cpu="400m")
+    body["metadata"]["namespace"] = "short"
+    if gang:
+        body["metadata"]["labels"]["kedge.dev/gang"] = "crew"
+        body["metadata"]["annotations"] = {"kedge.dev/gang-size": str(gang)}
+    return body
+
+
+@pytest.mark.parametrize("gang", [0, 3], ids=["one pod", "a gang"])
+@pytest.mark.parametrize("held", ["binds", "reserves", "replies"])
+def test_a_namespace_that_ends_before_the_bind_takes_everything_with_it(held: str, gang: int) -> None:
+    """Whether the bind is made or refused, nothing of the pods is left in ledgers, reservations or the scheduler."""
+
+    @at_a_desk()
+    async def scene(desk: Desk) -> None:
+        await desk.open_for(node("node-a", cpu="1"), node("node-b", cpu="1"))
+        await ending(desk)
+        setattr(desk.wire, f"{held}_held", True)
+        for n in range(gang or 1):
+            await desk.cluster.authority.create(POD, short(f"web-{n}", gang=gang))
+        await asyncio.sleep(2)
+        await desk.cluster.authority.delete(Key("Namespace", "", "short"))
+        await asyncio.sleep(0.5)
+        setattr(desk.wire, f"{held}_held", False)
+        await until(lambda: all(each.view.terminating for each in in_short(desk, "Pod")), within_s=300)
+        for found in in_short(desk, "Pod"):  # as their agents would
+            await desk.cluster.authority.patch(found.key, {"status": {"phase": "Failed"}}, subresource="status")
+            await desk.cluster.authority.delete(found.key)
+        await until(lambda: desk.cluster.find(Key("Namespace", "", "short")) is None, within_s=300)
+        assert not in_short(desk, "Pod")
+        assert not in_short(desk, "Reservation.kedge.dev")
+        assert claims(desk) == {}
+        await until(desk.nothing_is_left)
+
+    scene()
+
+
+def in_short(desk: Desk, kind: str) -> list[Object]:
+    return desk.cluster.all(kind, namespace="short")

@@ -84,7 +84,7 @@ async def test_a_pod_that_joins_a_gang_before_the_bind_is_bound_with_the_gang_or
 
 @at_a_desk()
 async def test_a_place_that_was_held_for_a_pod_alone_is_no_place_in_the_gang_that_it_joins(desk: Desk) -> None:
-    """1. A scheduler sees the pod reserved on a node, and binds it there. 2. The pod joins a gang. 3. The bind comes."""
+    """1. A scheduler sees the pod reserved, and binds it there. 2. The pod joins a gang. 3. The bind comes."""
     await desk.cluster.create(node("node-a", cpu="1"))
     alone = await desk.pod("web", cpu="400m", schedulerName="another")
     held = reservation(alone, "node-a")

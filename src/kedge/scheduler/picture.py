@@ -292,17 +292,33 @@ class Picture:
             if before is not None and before.spec.node_name and _holds(before) != _holds(view):
                 self._pending.happened(Change.BUDGET, "a hold changed")
             had = self._claim(uid, view.spec.node_name, request)
-            if had is not None and had.request.labels != request.labels:  # one that came, to some rules; one that went
-                self._pending.happened(Change.POD_PLACED | Change.POD_GONE, "a pod has other labels")
-            elif had is None or had.request.terminating != request.terminating:
-                self._pending.happened(Change.POD_PLACED, "a pod was placed or changed")
+            self._tell_counted(had.request if had is not None else None, request)
             if had is None and GANG_LABEL in request.labels:  # by another hand: it is here, and needs no place
                 gang = (pod.key.namespace, request.labels[GANG_LABEL])
                 self._pending.happened(Change.GANG, "a member of its gang came", lambda each: each.gang == gang)
         else:
-            if uid not in self.assumed:
+            assumption = self.assumed.get(uid)
+            if assumption is None:
                 self._count_reserved(uid, view)
+            else:
+                self._recount_assumed(assumption, view)
             self._wait(pod, uid, view, old)
+
+    def _recount_assumed(self, assumption: Assumption, view: PodView) -> None:
+        """While its bind is under way a pod may get other labels, or be asked to leave: it counts as it is now."""
+        had = assumption.request
+        if had.labels == view.labels and had.terminating == view.terminating:
+            return
+        assumption.request = self.governance.request_of(view)._replace(workload=had.workload)
+        self.snapshot.add_claim(assumption.uid, assumption.node, assumption.request)
+        self._tell_counted(had, assumption.request)
+
+    def _tell_counted(self, had: PodRequest | None, request: PodRequest) -> None:
+        """A pod is counted on a node, or counts there as another than before."""
+        if had is not None and had.labels != request.labels:  # one that came, to some rules; one that went, to others
+            self._pending.happened(Change.POD_PLACED | Change.POD_GONE, "a pod has other labels")
+        elif had is None or had.terminating != request.terminating:
+            self._pending.happened(Change.POD_PLACED, "a pod was placed or changed")
 
     def _claim(self, uid: str, node: str, request: PodRequest) -> Claim | None:
         """Count a pod on a node, and tell if it has left another for it. Returns how it was counted before."""

@@ -96,3 +96,31 @@ async def test_the_zone_that_a_bind_was_counted_in_is_part_of_the_record(desk: D
     (attempt, *_) = desk.attempts("second")
     assert attempt.details["blockedZones"] == ["zone-a"]
     assert recheck_attempt(attempt, {cache.name: cache.received for cache in desk.caches}, desk.env)
+
+
+APART_FROM_WEB = {
+    "podAntiAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": [
+            {"labelSelector": {"matchLabels": {"app": "web"}}, "topologyKey": "kubernetes.io/hostname"}
+        ]
+    }
+}
+
+
+@at_a_desk()
+async def test_a_pod_that_gets_other_labels_while_its_bind_is_under_way_counts_as_it_is(desk: Desk) -> None:
+    """Who looks at it then, and who runs that attempt again, see the same pod; and who waited for it to go is woken."""
+    await desk.open_for(node("node-a"))
+    desk.wire.binds_held = True
+    web = await desk.pod("web")
+    await until(lambda: desk.scheduler.picture.assumed)
+    await desk.pod("early", labels={"app": "early"}, affinity=APART_FROM_WEB)
+    await until(lambda: desk.reason("early") == "0/1 nodes: 1 pod anti-affinity kubernetes.io/hostname")
+    await desk.cluster.authority.patch(web.key, {"metadata": {"labels": {"app": "db"}}})
+    await until(lambda: len(desk.scheduler.picture.assumed) == 2)
+    await desk.pod("late", labels={"app": "late"}, affinity=APART_FROM_WEB)
+    await until(lambda: len(desk.scheduler.picture.assumed) == 3)
+    desk.wire.binds_held = False
+    await until(desk.nothing_is_left)
+    assert [desk.place(name) for name in ("web", "early", "late")] == ["node-a"] * 3
+    assert desk.recheck_all() >= 4

@@ -1,0 +1,53 @@
+"""The benchmarks run: small here, for what they say is no figure. Each ends with one line of JSON that others read."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+KEYS = {
+    "store": {
+        "commit_vs_bare_sqlite", "commit_busy_vs_bare_sqlite", "create_vs_bare_sqlite", "watch_1000_vs_100",
+        "list_splice_speedup", "etcd_commit_vs_bare_etcd", "bytes_per_cached_pod",
+    },
+    "simulation": {"call_soon_fifo_vs_asyncio", "sleep0_fifo_vs_asyncio", "timers_vs_simpy"},
+    "runtime": {"reconciles_per_second", "reconcile_vs_bare_write", "recording_overhead", "queue_ops_per_second"},
+    "scheduler": {"shape", "pods_per_second", "p50_ms", "p99_ms", "decisions_per_second"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_a_benchmark_prints_a_table_and_then_its_figures(name: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", f"benchmarks.{name}", "--quick"],
+        cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    *table, figures = done.stdout.splitlines()
+    assert len(table) > 3
+    assert KEYS[name] <= json.loads(figures).keys()
+
+
+def test_a_shape_that_is_none_is_told_which_there_are() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.scheduler", "--shape", "spred"],
+        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "'spread'" in done.stderr
+
+
+def test_every_shape_binds_every_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+    from benchmarks.scheduler import PEER, SHAPES, measure
+
+    assert SHAPES.keys() == PEER.keys()
+    for shape in SHAPES:  # it waits until all are bound, and fails if they never are
+        figures = asyncio.run(measure(shape, nodes=200, part=0.02, folder=tmp_path))
+        assert figures["pods_per_second"] > 0

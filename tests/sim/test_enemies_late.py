@@ -1,0 +1,147 @@
+"""One scheduler and one controller manager see everything an hour late, and lead; the rest of the cluster is on time.
+
+For an hour nothing reaches their caches but what they read themselves; then they live an hour in the past. Whatever
+they do meanwhile is proved where it is committed. Periods are long here, so that hours are cheap; none is near an hour.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from tests.sim.seeds import seeds
+from tests.sim.test_enemies import HOUR_S, Delay, LateTransport
+
+from kedge.keys import Key
+from kedge.limits import Limits
+from kedge.sim.cluster import API, RemoteTransport
+from kedge.sim.kernel import NO_FAULTS, Host, Simulation, run
+from kedge.sim.standard import LIMITS, Size, World, service, workload
+
+WEB, LEDGER = Key("Deployment.apps", "default", "web"), Key("ReplicaSet.apps", "default", "ledger")
+LATE = ("manager-0", "default-scheduler-0")
+ON_TIME = ("manager-1", "default-scheduler-1")
+SLOW = replace(
+    LIMITS,
+    lease_s=150.0,
+    lease_renew_s=100.0,
+    lease_retry_s=40.0,
+    node_renew_s=60.0,
+    node_lease_s=240.0,
+    node_suspect_s=130.0,
+    node_unknown_s=250.0,
+    node_blind_s=300.0,
+    node_lost_s=700.0,
+    agent_contact_s=200.0,
+    agent_audit_s=600.0,
+    agent_usage_s=60.0,
+    watch_progress_s=300.0,
+    store_silence_s=300.0,
+    repair_every_s=600.0,
+    orphan_s=240.0,
+)
+BLIND = replace(
+    SLOW, relist_every_s=1e6, watch_probe_s=1e6, watch_silence_s=1e6, resync_every_s=1e6, scheduler_flush_s=1e6
+)
+"""No net but a key's own reads: who hears nothing stays as it is."""
+NETS = replace(SLOW, relist_every_s=900.0, watch_probe_s=400.0, watch_silence_s=900.0, resync_every_s=900.0)
+
+
+class Lag:
+    """Whose watches are late."""
+
+    def __init__(self, world: World) -> None:
+        self.delay = Delay()
+        cluster = world.cluster
+
+        def transport(host: Host, *, server: int = 0) -> RemoteTransport:
+            remote = host.remote(cluster.servers[server], API)
+            return LateTransport(remote, self.delay) if host.name in LATE else RemoteTransport(remote)
+
+        cluster.transport = transport  # type: ignore[method-assign]
+
+
+async def an_hour_behind(sim: Simulation, limits: Limits) -> int:
+    """Ninety minutes of rollouts, sizes, deletions and a lost machine. How many commits there were meanwhile."""
+    world = World(sim, Size(nodes=3, zones=1, servers=1, schedulers=2, cpu="2", limits=limits))
+    lag = Lag(world)
+    await world.open(weather=False)
+    user, hosts = world.user, {host.name: host for host in sim.world.hosts.values()}
+    await user.apply(service("web", "web"))
+    await user.apply(workload("Deployment", "web", 3))
+    await user.apply(workload("ReplicaSet", "ledger", 2, at_most_one=True))
+    await asyncio.sleep(60)
+    lag.delay.become(HOUR_S)
+    for name in ON_TIME:  # whoever led: from now on, or from some time on, those who are late do
+        await asyncio.sleep(sim.choose("steps down after", (1.0, 400.0)))
+        hosts[name].crash()
+    before, images = world.commits, 1
+    for _ in range(6):
+        match sim.choose("step", ("roll out", "more", "fewer", "lose", "delete", "cordon")):
+            case "roll out":
+                images += 1
+                await user.roll_out(WEB, f"web:{images}")
+            case "more" | "fewer" as size:
+                await user.scale(sim.choose("whom", (WEB, LEDGER)), 4 if size == "more" else 1)
+            case "lose":
+                node = world.pick_node()
+                if node.host.up:
+                    world.lose(node, for_s=sim.choose("outage", (1500.0, 300.0)))
+            case "delete":
+                pods = [each.key for each in world.cluster.all("Pod")]
+                if pods:
+                    await user.delete(sim.choose("pod", pods), force=sim.choose("force", (False, True)))
+            case "cordon":
+                node = world.pick_node()
+                found = world.cluster.find(node.key)
+                if found is not None:
+                    await user.cordon(node.name, cordoned=not found.view.spec.unschedulable)
+        await asyncio.sleep(sim.choose("pause", (900.0, 60.0, 1500.0)))
+        sim.sometimes("a cache was behind", is_behind(world))
+    done = world.commits - before
+    for node in world.cluster.nodes.values():
+        await user.cordon(node.name, cordoned=False)
+    lag.delay.become(0.0)
+    for name in ON_TIME:
+        if sim.choose("comes back", (True, False)):
+            hosts[name].restart()
+    await world.close(within_s=4 * HOUR_S, stays_s=30, silence_s=900)
+    return done
+
+
+def is_behind(world: World) -> bool:
+    """Whether somebody who is late takes pods for something else than they are."""
+    cluster = world.cluster
+    now = {each.key: each.revision for each in cluster.all("Pod")}
+    late = (each for each in cluster.processes if each.host.name in LATE and each.host.up)
+    held = [cache.list().value for each in late for cache in each.seat.caches.of_kind("Pod")]
+    return any({each.key: each.revision for each in pods} != now for pods in held)
+
+
+def judge(seeds: range, limits: Limits, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Every seed keeps every promise. How often a cache was seen to be behind."""
+    for module in ("invariants", "starts"):  # how late a component may be before it is blamed for what it does
+        monkeypatch.setattr(f"kedge.sim.{module}.LAG_S", 3 * HOUR_S)
+    done = behind = 0
+    for seed in seeds:
+        outcome = run(lambda sim: an_hour_behind(sim, limits), seed, faults=NO_FAULTS)
+        assert outcome.violation is None, f"seed {seed}: {outcome.violation}\n{outcome.timeline()[-2500:]}"
+        done += outcome.result or 0
+        behind += outcome.marks.get("a cache was behind", 0)
+    assert done > 10 * len(seeds)
+    return behind
+
+
+@seeds(7, 60)
+def test_who_is_an_hour_behind_and_leads_does_no_harm_and_catches_up(
+    seeds: range, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert judge(seeds, BLIND, monkeypatch) > len(seeds)
+
+
+@seeds(3, 60)
+def test_with_lists_beside_its_late_watches_it_does_no_harm_either(
+    seeds: range, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert judge(seeds, NETS, monkeypatch) > 0

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 
 from kedge.scheduler.preemption import Nomination, nominated_claim
+from kedge.scheduler.shapes import PodRequest
 from kedge.scheduler.snapshot import Snapshot
 
 
@@ -33,6 +35,12 @@ class Nominations:
         """Keep a place for a pod while those in its way leave."""
         self._places[uid] = nomination
         self._snapshot.add_claim(nominated_claim(uid), nomination.node, nomination.request)
+
+    def recount(self, uid: str, request: PodRequest) -> None:
+        """The pod that a place is kept for counts as another than before."""
+        nomination = self._places.get(uid)
+        if nomination is not None and nomination.request != request:
+            self.put(uid, replace(nomination, request=request))
 
     def take(self, uid: str) -> Nomination | None:
         """It is kept no more. For the attempt of the very pod: others learn of it when that has ended."""

@@ -302,6 +302,8 @@ class Picture:
                 self._count_reserved(uid, view)
             else:
                 self._recount_assumed(assumption, view)
+            if uid in self.nominated:
+                self._recount_nominated(uid, view)
             self._wait(pod, uid, view, old)
 
     def _recount_assumed(self, assumption: Assumption, view: PodView) -> None:
@@ -312,6 +314,14 @@ class Picture:
         assumption.request = self.governance.request_of(view)._replace(workload=had.workload)
         self.snapshot.add_claim(assumption.uid, assumption.node, assumption.request)
         self._tell_counted(had, assumption.request)
+
+    def _recount_nominated(self, uid: str, view: PodView) -> None:
+        """The same for one that has no place yet: rules about pods mean it where a place is made for it."""
+        had = self.nominated.places[uid].request
+        if had.labels != view.labels:
+            request = self.governance.request_of(view)
+            self.nominated.recount(uid, request)
+            self._tell_counted(had, request)
 
     def _tell_counted(self, had: PodRequest | None, request: PodRequest) -> None:
         """A pod is counted on a node, or counts there as another than before."""
@@ -516,12 +526,14 @@ class Picture:
             self._pending.happened(Change.POLICY, "what pods are replicas of is known now")
 
     def _recount(self, which: Callable[[], Iterable[Object]]) -> None:
-        """Count pods that are placed again: what they are replicas of is known otherwise now."""
+        """Count pods again that have a place, or get one: what they are replicas of is known otherwise now."""
         try:
             pods = which()
         except NotSynced:
             return
         for pod in pods:
+            if pod.uid in self.nominated:
+                self.nominated.recount(pod.uid, self.governance.request_of(pod.as_view(PodView)))
             claim = self.snapshot.claim(pod.uid)
             if claim is None or claim.request.terminating != (pod.metadata.deletion_timestamp is not None):
                 continue  # not counted, or only because a ledger holds it

@@ -286,7 +286,8 @@ class Placer:
             raise
         except OperatingError:
             # A budget was spent meanwhile, or nobody answers: whoever was asked leaves, and the pod is tried anew.
-            if self._picture.nominated.places.get(pod.uid) is made:  # not another, made elsewhere since
+            now = self._picture.nominated.places.get(pod.uid)
+            if now is not None and (now.node, now.awaited) == (made.node, made.awaited):  # not another, made since
                 self._picture.drop_nomination(pod.uid)
                 self._pending.retry(pod.uid)
 

@@ -6,14 +6,19 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.objects import ZONE_QUOTA, node, zone_quota
+from tests.objects import POD, ZONE_QUOTA, node, pod, zone_quota
 from tests.sim.controllers import until
 from tests.unit.scheduler.desk import Desk, at_a_desk
 
+from kedge.api.kinds import KINDS
+from kedge.api.objects import Object
 from kedge.errors import Compacted, ReplayDiverged
 from kedge.keys import Key
 from kedge.observe.records import decode_decision, encode_decision
 from kedge.scheduler.recheck import recheck_attempt
+
+HOST, ZONE = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
+REPLICA_SET, POLICY = KINDS.of_key_kind("ReplicaSet.apps"), KINDS.of_key_kind("SchedulingPolicy.kedge.dev")
 
 
 async def busy(desk: Desk) -> dict[str, Any]:
@@ -86,7 +91,7 @@ async def test_the_zone_that_a_bind_was_counted_in_is_part_of_the_record(desk: D
     desk.wire.binds_held = True
     await desk.pod("first", cpu="800m")
     await until(lambda: desk.scheduler.statistics().assumed)
-    moved = {"metadata": {"labels": {"topology.kubernetes.io/zone": "zone-b"}}}
+    moved = {"metadata": {"labels": {ZONE: "zone-b"}}}
     await desk.cluster.authority.patch(Key("Node", "", "node-a"), moved)
     await asyncio.sleep(2)
     await desk.pod("second", cpu="800m")
@@ -98,13 +103,9 @@ async def test_the_zone_that_a_bind_was_counted_in_is_part_of_the_record(desk: D
     assert recheck_attempt(attempt, {cache.name: cache.received for cache in desk.caches}, desk.env)
 
 
-APART_FROM_WEB = {
-    "podAntiAffinity": {
-        "requiredDuringSchedulingIgnoredDuringExecution": [
-            {"labelSelector": {"matchLabels": {"app": "web"}}, "topologyKey": "kubernetes.io/hostname"}
-        ]
-    }
-}
+def apart_from_web(topology_key: str) -> dict[str, Any]:
+    rule = {"labelSelector": {"matchLabels": {"app": "web"}}, "topologyKey": topology_key}
+    return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [rule]}}
 
 
 @at_a_desk()
@@ -114,13 +115,66 @@ async def test_a_pod_that_gets_other_labels_while_its_bind_is_under_way_counts_a
     desk.wire.binds_held = True
     web = await desk.pod("web")
     await until(lambda: desk.scheduler.picture.assumed)
-    await desk.pod("early", labels={"app": "early"}, affinity=APART_FROM_WEB)
-    await until(lambda: desk.reason("early") == "0/1 nodes: 1 pod anti-affinity kubernetes.io/hostname")
+    await desk.pod("early", labels={"app": "early"}, affinity=apart_from_web(HOST))
+    await until(lambda: desk.reason("early") == f"0/1 nodes: 1 pod anti-affinity {HOST}")
     await desk.cluster.authority.patch(web.key, {"metadata": {"labels": {"app": "db"}}})
     await until(lambda: len(desk.scheduler.picture.assumed) == 2)
-    await desk.pod("late", labels={"app": "late"}, affinity=APART_FROM_WEB)
+    await desk.pod("late", labels={"app": "late"}, affinity=apart_from_web(HOST))
     await until(lambda: len(desk.scheduler.picture.assumed) == 3)
     desk.wire.binds_held = False
     await until(desk.nothing_is_left)
     assert [desk.place(name) for name in ("web", "early", "late")] == ["node-a"] * 3
     assert desk.recheck_all() >= 4
+
+
+async def making_room(desk: Desk, **urgent: Any) -> Object:
+    """A place is made for `web` on `node-a`; there are others, too small for it, in the same zone and in another."""
+    small = [node("node-b", cpu="200m"), node("node-c", cpu="200m", zone="zone-b")]
+    await desk.open_for(node("node-a", cpu="1"), *small)
+    await desk.priority("urgent", 10)
+    await desk.pod("low", cpu="800m", labels={"app": "low"})
+    await until(lambda: desk.place("low"))
+    body = pod("web", cpu="800m", priorityClassName="urgent")
+    body["metadata"].update(urgent)
+    web = (await desk.cluster.authority.create(POD, body)).object
+    await until(lambda: desk.nominated("web"))
+    return web
+
+
+@at_a_desk()
+async def test_a_pod_that_gets_other_labels_while_a_place_is_made_for_it_counts_as_it_is(desk: Desk) -> None:
+    web = await making_room(desk)
+    near = {"affinity": apart_from_web(ZONE), "nodeSelector": {HOST: "node-b"}}
+    await desk.pod("early", cpu="100m", labels={"app": "early"}, **near)
+    await until(lambda: desk.reason("early") == f"0/3 nodes: 2 node selector, 1 pod anti-affinity {ZONE}")
+    await desk.cluster.authority.patch(web.key, {"metadata": {"labels": {"app": "db"}}})
+    await until(lambda: desk.place("early"))
+    await desk.pod("late", cpu="100m", labels={"app": "late"}, **near)
+    await until(lambda: desk.place("late"))
+    assert desk.scheduler.picture.nominated.places[web.uid].request.labels == {"app": "db"}
+    assert desk.recheck_all() >= 5
+    await desk.remove("low")
+    await until(lambda: desk.place("web") == "node-a")
+
+
+@at_a_desk()
+async def test_a_pod_for_which_a_place_is_made_counts_as_a_replica_of_what_policies_count_it_for(desk: Desk) -> None:
+    above = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web", "uid": "deployment", "controller": True}
+    template = {"metadata": {"labels": {"app": "web"}}, "spec": pod()["spec"]}
+    body = {
+        "metadata": {"name": "set", "namespace": "default", "ownerReferences": [above]},
+        "spec": {"replicas": 0, "selector": {"matchLabels": {"app": "web"}}, "template": template},
+    }
+    made = (await desk.cluster.authority.create(REPLICA_SET, body)).object
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "set", "uid": made.uid, "controller": True}
+    web = await making_room(desk, ownerReferences=[owner])
+    policy = {"metadata": {"name": "spread"}, "spec": {"version": "1", "active": True, "maxZoneSkew": 1}}
+    await desk.cluster.authority.create(POLICY, policy)
+    await until(lambda: desk.scheduler.picture.governance.policies)
+    late = pod("late", cpu="100m")
+    late["metadata"]["ownerReferences"] = [owner]
+    await desk.cluster.authority.create(POD, late)
+    await until(lambda: desk.place("late"))
+    assert desk.place("late") == "node-c", "its workload has a pod in the other zone already, or as good as"
+    assert desk.scheduler.picture.nominated.places[web.uid].request.workload == "deployment"
+    assert desk.recheck_all() >= 3

@@ -282,6 +282,23 @@ async def test_a_place_that_could_not_be_made_does_not_take_the_next_one_with_it
 
 
 @at_a_desk()
+async def test_a_place_that_could_not_be_made_is_given_up_though_its_pod_has_other_labels_now(desk: Desk) -> None:
+    await desk.open_for(node("node-a", cpu="1"))
+    await desk.priority("urgent", 10)
+    await desk.pod("low", cpu="800m", nodeName="node-a")
+    desk.wire.stays = "low"
+    high = await desk.pod("high", cpu="800m", priorityClassName="urgent")
+    await until(lambda: desk.nominated("high"))
+    await desk.cluster.authority.patch(high.key, {"metadata": {"labels": {"app": "db"}}})
+    await until(lambda: desk.scheduler.picture.nominated.places[high.uid].request.labels == {"app": "db"})
+    desk.wire.stays = ""
+    await until(lambda: (found := desk.find("low")) is not None and found.view.terminating)
+    await desk.remove("low")
+    await until(lambda: desk.place("high"))
+    await until(desk.nothing_is_left)
+
+
+@at_a_desk()
 async def test_a_pod_that_is_on_its_way_out_keeps_no_place_from_others(desk: Desk) -> None:
     """A finalizer may keep it for long."""
     await desk.open_for(node("node-a", cpu="1"))

@@ -249,8 +249,16 @@ async def test_a_gang_given_up_meanwhile_binds_nobody() -> None:
     record = await world.create(gang_record("gang-1", size=1))
     await world.create(reservation(made, "node-a", gang="gang-1"))
     await world.service.patch(record.key, {"status": {"phase": "Committed"}}, subresource="status")
-    world.clock.advance(3600)  # past its deadline anybody may clear it away
-    caught = await refused_bind(world, store, lambda: world.service.delete(record.key), pod_uid=made.uid)
+    world.clock.advance(3600)
+
+    async def clear() -> None:
+        """Past the deadline anybody may clear away what cannot be bound, and then it can be again."""
+        home = Key("Node", "", "node-a")
+        await world.service.patch(home, {"spec": {"unschedulable": True}})
+        await world.service.delete(record.key)
+        await world.service.patch(home, {"spec": {"unschedulable": False}})
+
+    caught = await refused_bind(world, store, clear, pod_uid=made.uid)
     assert caught.refusal == Reason.GANG_NOT_COMMITTED
 
 

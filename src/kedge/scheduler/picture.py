@@ -535,7 +535,7 @@ class Picture:
             if pod.uid in self.nominated:
                 self.nominated.recount(pod.uid, self.governance.request_of(pod.as_view(PodView)))
             claim = self.snapshot.claim(pod.uid)
-            if claim is None or claim.request.terminating != (pod.metadata.deletion_timestamp is not None):
+            if claim is None or self.lingering.has(pod.uid, claim.node):
                 continue  # not counted, or only because a ledger holds it
             request = claim.request._replace(workload=self.governance.request_of(pod.as_view(PodView)).workload)
             self.snapshot.add_claim(pod.uid, claim.node, request)

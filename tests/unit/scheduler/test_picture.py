@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
+import pytest
 from tests.objects import NODE, POD, RESERVATION, ZONE_QUOTA, node, pod, reservation, zone_quota
 from tests.sim.controllers import stage, until
 from tests.unit.scheduler.desk import LIMITS, Desk, at_a_desk
@@ -283,3 +285,47 @@ async def test_a_pod_that_the_authority_has_elsewhere_is_counted_there_until_the
     await until(desk.nothing_is_left)
     assert picture.snapshot.claims_on(elsewhere) == (web.uid,)
     check(desk)
+
+
+@at_a_desk()
+async def test_a_pod_that_is_asked_to_leave_while_its_bind_is_under_way_counts_as_one_that_leaves(desk: Desk) -> None:
+    picture = (await desk.open_for()).picture
+    desk.wire.binds_held = True
+    body = pod("web")
+    body["metadata"]["finalizers"] = ["example.com/hold"]
+    web = (await desk.cluster.authority.create(POD, body)).object
+    await until(lambda: picture.assumed)
+    await desk.cluster.authority.delete(web.key)
+    await until(lambda: picture.assumed[web.uid].request.terminating)
+    check(desk)
+    desk.wire.binds_held = False
+    await until(lambda: picture.snapshot.claim(web.uid) is None)
+    assert desk.place("web") == ""
+    check(desk)
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_pod_that_was_bound_and_changed_before_anybody_heard_of_it_counts_as_it_is(leaves: bool) -> None:
+    """A list brings at once what a watch would have told one by one."""
+
+    @at_a_desk(replace(LIMITS, watch_probe_s=3600.0, watch_silence_s=3600.0))
+    async def scene(desk: Desk) -> None:
+        picture = (await desk.open_for()).picture
+        desk.wire.binds_held = True
+        web = await desk.pod("web")
+        await until(lambda: picture.assumed)
+        desk.wire.deaf, desk.wire.binds_held = True, False
+        await until(lambda: desk.place("web"))
+        if leaves:
+            await desk.cluster.authority.delete(web.key)
+        else:
+            await desk.cluster.authority.patch(web.key, {"metadata": {"labels": {"app": "db"}}})
+        assert picture.assumed
+        picture.caches["Pod"].ask_relist()
+        await until(lambda: not picture.assumed)
+        claim = picture.snapshot.claim(web.uid)
+        assert claim is not None
+        assert (claim.request.terminating, dict(claim.request.labels)) == (leaves, {"app": "web" if leaves else "db"})
+        check(desk)
+
+    scene()

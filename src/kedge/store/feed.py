@@ -309,7 +309,8 @@ class FeedWatch:
         self._progress_wanted = False
         self._waiter: asyncio.Future[None] | None = None
         self.on_ready: Callable[[], None] | None = None
-        """Called when there may be something to take, in the step that brings it. It takes, and never raises."""
+        """Called when there may be something to take, in the step that brings it. It takes, and never raises: who does
+        is reported, and its watch ends, for what it took may be lost. A commit is not held up by who hears of it."""
         self._caught_up = log.end
         """What came before is history that it asked for; only what came since counts as falling behind. Otherwise
         a watch that was cut off could never resume."""
@@ -354,7 +355,10 @@ class FeedWatch:
 
     def wake(self) -> None:
         if self.on_ready is not None:
-            self.on_ready()
+            try:
+                self.on_ready()
+            except Exception as error:  # noqa: BLE001  anybody's function, in the step of a commit that is made
+                self._give_up(error)
         waiter = self._waiter
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
@@ -363,6 +367,18 @@ class FeedWatch:
         if self._end is None:
             self._leave(error)
             self.wake()
+
+    def _give_up(self, error: Exception) -> None:
+        self.on_ready = None
+        if self._end is None:
+            self._leave(
+                Unavailable(
+                    "who listened to this watch failed, and may have lost what it took: watch again after what it has"
+                )
+            )
+        asyncio.get_running_loop().call_exception_handler(
+            {"message": f"who listened to a watch at revision {self.revision} failed", "exception": error}
+        )
 
     def _leave(self, error: Exception) -> None:
         self._end = error

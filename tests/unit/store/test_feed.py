@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.unit.store.sqlite_faults import env_with
 
 from kedge.errors import Compacted, InvariantBroken, Lagged, Unavailable
 from kedge.keys import FENCE, Key, Revision
-from kedge.store.contract import Change, Entry, Put
-from kedge.store.feed import Feed, FeedWatch
+from kedge.store.contract import Change, Entry, Put, Store
+from kedge.store.feed import ALL_KINDS, Feed, FeedWatch
 from kedge.store.memory import MemoryStore
+from kedge.store.sqlite import SqliteStore
 
 
 def key(name: str) -> Key:
@@ -171,5 +174,92 @@ def test_who_is_told_takes_in_that_very_step_and_one_that_has_ended_harms_no_oth
         assert taken[8:] == [4], "a mark that was asked for comes as well"
         feed.close()
         assert ends[1:] == [StopAsyncIteration, StopAsyncIteration], "and so does the end"
+
+    asyncio.run(run())
+
+
+class Listeners:
+    """Watches whose listeners take what there is, and one among them that fails when it has taken."""
+
+    def __init__(self) -> None:
+        self.taken: list[tuple[str, Revision]] = []
+        self.reported: list[BaseException] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: self.reported.append(context["exception"]))
+
+    def listen(self, name: str, watch: Any) -> None:
+        def take() -> None:
+            while (batch := watch.take_nowait()) is not None:
+                self.taken.append((name, batch.revision))
+                if name == "broken":
+                    raise ZeroDivisionError("a bug of the listener")
+
+        watch.on_ready = take
+
+
+def test_a_listener_that_raises_is_reported_and_ends_its_own_watch_alone() -> None:
+    """It may have lost what it took. To tell it of later changes would leave a gap, so it has to watch again."""
+
+    async def run() -> None:
+        feed = Feed(env_with(watch_progress_s=3600), revision=0, compacted=0)
+        listeners = Listeners()
+        watches = {name: await feed.watch("Thing", after=0) for name in ("first", "broken", "last")}
+        everything, waiting = await feed.watch(ALL_KINDS, after=0), await feed.watch("Thing", after=0)
+        for name, watch in watches.items():
+            listeners.listen(name, watch)
+        listeners.listen("everything", everything)
+        reading = asyncio.ensure_future(anext(waiting))
+        reached = asyncio.ensure_future(feed.wait_reached(1))
+        await asyncio.sleep(0)
+        feed.publish(1, [change(1)])
+        feed.publish(2, [change(2, "b")])
+        names = ("first", "broken", "last", "everything")
+        assert listeners.taken == [(name, 1) for name in names] + [(name, 2) for name in names if name != "broken"]
+        assert [str(error) for error in listeners.reported] == ["a bug of the listener"]
+        assert feed._progress_timer is not None
+        async with asyncio.timeout(10):
+            assert (await reading).revision == 2
+            await reached
+            with pytest.raises(Unavailable, match="watch again after what it has"):
+                await anext(watches["broken"])
+        assert feed.watchers == 4
+        feed.close()
+
+    asyncio.run(run())
+
+
+def test_a_listener_that_raises_at_the_end_of_its_watch_holds_up_no_other_end() -> None:
+    async def run() -> None:
+        feed = Feed(env_with(), revision=0, compacted=0)
+        listeners = Listeners()
+        bad, good = [await feed.watch("Thing", after=0) for _ in range(2)]
+        listeners.listen("bad", bad)  # it lets out what ends the watch
+        reading = asyncio.ensure_future(anext(good))
+        await asyncio.sleep(0)
+        feed.close("the disk is gone")
+        with pytest.raises(Unavailable, match="the disk is gone"):
+            await reading
+        with pytest.raises(Unavailable, match="the disk is gone"):
+            bad.take_nowait()
+        assert [str(error) for error in listeners.reported] == ["the disk is gone"]
+        assert feed.watchers == 0
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("backend", ["memory", "sqlite"])
+def test_a_commit_is_answered_whoever_fails_to_hear_of_it(backend: str, tmp_path: Path) -> None:
+    async def run() -> None:
+        env = env_with()
+        store: Store = MemoryStore(env) if backend == "memory" else await SqliteStore.open(tmp_path / "a.db", env)
+        listeners = Listeners()
+        for name in ("broken", "last"):
+            listeners.listen(name, await store.watch("Thing", after=0))
+        async with asyncio.timeout(10):
+            assert await asyncio.gather(*(store.commit([], [Put(key(name), b"")]) for name in "ab")) == [1, 2]
+            assert await store.commit([], [Put(key("c"), b"")]) == 3
+        assert [name for name, _ in listeners.taken].count("broken") == 1
+        assert listeners.taken[-1] == ("last", 3)
+        assert len(listeners.reported) == 1
+        await store.close()
 
     asyncio.run(run())

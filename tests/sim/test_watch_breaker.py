@@ -18,7 +18,8 @@ from kedge.client.contract import Client
 from kedge.errors import HeldOff
 from kedge.limits import Limits
 from kedge.runtime.cache import CacheSet
-from kedge.runtime.watcher import Pausing, Reason, State, Streaming, Transition, Waiting, Watcher
+from kedge.runtime.watch_states import Pausing, Reason, State, Streaming, Transition, Waiting
+from kedge.runtime.watcher import Watcher
 from kedge.sim.cluster import Cluster
 from kedge.sim.kernel import NO_FAULTS, Simulation, find_scenario, run
 

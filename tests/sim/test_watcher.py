@@ -21,7 +21,8 @@ from kedge.keys import Key, Revision
 from kedge.limits import Limits
 from kedge.runtime.cache import Behind, Cache, CacheChange, CacheSet, ChangeType, Floor, Index, WriteFloors
 from kedge.runtime.cache.cache import CacheRelist
-from kedge.runtime.watcher import Connecting, Reason, Transition, Watcher
+from kedge.runtime.watch_states import Connecting, Reason, Transition
+from kedge.runtime.watcher import Watcher
 from kedge.server.service import Service
 from kedge.sim.cluster import API, STORE, Cluster, RemoteStore
 from kedge.sim.kernel import Host, Outcome, Simulation, Swarm, run

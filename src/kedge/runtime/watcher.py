@@ -1,7 +1,8 @@
 """Follows one kind: list, watch, resume, relist, as a state machine. Writes to one sink, and to nothing else.
 
-It stands on `client.contract.Client`; `runtime.cache` is its sink. It decides only how to go on when something ends:
-what a change means is the sink's business. It never dies of an error: it reports it, pauses and begins again.
+It stands on `client.contract.Client`; `watch_states` names its states, and `runtime.cache` is its sink. It decides only
+how to go on when something ends: what a change means is the sink's business. It never dies of an error: it reports it,
+pauses and begins again.
 """
 
 from __future__ import annotations
@@ -9,14 +10,12 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Any, Protocol, TypeAlias, TypeVar, assert_never
+from typing import Any, TypeVar, assert_never
 
 from kedge.api.kinds import Kind
-from kedge.api.objects import Object
 from kedge.api.requests import EventType, ListOptions, ObjectList, WatchEvent, WatchOptions
 from kedge.client.contract import Client
 from kedge.env import Env
@@ -33,152 +32,24 @@ from kedge.errors import (
 )
 from kedge.keys import NO_REVISION, Revision
 from kedge.runtime.authority import Authority
+from kedge.runtime.watch_states import (
+    Connecting,
+    Listing,
+    Pausing,
+    Reason,
+    Scope,
+    Sink,
+    State,
+    Stopped,
+    Streaming,
+    Transition,
+    Waiting,
+)
 
 _T = TypeVar("_T")
 
 _FIRST_PROBE = 0.1
 """When a stream is first asked about, as a share of the time between two questions."""
-
-
-class Reason(StrEnum):
-    """Why the watcher went from one state to the next."""
-
-    STARTED = "started"
-    LISTED = "listed"
-    CONNECTED = "connected"
-    PAUSED = "paused"
-    """A pause is over."""
-    HELD = "held"
-    """The breaker of the client is open: nothing was asked, and nothing new is known of the server."""
-    ENDED = "ended"
-    """The server ended the stream, as servers do now and then."""
-    UNAVAILABLE = "unavailable"
-    LAGGED = "lagged"
-    COMPACTED = "compacted"
-    REFUSED = "refused"
-    """The server understood, and said no."""
-    SILENT = "silent"
-    """Nothing was heard for too long."""
-    BEHIND = "behind"
-    """The stream does not bring what the authority has had for a while."""
-    OLDER = "older"
-    """A list was older than what was seen before: another server, and it lags."""
-    TORN = "torn"
-    """The pages of a list were not of one revision."""
-    ASKED = "asked"
-    """Somebody needs the cache to prove itself."""
-    RESYNC = "resync"
-    """Time to compare with the authority: a stream may have lost something and not know it."""
-    FAILED = "failed"
-    """An error that nobody expected. It was reported."""
-    STOPPED = "stopped"
-
-
-# -- states ----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """Reading everything, in pages."""
-
-    whole: bool = False
-    """In one piece: its pages were lost to compaction before."""
-
-
-@dataclass(frozen=True, slots=True)
-class Connecting:
-    """Asking for a stream after a revision."""
-
-    after: Revision
-
-
-@dataclass(frozen=True, slots=True)
-class Streaming:
-    """Taking events from a stream."""
-
-    stream: AsyncGenerator[WatchEvent, None]
-    since_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Pausing:
-    """Waiting before the next attempt."""
-
-    delay_s: float
-    then: Listing | Connecting
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """Held off by the breaker of the client, until that admits a request."""
-
-    then: Listing | Connecting
-
-
-@dataclass(frozen=True, slots=True)
-class Stopped:
-    """Nothing follows."""
-
-
-State: TypeAlias = Listing | Connecting | Streaming | Pausing | Waiting | Stopped
-
-
-@dataclass(frozen=True, slots=True)
-class Transition:
-    """Where to go, and why."""
-
-    to: State
-    reason: Reason
-    error: BaseException | None = None
-
-
-# -- what it writes to -----------------------------------------------------------------------------
-
-
-class Relist(Protocol):
-    """A list that is being gathered; nothing of it is seen before `apply`."""
-
-    def add(self, objects: Sequence[Object]) -> None: ...
-
-    def apply(self, revision: Revision, *, asked_s: float) -> None:
-        """Become the state at `revision`, all at once; it was asked for at `asked_s`."""
-
-
-class Sink(Protocol):
-    """Takes what the watcher is told. Everything here is synchronous: no reader sees half of a change."""
-
-    @property
-    def revision(self) -> Revision:
-        """Everything at or below it was told whole: where to resume."""
-
-    @property
-    def revision_seen(self) -> Revision:
-        """The highest revision anything was seen at: no list may be older."""
-
-    def begin_relist(self) -> Relist: ...
-
-    def apply(self, event: WatchEvent) -> None: ...
-
-    def progress(self, revision: Revision) -> None:
-        """Everything at or below `revision` has been told."""
-
-    def proof(self, revision: Revision, *, asked_s: float) -> None:
-        """The authority was at `revision`, or past it, when it was asked."""
-
-    def watcher_moved(self, state: State, reason: Reason) -> None: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scope:
-    """Which objects of the kind. Empty means all."""
-
-    namespace: str = ""
-    label_selector: str = ""
-    field_selector: str = ""
-
-    def __str__(self) -> str:
-        parts = (self.namespace, self.label_selector, self.field_selector)
-        return "" if not any(parts) else f"[{';'.join(parts)}]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

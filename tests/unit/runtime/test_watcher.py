@@ -26,7 +26,8 @@ from kedge.errors import (
 from kedge.keys import Key
 from kedge.limits import Limits
 from kedge.runtime.cache import Cache, CacheChange, ChangeType, Index
-from kedge.runtime.watcher import Connecting, Listing, Pausing, Reason, Stopped, Transition, Watcher
+from kedge.runtime.watch_states import Connecting, Listing, Pausing, Reason, Stopped, Transition
+from kedge.runtime.watcher import Watcher
 from kedge.store import Put
 from kedge.store.memory import MemoryStore
 

@@ -27,7 +27,7 @@ from kedge.runtime.cache.received import CacheChange, ChangeType, ReceivedLog, S
 from kedge.runtime.cache.subscribers import Handler, Subscribers, Subscription
 from kedge.runtime.cache.tombstones import Tombstones
 from kedge.runtime.cache.waits import Waits
-from kedge.runtime.watcher import Reason, Scope, State, Stopped, Streaming
+from kedge.runtime.watch_states import Reason, Scope, State, Stopped, Streaming
 
 _UNKNOWN: tuple[Revision, float] = (2**63, -math.inf)
 """How far the authority is, before it is asked."""

@@ -11,7 +11,8 @@ from kedge.keys import Revision
 from kedge.runtime.authority import Authority
 from kedge.runtime.cache.cache import Cache, CacheStatistics
 from kedge.runtime.cache.reads import Freshness
-from kedge.runtime.watcher import Scope, Watcher, WatcherStatistics
+from kedge.runtime.watch_states import Scope
+from kedge.runtime.watcher import Watcher, WatcherStatistics
 
 
 class CacheSet:

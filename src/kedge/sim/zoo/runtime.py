@@ -21,7 +21,8 @@ from kedge.runtime.controller import Controller
 from kedge.runtime.queue import Outcome, OutcomeKind
 from kedge.runtime.queue.entries import RUNNING
 from kedge.runtime.queue.queue import WorkQueue
-from kedge.runtime.watcher import Connecting, Reason, Watcher
+from kedge.runtime.watch_states import Connecting, Reason
+from kedge.runtime.watcher import Watcher
 from kedge.sim.zoo.entries import without
 
 TOO_MANY_HANDS = "no crew has more hands than it was asked for"

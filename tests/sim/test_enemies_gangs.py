@@ -6,7 +6,7 @@ Whatever moment they are stopped at: once one member is bound, all the others ha
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from tests.sim.scheduling import LIMITS, Town
 from tests.sim.scheduling_state import OTHER, Accounts, State
 
 from kedge.api.requests import DeleteOptions
+from kedge.controllers import orphans
 from kedge.controllers.orphans import reservation_repair_controller
 from kedge.keys import Key
 from kedge.server.service import reservations
@@ -24,6 +25,7 @@ from kedge.sim.cluster import Cluster, Commit
 from kedge.sim.kernel import NO_FAULTS, FaultPlan, Host, Simulation, Swarm, run
 
 CREW = tuple(f"crew-{n}" for n in range(5))
+NODES = ("node-a", "node-b", "node-c")
 RECORD = Key("Reservation.kedge.dev", "default", "crew")
 HURRIED = replace(
     LIMITS,
@@ -104,14 +106,23 @@ def crew(name: str) -> dict[str, Any]:
 
 async def away(sim: Simulation) -> str:
     """A gang on its way, schedulers that are stopped, rivals who take whatever is free, and schedulers that return."""
+    sim.check_always(OnceOneThenAll(sim))
+    return await _away(sim, accidents=False)
+
+
+async def away_with_accidents(sim: Simulation) -> str:
+    """Meanwhile a node or a member goes, which excuses a gang in part; in the end it must be whole all the same."""
+    return await _away(sim, accidents=True)
+
+
+async def _away(sim: Simulation, *, accidents: bool) -> str:
     cluster = Cluster(sim)
     await cluster.set_up()
-    town = Town(sim, cluster, limits=HURRIED, holds=("",))
+    town = Town(sim, cluster, limits=HURRIED, holds=("late", ""))  # else all binds are on their way at once
     sim.check_always(Accounts(sim))
-    sim.check_always(OnceOneThenAll(sim))
-    for name in ("node-a", "node-b", "node-c"):
+    for name in NODES:
         await cluster.authority.create(NODE, node(name, cpu="1"))
-    await cluster.authority.create(ZONE_QUOTA, zone_quota(zone_a={"cpu": "3"}))
+    await cluster.authority.create(ZONE_QUOTA, zone_quota(zone_a={"cpu": "5"}))
     repair = Crew(cluster, limits=HURRIED)
     repair.boot(sim, reservation_repair_controller)
     hosts = [town.boot(name, "default-scheduler") for name in ("one", "two")]
@@ -127,6 +138,8 @@ async def away(sim: Simulation) -> str:
     rivals = [f"rival-{n}" for n in range(sim.choose_int("rivals", 0, 7))]
     for name in rivals:
         await cluster.authority.create(POD, pod(name, cpu="400m", schedulerName=OTHER))
+    if accidents:
+        await _accident(sim, cluster)
     await asyncio.sleep(sim.choose("away for", (25.0, 60.0, 5.0)))
     sim.heal()
     for host in hosts:
@@ -134,19 +147,49 @@ async def away(sim: Simulation) -> str:
             host.restart()
     await asyncio.sleep(35)
     bound = [name for name in CREW if _place(cluster, name)]
-    if len(bound) not in (0, len(CREW)):
+    if len(bound) not in (0, len(CREW)) and not accidents:
         sim.violate("all or nothing", f"{bound} are bound, and the others are not")
     if not bound and cluster.all("Reservation.kedge.dev"):
         sim.violate("nothing is kept", f"{[each.key.name for each in cluster.all('Reservation.kedge.dev')]}")
     sim.sometimes("the rivals were first", not bound)
     for name in rivals:  # and once there is room, there is nothing that keeps it from the gang
         await _leave(cluster, name)
+    if accidents:
+        await _make_good(cluster)
     await asyncio.sleep(20)
     if not all(_place(cluster, name) for name in CREW):
         sim.violate("what fits is bound", "the gang has room, and waits")
     if cluster.all("Reservation.kedge.dev"):
         sim.violate("nothing is kept", f"{[each.key.name for each in cluster.all('Reservation.kedge.dev')]}")
     return before
+
+
+async def _accident(sim: Simulation, cluster: Cluster) -> None:
+    """A node is closed, goes, or is replaced; or a member is replaced by its namesake."""
+    name, service = sim.choose("node", NODES), cluster.authority
+    match sim.choose("accident", ("closed", "gone", "another", "namesake", "shrunk")):
+        case "closed":
+            await service.patch(Key("Node", "", name), {"spec": {"unschedulable": True}})
+        case "shrunk":
+            await service.patch(Key("Node", "", name), {"status": {"allocatable": {"cpu": "0"}}}, subresource="status")
+        case "namesake":
+            member = sim.choose("member", CREW)
+            await _leave(cluster, member)
+            await service.create(POD, crew(member))
+        case "gone" | "another" as what:
+            await service.delete(Key("Node", "", name))
+            for found in cluster.all("Pod"):  # as repair would
+                if found.view.spec.node_name == name:
+                    await service.delete(found.key, DeleteOptions(uid=found.uid, grace_s=0))
+                    if found.key.name in CREW:
+                        await service.create(POD, crew(found.key.name))
+            if what == "another":
+                await service.create(NODE, node(name, cpu="1"))
+
+
+async def _make_good(cluster: Cluster) -> None:
+    """There is room for whoever had a place where none is any more: elsewhere. What is closed stays closed."""
+    await cluster.authority.create(NODE, node("node-d", cpu="2"))
 
 
 def _place(cluster: Cluster, name: str) -> str:
@@ -176,11 +219,13 @@ async def _leave(cluster: Cluster, name: str) -> None:
         await cluster.authority.confirm_ended(node=owner.key.name, node_uid=owner.uid, pod_uid=found.uid)
 
 
-def hunt(seeds: range, faults: FaultPlan = NO_FAULTS) -> tuple[set[str], dict[str, int]]:
+def hunt(
+    seeds: range, faults: FaultPlan = NO_FAULTS, program: Callable[[Simulation], Any] = away
+) -> tuple[set[str], dict[str, int]]:
     """Every seed keeps every promise: how far gangs were when their schedulers left, and what was reached."""
     stories, reached = set(), dict[str, int]()
     for seed in seeds:
-        outcome = run(away, seed, faults=faults)
+        outcome = run(program, seed, faults=faults)
         assert outcome.violation is None, f"seed {seed}: {outcome.violation}\n{outcome.timeline()[-2500:]}"
         stories.add(outcome.result or "")
         for mark, times in outcome.marks.items():
@@ -204,6 +249,11 @@ def test_so_it_is_where_messages_are_lost_too() -> None:
     assert len(stories) >= len(HOW_FAR)
 
 
+def test_a_gang_that_loses_a_node_or_a_member_meanwhile_is_whole_again_in_the_end() -> None:
+    stories, _ = hunt(range(200, 225), program=away_with_accidents)
+    assert stories >= {"Pending, 0 bound", "Committed, 0 bound"}
+
+
 def test_if_a_deadline_took_what_can_still_be_bound_a_gang_would_be_left_in_part(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -213,3 +263,41 @@ def test_if_a_deadline_took_what_can_still_be_bound_a_gang_would_be_left_in_part
     monkeypatch.setattr(reservations, "_could_be_bound", nobody)
     found = (run(away, seed, faults=NO_FAULTS).violation for seed in range(25))
     assert any(each is not None and each.cause == "in part" for each in found)
+
+
+# -- clocks ----------------------------------------------------------------------------------------
+
+
+async def behind(sim: Simulation) -> int:
+    """A scheduler's clock is behind by more than a gang may take, and repair's is right. How many are bound."""
+    cluster = Cluster(sim)
+    await cluster.set_up()
+    limits = replace(HURRIED, gang_chunk_max=1)
+    town = Town(sim, cluster, limits=limits, holds=("",))
+    for name in NODES:
+        await cluster.authority.create(NODE, node(name, cpu="1"))
+    Crew(cluster, limits=limits).boot(sim, reservation_repair_controller)
+    town.boot("one", "default-scheduler").skew(offset_s=-2 * limits.gang_wait_s, rate=1.0)
+    await asyncio.sleep(5)
+    for name in CREW:
+        await cluster.authority.create(POD, crew(name))
+    await asyncio.sleep(20)
+    return _bound(cluster)
+
+
+def bound_by_who_is_behind() -> list[int]:
+    counts = []
+    for seed in range(4):
+        outcome = run(behind, seed, faults=NO_FAULTS)
+        assert outcome.violation is None, f"seed {seed}: {outcome.violation}\n{outcome.timeline()[-2500:]}"
+        counts.append(outcome.result or 0)
+    return counts
+
+
+def test_a_gang_whose_places_are_past_their_deadline_from_the_start_is_bound() -> None:
+    assert bound_by_who_is_behind() == [len(CREW)] * 4
+
+
+def test_if_such_places_were_freed_at_once_a_gang_would_begin_anew_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(orphans, "due_at", lambda reservation, *_: reservation.spec.deadline)
+    assert min(bound_by_who_is_behind()) == 0

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from kedge.api.conditions import condition
@@ -17,7 +18,7 @@ from kedge.api.kinds import KINDS
 from kedge.api.marks import DISRUPTION_TARGET, NODE_LOST
 from kedge.api.objects import Object
 from kedge.api.owners import controller_of
-from kedge.api.views import NodeAllocationView, NodeView, PodView, ReservationSpec, ReservationView
+from kedge.api.views import NodeAllocationView, NodeView, PodView, ReservationView
 from kedge.client.contract import Client
 from kedge.controllers.nodes import is_out_of_service
 from kedge.controllers.pods import is_lost
@@ -50,30 +51,41 @@ def orphaned_because(
     *,
     older: Iterable[ReservationView] = (),
     held: Callable[[str], bool] = lambda _: True,
+    grace_s: float = 0.0,
 ) -> str:
     """Why a reservation stands for nothing, if it does. `older` are others for the same intent, whose pods live.
 
     `held` says whether a member of a gang still has what it reserved: a committed record names all that ever did.
     """
     spec = reservation.spec
+    due = due_at(reservation, now, grace_s)
+    is_past = due is not None and due <= now
     if not spec.pod.uid:
         # The record of a gang: whoever holds something under it still needs it.
-        return "the gang is over" if _is_past(spec, now) and not any(map(held, reservation.status.members)) else ""
+        return "the gang is over" if is_past and not any(map(held, reservation.status.members)) else ""
     if pod is None or pod.uid != spec.pod.uid:
         return "its pod is gone"
     if pod.finished:
         return "its pod has ended"
     if pod.spec.node_name:
         return "its pod is bound"
-    if _is_past(spec, now):
+    if is_past:
         return "its deadline has passed"
     if any(each.uid != reservation.uid for each in older):
         return "another was made first for the same intent"
     return ""
 
 
-def _is_past(spec: ReservationSpec, now: datetime) -> bool:
-    return spec.deadline is not None and spec.deadline <= now
+def due_at(reservation: ReservationView, now: datetime, grace_s: float) -> datetime | None:
+    """From when on its deadline counts: not before it has been there for `grace_s`, by the server's word.
+
+    1. A scheduler whose clock is behind reserves for members of its gang, until a time that is past already. 2. Repair
+    frees them. 3. The gang cannot be committed, and begins anew, for ever. A clock frees nothing, a wrong one least.
+    """
+    deadline, made = reservation.spec.deadline, reservation.metadata.creation_timestamp
+    if deadline is None or made is None or made > now:
+        return deadline
+    return max(deadline, made + timedelta(seconds=grace_s))
 
 
 class ReservationRepair:
@@ -91,12 +103,17 @@ class ReservationRepair:
         if hold is not None:
             return await wait_out(ctx, found, hold, now)
         pod_key = Key(POD.key_kind, key.namespace, view.spec.pod.name)
-        if not orphaned_because(
-            view, _pod(ctx.get(pod_key)), now, older=self._older(ctx, found), held=lambda uid: _is_held(ctx, key, uid)
-        ):
-            if _is_past(view.spec, now):  # a gang that is bound late: when all of it is, its record may go
-                return Action.requeue(delay_s=ctx.limits.orphan_s, reason="its members hold their places")
-            return look_again(now, view.spec.deadline)
+        grace_s = ctx.limits.orphan_s
+
+        def because(view: ReservationView, pod: PodView | None, older: Iterable[ReservationView]) -> str:
+            held = partial(_is_held, ctx, key)
+            return orphaned_because(view, pod, now, older=older, held=held, grace_s=grace_s)
+
+        if not because(view, _pod(ctx.get(pod_key)), self._older(ctx, found)):
+            due = due_at(view, now, grace_s)
+            if due is not None and due <= now:  # a gang that is bound late: when all of it is, its record may go
+                return Action.requeue(delay_s=grace_s, reason="its members hold their places")
+            return look_again(now, due)
         # By cache it stands for nothing. Whether that is so, only the authority says.
         live = await ctx.fresh(key)
         if live is None or live.uid != found.uid:
@@ -107,9 +124,7 @@ class ReservationRepair:
             for each in [await ctx.fresh(other.key) for other in self._older_objects(ctx, found)]
             if each is not None and each.created < live.created
         ]
-        why = orphaned_because(
-            live.as_view(ReservationView), pod, now, older=older, held=lambda uid: _is_held(ctx, key, uid)
-        )
+        why = because(live.as_view(ReservationView), pod, older)
         if not why:
             return Action.requeue(delay_s=1.0, reason="the cache was behind")
         try:
@@ -117,7 +132,7 @@ class ReservationRepair:
             await ctx.delete(live)
         except Conflict as error:
             # Another version by now, or a gang that is committed: its members are to be bound.
-            return Action.requeue(delay_s=ctx.limits.orphan_s, reason=error.message)
+            return Action.requeue(delay_s=grace_s, reason=error.message)
         except NotFound:
             pass
         return Action.await_change(reason=why)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.controllers.views import NOW, a_pod, ago, ready_pod
@@ -17,7 +18,7 @@ from kedge.api.views import (
     ReservationView,
 )
 from kedge.api.views.own import GangMember, NodeAllocationSpec, NodeAllocationStatus, ReservationStatus, ReservedPod
-from kedge.controllers.orphans import is_unhomed, orphaned_because, plan_ledger
+from kedge.controllers.orphans import due_at, is_unhomed, orphaned_because, plan_ledger
 
 
 def reserved(uid: str = "u", *, late: bool = False, pod_uid: str = "uid-of-web-0") -> ReservationView:
@@ -40,6 +41,24 @@ def test_a_reservation_stands_while_its_pod_waits() -> None:
     assert orphaned_because(reserved(), a_pod("web-0", phase="Failed"), NOW) == "its pod has ended"
     assert orphaned_because(reserved(), ready_pod("web-0"), NOW) == "its pod is bound"
     assert orphaned_because(reserved(late=True), waiting, NOW) == "its deadline has passed"
+
+
+def test_a_deadline_that_had_passed_when_it_was_set_counts_some_time_after() -> None:
+    """Whoever set it may have a clock that is behind, and be about to use what it reserved."""
+    waiting = a_pod("web-0")
+
+    def made(since_s: float) -> ReservationView:
+        return msgspec.structs.replace(
+            reserved(late=True), metadata=ObjectMeta(uid="u", creation_timestamp=ago(since_s))
+        )
+
+    assert orphaned_because(made(39), waiting, NOW, grace_s=40) == ""
+    assert due_at(made(39), NOW, 40) == ago(-1)
+    assert orphaned_because(made(40), waiting, NOW, grace_s=40) == "its deadline has passed"
+    assert orphaned_because(made(-5), waiting, NOW, grace_s=40) == "its deadline has passed", (
+        "a server's clock is ahead"
+    )
+    assert orphaned_because(made(39), None, NOW, grace_s=40) == "its pod is gone", "that is no matter of time"
 
 
 def test_of_two_for_one_intent_the_later_goes() -> None:

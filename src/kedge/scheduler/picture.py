@@ -33,9 +33,10 @@ from kedge.runtime.cache import (
     by_label,
 )
 from kedge.scheduler.governing import Governance
+from kedge.scheduler.hints import Hints, of_tenant
 from kedge.scheduler.lingering import ALLOCATION, Lingering
 from kedge.scheduler.nominations import Nominations
-from kedge.scheduler.pending import NOTHING, Change, Pending, Waiting
+from kedge.scheduler.pending import NOTHING, Change, Pending
 from kedge.scheduler.preemption import Lodgers, Nomination, allowed_by, may_leave
 from kedge.scheduler.shapes import PodRequest, request_of
 from kedge.scheduler.snapshot import Claim, Snapshot
@@ -84,6 +85,7 @@ class Picture:
         self.governance = Governance(env, self.caches, self._cached, self.assumed)
         self.lingering = Lingering(self.snapshot, self.caches, self._cached, self._drop_claim)
         self.nominated = Nominations(self.snapshot)
+        self._hints = Hints(self.snapshot, self.governance, self.nominated)
         self._placed: dict[str, Key] = {}
         """By pod uid: the names of those that have a node and have not ended."""
         self.gated: dict[str, Object] = {}
@@ -214,7 +216,7 @@ class Picture:
         It is not used in the end; or it is, and a quota that showed it before anybody else did counted it twice.
         """
         if assumption is not None and self.governance.has_quota(assumption.key.namespace):
-            helps = _of_tenant(assumption.key.namespace)
+            helps = of_tenant(assumption.key.namespace)
             self._pending.happened(Change.QUOTA, "a quota is used otherwise than was assumed", helps)
 
     def take_back(self, assumption: Assumption) -> None:
@@ -404,31 +406,7 @@ class Picture:
         for uid, nomination in self.nominated.on(node) if self.nominated else ():
             if not self.nominated.is_being_made(nomination):
                 self._pending.wake(uid, "room was made for it")
-        self._pending.happened(Change.ROOM, why, self._helps_on(node), always=always)
-
-    def _helps_on(self, node: str) -> Callable[[Waiting], bool]:
-        """Whether what a node has now is enough for a pod. What is kept there for lower priorities it may have too."""
-
-        def helps(waiting: Waiting) -> bool:
-            row = self.snapshot.find(node)
-            if row is None:
-                return False
-            offered = row.offered or {}
-            requests = self.governance.request_of(waiting.pod.as_view(PodView)).wants.requests
-            columns = self.snapshot.resources
-            kept = [
-                each.request.wants.requests
-                for _, each in (self.nominated.on(node) if self.nominated else ())
-                if each.priority < waiting.priority
-            ]
-            return all(
-                amount <= 0
-                or amount
-                <= offered.get(r, 0) - row.claimed.get(columns.get(r, -1), 0) + sum(each.get(r, 0) for each in kept)
-                for r, amount in requests.items()
-            )
-
-        return helps
+        self._pending.happened(Change.ROOM, why, self._hints.room_on(node), always=always)
 
     def _node_changed(self, change: CacheChange) -> None:
         if change.new is None:
@@ -441,7 +419,7 @@ class Picture:
         if self.snapshot.put_node(change.new.as_view(NodeView), change.new.revision):
             what = Change.NODE | Change.ROOM
             why = "a node came" if change.type is ChangeType.ADDED else "a node changed"
-            helps = self._could_go_to(change.new.as_view(NodeView))
+            helps = self._hints.could_go_to(change.new.as_view(NodeView))
             self._pending.happened(what, why, helps, always=Change.TOPOLOGY)
             self._wake_nominees(change.key.name)
 
@@ -449,21 +427,6 @@ class Picture:
         """A node is another, or no more: those for whom a place is made there may need one elsewhere."""
         for uid, _ in self.nominated.on(node) if self.nominated else ():
             self._pending.wake(uid, "the node changed on which a place is made for it")
-
-    def _could_go_to(self, node: NodeView) -> Callable[[Waiting], bool] | None:
-        if node.spec.unschedulable or node.terminating:
-            return lambda _: False
-        return self._big_enough(node.name)
-
-    def _big_enough(self, node: str) -> Callable[[Waiting], bool]:
-        """Whether a node, were it empty, could hold the pod."""
-
-        def helps(waiting: Waiting) -> bool:
-            row = self.snapshot.find(node)
-            requests = self.governance.request_of(waiting.pod.as_view(PodView)).wants.requests
-            return row is not None and all(amount <= (row.offered or {}).get(r, 0) for r, amount in requests.items())
-
-        return helps
 
     def _ledger_changed(self, change: CacheChange) -> None:
         self.lingering.ledger_changed(change.key.name, change.revision)
@@ -505,7 +468,7 @@ class Picture:
 
     def _quota_changed(self, change: CacheChange) -> None:
         self.governance.put_quota(change.key, change.new)
-        self._pending.happened(Change.QUOTA, "a quota changed", _of_tenant(change.key.namespace))
+        self._pending.happened(Change.QUOTA, "a quota changed", of_tenant(change.key.namespace))
 
     def _policy_changed(self, change: CacheChange) -> None:
         policies, old, new = self.governance.policies, change.old, change.new
@@ -543,10 +506,6 @@ class Picture:
             if assumption is not None:
                 assumption.request = request
                 self._tell(assumption)
-
-
-def _of_tenant(tenant: str) -> Callable[[Waiting], bool]:
-    return lambda waiting: waiting.key.namespace == tenant
 
 
 def _asks_alike(one: PodView, other: PodView) -> bool:

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.sim.scheduling_state import NODES, State, could_be_bound
+from tests.sim.committed import State
+from tests.sim.scheduling_state import NODES, could_be_bound
 
 from kedge.api.requests import DeleteOptions
 from kedge.client.contract import Client

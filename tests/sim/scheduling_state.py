@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import msgspec
+from tests.sim.committed import State
 from tests.unit.scheduler import plain
 
-from kedge.api.kinds import KINDS
 from kedge.api.objects import Object
 from kedge.keys import Key
-from kedge.placement.ledger import ClaimState, Ledger, ledger_of
+from kedge.placement.ledger import ClaimState, Ledger
 from kedge.placement.predicates import first_misfit
 from kedge.placement.resources import Units, add, node_allocatable, pod_requests, shortages, to_units
 from kedge.sim.cluster import Commit
@@ -29,30 +29,6 @@ ZONE, HOST = "topology.kubernetes.io/zone", "kubernetes.io/hostname"
 QUOTA = Key("ZoneQuota.kedge.dev", "default", "zones")
 RECORD = Key("Reservation.kedge.dev", "default", "duo")
 OTHER = "other-scheduler"
-
-
-class State:
-    """Everything that a store holds after a commit."""
-
-    def __init__(self, store: Any) -> None:
-        self.objects: dict[str, dict[str, Object]] = {}
-        for entry in store.entries():
-            if entry.key.kind.startswith(("Operation", "Fence", "Lease", "Event")):
-                continue
-            kind = KINDS.of_key_kind(entry.key.kind)
-            found = Object(kind, entry.key, entry.value, revision=entry.modified, created=entry.created)
-            self.objects.setdefault(entry.key.kind, {})[entry.key.name] = found
-
-    def of(self, kind: str) -> dict[str, Object]:
-        return self.objects.get(kind, {})
-
-    def ledgers(self) -> dict[str, Ledger]:
-        return {name: ledger_of(found.view) for name, found in self.of("NodeAllocation.kedge.dev").items()}
-
-    def live_ledgers(self) -> dict[str, Ledger]:
-        """Those of nodes that are still the incarnation the ledger is about."""
-        nodes = self.of("Node")
-        return {n: each for n, each in self.ledgers().items() if n in nodes and nodes[n].uid == each.node_uid}
 
 
 class Accounts:

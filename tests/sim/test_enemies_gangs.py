@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 from tests.objects import NODE, POD, ZONE_QUOTA, node, pod, zone_quota
+from tests.sim.committed import State
 from tests.sim.node_world import Crew
 from tests.sim.scheduling import LIMITS, Town
-from tests.sim.scheduling_state import OTHER, Accounts, State
+from tests.sim.scheduling_state import OTHER, Accounts
 
 from kedge.api.requests import DeleteOptions
 from kedge.controllers import orphans

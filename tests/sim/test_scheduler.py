@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 from tests.objects import NODE, POD, ZONE_QUOTA, node, pod, zone_quota
+from tests.sim.committed import State
 from tests.sim.scheduling import Town, run_agents, settle
-from tests.sim.scheduling_state import NODES, OTHER, PODS, ZONES, Accounts, State, could_be_bound
+from tests.sim.scheduling_state import NODES, OTHER, PODS, ZONES, Accounts, could_be_bound
 from tests.sim.scheduling_users import User
 
 from kedge.api.requests import DeleteOptions, WriteOptions

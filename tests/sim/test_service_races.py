@@ -25,14 +25,14 @@ from tests.objects import (
     resource_quota,
     zone_quota,
 )
+from tests.sim.committed import State
 
-from kedge.api.kinds import KINDS
 from kedge.api.objects import Object
 from kedge.api.requests import Binding, DeleteOptions, GangChunk, GangPlace
 from kedge.client.contract import Client
 from kedge.errors import OperatingError
 from kedge.keys import Key
-from kedge.placement.ledger import ClaimState, Ledger, ledger_of
+from kedge.placement.ledger import ClaimState
 from kedge.placement.resources import Units, add, node_allocatable, pod_requests, to_units
 from kedge.sim.cluster import Cluster, Commit
 from kedge.sim.kernel import Simulation, run
@@ -47,34 +47,9 @@ _LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 ROUNDS = 10
 
 
-class State:
-    """Everything a store holds after a commit, by kind, as views."""
-
-    def __init__(self, commit: Commit) -> None:
-        self.commit = commit
-        self.objects: dict[str, dict[str, Object]] = {}
-        for entry in commit.store.entries():
-            if entry.key.kind.startswith(("Operation", "Fence")):
-                continue
-            kind = KINDS.of_key_kind(entry.key.kind)
-            found = Object(kind, entry.key, entry.value, revision=entry.modified, created=entry.created)
-            self.objects.setdefault(entry.key.kind, {})[entry.key.name] = found
-
-    def of(self, kind: str) -> dict[str, Object]:
-        return self.objects.get(kind, {})
-
-    def ledgers(self) -> dict[str, Ledger]:
-        return {name: ledger_of(found.view) for name, found in self.of("NodeAllocation.kedge.dev").items()}
-
-    def live_ledgers(self) -> dict[str, Ledger]:
-        """Those of nodes that are still the incarnation the ledger is about."""
-        nodes = self.of("Node")
-        return {n: ledger for n, ledger in self.ledgers().items() if n in nodes and nodes[n].uid == ledger.node_uid}
-
-
 def totals_are_the_sum_of_claims(commit: Commit) -> Wrong:
     """A ledger's totals are the sum of its claims."""
-    for name, ledger in State(commit).ledgers().items():
+    for name, ledger in State(commit.store).ledgers().items():
         total = add(*(claim.requests for claim in ledger.claims.values()))
         if total != ledger.allocated:
             yield "ledger", f"{name}: claims come to {total}, the ledger says {ledger.allocated}"
@@ -83,7 +58,7 @@ def totals_are_the_sum_of_claims(commit: Commit) -> Wrong:
 def a_pod_claims_one_node(commit: Commit) -> Wrong:
     """A pod has a claim on at most one node."""
     seen: dict[str, str] = {}
-    for name, ledger in State(commit).live_ledgers().items():
+    for name, ledger in State(commit.store).live_ledgers().items():
         for uid in ledger.claims:
             if uid in seen:
                 yield "two nodes", f"{uid} has claims on {seen[uid]} and {name}"
@@ -92,7 +67,7 @@ def a_pod_claims_one_node(commit: Commit) -> Wrong:
 
 def a_running_pod_is_in_the_ledger_of_its_node(commit: Commit) -> Wrong:
     """A bound pod that has not ended is in the ledger of its node, with what it asks for."""
-    state = State(commit)
+    state = State(commit.store)
     ledgers = state.live_ledgers()
     for found in state.of("Pod").values():
         view = found.view
@@ -117,7 +92,7 @@ def bound_on(found: Object) -> int:
 
 def an_ended_pod_holds_nothing(commit: Commit) -> Wrong:
     """A pod whose end is recorded has no claim."""
-    state = State(commit)
+    state = State(commit.store)
     claimed = {uid for ledger in state.ledgers().values() for uid in ledger.claims}
     for found in state.of("Pod").values():
         if found.view.finished and found.uid in claimed:
@@ -126,7 +101,7 @@ def an_ended_pod_holds_nothing(commit: Commit) -> Wrong:
 
 def a_reservation_is_backed_by_a_claim(commit: Commit) -> Wrong:
     """A reservation has its claim, and a reserved claim its reservation."""
-    state = State(commit)
+    state = State(commit.store)
     ledgers = state.live_ledgers()
     for found in state.of("Reservation.kedge.dev").values():
         spec = found.view.spec
@@ -149,7 +124,7 @@ class NeverOverfull:
         self._before: dict[str, Units] = {}
 
     def __call__(self, commit: Commit) -> Wrong:
-        state = State(commit)
+        state = State(commit.store)
         after: dict[str, Units] = {}
         limits: dict[str, Units] = {}
         for name, ledger in state.live_ledgers().items():
@@ -175,7 +150,7 @@ class NeverOverfull:
 
 def quotas_count_what_is_there(commit: Commit) -> Wrong:
     """A quota that was counted says exactly what its namespace holds."""
-    state = State(commit)
+    state = State(commit.store)
     running = [found.view for found in state.of("Pod").values() if not found.view.finished]
     for found in state.of("ResourceQuota").values():
         used = to_units(found.view.status.used)
@@ -189,7 +164,7 @@ def quotas_count_what_is_there(commit: Commit) -> Wrong:
 
 def zone_quotas_count_what_is_claimed(commit: Commit) -> Wrong:
     """A zone quota that was counted is the sum of the tenant's claims in the zone."""
-    state = State(commit)
+    state = State(commit.store)
     for found in state.of("ZoneQuota.kedge.dev").values():
         for zone, use in found.view.status.zones.items():
             claims = (c for ledger in state.ledgers().values() for c in ledger.claims.values() if c.zone == zone)
@@ -200,7 +175,7 @@ def zone_quotas_count_what_is_claimed(commit: Commit) -> Wrong:
 
 def a_gangs_record_names_those_who_hold_a_place(commit: Commit) -> Wrong:
     """Until a gang is committed its record names just the pods that have a reservation under it."""
-    reservations = State(commit).of("Reservation.kedge.dev")
+    reservations = State(commit.store).of("Reservation.kedge.dev")
     record = reservations.get(GANG)
     under = {uid for uid, found in reservations.items() if found.view.spec.gang == GANG}
     if record is None:
@@ -218,7 +193,7 @@ class GangsAreWhole:
         self._bound: frozenset[str] = frozenset()
 
     def __call__(self, commit: Commit) -> Wrong:
-        state = State(commit)
+        state = State(commit.store)
         pods = {found.uid: found for found in state.of("Pod").values() if "kedge.dev/gang" in found.view.labels}
         bound = frozenset(uid for uid, found in pods.items() if found.view.spec.node_name)
         for uid in bound - self._bound - self._committed:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import pytest
 from tests.sim.controllers import LEASE, POD, Shop, in_a_shop, pod_of, until
 
-from kedge import Action, Context, Watch
+from kedge import Action, Context, Controller, Watch
 from kedge.api.kinds import KINDS
 from kedge.api.objects import Object
 from kedge.keys import Key, fence_key
@@ -39,6 +40,26 @@ def counting() -> tuple[list[str], Any]:
         return work
 
     return ran, named
+
+
+class Crew(NamedTuple):
+    """A controller that leads, and one in another process that stands by."""
+
+    first: Controller
+    leading: asyncio.Task[None]
+    other: Shop
+    second: Controller
+    standing_by: asyncio.Task[None]
+
+
+async def leader_and_standby(shop: Shop, named: Any, watches: Sequence[Watch] = ()) -> Crew:
+    """`watches` are those of the one that stands by."""
+    first = shop.controller(named("first"), lease=LEASE)
+    leading = shop.start(first)
+    await until(lambda: first.statistics().leading)
+    other = shop.another("other")
+    second = other.controller(named("second"), lease=LEASE, watches=watches)
+    return Crew(first, leading, other, second, other.start(second))
 
 
 def holder(shop: Shop) -> str:
@@ -132,12 +153,7 @@ def test_a_stop_does_not_cut_short_the_letting_go_that_is_under_way(after_s: flo
 @in_a_shop()
 async def test_a_standby_stops_at_once_and_a_cancelled_leader_lets_go(shop: Shop) -> None:
     _, named = counting()
-    first = shop.controller(named("first"), lease=LEASE)
-    leading = shop.start(first)
-    await until(lambda: first.statistics().leading)
-    other = shop.another("other")
-    second = other.controller(named("second"), lease=LEASE)
-    standing_by = other.start(second)
+    first, leading, other, second, standing_by = await leader_and_standby(shop, named)
     await asyncio.sleep(5)
     assert not second.statistics().leading
     before_s = shop.sim.now_s
@@ -152,12 +168,7 @@ async def test_a_standby_stops_at_once_and_a_cancelled_leader_lets_go(shop: Shop
 @in_a_shop()
 async def test_standbys_are_warm_and_take_over_with_everything_that_was_left(shop: Shop) -> None:
     ran, named = counting()
-    first = shop.controller(named("first"), lease=LEASE)
-    leading = shop.start(first)
-    await until(lambda: first.statistics().leading)
-    other = shop.another("other")
-    second = other.controller(named("second"), lease=LEASE)
-    other.start(second)
+    first, leading, other, second, _ = await leader_and_standby(shop, named)
     await shop.create("web", 1)
     await until(lambda: ran == ["first"])
     await asyncio.sleep(10)
@@ -216,12 +227,7 @@ async def test_a_request_that_outlives_its_lease_does_not_land(shop: Shop) -> No
 async def test_a_new_leader_decides_nothing_before_its_caches_have_what_its_predecessor_wrote(shop: Shop) -> None:
     """kubernetes#59848 (bug 1): a cache from before the change of leaders is no ground to decide on."""
     ran, named = counting()
-    first = shop.controller(named("first"), lease=LEASE)
-    leading = shop.start(first)
-    await until(lambda: first.statistics().leading)
-    other = shop.another("other")
-    second = other.controller(named("second"), lease=LEASE)
-    other.start(second)
+    first, leading, other, second, _ = await leader_and_standby(shop, named)
     await shop.create()
     await other.caches.wait_synced()
     await asyncio.sleep(0.2)
@@ -247,12 +253,7 @@ async def test_a_new_leader_waits_for_all_of_its_caches_at_once(shop: Shop) -> N
     """Six streams died without a word. Each cache is asked to list, and none after another."""
     _, named = counting()
     quiet = [Watch(kind=KINDS.of_key_kind(each)) for each in ("Pod", "Node", "ConfigMap", "Secret", "Service")]
-    first = shop.controller(named("first"), lease=LEASE)
-    leading = shop.start(first)
-    await until(lambda: first.statistics().leading)
-    other = shop.another("other")
-    second = other.controller(named("second"), lease=LEASE, watches=quiet)
-    other.start(second)
+    first, leading, other, second, _ = await leader_and_standby(shop, named, quiet)
     await until(lambda: other.veil.streams == 6)
     other.veil.dead = 6
     await first.stop()

@@ -20,7 +20,7 @@ from kedge.api.objects import Object
 from kedge.api.requests import Binding, DeleteOptions, ListOptions, WatchEvent, WatchOptions
 from kedge.api.timestamps import format_micro_time
 from kedge.client.contract import Client
-from kedge.controllers.heartbeats import LEASES, lease_key
+from kedge.controllers.node.heartbeats import LEASES, lease_key
 from kedge.env import Env
 from kedge.errors import OperatingError
 from kedge.keys import Key

@@ -16,7 +16,7 @@ from tests.sim.scheduling_state import NODES, could_be_bound
 
 from kedge.api.requests import DeleteOptions
 from kedge.client.contract import Client
-from kedge.controllers.quotas import quota_controller
+from kedge.controllers.quota.controller import quota_controller
 from kedge.errors import Fenced, OperatingError, OutcomeUnknown, Refused
 from kedge.keys import Key
 from kedge.limits import Limits

@@ -16,7 +16,7 @@ from kedge.agent.core import LEASES, Consumption, Identity
 from kedge.api.marks import USAGE
 from kedge.api.usage import UsageReport, parse_usage
 from kedge.api.views import PodView
-from kedge.controllers.autoscaler import autoscaler_controller
+from kedge.controllers.autoscaler.controller import autoscaler_controller
 from kedge.keys import Key
 from kedge.sim.cluster import Cluster
 from kedge.sim.kernel import NO_FAULTS, Simulation, run

@@ -14,10 +14,10 @@ from tests.sim.seeds import seeds
 from kedge.api.conditions import is_true
 from kedge.api.kinds import KINDS
 from kedge.api.requests import DeleteOptions
-from kedge.controllers.budgets import BudgetReconciler, budget_controller
-from kedge.controllers.drain import listed_uids
-from kedge.controllers.endpoints import EndpointsReconciler, endpoints_controller
-from kedge.controllers.replicaset import replica_set_controller
+from kedge.controllers.budget.controller import BudgetReconciler, budget_controller
+from kedge.controllers.endpoints.controller import EndpointsReconciler, endpoints_controller
+from kedge.controllers.replicaset.controller import replica_set_controller
+from kedge.controllers.shared.drain import listed_uids
 from kedge.errors import OperatingError
 from kedge.sim.cluster import Cluster, Commit
 from kedge.sim.kernel import Host, Simulation, run

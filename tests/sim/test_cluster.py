@@ -9,9 +9,9 @@ from typing import Any
 
 from tests.objects import config_map, deployment
 
-from kedge.controllers.deployment import deployment_controller
-from kedge.controllers.lifecycle import lifecycle_controller
-from kedge.controllers.replicaset import replica_set_controller
+from kedge.controllers.deployment.controller import deployment_controller
+from kedge.controllers.node.controller import lifecycle_controller
+from kedge.controllers.replicaset.controller import replica_set_controller
 from kedge.keys import Key
 from kedge.limits import Limits
 from kedge.runtime import Controller

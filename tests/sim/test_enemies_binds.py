@@ -12,7 +12,7 @@ from tests.unit.scheduler.desk import Desk, at_a_desk
 
 from kedge.api.objects import Object
 from kedge.api.requests import Binding
-from kedge.controllers.namespaces import namespace_controller
+from kedge.controllers.namespace.controller import namespace_controller
 from kedge.errors import Refused
 from kedge.keys import Key
 from kedge.placement.reasons import Reason

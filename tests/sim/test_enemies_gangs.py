@@ -18,8 +18,8 @@ from tests.sim.scheduling import LIMITS, Town
 from tests.sim.scheduling_state import OTHER, Accounts
 
 from kedge.api.requests import DeleteOptions
-from kedge.controllers import orphans
-from kedge.controllers.orphans import reservation_repair_controller
+from kedge.controllers.repair import controller as orphans
+from kedge.controllers.repair.controller import reservation_repair_controller
 from kedge.keys import Key
 from kedge.server.service import reservations
 from kedge.sim.cluster import Cluster, Commit

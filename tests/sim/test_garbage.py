@@ -14,8 +14,8 @@ from tests.sim.seeds import seeds
 
 from kedge.api.objects import Object
 from kedge.api.requests import DeleteOptions
-from kedge.controllers.garbage import GarbageCollector, garbage_controller
-from kedge.controllers.namespaces import NamespaceReconciler, namespace_controller
+from kedge.controllers.garbage.controller import GarbageCollector, garbage_controller
+from kedge.controllers.namespace.controller import NamespaceReconciler, namespace_controller
 from kedge.keys import Key
 from kedge.sim.cluster import Commit
 from kedge.sim.invariants import Judge

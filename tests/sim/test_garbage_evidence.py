@@ -18,8 +18,8 @@ from tests.sim.test_garbage import a_map, key_of, maps
 from kedge.api.kinds import Kind
 from kedge.api.objects import Object
 from kedge.api.requests import DeleteOptions
-from kedge.controllers import garbage
-from kedge.controllers.garbage import garbage_controller
+from kedge.controllers.garbage import controller as garbage
+from kedge.controllers.garbage.controller import garbage_controller
 from kedge.keys import Key
 from kedge.limits import Limits
 from kedge.runtime import Context

@@ -22,8 +22,8 @@ from tests.sim.node_world import (
 from tests.sim.seeds import seeds
 
 from kedge.api.conditions import is_true
-from kedge.controllers.lifecycle import NodeLifecycle, lifecycle_controller
-from kedge.controllers.replicaset import replica_set_controller
+from kedge.controllers.node.controller import NodeLifecycle, lifecycle_controller
+from kedge.controllers.replicaset.controller import replica_set_controller
 from kedge.keys import Key
 from kedge.sim.cluster import Cluster
 from kedge.sim.kernel import NO_FAULTS, Host, Simulation, run

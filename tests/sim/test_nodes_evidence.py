@@ -18,10 +18,10 @@ from tests.sim.test_nodes import build, ready_pods, standing
 
 from kedge.api.conditions import condition, find_condition, is_true
 from kedge.client.contract import Client
-from kedge.controllers.evacuation import Evacuation
-from kedge.controllers.heartbeats import Heartbeats, lease_key
-from kedge.controllers.lifecycle import NodeLifecycle, lifecycle_controller
-from kedge.controllers.nodes import UNREACHABLE
+from kedge.controllers.node.controller import NodeLifecycle, lifecycle_controller
+from kedge.controllers.node.evacuation import Evacuation
+from kedge.controllers.node.heartbeats import Heartbeats, lease_key
+from kedge.controllers.node.plan import UNREACHABLE
 from kedge.env import Env
 from kedge.errors import ReplayDiverged
 from kedge.keys import Key

@@ -23,7 +23,8 @@ from tests.sim.seeds import seeds
 from kedge.api.codec import encode_object
 from kedge.api.objects import Object
 from kedge.api.requests import Binding, DeleteOptions
-from kedge.controllers.orphans import (
+from kedge.controllers.quota.controller import QuotaReconciler, quota_controller
+from kedge.controllers.repair.controller import (
     BindingRepair,
     LedgerRepair,
     ReservationRepair,
@@ -31,7 +32,6 @@ from kedge.controllers.orphans import (
     ledger_repair_controller,
     reservation_repair_controller,
 )
-from kedge.controllers.quotas import QuotaReconciler, quota_controller
 from kedge.keys import Key
 from kedge.sim.cluster import Cluster
 from kedge.sim.kernel import Simulation, run

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kedge.client.contract.breaker import Breaker
-from kedge.controllers.garbage import garbage_controller
+from kedge.controllers.garbage.controller import garbage_controller
 from kedge.errors import OperatingError
 from kedge.keys import Key
 from kedge.limits import Limits

@@ -17,7 +17,7 @@ from tests.sim.test_orphans import held
 
 from kedge.api.marks import OUT_OF_SERVICE
 from kedge.api.requests import Binding, DeleteOptions
-from kedge.controllers.orphans import (
+from kedge.controllers.repair.controller import (
     binding_repair_controller,
     ledger_repair_controller,
     reservation_repair_controller,

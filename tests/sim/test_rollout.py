@@ -20,11 +20,11 @@ from kedge.api.conditions import find_condition
 from kedge.api.kinds import KINDS
 from kedge.api.marks import UPDATED_MAX
 from kedge.api.objects import Object
-from kedge.controllers import gates
-from kedge.controllers.deployment import DeploymentReconciler, deployment_controller
-from kedge.controllers.replicaset import ReplicaSetReconciler, replica_set_controller
-from kedge.controllers.rollout import Capacity
-from kedge.controllers.rollouts import RolloutReconciler, rollout_controller
+from kedge.controllers.deployment.controller import DeploymentReconciler, deployment_controller
+from kedge.controllers.replicaset.controller import ReplicaSetReconciler, replica_set_controller
+from kedge.controllers.rollout import gates
+from kedge.controllers.rollout.controller import RolloutReconciler, rollout_controller
+from kedge.controllers.rollout.plan import Capacity
 from kedge.env import Env
 from kedge.errors import Conflict
 from kedge.keys import Key

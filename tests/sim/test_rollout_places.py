@@ -18,8 +18,8 @@ from tests.sim.test_rollout import NEXT, rollout
 
 from kedge.api.marks import GIVE_UP_IN, PODS_IN, UPDATED_IN, UPDATED_MAX
 from kedge.api.views import PodView
-from kedge.controllers.places import REGION
-from kedge.controllers.rollouts import rollout_controller
+from kedge.controllers.rollout.controller import rollout_controller
+from kedge.controllers.shared.topology import REGION
 from kedge.keys import Key
 from kedge.sim.cluster import Cluster, Commit
 from kedge.sim.kernel import Simulation

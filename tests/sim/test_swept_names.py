@@ -8,7 +8,7 @@ from tests.objects import node
 
 from kedge.api.marks import REPLACES
 from kedge.api.requests import Binding
-from kedge.controllers.replicaset import lost_status, replica, replica_set_controller
+from kedge.controllers.replicaset.controller import lost_status, replica, replica_set_controller
 from kedge.keys import Key
 from kedge.sim.cluster import Cluster, Component, Seat
 from kedge.sim.kernel import NO_FAULTS, Simulation, run

@@ -21,7 +21,7 @@ from kedge.api.marks import AT_MOST_ONE, DISRUPTION_TARGET, DRAINING, NODE_LOST,
 from kedge.api.objects import Object
 from kedge.api.requests import DeleteOptions, WriteOptions
 from kedge.api.views import Condition
-from kedge.controllers.templates import template_digest, template_hash, template_of
+from kedge.controllers.shared.templates import template_digest, template_hash, template_of
 from kedge.keys import Key
 from kedge.server.service import Service
 from kedge.sim.cluster import Cluster

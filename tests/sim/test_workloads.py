@@ -13,7 +13,7 @@ from tests.sim.workloads import Bounds, Hands, Manager, Reader, is_serving, stag
 
 from kedge.api.conditions import is_true
 from kedge.api.kinds import KINDS
-from kedge.controllers.jobs import outcome_of
+from kedge.controllers.job.plan import outcome_of
 from kedge.keys import Key
 from kedge.sim.cluster import Commit
 from kedge.sim.kernel import Simulation, run

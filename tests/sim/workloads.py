@@ -19,9 +19,9 @@ from kedge.api.marks import DRAINING
 from kedge.api.objects import Object
 from kedge.api.requests import Binding, DeleteOptions
 from kedge.client.contract import Client
-from kedge.controllers.deployment import DeploymentReconciler, deployment_controller
-from kedge.controllers.job import JobReconciler, job_controller
-from kedge.controllers.replicaset import ReplicaSetReconciler, replica_set_controller
+from kedge.controllers.deployment.controller import DeploymentReconciler, deployment_controller
+from kedge.controllers.job.controller import JobReconciler, job_controller
+from kedge.controllers.replicaset.controller import ReplicaSetReconciler, replica_set_controller
 from kedge.env import Env
 from kedge.errors import Conflict, NotFound
 from kedge.keys import Key

@@ -12,17 +12,17 @@ from kedge.api.marks import SYSTEM_NAMESPACE
 from kedge.client.contract import Client
 from kedge.controllers import (
     autoscaler,
-    budgets,
+    budget,
     deployment,
     endpoints,
     garbage,
     job,
-    lifecycle,
-    namespaces,
-    orphans,
-    quotas,
+    namespace,
+    node,
+    quota,
+    repair,
     replicaset,
-    rollouts,
+    rollout,
 )
 from kedge.env import Env
 from kedge.keys import Key
@@ -38,16 +38,16 @@ CONTROLLERS: Mapping[str, Callable[..., Controller]] = {
     replicaset.NAME: replicaset.replica_set_controller,
     job.NAME: job.job_controller,
     autoscaler.NAME: autoscaler.autoscaler_controller,
-    rollouts.NAME: rollouts.rollout_controller,
-    lifecycle.NAME: lifecycle.lifecycle_controller,
+    rollout.NAME: rollout.rollout_controller,
+    node.NAME: node.lifecycle_controller,
     endpoints.NAME: endpoints.endpoints_controller,
-    budgets.NAME: budgets.budget_controller,
-    quotas.NAME: quotas.quota_controller,
-    namespaces.NAME: namespaces.namespace_controller,
+    budget.NAME: budget.budget_controller,
+    quota.NAME: quota.quota_controller,
+    namespace.NAME: namespace.namespace_controller,
     garbage.NAME: garbage.garbage_controller,
-    orphans.RESERVATIONS: orphans.reservation_repair_controller,
-    orphans.LEDGERS: orphans.ledger_repair_controller,
-    orphans.BINDINGS: orphans.binding_repair_controller,
+    repair.RESERVATIONS: repair.reservation_repair_controller,
+    repair.LEDGERS: repair.ledger_repair_controller,
+    repair.BINDINGS: repair.binding_repair_controller,
 }
 """Every controller of a control plane, by its name: it is in records, holds, metrics and the name of its lease."""
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from kedge.api.selectors import label_selector
 from kedge.api.views import DeploymentView, OwnerReference, PodView
-from kedge.controllers.pods import is_ready
+from kedge.controllers.shared.pods import is_ready
 
 HASH_LABEL = "pod-template-hash"
 REVISION = "deployment.kubernetes.io/revision"

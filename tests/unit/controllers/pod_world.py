@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from tests.unit.controllers.views import NOW, a_pod
 
 from kedge.api.views import PodView
-from kedge.controllers.replicas import ReplicaPlan, ReplicaRules, plan_replicas
-from kedge.controllers.slots import free_slots, slot_name
+from kedge.controllers.replicaset.plan import ReplicaPlan, ReplicaRules, plan_replicas
+from kedge.controllers.shared.slots import free_slots, slot_name
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ from kedge.api.views import Container, PodSpec, PodView
 from kedge.api.views.base import ResourceList
 from kedge.api.views.core import ResourceRequirements
 from kedge.api.views.workloads import ContainerResourceMetricSource, MetricSpec, MetricTarget, ResourceMetricSource
-from kedge.controllers.usage import PodUsage, Proposal, UsageRules, propose
+from kedge.controllers.autoscaler.usage import PodUsage, Proposal, UsageRules, propose
 
 RULES = UsageRules()
 

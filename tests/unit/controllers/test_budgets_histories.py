@@ -14,7 +14,7 @@ from tests.objects import BUDGET, NODE, asynchronous, node, pod, pod_key
 from kedge.api.requests import Binding, DeleteOptions, WatchEvent
 from kedge.api.views import PodDisruptionBudgetView
 from kedge.api.views.workloads import DisruptionBudgetStatus
-from kedge.controllers.budgets import budget_controller
+from kedge.controllers.budget.controller import budget_controller
 from kedge.keys import Key
 
 WEB = Key(BUDGET.key_kind, "default", "web")

@@ -11,9 +11,9 @@ from tests.unit.controllers.views import NOW, a_pod, ago, ready_pod
 
 from kedge.api.views import NodeView, OwnerReference, PodView, Taint, Toleration
 from kedge.api.views.core import NodeSpec
-from kedge.controllers.evacuation import Evacuation, plan_evacuation, release_after_s
-from kedge.controllers.heartbeats import Sight
-from kedge.controllers.nodes import NOT_READY, UNREACHABLE, Standing
+from kedge.controllers.node.evacuation import Evacuation, plan_evacuation, release_after_s
+from kedge.controllers.node.heartbeats import Sight
+from kedge.controllers.node.plan import NOT_READY, UNREACHABLE, Standing
 from kedge.limits import Limits
 
 LIMITS = Limits()

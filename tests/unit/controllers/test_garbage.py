@@ -12,8 +12,8 @@ from tests.unit.controllers.views import NOW, ago
 from kedge.api.marks import REMOVE_FINALIZERS
 from kedge.api.views import ObjectMeta, OwnerReference
 from kedge.api.views.base import Annotations
-from kedge.controllers.garbage import GarbagePlan, Owner, plan_finalizers, plan_garbage
-from kedge.controllers.overrides import parse_override
+from kedge.controllers.garbage.controller import GarbagePlan, Owner, plan_finalizers, plan_garbage
+from kedge.controllers.garbage.overrides import parse_override
 
 
 def owned_by(

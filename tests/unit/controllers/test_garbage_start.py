@@ -11,7 +11,7 @@ from tests.sim.test_garbage import a_map, key_of
 
 from kedge.api.kinds import KINDS, Kind
 from kedge.api.requests import ListOptions, ObjectList
-from kedge.controllers.garbage import collected_kinds, garbage_controller
+from kedge.controllers.garbage.controller import collected_kinds, garbage_controller
 from kedge.keys import Fence
 from kedge.runtime import Controller
 

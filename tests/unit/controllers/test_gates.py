@@ -13,7 +13,7 @@ from kedge.api.views import Condition, ContainerStatus, ObjectMeta, PodView, Sco
 from kedge.api.views.base import Labels, LabelSelectorSpec, OwnerReference
 from kedge.api.views.core import ContainerState, ContainerStateWaiting
 from kedge.api.views.own import RolloutGates
-from kedge.controllers.gates import (
+from kedge.controllers.rollout.gates import (
     CacheFact,
     GateFacts,
     Heartbeat,
@@ -24,7 +24,7 @@ from kedge.controllers.gates import (
     pending_of,
     sample,
 )
-from kedge.controllers.scopes import (
+from kedge.controllers.rollout.scopes import (
     Replicated,
     admits,
     is_in_place,

@@ -16,7 +16,7 @@ from tests.unit.controllers.views import NOW, a_pod, ago
 from kedge.api.views import Condition, JobView, PodView
 from kedge.api.views.core import PodSpec, PodTemplate
 from kedge.api.views.workloads import JobSpec, JobStatus, UncountedTerminatedPods
-from kedge.controllers.jobs import (
+from kedge.controllers.job.plan import (
     INDEX,
     TRACKING,
     JobPlan,

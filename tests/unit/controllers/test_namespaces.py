@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.unit.controllers.views import ago
 
 from kedge.api.views import NamespaceView, ObjectMeta
-from kedge.controllers.namespaces import CONTENT, EmptyingPlan, emptying_conditions, plan_emptying
+from kedge.controllers.namespace.controller import CONTENT, EmptyingPlan, emptying_conditions, plan_emptying
 from kedge.keys import Key
 
 

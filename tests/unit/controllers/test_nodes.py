@@ -13,8 +13,8 @@ from kedge.api.codec import encode_json
 from kedge.api.conditions import find_condition, is_true, set_condition
 from kedge.api.marks import DRAIN_NODE, OUT_OF_SERVICE
 from kedge.api.views import NodeView, decode_as
-from kedge.controllers.heartbeats import UNDATED, Heartbeats, Sight, blindness
-from kedge.controllers.nodes import (
+from kedge.controllers.node.heartbeats import UNDATED, Heartbeats, Sight, blindness
+from kedge.controllers.node.plan import (
     LOST,
     NOT_READY,
     UNREACHABLE,

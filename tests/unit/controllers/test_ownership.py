@@ -9,7 +9,7 @@ from tests.sim.controllers import POD, REPLICA_SET, Shop, in_a_shop, pod_of, unt
 
 from kedge import Action, Context, Watch
 from kedge.api.objects import Object
-from kedge.controllers.ownership import wake_claimants
+from kedge.controllers.shared.ownership import wake_claimants
 from kedge.keys import Key
 from kedge.limits import Limits
 

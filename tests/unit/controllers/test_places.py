@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from tests.unit.controllers.views import NOW, a_pod, ready_pod
 
-from kedge.controllers.places import REGION, ZONE, Where, parse_where, pinned
-from kedge.controllers.pods import least_missed_first
+from kedge.controllers.shared.pods import least_missed_first
+from kedge.controllers.shared.topology import REGION, ZONE, Where, parse_where, pinned
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 

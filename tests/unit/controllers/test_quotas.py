@@ -12,7 +12,7 @@ from tests.unit.controllers.views import a_pod
 from kedge.api.codec import encode_json
 from kedge.api.kinds import Kind
 from kedge.api.objects import Object
-from kedge.controllers.quotas import has_freed, needs_count, zones_need_count
+from kedge.controllers.quota.controller import has_freed, needs_count, zones_need_count
 from kedge.keys import Key
 
 

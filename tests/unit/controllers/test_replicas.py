@@ -18,10 +18,10 @@ from kedge.api.views import Condition, PodView, ReplicaSetView
 from kedge.api.views.base import Labels, ObjectMeta
 from kedge.api.views.core import PodTemplate
 from kedge.api.views.workloads import ReplicaSetSpec
-from kedge.controllers.pods import least_missed_first
-from kedge.controllers.replicas import ReplicaRules, plan_replicas, replica_counts
-from kedge.controllers.replicaset import lost_status
-from kedge.controllers.shells import POD
+from kedge.controllers.replicaset.controller import lost_status
+from kedge.controllers.replicaset.plan import ReplicaRules, plan_replicas, replica_counts
+from kedge.controllers.shared.pods import least_missed_first
+from kedge.controllers.shared.reconcile import POD
 from kedge.keys import Key
 
 

@@ -12,7 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from kedge.api.views.workloads import DeploymentSpec, DeploymentStrategy, RollingUpdate
-from kedge.controllers.rolling import Bounds, ScalePlan, SetFacts, plan_scales, resolve_bounds
+from kedge.controllers.deployment.plan import Bounds, ScalePlan, SetFacts, plan_scales, resolve_bounds
 
 
 def a_set(name: str, replicas: int, available: int | None = None, **more: Any) -> SetFacts:

@@ -15,10 +15,10 @@ from tests.unit.controllers.test_rolling import a_set
 from tests.unit.controllers.views import NOW, ago
 
 from kedge.api.views.own import PendingCount, RolloutBaseline, RolloutGates, RolloutSpec, RolloutStage, RolloutStatus
-from kedge.controllers.changes import replacing
-from kedge.controllers.gates import CacheFact, GateFacts, Outcome
-from kedge.controllers.rolling import Bounds, plan_scales
-from kedge.controllers.rollout import Act, Capacity, Phase, Place, RolloutFacts, RolloutPlan, plan_rollout
+from kedge.controllers.deployment.plan import Bounds, plan_scales
+from kedge.controllers.rollout.gates import CacheFact, GateFacts, Outcome
+from kedge.controllers.rollout.plan import Act, Capacity, Phase, Place, RolloutFacts, RolloutPlan, plan_rollout
+from kedge.controllers.rollout.targets import replacing
 
 STAGES = (RolloutStage(name="canary", hold_seconds=60), RolloutStage(name="half", hold_seconds=0))
 SPEC = RolloutSpec(stages=STAGES, gates=RolloutGates(min_samples=1), progress_deadline_seconds=600)

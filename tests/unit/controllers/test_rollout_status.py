@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from kedge.api.views import DeploymentView, ReplicaSetView
-from kedge.controllers.rollout_status import repairs
+from kedge.controllers.deployment.status import repairs
 
 
 def repaired(*told: str) -> list[dict[str, Any]]:

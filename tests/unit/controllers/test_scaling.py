@@ -24,8 +24,8 @@ from kedge.api.views.workloads import (
     ScalingRules,
     StageCounts,
 )
-from kedge.controllers.scaling import ScalingLimits, ScalingPlan, TargetFacts, plan_scaling
-from kedge.controllers.usage import Proposal
+from kedge.controllers.autoscaler.plan import ScalingLimits, ScalingPlan, TargetFacts, plan_scaling
+from kedge.controllers.autoscaler.usage import Proposal
 
 LIMITS = ScalingLimits(unserved_max=10, cooldown_s=15, history_max=8)
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kedge.api.names import subdomain_problem
-from kedge.controllers.slots import free_slots, slot_name, slot_of
+from kedge.controllers.shared.slots import free_slots, slot_name, slot_of
 
 NAMES = st.from_regex(r"[a-z]([-a-z0-9.]{0,300}[a-z0-9])?", fullmatch=True).filter(
     lambda name: not subdomain_problem(name)

@@ -18,7 +18,7 @@ from kedge.api.objects import Object
 from kedge.api.requests import ListOptions
 from kedge.client.contract import Client
 from kedge.client.direct import DirectTransport
-from kedge.controllers.orphans import reservation_repair_controller
+from kedge.controllers.repair.controller import reservation_repair_controller
 from kedge.env import system_env
 from kedge.keys import Key
 from kedge.placement.ledger import ClaimState, ledger_of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kedge.controllers import CONTROLLERS, lease_of
-from kedge.controllers.orphans import BINDINGS, LEDGERS, RESERVATIONS
+from kedge.controllers.repair.controller import BINDINGS, LEDGERS, RESERVATIONS
 from kedge.scheduler import Scheduler
 from kedge.sim.cluster import Component, Make, Seat
 

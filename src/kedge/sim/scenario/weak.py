@@ -13,8 +13,9 @@ from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
-from kedge.controllers import rolling, scaling
-from kedge.controllers.rolling import SetFacts
+from kedge.controllers.autoscaler import plan as scaling
+from kedge.controllers.deployment import plan as rolling
+from kedge.controllers.deployment.plan import SetFacts
 from kedge.keys import Key
 from kedge.server.service import gangs, reservations, reserving
 from kedge.sim.zoo.entries import all_entries, entry_named, swap

@@ -17,7 +17,7 @@ from kedge.api.marks import OUT_OF_SERVICE
 from kedge.api.objects import Object
 from kedge.api.requests import DeleteOptions
 from kedge.api.timestamps import format_time
-from kedge.controllers.orphans import BINDINGS, LEDGERS, RESERVATIONS
+from kedge.controllers.repair.controller import BINDINGS, LEDGERS, RESERVATIONS
 from kedge.errors import Invalid, NotFound, OperatingError
 from kedge.keys import Key
 from kedge.sim.cluster_faults import ClusterSwarm

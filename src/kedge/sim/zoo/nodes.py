@@ -12,9 +12,10 @@ from kedge.agent.core.agent import Agent
 from kedge.agent.core.node import NodeKeeper
 from kedge.agent.core.pods import Ground, PodWorker
 from kedge.api.views import PodView
-from kedge.controllers import evacuation, lifecycle
-from kedge.controllers.heartbeats import Heartbeats
-from kedge.controllers.nodes import Standing
+from kedge.controllers.node import controller as lifecycle
+from kedge.controllers.node import evacuation
+from kedge.controllers.node.heartbeats import Heartbeats
+from kedge.controllers.node.plan import Standing
 from kedge.scheduler.binder import Binder
 from kedge.scheduler.pending import Pending
 from kedge.scheduler.picture import Picture

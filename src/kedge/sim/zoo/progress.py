@@ -8,8 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 from kedge.api.conditions import TRUE
-from kedge.controllers import changes, gates, scaling
-from kedge.controllers.gates import HEALTH, Gate, Heartbeat, Outcome
+from kedge.controllers.autoscaler import plan as scaling
+from kedge.controllers.rollout import gates
+from kedge.controllers.rollout import targets as changes
+from kedge.controllers.rollout.gates import HEALTH, Gate, Heartbeat, Outcome
 from kedge.sim.zoo.entries import without
 
 WENT_ON = "no stage is left without good news"

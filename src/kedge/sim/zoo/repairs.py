@@ -11,8 +11,9 @@ from weakref import WeakKeyDictionary
 
 from kedge.api.objects import Object
 from kedge.client.contract import Client
-from kedge.controllers import budgets, orphans
-from kedge.controllers.orphans import BindingRepair, ReservationRepair
+from kedge.controllers.budget import controller as budgets
+from kedge.controllers.repair import controller as orphans
+from kedge.controllers.repair.controller import BindingRepair, ReservationRepair
 from kedge.errors import Compacted, OutcomeUnknown, Unavailable
 from kedge.keys import NO_REVISION
 from kedge.runtime.action import Action

@@ -9,12 +9,17 @@ from collections.abc import Iterable
 from typing import Any
 
 from kedge.api.objects import Object
-from kedge.controllers import deployment, endpoints, garbage, replicas, replicaset, rolling
-from kedge.controllers.garbage import GarbageCollector, Owner
-from kedge.controllers.namespaces import NamespaceReconciler
-from kedge.controllers.pods import is_lost
-from kedge.controllers.replicaset import ReplicaSetReconciler
-from kedge.controllers.rolling import SetFacts
+from kedge.controllers.deployment import controller as deployment
+from kedge.controllers.deployment import plan as rolling
+from kedge.controllers.deployment.plan import SetFacts
+from kedge.controllers.endpoints import controller as endpoints
+from kedge.controllers.garbage import controller as garbage
+from kedge.controllers.garbage.controller import GarbageCollector, Owner
+from kedge.controllers.namespace.controller import NamespaceReconciler
+from kedge.controllers.replicaset import controller as replicaset
+from kedge.controllers.replicaset import plan as replicas
+from kedge.controllers.replicaset.controller import ReplicaSetReconciler
+from kedge.controllers.shared.pods import is_lost
 from kedge.keys import Key
 from kedge.runtime import Context
 from kedge.server.service import deletion

@@ -1,0 +1,200 @@
+"""Disruption budgets: how many of a workload's pods may be missing, counted where eviction reads it.
+
+The plan is pure. An eviction charges the budget in its own commit, and names its pod there until this controller has
+seen it leave: however late the cache of pods is, an eviction is never forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from kedge.api.conditions import condition
+from kedge.api.holds import active_hold, hold_conditions, next_hold_end
+from kedge.api.kinds import KINDS
+from kedge.api.objects import Object
+from kedge.api.owners import controller_of
+from kedge.api.selectors import label_selector
+from kedge.api.views import DeploymentView, JobView, PodDisruptionBudgetView, PodView, ReplicaSetView
+from kedge.client.contract import Client
+from kedge.controllers.deployment.plan import scaled
+from kedge.controllers.shared.pods import is_active, is_ready
+from kedge.controllers.shared.reconcile import DEPLOYMENT, JOB, POD, REPLICA_SET, look_again, wait_out
+from kedge.env import Env
+from kedge.keys import Key
+from kedge.runtime import Action, Context, Controller, Watch
+from kedge.runtime.cache import CacheChange, CacheSet
+
+NAME = "disruption"
+BUDGET = KINDS.of_key_kind("PodDisruptionBudget.policy")
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetPlan:
+    """What the status is to say."""
+
+    current_healthy: int
+    desired_healthy: int
+    expected_pods: int
+    disruptions_allowed: int
+    disrupted: dict[str, datetime] = field(default_factory=dict)
+    """Evictions whose pods have not been seen to leave."""
+
+
+def plan_budget(
+    budget: PodDisruptionBudgetView, pods: Sequence[PodView], expected: int, *, pods_are_current: bool
+) -> BudgetPlan:
+    """Count. `expected` is how many pods their owners ask for.
+
+    `pods_are_current` if they are as new as the budget at least: then whatever was evicted is seen to leave, or has
+    left.
+    """
+    disrupted = {} if pods_are_current else still_disrupted(budget, pods)
+    healthy = sum(is_active(pod) and is_ready(pod) and pod.name not in disrupted for pod in pods)
+    spec = budget.spec
+    if spec.max_unavailable is not None:
+        desired = max(0, expected - scaled(spec.max_unavailable, expected, round_up=True))
+    elif isinstance(spec.min_available, str):
+        desired = scaled(spec.min_available, expected, round_up=True)
+    else:
+        desired, expected = spec.min_available or 0, len(pods)
+    allowed = max(0, healthy - desired) if expected > 0 else 0
+    return BudgetPlan(healthy, desired, expected, allowed, disrupted)
+
+
+def still_disrupted(budget: PodDisruptionBudgetView, pods: Sequence[PodView]) -> dict[str, datetime]:
+    """Evictions of pods that look as if nothing had happened to them.
+
+    An eviction names its pod here in the very commit that tells the pod to go, so it is for revisions to say whether
+    this is that pod or another of its name. Times cannot: they are of several servers' clocks.
+    """
+    staying = {pod.name for pod in pods if not pod.terminating and not pod.finished}
+    return {name: at for name, at in budget.status.disrupted_pods.items() if name in staying}
+
+
+def budget_status(budget: PodDisruptionBudgetView, plan: BudgetPlan) -> dict[str, Any]:
+    """The plan as a status; what is no longer disrupted is taken out."""
+    enough = plan.disruptions_allowed > 0
+    said = condition("DisruptionAllowed", status=enough, reason="SufficientPods" if enough else "InsufficientPods")
+    gone = {name: None for name in budget.status.disrupted_pods if name not in plan.disrupted}
+    return {
+        "currentHealthy": plan.current_healthy,
+        "desiredHealthy": plan.desired_healthy,
+        "expectedPods": plan.expected_pods,
+        "disruptionsAllowed": plan.disruptions_allowed,
+        "conditions": [said],
+        **({"disruptedPods": gone} if gone else {}),
+    }
+
+
+class BudgetReconciler:
+    """One look at one budget."""
+
+    def __init__(self, env: Env) -> None:
+        self._allowed = env.metrics.gauge("kedge_budgets_allowed", "Disruptions allowed now", ("namespace", "name"))
+
+    async def reconcile(self, ctx: Context, key: Key) -> Action:
+        found = ctx.get(key)
+        if found is None or found.metadata.deletion_timestamp is not None:
+            return Action.await_change(reason="it is gone, or going")
+        budget, now = found.as_view(PodDisruptionBudgetView), ctx.now()
+        hold = active_hold(budget, NAME, now)
+        if hold is not None:
+            return await wait_out(ctx, found, hold, now)
+        selector = label_selector(budget.spec.selector)
+        listed = [each for each in ctx.list(POD, namespace=key.namespace) if selector.matches(each.metadata.labels)]
+        living = [pod for pod in (each.as_view(PodView) for each in listed) if not pod.finished]
+        # Nothing was awaited since the pods were read, so this is of the same moment.
+        current = ctx.has_seen(POD, found.revision)
+        if current is None:
+            doubted = still_disrupted(budget, living)
+            current = await self._are_the_latest(ctx, [each for each in listed if each.key.name in doubted])
+        plan = plan_budget(budget, living, self._expected(ctx, living), pods_are_current=current)
+        status = budget_status(budget, plan)
+        status["conditions"] += hold_conditions(budget, budget.status.conditions, now)
+        await ctx.write_status(found, status)
+        self._allowed.labels(key.namespace, key.name).set(plan.disruptions_allowed)
+        again = now + timedelta(seconds=ctx.limits.budget_again_s) if plan.disrupted else None
+        return look_again(now, again, next_hold_end(budget, now))
+
+    async def _are_the_latest(self, ctx: Context, pods: Iterable[Object]) -> bool:
+        """Whether these are at the authority as they were read: then none of them was told to go before the read."""
+        for pod in pods:
+            now = await ctx.fresh(pod.key)
+            if now is None or now.revision != pod.revision:
+                return False
+        return True
+
+    def _expected(self, ctx: Context, pods: Iterable[PodView]) -> int:
+        """How many pods the owners of these ask for. One that nobody controls stands for itself."""
+        owners: dict[str, int] = {}
+        for pod in pods:
+            owner = controller_of(pod)
+            if owner is None:
+                owners[pod.uid] = 1
+                continue
+            uid, size = self._size(ctx, owner.kind, Key("", pod.namespace, owner.name), owner.uid)
+            owners[uid] = size if size is not None else owners.get(uid, 0) + 1
+        return sum(owners.values())
+
+    def _size(self, ctx: Context, kind: str, name: Key, uid: str) -> tuple[str, int | None]:
+        """The uid of whoever decides how many there are, and that number; None if it cannot be known."""
+        if kind == JOB.kind:
+            job = ctx.get(name._replace(kind=JOB.key_kind))
+            return uid, job.as_view(JobView).spec.parallelism if job is not None and job.uid == uid else None
+        if kind != REPLICA_SET.kind:
+            return uid, None
+        found = ctx.get(name._replace(kind=REPLICA_SET.key_kind))
+        if found is None or found.uid != uid:
+            return uid, None
+        above = controller_of(found.metadata)
+        if above is not None and above.kind == DEPLOYMENT.kind:
+            deployment = ctx.get(Key(DEPLOYMENT.key_kind, name.namespace, above.name))
+            if deployment is not None and deployment.uid == above.uid:
+                return above.uid, deployment.as_view(DeploymentView).spec.replicas
+        return uid, found.as_view(ReplicaSetView).spec.replicas
+
+
+def _budgets(caches: CacheSet, namespace: str) -> Iterable[Object]:
+    for cache in caches.of_kind(BUDGET.key_kind):
+        yield from cache.list(namespace=namespace).value
+
+
+def wake_covering(change: CacheChange, caches: CacheSet) -> Iterable[Key]:
+    """The budgets that cover a pod, as it was or as it is."""
+    labels = [each.metadata.labels for each in (change.old, change.new) if each is not None]
+    for budget in _budgets(caches, change.key.namespace):
+        selector = label_selector(budget.as_view(PodDisruptionBudgetView).spec.selector)
+        if any(selector.matches(each) for each in labels):
+            yield budget.key
+
+
+def wake_resized(change: CacheChange, caches: CacheSet) -> Iterable[Key]:
+    """Every budget of the namespace, when a workload begins, goes or asks for another number of pods."""
+    if (
+        change.old is not None
+        and change.new is not None
+        and change.old.metadata.generation == change.new.metadata.generation
+    ):
+        return ()
+    return [budget.key for budget in _budgets(caches, change.key.namespace)]
+
+
+def budget_controller(client: Client, env: Env, **shared: Any) -> Controller:
+    """The controller, ready to run; `shared` are `lease`, `caches`, `recorder`, `workers` and the like."""
+    return Controller(
+        BudgetReconciler(env),
+        client,
+        env,
+        name=NAME,
+        kind=BUDGET,
+        watches=(
+            Watch(kind=POD, keys_of=wake_covering),
+            Watch(kind=REPLICA_SET, keys_of=wake_resized),
+            Watch(kind=DEPLOYMENT, keys_of=wake_resized),
+            Watch(kind=JOB, keys_of=wake_resized),
+        ),
+        **shared,
+    )

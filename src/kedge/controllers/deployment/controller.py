@@ -1,0 +1,340 @@
+"""The Deployment controller: one ReplicaSet a template, and replicas moved from the old ones to the current one.
+
+`rolling` says how far each step may go and `rollout_status` what is told of it; this carries both out. Rolling back is
+rolling out a template that is known: its ReplicaSet is used again, and its revision moves up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from kedge.api.holds import active_hold, hold_conditions, next_hold_end
+from kedge.api.marks import UPDATED_MAX
+from kedge.api.objects import Object
+from kedge.api.owners import controller_of
+from kedge.api.selectors import label_selector
+from kedge.api.views import DeploymentView, ReplicaSetView
+from kedge.client.contract import Client
+from kedge.controllers.deployment.plan import Bounds, ScalePlan, SetFacts, plan_scales, resolve_bounds
+from kedge.controllers.deployment.status import (
+    availability,
+    count_replicas,
+    failures,
+    is_complete,
+    judge_progress,
+    repairs,
+    rollback,
+)
+from kedge.controllers.quota.controller import RESOURCE_QUOTA, wake_blocked
+from kedge.controllers.replicaset.controller import REPLICA_FAILURE, template_priority
+from kedge.controllers.shared.ownership import ORPHANS, adoption, release, to_adopt, to_let_go, wake_claimants
+from kedge.controllers.shared.progress import Stage, sum_of_progress
+from kedge.controllers.shared.reconcile import (
+    DEPLOYMENT,
+    REFUSALS,
+    REPLICA_SET,
+    Acts,
+    held_until,
+    look_again,
+    split_held,
+)
+from kedge.controllers.shared.stage_conditions import stage_conditions
+from kedge.controllers.shared.templates import (
+    DESIRED,
+    MOST,
+    REVISION,
+    find_current,
+    next_revision,
+    number_of,
+    replica_set_body,
+    revision_of,
+    set_annotations,
+    template_digest,
+    template_hash,
+    template_of,
+)
+from kedge.controllers.shared.topology import place_marks
+from kedge.env import Env
+from kedge.errors import OperatingError
+from kedge.keys import Key
+from kedge.runtime import Action, Context, Controller, Watch
+from kedge.runtime.cache import BY_CONTROLLER
+
+NAME = "deployment"
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What one look at a Deployment found."""
+
+    deployment: Object
+    view: DeploymentView
+    sets: tuple[Object, ...]
+    current: Object | None
+    template: Mapping[str, Any]
+    digest: str
+    bounds: Bounds
+    now: datetime
+
+    @property
+    def old(self) -> list[Object]:
+        return [each for each in self.sets if each is not self.current]
+
+    @property
+    def most(self) -> int:
+        return self.view.spec.replicas + self.bounds.surge if self.view.spec.replicas else 0
+
+
+class DeploymentReconciler:
+    """One look at one Deployment."""
+
+    def __init__(self, env: Env) -> None:
+        self._metrics = env.metrics
+
+    async def reconcile(self, ctx: Context, key: Key) -> Action:
+        deployment = ctx.get(key)
+        if deployment is None or deployment.metadata.deletion_timestamp is not None:
+            return Action.await_change(reason="it is gone, or going: its ReplicaSets are garbage")
+        view, now = deployment.as_view(DeploymentView), ctx.now()
+        held = held_until(view, NAME, now)
+        claims, held_off = (False, []) if held is not None else await self._claim_sets(ctx, deployment, view, now)
+        if claims:
+            return Action.requeue(delay_s=0.0, reason="its ReplicaSets are others now")
+        scene = _look(ctx, deployment, view, now)
+        plan = self._plan(scene) if held is None else ScalePlan({})
+        acts, refusal = Acts(ctx, self._metrics, NAME), None
+        collides = False
+        try:
+            if held is None:
+                collides = await self._carry_out(ctx, acts, scene, plan)
+                deployment = await self._say_revision(ctx, acts, scene)
+        except REFUSALS as error:
+            refusal = error
+        status, deadline = self._status(scene, plan, acts, refusal, collides=collides)
+        await ctx.write_status(deployment, status)
+        if refusal is not None:
+            raise refusal
+        set_holds = [held_until(each.as_view(ReplicaSetView), NAME, now) for each in scene.sets]
+        return look_again(now, next_hold_end(view, now), deadline, *set_holds, *held_off, reason=plan.waits_for)
+
+    # -- deciding ----------------------------------------------------------------------------------
+
+    def _plan(self, scene: Scene) -> ScalePlan:
+        spec = scene.view.spec
+        current = scene.current
+        return plan_scales(
+            spec.replicas,
+            scene.bounds,
+            new=None if current is None else facts_of(current, scene.now),
+            old=[facts_of(each, scene.now) for each in scene.old],
+            recreate=spec.strategy.type == "Recreate",
+            paused=spec.paused,
+            updated_max=number_of(scene.deployment, UPDATED_MAX),
+        )
+
+    # -- acting ------------------------------------------------------------------------------------
+
+    async def _claim_sets(
+        self, ctx: Context, deployment: Object, view: DeploymentView, now: datetime
+    ) -> tuple[bool, list[datetime]]:
+        """As a ReplicaSet does with pods. Whether there was anything to do, and when the held may be looked at."""
+        selector = label_selector(view.spec.selector)
+        orphans = to_adopt(ctx.by_index(REPLICA_SET, ORPHANS, deployment.key.namespace), selector)
+        adopt, ends = split_held(orphans, NAME, now)
+        let_go, _ = split_held(to_let_go(ctx.owned(REPLICA_SET, deployment), selector), NAME, now)
+        if adopt:
+            # A cache may still show an owner that is gone: who adopts for it would make garbage of what lives.
+            fresh = await ctx.fresh(deployment.key)
+            if fresh is None or fresh.uid != deployment.uid or fresh.metadata.deletion_timestamp is not None:
+                adopt = []
+        acts = Acts(ctx, self._metrics, NAME)
+        for each in adopt:
+            await acts.do("adopt", each.key.name, ctx.patch(each, adoption(each, DEPLOYMENT, deployment)))
+        for each in let_go:
+            await acts.do("let go", each.key.name, ctx.patch(each, release(each, deployment)))
+        return bool(adopt or let_go), ends
+
+    async def _carry_out(self, ctx: Context, acts: Acts, scene: Scene, plan: ScalePlan) -> bool:
+        """Size the ReplicaSets, make the current one, drop those past the history. Whether a name was taken."""
+        if plan.first_size is not None and not scene.view.spec.paused:
+            return await self._create(ctx, acts, scene, plan.first_size)
+        for each in scene.sets:
+            patch = self._set_patch(scene, each, plan.sizes.get(each.key.name))
+            if "replicas" in patch.get("spec", {}):
+                await acts.do("scale", f"{each.key.name} to {patch['spec']['replicas']}", ctx.patch(each, patch))
+            elif patch:
+                await acts.do("annotate", each.key.name, ctx.patch(each, patch))
+        for each in past_history(scene):
+            await acts.do("drop", each.key.name, ctx.delete(each))
+        return False
+
+    async def _create(self, ctx: Context, acts: Acts, scene: Scene, size: int) -> bool:
+        suffix = template_hash(scene.digest, scene.view.status.collision_count)
+        name, namespace = f"{scene.deployment.key.name}-{suffix}", scene.deployment.key.namespace
+        there = ctx.get(Key(REPLICA_SET.key_kind, namespace, name))
+        if there is not None:
+            # Ours and on its way out: wait until the name is free. Another's, or another template's: take another name.
+            owner = controller_of(there.metadata)
+            ours = owner is not None and owner.uid == scene.deployment.uid
+            return not (ours and there.metadata.deletion_timestamp is not None)
+        revision = next_revision(None, scene.old)
+        annotations = set_annotations(
+            scene.deployment, scene.digest, revision, scene.view.spec.replicas, scene.most, None
+        )
+        annotations |= {name: text for name, text in place_marks(scene.deployment).current.items() if text is not None}
+        body = replica_set_body(scene.deployment, scene.template, suffix, size, annotations)
+        await acts.do("create", f"{name} with {size}", ctx.ensure(REPLICA_SET, body))
+        return False
+
+    def _set_patch(self, scene: Scene, each: Object, size: int | None) -> dict[str, Any]:
+        """What is to change of one ReplicaSet; nothing if it is as it should be."""
+        view, spec = each.as_view(ReplicaSetView), scene.view.spec
+        if each.metadata.deletion_timestamp is not None or active_hold(view, NAME, scene.now) is not None:
+            return {}
+        marks, wanted = place_marks(scene.deployment), dict[str, str | None]()
+        if each is scene.current:
+            wanted |= set_annotations(
+                scene.deployment, scene.digest, next_revision(each, scene.old), spec.replicas, scene.most, each
+            )
+            wanted |= marks.current
+        elif size is not None or view.spec.replicas:
+            wanted |= {DESIRED: str(spec.replicas), MOST: str(scene.most), **marks.old}
+        notes = {name: text for name, text in wanted.items() if each.metadata.annotations.get(name) != text}
+        changed: dict[str, Any] = {}
+        if size is not None and size != view.spec.replicas:
+            changed["replicas"] = size
+        if each is scene.current and view.spec.min_ready_seconds != spec.min_ready_seconds:
+            changed["minReadySeconds"] = spec.min_ready_seconds
+        patch: dict[str, Any] = {"spec": changed} if changed else {}
+        return {**patch, "metadata": {"annotations": notes}} if notes else patch
+
+    async def _say_revision(self, ctx: Context, acts: Acts, scene: Scene) -> Object:
+        """Write the current revision on the Deployment, where `kubectl rollout history` looks for it."""
+        if scene.current is None:
+            return scene.deployment
+        revision = str(next_revision(scene.current, scene.old))
+        if scene.deployment.metadata.annotations.get(REVISION) == revision:
+            return scene.deployment
+        patch = {"metadata": {"annotations": {REVISION: revision}}}
+        return await acts.do("revise", f"to {revision}", ctx.patch(scene.deployment, patch))
+
+    # -- telling -----------------------------------------------------------------------------------
+
+    def _status(
+        self, scene: Scene, plan: ScalePlan, acts: Acts, refusal: OperatingError | None, *, collides: bool
+    ) -> tuple[dict[str, Any], datetime | None]:
+        view, now = scene.view, scene.now
+        sets = [each.as_view(ReplicaSetView) for each in scene.sets]
+        current = None if scene.current is None else scene.current.as_view(ReplicaSetView)
+        counts = count_replicas(current, sets)
+        verdict = judge_progress(view, counts, now, waits_for=plan.waits_for)
+        progress = sum_of_progress(
+            [each.status.progress for each in sets],
+            desired=view.spec.replicas,
+            generation=view.generation,
+            before=view.status.progress,
+            attempt=acts.last,
+            deadline=verdict.deadline,
+        )
+        status: dict[str, Any] = {
+            **counts.as_json(),
+            "progress": progress,
+            "conditions": [
+                availability(view, counts, scene.bounds),
+                verdict.condition,
+                *(failures(view, sets) if refusal is None else [_refused(refusal)]),
+                *repairs(view, sets),
+                *rollback(view, current),
+                *stage_conditions(progress, asked=view.spec.replicas, stages=stages_of(current)),
+                *hold_conditions(view, view.status.conditions, now),
+            ],
+        }
+        if collides:
+            status["collisionCount"] = view.status.collision_count + 1
+        return status, verdict.deadline
+
+
+def stages_of(current: ReplicaSetView | None) -> dict[str, int]:
+    """How far the replicas of the current template are; nothing is known of them before their set has counted them."""
+    if current is None or current.status.observed_generation < current.generation:
+        return {}
+    stages = current.status.progress.stages
+    return {str(stage): getattr(stages, stage) for stage in Stage}
+
+
+def _refused(refusal: OperatingError) -> dict[str, Any]:
+    return {
+        "type": REPLICA_FAILURE,
+        "status": "True",
+        "reason": type(refusal).__name__,
+        "message": refusal.message,
+    }
+
+
+def _look(ctx: Context, deployment: Object, view: DeploymentView, now: datetime) -> Scene:
+    sets = ctx.owned(REPLICA_SET, deployment)
+    template = template_of(deployment)
+    digest = template_digest(template)
+    current = find_current(sets, template, digest)
+    return Scene(deployment, view, sets, current, template, digest, resolve_bounds(view.spec), now)
+
+
+def facts_of(each: Object, now: datetime) -> SetFacts:
+    """A ReplicaSet as the plan sees it. One that is being deleted has no size any more, but still has copies."""
+    view = each.as_view(ReplicaSetView)
+    going = each.metadata.deletion_timestamp is not None
+    return SetFacts(
+        each.key.name,
+        0 if going else view.spec.replicas,
+        copies=view.status.replicas + view.status.terminating_replicas,
+        available=view.status.available_replicas,
+        observed=going or view.status.observed_generation >= view.generation,
+        created=str(view.metadata.creation_timestamp),
+        revision=revision_of(each),
+        desired=number_of(each, DESIRED),
+        most=number_of(each, MOST),
+        held=active_hold(view, NAME, now) is not None,
+    )
+
+
+def past_history(scene: Scene) -> list[Object]:
+    """Old ReplicaSets beyond the history limit, once the rollout is complete: empty ones only, the oldest first."""
+    if scene.current is None:
+        return []
+    sets = [each.as_view(ReplicaSetView) for each in scene.sets]
+    counts = count_replicas(scene.current.as_view(ReplicaSetView), sets)
+    if not is_complete(scene.view, counts):
+        return []
+    empty = [each for each in scene.old if _is_empty(each, scene.now)]
+    empty.sort(key=lambda each: (revision_of(each), str(each.metadata.creation_timestamp), each.key.name))
+    surplus = len(scene.old) - scene.view.spec.revision_history_limit
+    return empty[: max(0, surplus)]
+
+
+def _is_empty(each: Object, now: datetime) -> bool:
+    view = each.as_view(ReplicaSetView)
+    facts = facts_of(each, now)
+    return not facts.held and not view.terminating and facts.observed and facts.copies_max == 0
+
+
+wake_set_owner = wake_claimants(DEPLOYMENT)
+
+
+def deployment_controller(client: Client, env: Env, **shared: Any) -> Controller:
+    """The controller, ready to run; `shared` are `lease`, `caches`, `recorder`, `workers` and the like."""
+    return Controller(
+        DeploymentReconciler(env),
+        client,
+        env,
+        name=NAME,
+        kind=DEPLOYMENT,
+        watches=(
+            Watch(kind=REPLICA_SET, keys_of=wake_set_owner, indexes=(BY_CONTROLLER, ORPHANS)),
+            Watch(kind=RESOURCE_QUOTA, keys_of=wake_blocked(DEPLOYMENT, condition=REPLICA_FAILURE)),
+        ),
+        priority_of=template_priority,
+        **shared,
+    )

@@ -1,0 +1,186 @@
+"""What a Deployment's status says of a rollout: counts, conditions, and by when there must be progress. Pure.
+
+Progress is what its counts show. The clock of the deadline restarts with each step forward and with each new
+generation, and stops when the rollout is complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from kedge.api.conditions import FALSE, TRUE, condition, find_condition
+from kedge.api.timestamps import format_time
+from kedge.api.views import DeploymentView, ReplicaSetView
+from kedge.controllers.deployment.plan import Bounds
+from kedge.controllers.replicaset.controller import REPLICA_FAILURE
+from kedge.controllers.shared.pods import is_ahead
+from kedge.controllers.shared.stage_conditions import REPAIR_COMPLETE
+from kedge.controllers.shared.templates import REVISION, REVISION_HISTORY
+
+AVAILABLE, PROGRESSING, ROLLBACK_OBSERVED = "Available", "Progressing", "RollbackObserved"
+NO_DEADLINE = 2**31 - 1
+"""`progressDeadlineSeconds` that stands for none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """A Deployment's replicas as its ReplicaSets report them."""
+
+    replicas: int
+    updated: int
+    ready: int
+    available: int
+    unavailable: int
+    terminating: int
+
+    def as_json(self) -> dict[str, int]:
+        return {
+            "replicas": self.replicas,
+            "updatedReplicas": self.updated,
+            "readyReplicas": self.ready,
+            "availableReplicas": self.available,
+            "unavailableReplicas": self.unavailable,
+            "terminatingReplicas": self.terminating,
+        }
+
+
+def count_replicas(current: ReplicaSetView | None, sets: Sequence[ReplicaSetView]) -> Counts:
+    available = sum(each.status.available_replicas for each in sets)
+    return Counts(
+        replicas=sum(each.status.replicas for each in sets),
+        updated=current.status.replicas if current is not None else 0,
+        ready=sum(each.status.ready_replicas for each in sets),
+        available=available,
+        unavailable=max(0, sum(each.spec.replicas for each in sets) - available),
+        terminating=sum(each.status.terminating_replicas for each in sets),
+    )
+
+
+def is_complete(view: DeploymentView, counts: Counts) -> bool:
+    """All replicas are of the current template and available, and no other is left."""
+    desired = view.spec.replicas
+    return counts.updated == counts.replicas == counts.available == desired and counts.terminating == 0
+
+
+def has_progressed(view: DeploymentView, counts: Counts) -> bool:
+    """Whether the counts are further than those of the last status."""
+    before = view.status
+    return (
+        counts.updated > before.updated_replicas
+        or counts.replicas - counts.updated < before.replicas - before.updated_replicas
+        or counts.ready > before.ready_replicas
+        or counts.available > before.available_replicas
+        or counts.terminating < before.terminating_replicas
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How the rollout goes, and by when it must have gone further."""
+
+    condition: dict[str, Any]
+    deadline: datetime | None = None
+
+
+def judge_progress(view: DeploymentView, counts: Counts, now: datetime, *, waits_for: str = "") -> Verdict:
+    """The `Progressing` condition."""
+    known = find_condition(view.status.conditions, PROGRESSING)
+    generation = view.generation
+    if view.spec.paused:
+        return Verdict(condition(PROGRESSING, status=None, reason="DeploymentPaused", observed_generation=generation))
+    words = f"{counts.updated} of {view.spec.replicas} updated, {counts.available} available, {counts.replicas} in all"
+    if is_complete(view, counts):
+        return Verdict(
+            condition(
+                PROGRESSING,
+                status=True,
+                reason="NewReplicaSetAvailable",
+                message=words,
+                observed_generation=generation,
+            )
+        )
+    since = known.last_update_time if known is not None else None
+    anew = (
+        known is None
+        or since is None
+        or known.observed_generation != generation
+        or known.reason in ("DeploymentPaused", "NewReplicaSetAvailable")
+        or has_progressed(view, counts)
+    )
+    ahead = since is not None and is_ahead(since, now)
+    anew = anew or ahead
+    began = now if anew or since is None else since
+    deadline = None
+    if view.spec.progress_deadline_seconds < NO_DEADLINE:
+        deadline = began + timedelta(seconds=view.spec.progress_deadline_seconds)
+    if deadline is not None and deadline <= now and not anew:
+        late = f"no progress for {view.spec.progress_deadline_seconds} s: {words}"
+        if waits_for:
+            late += f"; it waits for {waits_for}"
+        return Verdict(
+            condition(
+                PROGRESSING,
+                status=False,
+                reason="ProgressDeadlineExceeded",
+                message=late,
+                observed_generation=generation,
+            )
+        )
+    # A time alone is no news: where only the clock is set right, the reason says so, and the time is written.
+    reason = "ClockRestarted" if ahead else "ReplicaSetUpdated"
+    made = condition(PROGRESSING, status=True, reason=reason, message=words, observed_generation=generation)
+    if anew:
+        made["lastUpdateTime"] = format_time(now)
+    return Verdict(made, deadline)
+
+
+def availability(view: DeploymentView, counts: Counts, bounds: Bounds) -> dict[str, Any]:
+    enough = counts.available >= view.spec.replicas - bounds.unavailable
+    return condition(
+        AVAILABLE,
+        status=enough,
+        reason="MinimumReplicasAvailable" if enough else "MinimumReplicasUnavailable",
+        message="" if enough else f"{counts.available} of {view.spec.replicas} replicas are available",
+        observed_generation=view.generation,
+    )
+
+
+def failures(view: DeploymentView, sets: Sequence[ReplicaSetView]) -> list[dict[str, Any]]:
+    """`ReplicaFailure`, if some ReplicaSet has one or this tells of one that is over."""
+    for each in sets:
+        found = find_condition(each.status.conditions, REPLICA_FAILURE)
+        if found is not None and found.status == TRUE:
+            message = f"{each.name}: {found.message}"
+            return [condition(REPLICA_FAILURE, status=True, reason=found.reason, message=message)]
+    if find_condition(view.status.conditions, REPLICA_FAILURE) is None:
+        return []
+    return [condition(REPLICA_FAILURE, status=False, reason="Succeeded")]
+
+
+def repairs(view: DeploymentView, sets: Sequence[ReplicaSetView]) -> list[dict[str, Any]]:
+    """`RepairComplete`, if some ReplicaSet has or had something to repair: true when all of them are done."""
+    known = [find_condition(view.status.conditions, REPAIR_COMPLETE)]
+    for each in sets:
+        found = find_condition(each.status.conditions, REPAIR_COMPLETE)
+        known.append(found)
+        if found is not None and found.status == FALSE:
+            message = f"{each.name}: {found.message}"
+            return [condition(REPAIR_COMPLETE, status=False, reason=found.reason, message=message)]
+    return [condition(REPAIR_COMPLETE, status=True, reason="Repaired")] if any(known) else []
+
+
+def rollback(view: DeploymentView, current: ReplicaSetView | None) -> list[dict[str, Any]]:
+    """`RollbackObserved`: the current template is one that was rolled out before."""
+    if current is None:
+        return []
+    earlier = current.metadata.annotations.get(REVISION_HISTORY, "")
+    if earlier:
+        revision = current.metadata.annotations.get(REVISION, "")
+        message = f"revision {revision} is what revision {earlier.rpartition(',')[2]} was"
+        return [condition(ROLLBACK_OBSERVED, status=True, reason="RevisionReused", message=message)]
+    if find_condition(view.status.conditions, ROLLBACK_OBSERVED) is None:
+        return []
+    return [condition(ROLLBACK_OBSERVED, status=False, reason="RevisionIsNew")]

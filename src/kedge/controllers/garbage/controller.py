@@ -1,0 +1,309 @@
+"""Garbage collection: what has lost every owner goes; who waits for dependents, or lets them go, is seen through.
+
+The plan is pure. A cache may say that an owner is there; that one is gone only the authority may say, by uid, always:
+a uid that is gone never comes back, so what was proved stays true. The delete is of the very version that was judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from kedge.api.holds import active_hold
+from kedge.api.kinds import KINDS, Kind, Registry
+from kedge.api.objects import Object
+from kedge.api.views import ObjectMeta, OwnerReference
+from kedge.client.contract import Client
+from kedge.controllers.garbage.overrides import active_override
+from kedge.controllers.shared.reconcile import look_again
+from kedge.env import Env
+from kedge.errors import BadRequest, Forbidden, NotFound
+from kedge.keys import Key
+from kedge.runtime import Action, Context, Controller, Watch
+from kedge.runtime.cache import BY_OWNER, CacheChange, CacheSet
+
+NAME = "garbage"
+FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
+_ALONE = KINDS.of_key_kind("PriorityClass.scheduling.k8s.io")
+_UNSEEN_S = 1.0
+"""Pause before a dependent that no cache has shown yet is asked about again: nobody may ever tell that it went."""
+_NOT_COLLECTED = ("Event", "Lease.coordination.k8s.io", "NodeAllocation.kedge.dev")
+"""Kinds that have no owners and are no owners: they change often, and nobody waits for them."""
+
+
+class Owner(StrEnum):
+    """What is known of one owner."""
+
+    ALIVE = "alive"
+    WAITING = "waiting"
+    """Being deleted in the foreground: it goes after those that block it."""
+    GONE = "gone"
+    UNKNOWN = "unknown"
+    """Of a kind that is not known here: nobody can say, so it counts as alive."""
+
+
+@dataclass(frozen=True, slots=True)
+class GarbagePlan:
+    """What to do with one object for its owners' sake."""
+
+    delete: str = ""
+    """The propagation to delete it with; empty to keep it."""
+    drop: tuple[str, ...] = ()
+    """Uids of owners that are gone, while another holds it."""
+
+
+def plan_garbage(metadata: ObjectMeta, owners: Mapping[str, Owner], *, has_dependents: bool) -> GarbagePlan:
+    """Whether an object goes with its owners. `owners` are by uid; one that is not in it counts as alive."""
+    if metadata.deletion_timestamp is not None or not metadata.owner_references:
+        return GarbagePlan()
+    known = {ref.uid: owners.get(ref.uid, Owner.ALIVE) for ref in metadata.owner_references}
+    solid = [uid for uid, state in known.items() if state in (Owner.ALIVE, Owner.UNKNOWN)]
+    if solid:
+        return GarbagePlan(drop=tuple(uid for uid, state in known.items() if state in (Owner.GONE, Owner.WAITING)))
+    if any(state is Owner.WAITING for state in known.values()):
+        return GarbagePlan("Foreground" if has_dependents else "Background")
+    if ORPHAN in metadata.finalizers:
+        return GarbagePlan("Orphan")
+    return GarbagePlan("Foreground" if FOREGROUND in metadata.finalizers else "Background")
+
+
+@dataclass(frozen=True, slots=True)
+class FinalizerPlan:
+    """What the finalizers of an object that is being deleted come to."""
+
+    remove: tuple[str, ...] = ()
+    """To be dropped, on a person's word."""
+    stuck: tuple[str, ...] = ()
+    """Nobody has seen to them for long: to be told."""
+    look_again_at: datetime | None = None
+
+
+def plan_finalizers(metadata: ObjectMeta, now: datetime, *, stuck_s: float) -> FinalizerPlan:
+    """Finalizers of others are theirs to remove; unless a person says otherwise they are only told of."""
+    foreign = tuple(name for name in metadata.finalizers if name not in (FOREGROUND, ORPHAN))
+    if metadata.deletion_timestamp is None or not foreign:
+        return FinalizerPlan()
+    override = active_override(metadata, now)
+    remove = tuple(name for name in foreign if override is not None and name in override.finalizers)
+    since = metadata.deletion_timestamp + timedelta(seconds=stuck_s)
+    left = tuple(name for name in foreign if name not in remove)
+    return FinalizerPlan(remove, left if since <= now else (), since if left and since > now else None)
+
+
+class GarbageCollector:
+    """One look at one object, of whatever kind."""
+
+    def __init__(self, env: Env, kinds: Registry = KINDS) -> None:
+        self._kinds = kinds
+        self._followed = collected_kinds(kinds)
+        self._acts = env.metrics.counter("kedge_garbage_total", "What was collected, by act and kind", ("act", "kind"))
+        self._stuck = env.metrics.gauge("kedge_finalizers_stuck", "Deletions that wait for a finalizer", ("finalizer",))
+        self._told: dict[Key, tuple[str, ...]] = {}
+        """For the gauge alone."""
+
+    async def reconcile(self, ctx: Context, key: Key) -> Action:
+        found = ctx.get(key)
+        if found is None:
+            self._tell(key, ())
+            return Action.await_change(reason="it is gone")
+        now = ctx.now()
+        hold = active_hold(found.metadata, NAME, now)
+        if hold is not None:
+            return look_again(now, hold.until, reason=str(hold))
+        if found.metadata.deletion_timestamp is not None:
+            return await self._see_off(ctx, found, now)
+        if not found.metadata.owner_references:
+            return Action.await_change()
+        owners = {ref.uid: await self._owner(ctx, found, ref) for ref in found.metadata.owner_references}
+        waiting = Owner.WAITING in owners.values()
+        dependents = waiting and any(True for _ in self._dependents(ctx, found))
+        plan = plan_garbage(found.metadata, owners, has_dependents=dependents)
+        if plan.delete:
+            self._acts.labels("delete", key.kind).inc()
+            await ctx.delete(found, propagation=plan.delete)
+        elif plan.drop:
+            self._acts.labels("drop owner", key.kind).inc()
+            await ctx.patch(found, without_owners(found, plan.drop))
+        return Action.await_change(
+            reason="" if Owner.UNKNOWN not in owners.values() else "an owner is of no known kind"
+        )
+
+    async def _owner(self, ctx: Context, found: Object, ref: OwnerReference) -> Owner:
+        """Whether an owner lives. The cache may vouch for it; only the authority may bury it."""
+        try:
+            kind = self._kinds.of_api(ref.api_version, ref.kind)
+        except (BadRequest, NotFound):
+            return Owner.UNKNOWN
+        if kind.namespaced and not found.key.namespace:
+            return Owner.UNKNOWN  # it does not say in which namespace
+        key = Key(kind.key_kind, found.key.namespace if kind.namespaced else "", ref.name)
+        owner = ctx.get(key) if kind in self._followed else None
+        if owner is None or owner.uid != ref.uid or _waits(owner, ref):
+            owner = await ctx.fresh(key)
+        if owner is None or owner.uid != ref.uid:
+            return Owner.GONE
+        return Owner.WAITING if _waits(owner, ref) else Owner.ALIVE
+
+    def _dependents(self, ctx: Context, owner: Object) -> Iterable[Object]:
+        for kind in self._followed:
+            for each in ctx.by_index(kind, BY_OWNER, owner.uid):
+                if not owner.key.namespace or each.key.namespace == owner.key.namespace:
+                    yield each
+
+    async def _see_off(self, ctx: Context, found: Object, now: datetime) -> Action:
+        """An object that is being deleted: its dependents, then its finalizers."""
+        finalizers = found.metadata.finalizers
+        if ORPHAN in finalizers:
+            await self._orphan(ctx, found)
+            return Action.await_change(reason="its dependents were let go")
+        if FOREGROUND in finalizers:
+            if any(_blocks(each, found.uid) for each in self._dependents(ctx, found)):
+                return Action.await_change(reason="its dependents are to go first")
+            if await self._is_blocked(ctx, found):
+                return Action.requeue(delay_s=_UNSEEN_S, reason="dependents that are not seen yet are to go first")
+            self._acts.labels("let go", found.key.kind).inc()
+            await ctx.patch(found, without_finalizers(found, (FOREGROUND,)))
+            return Action.await_change(reason="its dependents are gone")
+        plan = plan_finalizers(found.metadata, now, stuck_s=ctx.limits.finalizer_stuck_s)
+        self._tell(found.key, plan.stuck)
+        if plan.remove:
+            self._acts.labels("override", found.key.kind).inc()
+            await ctx.patch(found, without_finalizers(found, plan.remove))
+        if plan.stuck:
+            await self._report(ctx, found, plan.stuck)
+        return look_again(now, plan.look_again_at, reason=f"waits for {', '.join(plan.stuck)}" if plan.stuck else "")
+
+    async def _is_blocked(self, ctx: Context, owner: Object) -> bool:
+        """Whether the authority knows of a dependent that is to go first: a cache of its kind may be late."""
+        for kind in self._followed:
+            for each in await ctx.fresh_list(kind, namespace=owner.key.namespace if kind.namespaced else ""):
+                if _blocks(each, owner.uid):
+                    return True
+        return False
+
+    async def _orphan(self, ctx: Context, owner: Object) -> None:
+        """Take the owner out of every dependent that there is. One that a cache missed would be collected, so all
+        are asked for at the authority. None can come later that counts: its owner is on its way out."""
+        for kind in self._followed:
+            for each in await ctx.fresh_list(kind, namespace=owner.key.namespace if kind.namespaced else ""):
+                if any(ref.uid == owner.uid for ref in each.metadata.owner_references):
+                    self._acts.labels("orphan", kind.key_kind).inc()
+                    await ctx.patch(each, without_owners(each, (owner.uid,)))
+        await ctx.patch(owner, without_finalizers(owner, (ORPHAN,)))
+
+    async def _report(self, ctx: Context, found: Object, stuck: Sequence[str]) -> None:
+        """An Event, once an object: its name follows from the uid."""
+        kind = self._kinds.of_key_kind("Event")
+        words = f"waits for {', '.join(stuck)}: is their controller gone? A person may override with an expiry"
+        body = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": f"finalizer-{found.uid}", "namespace": found.key.namespace or "default"},
+            "involvedObject": {
+                "apiVersion": found.kind.api_version,
+                "kind": found.kind.kind,
+                "namespace": found.key.namespace,
+                "name": found.key.name,
+                "uid": found.uid,
+            },
+            "reason": "FinalizerStuck",
+            "message": words,
+            "type": "Warning",
+        }
+        try:
+            await ctx.ensure(kind, body)
+        except (NotFound, Forbidden):
+            return  # its namespace is going, or is none: the metric tells
+
+    def _tell(self, key: Key, stuck: tuple[str, ...]) -> None:
+        before = self._told.pop(key, ())
+        for name in before:
+            self._stuck.labels(name).dec()
+        for name in stuck:
+            self._stuck.labels(name).inc()
+        if stuck:
+            self._told[key] = stuck
+
+
+def _waits(owner: Object, ref: OwnerReference) -> bool:
+    metadata = owner.metadata
+    return metadata.deletion_timestamp is not None and FOREGROUND in metadata.finalizers and ref.block_owner_deletion
+
+
+def _blocks(each: Object, uid: str) -> bool:
+    return any(ref.uid == uid and ref.block_owner_deletion for ref in each.metadata.owner_references)
+
+
+def without_owners(found: Object, uids: Iterable[str]) -> dict[str, Any]:
+    gone = set(uids)
+    references = found.edit()["metadata"].get("ownerReferences") or []
+    return {"metadata": {"ownerReferences": [ref for ref in references if ref.get("uid") not in gone]}}
+
+
+def without_finalizers(found: Object, names: Iterable[str]) -> dict[str, Any]:
+    gone = set(names)
+    return {"metadata": {"finalizers": [name for name in found.metadata.finalizers if name not in gone]}}
+
+
+def collected_kinds(kinds: Registry) -> tuple[Kind, ...]:
+    """The kinds that may own or be owned."""
+    return tuple(kind for kind in kinds if kind.key_kind not in _NOT_COLLECTED)
+
+
+def may_be_garbage(found: Object) -> bool:
+    """Whether there is anything to look at: it has owners, or is on its way out and waits for something."""
+    metadata = found.metadata
+    return bool(metadata.owner_references) or (metadata.deletion_timestamp is not None and bool(metadata.finalizers))
+
+
+def _wake_family(kinds: Sequence[Kind]) -> Callable[[CacheChange, CacheSet], Iterable[Key]]:
+    """An object itself, its owners, and its dependents when it goes or begins to."""
+
+    def keys_of(change: CacheChange, caches: CacheSet) -> Iterable[Key]:
+        found = change.new or change.old
+        assert found is not None
+        leaving = change.new is None or found.metadata.deletion_timestamp is not None
+        if change.new is not None and (leaving or found.metadata.owner_references):
+            yield change.key
+        # An owner may wait for a dependent to go, or to be let go of: either way it has one less.
+        kept = {ref.uid for ref in change.new.metadata.owner_references} if change.new is not None else set()
+        for ref in change.old.metadata.owner_references if change.old is not None else ():
+            if ref.uid in kept:
+                continue
+            for kind in kinds:
+                if (kind.api_version, kind.kind) == (ref.api_version, ref.kind):
+                    yield Key(kind.key_kind, found.key.namespace if kind.namespaced else "", ref.name)
+        if leaving:
+            for kind in kinds:
+                for cache in caches.of_kind(kind.key_kind):
+                    # Until every kind has listed this may end early, and nobody is forgotten: whatever has owners waits
+                    # in the queue since it was first seen, and nothing is taken from it before.
+                    if not str(cache.scope):
+                        yield from [each.key for each in cache.by_index(BY_OWNER, found.uid).value]
+
+    return keys_of
+
+
+def garbage_controller(client: Client, env: Env, **shared: Any) -> Controller:
+    """The controller, ready to run; `shared` are `lease`, `caches`, `recorder`, `workers` and the like."""
+    kinds = collected_kinds(client.kinds)
+    wake = _wake_family(kinds)
+    return Controller(
+        GarbageCollector(env, client.kinds),
+        client,
+        env,
+        name=NAME,
+        # Keys are of every kind. A controller has one of its own, whose changes wake itself alone: this one has no
+        # family to be woken.
+        kind=_ALONE,
+        indexes=(BY_OWNER,),
+        watches=[
+            Watch(kind=kind, keys_of=wake, indexes=(BY_OWNER,), resync=may_be_garbage)
+            for kind in kinds
+            if kind is not _ALONE
+        ],
+        **shared,
+    )

@@ -1,0 +1,323 @@
+"""The Job controller: runs pods until enough of them have succeeded, too many have failed, or time is up.
+
+`jobs` decides and counts; this carries it out in the order that counting needs: first the status that names the ended
+pods is committed, then their finalizers go. A Job that is over is deleted after its time to live.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from kedge.api.conditions import condition, find_condition
+from kedge.api.holds import active_hold, hold_conditions, next_hold_end
+from kedge.api.marks import SLOT
+from kedge.api.objects import Object
+from kedge.api.owners import controller_of, owner_reference
+from kedge.api.timestamps import format_time
+from kedge.api.views import EndpointSliceView, JobView, PodView
+from kedge.client.contract import Client
+from kedge.controllers.job.plan import (
+    COMPLETE,
+    FAILED,
+    FAILURE_TARGET,
+    INDEX,
+    SUCCESS_TARGET,
+    SUSPENDED,
+    TRACKING,
+    JobPlan,
+    JobRules,
+    count_ended,
+    deadline_of,
+    format_indexes,
+    is_over,
+    outcome_of,
+    over_since,
+    plan_job,
+)
+from kedge.controllers.quota.controller import RESOURCE_QUOTA, wake_blocked
+from kedge.controllers.replicaset.controller import (
+    REPLICA_FAILURE,
+    failure_condition,
+    lost_status,
+    template_priority,
+    wake_listed,
+)
+from kedge.controllers.shared.drain import listed_uids
+from kedge.controllers.shared.pods import is_ready
+from kedge.controllers.shared.progress import progress_of
+from kedge.controllers.shared.reconcile import (
+    ENDPOINT_SLICE,
+    JOB,
+    POD,
+    REFUSALS,
+    Acts,
+    held_until,
+    look_again,
+    split_held,
+)
+from kedge.controllers.shared.slots import free_slots, slot_name
+from kedge.controllers.shared.stage_conditions import stage_conditions
+from kedge.controllers.shared.templates import template_of
+from kedge.env import Env
+from kedge.errors import OperatingError
+from kedge.keys import Key
+from kedge.runtime import Action, Context, Controller, Watch
+from kedge.runtime.cache.indexes import by_label
+
+NAME = "job"
+JOB_NAME, CONTROLLER_UID = "batch.kubernetes.io/job-name", "batch.kubernetes.io/controller-uid"
+BY_JOB_NAME = by_label(JOB_NAME)
+
+
+class JobReconciler:
+    """One look at one Job."""
+
+    def __init__(self, env: Env) -> None:
+        self._metrics = env.metrics
+        self._uncounted = env.metrics.counter(
+            "kedge_workload_uncounted_total", "Ended pods that were written down to be counted"
+        )
+
+    async def reconcile(self, ctx: Context, key: Key) -> Action:
+        job = ctx.get(key)
+        acts = Acts(ctx, self._metrics, NAME)
+        now = ctx.now()
+        held_off = await self._let_orphans_go(ctx, acts, key, job, now)
+        if job is None or job.metadata.deletion_timestamp is not None:
+            return look_again(now, *held_off, reason="it is gone, or going: its pods are garbage")
+        view = job.as_view(JobView)
+        held = held_until(view, NAME, now)
+        if is_over(view):
+            return await self._end(ctx, acts, job, view, now) if held is None else look_again(now, held)
+        pods = ctx.owned(POD, job)
+        views = [pod.as_view(PodView) for pod in pods]
+        plan = self._plan(ctx, view, views, now, held=held is not None)
+        refusal = None
+        try:
+            await self._carry_out(ctx, acts, job, plan, {pod.uid: pod for pod in pods}, now)
+        except REFUSALS as error:
+            refusal = error
+        before = view.status.uncounted_terminated_pods
+        self._uncounted.inc(len(plan.tally.uncounted - {*before.succeeded, *before.failed}))
+        listed = listed_uids(
+            each.as_view(EndpointSliceView) for each in ctx.list(ENDPOINT_SLICE, namespace=key.namespace)
+        )
+        status = self._status(view, views, plan, listed, acts, refusal, now, held=held is not None)
+        await ctx.write_status(job, status)
+        # Only now that the status names them may they go: whoever crashes here finds them there.
+        for pod in plan.unmark:
+            found = next(each for each in pods if each.uid == pod.uid)
+            await acts.do("count", pod.name, ctx.patch(found, without_mark(found)))
+        if refusal is not None:
+            raise refusal
+        pod_holds = [held_until(pod, NAME, now) for pod in views]
+        return look_again(
+            now, next_hold_end(view, now), plan.look_again_at, *pod_holds, *held_off, at_once=plan.curtailed
+        )
+
+    def _plan(self, ctx: Context, view: JobView, pods: Sequence[PodView], now: datetime, *, held: bool) -> JobPlan:
+        limits = ctx.limits
+        if held:
+            tally = count_ended(view, pods, 0)
+            return JobPlan(tally)
+        rules = JobRules(limits.pod_burst, limits.job_backoff_s, limits.job_backoff_s_max, limits.job_uncounted_max)
+        held_pods = frozenset(pod.uid for pod in pods if active_hold(pod, NAME, now) is not None)
+        return plan_job(view, pods, rules, now, held=held_pods)
+
+    # -- acting ------------------------------------------------------------------------------------
+
+    async def _let_orphans_go(
+        self, ctx: Context, acts: Acts, key: Key, job: Object | None, now: datetime
+    ) -> list[datetime]:
+        """Pods of a Job that is gone or going are not counted any more: their finalizer would keep them for ever.
+
+        When those may be looked at that a person holds.
+        """
+        living = job.uid if job is not None and job.metadata.deletion_timestamp is None else None
+        left = [
+            pod
+            for pod in ctx.by_index(POD, BY_JOB_NAME, key.name)
+            if pod.key.namespace == key.namespace
+            and TRACKING in pod.metadata.finalizers
+            and _was_of(pod, key)
+            and not _is_of(pod, living)
+        ]
+        left, ends = split_held(left, NAME, now)
+        if not left:
+            return ends
+        # A cache that has not seen the Job yet does not prove that there is none.
+        fresh = await ctx.fresh(key)
+        living = fresh.uid if fresh is not None and fresh.metadata.deletion_timestamp is None else None
+        for pod in left:
+            if not _is_of(pod, living):
+                await acts.do("let go", pod.key.name, ctx.patch(pod, without_mark(pod)))
+        return ends
+
+    async def _carry_out(
+        self, ctx: Context, acts: Acts, job: Object, plan: JobPlan, pods: Mapping[str, Object], now: datetime
+    ) -> None:
+        for pod in plan.release:
+            found = pods[pod.uid]
+            await acts.do("release", pod.name, ctx.patch(found, lost_status(found, now), subresource="status"))
+        for pod in plan.delete:
+            await acts.do("delete", pod.name, ctx.delete(pods[pod.uid]))
+        template = template_of(job) if plan.create else {}
+        chosen: set[str] = set()
+        for index in plan.create:
+            prefix = job.key.name if index is None else f"{job.key.name}-{index}"
+
+            def is_taken(name: str) -> bool:
+                return name in chosen or ctx.get(Key(POD.key_kind, job.key.namespace, name)) is not None
+
+            (slot,) = free_slots(prefix, 1, is_taken)
+            chosen.add(slot_name(prefix, slot))
+            await acts.do(
+                "create", slot_name(prefix, slot), ctx.ensure(POD, job_pod(job, template, prefix, slot, index))
+            )
+
+    async def _end(self, ctx: Context, acts: Acts, job: Object, view: JobView, now: datetime) -> Action:
+        """A Job that is over waits for the end of its time to live."""
+        since, ttl_s = over_since(view), view.spec.ttl_seconds_after_finished
+        if ttl_s is None or since is None:
+            return Action.await_change(reason="it is over")
+        goes_at = since + timedelta(seconds=ttl_s)
+        if goes_at <= now:
+            await acts.do("delete", job.key.name, ctx.delete(job, propagation="Background"))
+            return Action.await_change(reason="its time to live is over")
+        return look_again(now, goes_at, reason="it is over")
+
+    # -- telling -----------------------------------------------------------------------------------
+
+    def _status(
+        self,
+        view: JobView,
+        pods: Sequence[PodView],
+        plan: JobPlan,
+        listed: frozenset[str],
+        acts: Acts,
+        refusal: OperatingError | None,
+        now: datetime,
+        *,
+        held: bool,
+    ) -> dict[str, Any]:
+        running = [pod for pod in pods if outcome_of(pod) is None]
+        spec, tally = view.spec, plan.tally
+        started = view.status.start_time
+        if not held:
+            started = None if plan.suspended else started or now
+        progress = progress_of(
+            running,
+            desired=spec.parallelism,
+            listed=listed,
+            generation=view.generation,
+            before=view.status.progress,
+            attempt=acts.last,
+            deadline=None if plan.target is not None else deadline_of(view),
+        )
+        return {
+            "active": sum(not pod.terminating for pod in running),
+            "ready": sum(is_ready(pod) and not pod.terminating for pod in running),
+            "terminating": sum(pod.terminating for pod in running),
+            "succeeded": tally.succeeded,
+            "failed": tally.failed,
+            "uncountedTerminatedPods": {
+                "succeeded": list(tally.uncounted_succeeded),
+                "failed": list(tally.uncounted_failed),
+            },
+            "completedIndexes": format_indexes(tally.completed) or None,
+            "startTime": None if started is None else format_time(started),
+            "completionTime": format_time(now) if plan.over and plan.target and plan.target.succeeds else None,
+            "progress": progress,
+            "conditions": [
+                *end_conditions(plan),
+                *suspension(view, plan, held=held),
+                *failure_condition(view, refusal),
+                *stage_conditions(progress, asked=plan.want),
+                *hold_conditions(view, view.status.conditions, now),
+            ],
+        }
+
+
+def end_conditions(plan: JobPlan) -> list[dict[str, Any]]:
+    """That an end is decided, and that it is reached: two conditions, because pods may take their time."""
+    target = plan.target
+    if target is None:
+        return []
+    kind, final = (SUCCESS_TARGET, COMPLETE) if target.succeeds else (FAILURE_TARGET, FAILED)
+    told = [condition(kind, status=True, reason=target.reason, message=target.message)]
+    if plan.over:
+        told.append(condition(final, status=True, reason=target.reason, message=target.message))
+    return told
+
+
+def suspension(view: JobView, plan: JobPlan, *, held: bool) -> list[dict[str, Any]]:
+    if held or plan.target is not None:
+        return []
+    if plan.suspended:
+        return [condition(SUSPENDED, status=True, reason="JobSuspended")]
+    if find_condition(view.status.conditions, SUSPENDED) is None:
+        return []
+    return [condition(SUSPENDED, status=False, reason="JobResumed")]
+
+
+def _was_of(pod: Object, key: Key) -> bool:
+    """Made by a Job of this name, and by nobody else since."""
+    owner = controller_of(pod.metadata)
+    return owner is None or (owner.kind, owner.name) == (JOB.kind, key.name)
+
+
+def _is_of(pod: Object, uid: str | None) -> bool:
+    owner = controller_of(pod.metadata)
+    return owner is not None and owner.uid == uid
+
+
+def job_pod(job: Object, template: Mapping[str, Any], prefix: str, slot: int, index: int | None) -> dict[str, Any]:
+    """A pod of the Job, as JSON. Its finalizer keeps it until it is counted."""
+    metadata = template.get("metadata") or {}
+    labels = {**(metadata.get("labels") or {}), JOB_NAME: job.key.name, CONTROLLER_UID: job.uid}
+    annotations = {**(metadata.get("annotations") or {}), SLOT: str(slot if index is None else index)}
+    spec = dict(template["spec"])
+    if index is not None:
+        annotations[INDEX] = str(index)
+        told = {"name": "JOB_COMPLETION_INDEX", "value": str(index)}
+        for field in ("containers", "initContainers"):
+            if field in spec:
+                spec[field] = [{**each, "env": [*(each.get("env") or []), told]} for each in spec[field]]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": slot_name(prefix, slot),
+            "namespace": job.key.namespace,
+            "labels": labels,
+            "annotations": annotations,
+            "finalizers": [*(metadata.get("finalizers") or []), TRACKING],
+            "ownerReferences": [owner_reference(JOB, job.metadata)],
+        },
+        "spec": spec,
+    }
+
+
+def without_mark(pod: Object) -> dict[str, Any]:
+    kept: Iterable[str] = (each for each in pod.metadata.finalizers if each != TRACKING)
+    return {"metadata": {"finalizers": list(kept) or None}}
+
+
+def job_controller(client: Client, env: Env, **shared: Any) -> Controller:
+    """The controller, ready to run; `shared` are `lease`, `caches`, `recorder`, `workers` and the like."""
+    return Controller(
+        JobReconciler(env),
+        client,
+        env,
+        name=NAME,
+        kind=JOB,
+        owns=(Watch(kind=POD, indexes=(BY_JOB_NAME,)),),
+        watches=(
+            Watch(kind=ENDPOINT_SLICE, keys_of=wake_listed(JOB)),
+            Watch(kind=RESOURCE_QUOTA, keys_of=wake_blocked(JOB, condition=REPLICA_FAILURE)),
+        ),
+        priority_of=template_priority,
+        **shared,
+    )

@@ -1,0 +1,291 @@
+"""The plan of a Job: what has been done, what is to run next, and when it is over. Pure.
+
+An ended pod is counted in three steps that may be cut off anywhere: its uid is written down in the status, its
+tracking finalizer is taken off, the uid moves into the count. So none is counted twice, and none is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from kedge.api.conditions import TRUE, find_condition
+from kedge.api.views import JobView, PodView
+from kedge.controllers.shared.pods import is_ahead, is_lost, least_missed_first, restarts
+
+TRACKING = "batch.kubernetes.io/job-tracking"
+INDEX = "batch.kubernetes.io/job-completion-index"
+COMPLETE, FAILED, SUSPENDED = "Complete", "Failed", "Suspended"
+SUCCESS_TARGET, FAILURE_TARGET = "SuccessCriteriaMet", "FailureTarget"
+_LONG_AGO = datetime.min.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class JobRules:
+    """The named limits of a plan."""
+
+    burst: int = 100
+    backoff_s: float = 10.0
+    backoff_s_max: float = 600.0
+    uncounted_max: int = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Ended pods: counted for good, and written down but not yet counted."""
+
+    succeeded: int
+    failed: int
+    uncounted_succeeded: tuple[str, ...] = ()
+    uncounted_failed: tuple[str, ...] = ()
+    completed: frozenset[int] = frozenset()
+    """Indexes that are done; of a Job that is Indexed."""
+    indexed: bool = False
+
+    @property
+    def succeeded_in_all(self) -> int:
+        """An index counts once, and at once, however many pods succeeded at it."""
+        return len(self.completed) if self.indexed else self.succeeded + len(self.uncounted_succeeded)
+
+    @property
+    def failed_in_all(self) -> int:
+        return self.failed + len(self.uncounted_failed)
+
+    @property
+    def uncounted(self) -> frozenset[str]:
+        return frozenset((*self.uncounted_succeeded, *self.uncounted_failed))
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """How the Job is to end: decided, and done once nothing runs and all is counted."""
+
+    succeeds: bool
+    reason: str
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JobPlan:
+    """What to do now, and what to say."""
+
+    tally: Tally
+    target: Target | None = None
+    over: bool = False
+    """The target is reached: nothing runs, everything is counted."""
+    want: int = 0
+    """How many pods are to run now."""
+    create: tuple[int | None, ...] = ()
+    """One entry a pod to make: its index, or None for a Job without."""
+    delete: tuple[PodView, ...] = ()
+    release: tuple[PodView, ...] = ()
+    """Lost with their node: their end is to be recorded."""
+    unmark: tuple[PodView, ...] = ()
+    """Written down by this plan's tally: once that is committed, the finalizer may go."""
+    suspended: bool = False
+    look_again_at: datetime | None = None
+    curtailed: bool = False
+
+    @property
+    def silent(self) -> bool:
+        return not (self.create or self.delete or self.release or self.unmark)
+
+
+def plan_job(
+    job: JobView, pods: Sequence[PodView], rules: JobRules, now: datetime, *, held: Collection[str] = ()
+) -> JobPlan:
+    """One step of a Job that is not over. `pods` are all that it owns; `held` the uids a person holds."""
+    tally = count_ended(job, pods, rules.uncounted_max)
+    running = [pod for pod in pods if outcome_of(pod) is None]
+    active = [pod for pod in running if not pod.terminating]
+    target = known_target(job) or _decide(job, tally, running, now)
+    left = sum(TRACKING in pod.metadata.finalizers for pod in pods if outcome_of(pod) is not None)
+    over = target is not None and not running and left == 0 and not tally.uncounted
+    lost = [pod for pod in running if is_lost(pod) and pod.uid not in held]
+    want = 0 if target is not None or job.spec.suspend else _want(job, tally, len(active))
+
+    surplus = [pod for pod in active if pod.uid not in held and pod not in lost]
+    given_up = least_missed_first(surplus, now=now)[: max(0, len(active) - len(lost) - want)]
+    missing = max(0, want - len(running))
+    retry_at = next_start(pods, rules, now) if missing else None
+    if retry_at is not None and retry_at > now:
+        missing = 0
+    else:
+        retry_at = None
+    unmark = [
+        pod
+        for pod in pods
+        if pod.uid in tally.uncounted and TRACKING in pod.metadata.finalizers and pod.uid not in held
+    ]
+    waits = [retry_at, deadline_of(job) if target is None else None]
+    burst = rules.burst
+    return JobPlan(
+        tally,
+        target,
+        over=over,
+        want=want,
+        create=_indexes(job, tally, running, min(missing, burst)),
+        delete=tuple(given_up[:burst]),
+        release=tuple(lost[:burst]),
+        unmark=tuple(unmark[:burst]),
+        suspended=job.spec.suspend and target is None,
+        look_again_at=min((at for at in waits if at is not None and at > now), default=None),
+        curtailed=burst < max(missing, len(given_up), len(lost), len(unmark)),
+    )
+
+
+# -- counting --------------------------------------------------------------------------------------
+
+
+def outcome_of(pod: PodView) -> bool | None:
+    """Whether it succeeded; None while it may still run. One that goes before it ever had a node has failed."""
+    if pod.status.phase == "Succeeded":
+        return True
+    if pod.status.phase == "Failed" or (pod.terminating and not pod.spec.node_name):
+        return False
+    return None
+
+
+def count_ended(job: JobView, pods: Sequence[PodView], uncounted_max: int) -> Tally:
+    """The next tally. A uid moves into the count only when its pod is gone or has lost its finalizer; a pod is written
+    down only while it has it."""
+    status = job.status
+    marked = {pod.uid for pod in pods if TRACKING in pod.metadata.finalizers}
+    waiting = status.uncounted_terminated_pods
+    still_succeeded = [uid for uid in waiting.succeeded if uid in marked]
+    still_failed = [uid for uid in waiting.failed if uid in marked]
+    succeeded = status.succeeded + len(waiting.succeeded) - len(still_succeeded)
+    failed = status.failed + len(waiting.failed) - len(still_failed)
+    known = {*waiting.succeeded, *waiting.failed}
+    room = max(0, uncounted_max - len(still_succeeded) - len(still_failed))
+    fresh = [pod for pod in pods if pod.uid in marked and pod.uid not in known and outcome_of(pod) is not None][:room]
+    still_succeeded += [pod.uid for pod in fresh if outcome_of(pod)]
+    still_failed += [pod.uid for pod in fresh if not outcome_of(pod)]
+    if job.spec.completion_mode != "Indexed":
+        return Tally(succeeded, failed, tuple(still_succeeded), tuple(still_failed))
+    done = {index_of(pod) for pod in fresh if outcome_of(pod)} | set(parse_indexes(status.completed_indexes))
+    most = job.spec.completions or 0
+    completed = frozenset(index for index in done if index is not None and index < most)
+    return Tally(len(completed), failed, tuple(still_succeeded), tuple(still_failed), completed=completed, indexed=True)
+
+
+def index_of(pod: PodView) -> int | None:
+    text = pod.metadata.annotations.get(INDEX, "")
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
+def parse_indexes(text: str) -> list[int]:
+    """Read `0-2,5`. What cannot be read is left out: those indexes are done again."""
+    found: list[int] = []
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        if first.isascii() and first.isdigit() and (not last or (last.isascii() and last.isdigit())):
+            found.extend(range(int(first), int(last or first) + 1))
+    return found
+
+
+def format_indexes(indexes: Iterable[int]) -> str:
+    """`0-2,5`."""
+    runs: list[list[int]] = []
+    for index in sorted(set(indexes)):
+        if runs and runs[-1][1] == index - 1:
+            runs[-1][1] = index
+        else:
+            runs.append([index, index])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+# -- deciding --------------------------------------------------------------------------------------
+
+
+def is_over(job: JobView) -> bool:
+    """Whether its end is recorded."""
+    found = (find_condition(job.status.conditions, kind) for kind in (COMPLETE, FAILED))
+    return any(each is not None and each.status == TRUE for each in found)
+
+
+def over_since(job: JobView) -> datetime | None:
+    for kind in (COMPLETE, FAILED):
+        found = find_condition(job.status.conditions, kind)
+        if found is not None and found.status == TRUE:
+            return found.last_transition_time
+    return None
+
+
+def known_target(job: JobView) -> Target | None:
+    """An end that was decided before: it stays decided."""
+    for kind, succeeds in ((FAILURE_TARGET, False), (SUCCESS_TARGET, True)):
+        found = find_condition(job.status.conditions, kind)
+        if found is not None and found.status == TRUE:
+            return Target(succeeds, found.reason, found.message)
+    return None
+
+
+def _decide(job: JobView, tally: Tally, running: Sequence[PodView], now: datetime) -> Target | None:
+    spec = job.spec
+    if spec.suspend:
+        return None
+    succeeded = tally.succeeded_in_all
+    if spec.completions is not None and succeeded >= spec.completions:
+        return Target(True, "CompletionsReached", f"{succeeded} of {spec.completions} succeeded")  # noqa: FBT003
+    if spec.completions is None and succeeded > 0 and not running:
+        return Target(True, "CompletionsReached", f"{succeeded} succeeded, and none is left")  # noqa: FBT003
+    if tally.failed_in_all > spec.backoff_limit or _restarted_too_often(job, running):
+        return Target(False, "BackoffLimitExceeded", "Job has reached the specified backoff limit")  # noqa: FBT003
+    deadline = deadline_of(job)
+    if deadline is not None and deadline <= now:
+        return Target(False, "DeadlineExceeded", "Job was active longer than specified deadline")  # noqa: FBT003
+    return None
+
+
+def _restarted_too_often(job: JobView, running: Sequence[PodView]) -> bool:
+    """Pods that restart in place count by their restarts, as in Kubernetes."""
+    if job.spec.template.spec.restart_policy != "OnFailure":
+        return False
+    return sum(restarts(pod) for pod in running) >= max(1, job.spec.backoff_limit)
+
+
+def deadline_of(job: JobView) -> datetime | None:
+    """When it has been active for too long."""
+    if job.spec.active_deadline_seconds is None or job.status.start_time is None or job.spec.suspend:
+        return None
+    return job.status.start_time + timedelta(seconds=job.spec.active_deadline_seconds)
+
+
+def _want(job: JobView, tally: Tally, active: int) -> int:
+    spec = job.spec
+    if spec.completions is None:
+        # A queue of work that nobody counted: once one has found it empty, no more are started.
+        return spec.parallelism if tally.succeeded_in_all == 0 else min(active, spec.parallelism)
+    return max(0, min(spec.parallelism, spec.completions - tally.succeeded_in_all))
+
+
+def _indexes(job: JobView, tally: Tally, running: Sequence[PodView], count: int) -> tuple[int | None, ...]:
+    if job.spec.completion_mode != "Indexed":
+        return (None,) * count
+    busy = {index_of(pod) for pod in running} | tally.completed
+    free = (index for index in range(job.spec.completions or 0) if index not in busy)
+    return tuple(index for index, _ in zip(free, range(count), strict=False))
+
+
+def next_start(pods: Sequence[PodView], rules: JobRules, now: datetime) -> datetime | None:
+    """When the next pod may start: after failures in a row there is a pause, which doubles with each."""
+    last_success = max((ended_at(pod) for pod in pods if outcome_of(pod) is True), default=_LONG_AGO)
+    failures = [at for pod in pods if outcome_of(pod) is False and (at := ended_at(pod)) > last_success]
+    if not failures:
+        return None
+    if is_ahead(max(failures), now):
+        return None
+    pause_s = min(rules.backoff_s_max, rules.backoff_s * 2.0 ** min(len(failures) - 1, 30))
+    return max(failures) + timedelta(seconds=pause_s)
+
+
+def ended_at(pod: PodView) -> datetime:
+    """When it ended, as well as its status tells."""
+    ends = [each.state.terminated for each in pod.status.container_statuses]
+    finished = [end.finished_at for end in ends if end is not None and end.finished_at is not None]
+    if finished:
+        return max(finished)
+    known = [each.last_transition_time for each in pod.status.conditions if each.last_transition_time is not None]
+    return max([*known, pod.metadata.creation_timestamp or _LONG_AGO])

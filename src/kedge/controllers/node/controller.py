@@ -1,0 +1,293 @@
+"""The node lifecycle controller: says what is known of each node, and sees its pods off when it is given up or drained.
+
+`nodes` and `evacuation` decide, this carries it out. Before anything that cannot be taken back the lease is read at the
+authority: a cache that missed a renewal must cost nobody a pod.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Iterable
+from datetime import datetime
+from typing import Any
+
+from kedge.api.conditions import TRUE, condition, find_condition
+from kedge.api.holds import active_hold, hold_conditions
+from kedge.api.kinds import KINDS
+from kedge.api.marks import DRAIN_NODE
+from kedge.api.objects import Object
+from kedge.api.owners import controller_of
+from kedge.api.views import NodeView, PodView
+from kedge.client.contract import Client
+from kedge.controllers.node.evacuation import NODE_UNKNOWN, Evacuation, lost_condition, plan_evacuation
+from kedge.controllers.node.heartbeats import LEASES, UNDATED, Heartbeats, Sight, lease_key
+from kedge.controllers.node.plan import (
+    READY,
+    NodePlan,
+    Standing,
+    is_out_of_service,
+    next_standing,
+    plan_node,
+    standing_of,
+)
+from kedge.controllers.shared.reconcile import POD, wait_out
+from kedge.env import Env
+from kedge.errors import BadRequest, NotFound, TooManyRequests
+from kedge.keys import Key
+from kedge.runtime import Action, Context, Controller, Watch
+from kedge.runtime.cache import BY_NODE, CacheChange, CacheSet
+
+NAME = "node-lifecycle"
+NODE = KINDS.of_key_kind("Node")
+LEASE = KINDS.of_key_kind("Lease.coordination.k8s.io")
+DRAINED = "Drained"
+_ZONE = "topology.kubernetes.io/zone"
+
+
+class NodeLifecycle:
+    """One look at one node. `heartbeats` is the only thing it keeps between looks, and is asked through `measured`."""
+
+    def __init__(self, env: Env, heartbeats: Heartbeats | None = None) -> None:
+        self._heartbeats = heartbeats or Heartbeats(env)
+        self.sight_age_s: Callable[[], float] = lambda: math.inf
+        """How old the sight of leases is; set by whoever joins this to its caches."""
+        self.look_anew: Callable[[], None] = lambda: None
+        """Has the leases listed anew, because the sight of them was wrong; likewise."""
+        self._acts = env.metrics.counter("kedge_node_acts_total", "What was done about nodes and their pods", ("act",))
+        self._standings = env.metrics.gauge("kedge_nodes", "Nodes by standing at their last look", ("standing",))
+        self._last: dict[str, str] = {}
+        """For the gauge alone."""
+
+    async def reconcile(self, ctx: Context, key: Key) -> Action:
+        node = ctx.get(key)
+        if node is None:
+            self._count(key.name, "")
+            return Action.await_change(reason="it is gone")
+        view, now = node.as_view(NodeView), ctx.now()
+        sight = self._look(ctx, node, view)
+        hold = active_hold(view, NAME, now)
+        if hold is not None:
+            return await wait_out(ctx, node, hold, now)
+        plan = plan_node(view, sight, ctx.limits, now, may_lose=False)
+        if plan.standing is Standing.UNKNOWN and next_standing(plan.standing, sight, ctx.limits) is Standing.LOST:
+            # It would be given up: see first whether it is as silent at the authority, then wait for its turn.
+            if not await self._is_silent(ctx, key.name):
+                return Action.requeue(delay_s=1.0, reason="its lease has moved on")
+            zone = view.labels.get(_ZONE, "")
+            if ctx.measured(f"the turn of {zone}", lambda: self._heartbeats.may_lose(zone)):
+                plan = plan_node(view, sight, ctx.limits, now)
+        returned = plan.standing is Standing.READY and standing_of(view) is not Standing.READY
+        again_s = None
+        if returned:  # pods first, so that a node that is well has no pods that are not
+            again_s = await self._evacuate(ctx, node, plan, sight, now)
+        node = await self._say(ctx, node, view, plan, now)
+        if not returned:
+            again_s = await self._evacuate(ctx, node, plan, sight, now)
+        drain_s = await self._drain(ctx, node, plan, now)
+        self._count(key.name, plan.standing)
+        delays = [each for each in (plan.look_again_s, again_s, drain_s) if each is not None]
+        return Action.requeue(delay_s=min(delays), condition=plan.standing, reason=plan.reason)
+
+    # -- looking -----------------------------------------------------------------------------------
+
+    def _look(self, ctx: Context, node: Object, view: NodeView) -> Sight:
+        """What this process knows of the node's silence, and of its zone's if that matters."""
+        lease = ctx.get(lease_key(node.key.name))
+        about = node.key.name
+        ready = find_condition(view.status.conditions, READY)
+        # Only its agent says that it is ready, and says it anew when others have said that nobody knows.
+        word = str(ready.last_transition_time or UNDATED) if ready is not None and ready.status == TRUE else ""
+        seen = ctx.measured(
+            f"the silence of {about}", lambda: self._heartbeats.look(about, self.sight_age_s(), word=word)
+        )
+        silence_s, heard = float(seen["silence_s"]), bool(seen["heard"]) and lease is not None
+        if silence_s < ctx.limits.node_suspect_s:
+            return Sight(silence_s, silence_s, heard)
+        zone = view.labels.get(_ZONE, "")
+        members: dict[str, list[str]] = {}
+        for each in ctx.list(NODE):
+            if not is_out_of_service(each.as_view(NodeView)):
+                members.setdefault(each.metadata.labels.get(_ZONE, ""), []).append(each.key.name)
+        found = ctx.measured(f"the sight of {zone}", lambda: self._heartbeats.survey(zone, members))
+        return Sight(silence_s, min(silence_s, float(found["clear_s"])), heard, str(found["blind"]))
+
+    async def _is_silent(self, ctx: Context, name: str) -> bool:
+        """Whether the authority has heard no more than the cache shows. If it has, the cache missed it."""
+        known, now = ctx.get(lease_key(name)), await ctx.fresh(lease_key(name))
+        silent = (known.revision if known else 0) == (now.revision if now else 0)
+        if not silent:
+            self.look_anew()
+        return silent
+
+    # -- saying ------------------------------------------------------------------------------------
+
+    async def _say(self, ctx: Context, node: Object, view: NodeView, plan: NodePlan, now: datetime) -> Object:
+        conditions = [*plan.conditions, *hold_conditions(view, view.status.conditions, now)]
+        if conditions:
+            self._acts.labels(f"say {plan.standing}").inc()
+            node = await ctx.write_status(node, {"conditions": conditions})
+        if plan.taints is not None or plan.cordon:
+            spec: dict[str, Any] = {}
+            if plan.taints is not None:
+                spec["taints"] = list(plan.taints)
+            if plan.cordon:
+                spec["unschedulable"] = True
+            self._acts.labels("taint").inc()
+            node = await ctx.patch(node, {"spec": spec})
+        return node
+
+    # -- pods --------------------------------------------------------------------------------------
+
+    async def _evacuate(self, ctx: Context, node: Object, plan: NodePlan, sight: Sight, now: datetime) -> float | None:
+        view = node.as_view(NodeView)
+        troubled = plan.standing is not Standing.READY or standing_of(view) is not Standing.READY
+        if not troubled and not any(taint.effect == "NoExecute" for taint in view.spec.taints):
+            return None
+        pods = {pod.uid: pod for pod in ctx.by_index(POD, BY_NODE, node.key.name)}
+        views = [pod.as_view(PodView) for pod in pods.values()]
+        held = frozenset(pod.uid for pod in views if active_hold(pod, NAME, now) is not None)
+        out = is_out_of_service(view)
+        steps = plan_evacuation(view, plan.standing, sight, views, ctx.limits, now, held=held, out_of_service=out)
+        if steps.rests_on_silence and not out and not await self._is_silent(ctx, view.name):
+            return 1.0  # else agent and observer would each take back what the other says of a pod
+        await self._carry_out(ctx, steps, pods)
+        if plan.standing is Standing.LOST and (out or not sight.blind):
+            await self._remove_abandoned(ctx, [pod for uid, pod in pods.items() if uid not in held])
+        return steps.look_again_s
+
+    async def _carry_out(self, ctx: Context, steps: Evacuation, pods: dict[str, Object]) -> None:
+        burst = ctx.limits.pod_burst
+        unknown = condition("Ready", status=None, reason=NODE_UNKNOWN, message="nothing is heard of its node")
+        for pod in steps.unknown[:burst]:
+            await self._do("unknown", ctx.write_status(pods[pod.uid], {"conditions": [unknown]}))
+        for pod in steps.take_back[:burst]:
+            back = {"conditions": [lost_condition(pod, lost=False)]}
+            await self._do("take back", ctx.write_status(pods[pod.uid], back))
+        for pod in steps.release[:burst]:
+            # What was marked unknown above is another version now: the mark is right whatever else was said.
+            known = pods[pod.uid] if pod not in steps.unknown else await ctx.fresh(pods[pod.uid].key)
+            if known is not None and known.uid == pod.uid:
+                lost = {"conditions": [lost_condition(pod, lost=True)]}
+                await self._do("release", ctx.write_status(known, lost))
+        for pod in steps.remove[:burst]:
+            await self._do("remove", ctx.delete(pods[pod.uid], any_version=True, grace_s=0))
+        for pod in steps.end[:burst]:
+            await self._do("end", ctx.delete(pods[pod.uid]))
+
+    async def _remove_abandoned(self, ctx: Context, pods: Iterable[Object]) -> None:
+        """Pods that were told to go, whose owner is gone, and whose agent will not come to see to it."""
+        for pod in pods:
+            view = pod.as_view(PodView)
+            reference = controller_of(view)
+            if not view.terminating or view.metadata.finalizers or view.finished or reference is None:
+                continue
+            try:
+                kind = KINDS.of_api(reference.api_version, reference.kind)
+            except (BadRequest, NotFound):
+                continue  # nobody here can say whether that owner lives
+            owner = await ctx.fresh(Key(kind.key_kind, pod.key.namespace if kind.namespaced else "", reference.name))
+            if owner is None or owner.uid != reference.uid:
+                await self._do("remove", ctx.delete(pod, any_version=True, grace_s=0))
+
+    async def _drain(self, ctx: Context, node: Object, plan: NodePlan, now: datetime) -> float | None:
+        """Ask for the end of every pod of a node that is to be emptied, as their budgets allow."""
+        view = node.as_view(NodeView)
+        told = find_condition(view.status.conditions, DRAINED)
+        if DRAIN_NODE not in view.metadata.annotations:
+            if told is not None and told.status == "True":
+                over = condition(DRAINED, status=False, reason="NotDraining")
+                await ctx.write_status(node, {"conditions": [over]})
+            return None
+        left, blocked = [], []
+        for pod in ctx.by_index(POD, BY_NODE, node.key.name):
+            shown = pod.as_view(PodView)
+            if shown.finished:
+                continue
+            left.append(pod.key.name)
+            if shown.terminating or active_hold(shown, NAME, now) is not None or plan.standing is Standing.LOST:
+                continue
+            try:
+                await self._do("evict", ctx.evict(pod))
+            except TooManyRequests:
+                blocked.append(pod.key.name)
+            except NotFound:
+                continue
+        names = ", ".join((blocked or left)[:5])
+        reason = "BudgetsForbid" if blocked else "PodsLeaving" if left else "Empty"
+        said = condition(DRAINED, status=not left, reason=reason, message=names)
+        await ctx.write_status(node, {"conditions": [said]})
+        return ctx.limits.node_drain_retry_s if left else None
+
+    async def _do(self, act: str, work: Awaitable[Object]) -> None:
+        self._acts.labels(act).inc()
+        await work
+
+    def _count(self, node: str, standing: str) -> None:
+        before = self._last.get(node, "")
+        if before != standing:
+            if before:
+                self._standings.labels(before).dec()
+            if standing:
+                self._standings.labels(standing).inc()
+                self._last[node] = standing
+            else:
+                self._last.pop(node, None)
+                self._heartbeats.forget(node)
+
+
+# -- waking ----------------------------------------------------------------------------------------
+
+
+def in_trouble(node: Object) -> bool:
+    """Whether its pods concern anybody here: most nodes are well, and most changes of pods are nothing to them."""
+    view = node.as_view(NodeView)
+    return (
+        standing_of(view) is not Standing.READY
+        or DRAIN_NODE in view.metadata.annotations
+        or any(taint.effect == "NoExecute" for taint in view.spec.taints)
+    )
+
+
+def _known_node(caches: CacheSet, name: str) -> Object | None:
+    for cache in caches.of_kind(NODE.key_kind):
+        return cache.get(Key(NODE.key_kind, "", name)).value
+    return None
+
+
+def wake_node_of_pod(change: CacheChange, caches: CacheSet) -> Iterable[Key]:
+    for pod in (change.new, change.old):
+        name = pod.as_view(PodView).spec.node_name if pod is not None else ""
+        node = _known_node(caches, name) if name else None
+        if node is not None and in_trouble(node):
+            return (node.key,)
+    return ()
+
+
+def lifecycle_controller(client: Client, env: Env, **shared: Any) -> Controller:
+    """The controller, ready to run; `shared` are `lease`, `caches`, `recorder`, `workers` and the like."""
+    heartbeats = Heartbeats(env)
+    lifecycle = NodeLifecycle(env, heartbeats)
+
+    def hear(change: CacheChange, caches: CacheSet) -> Iterable[Key]:
+        """Every renewal is heard; it wakes only a node that was thought to be silent."""
+        if change.new is None:
+            return ()
+        heartbeats.note(change.key.name, lifecycle.sight_age_s(), renewed=change.old is not None)
+        node = _known_node(caches, change.key.name)
+        return (node.key,) if node is not None and in_trouble(node) else ()
+
+    controller = Controller(
+        lifecycle,
+        client,
+        env,
+        name=NAME,
+        kind=NODE,
+        watches=(
+            Watch(kind=LEASE, namespace=LEASES, keys_of=hear),
+            Watch(kind=POD, keys_of=wake_node_of_pod, indexes=(BY_NODE,)),
+        ),
+        **shared,
+    )
+    lifecycle.sight_age_s = lambda: controller.caches.cache(LEASE, namespace=LEASES).age_s
+    lifecycle.look_anew = lambda: controller.caches.cache(LEASE, namespace=LEASES).ask_relist()
+    return controller

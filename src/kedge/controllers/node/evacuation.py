@@ -1,0 +1,137 @@
+"""The plan for the pods of one node: which are out of sight, which to release, to take back, to remove, to evict. Pure.
+
+A lost node's pods are released through their owners; one without an owner is removed, and its claim stays. On a node in
+contact, taints and drains end pods the ordinary way: their agent stops them and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from kedge.api.conditions import find_condition, is_true
+from kedge.api.marks import DISRUPTION_TARGET, NODE_LOST
+from kedge.api.owners import controller_of
+from kedge.api.views import NodeView, PodView, Taint
+from kedge.controllers.node.heartbeats import Sight
+from kedge.controllers.node.plan import NOT_READY, UNREACHABLE, Standing
+from kedge.controllers.shared.pods import is_lost
+from kedge.limits import Limits
+from kedge.placement.predicates import tolerates
+
+NODE_UNKNOWN = "NodeUnknown"
+"""Why a pod is neither ready nor not: its node is out of sight."""
+_LOST_TAINT = Taint(key=UNREACHABLE, effect="NoExecute")
+
+
+@dataclass(frozen=True, slots=True)
+class Evacuation:
+    """What to do with the pods of a node. Each is to be touched only as it was seen."""
+
+    unknown: tuple[PodView, ...] = ()
+    """Ready by their agent's last word, which is too old."""
+    release: tuple[PodView, ...] = ()
+    """Their owners are to record their end."""
+    take_back: tuple[PodView, ...] = ()
+    """Their node is heard again before their owners released them."""
+    remove: tuple[PodView, ...] = ()
+    """They have nobody who could release them."""
+    end: tuple[PodView, ...] = ()
+    """A taint of a node in contact does not let them stay."""
+    look_again_s: float | None = None
+
+    @property
+    def rests_on_silence(self) -> bool:
+        """Whether any of it is done because the node is silent: that is to be proved first."""
+        return bool(self.unknown or self.release or self.remove)
+
+    @property
+    def silent(self) -> bool:
+        return not (self.unknown or self.release or self.take_back or self.remove or self.end)
+
+
+def plan_evacuation(
+    node: NodeView,
+    standing: Standing,
+    sight: Sight,
+    pods: Sequence[PodView],
+    limits: Limits,
+    now: datetime,
+    *,
+    held: Collection[str] = (),
+    out_of_service: bool = False,
+) -> Evacuation:
+    """What a node's standing means for its pods. `held` are the uids that a person holds."""
+    running = [pod for pod in pods if not pod.finished and pod.uid not in held]
+    if standing in (Standing.READY, Standing.SUSPECT):
+        # Suspicion alone takes nothing back: only a node that was heard is as good as before.
+        back = tuple(pod for pod in running if is_lost(pod)) if standing is Standing.READY else ()
+        ended = _tainted(node, running, sight, limits, now) if standing is Standing.READY else ((), None)
+        return Evacuation(take_back=back, end=ended[0], look_again_s=ended[1])
+    unknown = () if sight.blind else tuple(pod for pod in running if is_true(pod.status.conditions, "Ready"))
+    if standing is Standing.UNKNOWN:
+        return Evacuation(unknown=unknown)
+    release: list[PodView] = []
+    remove: list[PodView] = []
+    waits: list[float] = []
+    for pod in running:
+        after_s = 0.0 if out_of_service else release_after_s(pod, limits)
+        if after_s is None or is_lost(pod):
+            continue
+        if not out_of_service and (sight.blind or sight.trusted_s < after_s):
+            waits.append(max(1.0, after_s - sight.trusted_s))
+            continue
+        (remove if controller_of(pod) is None else release).append(pod)
+    return Evacuation(unknown, tuple(release), (), tuple(remove), look_again_s=min(waits, default=None))
+
+
+def release_after_s(pod: PodView, limits: Limits) -> float | None:
+    """After how much silence a pod is released; None if it tolerates that for ever.
+
+    A toleration may make it later. It cannot make it sooner: what is missed for a moment is not given up.
+    """
+    tolerated_s = _tolerated_s(pod, _LOST_TAINT)
+    return None if tolerated_s is None else max(limits.node_lost_s, limits.node_unknown_s + tolerated_s)
+
+
+def _tolerated_s(pod: PodView, taint: Taint) -> float | None:
+    """For how long a pod bears a taint: the shortest of its tolerations that match; None for ever, 0 not at all."""
+    matching = [each for each in pod.spec.tolerations if tolerates(each, taint)]
+    if not matching:
+        return 0.0
+    limited = [max(0, each.toleration_seconds) for each in matching if each.toleration_seconds is not None]
+    return float(min(limited)) if limited else None
+
+
+def _tainted(
+    node: NodeView, pods: Sequence[PodView], sight: Sight, limits: Limits, now: datetime
+) -> tuple[tuple[PodView, ...], float | None]:
+    """Pods that a `NoExecute` taint ends now, and the seconds until it ends the next."""
+    end: dict[str, PodView] = {}
+    waits = []
+    for taint in node.spec.taints:
+        if taint.effect != "NoExecute" or taint.key == UNREACHABLE or (taint.key == NOT_READY and sight.blind):
+            continue
+        for pod in pods:
+            borne_s = _tolerated_s(pod, taint)
+            if borne_s is None or pod.terminating:
+                continue
+            if taint.key == NOT_READY:
+                borne_s = max(borne_s, limits.node_lost_s)
+            left_s = ((taint.time_added or now) + timedelta(seconds=borne_s) - now).total_seconds()
+            if left_s <= 0 and (taint.time_added is not None or not borne_s):
+                end[pod.uid] = pod
+            else:
+                waits.append(max(1.0, left_s))
+    return tuple(end.values()), min(waits, default=None)
+
+
+def lost_condition(pod: PodView, *, lost: bool) -> dict[str, object]:
+    """What asks a pod's owner to release it, or takes that back."""
+    found = find_condition(pod.status.conditions, DISRUPTION_TARGET)
+    if lost:
+        words = f"node {pod.spec.node_name} was given up for lost"
+        return {"type": DISRUPTION_TARGET, "status": "True", "reason": NODE_LOST, "message": words}
+    words = "its node is heard again" if found is not None else ""
+    return {"type": DISRUPTION_TARGET, "status": "False", "reason": "NodeReturned", "message": words}

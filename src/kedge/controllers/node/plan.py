@@ -1,0 +1,176 @@
+"""The plan for one node: how far the evidence against it goes, and what to say of it. Pure.
+
+Ready, then Suspect (no new placement), Unknown (its pods get no work), Lost (they are released through their owners).
+Silence alone moves a node on; only a renewal that was seen, or its agent's own word, brings it back, from any stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from kedge.api.conditions import FALSE, UNKNOWN, condition, find_condition, is_true
+from kedge.api.marks import DRAIN_NODE, OUT_OF_SERVICE
+from kedge.api.timestamps import format_time
+from kedge.api.views import NodeView, Taint
+from kedge.controllers.node.heartbeats import Sight
+from kedge.limits import Limits
+from kedge.placement.predicates import SUSPECT
+
+READY, LOST = "Ready", "Lost"
+UNREACHABLE = "node.kubernetes.io/unreachable"
+NOT_READY = "node.kubernetes.io/not-ready"
+UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
+_OURS = (UNREACHABLE, NOT_READY, UNSCHEDULABLE)
+STATUS_UNKNOWN = "NodeStatusUnknown"
+"""Why a node is neither ready nor not: nobody has heard of it."""
+
+
+class Standing(StrEnum):
+    """How much is held against a node."""
+
+    READY = "Ready"
+    SUSPECT = "Suspect"
+    UNKNOWN = "Unknown"
+    LOST = "Lost"
+
+
+_ORDER = list(Standing)
+
+
+@dataclass(frozen=True, slots=True)
+class NodePlan:
+    """What a node is now, and what is to be written of it."""
+
+    standing: Standing
+    conditions: tuple[dict[str, Any], ...] = ()
+    taints: tuple[dict[str, Any], ...] | None = None
+    """All of its taints as they are to be; None to leave them."""
+    cordon: bool = False
+    look_again_s: float = 0.0
+    """When time alone may change the plan."""
+    reason: str = ""
+
+
+def is_out_of_service(node: NodeView) -> bool:
+    """A person says that nothing runs there any more."""
+    return any(taint.key == OUT_OF_SERVICE for taint in node.spec.taints)
+
+
+def standing_of(node: NodeView) -> Standing:
+    """What was last said of it."""
+    conditions = node.status.conditions
+    if is_true(conditions, LOST):
+        return Standing.LOST
+    ready = find_condition(conditions, READY)
+    if ready is not None and ready.status == UNKNOWN:
+        return Standing.UNKNOWN
+    return Standing.SUSPECT if is_true(conditions, SUSPECT) else Standing.READY
+
+
+def next_standing(was: Standing, sight: Sight, limits: Limits, *, out_of_service: bool = False) -> Standing:
+    """What a node is, from what it was and what was heard of it. Whether it may be given up now is asked elsewhere."""
+    if out_of_service:
+        return Standing.LOST
+    if sight.heard and sight.silence_s < limits.node_suspect_s:
+        return Standing.READY
+    reached = Standing.READY
+    if sight.silence_s >= limits.node_suspect_s:
+        reached = Standing.SUSPECT
+    if not sight.blind and sight.trusted_s >= limits.node_unknown_s:
+        reached = Standing.UNKNOWN
+    if not sight.blind and sight.trusted_s >= limits.node_lost_s:
+        reached = Standing.LOST
+    return max(was, reached, key=_ORDER.index)
+
+
+def plan_node(node: NodeView, sight: Sight, limits: Limits, now: datetime, *, may_lose: bool = True) -> NodePlan:
+    """What to say of a node. `may_lose` is false while it is not its turn to be given up."""
+    was, out = standing_of(node), is_out_of_service(node)
+    standing = next_standing(was, sight, limits, out_of_service=out)
+    if standing is Standing.LOST and was is not Standing.LOST and not (may_lose or out):
+        standing = Standing.UNKNOWN
+    conditions = _conditions(node, was, standing, limits, out_of_service=out)
+    taints = _taints(node, standing, now)
+    return NodePlan(
+        standing,
+        conditions,
+        taints if _differ(taints, node.spec.taints) else None,
+        cordon=DRAIN_NODE in node.metadata.annotations and not node.spec.unschedulable,
+        look_again_s=_look_again_s(standing, sight, limits),
+        reason=sight.blind,
+    )
+
+
+def _conditions(
+    node: NodeView, was: Standing, standing: Standing, limits: Limits, *, out_of_service: bool
+) -> tuple[dict[str, Any], ...]:
+    generation = node.metadata.generation
+    found: list[dict[str, Any]] = []
+    suspect = standing is not Standing.READY
+    if suspect != is_true(node.status.conditions, SUSPECT):
+        reason, message = ("HeartbeatLate", "its heartbeats are late") if suspect else ("HeartbeatSeen", "")
+        found.append(condition(SUSPECT, status=suspect, reason=reason, message=message, observed_generation=generation))
+    ready = find_condition(node.status.conditions, READY)
+    unknown = standing in (Standing.UNKNOWN, Standing.LOST)
+    if unknown and (ready is None or ready.status != UNKNOWN):
+        words = "a person says so" if out_of_service else f"silent for {limits.node_unknown_s:.0f} s"
+        found.append(condition(READY, status=None, reason=STATUS_UNKNOWN, message=words))
+    if standing is Standing.LOST and was is not Standing.LOST:
+        reason = "OutOfService" if out_of_service else "HeartbeatsLost"
+        words = "a person says so" if out_of_service else f"silent for {limits.node_lost_s:.0f} s"
+        found.append(condition(LOST, status=True, reason=reason, message=words, observed_generation=generation))
+    if was is Standing.LOST and standing is not Standing.LOST:
+        found.append(condition(LOST, status=False, reason="HeartbeatSeen", observed_generation=generation))
+    return tuple(found)
+
+
+def _taints(node: NodeView, standing: Standing, now: datetime) -> tuple[dict[str, Any], ...]:
+    """The taints as Kubernetes sets them: ours as the node is, everybody else's as they are."""
+    wanted: list[tuple[str, str]] = []
+    ready = find_condition(node.status.conditions, READY)
+    if standing in (Standing.UNKNOWN, Standing.LOST):
+        wanted += [(UNREACHABLE, "NoSchedule"), (UNREACHABLE, "NoExecute")]
+    elif ready is not None and ready.status == FALSE:
+        wanted += [(NOT_READY, "NoSchedule"), (NOT_READY, "NoExecute")]
+    elif ready is not None and ready.status == UNKNOWN:
+        # It is heard again, and its agent has yet to say how it is.
+        wanted.append((UNREACHABLE, "NoSchedule"))
+    if node.spec.unschedulable or DRAIN_NODE in node.metadata.annotations:
+        wanted.append((UNSCHEDULABLE, "NoSchedule"))
+    kept = [each for each in node.spec.taints if each.key not in _OURS or (each.key, each.effect) in wanted]
+    have = {(each.key, each.effect) for each in kept}
+    made = [Taint(key=key, effect=effect) for key, effect in wanted if (key, effect) not in have]
+    return tuple(_as_json(each, now) for each in (*kept, *made))
+
+
+def _as_json(taint: Taint, now: datetime) -> dict[str, Any]:
+    made: dict[str, Any] = {"key": taint.key, "effect": taint.effect}
+    if taint.value:
+        made["value"] = taint.value
+    if taint.time_added is not None:
+        made["timeAdded"] = format_time(taint.time_added)
+    elif taint.effect == "NoExecute":
+        made["timeAdded"] = format_time(now)  # from then on its tolerations count
+    return made
+
+
+def _differ(wanted: Sequence[dict[str, Any]], taints: Sequence[Taint]) -> bool:
+    def said(taint: Taint) -> tuple[str, str, str, bool]:
+        return taint.key, taint.value, taint.effect, taint.time_added is not None
+
+    return [(t["key"], t.get("value", ""), t["effect"], "timeAdded" in t) for t in wanted] != [*map(said, taints)]
+
+
+def _look_again_s(standing: Standing, sight: Sight, limits: Limits) -> float:
+    """Until the next step could be due. Never longer than silence takes to be noticed: to look is also to see."""
+    marks = {
+        Standing.READY: limits.node_suspect_s - sight.silence_s,
+        Standing.SUSPECT: limits.node_unknown_s - sight.trusted_s,
+        Standing.UNKNOWN: limits.node_lost_s - sight.trusted_s,
+        Standing.LOST: limits.node_suspect_s,
+    }
+    return min(max(marks[standing], limits.node_suspect_s / 10), limits.node_suspect_s)

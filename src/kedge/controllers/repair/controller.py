@@ -1,0 +1,394 @@
+"""Repair: claims, reservations and bindings that nothing stands for any more, found by cache and proved live.
+
+The plans are pure. What is released is released by the service's own verbs, each of which proves it once more. A claim
+of something that may still run is only told of: its agent, its node's next incarnation or a person frees it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+
+from kedge.api.conditions import condition
+from kedge.api.holds import active_hold
+from kedge.api.kinds import KINDS
+from kedge.api.marks import DISRUPTION_TARGET, NODE_LOST
+from kedge.api.objects import Object
+from kedge.api.owners import controller_of
+from kedge.api.views import NodeAllocationView, NodeView, PodView, ReservationView
+from kedge.client.contract import Client
+from kedge.controllers.node.plan import is_out_of_service
+from kedge.controllers.shared.pods import is_lost
+from kedge.controllers.shared.reconcile import NODE_ALLOCATION, POD, look_again, wait_out
+from kedge.env import Env
+from kedge.errors import Conflict, NotFound
+from kedge.keys import Key
+from kedge.runtime import Action, Context, Controller, Watch
+from kedge.runtime.cache import CacheChange, CacheSet, Index
+
+RESERVATIONS, LEDGERS, BINDINGS = "reservation-repair", "ledger-repair", "binding-repair"
+NODE = KINDS.of_key_kind("Node")
+RESERVATION = KINDS.of_key_kind("Reservation.kedge.dev")
+BY_INTENT = Index("intent", lambda each: _intent(each.as_view(ReservationView)))
+"""Reservations by what they are for: workload, generation and slot."""
+
+
+def _intent(view: ReservationView) -> tuple[str, ...]:
+    spec = view.spec
+    return (f"{spec.workload_uid}/{spec.generation}/{spec.slot}",) if spec.workload_uid and spec.pod.uid else ()
+
+
+# -- reservations ----------------------------------------------------------------------------------
+
+
+def orphaned_because(
+    reservation: ReservationView,
+    pod: PodView | None,
+    now: datetime,
+    *,
+    older: Iterable[ReservationView] = (),
+    held: Callable[[str], bool] = lambda _: True,
+    grace_s: float = 0.0,
+) -> str:
+    """Why a reservation stands for nothing, if it does. `older` are others for the same intent, whose pods live.
+
+    `held` says whether a member of a gang still has what it reserved: a committed record names all that ever did.
+    """
+    spec = reservation.spec
+    due = due_at(reservation, now, grace_s)
+    is_past = due is not None and due <= now
+    if not spec.pod.uid:
+        # The record of a gang: whoever holds something under it still needs it.
+        return "the gang is over" if is_past and not any(map(held, reservation.status.members)) else ""
+    if pod is None or pod.uid != spec.pod.uid:
+        return "its pod is gone"
+    if pod.finished:
+        return "its pod has ended"
+    if pod.spec.node_name:
+        return "its pod is bound"
+    if is_past:
+        return "its deadline has passed"
+    if any(each.uid != reservation.uid for each in older):
+        return "another was made first for the same intent"
+    return ""
+
+
+def due_at(reservation: ReservationView, now: datetime, grace_s: float) -> datetime | None:
+    """From when on its deadline counts: not before it has been there for `grace_s`, by the server's word.
+
+    1. A scheduler whose clock is behind reserves for members of its gang, until a time that is past already. 2. Repair
+    frees them. 3. The gang cannot be committed, and begins anew, for ever. A clock frees nothing, a wrong one least.
+    """
+    deadline, made = reservation.spec.deadline, reservation.metadata.creation_timestamp
+    if deadline is None or made is None or made > now:
+        return deadline
+    return max(deadline, made + timedelta(seconds=grace_s))
+
+
+class ReservationRepair:
+    """One look at one reservation."""
+
+    def __init__(self, env: Env) -> None:
+        self._repairs = _repairs(env)
+
+    async def reconcile(self, ctx: Context, key: Key) -> Action:
+        found = ctx.get(key)
+        if found is None or found.metadata.deletion_timestamp is not None:
+            return Action.await_change()
+        view, now = found.as_view(ReservationView), ctx.now()
+        hold = active_hold(view, RESERVATIONS, now)
+        if hold is not None:
+            return await wait_out(ctx, found, hold, now)
+        pod_key = Key(POD.key_kind, key.namespace, view.spec.pod.name)
+        grace_s = ctx.limits.orphan_s
+
+        def because(view: ReservationView, pod: PodView | None, older: Iterable[ReservationView]) -> str:
+            held = partial(_is_held, ctx, key)
+            return orphaned_because(view, pod, now, older=older, held=held, grace_s=grace_s)
+
+        if not because(view, _pod(ctx.get(pod_key)), self._older(ctx, found)):
+            due = due_at(view, now, grace_s)
+            if due is not None and due <= now:  # a gang that is bound late: when all of it is, its record may go
+                return Action.requeue(delay_s=grace_s, reason="its members hold their places")
+            return look_again(now, due)
+        # By cache it stands for nothing. Whether that is so, only the authority says.
+        live = await ctx.fresh(key)
+        if live is None or live.uid != found.uid:
+            return Action.await_change(reason="it went meanwhile")
+        pod = _pod(await ctx.fresh(pod_key)) if view.spec.pod.uid else None
+        older = [
+            each.as_view(ReservationView)
+            for each in [await ctx.fresh(other.key) for other in self._older_objects(ctx, found)]
+            if each is not None and each.created < live.created
+        ]
+        why = because(live.as_view(ReservationView), pod, older)
+        if not why:
+            return Action.requeue(delay_s=1.0, reason="the cache was behind")
+        try:
+            self._repairs.labels("reservation").inc()
+            await ctx.delete(live)
+        except Conflict as error:
+            # Another version by now, or a gang that is committed: its members are to be bound.
+            return Action.requeue(delay_s=grace_s, reason=error.message)
+        except NotFound:
+            pass
+        return Action.await_change(reason=why)
+
+    def _older(self, ctx: Context, found: Object) -> list[ReservationView]:
+        return [each.as_view(ReservationView) for each in self._older_objects(ctx, found)]
+
+    def _older_objects(self, ctx: Context, found: Object) -> list[Object]:
+        """Others for the same intent, made before this one, whose pods wait as well."""
+        intents = _intent(found.as_view(ReservationView))
+        others = [each for value in intents for each in ctx.by_index(RESERVATION, BY_INTENT, value)]
+        return [
+            each
+            for each in others
+            if each.key.namespace == found.key.namespace and each.created < found.created and self._waits(ctx, each)
+        ]
+
+    def _waits(self, ctx: Context, each: Object) -> bool:
+        spec = each.as_view(ReservationView).spec
+        pod = _pod(ctx.get(Key(POD.key_kind, each.key.namespace, spec.pod.name)))
+        return pod is not None and pod.uid == spec.pod.uid and not pod.finished and not pod.spec.node_name
+
+
+def _is_held(ctx: Context, record: Key, uid: str) -> bool:
+    """Whether a member of a gang still has its reservation, by cache: the removal of the record proves it."""
+    return ctx.get(record._replace(name=uid)) is not None
+
+
+def _pod(found: Object | None) -> PodView | None:
+    return None if found is None else found.as_view(PodView)
+
+
+# -- ledgers ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerPlan:
+    """What is wrong with a ledger."""
+
+    free: tuple[str, ...] = ()
+    """Uids whose claim may go: nothing of them can run."""
+    leaked: tuple[str, ...] = ()
+    """Uids whose claim nothing stands for, and that may still run: to be told."""
+
+
+def plan_ledger(
+    ledger: NodeAllocationView, pods: Mapping[str, PodView], reserved: Iterable[str], *, out_of_service: bool
+) -> LedgerPlan:
+    """Compare a ledger with the pods and reservations it accounts for. `pods` are those of its entries that exist."""
+    held = frozenset(reserved)
+    free: list[str] = []
+    leaked: list[str] = []
+    for uid, entry in sorted(ledger.status.entries.items()):
+        pod = pods.get(uid)
+        if pod is not None and not pod.finished:
+            continue
+        if entry.state == "Reserved" and uid not in held:
+            free.append(uid)  # it was never bound, so nobody ever started it
+        elif entry.state != "Reserved":
+            (free if out_of_service else leaked).append(uid)
+    return LedgerPlan(tuple(free), tuple(leaked))
+
+
+class LedgerRepair:
+    """One look at one node's ledger."""
+
+    def __init__(self, env: Env) -> None:
+        self._repairs = _repairs(env)
+        self._leaked = env.metrics.gauge(
+            "kedge_ledger_leaked", "Claims of what may still run, unaccounted for", ("node",)
+        )
+
+    async def reconcile(self, ctx: Context, key: Key) -> Action:
+        ledger = ctx.get(key)
+        if ledger is None:
+            return Action.await_change()
+        now = ctx.now()
+        node = ctx.get(Key(NODE.key_kind, "", key.name))
+        hold = active_hold(node.metadata, LEDGERS, now) if node is not None else None
+        if hold is not None:
+            return look_again(now, hold.until, reason=str(hold))
+        plan = self._plan(ctx, ledger, out_of_service=_is_out(node))
+        self._leaked.labels(key.name).set(len(plan.leaked))
+        if plan.free:
+            live = await ctx.fresh(key)
+            home = await ctx.fresh(Key(NODE.key_kind, "", key.name))
+            if live is not None:
+                for uid in plan.free:
+                    await self._free(ctx, live, home, uid)
+        leaked = f"{len(plan.leaked)} claims wait for the agent's word, or for a person's" if plan.leaked else ""
+        return Action.requeue(delay_s=ctx.limits.repair_every_s, reason=leaked)
+
+    def _plan(self, ctx: Context, ledger: Object, *, out_of_service: bool) -> LedgerPlan:
+        view = ledger.as_view(NodeAllocationView)
+        pods, reserved = {}, []
+        for uid, entry in view.status.entries.items():
+            pod = _pod(ctx.get(Key(POD.key_kind, entry.namespace, entry.name)))
+            if pod is not None and pod.uid == uid:
+                pods[uid] = pod
+            elif entry.state == "Reserved" and ctx.get(Key(RESERVATION.key_kind, entry.namespace, uid)) is not None:
+                reserved.append(uid)
+        return plan_ledger(view, pods, reserved, out_of_service=out_of_service)
+
+    async def _free(self, ctx: Context, live: Object, home: Object | None, uid: str) -> None:
+        """Free one claim, if the authority agrees that nothing stands for it."""
+        entry = live.as_view(NodeAllocationView).status.entries.get(uid)
+        if entry is None:
+            return
+        if entry.state == "Reserved":
+            if await ctx.fresh(Key(RESERVATION.key_kind, entry.namespace, uid)) is not None:
+                return
+        elif not _is_out(home):
+            return  # a person's word is the only one that counts here, and it was taken back
+        self._repairs.labels("claim").inc()
+        try:
+            await ctx.confirm_ended(live, uid)
+        except Conflict:
+            return  # the pod lives after all, or its node is another
+
+
+def _is_out(node: Object | None) -> bool:
+    return node is not None and is_out_of_service(node.as_view(NodeView))
+
+
+# -- bindings --------------------------------------------------------------------------------------
+
+
+def is_unhomed(pod: PodView, node: NodeView | None, ledger: NodeAllocationView | None) -> bool:
+    """Whether a bound pod's node is gone, or is another incarnation than the one it was bound to."""
+    if not pod.spec.node_name or pod.finished:
+        return False
+    if node is None:
+        return True
+    return ledger is None or (ledger.spec.node_uid == node.uid and pod.uid not in ledger.status.entries)
+
+
+class BindingRepair:
+    """One look at one pod: is the node it is bound to still the one that has it?"""
+
+    def __init__(self, env: Env) -> None:
+        self._repairs = _repairs(env)
+
+    async def reconcile(self, ctx: Context, key: Key) -> Action:
+        found = ctx.get(key)
+        if found is None:
+            return Action.await_change()
+        pod, now = found.as_view(PodView), ctx.now()
+        name = pod.spec.node_name
+        node_key, ledger_key = Key(NODE.key_kind, "", name), Key(NODE_ALLOCATION.key_kind, "", name)
+        if not is_unhomed(pod, _node(ctx.get(node_key)), _ledger(ctx.get(ledger_key))) or is_lost(pod):
+            return Action.await_change()
+        hold = active_hold(pod, BINDINGS, now)
+        if hold is not None:
+            return look_again(now, hold.until, reason=str(hold))
+        # Oldest last: what is proved of the pod must hold when the others are read.
+        live = await ctx.fresh(key)
+        node, ledger = _node(await ctx.fresh(node_key)), _ledger(await ctx.fresh(ledger_key))
+        if live is None or live.uid != found.uid or not is_unhomed(live.as_view(PodView), node, ledger):
+            return Action.requeue(delay_s=1.0, reason="the cache was behind")
+        self._repairs.labels("binding").inc()
+        if controller_of(pod) is None or pod.terminating:
+            await ctx.delete(live, grace_s=0)
+            return Action.await_change(reason="its node is gone: nobody else will see it off")
+        words = f"node {name} is gone, or is another by now"
+        said = condition(DISRUPTION_TARGET, status=True, reason=NODE_LOST, message=words)
+        await ctx.write_status(live, {"conditions": [said]})
+        return Action.await_change(reason=words)
+
+
+def _node(found: Object | None) -> NodeView | None:
+    return None if found is None else found.as_view(NodeView)
+
+
+def _ledger(found: Object | None) -> NodeAllocationView | None:
+    return None if found is None else found.as_view(NodeAllocationView)
+
+
+# -- joining ---------------------------------------------------------------------------------------
+
+
+def _repairs(env: Env) -> Any:
+    return env.metrics.counter("kedge_repairs_total", "What repair released, by what it was", ("what",))
+
+
+def wake_reservation(change: CacheChange, _: CacheSet) -> Iterable[Key]:
+    """A pod's reservation has the pod's uid for a name."""
+    for pod in dict.fromkeys(each for each in (change.old, change.new) if each is not None):
+        yield Key(RESERVATION.key_kind, change.key.namespace, pod.uid)
+
+
+def wake_ledger(change: CacheChange, _: CacheSet) -> Iterable[Key]:
+    """The ledger of a pod's node, when the pod ends or goes."""
+    pod = _pod(change.new or change.old)
+    if pod is not None and pod.spec.node_name and (change.new is None or pod.finished):
+        yield Key(NODE_ALLOCATION.key_kind, "", pod.spec.node_name)
+
+
+def wake_ledger_of_node(change: CacheChange, _: CacheSet) -> Iterable[Key]:
+    if change.old is None or change.new is None or _is_out(change.old) != _is_out(change.new):
+        yield Key(NODE_ALLOCATION.key_kind, "", change.key.name)
+
+
+def wake_pods_of_node(change: CacheChange, caches: CacheSet) -> Iterable[Key]:
+    """The pods of a node that came or went, or whose ledger was handed on: its incarnation is another."""
+    if change.old is not None and change.new is not None and _incarnation(change.old) == _incarnation(change.new):
+        return
+    for cache in caches.of_kind(POD.key_kind):
+        if not str(cache.scope):
+            for pod in cache.list().value:
+                if pod.as_view(PodView).spec.node_name == change.key.name:
+                    yield pod.key
+
+
+def _incarnation(found: Object) -> str:
+    return found.view.spec.node_uid if found.key.kind == NODE_ALLOCATION.key_kind else found.uid
+
+
+def reservation_repair_controller(client: Client, env: Env, **shared: Any) -> Controller:
+    return Controller(
+        ReservationRepair(env),
+        client,
+        env,
+        name=RESERVATIONS,
+        kind=RESERVATION,
+        indexes=(BY_INTENT,),
+        watches=(Watch(kind=POD, keys_of=wake_reservation),),
+        **shared,
+    )
+
+
+def ledger_repair_controller(client: Client, env: Env, **shared: Any) -> Controller:
+    return Controller(
+        LedgerRepair(env),
+        client,
+        env,
+        name=LEDGERS,
+        kind=NODE_ALLOCATION,
+        watches=(
+            Watch(kind=POD, keys_of=wake_ledger),
+            Watch(kind=RESERVATION),
+            Watch(kind=NODE, keys_of=wake_ledger_of_node),
+        ),
+        **shared,
+    )
+
+
+def binding_repair_controller(client: Client, env: Env, **shared: Any) -> Controller:
+    return Controller(
+        BindingRepair(env),
+        client,
+        env,
+        name=BINDINGS,
+        kind=POD,
+        watches=(
+            Watch(kind=NODE, keys_of=wake_pods_of_node),
+            Watch(kind=NODE_ALLOCATION, keys_of=wake_pods_of_node),
+        ),
+        **shared,
+    )

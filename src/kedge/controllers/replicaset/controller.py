@@ -1,0 +1,345 @@
+"""The ReplicaSet controller: keeps as many pods of one template as are asked for, one a slot.
+
+`replicas` decides, this carries it out. Every pod is made by a name that a second attempt would collide with, and
+touched only as it was seen: by uid and revision. It never deletes on suspicion; the node lifecycle asks, it records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from kedge.api.conditions import condition, find_condition, set_condition
+from kedge.api.holds import active_hold, hold_conditions, next_hold_end
+from kedge.api.kinds import Kind
+from kedge.api.marks import GIVE_UP_IN, NODE_LOST, PODS_IN, REPLACES, SLOT
+from kedge.api.objects import Object
+from kedge.api.owners import controller_of, owner_reference
+from kedge.api.selectors import label_selector
+from kedge.api.views import EndpointSliceView, JobView, NodeAllocationView, PodView, ReplicaSetView
+from kedge.client.contract import Client
+from kedge.controllers.quota.controller import RESOURCE_QUOTA, wake_blocked
+from kedge.controllers.replicaset.plan import ReplicaPlan, ReplicaRules, plan_replicas, replica_counts
+from kedge.controllers.shared.drain import drain_patch, listed_uids, resume_patch
+from kedge.controllers.shared.ownership import ORPHANS, adoption, release, to_adopt, to_let_go, wake_claimants
+from kedge.controllers.shared.pods import asks_at_most_one, is_active
+from kedge.controllers.shared.progress import progress_of
+from kedge.controllers.shared.reconcile import (
+    ENDPOINT_SLICE,
+    NODE,
+    NODE_ALLOCATION,
+    POD,
+    REFUSALS,
+    REPLICA_SET,
+    Acts,
+    held_until,
+    look_again,
+    split_held,
+)
+from kedge.controllers.shared.slots import free_slots, slot_name, slot_of
+from kedge.controllers.shared.stage_conditions import repair_condition, stage_conditions
+from kedge.controllers.shared.topology import parse_where, pinned
+from kedge.env import Env
+from kedge.errors import OperatingError
+from kedge.keys import Key
+from kedge.runtime import Action, Context, Controller, Watch
+from kedge.runtime.cache import BY_CONTROLLER, CacheChange, CacheSet
+from kedge.runtime.watches import KeysOf
+
+NAME = "replicaset"
+REPLICA_FAILURE = "ReplicaFailure"
+
+
+class ReplicaSetReconciler:
+    """One look at one ReplicaSet."""
+
+    def __init__(self, env: Env) -> None:
+        self._metrics = env.metrics
+        self._ghosts = env.metrics.counter(
+            "kedge_workload_ghosts_total", "Copies seen that may still run although their pods are gone"
+        )
+
+    async def reconcile(self, ctx: Context, key: Key) -> Action:
+        owner = ctx.get(key)
+        if owner is None or owner.metadata.deletion_timestamp is not None:
+            return Action.await_change(reason="it is gone, or going: its pods are garbage")
+        view, now = owner.as_view(ReplicaSetView), ctx.now()
+        held = held_until(view, NAME, now)
+        claims, held_off = (False, []) if held is not None else await self._claim_pods(ctx, owner, view, now)
+        if claims:
+            return Action.requeue(delay_s=0.0, reason="its pods are others now")
+        pods = ctx.owned(POD, owner)
+        views = [pod.as_view(PodView) for pod in pods]
+        listed = listed_uids(
+            each.as_view(EndpointSliceView) for each in ctx.list(ENDPOINT_SLICE, namespace=key.namespace)
+        )
+        rules = self._rules(ctx, view)
+        plan = ReplicaPlan() if held is not None else self._plan(ctx, owner, rules, views, listed, now)
+        ghosts: tuple[str, ...] = ()
+        if plan.create and asks_at_most_one(view.spec.template):
+            ghosts = await self._find_ghosts(ctx, owner, views)
+            rules = replace(rules, ghosts=len(ghosts))
+            plan = self._plan(ctx, owner, rules, views, listed, now)
+        acts, refusal = Acts(ctx, self._metrics, NAME), None
+        try:
+            await self._carry_out(ctx, acts, plan, {pod.uid: pod for pod in pods}, now)
+            await self._create(ctx, acts, owner, plan.create, {*ghosts, *(pod.name for pod in views)})
+        except REFUSALS as error:
+            refusal = error
+        await ctx.write_status(owner, self._status(view, views, listed, acts, refusal, now))
+        if refusal is not None:
+            raise refusal
+        ghosts_at = now + timedelta(seconds=ctx.limits.ghost_look_s) if rules.ghosts else None
+        pod_holds = [held_until(pod, NAME, now) for pod in views]
+        return look_again(
+            now, next_hold_end(view, now), ghosts_at, plan.look_again_at, *pod_holds, *held_off, at_once=plan.curtailed
+        )
+
+    # -- deciding ----------------------------------------------------------------------------------
+
+    def _rules(self, ctx: Context, view: ReplicaSetView) -> ReplicaRules:
+        return ReplicaRules(
+            view.spec.replicas,
+            min_ready_s=view.spec.min_ready_seconds,
+            burst=ctx.limits.pod_burst,
+            drain_s=ctx.limits.drain_s,
+        )
+
+    def _plan(
+        self,
+        ctx: Context,
+        owner: Object,
+        rules: ReplicaRules,
+        views: Sequence[PodView],
+        listed: frozenset[str],
+        now: datetime,
+    ) -> ReplicaPlan:
+        held = frozenset(pod.uid for pod in views if active_hold(pod, NAME, now) is not None)
+        shrinks = sum(map(is_active, views)) > rules.want
+        siblings = self._siblings(ctx, owner) if shrinks else ()
+        first = self._in_the_way(ctx, owner, views) if shrinks else ()
+        return plan_replicas(rules, views, now=now, listed=listed, held=held, siblings=siblings, first=first)
+
+    def _in_the_way(self, ctx: Context, owner: Object, views: Sequence[PodView]) -> Collection[str]:
+        """The uids of pods in the zones or regions where another template is rolled out."""
+        where = parse_where(owner.metadata.annotations.get(GIVE_UP_IN))
+        if where is None:
+            return ()
+        names = dict.fromkeys(pod.spec.node_name for pod in views if pod.spec.node_name)
+        nodes = {name: ctx.get(Key(NODE.key_kind, "", name)) for name in names}
+        there = [name for name, node in nodes.items() if node is not None and where.has(node.metadata.labels)]
+        return frozenset(pod.uid for pod in views if pod.spec.node_name in there)
+
+    def _siblings(self, ctx: Context, owner: Object) -> Sequence[PodView]:
+        """The pods of every ReplicaSet of the same Deployment."""
+        deployment = controller_of(owner.metadata)
+        if deployment is None:
+            return ()
+        sets = ctx.by_index(REPLICA_SET, BY_CONTROLLER, deployment.uid)
+        return [pod.as_view(PodView) for each in sets for pod in ctx.owned(POD, each)]
+
+    async def _find_ghosts(self, ctx: Context, owner: Object, views: Iterable[PodView]) -> tuple[str, ...]:
+        """The names of pods of ours that are gone, but not their claims: removed by force, and maybe still running.
+
+        Asked of the authority, because two copies cannot be taken back.
+        """
+        known = {pod.uid for pod in views}
+        ghosts = tuple(
+            entry.name
+            for ledger in await ctx.fresh_list(NODE_ALLOCATION)
+            for uid, entry in ledger.as_view(NodeAllocationView).status.entries.items()
+            if entry.state == "Bound"
+            and entry.namespace == owner.key.namespace
+            and slot_of(owner.key.name, entry.name) is not None
+            and uid not in known
+        )
+        self._ghosts.inc(len(ghosts))
+        return ghosts
+
+    # -- acting ------------------------------------------------------------------------------------
+
+    async def _claim_pods(
+        self, ctx: Context, owner: Object, view: ReplicaSetView, now: datetime
+    ) -> tuple[bool, list[datetime]]:
+        """Take in what the selector finds and nobody controls; let go of what it finds no longer.
+
+        Whether there was anything to do, and when those may be looked at that a person holds.
+        """
+        selector = label_selector(view.spec.selector)
+        adopt, ends = split_held(to_adopt(ctx.by_index(POD, ORPHANS, owner.key.namespace), selector), NAME, now)
+        let_go, _ = split_held(to_let_go(ctx.owned(POD, owner), selector), NAME, now)
+        if adopt:
+            # A cache may still show an owner that is gone: who adopts for it would make garbage of what lives.
+            fresh = await ctx.fresh(owner.key)
+            if fresh is None or fresh.uid != owner.uid or fresh.metadata.deletion_timestamp is not None:
+                adopt = []
+        acts = Acts(ctx, self._metrics, NAME)
+        for pod in adopt[: ctx.limits.pod_burst]:
+            await acts.do("adopt", pod.key.name, ctx.patch(pod, adoption(pod, REPLICA_SET, owner)))
+        for pod in let_go[: ctx.limits.pod_burst]:
+            await acts.do("let go", pod.key.name, ctx.patch(pod, release(pod, owner)))
+        return bool(adopt or let_go), ends
+
+    async def _carry_out(
+        self, ctx: Context, acts: Acts, plan: ReplicaPlan, pods: Mapping[str, Object], now: datetime
+    ) -> None:
+        for pod in plan.release:
+            found = pods[pod.uid]
+            await acts.do("release", pod.name, ctx.patch(found, lost_status(found, now), subresource="status"))
+        for pod in plan.resume:
+            await acts.do("keep", pod.name, ctx.patch(pods[pod.uid], resume_patch()))
+        for pod in plan.drain:
+            await acts.do("drain", pod.name, ctx.patch(pods[pod.uid], drain_patch(now)))
+        for pod in plan.delete:
+            await acts.do("delete", pod.name, ctx.delete(pods[pod.uid]))
+        for pod in plan.sweep:
+            await acts.do("sweep", pod.name, ctx.delete(pods[pod.uid]))
+
+    async def _create(
+        self, ctx: Context, acts: Acts, owner: Object, replaced: Sequence[str], names: Collection[str]
+    ) -> None:
+        """Make pods in the lowest free slots. `names` are not free: there were pods of those names, or claims."""
+        if not replaced:
+            return
+        name, namespace = owner.key.name, owner.key.namespace
+
+        def is_taken(each: str) -> bool:
+            # Where the last of a name may still run there is room for others, but not for another of that name. That is
+            # true of one that was swept in this very look, too: its claim stays, and was not looked for.
+            return each in names or ctx.get(Key(POD.key_kind, namespace, each)) is not None
+
+        slots = free_slots(name, len(replaced), is_taken)
+        template = owner.edit()["spec"]["template"]
+        where = parse_where(owner.metadata.annotations.get(PODS_IN))
+        if where is not None:
+            template["spec"] = pinned(template["spec"], where)
+        for slot, uid in zip(slots, replaced, strict=True):
+            about = slot_name(name, slot) + (f" in place of {uid}" if uid else "")
+            await acts.do("create", about, ctx.ensure(POD, replica(owner, template, slot, uid)))
+
+    # -- telling -----------------------------------------------------------------------------------
+
+    def _status(
+        self,
+        view: ReplicaSetView,
+        pods: Sequence[PodView],
+        listed: frozenset[str],
+        acts: Acts,
+        refusal: OperatingError | None,
+        now: datetime,
+    ) -> dict[str, Any]:
+        progress = progress_of(
+            pods,
+            desired=view.spec.replicas,
+            listed=listed,
+            generation=view.generation,
+            before=view.status.progress,
+            attempt=acts.last,
+        )
+        return {
+            **replica_counts(view, pods, now),
+            "progress": progress,
+            "conditions": [
+                *failure_condition(view, refusal),
+                *stage_conditions(progress, asked=view.spec.replicas),
+                *repair_condition(view, pods, refusal.message if refusal is not None else ""),
+                *hold_conditions(view, view.status.conditions, now),
+            ],
+        }
+
+
+def failure_condition(view: ReplicaSetView | JobView, refusal: OperatingError | None) -> list[dict[str, Any]]:
+    """`ReplicaFailure`: a pod could not be made or ended. Told again when that is over."""
+    if refusal is not None:
+        return [condition(REPLICA_FAILURE, status=True, reason=f"{type(refusal).__name__}", message=refusal.message)]
+    if find_condition(view.status.conditions, REPLICA_FAILURE) is None:
+        return []
+    return [condition(REPLICA_FAILURE, status=False, reason="Succeeded")]
+
+
+def replica(owner: Object, template: Mapping[str, Any], slot: int, replaces: str = "") -> dict[str, Any]:
+    """The pod of a slot, as JSON."""
+    metadata = template.get("metadata") or {}
+    annotations = {**(metadata.get("annotations") or {}), SLOT: str(slot)}
+    if replaces:
+        annotations[REPLACES] = replaces
+    made: dict[str, Any] = {
+        "name": slot_name(owner.key.name, slot),
+        "namespace": owner.key.namespace,
+        "labels": metadata.get("labels") or {},
+        "annotations": annotations,
+        "ownerReferences": [owner_reference(REPLICA_SET, owner.metadata)],
+    }
+    if metadata.get("finalizers"):
+        made["finalizers"] = metadata["finalizers"]
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": made, "spec": template["spec"]}
+
+
+def lost_status(pod: Object, now: datetime) -> dict[str, Any]:
+    """The patch that records a pod's end, because its node was given up for lost. Its claim on the node stays."""
+    status = pod.edit().get("status") or {}
+    unready = condition("Ready", status=False, reason="PodFailed", observed_generation=pod.metadata.generation)
+    return {
+        "status": {
+            "phase": "Failed",
+            "reason": NODE_LOST,
+            "message": "its node was given up for lost",
+            "conditions": set_condition(status.get("conditions") or (), unready, now),
+        }
+    }
+
+
+def wake_listed(kind: Kind) -> KeysOf:
+    """The owners, of that kind, of the pods that a change of an EndpointSlice lists or lists no longer."""
+
+    def keys_of(change: CacheChange, caches: CacheSet) -> Iterable[Key]:
+        listings = [_listed_names(each) for each in (change.old, change.new) if each is not None]
+        moved = listings[0].symmetric_difference(*listings[1:]) if len(listings) > 1 else set().union(*listings)
+        found: dict[Key, None] = {}
+        for name in sorted(moved):
+            for cache in caches.of_kind(POD.key_kind):
+                pod = cache.get(Key(POD.key_kind, change.key.namespace, name)).value
+                owner = controller_of(pod.metadata) if pod is not None else None
+                if owner is not None and owner.kind == kind.kind:
+                    found[Key(kind.key_kind, change.key.namespace, owner.name)] = None
+        return found
+
+    return keys_of
+
+
+def _listed_names(each: Object) -> set[str]:
+    return {
+        endpoint.target_ref.name
+        for endpoint in each.as_view(EndpointSliceView).endpoints
+        if endpoint.target_ref is not None and endpoint.conditions.ready is not False
+    }
+
+
+wake_adopters = wake_claimants(REPLICA_SET)
+
+
+def template_priority(found: Object) -> int:
+    """Keys inherit the priority of the pods they stand for."""
+    return found.view.spec.template.spec.priority or 0
+
+
+def replica_set_controller(client: Client, env: Env, **shared: Any) -> Controller:
+    """The controller, ready to run; `shared` are `lease`, `caches`, `recorder`, `workers` and the like."""
+    return Controller(
+        ReplicaSetReconciler(env),
+        client,
+        env,
+        name=NAME,
+        kind=REPLICA_SET,
+        indexes=(BY_CONTROLLER,),
+        watches=(
+            Watch(kind=POD, keys_of=wake_adopters, indexes=(BY_CONTROLLER, ORPHANS)),
+            Watch(kind=ENDPOINT_SLICE, keys_of=wake_listed(REPLICA_SET)),
+            Watch(kind=NODE),
+            Watch(kind=RESOURCE_QUOTA, keys_of=wake_blocked(REPLICA_SET, condition=REPLICA_FAILURE)),
+        ),
+        priority_of=template_priority,
+        **shared,
+    )

@@ -1,0 +1,174 @@
+"""The plan of a ReplicaSet: which pods to make, drain, keep after all, delete, release and sweep. Pure.
+
+A pod that is draining, stopping or on a node out of contact still counts as a copy, so there are never more copies than
+asked for; it stops counting when its end is recorded. `replicaset` carries the plan out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from kedge.api.marks import REPLACES
+from kedge.api.views import PodView, ReplicaSetView
+from kedge.controllers.shared.drain import drained_at, is_drained, must_be_marked_again, needs_draining
+from kedge.controllers.shared.pods import (
+    available_at,
+    is_active,
+    is_available,
+    is_draining,
+    is_lost,
+    is_ready,
+    least_missed_first,
+)
+from kedge.errors import check
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaRules:
+    """What bounds a plan: the owner's wishes and the named limits."""
+
+    want: int
+    min_ready_s: int = 0
+    burst: int = 50
+    drain_s: float = 10.0
+    ghosts: int = 0
+    """Copies that may still run although their pods are gone; counted for those that ask for at-most-one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaPlan:
+    """What to do now. Every pod named is to be touched only as it was seen: by uid and revision."""
+
+    create: tuple[str, ...] = ()
+    """One entry a pod to make: the uid of the ended pod it is made in place of, or empty."""
+    drain: tuple[PodView, ...] = ()
+    resume: tuple[PodView, ...] = ()
+    delete: tuple[PodView, ...] = ()
+    """Surplus that is drained, or had no work to be drained of."""
+    release: tuple[PodView, ...] = ()
+    """Lost with their node: their end is to be recorded. Only then is a replacement planned."""
+    sweep: tuple[PodView, ...] = ()
+    """Ended, and replaced or not needed."""
+    look_again_at: datetime | None = None
+    """When time alone may change the plan: a drain that ends, a pod that becomes available."""
+    curtailed: bool = False
+    """The burst cut it short: there is more to do at once."""
+
+    @property
+    def silent(self) -> bool:
+        """Nothing to do."""
+        return not (self.create or self.drain or self.resume or self.delete or self.release or self.sweep)
+
+
+def plan_replicas(
+    rules: ReplicaRules,
+    pods: Sequence[PodView],
+    *,
+    now: datetime,
+    listed: Collection[str] = (),
+    held: Collection[str] = (),
+    siblings: Sequence[PodView] = (),
+    first: Collection[str] = (),
+) -> ReplicaPlan:
+    """Bring the pods a ReplicaSet owns nearer to what it wants.
+
+    `listed` are the uids that EndpointSlices send work to; `held` those a person holds; `siblings` the pods of every
+    ReplicaSet of the same Deployment, for the choice among pods on crowded nodes; `first` those in the way of another
+    template.
+    """
+    check(rules.want >= 0, "admission rejects a negative replica count")
+    lost = [pod for pod in pods if is_lost(pod) and pod.uid not in held]
+    gone_soon = {pod.uid for pod in lost}
+    active = [pod for pod in pods if is_active(pod)]
+    draining = [pod for pod in pods if is_draining(pod) and not pod.finished and not pod.terminating]
+    copies = sum(not pod.finished for pod in pods) + rules.ghosts
+
+    ranked = least_missed_first(draining, siblings=siblings, min_ready_s=rules.min_ready_s, now=now)
+    missing = max(0, rules.want - len(active))
+    wanted_back = [pod for pod in reversed(ranked) if pod.uid not in held and pod.uid not in gone_soon]
+    resume, missing_still = wanted_back[:missing], max(0, missing - len(wanted_back))
+    kept = {pod.uid for pod in resume}
+    create = min(missing_still, max(0, rules.want - copies))
+
+    free = [pod for pod in active if pod.uid not in gone_soon]
+    surplus = max(0, len(free) - rules.want)
+    choice = [pod for pod in free if pod.uid not in held]
+    ranked = least_missed_first(choice, siblings=siblings, min_ready_s=rules.min_ready_s, now=now, first=first)
+    given_up = ranked[:surplus]
+
+    leaving = [pod for pod in draining if pod.uid not in kept and pod.uid not in held and pod.uid not in gone_soon]
+    drained = [pod for pod in leaving if is_drained(pod, listed=listed, drain_s=rules.drain_s, now=now)]
+    delete = [*drained, *(pod for pod in given_up if not needs_draining(pod))]
+    again = [pod for pod in leaving if pod not in drained and must_be_marked_again(pod, now)]
+    drain = [*again, *(pod for pod in given_up if needs_draining(pod))]
+    sweep = _to_sweep(pods, held, enough=rules.want <= copies)
+    waits = [drained_at(pod, rules.drain_s) for pod in leaving if pod not in drained]
+    waits += [available_at(pod, rules.min_ready_s, now) for pod in active]
+    burst = rules.burst
+    return ReplicaPlan(
+        create=_replaced(pods, min(create, burst)),
+        drain=tuple(drain[:burst]),
+        resume=tuple(resume[:burst]),
+        delete=tuple(delete[:burst]),
+        release=tuple(lost[:burst]),
+        sweep=tuple(sweep[:burst]),
+        look_again_at=min((at for at in waits if at is not None), default=None),
+        curtailed=burst < max(create, len(drain), len(resume), len(delete), len(lost), len(sweep)),
+    )
+
+
+def _replaced(pods: Sequence[PodView], count: int) -> tuple[str, ...]:
+    """For each pod to be made the uid of the ended pod whose place it takes: the oldest first, each once."""
+    known = replaced_uids(pods)
+    ended = sorted(
+        (pod for pod in pods if pod.finished and pod.uid not in known), key=lambda pod: (_age(pod), pod.name)
+    )
+    uids = [pod.uid for pod in ended[:count]]
+    return (*uids, *[""] * (count - len(uids)))
+
+
+def replaced_uids(pods: Iterable[PodView]) -> frozenset[str]:
+    """The uids that some pod was made in place of."""
+    return frozenset(filter(None, (pod.metadata.annotations.get(REPLACES) for pod in pods)))
+
+
+def _to_sweep(pods: Sequence[PodView], held: Collection[str], *, enough: bool) -> list[PodView]:
+    """Ended pods that nobody needs as evidence any more: replaced by name, or not to be replaced."""
+    known = replaced_uids(pods)
+    return [
+        pod
+        for pod in pods
+        if pod.finished
+        and pod.uid not in held
+        and (enough or pod.uid in known)
+        # One that waits for finalizers alone was told to go already.
+        and not (pod.terminating and not pod.metadata.deletion_grace_period_seconds)
+    ]
+
+
+def _age(pod: PodView) -> str:
+    return str(pod.metadata.creation_timestamp or "")
+
+
+# -- status ----------------------------------------------------------------------------------------
+
+
+def replica_counts(replica_set: ReplicaSetView, pods: Sequence[PodView], now: datetime) -> dict[str, Any]:
+    """The counts of a ReplicaSet's status: replicas are those that nobody has begun to take away."""
+    spec = replica_set.spec
+    template_labels = spec.template.metadata.labels
+    active = [pod for pod in pods if is_active(pod)]
+    return {
+        "replicas": len(active),
+        "fullyLabeledReplicas": sum(_has_all(pod.labels, template_labels) for pod in active),
+        "readyReplicas": sum(is_ready(pod) for pod in active),
+        "availableReplicas": sum(is_available(pod, spec.min_ready_seconds, now) for pod in active),
+        "terminatingReplicas": sum(not pod.finished for pod in pods) - len(active),
+    }
+
+
+def _has_all(labels: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
+    return all(labels.get(name) == value for name, value in wanted.items())

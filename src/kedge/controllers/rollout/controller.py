@@ -1,0 +1,160 @@
+"""The Rollout controller: looks at a SchedulingPolicy or a Deployment and the pods it governs, and moves it by stages.
+
+`changes` says what there is to see and to write, `rollout` plans, `gates` judges. The status is written before the
+target, and the target only as it was read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from kedge.api.holds import active_hold, hold_conditions, next_hold_end
+from kedge.api.kinds import KINDS
+from kedge.api.objects import Object
+from kedge.api.timestamps import format_micro_time
+from kedge.api.views import RolloutView
+from kedge.client.contract import Client
+from kedge.controllers.node.heartbeats import LEASES
+from kedge.controllers.rollout.gates import CacheFact
+from kedge.controllers.rollout.plan import Act, RolloutPlan, plan_rollout
+from kedge.controllers.rollout.targets import BUDGET, NODE, POLICY, PolicyChange, TemplateChange
+from kedge.controllers.shared.node_reports import Listener
+from kedge.controllers.shared.reconcile import DEPLOYMENT, POD, REPLICA_SET, look_again, wait_out
+from kedge.controllers.shared.templates import template_digest, template_of
+from kedge.env import Env
+from kedge.keys import Key
+from kedge.runtime import Action, Context, Controller, Watch
+from kedge.runtime.cache import BY_CONTROLLER, CacheChange, CacheSet
+from kedge.runtime.status import status_of
+
+NAME = "rollout"
+ROLLOUT = KINDS.of_key_kind("Rollout.kedge.dev")
+LEASE = KINDS.of_key_kind("Lease.coordination.k8s.io")
+READ = (POD, REPLICA_SET, NODE, LEASE, DEPLOYMENT, POLICY)
+"""The kinds that gates read: their caches must all be past the change."""
+Sight = Callable[[], list[list[Any]]]
+"""How far and how old this process's caches are: name, revision and age of each."""
+
+
+class RolloutReconciler:
+    """One look at one Rollout. Its own process it asks for its sight and its hearing alone, through `measured`."""
+
+    def __init__(self, env: Env, sight: Sight | None = None) -> None:
+        self.sight: Sight = sight or list
+        self.listener = Listener(env)
+        self._plans = env.metrics.counter("kedge_rollout_plans_total", "Looks at rollouts, by phase", ("phase",))
+
+    async def reconcile(self, ctx: Context, key: Key) -> Action:
+        found = ctx.get(key)
+        if found is None or found.metadata.deletion_timestamp is not None:
+            return Action.await_change(reason="it is gone, or going: its target stays as it is")
+        view, now = found.as_view(RolloutView), ctx.now()
+        hold = active_hold(view, NAME, now)
+        if hold is not None:
+            return await wait_out(ctx, found, hold, now)
+        caches = tuple(CacheFact(*each) for each in ctx.measured("the caches", self.sight))
+        change: PolicyChange | TemplateChange
+        change = (PolicyChange if view.spec.policy is not None else TemplateChange)(ctx, found, self.listener)
+        plan = _kept_off(plan_rollout(change.facts(caches, now)), change.target, now)
+        self._plans.labels(plan.phase).inc()
+        found = await self._tell(ctx, found, view, plan, change, now)
+        if plan.act is not Act.NONE:
+            await self._act(ctx, found, plan, change)
+        if not plan.looks_again:
+            return look_again(now, next_hold_end(view, now), reason=plan.reason)
+        return Action.requeue(delay_s=ctx.limits.rollout_look_s, reason=plan.reason)
+
+    async def _tell(
+        self,
+        ctx: Context,
+        found: Object,
+        view: RolloutView,
+        plan: RolloutPlan,
+        change: PolicyChange | TemplateChange,
+        now: datetime,
+    ) -> Object:
+        times = plan.times_as_json()
+        old = status_of(found)
+        if any(old.get(field) != value for field, value in times.items()):
+            found = await ctx.patch(found, {"status": times}, subresource="status")
+        status = plan.as_json()
+        if plan.begins:
+            status |= change.before()
+        conditions = [*status["conditions"], *hold_conditions(view, view.status.conditions, now)]
+        return await ctx.write_status(found, {**status, "conditions": conditions})
+
+    async def _act(self, ctx: Context, found: Object, plan: RolloutPlan, change: PolicyChange | TemplateChange) -> None:
+        target = change.target
+        if target is None:
+            return
+        match plan.act:
+            case Act.ACTIVATE:
+                written = await ctx.patch(target, change.staged(plan.stage))
+                # Not sooner than the change was made: what is older than this proves nothing of it.
+                status = {"activationRevision": written.revision, "stageStartedAt": format_micro_time(ctx.now())}
+                if isinstance(change, TemplateChange):
+                    status["activeDigest"] = template_digest(template_of(written))
+                await ctx.patch(found, {"status": status}, subresource="status")
+            case Act.PROMOTE:
+                await ctx.patch(target, change.promoted())
+            case Act.ROLL_BACK:
+                await ctx.patch(target, change.original())
+            case Act.NONE:
+                pass
+
+
+def _kept_off(plan: RolloutPlan, target: Object | None, now: datetime) -> RolloutPlan:
+    """The plan without its act, and with a word about that, if a person holds the target off rollouts."""
+    hold = active_hold(target.metadata, NAME, now) if target is not None and plan.act is not Act.NONE else None
+    return plan if hold is None else replace(plan, act=Act.NONE, reason="TargetHeld", message=str(hold))
+
+
+# -- the controller --------------------------------------------------------------------------------
+
+
+def _wake_rollouts(change: CacheChange, caches: CacheSet) -> list[Key]:
+    """The rollouts of a target that somebody changed."""
+    generations = [each.metadata.generation for each in (change.old, change.new) if each is not None]
+    if len(generations) == 2 and generations[0] == generations[1]:
+        return []
+    kind = KINDS.of_key_kind(change.key.kind).kind
+    found = []
+    for cache in caches.of_kind(ROLLOUT.key_kind):
+        for each in cache.list(namespace=change.key.namespace).value:
+            target = each.as_view(RolloutView).spec.target
+            if (target.kind, target.name) == (kind, change.key.name):
+                found.append(each.key)
+    return found
+
+
+def rollout_controller(client: Client, env: Env, **shared: Any) -> Controller:
+    """The controller, ready to run; `shared` are `lease`, `caches`, `recorder`, `workers` and the like."""
+    reconciler = RolloutReconciler(env)
+    controller = Controller(
+        reconciler,
+        client,
+        env,
+        name=NAME,
+        kind=ROLLOUT,
+        watches=(
+            Watch(kind=POLICY, keys_of=_wake_rollouts),
+            Watch(kind=DEPLOYMENT, keys_of=_wake_rollouts),
+            Watch(kind=REPLICA_SET, indexes=(BY_CONTROLLER,)),
+            Watch(kind=POD, indexes=(BY_CONTROLLER,)),
+            Watch(kind=NODE),
+            Watch(kind=LEASE, namespace=LEASES, keys_of=reconciler.listener.hear),
+            Watch(kind=BUDGET),
+        ),
+        **shared,
+    )
+
+    def sight() -> list[list[Any]]:
+        caches = [controller.caches.cache(each, namespace=LEASES if each is LEASE else "") for each in READ]
+        # Kinds that share no history cannot be compared with the change: none of them counts as past it.
+        return [[each.kind.kind, each.revision if client.one_history else 0, min(each.age_s, 1e9)] for each in caches]
+
+    reconciler.sight = sight
+    return controller

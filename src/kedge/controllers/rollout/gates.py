@@ -1,0 +1,195 @@
+"""The gates of a rollout: what must be true, and freshly known, before a stage is left. Pure.
+
+A gate is open only on evidence from after the change. What errored, is old or is not there is never good; without data
+every gate is closed. Only what got worse than before the change is a regression: waiting for data is not.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from kedge.api.conditions import FALSE, TRUE, UNKNOWN, find_condition
+from kedge.api.views import PodView
+from kedge.api.views.own import RolloutGates
+from kedge.controllers.shared.pods import is_active
+from kedge.controllers.shared.progress import UNDER_WAY, pending_reason, stage_of
+
+Pending = Mapping[tuple[str, str], int]
+"""Pods that are not further, by stage and reason."""
+FRESHNESS, SAMPLES, HEALTH, PENDING = "Freshness", "Samples", "Health", "PendingReasons"
+
+
+class Outcome(StrEnum):
+    """What one pod says of the change."""
+
+    GOOD = "good"
+    BAD = "bad"
+    ERROR = "error"
+    """Nobody knows how it is. It counts against, never for."""
+    OLD = "old"
+    """What is known of it is from before the change, or too long ago."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """The last sign of life of a pod's node."""
+
+    revision: int
+    silence_s: float
+    """Since then, by the clock of who looks."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheFact:
+    """How far and how old a cache is that a gate reads."""
+
+    name: str
+    revision: int
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class GateFacts:
+    """Everything that the gates of one stage look at."""
+
+    activation_revision: int = 0
+    caches: tuple[CacheFact, ...] = ()
+    samples: tuple[Outcome, ...] = ()
+    expected: int = 0
+    """How many pods there should be to sample; those that there are count too, if they are more."""
+    pending: Pending = field(default_factory=dict)
+    baseline: Pending = field(default_factory=dict)
+    behind: str = ""
+    """Who has not acted on the change yet, in words; empty if nobody says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    name: str
+    status: str
+    reason: str
+    message: str = ""
+
+    def as_json(self) -> dict[str, str]:
+        return {"name": self.name, "status": self.status, "reason": self.reason, "message": self.message}
+
+
+class Verdict(StrEnum):
+    OPEN = "open"
+    SHUT = "shut"
+    REGRESSED = "regressed"
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    verdict: Verdict
+    gates: tuple[Gate, ...]
+
+    @property
+    def shut(self) -> Gate | None:
+        """The first gate that is not open."""
+        return next((each for each in self.gates if each.status != TRUE), None)
+
+
+def judge_gates(rules: RolloutGates, facts: GateFacts) -> Judgement:
+    """Judge every gate. On caches that are behind the change, or old, nothing can be judged, not even a regression."""
+    fresh = _freshness(rules, facts)
+    if fresh.status != TRUE:
+        rest = [Gate(name, UNKNOWN, "NotJudged") for name in (SAMPLES, HEALTH, PENDING)]
+        return Judgement(Verdict.SHUT, (fresh, *rest))
+    pending = _pending(rules, facts)
+    gates = (fresh, _samples(rules, facts), _health(rules, facts), pending)
+    if pending.status == FALSE:
+        return Judgement(Verdict.REGRESSED, gates)
+    return Judgement(Verdict.OPEN if all(each.status == TRUE for each in gates) else Verdict.SHUT, gates)
+
+
+def _freshness(rules: RolloutGates, facts: GateFacts) -> Gate:
+    if not facts.activation_revision or not facts.caches:
+        return Gate(FRESHNESS, UNKNOWN, "NotActive", "the change is not in force")
+    behind = [each.name for each in facts.caches if each.revision < facts.activation_revision]
+    if behind:
+        return Gate(FRESHNESS, UNKNOWN, "CacheBehind", f"not past the change: {', '.join(behind)}")
+    if facts.behind:
+        return Gate(FRESHNESS, UNKNOWN, "ChangeNotObserved", facts.behind)
+    old = too_old(facts.caches, rules.sample_age_seconds_max)
+    if old:
+        return Gate(FRESHNESS, UNKNOWN, "CacheStale", f"too old: {', '.join(old)}")
+    return Gate(FRESHNESS, TRUE, "CachesPastChange")
+
+
+def too_old(caches: Iterable[CacheFact], age_s_max: float) -> list[str]:
+    return [each.name for each in caches if not each.age_s <= age_s_max]
+
+
+def _samples(rules: RolloutGates, facts: GateFacts) -> Gate:
+    known = sum(each in (Outcome.GOOD, Outcome.BAD) for each in facts.samples)
+    if known < rules.min_samples:
+        reason = "TooFewSamples" if known else "NoData"
+        return Gate(SAMPLES, UNKNOWN, reason, f"{known} of at least {rules.min_samples} since the change")
+    return Gate(SAMPLES, TRUE, "EnoughSamples")
+
+
+def _health(rules: RolloutGates, facts: GateFacts) -> Gate:
+    # Of all there are or should be: one that errored, waits or says nothing is one that is not good.
+    whole = max(facts.expected, len(facts.samples))
+    good = sum(each is Outcome.GOOD for each in facts.samples)
+    if not whole:
+        return Gate(HEALTH, UNKNOWN, "NoData")
+    if good * 100 < rules.ready_percent_min * whole:
+        words = f"{good} of {whole} are known to be ready, and {rules.ready_percent_min} percent must be"
+        errors = sum(each is Outcome.ERROR for each in facts.samples)
+        return Gate(HEALTH, FALSE, "SamplesErrored" if errors else "NotReady", words)
+    return Gate(HEALTH, TRUE, "Ready")
+
+
+def _pending(rules: RolloutGates, facts: GateFacts) -> Gate:
+    worse = [
+        f"{count} {stage} ({reason}), {facts.baseline.get((stage, reason), 0)} before"
+        for (stage, reason), count in sorted(facts.pending.items())
+        if reason not in UNDER_WAY and count > facts.baseline.get((stage, reason), 0) + rules.pending_increase_max
+    ]
+    if worse:
+        return Gate(PENDING, FALSE, "PendingIncreased", "; ".join(worse))
+    return Gate(PENDING, TRUE, "NoRegression")
+
+
+# -- what pods say ---------------------------------------------------------------------------------
+
+
+def pending_of(pods: Iterable[PodView]) -> Counter[tuple[str, str]]:
+    """Pods that are not ready, by stage and reason; those that failed are at the stage `ended`."""
+    found: Counter[tuple[str, str]] = Counter()
+    for pod in pods:
+        stage = stage_of(pod, ())
+        if stage is not None:
+            reason = pending_reason(pod, stage)
+            if reason:
+                found[str(stage), reason] += 1
+        elif pod.status.phase == "Failed":
+            found["ended", pod.status.reason or "Failed"] += 1
+    return found
+
+
+def sample(pod: PodView, heartbeat: Heartbeat | None, *, after: int, age_s_max: float) -> Outcome | None:
+    """What a pod says of a change made at revision `after`; None for one that says nothing: it waits, or leaves.
+
+    An agent writes a pod's status when it changes and its node's lease all the time: the status is as fresh as that.
+    """
+    if pod.finished:
+        return Outcome.GOOD if pod.status.phase == "Succeeded" else Outcome.BAD
+    if not is_active(pod) or not pod.spec.node_name:
+        return None
+    if heartbeat is None or heartbeat.revision <= after or heartbeat.silence_s > age_s_max:
+        return Outcome.OLD
+    ready = find_condition(pod.status.conditions, "Ready")
+    if ready is None:
+        return None  # its agent has not come to it yet
+    return {TRUE: Outcome.GOOD, FALSE: Outcome.BAD}.get(ready.status, Outcome.ERROR)
+
+
+def sampled(outcomes: Sequence[Outcome | None]) -> tuple[Outcome, ...]:
+    return tuple(each for each in outcomes if each is not None)

@@ -1,0 +1,72 @@
+"""Draining: a replica that is not needed any more stops getting work before it stops.
+
+Its owner marks it, endpoints leave it out, and it is deleted once nothing lists it, once it says that it is done, or
+once the drain time is over. A pod that gets no work needs no draining. Whoever is needed again before that is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from datetime import datetime, timedelta
+from typing import Any
+
+from kedge.api.conditions import is_true
+from kedge.api.marks import DRAINED, DRAINING
+from kedge.api.timestamps import format_time, parse_time
+from kedge.api.views import EndpointSliceView, PodView
+from kedge.controllers.shared.pods import is_ahead, is_ready
+
+
+def needs_draining(pod: PodView) -> bool:
+    """Whether it may be getting work: only what is ready does."""
+    return is_ready(pod)
+
+
+def draining_since(pod: PodView) -> datetime | None:
+    """When the draining began; None if the mark cannot be read, which is as good as long ago."""
+    try:
+        return parse_time(pod.metadata.annotations.get(DRAINING, ""))
+    except ValueError:
+        return None
+
+
+def must_be_marked_again(pod: PodView, now: datetime) -> bool:
+    """Whether the mark was written by a clock so far ahead that its drain time would not end for long."""
+    since = draining_since(pod)
+    return since is not None and is_ahead(since, now)
+
+
+def drained_at(pod: PodView, drain_s: float) -> datetime | None:
+    """When the drain time of a marked pod is over."""
+    since = draining_since(pod)
+    return since + timedelta(seconds=drain_s) if since is not None else None
+
+
+def is_drained(pod: PodView, *, listed: Collection[str], drain_s: float, now: datetime) -> bool:
+    """Whether a marked pod may be deleted. `listed` are the uids that some EndpointSlice sends work to."""
+    deadline = drained_at(pod, drain_s)
+    return (
+        not needs_draining(pod)
+        or pod.uid not in listed
+        or is_true(pod.status.conditions, DRAINED)
+        or deadline is None
+        or deadline <= now
+    )
+
+
+def listed_uids(slices: Iterable[EndpointSliceView]) -> frozenset[str]:
+    """The uids of the pods that slices send work to. An endpoint that says nothing of readiness counts as ready."""
+    return frozenset(
+        endpoint.target_ref.uid
+        for each in slices
+        for endpoint in each.endpoints
+        if endpoint.target_ref is not None and endpoint.conditions.ready is not False
+    )
+
+
+def drain_patch(now: datetime) -> dict[str, Any]:
+    return {"metadata": {"annotations": {DRAINING: format_time(now)}}}
+
+
+def resume_patch() -> dict[str, Any]:
+    return {"metadata": {"annotations": {DRAINING: None}}}

@@ -7,7 +7,7 @@ The decision is pure, and can be had alone: a `Snapshot` is fed with nodes and c
 from kedge.scheduler.decide import Decision, ZoneRoom, blocked_zones, decide
 from kedge.scheduler.explain import Explanation, NearMiss, Score, explain, words
 from kedge.scheduler.filters.blockers import Blocker
-from kedge.scheduler.policies import DEFAULT_SETTINGS, DEFAULT_WEIGHTS, Settings, Workload, settings_for
+from kedge.scheduler.policies import DEFAULT_SETTINGS, DEFAULT_WEIGHTS, Settings, settings_for
 from kedge.scheduler.scheduler import DEFAULT_NAME, Scheduler, SchedulerStatistics
 from kedge.scheduler.shapes import PodRequest, request_of
 from kedge.scheduler.snapshot import Claim, Snapshot, snapshot_of
@@ -27,7 +27,6 @@ __all__ = [
     "Score",
     "Settings",
     "Snapshot",
-    "Workload",
     "ZoneRoom",
     "blocked_zones",
     "decide",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from kedge.api.objects import Object
 from kedge.api.owners import controller_of
+from kedge.api.scopes import Workload
 from kedge.api.views import NodeAllocationView, PodView, SchedulingPolicyView, ZoneQuotaView
 from kedge.env import Env
 from kedge.keys import Key, Revision
@@ -18,7 +19,7 @@ from kedge.placement.quota import zone_hard, zone_used
 from kedge.placement.resources import Units, add
 from kedge.runtime.cache import Cache
 from kedge.scheduler.lingering import ALLOCATION
-from kedge.scheduler.policies import DEFAULT_SETTINGS, Settings, Workload, settings_for
+from kedge.scheduler.policies import DEFAULT_SETTINGS, Settings, settings_for
 from kedge.scheduler.shapes import PodRequest, Series
 
 if TYPE_CHECKING:

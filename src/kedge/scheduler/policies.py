@@ -6,13 +6,12 @@ say on which nodes its skew rule counts. Inside a canary's scope the canary's se
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from kedge.api.selectors import label_selector
-from kedge.api.views import PodView, SchedulingPolicyView, Scope
+from kedge.api.scopes import Workload, admits
+from kedge.api.views import PodView, SchedulingPolicyView
 
 LEAST_ALLOCATED = "least-allocated"
 MOST_ALLOCATED = "most-allocated"
@@ -57,14 +56,6 @@ class Settings:
 DEFAULT_SETTINGS: Final = Settings()
 
 
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """What a pod is a replica of. For a pod of a Deployment that is the Deployment, not one of its ReplicaSets."""
-
-    uid: str = ""
-    name: str = ""
-
-
 def settings_for(
     policies: Iterable[SchedulingPolicyView], pod: PodView, workload: Workload, *, revisions: Mapping[str, int] = {}
 ) -> Settings:
@@ -106,19 +97,3 @@ def settings_for(
 def _weights(named: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
     """Every score's weight; one that is not named keeps its default, and names that are no score say nothing."""
     return tuple((score, named.get(score, default)) for score, default in DEFAULT_WEIGHTS.items())
-
-
-def admits(scope: Scope, pod: PodView, workload: Workload) -> bool:
-    """Whether every part of the scope that is set, and that speaks of pods, admits this one."""
-    if scope.tenants and pod.namespace not in scope.tenants:
-        return False
-    if scope.workloads and not {workload.name, f"{pod.namespace}/{workload.name}"}.intersection(scope.workloads):
-        return False
-    if scope.pod_selector is not None and not label_selector(scope.pod_selector).matches(pod.labels):
-        return False
-    return _share(workload.uid or pod.uid) < scope.percent
-
-
-def _share(uid: str) -> int:
-    """Where a workload stands among a hundred: the same everywhere and always, so that a larger share only adds."""
-    return int.from_bytes(hashlib.blake2b(uid.encode(), digest_size=8).digest(), "big") % 100

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.controllers.views import a_pod, ready_pod
 
+from kedge.api.scopes import Workload
 from kedge.api.views import Condition, ContainerStatus, ObjectMeta, PodView, Scope
 from kedge.api.views.base import Labels, LabelSelectorSpec, OwnerReference
 from kedge.api.views.core import ContainerState, ContainerStateWaiting
@@ -25,16 +26,12 @@ from kedge.controllers.rollout.gates import (
     sample,
 )
 from kedge.controllers.rollout.scopes import (
-    Replicated,
-    admits,
     is_in_place,
-    replicated_by,
     share_of_place,
     share_of_replicas,
     template_problem,
+    workload_of,
 )
-from kedge.scheduler.policies import Workload
-from kedge.scheduler.policies import admits as scheduler_admits
 
 RULES = RolloutGates(min_samples=2, sample_age_seconds_max=60, ready_percent_min=100)
 FRESH = (CacheFact("Pod", 120, 1.0), CacheFact("Node", 101, 2.0))
@@ -237,33 +234,15 @@ def test_an_open_gate_always_stands_on_enough_fresh_good_and_unregressed_evidenc
 
 # -- scopes ----------------------------------------------------------------------------------------
 
-names = st.sampled_from(["risk", "fraud", "web"])
-scopes = st.builds(
-    Scope,
-    tenants=st.lists(names, max_size=2).map(tuple),
-    workloads=st.lists(names | names.map(lambda name: f"risk/{name}"), max_size=2).map(tuple),
-    percent=st.integers(0, 100),
-)
-
-
-@given(scopes, names, st.uuids().map(str), st.booleans())
-def test_a_stage_reaches_the_pods_that_the_scheduler_would_govern(
-    scope: Scope, name: str, uid: str, lone: bool
-) -> None:
-    pod = PodView(metadata=ObjectMeta(name="p", namespace="risk", uid="pod-uid"))
-    ours = Replicated() if lone else Replicated(uid, name)
-    theirs = Workload() if lone else Workload(uid, name)
-    assert admits(scope, pod, ours) == scheduler_admits(scope, pod, theirs)
-
 
 def test_a_pod_belongs_to_what_controls_its_replica_set() -> None:
     above = OwnerReference(kind="Deployment", name="web", uid="d", controller=True)
     sets = {"rs": ObjectMeta(name="web-1", uid="rs", owner_references=(above,))}
     ref = OwnerReference(kind="ReplicaSet", name="web-1", uid="rs", controller=True)
     pod = PodView(metadata=ObjectMeta(name="web-1-0", owner_references=(ref,)))
-    assert replicated_by(pod, sets) == Replicated("d", "web")
-    assert replicated_by(pod, {}) == Replicated("rs", "web-1")
-    assert replicated_by(PodView(), sets) == Replicated()
+    assert workload_of(pod, sets) == Workload("d", "web")
+    assert workload_of(pod, {}) == Workload("rs", "web-1")
+    assert workload_of(PodView(), sets) == Workload()
 
 
 def test_zones_and_regions_say_where_pods_count() -> None:

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.objects import node, pod
 
+from kedge.api.scopes import Workload
 from kedge.api.views import NodeView, PodView, SchedulingPolicyView, decode_as
 from kedge.errors import InvariantBroken
 from kedge.limits import Limits
@@ -22,7 +23,6 @@ from kedge.scheduler import (
     Blocker,
     Settings,
     Snapshot,
-    Workload,
     decide,
     explain,
     settings_for,

@@ -6,44 +6,24 @@ blind to each other, and a gate that looked at other pods than the policy govern
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from kedge.api.owners import controller_of
+from kedge.api.scopes import Workload
 from kedge.api.selectors import label_selector
 from kedge.api.views import ObjectMeta, PodView, Scope
 from kedge.api.views.own import RolloutStage
 from kedge.controllers.shared.topology import REGION, ZONE, Where
 
 
-@dataclass(frozen=True, slots=True)
-class Replicated:
-    """What a pod is a replica of: its controller, or what controls that. Empty for a lone pod."""
-
-    uid: str = ""
-    name: str = ""
-
-
-def replicated_by(pod: PodView, sets: Mapping[str, ObjectMeta]) -> Replicated:
+def workload_of(pod: PodView, sets: Mapping[str, ObjectMeta]) -> Workload:
     """`sets` are the metadata of ReplicaSets by uid."""
     owner = controller_of(pod.metadata)
     if owner is None:
-        return Replicated()
+        return Workload()
     between = sets.get(owner.uid)
     above = controller_of(between) if between is not None else None
-    return Replicated(owner.uid, owner.name) if above is None else Replicated(above.uid, above.name)
-
-
-def admits(scope: Scope, pod: PodView, workload: Replicated) -> bool:
-    """Whether every part of the scope that is set, and that speaks of pods, admits this one."""
-    if scope.tenants and pod.namespace not in scope.tenants:
-        return False
-    if scope.workloads and not {workload.name, f"{pod.namespace}/{workload.name}"}.intersection(scope.workloads):
-        return False
-    if scope.pod_selector is not None and not label_selector(scope.pod_selector).matches(pod.labels):
-        return False
-    return _share(workload.uid or pod.uid) < scope.percent
+    return Workload(owner.uid, owner.name) if above is None else Workload(above.uid, above.name)
 
 
 def is_in_place(scope: Scope, node_labels: Mapping[str, str] | None) -> bool:
@@ -88,8 +68,3 @@ def share_of_place(scope: Scope, replicas: int, there: int, elsewhere: int) -> i
 def share_of_replicas(scope: Scope, replicas: int) -> int:
     """How many replicas a stage gives the new template: at least one, or there would be nothing to judge."""
     return min(replicas, max(1, -(-replicas * scope.percent // 100)))
-
-
-def _share(uid: str) -> int:
-    """Where a workload stands among a hundred: the same everywhere and always, so that a larger share only adds."""
-    return int.from_bytes(hashlib.blake2b(uid.encode(), digest_size=8).digest(), "big") % 100

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from kedge.api.kinds import KINDS
 from kedge.api.marks import OBEYED_PREFIX, UPDATED_IN, UPDATED_MAX
 from kedge.api.objects import Object
+from kedge.api.scopes import Workload, admits
 from kedge.api.selectors import label_selector
 from kedge.api.views import (
     DeploymentView,
@@ -43,14 +44,12 @@ from kedge.controllers.rollout.gates import (
 )
 from kedge.controllers.rollout.plan import Capacity, Place, RolloutFacts
 from kedge.controllers.rollout.scopes import (
-    Replicated,
-    admits,
     is_in_place,
-    replicated_by,
     share_of_place,
     share_of_replicas,
     template_problem,
     where_of,
+    workload_of,
 )
 from kedge.controllers.shared.node_reports import Listener
 from kedge.controllers.shared.pods import is_active
@@ -113,7 +112,7 @@ class _Change:
 
 class _Governed(NamedTuple):
     pod: Object
-    workload: Replicated
+    workload: Workload
     node_labels: Mapping[str, str] | None
 
 
@@ -203,7 +202,7 @@ class PolicyChange(_Change):
         found = []
         for each in self.ctx.list(POD):
             pod = each.as_view(PodView)
-            workload = replicated_by(pod, sets)
+            workload = workload_of(pod, sets)
             named = not spec.scheduler_names or pod.spec.scheduler_name in spec.scheduler_names
             if named and admits(spec.scope, pod, workload):
                 labels = nodes.get(pod.spec.node_name, Labels()) if pod.spec.node_name else None

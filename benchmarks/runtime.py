@@ -35,8 +35,8 @@ from kedge.errors import Unavailable
 from kedge.heap import spare_collector
 from kedge.keys import Key
 from kedge.limits import Limits
-from kedge.observe.log import DecisionLog
-from kedge.observe.recorder import Recorder
+from kedge.observe.recording.log import DecisionLog
+from kedge.observe.recording.recorder import Recorder
 from kedge.runtime.cache import BY_NODE, BY_OWNER, CacheSet, by_label
 from kedge.runtime.queue import Facts, Outcome, Wake, WorkQueue
 from kedge.server.service import Service

@@ -25,8 +25,8 @@ from kedge.env import Env, TaskSpawner
 from kedge.errors import Fenced, OutcomeUnknown, Unavailable
 from kedge.keys import Key, fence_key
 from kedge.limits import Limits
-from kedge.observe.recorder import Recorder
-from kedge.observe.records import CacheRead, Decision, Gate
+from kedge.observe.recording.recorder import Recorder
+from kedge.observe.records import CacheRead, Decision, NotStarted
 from kedge.runtime import ReceivedEvidence, Reconciler, recheck
 from kedge.runtime.cache import CacheSet
 from kedge.server.service import Service
@@ -201,7 +201,7 @@ class Plant:
             evidence = ReceivedEvidence.of(process.caches)
             due: dict[Key, dict[Key, int]] = {}
             for decision in reversed(list(process.recorder.decisions())):
-                if any(isinstance(step, Gate) for step in decision.steps):
+                if any(isinstance(step, NotStarted) for step in decision.steps):
                     self.sim.sometimes("a floor was not met in time")
                     continue
                 for mark in decision.marks:

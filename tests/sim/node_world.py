@@ -25,7 +25,7 @@ from kedge.env import Env
 from kedge.errors import OperatingError
 from kedge.keys import Key
 from kedge.limits import Limits
-from kedge.observe.recorder import Recorder
+from kedge.observe.recording.recorder import Recorder
 from kedge.runtime import Controller, ReceivedEvidence, Reconciler, recheck
 from kedge.runtime.cache import CacheSet
 from kedge.runtime.status import plan_status

@@ -20,7 +20,7 @@ from kedge.controllers.quota.controller import quota_controller
 from kedge.errors import Fenced, OperatingError, OutcomeUnknown, Refused
 from kedge.keys import Key
 from kedge.limits import Limits
-from kedge.observe.recorder import Recorder
+from kedge.observe.recording.recorder import Recorder
 from kedge.placement.ledger import ClaimState
 from kedge.scheduler import Scheduler
 from kedge.scheduler.recheck import recheck_attempts

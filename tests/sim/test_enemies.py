@@ -19,9 +19,9 @@ from kedge.api.requests import WatchEvent, WatchOptions
 from kedge.errors import Unavailable
 from kedge.keys import Key
 from kedge.limits import Limits
-from kedge.observe.log import DecisionLog
-from kedge.observe.recorder import Recorder
-from kedge.observe.segments import read_decisions
+from kedge.observe.recording.log import DecisionLog
+from kedge.observe.recording.recorder import Recorder
+from kedge.observe.recording.segments import read_decisions
 from kedge.sim.cluster import API, Cluster, RemoteTransport
 from kedge.sim.kernel import NO_FAULTS, Host, Simulation, run
 from kedge.sim.standard import LIMITS, Size, World, service, workload

@@ -26,7 +26,7 @@ from kedge.env import Env
 from kedge.errors import Conflict, NotFound
 from kedge.keys import Key
 from kedge.limits import Limits
-from kedge.observe.recorder import Recorder
+from kedge.observe.recording.recorder import Recorder
 from kedge.runtime import ReceivedEvidence, recheck
 from kedge.runtime.cache import CacheSet
 from kedge.sim.cluster import Cluster, Commit

@@ -17,7 +17,7 @@ from kedge.env import Env
 from kedge.errors import AlreadyExists
 from kedge.heap import spare_collector
 from kedge.keys import Key
-from kedge.observe.recorder import Recorder
+from kedge.observe.recording.recorder import Recorder
 from kedge.runtime.cache import CacheSet
 from kedge.runtime.lease import SharedElection
 from kedge.scheduler import DEFAULT_NAME, Scheduler

@@ -26,7 +26,7 @@ from kedge.controllers import (
 )
 from kedge.env import Env
 from kedge.keys import Key
-from kedge.observe.recorder import Recorder
+from kedge.observe.recording.recorder import Recorder
 from kedge.runtime import Controller
 from kedge.runtime.cache import CacheSet
 from kedge.runtime.lease import SharedElection

@@ -1,11 +1,11 @@
 """Records of what was decided and why, and their readers."""
 
-from kedge.observe.aggregate import OTHER, WHOLE, Row
-from kedge.observe.log import DecisionLog, LogStatistics
-from kedge.observe.recorder import Coverage, Recorder, RecorderStatistics
-from kedge.observe.records import Budget, CacheMark, CacheRead, Call, Clock, Decision, Step
-from kedge.observe.rules import KeepRules, Rule, Window
-from kedge.observe.segments import Skipped, read_decisions
+from kedge.observe.recording.aggregate import OTHER, WHOLE, FieldCount
+from kedge.observe.recording.log import DecisionLog, LogStatistics
+from kedge.observe.recording.recorder import Coverage, Recorder, RecorderStatistics
+from kedge.observe.recording.rules import KeepReason, KeepRules, Window
+from kedge.observe.recording.segments import Skipped, read_decisions
+from kedge.observe.records import Budget, CacheMark, CacheRead, Call, Clock, Decision, DecisionStep
 
 __all__ = [
     "OTHER",
@@ -18,14 +18,14 @@ __all__ = [
     "Coverage",
     "Decision",
     "DecisionLog",
+    "DecisionStep",
+    "FieldCount",
+    "KeepReason",
     "KeepRules",
     "LogStatistics",
     "Recorder",
     "RecorderStatistics",
-    "Row",
-    "Rule",
     "Skipped",
-    "Step",
     "Window",
     "read_decisions",
 ]

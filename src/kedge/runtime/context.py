@@ -36,7 +36,17 @@ from kedge.errors import (
 )
 from kedge.keys import NO_REVISION, Fence, Key, Origin, Revision
 from kedge.limits import Limits
-from kedge.observe.records import Budget, CacheMark, CacheRead, Call, Clock, Decision, Gate, Measured, Step
+from kedge.observe.records import (
+    Budget,
+    CacheMark,
+    CacheRead,
+    Call,
+    Clock,
+    Decision,
+    DecisionStep,
+    Measured,
+    NotStarted,
+)
 from kedge.runtime.action import Action
 from kedge.runtime.cache import BY_CONTROLLER, Cache, Index, Read, WriteFloors, marks_of
 from kedge.runtime.queue import Facts
@@ -86,7 +96,7 @@ class Context:
         self._caches = caches
         self._floors = floors
         self._decision = decision
-        self._steps: list[Step] | None = decision.steps if recorded else None
+        self._steps: list[DecisionStep] | None = decision.steps if recorded else None
         self._fence = fence
         self._began_s = env.monotonic()
         self._calls = 0
@@ -309,7 +319,7 @@ class Context:
 
     def hold_back(self, error: OperatingError) -> None:
         """Used by the controller: the reconcile does not begin, because of this."""
-        self._note(Gate(f"{type(error).__name__}: {error}"))
+        self._note(NotStarted(f"{type(error).__name__}: {error}"))
         raise error
 
     def check_declared(self, kind: Kind, *, max_age_s: float) -> None:
@@ -327,7 +337,7 @@ class Context:
         self._decision.seed = self._env.random.getrandbits(63)
         return self._decision.seed
 
-    def _note(self, step: Step) -> None:
+    def _note(self, step: DecisionStep) -> None:
         if self._steps is not None:
             self._steps.append(step)
 

@@ -18,7 +18,7 @@ from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.errors import Fenced, OperatingError, Terminal, check
 from kedge.keys import NO_REVISION, Fence, Key, Revision
-from kedge.observe.recorder import Recorder
+from kedge.observe.recording.recorder import Recorder
 from kedge.observe.records import Decision
 from kedge.runtime.action import Action, Next
 from kedge.runtime.cache import (

@@ -19,7 +19,7 @@ from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.errors import Compacted, InvariantBroken, ReplayDiverged, Terminal, from_status
 from kedge.keys import Key, Revision
-from kedge.observe.records import Budget, CacheRead, Call, Clock, Decision, Gate, Measured, Step
+from kedge.observe.records import Budget, CacheRead, Call, Clock, Decision, DecisionStep, Measured, NotStarted
 from kedge.runtime.action import Action, Next
 from kedge.runtime.cache import Cache, Index, Read, ReceivedLog, Stale
 from kedge.runtime.context import Context, Intent, Reconciler, as_asked, check_action
@@ -80,7 +80,7 @@ async def recheck(decision: Decision, reconciler: Reconciler, evidence: Evidence
         ReplayDiverged: it went another way; says at which step, and how.
         Compacted: what it read is no longer known. Keep the record, or its log, for longer.
     """
-    if decision.result == "cancelled" or any(isinstance(step, Gate) for step in decision.steps):
+    if decision.result == "cancelled" or any(isinstance(step, NotStarted) for step in decision.steps):
         return  # ended from outside, at a moment that no input decides; or never begun
     if decision.objects_dropped:
         raise Compacted(f"decision {decision.id} was too large to be kept with the objects it read", oldest=0)
@@ -155,7 +155,7 @@ class _Replay:
         """The first thing that went another way, or that is no longer known."""
         self._place = 0
 
-    def peek(self) -> Step | None:
+    def peek(self) -> DecisionStep | None:
         steps = self.decision.steps
         return steps[self._place] if self._place < len(steps) else None
 
@@ -311,7 +311,7 @@ def _versions(objects: Iterable[Object]) -> list[tuple[str, Revision]]:
     return [(str(each.key), each.revision) for each in objects]
 
 
-def _describe(step: Step | None) -> str:
+def _describe(step: DecisionStep | None) -> str:
     match step:
         case None:
             return "its end"
@@ -325,7 +325,7 @@ def _describe(step: Step | None) -> str:
             return f"the age of {step.cache}"
         case Measured():
             return step.what
-        case Gate():
+        case NotStarted():
             return "nothing, because it never began"
 
 

@@ -14,7 +14,7 @@ from kedge.api.views import PodView
 from kedge.env import Env
 from kedge.errors import OperatingError, to_status
 from kedge.keys import Fence
-from kedge.observe.recorder import Recorder
+from kedge.observe.recording.recorder import Recorder
 from kedge.observe.records import Call
 from kedge.observe.records import Decision as Record
 from kedge.runtime.cache import marks_of

@@ -16,7 +16,7 @@ from kedge.api.objects import Object
 from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.keys import Fence, Key, Revision
-from kedge.observe.recorder import Recorder
+from kedge.observe.recording.recorder import Recorder
 from kedge.runtime.cache import CacheSet
 from kedge.runtime.lease import LeaderElection, Leadership
 from kedge.runtime.terms import wait_caught_up

@@ -21,7 +21,7 @@ from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.keys import Key
 from kedge.limits import Limits
-from kedge.observe.recorder import Recorder
+from kedge.observe.recording.recorder import Recorder
 from kedge.runtime.cache import CacheSet
 from kedge.server.service import AdmissionChain, Service
 from kedge.sim.agents import SimulatedDriver

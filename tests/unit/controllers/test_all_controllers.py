@@ -12,7 +12,7 @@ from tests.sim.node_world import objects
 import kedge
 from kedge.api.marks import SYSTEM_NAMESPACE, SYSTEM_NAMESPACES
 from kedge.controllers import CONTROLLERS, all_controllers, lease_of
-from kedge.observe.recorder import Recorder
+from kedge.observe.recording.recorder import Recorder
 from kedge.runtime import Controller
 from kedge.runtime.cache import CacheSet
 from kedge.sim.cluster import Cluster

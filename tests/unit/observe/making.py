@@ -14,7 +14,7 @@ from kedge.api.objects import Object
 from kedge.env import Env, TaskSpawner, uid_from
 from kedge.keys import NO_REVISION, Key, Origin, Revision
 from kedge.limits import Limits
-from kedge.observe import CacheMark, CacheRead, Call, Clock, Decision, Step
+from kedge.observe import CacheMark, CacheRead, Call, Clock, Decision, DecisionStep
 
 BEGAN = datetime(2030, 1, 1, tzinfo=UTC)
 BY_SOMEONE = Origin("op", "someone")
@@ -76,7 +76,7 @@ def call(
     return Call(verb, key, intent, "revision 5", "op-1", 0.1, 0.2, outcome, revision, error, reply, marks)
 
 
-def decision(name: str = "d-1", steps: Sequence[Step] = (), **fields: Any) -> Decision:
+def decision(name: str = "d-1", steps: Sequence[DecisionStep] = (), **fields: Any) -> Decision:
     defaults: dict[str, Any] = {
         "controller": "deployments",
         "process": "p-1",

@@ -14,7 +14,7 @@ from tests.unit.observe.making import BEGAN, WEB, Time, call, decision, make_env
 from kedge.api.objects import Object
 from kedge.env import Env
 from kedge.keys import Key, Origin
-from kedge.observe import OTHER, DecisionLog, Recorder, Row, Step, read_decisions
+from kedge.observe import OTHER, DecisionLog, DecisionStep, FieldCount, Recorder, read_decisions
 
 POD = Key("Pod", "default", "web-0")
 
@@ -39,7 +39,7 @@ def metric(env: Env, name: str, **labels: str) -> float | None:
 def test_every_decision_is_counted_whether_it_is_kept_or_not() -> None:
     recorder = Recorder(make_env())
     for n in range(10):
-        steps: list[Step] = [
+        steps: list[DecisionStep] = [
             read(cache="Pod"),
             read(cache="Pod[default;app=web;]"),
             call(intent={"status": {"replicas": n}}),
@@ -126,7 +126,7 @@ def test_what_finds_no_row_is_counted_in_the_row_other() -> None:
         recorder.take(decision(f"d-{n}", [read(cache=f"Kind{n}"), call(intent=intent), call(f"verb-{n}")]))
     found = list(recorder.counts())
     assert len(found) == 4
-    assert found[-1] == Row(OTHER, OTHER, OTHER, OTHER, 20 * 4 - 3)
+    assert found[-1] == FieldCount(OTHER, OTHER, OTHER, OTHER, 20 * 4 - 3)
     assert sum(row.count for row in found) == 20 * 4
     assert recorder.statistics().rows == 3
     assert metric(env, "kedge_decisions_other_total") == 77

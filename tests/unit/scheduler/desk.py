@@ -19,7 +19,7 @@ from kedge.env import Env, TaskSpawner
 from kedge.errors import Fenced, Forbidden, OutcomeUnknown, Refused, Unavailable
 from kedge.keys import Key
 from kedge.limits import Limits
-from kedge.observe.recorder import Recorder
+from kedge.observe.recording.recorder import Recorder
 from kedge.observe.records import Decision
 from kedge.placement.reasons import Reason
 from kedge.runtime.cache import CacheSet

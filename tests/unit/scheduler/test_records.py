@@ -9,8 +9,8 @@ from tests.sim.controllers import until
 from tests.unit.scheduler.desk import LIMITS, Desk, at_a_desk
 
 from kedge.api.kinds import KINDS
-from kedge.observe.recorder import Recorder
-from kedge.observe.rules import KeepRules, Rule
+from kedge.observe.recording.recorder import Recorder
+from kedge.observe.recording.rules import KeepReason, KeepRules
 
 POLICY = KINDS.of_key_kind("SchedulingPolicy.kedge.dev")
 FULL = {"firstFailing", "legend", "counts", "top", "nearMiss", "draw", "nodes", "feasible"}
@@ -32,9 +32,9 @@ async def test_failures_priorities_and_canaries_are_kept_in_full_and_the_rest_is
     await until(lambda: not desk.scheduler.statistics().binding)
     kept = {each.key.name: each for each in desk.decisions()}
     assert {name: each.kept.split(":")[0] for name, each in kept.items()} == {
-        "urgent": Rule.PRIORITY,
-        "canary": Rule.POLICY,
-        "large": Rule.FAILURE,
+        "urgent": KeepReason.PRIORITY,
+        "canary": KeepReason.POLICY,
+        "large": KeepReason.FAILURE,
     }
     for each in kept.values():
         assert set(each.details) >= FULL
@@ -50,5 +50,5 @@ async def test_a_sample_of_the_rest_is_kept_in_full(desk: Desk) -> None:
     await desk.pod("usual")
     await until(lambda: desk.place("usual") and desk.attempts("usual"))
     (only,) = desk.attempts("usual")
-    assert only.kept.split(":")[0] == Rule.SAMPLE
+    assert only.kept.split(":")[0] == KeepReason.SAMPLE
     assert set(only.details) >= FULL

@@ -33,7 +33,7 @@ _NO_FIELDS: Final[dict[str, dict[str, int]]] = {}
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Row:
+class FieldCount:
     controller: str
     verb: str
     kind: str
@@ -123,7 +123,7 @@ class Aggregate:
         self.other += 1
         return False
 
-    def __iter__(self) -> Iterator[Row]:
+    def __iter__(self) -> Iterator[FieldCount]:
         """Rows in order, the row `OTHER` last if it counts anything."""
         found: Counter[tuple[str, str, str, str]] = Counter()
         for controller, table in self.tables.items():
@@ -133,9 +133,9 @@ class Aggregate:
             for verb, kind, name, member, count in table.fields():
                 found[controller, verb, kind, f"{name}.{member}" if member else name] += count
         for (controller, verb, kind, field), count in sorted(found.items()):
-            yield Row(controller, verb, kind, field, count)
+            yield FieldCount(controller, verb, kind, field, count)
         if self.other:
-            yield Row(OTHER, OTHER, OTHER, OTHER, self.other)
+            yield FieldCount(OTHER, OTHER, OTHER, OTHER, self.other)
 
 
 def kind_of_cache(cache: str) -> str:

@@ -17,8 +17,8 @@ import msgspec
 
 from kedge.env import Env
 from kedge.errors import Terminal, check
+from kedge.observe.recording.segments import HEADER, SegmentEncoder, segment_path, segments
 from kedge.observe.records import Decision, without_objects
-from kedge.observe.segments import HEADER, SegmentEncoder, segment_path, segments
 
 _log = logging.getLogger("kedge.observe")
 

@@ -13,10 +13,10 @@ from datetime import datetime
 
 from kedge.env import Env
 from kedge.keys import Key, Revision
-from kedge.observe.aggregate import Aggregate, Row
-from kedge.observe.log import DecisionLog
+from kedge.observe.recording.aggregate import Aggregate, FieldCount
+from kedge.observe.recording.log import DecisionLog
+from kedge.observe.recording.rules import WROTE, Keeper, KeepReason, KeepRules, Window
 from kedge.observe.records import CacheRead, Call, Decision
-from kedge.observe.rules import WROTE, Keeper, KeepRules, Rule, Window
 
 Release = Callable[[], None]
 
@@ -88,7 +88,7 @@ class Recorder:
         self._writers_max = env.limits.decision_writers_max
         self._aggregate = Aggregate(env.limits.decision_rows_max)
         self._tables = self._aggregate.tables
-        self._kept = dict.fromkeys((rule.value for rule in Rule), 0)
+        self._kept = dict.fromkeys((rule.value for rule in KeepReason), 0)
         self._since = env.now()
         self._seen = 0
         self._dropped = 0
@@ -174,7 +174,7 @@ class Recorder:
         found = self._writers.get(revision)
         return found[1] if found is not None and found[0] == key else None
 
-    def counts(self) -> Iterator[Row]:
+    def counts(self) -> Iterator[FieldCount]:
         """How often each controller read or wrote each field. Never sampled; `Coverage.since` is its window."""
         return iter(self._aggregate)
 
@@ -223,7 +223,7 @@ class Recorder:
 
     def _keep(self, decision: Decision, releases: Sequence[Release]) -> None:
         rule = decision.kept.partition(":")[0]
-        self._kept[rule if rule in self._kept else Rule.OTHER.value] += 1
+        self._kept[rule if rule in self._kept else KeepReason.OTHER.value] += 1
         self._held.append((decision, releases))
         self._by_id[decision.id] = decision
         if len(self._held) > self._env.limits.decisions_kept_max:

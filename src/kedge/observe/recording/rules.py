@@ -19,7 +19,7 @@ from kedge.observe.records import Call, Decision
 ADMISSION_GROUP = "admissionregistration.k8s.io"
 
 
-class Rule(StrEnum):
+class KeepReason(StrEnum):
     """Why a decision is kept: the part of `Decision.kept` before its colon. Earlier ones win."""
 
     FAILURE = "failure"
@@ -146,5 +146,6 @@ WROTE = frozenset({"done", "removed"})
 _FAILED = frozenset({"failed", "terminal", "cancelled"})
 # As plain strings: a record is data, and the comparison below happens for every decision.
 _RETRY, _POLICY, _PRIORITY, _TENANT, _SAMPLE = (
-    each.value for each in (Rule.RETRY, Rule.POLICY, Rule.PRIORITY, Rule.TENANT, Rule.SAMPLE)
+    each.value
+    for each in (KeepReason.RETRY, KeepReason.POLICY, KeepReason.PRIORITY, KeepReason.TENANT, KeepReason.SAMPLE)
 )

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from kedge.cli import main
 from kedge.env import system_env
 from kedge.keys import Key
-from kedge.sim.dump import plan_dump, read_dump
+from kedge.sim.cluster.dump import plan_dump, read_dump
 from kedge.sim.scenario import library_names, load_scenario
 
 SMALL = """\

@@ -31,8 +31,8 @@ from kedge.runtime import ReceivedEvidence, Reconciler, recheck
 from kedge.runtime.cache import CacheSet
 from kedge.server.service import Service
 from kedge.sim.cluster import API, STORE, Cluster, Commit, RemoteStore, RemoteTransport
+from kedge.sim.cluster.links import Served
 from kedge.sim.kernel import NO_FAULTS, Host, Simulation, run
-from kedge.sim.links import Served
 
 POD = KINDS.of_key_kind("Pod")
 REPLICA_SET = KINDS.of_key_kind("ReplicaSet.apps")

@@ -10,13 +10,13 @@ from tests.sim.seeds import seeds
 from tests.sim.test_cluster import CALM, CONTROLLERS, WEB, scheduler
 
 from kedge.server.service import mutations_of
-from kedge.sim.admission import ADMISSION, Fashion, PolicyPlan, chain_of, merging
 from kedge.sim.cluster import Cluster
-from kedge.sim.cluster_faults import ClusterSwarm
-from kedge.sim.endings import check_silence, expect_settled
-from kedge.sim.invariants import Judge
+from kedge.sim.cluster.admission import ADMISSION, Fashion, PolicyPlan, chain_of, merging
+from kedge.sim.cluster.faults import ClusterSwarm
+from kedge.sim.cluster.users import User
+from kedge.sim.judges.endings import check_silence, expect_settled
+from kedge.sim.judges.invariants import Judge
 from kedge.sim.kernel import Faults, Simulation, run
-from kedge.sim.users import User
 
 
 class Restless(ClusterSwarm):

@@ -16,7 +16,7 @@ from kedge.controllers.node.controller import lifecycle_controller
 from kedge.keys import Key
 from kedge.limits import Limits
 from kedge.sim.cluster import Cluster, Commit, Component, Seat
-from kedge.sim.invariants import Judge
+from kedge.sim.judges.invariants import Judge
 from kedge.sim.kernel import NO_FAULTS, FixedRates, Outcome, Simulation, run
 
 CALM = Limits(watch_probe_s=30.0, agent_audit_s=20.0)

@@ -17,11 +17,11 @@ from kedge.limits import Limits
 from kedge.runtime import Controller
 from kedge.scheduler import Scheduler
 from kedge.sim.cluster import Cluster, Seat
-from kedge.sim.cluster_faults import ClusterSwarm, Weather
-from kedge.sim.endings import check_silence, expect_settled
-from kedge.sim.invariants import Judge
+from kedge.sim.cluster.faults import ClusterSwarm, Weather
+from kedge.sim.cluster.users import User
+from kedge.sim.judges.endings import check_silence, expect_settled
+from kedge.sim.judges.invariants import Judge
 from kedge.sim.kernel import NO_FAULTS, Simulation, run
-from kedge.sim.users import User
 
 WEB = Key("Deployment.apps", "default", "web")
 CALM = Limits(watch_probe_s=60.0, watch_silence_s=200.0, lease_retry_s=3.0)

@@ -16,8 +16,8 @@ from kedge.controllers import all_controllers
 from kedge.keys import Key
 from kedge.scheduler import Scheduler
 from kedge.sim.cluster import Cluster
-from kedge.sim.dump import BadDump, objects_of, plan_dump
-from kedge.sim.invariants import Judge
+from kedge.sim.cluster.dump import BadDump, objects_of, plan_dump
+from kedge.sim.judges.invariants import Judge
 from kedge.sim.kernel import NO_FAULTS, Simulation, run
 
 

@@ -16,9 +16,9 @@ from tests.objects import pod, pod_key
 from tests.sim.test_agent import CALM, bind, claims, until
 
 from kedge.api.requests import DeleteOptions
-from kedge.sim.agents import EXIT_CODE_LABEL, RUN_S_LABEL
 from kedge.sim.cluster import API, Cluster, Commit, RemoteTransport
-from kedge.sim.invariants import Judge
+from kedge.sim.cluster.agents import EXIT_CODE_LABEL, RUN_S_LABEL
+from kedge.sim.judges.invariants import Judge
 from kedge.sim.kernel import NO_FAULTS, Host, Simulation, run
 
 DOWN_S = 3.0

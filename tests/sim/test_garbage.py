@@ -18,7 +18,7 @@ from kedge.controllers.garbage.controller import GarbageCollector, garbage_contr
 from kedge.controllers.namespace.controller import NamespaceReconciler, namespace_controller
 from kedge.keys import Key
 from kedge.sim.cluster import Commit
-from kedge.sim.invariants import Judge
+from kedge.sim.judges.invariants import Judge
 from kedge.sim.kernel import NO_FAULTS, Simulation, run
 
 

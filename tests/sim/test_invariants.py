@@ -17,7 +17,7 @@ from kedge.api.requests import Binding, DeleteOptions
 from kedge.api.views import PodView
 from kedge.keys import Fence, Key, Origin
 from kedge.sim.cluster import Cluster
-from kedge.sim.endings import (
+from kedge.sim.judges.endings import (
     ENDINGS,
     ENDINGS_OF,
     accounts_are_even,
@@ -30,10 +30,10 @@ from kedge.sim.endings import (
     replicas_converge,
     stage_counts_equal_the_store,
 )
-from kedge.sim.facts import LAG_S
-from kedge.sim.invariants import SAFETY, Judge
+from kedge.sim.judges.facts import LAG_S
+from kedge.sim.judges.invariants import SAFETY, Judge
+from kedge.sim.judges.process_starts import PROCESSES
 from kedge.sim.kernel import NO_FAULTS, Simulation, run
-from kedge.sim.starts import PROCESSES
 from kedge.store import Delete, Put
 
 LEDGER = Key("NodeAllocation.kedge.dev", "", "node-a")

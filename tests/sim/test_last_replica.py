@@ -14,8 +14,8 @@ from kedge.api.kinds import KINDS
 from kedge.api.marks import DRAIN_NODE
 from kedge.keys import Key, Origin
 from kedge.sim.cluster import Cluster
-from kedge.sim.facts import LAG_S
-from kedge.sim.invariants import Judge
+from kedge.sim.judges.facts import LAG_S
+from kedge.sim.judges.invariants import Judge
 from kedge.sim.kernel import NO_FAULTS, Simulation, run
 from kedge.store import Delete, Put
 

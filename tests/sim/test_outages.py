@@ -15,9 +15,9 @@ from kedge.errors import OperatingError
 from kedge.keys import Key
 from kedge.limits import Limits
 from kedge.sim.cluster import Cluster, Component, Seat
-from kedge.sim.invariants import OUTAGES, Judge
+from kedge.sim.judges.invariants import OUTAGES, Judge
+from kedge.sim.judges.outages import requests_max
 from kedge.sim.kernel import NO_FAULTS, Outcome, Simulation, run
-from kedge.sim.outages import requests_max
 
 KEY = Key("ConfigMap", "default", "settings")
 

@@ -12,8 +12,8 @@ from tests.objects import CONFIG_MAP, NAMESPACE, config_map
 from kedge.errors import Compacted
 from kedge.keys import Key
 from kedge.sim.cluster import Cluster
+from kedge.sim.cluster.relay import Relay
 from kedge.sim.kernel import NO_FAULTS, Simulation, run
-from kedge.sim.relay import Relay
 from kedge.store import Batch
 
 

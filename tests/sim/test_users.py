@@ -14,8 +14,8 @@ from tests.sim.test_agent_usage import calm
 from kedge.controllers import CONTROLLERS
 from kedge.keys import Key
 from kedge.sim.cluster import Cluster, Commit, Seat
+from kedge.sim.cluster.users import User
 from kedge.sim.kernel import Simulation
-from kedge.sim.users import User
 
 WEB = Key("Deployment.apps", "default", "web")
 

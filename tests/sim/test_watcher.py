@@ -25,8 +25,8 @@ from kedge.runtime.watch_states import Connecting, Reason, Transition
 from kedge.runtime.watcher import Watcher
 from kedge.server.service import Service
 from kedge.sim.cluster import API, STORE, Cluster, RemoteStore
+from kedge.sim.cluster.links import Served
 from kedge.sim.kernel import Host, Outcome, Simulation, Swarm, run
-from kedge.sim.links import Served
 
 ROUNDS = 12
 NAMES = tuple(f"m{n}" for n in range(6))

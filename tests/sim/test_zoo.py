@@ -13,7 +13,7 @@ from kedge.cli import main
 from kedge.cli.zoo import clean_by_default
 from kedge.errors import InvariantBroken
 from kedge.server.service import quotas
-from kedge.sim import endings, invariants, starts
+from kedge.sim.judges import endings, invariants, process_starts
 from kedge.sim.kernel import find_scenario
 from kedge.sim.kernel.verdicts import Violation
 from kedge.sim.zoo import (
@@ -237,7 +237,7 @@ def test_entries_break_invariants_that_there_are() -> None:
     """A word that no judge says would make an entry impossible to find."""
     known = {each.words for each in invariants.SAFETY} | {"then silence", "no unhandled error"}
     known |= {invariants.OUTAGES, neighbours.TURNS, leftovers.NOTED}
-    rules = (*starts.PROCESSES, *endings.ENDINGS, *endings.ENDINGS_OF.values())
+    rules = (*process_starts.PROCESSES, *endings.ENDINGS, *endings.ENDINGS_OF.values())
     known |= {rule.__name__.replace("_", " ") for rule in rules}
     known |= {name.replace("_", " ") for names in (vars(ends), vars(leftovers), vars(crews.Crews)) for name in names}
     judges = [each for part in (ends, staged, leftovers, neighbours) for each in vars(part).values()]

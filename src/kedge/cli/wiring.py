@@ -1,6 +1,6 @@
 """The composition root of production: every controller and the schedulers as one process, on any transport.
 
-`sim/cluster.py` is the other root; both make the same components and pass ports in. Stores, servers and agents are
+`sim/cluster` is the other root; both make the same components and pass ports in. Stores, servers and agents are
 processes of their own, or the caller's business where all run in one.
 """
 

@@ -20,14 +20,14 @@ from kedge.keys import Key
 from kedge.limits import Limits
 from kedge.runtime.lease import SharedElection
 from kedge.scheduler import Scheduler
-from kedge.sim.agents import RUN_S_LABEL
 from kedge.sim.cluster import Cluster, Component, Make, Node, Seat
-from kedge.sim.cluster_faults import ClusterSwarm, Weather
-from kedge.sim.endings import check_silence, expect_settled
-from kedge.sim.facts import LAG_S, is_ready
-from kedge.sim.invariants import Judge
+from kedge.sim.cluster.agents import RUN_S_LABEL
+from kedge.sim.cluster.faults import ClusterSwarm, Weather
+from kedge.sim.cluster.users import User
+from kedge.sim.judges.endings import check_silence, expect_settled
+from kedge.sim.judges.facts import LAG_S, is_ready
+from kedge.sim.judges.invariants import Judge
 from kedge.sim.kernel import Simulation, simulate
-from kedge.sim.users import User
 
 LIMITS = Limits(
     watch_progress_s=8.0,

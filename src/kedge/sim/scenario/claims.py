@@ -15,7 +15,7 @@ from kedge.api.objects import Object
 from kedge.api.views import PodView
 from kedge.errors import KedgeError
 from kedge.keys import Key
-from kedge.sim.facts import counts, is_healthy
+from kedge.sim.judges.facts import counts, is_healthy
 from kedge.sim.scenario.document import Fields, Part, anything, flag, number, plain_mapping, suggest, text
 from kedge.sim.scenario.stage import StagedCluster
 

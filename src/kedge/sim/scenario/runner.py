@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from kedge.agent.core import Machine
 from kedge.api.views import NodeView
 from kedge.errors import OperatingError
-from kedge.sim.admission import chain_of
 from kedge.sim.cluster import ZONE, Commit
-from kedge.sim.dump import BadDump
-from kedge.sim.endings import check_silence, expect_settled
-from kedge.sim.invariants import Judge
+from kedge.sim.cluster.admission import chain_of
+from kedge.sim.cluster.dump import BadDump
+from kedge.sim.cluster.users import User
+from kedge.sim.judges.endings import check_silence, expect_settled
+from kedge.sim.judges.invariants import Judge
 from kedge.sim.kernel import NO_FAULTS, Outcome, Simulation, Violation, run
 from kedge.sim.scenario.claims import Claim
 from kedge.sim.scenario.document import ScenarioError
@@ -28,7 +29,6 @@ from kedge.sim.scenario.stage import Script, StagedCluster
 from kedge.sim.scenario.steps import Play, StepFailed, namespace_of
 from kedge.sim.scenario.telling import Narrator, timeline
 from kedge.sim.scenario.weak import find_weakness
-from kedge.sim.users import User
 from kedge.store import Entry
 
 OPEN_S_MAX = 120.0

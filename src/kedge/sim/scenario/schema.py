@@ -13,8 +13,8 @@ from typing import Any
 from kedge.api.kinds import KINDS
 from kedge.errors import KedgeError
 from kedge.limits import Limits
-from kedge.sim.admission import PolicyPlan
-from kedge.sim.dump import BadDump, read_dump
+from kedge.sim.cluster.admission import PolicyPlan
+from kedge.sim.cluster.dump import BadDump, read_dump
 from kedge.sim.scenario.claims import Claim, parse_claim, read_claim
 from kedge.sim.scenario.document import (
     Fields,

@@ -16,9 +16,10 @@ from kedge.api.quantity import NANO, Quantity, parse_quantity
 from kedge.api.views import PodView
 from kedge.errors import KedgeError
 from kedge.keys import Key
-from kedge.sim.admission import PolicyPlan, chain_of
 from kedge.sim.cluster import Node
-from kedge.sim.facts import is_healthy
+from kedge.sim.cluster.admission import PolicyPlan, chain_of
+from kedge.sim.cluster.users import User
+from kedge.sim.judges.facts import is_healthy
 from kedge.sim.kernel import Host
 from kedge.sim.scenario.claims import key_named, kind_named
 from kedge.sim.scenario.document import (
@@ -36,7 +37,6 @@ from kedge.sim.scenario.document import (
 )
 from kedge.sim.scenario.parts import REPAIR, controller_maker
 from kedge.sim.scenario.stage import WRITES, LateWatch, LostReply, StagedCluster, hosts_of
-from kedge.sim.users import User
 
 POLICY = "SchedulingPolicy.kedge.dev"
 

@@ -22,8 +22,8 @@ from kedge.keys import Key
 from kedge.limits import Limits
 from kedge.runtime import Action, Context, Controller
 from kedge.sim.cluster import Component, Seat
+from kedge.sim.cluster.links import Commit
 from kedge.sim.kernel import Simulation, simulate
-from kedge.sim.links import Commit
 from kedge.sim.standard import LIMITS, Size, World, job
 from kedge.sim.zoo.ends import NO_NETS
 from kedge.sim.zoo.plans import Drawn

@@ -1,6 +1,6 @@
 """What a theme of the zoo demands of its end, beyond what every world is held to, and the nets that it does without.
 
-Like `kedge.sim.endings`, these read committed state and share no code with the controllers they judge.
+Like `kedge.sim.judges.endings`, these read committed state and share no code with the controllers they judge.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from kedge.api.views import PodView
 from kedge.keys import Key
 from kedge.placement.resources import node_allocatable, pod_requests, to_units
 from kedge.sim.cluster import Node
-from kedge.sim.facts import DEPLOYMENT, LAG_S, RESERVATION, owner_uid
-from kedge.sim.invariants import Judge
-from kedge.sim.links import Commit
+from kedge.sim.cluster.links import Commit
+from kedge.sim.judges.facts import DEPLOYMENT, LAG_S, RESERVATION, owner_uid
+from kedge.sim.judges.invariants import Judge
 from kedge.sim.standard import World
 
 NEVER_S = 1e6

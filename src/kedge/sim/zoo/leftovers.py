@@ -20,13 +20,13 @@ from kedge.api.timestamps import format_time
 from kedge.controllers.repair.controller import BINDINGS, LEDGERS, RESERVATIONS
 from kedge.errors import Invalid, NotFound, OperatingError
 from kedge.keys import Key
-from kedge.sim.cluster_faults import ClusterSwarm
-from kedge.sim.facts import NODE, POD, RESERVATION, is_healthy
-from kedge.sim.invariants import Judge
+from kedge.sim.cluster.faults import ClusterSwarm
+from kedge.sim.cluster.links import Commit
+from kedge.sim.cluster.users import User
+from kedge.sim.judges.facts import NODE, POD, RESERVATION, is_healthy
+from kedge.sim.judges.invariants import Judge
 from kedge.sim.kernel import Simulation, simulate
-from kedge.sim.links import Commit
 from kedge.sim.standard import Size, World, workload
-from kedge.sim.users import User
 from kedge.sim.zoo.ends import expect, the_bound_have_claims
 from kedge.sim.zoo.paper import PAPER, PaperMachines, manage, place
 from kedge.sim.zoo.themes import QUIET, plain

@@ -16,8 +16,8 @@ from kedge.keys import Key
 from kedge.runtime import Action, Context, Controller
 from kedge.runtime.queue import Loop
 from kedge.sim.cluster import Component, Seat
+from kedge.sim.cluster.links import Commit
 from kedge.sim.kernel import Simulation, simulate
-from kedge.sim.links import Commit
 from kedge.sim.standard import Size, World
 from kedge.sim.zoo.plans import Drawn
 from kedge.sim.zoo.themes import QUIET

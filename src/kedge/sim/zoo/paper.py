@@ -24,7 +24,7 @@ from kedge.errors import OperatingError
 from kedge.keys import Key
 from kedge.runtime.status import plan_status
 from kedge.sim.cluster import ZONE, Component, Seat
-from kedge.sim.facts import ALLOCATION, LEASE, NODE, is_ready
+from kedge.sim.judges.facts import ALLOCATION, LEASE, NODE, is_ready
 from kedge.sim.standard import World
 
 LEASES = "kube-node-lease"

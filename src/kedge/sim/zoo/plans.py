@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from kedge.sim.cluster_faults import ClusterSwarm
+from kedge.sim.cluster.faults import ClusterSwarm
 from kedge.sim.kernel import Fifo, FixedRates, Mixed, Pct, Simulation, Uniform
 from kedge.sim.kernel.choices import SWARM
 from kedge.sim.kernel.faults import FaultPlan, Faults

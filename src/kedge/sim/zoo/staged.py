@@ -11,11 +11,11 @@ from dataclasses import replace
 from typing import Any
 
 from kedge.keys import Key
-from kedge.sim.cluster_faults import ClusterSwarm
-from kedge.sim.facts import DEPLOYMENT
-from kedge.sim.invariants import Judge
+from kedge.sim.cluster.faults import ClusterSwarm
+from kedge.sim.cluster.links import Commit
+from kedge.sim.judges.facts import DEPLOYMENT
+from kedge.sim.judges.invariants import Judge
 from kedge.sim.kernel import Simulation, simulate
-from kedge.sim.links import Commit
 from kedge.sim.standard import LIMITS, Size, World, autoscaler, template, workload
 from kedge.sim.zoo.ends import NO_NETS
 from kedge.sim.zoo.paper import PAPER, STUCK, UNKNOWN, PaperMachines, manage

@@ -18,11 +18,11 @@ from kedge.errors import NotFound, OperatingError
 from kedge.keys import Key
 from kedge.scheduler.picture import GANG_LABEL, GANG_SIZE
 from kedge.sim.cluster import ZONE
-from kedge.sim.cluster_faults import ClusterSwarm
+from kedge.sim.cluster.faults import ClusterSwarm
+from kedge.sim.cluster.users import User
 from kedge.sim.kernel import Simulation, simulate
 from kedge.sim.kernel.calls import crash_for_a_while
 from kedge.sim.standard import LIMITS, Size, World, quota, service, template, workload, zone_quota
-from kedge.sim.users import User
 from kedge.sim.zoo.ends import (
     NEVER_S,
     NO_NETS,

@@ -20,10 +20,10 @@ from kedge.limits import Limits
 from kedge.placement.ledger import ClaimState
 from kedge.placement.quota import object_cost
 from kedge.placement.resources import node_allocatable, to_units
-from kedge.sim.agents import SimulatedDriver
-from kedge.sim.allowed import taking_was_asked_for
 from kedge.sim.cluster import Cluster, Commit
-from kedge.sim.facts import (
+from kedge.sim.cluster.agents import SimulatedDriver
+from kedge.sim.judges.disruptions import taking_was_asked_for
+from kedge.sim.judges.facts import (
     ALLOCATION,
     DEPLOYMENT,
     LAG_S,
@@ -42,9 +42,9 @@ from kedge.sim.facts import (
     owner_uid,
     slot_of,
 )
+from kedge.sim.judges.outages import Outages
+from kedge.sim.judges.process_starts import PROCESSES
 from kedge.sim.kernel import Simulation
-from kedge.sim.outages import Outages
-from kedge.sim.starts import PROCESSES
 
 Rule = Callable[[Step], Iterator[Finding]]
 

@@ -18,8 +18,8 @@ from kedge.api.views import NodeView, OwnerReference, PodView
 from kedge.errors import BadRequest
 from kedge.keys import Key
 from kedge.sim.cluster import Cluster
-from kedge.sim.facts import DEPLOYMENT, JOB, REPLICA_SET, RESERVATION, Facts, counts, is_healthy
-from kedge.sim.invariants import Judge
+from kedge.sim.judges.facts import DEPLOYMENT, JOB, REPLICA_SET, RESERVATION, Facts, counts, is_healthy
+from kedge.sim.judges.invariants import Judge
 
 NOT_WORK = ("Lease.coordination.k8s.io", "Fence.kedge.dev", "Operation.kedge.dev", "Event")
 """Kinds that are written for ever, or by the way."""

@@ -29,8 +29,8 @@ from kedge.errors import Compacted, KedgeError, OperatingError
 from kedge.keys import Key
 from kedge.server.service import Service
 from kedge.server.service.watching import EventStream
+from kedge.sim.cluster.links import Served
 from kedge.sim.kernel import Faults, Simulation, Swarm
-from kedge.sim.links import Served
 
 if TYPE_CHECKING:
     from kedge.sim.cluster import Cluster

@@ -11,7 +11,7 @@ from typing import Any
 from kedge.api.marks import DRAIN_NODE
 from kedge.api.objects import Object
 from kedge.api.views import PodView
-from kedge.sim.facts import DEPLOYMENT, NODE, Step, owner_uid, surge_of
+from kedge.sim.judges.facts import DEPLOYMENT, NODE, Step, owner_uid, surge_of
 
 _HASH = "pod-template-hash"
 

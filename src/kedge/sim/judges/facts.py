@@ -18,8 +18,8 @@ from kedge.keys import FENCE, Fence, Key, Origin, Revision
 from kedge.limits import Limits
 from kedge.placement.quota import object_cost
 from kedge.placement.resources import to_units
-from kedge.sim.agents import SimulatedDriver
-from kedge.sim.links import Commit, WatchedStore
+from kedge.sim.cluster.agents import SimulatedDriver
+from kedge.sim.cluster.links import Commit, WatchedStore
 
 POD, NODE, LEASE = "Pod", "Node", "Lease.coordination.k8s.io"
 ALLOCATION, RESERVATION = "NodeAllocation.kedge.dev", "Reservation.kedge.dev"

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from kedge.agent.core import Process
 from kedge.api.views import PodView
 from kedge.keys import Key
-from kedge.sim.agents import SimulatedDriver
-from kedge.sim.facts import LAG_S, NODE, Facts, Finding, asks_at_most_one
+from kedge.sim.cluster.agents import SimulatedDriver
+from kedge.sim.judges.facts import LAG_S, NODE, Facts, Finding, asks_at_most_one
 
 
 def a_pod_uid_has_one_live_process(facts: Facts, driver: SimulatedDriver, started: Process) -> Iterator[Finding]:

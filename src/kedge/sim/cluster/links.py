@@ -28,8 +28,8 @@ from kedge.errors import OutcomeUnknown, Unavailable
 from kedge.keys import NO_ORIGIN, NO_REVISION, Fence, Key, Origin, Revision
 from kedge.limits import Limits
 from kedge.server.service import Service
+from kedge.sim.cluster.relay import Relay
 from kedge.sim.kernel import Host
-from kedge.sim.relay import Relay
 from kedge.store import Batch, Check, Entry, Listing, Reading, StoreStatistics, Watch, Write
 from kedge.store.memory import MemoryStore
 

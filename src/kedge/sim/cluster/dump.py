@@ -27,7 +27,7 @@ from kedge.placement.ledger import Claim, ClaimState
 from kedge.placement.pages import Page
 from kedge.placement.predicates import host_ports
 from kedge.placement.resources import pod_requests
-from kedge.sim.dump_owners import missing_sets
+from kedge.sim.cluster.dump_owners import missing_sets
 from kedge.store import Absent, Put, Store
 
 _CLOSED = ("NodeAllocation.kedge.dev", "Lease.coordination.k8s.io", "Event")

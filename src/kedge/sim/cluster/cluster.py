@@ -1,7 +1,7 @@
 """A whole control plane on simulated hosts: store, API servers, machines with agents, controllers, schedulers, users.
 
 This is the second composition root. The components are the production ones; only what lies between them (`links`), the
-machines (`agents`) and the mischief (`cluster_faults`) are simulated. Components are passed in as factories, so that
+machines (`agents`) and the mischief (`faults`) are simulated. Components are passed in as factories, so that
 this knows none of them.
 """
 
@@ -24,39 +24,21 @@ from kedge.limits import Limits
 from kedge.observe.recording.recorder import Recorder
 from kedge.runtime.cache import CacheSet
 from kedge.server.service import AdmissionChain, Service
-from kedge.sim.agents import SimulatedDriver
-from kedge.sim.cluster_faults import DISK, FaultyService, disk_slowness
-from kedge.sim.dump import Plan, load_dump
-from kedge.sim.kernel import Host, Simulation
-from kedge.sim.links import (
+from kedge.sim.cluster.agents import SimulatedDriver
+from kedge.sim.cluster.dump import Plan, load_dump
+from kedge.sim.cluster.faults import FaultyService, disk_slowness
+from kedge.sim.cluster.links import (
     API,
     STORE,
-    Commit,
     RemoteStore,
     RemoteTransport,
-    RemoteWatch,
     Served,
     ServedStore,
     WatchedStore,
 )
-from kedge.sim.relay import Relay
+from kedge.sim.cluster.relay import Relay
+from kedge.sim.kernel import Host, Simulation
 from kedge.store import Entry, Store
-
-__all__ = [
-    "API",
-    "DISK",
-    "STORE",
-    "Cluster",
-    "Commit",
-    "Component",
-    "Node",
-    "Process",
-    "RemoteStore",
-    "RemoteTransport",
-    "RemoteWatch",
-    "Seat",
-    "WatchedStore",
-]
 
 ZONE = "topology.kubernetes.io/zone"
 
@@ -129,7 +111,7 @@ class Cluster:
         limits: Limits | None = None,
         hostile: bool = False,
     ) -> None:
-        """`hostile` servers can crash, and err as `cluster_faults` says; the others only lose messages."""
+        """`hostile` servers can crash, and err as `faults` says; the others only lose messages."""
         self.sim = sim
         self.limits = limits or Limits()
         self.admission = admission or AdmissionChain()

@@ -1,0 +1,45 @@
+"""A simulated cluster: the production components on simulated hosts, links and machines.
+
+`cluster` composes it; `links` and `relay` carry requests and store events; `agents` simulates machines; `faults` holds
+the faults that strike at API semantics. Judges of a run are in `kedge.sim.judges`.
+"""
+
+from kedge.sim.cluster.cluster import (
+    ZONE,
+    Cluster,
+    Component,
+    Make,
+    MakeAll,
+    Node,
+    Process,
+    Seat,
+)
+from kedge.sim.cluster.faults import DISK
+from kedge.sim.cluster.links import (
+    API,
+    STORE,
+    Commit,
+    RemoteStore,
+    RemoteTransport,
+    RemoteWatch,
+    WatchedStore,
+)
+
+__all__ = [
+    "API",
+    "DISK",
+    "STORE",
+    "ZONE",
+    "Cluster",
+    "Commit",
+    "Component",
+    "Make",
+    "MakeAll",
+    "Node",
+    "Process",
+    "RemoteStore",
+    "RemoteTransport",
+    "RemoteWatch",
+    "Seat",
+    "WatchedStore",
+]

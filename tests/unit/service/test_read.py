@@ -15,8 +15,8 @@ from kedge.api.requests import Binding, EventType, ListOptions, WatchEvent, Watc
 from kedge.errors import BadRequest, Compacted, NotFound, Unavailable
 from kedge.keys import Key
 from kedge.limits import Limits
-from kedge.server.service.reading import compile_selectors
-from kedge.server.service.watching import _deleted, _event
+from kedge.server.service.reads import compile_selectors
+from kedge.server.service.watches import _deleted, _event
 from kedge.store import Change, Entry
 
 

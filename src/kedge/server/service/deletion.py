@@ -26,7 +26,7 @@ from kedge.server.service.admission import AdmissionRequest, Inputs
 from kedge.server.service.core import Core, Proof, Staged, part
 from kedge.server.service.effects import stage
 from kedge.server.service.namespaces import NAMESPACE
-from kedge.server.service.reading import compile_selectors, list_objects
+from kedge.server.service.reads import compile_selectors, list_objects
 
 FOREGROUND = "foregroundDeletion"
 ORPHAN = "orphan"

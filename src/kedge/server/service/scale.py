@@ -13,7 +13,7 @@ from kedge.api.selectors import label_selector
 from kedge.errors import BadRequest, FieldError, Invalid, MethodNotAllowed
 from kedge.keys import Key
 from kedge.server.service.core import Core, part
-from kedge.server.service.writing import Document, change, patched
+from kedge.server.service.writes import Document, change, patched
 
 
 def scale_of(workload: Object) -> Document:

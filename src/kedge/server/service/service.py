@@ -27,7 +27,7 @@ from kedge.api.requests import (
 from kedge.env import Env
 from kedge.errors import OperatingError
 from kedge.keys import Key
-from kedge.server.service import binding, deletion, eviction, operations, reading, reserving, scale, watching, writing
+from kedge.server.service import binding, deletion, eviction, gang_chunks, operations, reads, scale, watches, writes
 from kedge.server.service.admission import AdmissionChain
 from kedge.server.service.core import Core
 from kedge.store import Store
@@ -51,17 +51,17 @@ class Service:
     # -- reads -------------------------------------------------------------------------------------
 
     async def get(self, key: Key, *, resource_version: str = "") -> Object:
-        return await reading.get(self._core, key, resource_version)
+        return await reads.get(self._core, key, resource_version)
 
     async def list(self, kind: Kind, options: ListOptions | None = None) -> ObjectList:
-        return await reading.list_objects(self._core, kind, options or ListOptions())
+        return await reads.list_objects(self._core, kind, options or ListOptions())
 
     async def watch(self, kind: Kind, options: WatchOptions | None = None) -> AsyncGenerator[WatchEvent, None]:
-        return await watching.watch(self._core, kind, options or WatchOptions())
+        return await watches.watch(self._core, kind, options or WatchOptions())
 
-    async def watch_batches(self, kind: Kind, options: WatchOptions | None = None) -> watching.EventStream:
+    async def watch_batches(self, kind: Kind, options: WatchOptions | None = None) -> watches.EventStream:
         """As `watch`, with all that is to be said at one moment together: for transports that send it as one piece."""
-        return await watching.watch_batches(self._core, kind, options or WatchOptions())
+        return await watches.watch_batches(self._core, kind, options or WatchOptions())
 
     async def get_scale(self, key: Key) -> dict[str, Any]:
         return scale.scale_of(await self.get(key))
@@ -76,7 +76,7 @@ class Service:
         namespace: str = "",
         options: WriteOptions = _NO_OPTIONS,
     ) -> Coroutine[Any, Any, Written]:
-        return writing.create(self._core, kind, body, namespace, options)
+        return writes.create(self._core, kind, body, namespace, options)
 
     async def update(
         self,
@@ -88,7 +88,7 @@ class Service:
     ) -> Written:
         if subresource == "scale":
             return await scale.update_scale(self._core, key, body, options)
-        return await writing.update(self._core, key, body, subresource, options)
+        return await writes.update(self._core, key, body, subresource, options)
 
     async def patch(
         self,
@@ -101,17 +101,17 @@ class Service:
     ) -> Written:
         if subresource == "scale":
             return await scale.patch_scale(self._core, key, body, patch_type, options)
-        return await writing.patch(self._core, key, body, patch_type, subresource, options)
+        return await writes.patch(self._core, key, body, patch_type, subresource, options)
 
     async def delete(self, key: Key, options: DeleteOptions = _DELETE) -> Written:
-        writing.check_open_to_callers(self._core.kind_of(key))
+        writes.check_open_to_callers(self._core.kind_of(key))
         return await deletion.delete(self._core, key, options)
 
     async def delete_collection(
         self, kind: Kind, selection: ListOptions | None = None, options: DeleteOptions = _DELETE
     ) -> Sequence[Written]:
         """Delete each object that the selection finds. What vanishes meanwhile is as deleted as can be."""
-        writing.check_open_to_callers(kind)
+        writes.check_open_to_callers(kind)
         return await deletion.delete_collection(self._core, kind, selection or ListOptions(), options)
 
     def bind(self, request: Binding, *, options: WriteOptions = _NO_OPTIONS) -> Coroutine[Any, Any, Written]:
@@ -119,7 +119,7 @@ class Service:
 
     async def reserve(self, chunk: GangChunk, *, options: WriteOptions = _NO_OPTIONS) -> Written:
         """Reserve places for some members of a gang; answers with the gang's record."""
-        return await reserving.reserve(self._core, chunk, options)
+        return await gang_chunks.reserve(self._core, chunk, options)
 
     async def evict(self, key: Key, options: DeleteOptions = _DELETE) -> Written:
         return await eviction.evict(self._core, key, options)

@@ -28,7 +28,7 @@ from kedge.api.requests import (
 from kedge.errors import Compacted, KedgeError, OperatingError
 from kedge.keys import Key
 from kedge.server.service import Service
-from kedge.server.service.watching import EventStream
+from kedge.server.service.watches import EventStream
 from kedge.sim.cluster.links import Served
 from kedge.sim.kernel import Faults, Simulation, Swarm
 

@@ -17,7 +17,7 @@ from kedge.controllers.autoscaler import plan as scaling
 from kedge.controllers.deployment import plan as rolling
 from kedge.controllers.deployment.plan import SetFacts
 from kedge.keys import Key
-from kedge.server.service import gangs, reservations, reserving
+from kedge.server.service import gang_chunks, gangs, reservations
 from kedge.sim.zoo.entries import all_entries, entry_named, swap
 
 Patch = Callable[[], AbstractContextManager[None]]
@@ -45,8 +45,8 @@ def _named_anew() -> Iterator[None]:
         await claim(core, proof, key._replace(name=spec.pod.uid), spec)
 
     with (
-        swap(reserving, "reservation_key", name_anew),
-        swap(reserving, "check_object", lambda *_: SimpleNamespace(view=None)),
+        swap(gang_chunks, "reservation_key", name_anew),
+        swap(gang_chunks, "check_object", lambda *_: SimpleNamespace(view=None)),
         swap(reservations, "_claim", claim_for_any),
     ):
         yield

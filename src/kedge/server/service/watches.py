@@ -16,7 +16,7 @@ from kedge.api.requests import EventType, ListOptions, WatchEvent, WatchOptions
 from kedge.errors import BadRequest
 from kedge.keys import NO_REVISION
 from kedge.server.service.core import Core, name_only
-from kedge.server.service.reading import Matches, compile_selectors, list_objects, parse_resource_version
+from kedge.server.service.reads import Matches, compile_selectors, list_objects, parse_resource_version
 from kedge.store import Batch, Change, Watch
 
 

@@ -23,7 +23,7 @@ from kedge.limits import Limits
 from kedge.observe.recording.recorder import Recorder
 from kedge.placement.ledger import ClaimState
 from kedge.scheduler import Scheduler
-from kedge.scheduler.recheck import recheck_attempts
+from kedge.scheduler.report.recheck import recheck_attempts
 from kedge.sim.cluster import Cluster, RemoteTransport
 from kedge.sim.kernel import Host, Simulation
 

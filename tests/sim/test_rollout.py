@@ -29,7 +29,7 @@ from kedge.env import Env
 from kedge.errors import Conflict
 from kedge.keys import Key
 from kedge.runtime.status import plan_status
-from kedge.scheduler.obeying import plan_obedience
+from kedge.scheduler.report.policy_status import plan_obedience
 from kedge.sim.cluster import Cluster, Commit, RemoteTransport
 from kedge.sim.kernel import Simulation, run
 

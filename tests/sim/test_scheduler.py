@@ -20,8 +20,8 @@ from kedge.api.requests import DeleteOptions, WriteOptions
 from kedge.errors import OperatingError
 from kedge.keys import Key
 from kedge.scheduler import Scheduler
-from kedge.scheduler.lingering import Lingering
-from kedge.scheduler.picture import Picture
+from kedge.scheduler.state.cluster_state import Picture
+from kedge.scheduler.state.unreleased_claims import Lingering
 from kedge.server.service import claims, zones
 from kedge.server.service.core import Staged, staged_value
 from kedge.sim.cluster import Cluster

@@ -20,13 +20,13 @@ from kedge.observe.recording.recorder import Recorder
 from kedge.runtime.cache import CacheSet
 from kedge.runtime.lease import LeaderElection, Leadership
 from kedge.runtime.terms import wait_caught_up
-from kedge.scheduler.attempts import Attempts
-from kedge.scheduler.binder import Binder
-from kedge.scheduler.obeying import Obedience
-from kedge.scheduler.pending import Pending, Stage
-from kedge.scheduler.picture import Picture
-from kedge.scheduler.placing import Placer
-from kedge.scheduler.telling import Teller
+from kedge.scheduler.binding.binder import Binder
+from kedge.scheduler.cycle.attempt import Placer
+from kedge.scheduler.queue.pending import Pending, Stage
+from kedge.scheduler.report.attempt_records import Attempts
+from kedge.scheduler.report.event_recorder import Teller
+from kedge.scheduler.report.policy_status import Obedience
+from kedge.scheduler.state.cluster_state import Picture
 
 DEFAULT_NAME = "default-scheduler"
 LEASE_NAMESPACE = SYSTEM_NAMESPACE

@@ -24,7 +24,7 @@ from kedge.observe.records import Decision
 from kedge.placement.reasons import Reason
 from kedge.runtime.cache import CacheSet
 from kedge.scheduler import Scheduler
-from kedge.scheduler.recheck import recheck_attempts
+from kedge.scheduler.report.recheck import recheck_attempts
 from kedge.sim.kernel import NO_FAULTS, Host, Simulation, run
 
 LIMITS = Limits(

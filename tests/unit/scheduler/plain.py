@@ -32,7 +32,7 @@ from kedge.placement.predicates import (
 from kedge.placement.reasons import Reason
 from kedge.placement.resources import add, node_allocatable, pod_requests, shortages, to_units
 from kedge.scheduler import Blocker, Settings
-from kedge.scheduler.scores import _log
+from kedge.scheduler.pipeline.scores import _log
 
 ZONE = "topology.kubernetes.io/zone"
 REGION = "topology.kubernetes.io/region"

@@ -10,7 +10,7 @@ from tests.objects import node
 
 from kedge.api.views import NodeView, decode_as
 from kedge.scheduler import Snapshot, snapshot_of
-from kedge.scheduler.best import INFEASIBLE, Best, choose
+from kedge.scheduler.pipeline.selection import INFEASIBLE, Best, choose
 
 NODES = 100
 """More than are remembered as gone before the rest is gathered anew."""

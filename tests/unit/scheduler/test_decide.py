@@ -27,7 +27,7 @@ from kedge.scheduler import (
     snapshot_of,
     words,
 )
-from kedge.scheduler.shapes import request_of
+from kedge.scheduler.state.shapes import request_of
 
 LENIENT = settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=100)
 

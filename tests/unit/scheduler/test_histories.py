@@ -12,8 +12,8 @@ from tests.unit.scheduler.desk import Desk, at_a_desk
 
 from kedge.keys import Key, Revision
 from kedge.scheduler import Scheduler
-from kedge.scheduler.binder import Binder
-from kedge.scheduler.lingering import ALLOCATION
+from kedge.scheduler.binding.binder import Binder
+from kedge.scheduler.state.unreleased_claims import ALLOCATION
 
 FAR = 1_000_000
 

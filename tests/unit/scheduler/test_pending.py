@@ -15,7 +15,7 @@ from kedge.api.kinds import KINDS
 from kedge.api.objects import Object
 from kedge.keys import Key
 from kedge.limits import Limits
-from kedge.scheduler.pending import ANYTHING, Change, Pending, Stage, Waiting
+from kedge.scheduler.queue.pending import ANYTHING, Change, Pending, Stage, Waiting
 
 POD = KINDS.of_key_kind("Pod")
 

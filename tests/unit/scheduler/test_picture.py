@@ -15,9 +15,9 @@ from kedge.api.kinds import KINDS
 from kedge.api.requests import Binding, DeleteOptions
 from kedge.errors import OperatingError
 from kedge.keys import Key
-from kedge.scheduler.picture import Picture
-from kedge.scheduler.preemption import nominated_claim
-from kedge.scheduler.recheck import picture_of
+from kedge.scheduler.cycle.preemption import nominated_claim
+from kedge.scheduler.report.recheck import picture_of
+from kedge.scheduler.state.cluster_state import Picture
 from kedge.sim.kernel import NO_FAULTS, Simulation, run
 
 NODES, PODS = ("node-a", "node-b", "node-c"), tuple(f"web-{n}" for n in range(5))

@@ -17,11 +17,11 @@ from kedge.api.views import NodeView, PodView
 from kedge.keys import Key
 from kedge.limits import Limits
 from kedge.scheduler import decide, snapshot_of
-from kedge.scheduler.decide import Decision
-from kedge.scheduler.explain import explain
-from kedge.scheduler.preemption import Lodgers, Nomination, Preemption, nominated_claim, plan_preemption
-from kedge.scheduler.shapes import request_of
-from kedge.scheduler.snapshot import Snapshot
+from kedge.scheduler.cycle.decide import Decision
+from kedge.scheduler.cycle.preemption import Lodgers, Nomination, Preemption, nominated_claim, plan_preemption
+from kedge.scheduler.report.explanation import explain
+from kedge.scheduler.state.shapes import request_of
+from kedge.scheduler.state.snapshot import Snapshot
 
 POD, NODE = KINDS.of_key_kind("Pod"), KINDS.of_key_kind("Node")
 HOST = "kubernetes.io/hostname"

@@ -15,7 +15,7 @@ from kedge.api.objects import Object
 from kedge.errors import Compacted, ReplayDiverged
 from kedge.keys import Key
 from kedge.observe.records import decode_decision, encode_decision
-from kedge.scheduler.recheck import recheck_attempt
+from kedge.scheduler.report.recheck import recheck_attempt
 
 HOST, ZONE = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
 REPLICA_SET, POLICY = KINDS.of_key_kind("ReplicaSet.apps"), KINDS.of_key_kind("SchedulingPolicy.kedge.dev")

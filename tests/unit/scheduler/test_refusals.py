@@ -8,7 +8,7 @@ from kedge.errors import Refused
 from kedge.keys import Key
 from kedge.limits import Limits
 from kedge.placement.reasons import Reason
-from kedge.scheduler.refusals import ABOUT_THE_POD, Refusals
+from kedge.scheduler.binding.refusals import ABOUT_THE_POD, Refusals
 
 NODE = Key("Node", "", "node-a")
 LEDGER = Key("NodeAllocation.kedge.dev", "", "node-a")

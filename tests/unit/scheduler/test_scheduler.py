@@ -12,8 +12,8 @@ from tests.sim.controllers import until
 from tests.unit.scheduler.desk import LIMITS, Desk, at_a_desk
 
 from kedge.keys import Key
-from kedge.scheduler.binder import Binder
-from kedge.scheduler.refusals import Refusals
+from kedge.scheduler.binding.binder import Binder
+from kedge.scheduler.binding.refusals import Refusals
 
 
 @at_a_desk()

@@ -29,7 +29,7 @@ from kedge.scheduler import (
     snapshot_of,
     words,
 )
-from kedge.scheduler.scores import _log
+from kedge.scheduler.pipeline.scores import _log
 
 HOST = "kubernetes.io/hostname"
 LIMITS = Limits()

@@ -16,9 +16,9 @@ from kedge.controllers.node import controller as lifecycle
 from kedge.controllers.node import evacuation
 from kedge.controllers.node.heartbeats import Heartbeats
 from kedge.controllers.node.plan import Standing
-from kedge.scheduler.binder import Binder
-from kedge.scheduler.pending import Pending
-from kedge.scheduler.picture import Picture
+from kedge.scheduler.binding.binder import Binder
+from kedge.scheduler.queue.pending import Pending
+from kedge.scheduler.state.cluster_state import Picture
 from kedge.sim.zoo.entries import without
 
 SUSPICION = "nothing is destroyed on suspicion alone"

@@ -21,7 +21,7 @@ from kedge.runtime.cache.cache import Cache
 from kedge.runtime.cache.floors import WriteFloors
 from kedge.runtime.queue.loops import LoopDetector
 from kedge.runtime.queue.order import Order
-from kedge.scheduler.picture import Picture
+from kedge.scheduler.state.cluster_state import Picture
 from kedge.server.service import operations
 from kedge.sim.zoo.entries import without
 from kedge.store.memory import MemoryStore

@@ -16,7 +16,7 @@ from kedge.api.kinds import KINDS
 from kedge.api.requests import DeleteOptions
 from kedge.errors import NotFound, OperatingError
 from kedge.keys import Key
-from kedge.scheduler.picture import GANG_LABEL, GANG_SIZE
+from kedge.scheduler.state.cluster_state import GANG_LABEL, GANG_SIZE
 from kedge.sim.cluster import ZONE
 from kedge.sim.cluster.faults import ClusterSwarm
 from kedge.sim.cluster.users import User

@@ -1,0 +1,1 @@
+"""The binding cycle: parallel binds, their outcomes, and nodes that refused a pod."""

@@ -1,0 +1,209 @@
+"""Binds: sent in parallel, each its own commit, and what each came to learned from its answer or by reading.
+
+An assumption ends by evidence alone: the cache shows the pod, the service says no, or the authority was read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from kedge.api.objects import Object
+from kedge.api.requests import Binding, WriteOptions
+from kedge.api.views import PodView
+from kedge.client.contract import Client
+from kedge.env import Env
+from kedge.errors import Fenced, OperatingError, OutcomeUnknown, Refused
+from kedge.keys import NO_REVISION, Fence, Key, Origin, Revision
+from kedge.observe.records import Decision as Record
+from kedge.scheduler.binding.refusals import Refusals
+from kedge.scheduler.queue.pending import Pending, Waiting
+from kedge.scheduler.report.attempt_records import Attempts
+from kedge.scheduler.report.event_recorder import Teller
+from kedge.scheduler.state.cluster_state import Assumption, Picture
+from kedge.scheduler.state.unreleased_claims import ALLOCATION
+
+_Work = tuple[Callable[..., Coroutine[Any, Any, None]], tuple[Any, ...]]
+
+
+class Binder:
+    """Binds what was decided, for one scheduler."""
+
+    def __init__(
+        self, client: Client, env: Env, picture: Picture, pending: Pending, attempts: Attempts, teller: Teller
+    ) -> None:
+        self._client = client
+        self._env = env
+        self._picture = picture
+        self._pending = pending
+        self._attempts = attempts
+        self._teller = teller
+        self.refusals = Refusals(env, self._has_seen, self._version)
+        self.bound = 0
+        self._workers: set[asyncio.Task[None]] = set()
+        self._idle: list[asyncio.Future[_Work]] = []
+        """Of the workers: those who wait for more. A task for each bind would cost more than the wait."""
+        self._under_way = 0
+        self._none_left = asyncio.Event()
+        self.started = 0
+        """How many there were."""
+        self.on_room: Callable[[], None] = lambda: None
+        """Called when a bind has ended."""
+        self.on_failure: Callable[[BaseException], None] = lambda _: None
+        """Called with what must end the term: the fence is lost, or there is a bug."""
+        self._results = env.metrics.counter(
+            "kedge_scheduler_attempts_total", "Attempts, by how they ended", ("result",)
+        )
+        self._done = self._results.labels("bound")
+        env.metrics.gauge("kedge_scheduler_binds_in_flight", "Binds under way").set_function(self.__len__)
+
+    def __len__(self) -> int:
+        """Binds under way."""
+        return self._under_way
+
+    def start(self, work: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
+        """Run one bind, or one gang, beside the others."""
+        self.started += 1
+        if not self._under_way:
+            self._none_left.clear()
+        self._under_way += 1
+        while self._idle:
+            waiting = self._idle.pop()
+            if not waiting.done():
+                waiting.set_result((work, args))
+                return
+        worker = asyncio.get_running_loop().create_task(self._serve((work, args)))
+        self._workers.add(worker)
+        worker.add_done_callback(self._workers.discard)
+
+    async def _serve(self, given: _Work) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            work, args = given
+            try:
+                await work(*args)
+            except Exception as error:  # noqa: BLE001  it ends the term, and is seen there
+                self.on_failure(error)
+            finally:
+                self._under_way -= 1
+                if not self._under_way:
+                    self._none_left.set()
+                self.on_room()
+            del given, work, args
+            more: asyncio.Future[_Work] = loop.create_future()
+            self._idle.append(more)
+            given = await more
+
+    async def wait_all(self) -> None:
+        if self._under_way:
+            await self._none_left.wait()
+
+    async def cancel_all(self) -> None:
+        """End every bind under way, and who would do the next."""
+        workers = tuple(self._workers)
+        for worker in workers:
+            worker.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
+        self._idle.clear()
+        self._under_way = 0  # who was cancelled before his first step has counted nothing
+        self._none_left.set()
+
+    # -- one bind ----------------------------------------------------------------------------------
+
+    async def bind(
+        self,
+        waiting: Waiting,
+        assumption: Assumption,
+        node: tuple[str, Revision],
+        fence: Fence,
+        record: Record,
+    ) -> None:
+        """Bind a pod where it was assumed. `node` is the uid and the version of the node that was decided on."""
+        pod, key, uid = waiting.pod, waiting.key, waiting.uid
+        began_s = self._env.monotonic()
+        request = Binding(
+            pod=key,
+            pod_uid=uid,
+            node=assumption.node,
+            node_uid=node[0],
+            decided_on={str(key): pod.revision, f"Node/{assumption.node}": node[1]},
+        )
+        # A bind that is sent again finds the pod bound as asked, so it needs no record to be told so.
+        options = WriteOptions(fence=fence, origin=Origin(f"{record.id}#1", record.id), recorded=False)
+        error: OperatingError | None = None
+        written: Object | None = None
+        try:
+            written = (await self._client.bind(request, options=options)).object
+        except Fenced:
+            raise  # deposed, and did not know it: the whole term is over
+        except OperatingError as failed:
+            error = failed
+        if written is not None:
+            self.bound += 1
+            self._picture.made(assumption, written.revision)
+            self._pending.done(waiting)
+            self.refusals.forget(uid)
+            self._teller.forget(uid)
+            if pod.as_view(PodView).status.nominated_node_name:
+                self._teller.not_nominated(pod, decision=record.id, fence=fence)
+            self._done.inc()
+        elif error is not None:
+            await self._failed(waiting, assumption, error, fence, record)
+        self._attempts.bound(record, request, written, error, self._env.monotonic() - began_s)
+        self._attempts.end(record)
+
+    async def _failed(
+        self, waiting: Waiting, assumption: Assumption, error: OperatingError, fence: Fence, record: Record
+    ) -> None:
+        if isinstance(error, OutcomeUnknown):
+            # It may have been made, or may still be. Only a read may end the assumption.
+            self._results.labels("outcomeunknown").inc()
+            await self.settle(assumption)
+            self._pending.failed(waiting)
+            return
+        self.give_back(waiting, assumption, error, fence, record)
+
+    def give_back(
+        self, waiting: Waiting, assumption: Assumption, error: OperatingError, fence: Fence, record: Record
+    ) -> None:
+        """Nothing was bound. What was refused is remembered, and the pod is tried again."""
+        self._results.labels(type(error).__name__.lower()).inc()
+        self._picture.forget(assumption.uid)
+        about = error.key
+        if about is not None and about.kind in (ALLOCATION, "Node") and about.name != assumption.node:
+            self._pending.failed(waiting)  # another member of its gang was refused
+            return
+        if isinstance(error, Refused) and about is not None and about.kind == ALLOCATION:
+            self._picture.lingering.doubt(assumption.node, error.revision)
+        gone = self._pending.get(assumption.uid) is None  # then nobody would ever forget what is remembered of it
+        if isinstance(error, Refused) and not gone and self.refusals.note(assumption.uid, assumption.node, error):
+            limits = self._env.limits
+            message = (
+                f"node {assumption.node} refused this pod {limits.scheduler_refusals_max} times, last: {error};"
+                f" it is not tried again for {limits.scheduler_quarantine_s:.0f} s"
+            )
+            self._teller.event(waiting.pod, "Quarantined", message, decision=record.id, fence=fence)
+        self._pending.failed(waiting)
+
+    async def settle(self, assumption: Assumption) -> None:
+        """Read at the authority what became of a bind, however often it takes."""
+        pause_s = self._env.limits.client_backoff_s
+        while self._picture.assumed.get(assumption.uid) is assumption:
+            try:
+                found = (await self._picture.caches["Pod"].fresh_read(assumption.key)).value
+            except OperatingError:
+                await asyncio.sleep(pause_s * self._env.random.uniform(0.5, 1.5))
+                pause_s = min(2 * pause_s, self._env.limits.client_backoff_s_max)
+                continue
+            self._picture.found(assumption, found)
+            return
+
+    def _has_seen(self, about: Key, revision: Revision) -> bool:
+        cache = self._picture.caches.get(about.kind)
+        return cache is None or cache.reached(revision)
+
+    def _version(self, about: Key) -> Revision:
+        cache = self._picture.caches.get(about.kind)
+        found = cache.get(about).value if cache is not None else None
+        return found.revision if found is not None else NO_REVISION

@@ -1,0 +1,121 @@
+"""The decision: the best node for a pod on a snapshot. Pure, and a function of content alone.
+
+No I/O, clock or randomness: ties are broken by the draw that the caller passes. Nothing is claimed here; the caller
+adds the claim to the snapshot when it acts on the decision. `explain` says why, while the snapshot stands still.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import msgspec
+import numpy as np
+
+from kedge.api.views import PodView
+from kedge.placement.resources import Units
+from kedge.scheduler.pipeline.selection import choose
+from kedge.scheduler.pipeline.shape_state import ShapeState, rows_named
+from kedge.scheduler.policy.settings import DEFAULT_SETTINGS, Settings
+from kedge.scheduler.state.shapes import PodRequest, compile_shape, request_of, shape_key
+from kedge.scheduler.state.snapshot import Snapshot
+
+ZoneRoom = Mapping[str, Units]
+"""What the pod's tenant may still claim in each zone that a quota speaks of."""
+
+
+class Decision(msgspec.Struct, frozen=True, gc=False):
+    """Where a pod goes, and what that was decided on."""
+
+    node: str | None
+    """None if no node is feasible."""
+    node_uid: str
+    node_revision: int
+    """The version of the node object that was used."""
+    score: int
+    feasible: int
+    """How many nodes were feasible, of `nodes`."""
+    nodes: int
+    request: PodRequest
+    """For `Snapshot.add_claim`."""
+    settings: Settings
+    blocked_zones: tuple[str, ...]
+    excluded: frozenset[str]
+    draw: int
+    snapshot_version: int
+
+
+def decide(
+    snapshot: Snapshot,
+    pod: PodView | PodRequest,
+    draw: int,
+    *,
+    settings: Settings = DEFAULT_SETTINGS,
+    room: ZoneRoom | None = None,
+    excluded: Collection[str] = (),
+) -> Decision:
+    """Choose the feasible node with the highest score.
+
+    `draw` breaks ties, as `best` says: of the best nodes, in the order of their names, the one at place `draw`.
+    `excluded` are nodes that just refused this pod; `room` is what its tenant's zone quotas leave.
+    """
+    request = pod if isinstance(pod, PodRequest) else request_of(pod)
+    blocked = blocked_zones(request.wants.requests, room) if room else ()
+    state = state_of(snapshot, request, settings, blocked)
+    if excluded:
+        among = state.feasible & ~rows_named(snapshot, excluded)
+        totals, feasible = state.totals_among(among), int(np.count_nonzero(among))
+        row = choose(snapshot, totals, draw)
+        score = int(totals[row])
+    else:
+        feasible = state.feasible_count
+        row, score = state.best.take(state.totals, draw), state.best.total
+    nodes, version = snapshot.node_count, snapshot.version
+    if row < 0:
+        return Decision(None, "", 0, 0, 0, nodes, request, settings, blocked, frozenset(excluded), draw, version)
+    node = snapshot.at(row)
+    return Decision(
+        node.name, node.uid, node.revision, score, feasible,
+        nodes, request, settings, blocked, frozenset(excluded), draw, version,
+    )  # fmt: skip
+
+
+def blocked_zones(requests: Units, room: ZoneRoom) -> tuple[str, ...]:
+    """The zones in which the tenant has too little room left for the pod, by name."""
+    return tuple(
+        sorted(
+            zone
+            for zone, left in room.items()
+            if any(0 < requests.get(resource, 0) > amount for resource, amount in left.items())
+        )
+    )
+
+
+def state_of(snapshot: Snapshot, request: PodRequest, settings: Settings, blocked: tuple[str, ...]) -> ShapeState:
+    """What is known of the pod's shape, brought up to date."""
+    last: ShapeState | None = snapshot.last_state
+    if (
+        last is not None
+        and last.asked is request
+        and last.settings is settings
+        and last.epoch == snapshot.tallies.epoch
+    ):
+        last.refresh(blocked)
+        return last
+    key = shape_key(request, settings, snapshot.tallies.mentioned)
+    states = snapshot.states
+    state: ShapeState | None = states.get(key)
+    if state is not None and state.epoch != snapshot.tallies.epoch:
+        del states[key]
+        state.close()
+        state = None
+    if state is None:
+        state = states[key] = ShapeState(snapshot, compile_shape(key))
+        if len(states) > snapshot.limits.scheduler_shapes_max:
+            _, oldest = states.popitem(last=False)
+            oldest.close()
+    else:
+        states.move_to_end(key)
+    state.asked, state.settings = request, settings
+    snapshot.last_state = state
+    state.refresh(blocked)
+    return state

@@ -1,0 +1,194 @@
+"""Gangs: pods that are bound together or not at all.
+
+Members reserve in chunks under one record, the last chunk commits it, and only then is any bound. Whoever leads next
+finds the record: a committed one is bound to its end, any other is given up, and its places are free again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from kedge.api.marks import SLOT
+from kedge.api.objects import Object
+from kedge.api.requests import DeleteOptions, GangChunk, GangPlace, WriteOptions
+from kedge.api.views import PodView, ReservationView
+from kedge.client.contract import Client
+from kedge.env import Env
+from kedge.errors import Fenced, NotFound, OperatingError
+from kedge.keys import Fence, Key, Origin, Revision
+from kedge.observe.records import Decision as Record
+from kedge.scheduler.binding.binder import Binder
+from kedge.scheduler.queue.pending import Pending, Waiting
+from kedge.scheduler.report.attempt_records import Attempts
+from kedge.scheduler.state.cluster_state import BY_GANG, GANG_SIZE, Assumption, Picture
+
+RESERVATION = "Reservation.kedge.dev"
+_DIGITS_MAX = 9
+"""Of a count in an annotation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One member, the node that was chosen for it, and the record of that."""
+
+    waiting: Waiting
+    assumption: Assumption
+    node: tuple[str, Revision]
+    """Its uid and the version that was decided on."""
+    record: Record
+
+
+class Gangs:
+    """Knows who belongs together, and brings a gang to its nodes."""
+
+    def __init__(
+        self, client: Client, env: Env, picture: Picture, pending: Pending, binder: Binder, attempts: Attempts
+    ) -> None:
+        self._client = client
+        self._env = env
+        self._picture = picture
+        self._pending = pending
+        self._binder = binder
+        self._attempts = attempts
+        self._ended = env.metrics.counter("kedge_scheduler_gangs_total", "Gangs tried, by how it ended", ("result",))
+
+    def record_of(self, gang: tuple[str, str]) -> Object | None:
+        """The record of an attempt at the gang, as the cache has it."""
+        found = self._picture.caches[RESERVATION].get(Key(RESERVATION, *gang)).value
+        return found if found is not None and not found.as_view(ReservationView).spec.pod.uid else None
+
+    def missing(self, members: Sequence[Waiting]) -> str:
+        """Why a gang cannot be tried yet, in words; empty if all are here."""
+        first = members[0]
+        gang = first.gang
+        assert gang is not None
+        size = size_of(first.pod)
+        if size is None or any(size_of(each.pod) != size for each in members):
+            return (
+                f"gang {gang[1]}: the annotation {GANG_SIZE} must say how many members there are, the same on each of"
+                " them"
+            )
+        placed = sum(
+            pod.key.namespace == gang[0] and bool(pod.as_view(PodView).spec.node_name)
+            for pod in self._picture.found_by("Pod", BY_GANG, gang[1])
+        )
+        if len(members) + placed < size:
+            return f"gang {gang[1]}: {len(members) + placed} of its {size} members are here"
+        return ""
+
+    async def bring(self, gang: tuple[str, str], members: Sequence[Member], fence: Fence) -> None:
+        """Reserve for all, commit, bind all. What fails before the commit gives everything back."""
+        try:
+            await self._reserve(gang, members, fence)
+        except Fenced:
+            raise
+        except OperatingError as error:
+            self._ended.labels(type(error).__name__.lower()).inc()
+            await self.give_up(gang, fence)
+            for member in members:
+                self._binder.give_back(member.waiting, member.assumption, error, fence, member.record)
+                self._attempts.came_to_nothing(member.record, f"gang {gang[1]} could not reserve its places", error)
+            return
+        self._ended.labels("committed").inc()
+        await self.finish(gang, members, (), fence)
+
+    async def finish(
+        self, gang: tuple[str, str], members: Sequence[Member], others: Sequence[Waiting], fence: Fence
+    ) -> None:
+        """Bind the members of a committed gang. `others` wait until its record is gone: they hold no place under it.
+
+        They came later, in place of a member that went; or what they held went with its node, and is let go of past the
+        record's deadline. The record goes when nobody holds anything under it.
+        """
+        binds = [self._binder.bind(each.waiting, each.assumption, each.node, fence, each.record) for each in members]
+        # None is left to itself when another fails: it must not come back to a pod that a later term is trying.
+        ended = await asyncio.gather(*binds, return_exceptions=True)
+        for failure in filter(None, ended):
+            raise failure
+        await self._tidy(gang, fence)
+        for other in others:
+            self._pending.failed(other)
+
+    async def abandon(self, gang: tuple[str, str], members: Sequence[Waiting], fence: Fence) -> None:
+        """Give up what another attempt has begun; its members are tried anew."""
+        self._ended.labels("abandoned").inc()
+        await self.give_up(gang, fence)
+        for member in members:
+            self._pending.failed(member)
+
+    async def _reserve(self, gang: tuple[str, str], members: Sequence[Member], fence: Fence) -> None:
+        limits = self._env.limits
+        deadline = self._env.now() + timedelta(seconds=limits.gang_wait_s)
+        size = limits.gang_chunk_max
+        workload = self._picture.governance.workload_of(members[0].waiting.pod.as_view(PodView)).uid
+        for start in range(0, len(members), size):
+            chunk = members[start : start + size]
+            places = [
+                GangPlace(
+                    pod=each.waiting.key.name,
+                    pod_uid=each.waiting.uid,
+                    node=each.assumption.node,
+                    node_uid=each.node[0],
+                    slot=slot_of(each.waiting.pod),  # tells the members of one workload apart: each is its own intent
+                )
+                for each in chunk
+            ]
+            await self._client.reserve(
+                GangChunk(
+                    namespace=gang[0],
+                    gang=gang[1],
+                    size=len(members),
+                    deadline=deadline,
+                    workload_uid=workload,
+                    places=places,
+                    commit=start + size >= len(members),
+                ),
+                options=WriteOptions(fence=fence, origin=Origin(decision=members[0].record.id)),
+            )
+
+    async def give_up(self, gang: tuple[str, str], fence: Fence) -> None:
+        """Remove the record of an attempt that was not committed, which frees its places. A committed one stays."""
+        key = Key(RESERVATION, *gang)
+        while True:
+            try:
+                found = await self._client.find(key)
+                if found is None or found.as_view(ReservationView).status.phase == "Committed":
+                    return
+                await self._client.delete(key, DeleteOptions(uid=found.uid, revision=found.revision, fence=fence))
+                return
+            except NotFound:
+                return
+            except Fenced:
+                raise
+            except OperatingError:
+                await asyncio.sleep(self._env.limits.client_backoff_s_max * self._env.random.uniform(0.5, 1.5))
+
+    async def _tidy(self, gang: tuple[str, str], fence: Fence) -> None:
+        """Once every member is bound the record has nothing more to say."""
+        key = Key(RESERVATION, *gang)
+        try:
+            found = await self._client.find(key)
+            if found is not None:
+                await self._client.delete(key, DeleteOptions(uid=found.uid, fence=fence))
+        except Fenced:
+            raise
+        except OperatingError:
+            return  # somebody is not bound yet, or cannot be asked: the next attempt, or repair, removes it
+
+
+def slot_of(pod: Object) -> int:
+    """The slot of its owner that a pod fills; 0 for one that has none."""
+    return _number(pod.metadata.annotations.get(SLOT, "")) or 0
+
+
+def size_of(pod: Object) -> int | None:
+    """How many members the gang of a pod has; None if it does not say, or says what is no such number."""
+    return _number(pod.metadata.annotations.get(GANG_SIZE, "")) or None
+
+
+def _number(text: str) -> int | None:
+    """A plain count. An annotation may hold anything: digits of other scripts, or more of them than an int may have."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX else None

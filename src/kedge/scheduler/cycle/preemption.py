@@ -1,0 +1,282 @@
+"""Whom to ask to leave, so that a pod of higher priority fits: the fewest, of the lowest, within their budgets.
+
+Pure: a snapshot and the pods on a node in, a plan out. Nobody is asked to leave for a pod that would not fit then.
+`placing` evicts, and the service proves each eviction against the budgets once more.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kedge.api.objects import Object
+from kedge.api.selectors import label_selector
+from kedge.api.views import PodDisruptionBudgetView, PodView
+from kedge.keys import Key
+from kedge.placement.reasons import Reason
+from kedge.scheduler.cycle.decide import Decision, state_of
+from kedge.scheduler.report.explanation import FEASIBLE, Explanation
+from kedge.scheduler.state.columns import Bools
+from kedge.scheduler.state.shapes import PodRequest
+from kedge.scheduler.state.snapshot import NodeRow, Snapshot
+
+ZONE_LABEL = "topology.kubernetes.io/zone"
+RESOLVABLE = frozenset(
+    {
+        Reason.RESOURCE,
+        Reason.PORT,
+        Reason.POD_ANTI_AFFINITY,
+        Reason.ANTI_AFFINITY_OF_OTHERS,
+        Reason.TOPOLOGY_SPREAD,
+        Reason.POLICY,
+    }
+)
+"""What can stand in the way because of pods that could leave."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nomination:
+    """A place that is being made for a pod."""
+
+    node: str
+    request: PodRequest
+    priority: int
+    awaited: frozenset[str] = frozenset()
+    """The uids of those who have to leave first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preemption:
+    """Where room is to be made, and by whom. Without victims: those who are in the way are leaving already."""
+
+    node: str
+    victims: tuple[Object, ...]
+    leaving: frozenset[str] = frozenset()
+    """The uids of pods on the node that are on their way out, whoever asked them."""
+
+    @property
+    def awaited(self) -> frozenset[str]:
+        return self.leaving.union(pod.uid for pod in self.victims)
+
+
+@dataclass(frozen=True, slots=True)
+class Lodgers:
+    """What is known of the pods of a cluster, beside their claims."""
+
+    pods_on: Callable[[str], Sequence[Object]]
+    may_leave: Callable[[Sequence[Object]], Sequence[Object]]
+    """Of some pods, those that their disruption budgets let go together; in the same order."""
+    nominated: Mapping[str, Nomination]
+    """By pod uid: places that are being made for others. Each is in the snapshot, as `nominated_claim` names it."""
+
+
+class Spared:
+    """Asks who may leave, and remembers whether anybody was spared by that."""
+
+    def __init__(self, may_leave: Callable[[Sequence[Object]], Sequence[Object]]) -> None:
+        self._may_leave = may_leave
+        self.any = False
+
+    def __call__(self, pods: Sequence[Object]) -> Sequence[Object]:
+        going = self._may_leave(pods)
+        self.any = self.any or len(going) < len(pods)
+        return going
+
+
+def may_leave(pods: Sequence[Object], budgets_of: Callable[[str], Sequence[Object]]) -> list[Object]:
+    """Those whose disruption budgets let them go together, in the same order. A pod with no budget always may."""
+    budgets: dict[str, Sequence[Object]] = {}
+    left: dict[Key, int] = {}
+    going = []
+    for pod in pods:
+        tenant = pod.key.namespace
+        if tenant not in budgets:
+            budgets[tenant] = budgets_of(tenant)
+        covering = [
+            each
+            for each in budgets[tenant]
+            if label_selector(each.as_view(PodDisruptionBudgetView).spec.selector).matches(pod.metadata.labels)
+        ]
+        for each in covering:
+            left.setdefault(each.key, allowed_by(each))
+        if all(left[each.key] > 0 for each in covering):
+            going.append(pod)
+            for each in covering:
+                left[each.key] -= 1
+    return going
+
+
+def allowed_by(budget_object: Object) -> int:
+    """How many pods a budget lets go now. One that its controller has not looked at lets nobody go."""
+    budget = budget_object.as_view(PodDisruptionBudgetView)
+    if budget.status.observed_generation < budget.metadata.generation:
+        return 0
+    return budget.status.disruptions_allowed
+
+
+def nominated_claim(uid: str) -> str:
+    """The claim that keeps a place for a pod until it is bound there."""
+    return f"nominated {uid}"
+
+
+def plan_preemption(
+    snapshot: Snapshot, decision: Decision, explanation: Explanation, priority: int, lodgers: Lodgers
+) -> Preemption | None:
+    """The best place to make room for a pod that fits nowhere; None if no lower priority is in its way anywhere."""
+    relational = state_of(snapshot, decision.request, decision.settings, decision.blocked_zones).relational
+    found: list[tuple[tuple[int, int, int, int], Preemption]] = []
+    for place, row in enumerate(_candidates(snapshot, decision, explanation)):
+        if len(found) >= snapshot.limits.scheduler_preempt_max:
+            break
+        node = snapshot.at(row)
+        room = _Trial(snapshot, node, decision) if relational else _Room(snapshot, node, decision.request)
+        plan = _plan_on(node, room, priority, lodgers)
+        room.restore()
+        if plan is None:
+            continue
+        priorities = [_priority(each) for each in plan.victims]
+        rank = (max(priorities, default=-(2**31)), sum(each + 2**31 for each in priorities), len(priorities), place)
+        found.append((rank, plan))
+    return min(found, key=lambda each: each[0])[1] if found else None
+
+
+def may_be_made(nomination: Nomination, explanation: Explanation) -> bool:
+    """Whether only pods stand between a pod and the node on which a place is made for it. Else it needs another."""
+    place = bisect_left(explanation.names, nomination.node)
+    if explanation.names[place : place + 1] != (nomination.node,):
+        return False  # there is no such node any more
+    code = explanation.first_failing[place]
+    return code == FEASIBLE or explanation.legend[code - 1].reason in RESOLVABLE
+
+
+def _candidates(snapshot: Snapshot, decision: Decision, explanation: Explanation) -> list[int]:
+    """Rows that only pods keep closed, and that could hold the pod were they empty; in order from the draw on."""
+    order = snapshot.order()
+    if not len(order):
+        return []
+    codes = np.frombuffer(explanation.first_failing, np.uint8)
+    resolvable = np.zeros(len(explanation.legend) + 1, np.bool_)
+    for code, blocker in enumerate(explanation.legend, 1):
+        resolvable[code] = blocker.reason in RESOLVABLE
+    open_: Bools = resolvable[codes]
+    for resource, amount in decision.request.wants.requests.items():
+        if amount > 0:
+            column = snapshot.resources.get(resource)
+            if column is None:
+                return []
+            open_ = open_ & (snapshot.offered[column, order] >= amount)
+    for name in decision.excluded:  # the last filter, so that it hides behind any other
+        refused = snapshot.find(name)
+        if refused is not None:
+            open_ = open_ & (order != refused.row)
+    if decision.blocked_zones:
+        zones = snapshot.column(ZONE_LABEL)
+        for zone in decision.blocked_zones:
+            open_ = open_ & (zones.ids[order] != zones.find(zone))
+    places = np.flatnonzero(open_)
+    from_draw = np.argsort((places - decision.draw % len(order)) % len(order), kind="stable")
+    rows: list[int] = order[places[from_draw]].tolist()
+    return rows
+
+
+class _Room:
+    """What a node has left, as pods are taken off it and put back."""
+
+    def __init__(self, snapshot: Snapshot, node: NodeRow, request: PodRequest) -> None:
+        self._snapshot = snapshot
+        self._node = node
+        self._wants = request.wants
+        offered, columns = node.offered or {}, snapshot.resources
+        self._free = {r: offered.get(r, 0) - node.claimed.get(columns.get(r, -1), 0) for r in request.wants.requests}
+        claims = (snapshot.claim(uid) for uid in node.claims)
+        self._ports = Counter(port for claim in claims if claim is not None for port in claim.request.wants.ports)
+
+    def take_off(self, uid: str) -> None:
+        self._move(uid, 1)
+
+    def put_back(self, uid: str) -> None:
+        self._move(uid, -1)
+
+    def restore(self) -> None:
+        """Nothing but this was changed."""
+
+    def _move(self, uid: str, sign: int) -> None:
+        claim = self._snapshot.claim(uid)
+        if claim is None or claim.node != self._node.name:
+            return
+        for resource in self._free:
+            self._free[resource] += sign * claim.request.wants.requests.get(resource, 0)
+        for port in claim.request.wants.ports:
+            self._ports[port] -= sign
+
+    def fits(self) -> bool:
+        if any(amount > 0 and amount > self._free[r] for r, amount in self._wants.requests.items()):
+            return False
+        taken = [port for port, count in self._ports.items() if count > 0]
+        return not any(port.clashes(each) for port in self._wants.ports for each in taken)
+
+
+class _Trial:
+    """The same for a pod with rules about other pods: they are judged on the snapshot itself, which is put back."""
+
+    def __init__(self, snapshot: Snapshot, node: NodeRow, decision: Decision) -> None:
+        self._snapshot = snapshot
+        self._node = node
+        self._decision = decision
+        self._off: dict[str, PodRequest] = {}
+
+    def take_off(self, uid: str) -> None:
+        claim = self._snapshot.claim(uid)
+        if claim is not None and claim.node == self._node.name:
+            self._off[uid] = claim.request
+            self._snapshot.remove_claim(uid)
+
+    def put_back(self, uid: str) -> None:
+        request = self._off.pop(uid, None)
+        if request is not None:
+            self._snapshot.add_claim(uid, self._node.name, request)
+
+    def restore(self) -> None:
+        for uid in tuple(self._off):
+            self.put_back(uid)
+
+    def fits(self) -> bool:
+        decision = self._decision
+        state = state_of(self._snapshot, decision.request, decision.settings, decision.blocked_zones)
+        return bool(state.feasible[self._node.row])
+
+
+def _plan_on(node: NodeRow, room: _Room | _Trial, priority: int, lodgers: Lodgers) -> Preemption | None:
+    """The fewest that must leave a node; None if even all that may leave are not enough."""
+    lower, leaving = [], []
+    for pod in lodgers.pods_on(node.name):
+        if pod.metadata.deletion_timestamp is not None:
+            room.take_off(pod.uid)
+            leaving.append(pod.uid)
+        elif _priority(pod) < priority:
+            lower.append(pod)
+    for uid, nomination in lodgers.nominated.items():
+        if nomination.node == node.name and nomination.priority < priority:
+            room.take_off(nominated_claim(uid))
+    if room.fits():
+        return Preemption(node.name, (), frozenset(leaving))
+    victims = list(lodgers.may_leave(sorted(lower, key=lambda pod: (_priority(pod), -pod.created))))
+    for pod in victims:
+        room.take_off(pod.uid)
+    if not room.fits():
+        return None
+    for pod in reversed(tuple(victims)):  # those of the highest priority, and the oldest of them, are spared first
+        room.put_back(pod.uid)
+        if room.fits():
+            victims.remove(pod)
+        else:
+            room.take_off(pod.uid)
+    return Preemption(node.name, tuple(victims), frozenset(leaving))
+
+
+def _priority(pod: Object) -> int:
+    return pod.as_view(PodView).spec.priority or 0

@@ -1,0 +1,1 @@
+"""Scheduling policies: the settings they give a pod, and what zone quotas leave to its tenant."""

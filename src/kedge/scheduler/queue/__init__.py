@@ -1,0 +1,1 @@
+"""Pods without a node: their order, their backoff, and the events that may unblock them."""

@@ -1,0 +1,67 @@
+"""Whom a change could help: what is asked of those who wait before one of them is woken.
+
+They are asked when it happens; or later, of those who were in flight: each looks at the snapshot as it is then.
+"""
+
+from __future__ import annotations
+
+from kedge.api.views import NodeView, PodView
+from kedge.placement.resources import Units
+from kedge.scheduler.policy.policies import Governance
+from kedge.scheduler.queue.pending import Helps, Waiting
+from kedge.scheduler.state.nominations import Nominations
+from kedge.scheduler.state.snapshot import Snapshot
+
+
+class Hints:
+    """Questions about one scheduler's snapshot."""
+
+    def __init__(self, snapshot: Snapshot, governance: Governance, nominated: Nominations) -> None:
+        self._snapshot = snapshot
+        self._governance = governance
+        self._nominated = nominated
+
+    def room_on(self, node: str) -> Helps:
+        """Whether what a node has now is enough for a pod. What is kept there for lower priorities it may have too."""
+
+        def helps(waiting: Waiting) -> bool:
+            row = self._snapshot.find(node)
+            if row is None:
+                return False
+            offered, columns = row.offered or {}, self._snapshot.resources
+            kept = [
+                each.request.wants.requests
+                for _, each in (self._nominated.on(node) if self._nominated else ())
+                if each.priority < waiting.priority
+            ]
+            return all(
+                amount <= 0
+                or amount
+                <= offered.get(r, 0) - row.claimed.get(columns.get(r, -1), 0) + sum(each.get(r, 0) for each in kept)
+                for r, amount in self._asked(waiting).items()
+            )
+
+        return helps
+
+    def could_go_to(self, node: NodeView) -> Helps:
+        """Whether a node, were it empty, could hold a pod, and takes any."""
+        if node.spec.unschedulable or node.terminating:
+            return lambda _: False
+        name = node.name
+
+        def helps(waiting: Waiting) -> bool:
+            row = self._snapshot.find(name)
+            if row is None:
+                return False
+            offered = row.offered or {}
+            return all(amount <= offered.get(r, 0) for r, amount in self._asked(waiting).items())
+
+        return helps
+
+    def _asked(self, waiting: Waiting) -> Units:
+        return self._governance.request_of(waiting.pod.as_view(PodView)).wants.requests
+
+
+def of_tenant(tenant: str) -> Helps:
+    """Whether a pod is of a tenant."""
+    return lambda waiting: waiting.key.namespace == tenant

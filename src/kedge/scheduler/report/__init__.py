@@ -1,0 +1,1 @@
+"""The scheduler's output for people: events, conditions, policy status, explanations and attempt records."""

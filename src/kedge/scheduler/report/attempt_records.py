@@ -1,0 +1,155 @@
+"""The record of an attempt: what was waited for, what was decided on, every node accounted for, what the bind came to.
+
+Made for every attempt, kept by the recorder's rules. `recheck` runs a kept one again.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from kedge.api.objects import Object
+from kedge.api.requests import Binding
+from kedge.api.views import PodView
+from kedge.env import Env
+from kedge.errors import OperatingError, to_status
+from kedge.keys import Fence
+from kedge.observe.recording.recorder import Recorder
+from kedge.observe.records import Call
+from kedge.observe.records import Decision as Record
+from kedge.runtime.cache import marks_of
+from kedge.runtime.context import pin_all
+from kedge.scheduler.cycle.decide import Decision
+from kedge.scheduler.queue.pending import Waiting
+from kedge.scheduler.report.explanation import Explanation
+from kedge.scheduler.state.cluster_state import Picture
+
+_NO: Final = datetime.fromtimestamp(0, UTC)
+"""When a record that nobody reads began."""
+
+
+class Attempts:
+    """Numbers attempts and makes their records."""
+
+    def __init__(self, env: Env, picture: Picture, recorder: Recorder | None, *, scheduler: str, process: str) -> None:
+        self._env = env
+        self._picture = picture
+        self._recorder = recorder
+        self._scheduler = scheduler
+        self._process = process
+        self._prefix = f"{scheduler}:{process}:"
+        self.count = 0
+
+    @property
+    def latest(self) -> str:
+        """The id of the attempt begun last: what is said outside of any is put down to it."""
+        return f"{self._prefix}{self.count}"
+
+    def begin(self, waiting: Waiting, view: PodView, fence: Fence, began_s: float) -> Record:
+        """The record of an attempt that begins, before anything is decided. Where nobody records it is but an id."""
+        self.count += 1
+        if self._recorder is None:
+            key = waiting.key
+            return Record(
+                id=f"{self._prefix}{self.count}",
+                controller=self._scheduler,
+                process=self._process,
+                key=key,
+                tenant=key.namespace,
+                priority=0,
+                began=_NO,
+            )
+        record = Record(
+            id=self.latest,
+            controller=self._scheduler,
+            process=self._process,
+            key=waiting.key,
+            tenant=waiting.key.namespace,
+            priority=waiting.priority,
+            uid=waiting.uid,
+            generation=view.metadata.generation,
+            fence=fence.revision,
+            wakes=((waiting.woken_by, ""),),
+            attempt=waiting.attempts,
+            place=self.count,
+            waited_s=began_s - waiting.since_s,
+            delayed_s=waiting.since_s - waiting.added_s,
+            began=self._env.now(),
+        )
+        record.marks = marks_of(self._picture.caches.values(), began_s)
+        record.details = {"podRevision": waiting.pod.revision, **self._picture.beside_caches(waiting.priority)}
+        return record
+
+    def will_be_kept(self, record: Record) -> bool:
+        """Whether a rule keeps the record however the bind ends. One kept only because that failed can be run again."""
+        return self._recorder is not None and bool(
+            self._recorder.why_keep(record) or record.details.get("canary", False)
+        )
+
+    def decided(self, record: Record, decision: Decision) -> None:
+        if self._recorder is None:
+            return
+        record.details.update(
+            draw=decision.draw,
+            node=decision.node,
+            score=decision.score,
+            feasible=decision.feasible,
+            nodes=decision.nodes,
+            policy=decision.settings.policy,
+            policyVersion=decision.settings.version,
+            canary=decision.settings.canary,
+            excluded=sorted(decision.excluded),
+            blockedZones=list(decision.blocked_zones),
+        )
+
+    def explained(self, record: Record, explanation: Explanation) -> None:
+        """Every node by its first failing filter, one byte each; and what came nearest."""
+        if self._recorder is None:
+            return
+        near = explanation.near_miss
+        record.details.update(
+            firstFailing=explanation.first_failing,
+            legend=[str(blocker) for blocker in explanation.legend],
+            counts={str(blocker): count for blocker, count in explanation.counts.items()},
+            top=[{"node": s.node, "total": s.total, "parts": dict(s.parts)} for s in explanation.top],
+            nearMiss=None if near is None else {"node": near.node, "blocker": str(near.blocker), "total": near.total},
+        )
+
+    def bound(
+        self, record: Record, request: Binding, written: Object | None, error: OperatingError | None, took_s: float
+    ) -> None:
+        """What the bind came to."""
+        if self._recorder is None:
+            return
+        record.result = "await change" if error is None else "failed"
+        record.error = "" if error is None else f"{type(error).__name__}: {error}"
+        record.steps.append(
+            Call(
+                "bind",
+                request.pod,
+                {"node": request.node, "nodeUid": request.node_uid, "decidedOn": request.decided_on},
+                f"uid {request.pod_uid}",
+                f"{record.id}#1",
+                0.0,
+                took_s,
+                "done" if error is None else type(error).__name__,
+                0 if written is None else written.revision,
+                None if error is None else to_status(error),
+                () if written is None else (written,),
+            )
+        )
+
+    def came_to_nothing(self, record: Record, why: str, error: OperatingError | None = None) -> None:
+        """A node was found, and nothing was sent to bind the pod there: others of its gang have no place."""
+        record.result, record.reason = "failed", why
+        record.error = "" if error is None else f"{type(error).__name__}: {error}"
+        self.end(record)
+
+    def end(self, record: Record, **details: Any) -> None:
+        """The attempt is over: count it, and keep it if a rule says so."""
+        recorder = self._recorder
+        if recorder is None:
+            return
+        record.details.update(details)
+        record.kept = recorder.why_keep(record) or ("policy: canary" if record.details.get("canary") else "")
+        recorder.take(record, lambda: pin_all(self._picture.caches.values(), record.marks))

@@ -1,0 +1,137 @@
+"""Why a pod goes where it goes, or nowhere: every node accounted for by its first failing filter.
+
+Computed on demand from the same inputs as the decision, so that a decision that nobody asks about costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from kedge.errors import check
+from kedge.scheduler.cycle.decide import Decision, state_of
+from kedge.scheduler.pipeline.filters import Blocker
+from kedge.scheduler.pipeline.selection import choose
+from kedge.scheduler.pipeline.shape_state import ShapeState, rows_named
+from kedge.scheduler.state.columns import Bools, Codes, Ints
+from kedge.scheduler.state.snapshot import Snapshot
+
+FEASIBLE = 0
+_CODES_MAX = 255
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """One node's total, and what each score with a weight contributed, before weighing."""
+
+    node: str
+    total: int
+    parts: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class NearMiss:
+    """The best node had one filter not been there."""
+
+    node: str
+    blocker: Blocker
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The whole account of one decision."""
+
+    names: tuple[str, ...]
+    """Every node, by name."""
+    first_failing: bytes
+    """One byte a node, in the order of `names`: 0 for feasible, else the place in `legend`, from 1."""
+    legend: tuple[Blocker, ...]
+    counts: Mapping[Blocker, int]
+    """How many nodes each blocker was the first to fail; the most first."""
+    top: tuple[Score, ...]
+    near_miss: NearMiss | None
+
+
+def explain(snapshot: Snapshot, decision: Decision) -> Explanation:
+    """Account for every node. Only while the snapshot is as it was when the decision was made."""
+    check(
+        decision.snapshot_version == snapshot.version,
+        "a decision is explained before the snapshot changes: ask right after deciding",
+    )
+    state = state_of(snapshot, decision.request, decision.settings, decision.blocked_zones)
+    snapshot.explanations += 1
+    order = snapshot.order()
+    legend: list[Blocker] = []
+    codes: Codes = np.zeros(snapshot.capacity, np.uint8)
+    failed = np.zeros(snapshot.capacity, np.int64)
+    for group in state.failures(decision.excluded):
+        failing = np.zeros(snapshot.capacity, np.bool_)
+        for blocker, rows in group:
+            failing |= rows
+            first = rows & (codes == FEASIBLE) & snapshot.exists
+            if not first.any():
+                continue
+            if len(legend) < _CODES_MAX - 1:
+                legend.append(blocker)
+            elif len(legend) < _CODES_MAX:
+                legend.append(Blocker(blocker.reason, "and others"))
+            codes[first] = len(legend)
+        failed += failing
+    ordered = codes[order]
+    numbers = np.bincount(ordered, minlength=len(legend) + 1).tolist()
+    counted = sorted(
+        ((blocker, numbers[code]) for code, blocker in enumerate(legend, 1)), key=lambda item: (-item[1], str(item[0]))
+    )
+    feasible = state.feasible if not decision.excluded else state.feasible & ~rows_named(snapshot, decision.excluded)
+    return Explanation(
+        names=snapshot.names,
+        first_failing=ordered.tobytes(),
+        legend=tuple(legend),
+        counts=dict(counted),
+        top=_top(snapshot, state, feasible, decision),
+        near_miss=_near_miss(snapshot, state, failed, codes, legend, decision.draw),
+    )
+
+
+def words(decision: Decision, explanation: Explanation) -> str:
+    """For a condition or an Event: "0/128 nodes: 90 node selector, 30 cpu, 8 zone quota risk/zone-c"."""
+    head = f"{decision.feasible}/{decision.nodes} nodes"
+    if not decision.nodes:
+        return f"{head}: there are none"
+    parts = [f"{count} {blocker}" for blocker, count in explanation.counts.items()]
+    return f"{head}: {', '.join(parts)}" if parts else head
+
+
+def _top(snapshot: Snapshot, state: ShapeState, feasible: Bools, decision: Decision) -> tuple[Score, ...]:
+    """The best nodes: first the one that was chosen, then by total and name."""
+    if decision.node is None:
+        return ()
+    totals = state.totals if not decision.excluded else state.totals_among(feasible)
+    rank = (decision.score - totals) * snapshot.capacity + snapshot.places()
+    chosen = snapshot.find(decision.node)
+    assert chosen is not None
+    rank[chosen.row] = -1
+    count = min(decision.feasible, snapshot.limits.scheduler_top_max)
+    rows = np.argpartition(rank, count - 1)[:count]
+    rows = rows[np.argsort(rank[rows], kind="stable")]
+    parts = state.parts_at(rows, feasible)
+    return tuple(
+        Score(snapshot.at(row).name, int(totals[row]), {name: int(points[place]) for name, points in parts.items()})
+        for place, row in enumerate(rows.tolist())
+    )
+
+
+def _near_miss(
+    snapshot: Snapshot, state: ShapeState, failed: Ints, codes: Codes, legend: list[Blocker], draw: int
+) -> NearMiss | None:
+    """Scores are set in proportion to all nodes that at most one filter keeps out."""
+    near = snapshot.exists & (failed == 1)
+    if not near.any():
+        return None
+    totals = state.totals_among(near | (snapshot.exists & (failed == 0)))
+    totals[~near] = -1
+    row = choose(snapshot, totals, draw)
+    return NearMiss(snapshot.at(row).name, legend[codes[row] - 1], int(totals[row]))

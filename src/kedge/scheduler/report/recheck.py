@@ -1,0 +1,156 @@
+"""Runs scheduling attempts again: the picture rebuilt from what the caches had received, the recorded draw, one answer.
+
+An attempt is a pure function of the places in the received logs, what was assumed, nominated or lingering beside them,
+the pod, the policies and the draw. If it comes to something else now, the record lacks an input: `ReplayDiverged`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from kedge.api.kinds import KINDS, Kind, Registry
+from kedge.api.objects import Object
+from kedge.api.views import PodView
+from kedge.env import Env
+from kedge.errors import Compacted, ReplayDiverged
+from kedge.keys import Key, Revision
+from kedge.metrics import Metrics
+from kedge.observe.records import Decision as Record
+from kedge.placement.ledger import HostPort
+from kedge.runtime.cache import Cache, CacheChange, ChangeType, Index, Read, ReceivedLog
+from kedge.scheduler.cycle.decide import decide
+from kedge.scheduler.cycle.preemption import nominated_claim
+from kedge.scheduler.queue.pending import Pending
+from kedge.scheduler.report.explanation import explain
+from kedge.scheduler.state.cluster_state import READ, Picture
+from kedge.scheduler.state.shapes import bare_request
+
+Held = Mapping[str, Mapping[Key, Object]]
+"""What each cache held, by kind."""
+
+
+def recheck_attempts(records: Iterable[Record], caches: Iterable[Cache], env: Env) -> int:
+    """Run every attempt of one process again. How many decided anything.
+
+    Raises:
+        ReplayDiverged: one came to something else.
+        Compacted: what it had received is no longer known.
+    """
+    logs = {cache.name: cache.received for cache in caches}
+    return sum(recheck_attempt(record, logs, env) for record in records)
+
+
+def recheck_attempt(record: Record, logs: Mapping[str, ReceivedLog], env: Env, *, kinds: Registry = KINDS) -> bool:
+    """Decide again, and compare node, score, feasible nodes and first failing filters. False if nothing was decided.
+
+    `env` gives limits, nothing else.
+
+    Raises:
+        ReplayDiverged: it came to something else.
+        Compacted: what its caches had received is no longer known. Keep the record, or its log, for longer.
+    """
+    details = record.details
+    if "draw" not in details:
+        return False  # a place was held for the pod: there was nothing to decide
+    held = {mark.cache: _state_at(logs, mark.cache, mark.place) for mark in record.marks}
+    pod = held["Pod"].get(record.key)
+    if pod is None or pod.uid != record.uid or pod.revision != details["podRevision"]:
+        raise ReplayDiverged(f"attempt {record.id}: its cache had {pod}, and not version {details['podRevision']}")
+    picture = picture_of(held, env, scheduler=record.controller, beside=details, kinds=kinds)
+    view = pod.as_view(PodView)
+    decision = decide(
+        picture.snapshot,
+        picture.governance.request_of(view),
+        details["draw"],
+        settings=picture.governance.settings_of(view),
+        room=picture.governance.room_of(pod.key.namespace),
+        excluded=details["excluded"],
+    )
+    now: dict[str, Any] = {
+        "node": decision.node,
+        "score": decision.score,
+        "feasible": decision.feasible,
+        "nodes": decision.nodes,
+        "policy": decision.settings.policy,
+        "policyVersion": decision.settings.version,
+        "canary": decision.settings.canary,
+        "blockedZones": list(decision.blocked_zones),
+    }
+    if "firstFailing" in details:
+        explanation = explain(picture.snapshot, decision)
+        now["firstFailing"] = explanation.first_failing
+        now["legend"] = [str(blocker) for blocker in explanation.legend]
+    for what, value in now.items():
+        if value != details[what]:
+            raise ReplayDiverged(
+                f"attempt {record.id} about {record.key}: {what} is {value!r} now, and was {details[what]!r}"
+            )
+    return True
+
+
+def _state_at(logs: Mapping[str, ReceivedLog], cache: str, place: int) -> Mapping[Key, Object]:
+    log = logs.get(cache)
+    if log is None:
+        raise Compacted(f"no received log of {cache} is at hand", oldest=0)
+    return log.state_at(place)[0]
+
+
+def picture_of(
+    held: Held, env: Env, *, scheduler: str, beside: Mapping[str, Any] | None = None, kinds: Registry = KINDS
+) -> Picture:
+    """A scheduler's picture built at once, from what its caches hold and what `Picture.beside_caches` told of it."""
+    quiet = replace(env, metrics=Metrics())
+    caches: Any = _StillCaches(held)
+    picture = Picture(caches, kinds, quiet, Pending(quiet), scheduler=scheduler)
+    picture.follow()
+    told = beside or {}
+    pods = {pod.uid: pod for pod in held.get("Pod", {}).values()}
+    for uid, (node, namespace, requests, ports) in told.get("lingering", {}).items():
+        claimed = tuple(HostPort(*port) for port in ports)
+        picture.snapshot.add_claim(uid, node, bare_request(namespace, requests, claimed))
+    for uid, (node, revision, workload, zone) in told.get("assumed", {}).items():
+        request = picture.governance.request_of(pods[uid].as_view(PodView))._replace(workload=workload)
+        assumption = picture.assume(pods[uid], node, request)
+        assumption.revision, assumption.zone = revision, zone  # the node may be of another zone since
+    for uid, node in told.get("nominated", {}).items():
+        request = picture.governance.request_of(pods[uid].as_view(PodView))
+        picture.snapshot.add_claim(nominated_claim(uid), node, request)
+    return picture
+
+
+class _StillCaches:
+    """Caches that stand still."""
+
+    def __init__(self, held: Held) -> None:
+        self._caches = {name: _StillCache(held.get(name, {})) for name in READ}
+
+    def cache(self, kind: Kind) -> _StillCache:
+        return self._caches[kind.key_kind]
+
+
+class _StillCache:
+    """As much of a `Cache` as a picture reads."""
+
+    revision: Revision = 2**62
+
+    def __init__(self, objects: Mapping[Key, Object]) -> None:
+        self._objects = objects
+
+    def get(self, key: Key) -> Read[Object | None]:
+        return Read(self._objects.get(key), self.revision, 0.0, 0)
+
+    def list(self) -> Read[tuple[Object, ...]]:
+        return Read(tuple(self._objects[key] for key in sorted(self._objects)), self.revision, 0.0, 0)
+
+    def by_index(self, index: Index, value: str) -> Read[tuple[Object, ...]]:
+        found = tuple(each for each in self.list().value if value in index.values_of(each))
+        return Read(found, self.revision, 0.0, 0)
+
+    def add_index(self, index: Index) -> None:
+        """Every index is read from the objects themselves."""
+
+    def subscribe(self, handler: Callable[[CacheChange], None], *, name: str) -> None:  # noqa: ARG002
+        for each in self.list().value:
+            handler(CacheChange(ChangeType.ADDED, each.key, None, each, each.revision))

@@ -1,0 +1,439 @@
+"""The scheduler's picture of the cluster: a columnar table of nodes, and what is claimed on each.
+
+It is fed by cache changes and by the scheduler's own assumptions, one small step each, and never reads a clock or the
+network. `decide` reads it. What was computed for a shape of pods is kept here and repaired for the rows that changed.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from kedge.api.conditions import is_true
+from kedge.api.views import NodeView, PodView, Taint
+from kedge.api.views.base import Labels
+from kedge.errors import InvariantBroken
+from kedge.limits import Limits
+from kedge.placement.predicates import SUSPECT
+from kedge.placement.resources import CPU, MEMORY, PODS, node_allocatable
+from kedge.scheduler.state.columns import Bools, ChangeLog, Column, Ids, Ints, grown
+from kedge.scheduler.state.shapes import NO_LABELS, PodRequest, ShapeKey, request_of
+from kedge.scheduler.state.tallies import PodClass, Tallies
+
+AMOUNT_MAX = 2**60
+"""The largest amount a column holds. What is claimed or asked beyond it is held as one more, which never fits; what is
+offered beyond it is held as it. So a sum of two stays inside 64 bits, a pod that the mask lets in always fits, and one
+that fits is kept out only from a node with more than 2**60 bytes (or thousandths of a CPU) claimed."""
+SCORED_MAX = 2**49
+"""The largest amount a score looks at: ten thousand times it stays inside 64 bits. Scores above it are coarser."""
+_CAPACITY_MIN = 64
+_EDITS_MAX = 4
+"""Nodes that come or go between two decisions before their order is read from the table again."""
+NAME = "metadata.name (field)"
+"""The column of the nodes' names. No label has such a key."""
+
+
+class Claim(msgspec.Struct, frozen=True, gc=False):
+    """One pod's place on one node, as the table has counted it."""
+
+    node: str
+    request: PodRequest
+    pods: PodClass
+
+
+class NodeRow:
+    """What the table knows of one node beside its columns. Stays while pods claim the node, even if it is gone."""
+
+    __slots__ = ("claimed", "claims", "labels", "name", "offered", "revision", "row", "scored", "taints", "uid")
+
+    def __init__(self, name: str, row: int) -> None:
+        self.name = name
+        self.row = row
+        self.uid = ""
+        self.revision = 0
+        self.labels: Mapping[str, str] = NO_LABELS
+        self.taints: tuple[Taint, ...] = ()
+        self.offered: Mapping[str, int] | None = None
+        """None while there is no such node: only claims that name it."""
+        self.claimed: dict[int, int] = {}
+        """Exact sums by resource column: the columns hold them cut at `AMOUNT_MAX`."""
+        self.scored = [0, 0]
+        self.claims: dict[str, None] = {}
+
+
+class Snapshot:
+    """Nodes as rows, whatever is known of them as columns."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self._limits = limits or Limits()
+        self._rows: dict[str, NodeRow] = {}
+        self._by_row: list[NodeRow | None] = [None] * _CAPACITY_MIN
+        self._free = list(range(_CAPACITY_MIN))
+        self._claims: dict[str, Claim] = {}
+        self._columns: dict[str, Column] = {}
+        self._names: list[str] = []
+        self._order: Ints | None = None
+        self._edits: list[tuple[int, int]] = []
+        """What has changed in `_names` since the order was made: a place, and the row that came there, or -1."""
+        self._places: Ints = np.zeros(0, np.int64)
+        self.capacity = _CAPACITY_MIN
+        self.resources: dict[str, int] = {CPU: 0, MEMORY: 1, PODS: 2}
+        """The row of each resource in `offered` and `claimed`."""
+        self.offered: Ints = np.zeros((3, self.capacity), np.int64)
+        self._claimed: Ints = np.zeros((3, self.capacity), np.int64)
+        self.scored_offered: Ints = np.zeros((2, self.capacity), np.int64)
+        """CPU and memory on offer, cut at `SCORED_MAX`."""
+        self._scored_claimed: Ints = np.zeros((2, self.capacity), np.int64)
+        self._unwritten: dict[int, None] = {}
+        """Rows whose claims the two columns of claims do not show yet: few decisions look at whole columns."""
+        self.exists: Bools = np.zeros(self.capacity, np.bool_)
+        self.cordoned: Bools = np.zeros(self.capacity, np.bool_)
+        self.suspect: Bools = np.zeros(self.capacity, np.bool_)
+        self.terminating: Bools = np.zeros(self.capacity, np.bool_)
+        self.taint_sets: list[tuple[Taint, ...]] = [()]
+        self._taint_ids: dict[tuple[Taint, ...], int] = {(): 0}
+        self.taints: Ids = np.zeros(self.capacity, np.int32)
+        """The id of each row's set of taints in `taint_sets`."""
+        self.tallies = Tallies(self.capacity)
+        self.node_log = ChangeLog(self._limits.scheduler_changes_max)
+        self.claim_log = ChangeLog(self._limits.scheduler_changes_max)
+        self.layout = 0
+        """Moves when a node comes or goes, or changes its labels or taints: what spans nodes is then counted anew."""
+        self.version = 0
+        """Moves with every change: a decision can be explained only while it stands still."""
+        self.repairs = 0
+        """Rows that were repaired one by one, for any shape."""
+        self.explanations = 0
+        self.states: OrderedDict[ShapeKey, Any] = OrderedDict()
+        """What was computed for each shape, the one used last at the end. `decide` alone fills and reads it."""
+        self.last_state: Any = None
+        """The last of `states`: a series of pods alike need not look it up each time."""
+
+    # -- reading
+
+    @property
+    def limits(self) -> Limits:
+        return self._limits
+
+    @property
+    def node_count(self) -> int:
+        return len(self._names)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every node, in the order in which decisions account for them: by name."""
+        return tuple(self._names)
+
+    def order(self) -> Ints:
+        """The row of each node, by name. It does not depend on the order in which nodes came."""
+        order = self._order
+        if order is None or self._edits:
+            if order is not None and len(self._edits) <= _EDITS_MAX:
+                for place, row in self._edits:
+                    order = np.delete(order, place) if row < 0 else np.insert(order, place, row)
+            else:
+                rows = self._rows
+                order = np.fromiter((rows[name].row for name in self._names), np.int64, len(self._names))
+            self._order, self._edits = order, []
+            self._places = np.zeros(self.capacity, np.int64)
+            self._places[order] = np.arange(len(order))
+        return order
+
+    def place_of(self, row: int) -> int:
+        """Where a row stands in the `order` that was asked for last."""
+        place: int = self._places.item(row)
+        return place
+
+    def places(self) -> Ints:
+        """The inverse of `order`: where each row stands."""
+        self.order()
+        return self._places
+
+    @property
+    def claimed(self) -> Ints:
+        """What is claimed of each resource on each row."""
+        if self._unwritten:
+            self._write_claims()
+        return self._claimed
+
+    @property
+    def scored_claimed(self) -> Ints:
+        """CPU and memory claimed as scores count them: a container that asks for nothing counts for a little."""
+        if self._unwritten:
+            self._write_claims()
+        return self._scored_claimed
+
+    def at(self, row: int) -> NodeRow:
+        node = self._by_row[row]
+        if node is None:
+            raise InvariantBroken(f"row {row} is free")
+        return node
+
+    def peek(self, row: int) -> NodeRow | None:
+        """What holds a row, if anything does."""
+        return self._by_row[row]
+
+    def find(self, name: str) -> NodeRow | None:
+        """A node that exists."""
+        node = self._rows.get(name)
+        return node if node is not None and node.offered is not None else None
+
+    def claim(self, uid: str) -> Claim | None:
+        return self._claims.get(uid)
+
+    def claims_on(self, node: str) -> tuple[str, ...]:
+        """The uids of the pods with a claim on a node, in the order in which they came."""
+        found = self._rows.get(node)
+        return tuple(found.claims) if found is not None else ()
+
+    def column(self, key: str) -> Column:
+        """The column of a label, or of the nodes' names; made when it is first asked for."""
+        column = self._columns.get(key)
+        if column is None:
+            column = self._columns[key] = Column(key, self.capacity)
+            self._fill(column)
+        return column
+
+    def statistics(self) -> dict[str, int]:
+        return {
+            "kedge_scheduler_nodes": self.node_count,
+            "kedge_scheduler_claims": len(self._claims),
+            "kedge_scheduler_shapes": len(self.states),
+            "kedge_scheduler_tallies": self.tallies.count,
+            "kedge_scheduler_changes": self.claim_log.end + self.node_log.end,
+            "kedge_scheduler_repairs": self.repairs,
+            "kedge_scheduler_explanations": self.explanations,
+        }
+
+    # -- nodes
+
+    def put_node(self, view: NodeView, revision: int = 0) -> bool:
+        """Add or update a node. False if nothing that decides has changed, as when only a heartbeat was written."""
+        node = self._rows.get(view.name) or self._new_row(view.name)
+        row, labels, taints = node.row, view.labels, view.spec.taints
+        node.revision = revision
+        offered = node_allocatable(view)
+        flags = (view.spec.unschedulable, is_true(view.status.conditions, SUSPECT), view.terminating)
+        came = node.offered is None
+        moved = came or labels != node.labels or taints != node.taints
+        if (
+            not moved
+            and node.uid == view.uid
+            and offered == node.offered
+            and flags == (self.cordoned[row], self.suspect[row], self.terminating[row])
+        ):
+            return False
+        node.uid = view.uid
+        self._offer(node, offered)
+        self.cordoned[row], self.suspect[row], self.terminating[row] = flags
+        if moved:
+            node.labels, node.taints = labels, taints
+            self.taints[row] = self._taint_id(taints)
+            for column in self._columns.values():
+                column.set(row, _label(node, column.key))
+                if len(column.values) > 4 * self.capacity:
+                    self._fill(column)
+            self.layout += 1
+        if came:
+            self.exists[row] = True
+            place = bisect_left(self._names, node.name)
+            self._names.insert(place, node.name)
+            self._edit(place, row)
+        self.node_log.append(row)
+        self.version += 1
+        return True
+
+    def remove_node(self, name: str) -> bool:
+        """Forget a node. Claims on it stay, and count again if it comes back. False if there is none."""
+        node = self.find(name)
+        if node is None:
+            return False
+        row = node.row
+        self._offer(node, {})
+        node.offered, node.labels, node.taints, node.uid = None, NO_LABELS, (), ""
+        self.exists[row] = self.cordoned[row] = self.suspect[row] = self.terminating[row] = False
+        self.taints[row] = 0
+        for column in self._columns.values():
+            column.set(row, None)
+        place = bisect_left(self._names, name)
+        del self._names[place]
+        self._edit(place, -1)
+        self.layout += 1
+        self.node_log.append(row)
+        self.version += 1
+        self._free_row(node)
+        return True
+
+    def _edit(self, place: int, row: int) -> None:
+        if len(self._edits) <= _EDITS_MAX:  # with more the order is made anew
+            self._edits.append((place, row))
+
+    def put_namespace(self, name: str, labels: Mapping[str, str]) -> None:
+        """Say which labels a namespace has: affinity terms may select namespaces by them."""
+        self.tallies.put_namespace(name, Labels(labels))
+        self.version += 1
+
+    def remove_namespace(self, name: str) -> None:
+        self.tallies.put_namespace(name, None)
+        self.version += 1
+
+    # -- claims
+
+    def add_claim(self, uid: str, node: str, pod: PodRequest | PodView) -> None:
+        """Count a pod on a node, bound or only assumed. One that was counted before is moved."""
+        request = pod if isinstance(pod, PodRequest) else request_of(pod)
+        had = self._claims.get(uid)
+        if had is not None:
+            if had.node == node and had.request == request:
+                return
+            self.remove_claim(uid)
+        target = self._rows.get(node) or self._new_row(node)
+        pods = self.tallies.class_of(request)
+        self._claims[uid] = Claim(node, request, pods)
+        target.claims[uid] = None
+        self._charge(target, request, 1)
+        self.tallies.place(pods, target.row)
+        self.claim_log.append(target.row)
+        self.version += 1
+
+    def remove_claim(self, uid: str) -> bool:
+        """Take a pod off its node. False if it has no claim."""
+        claim = self._claims.pop(uid, None)
+        if claim is None:
+            return False
+        node = self._rows[claim.node]
+        del node.claims[uid]
+        self._charge(node, claim.request, -1)
+        self.tallies.take_away(claim.pods, node.row)
+        self.tallies.forget_empty(claim.request, claim.pods)
+        self.claim_log.append(node.row)
+        self.version += 1
+        self._free_row(node)
+        return True
+
+    def _charge(self, node: NodeRow, request: PodRequest, sign: int) -> None:
+        claimed, scored, wants = node.claimed, node.scored, request.wants
+        for resource, amount in wants.requests.items():
+            column = self.resources.get(resource)
+            if column is None:
+                column = self._new_resource(resource)
+            claimed[column] = claimed.get(column, 0) + sign * amount
+        cpu, memory = wants.scored
+        scored[0] += sign * cpu
+        scored[1] += sign * memory
+        self._unwritten[node.row] = None
+
+    def _write_claims(self) -> None:
+        for row in self._unwritten:
+            node = self._by_row[row]
+            claimed, scored = (node.claimed, node.scored) if node is not None else ({}, (0, 0))
+            for column in self.resources.values():
+                total = claimed.get(column, 0)
+                self._claimed[column, row] = total if total <= AMOUNT_MAX else AMOUNT_MAX + 1
+            self._scored_claimed[0, row] = min(scored[0], SCORED_MAX)
+            self._scored_claimed[1, row] = min(scored[1], SCORED_MAX)
+        self._unwritten.clear()
+
+    # -- rows
+
+    def _new_row(self, name: str) -> NodeRow:
+        if not self._free:
+            self._grow()
+        row = heapq.heappop(self._free)
+        node = self._rows[name] = NodeRow(name, row)
+        self._by_row[row] = node
+        return node
+
+    def _free_row(self, node: NodeRow) -> None:
+        if node.offered is not None or node.claims:
+            return
+        del self._rows[node.name]
+        self._by_row[node.row] = None
+        heapq.heappush(self._free, node.row)
+
+    def _grow(self) -> None:
+        old, self.capacity = self.capacity, self.capacity * 2
+        for name in (
+            "offered", "_claimed", "scored_offered", "_scored_claimed", "exists", "cordoned", "suspect", "terminating",
+            "taints",
+        ):  # fmt: skip
+            setattr(self, name, grown(getattr(self, name), self.capacity))
+        for column in self._columns.values():
+            column.ids = grown(column.ids, self.capacity)
+        self.tallies.grow(self.capacity)
+        self._by_row.extend([None] * (self.capacity - old))
+        self._free = list(range(old, self.capacity))
+        self._order = None
+        self.layout += 1
+
+    def _new_resource(self, resource: str) -> int:
+        column = self.resources[resource] = len(self.resources)
+        self.offered = np.vstack([self.offered, np.zeros((1, self.capacity), np.int64)])
+        self._claimed = np.vstack([self._claimed, np.zeros((1, self.capacity), np.int64)])
+        return column
+
+    def _offer(self, node: NodeRow, offered: Mapping[str, int]) -> None:
+        row = node.row
+        for resource in offered:
+            if resource not in self.resources:
+                self._new_resource(resource)
+        self.offered[:, row] = 0
+        for resource, amount in offered.items():
+            self.offered[self.resources[resource], row] = min(amount, AMOUNT_MAX)
+        self.scored_offered[:, row] = (
+            max(0, min(offered.get(CPU, 0), SCORED_MAX)),
+            max(0, min(offered.get(MEMORY, 0), SCORED_MAX)),
+        )
+        node.offered = offered
+
+    def _fill(self, column: Column) -> None:
+        """Read a column from the nodes: at first, and when most of its values are those of nodes long gone."""
+        column.clear(self.capacity)
+        for node in self._rows.values():
+            if node.offered is not None:
+                column.set(node.row, _label(node, column.key))
+
+    def _taint_id(self, taints: tuple[Taint, ...]) -> int:
+        # When a taint was added decides nothing; with it every node would have a set of its own.
+        plain = tuple(Taint(key=t.key, value=t.value, effect=t.effect) for t in taints)
+        found = self._taint_ids.get(plain)
+        if found is None:
+            if len(self.taint_sets) > 4 * self.capacity:
+                self._compact_taints()
+            found = self._taint_ids[plain] = len(self.taint_sets)
+            self.taint_sets.append(plain)
+        return found
+
+    def _compact_taints(self) -> None:
+        """Forget sets of taints that no node has any more."""
+        kept = np.unique(np.append(self.taints, 0))  # no taints stays the first
+        sets = [self.taint_sets[i] for i in kept.tolist()]
+        self.taints = np.searchsorted(kept, self.taints).astype(np.int32)
+        self.taint_sets, self._taint_ids = sets, {taints: i for i, taints in enumerate(sets)}
+
+
+def _label(node: NodeRow, key: str) -> str | None:
+    return node.name if key == NAME else node.labels.get(key)
+
+
+def snapshot_of(
+    nodes: Iterable[NodeView],
+    claims: Iterable[tuple[str, str, PodRequest | PodView]] = (),
+    namespaces: Mapping[str, Mapping[str, str]] | None = None,
+    limits: Limits | None = None,
+) -> Snapshot:
+    """A snapshot built at once, as for a decision that is run again: nodes, then (uid, node, pod) claims."""
+    snapshot = Snapshot(limits)
+    for name, labels in (namespaces or {}).items():
+        snapshot.put_namespace(name, labels)
+    for node in nodes:
+        snapshot.put_node(node)
+    for uid, node_name, pod in claims:
+        snapshot.add_claim(uid, node_name, pod)
+    return snapshot

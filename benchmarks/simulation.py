@@ -20,7 +20,7 @@ import uvloop
 from benchmarks.report import print_json, print_table
 from kedge.errors import Conflict, OutcomeUnknown, Unavailable
 from kedge.keys import Key
-from kedge.sim.kernel import NO_FAULTS, Bounds, Fifo, Host, Policy, Scenario, Simulation, Uniform, run
+from kedge.sim.kernel import NO_FAULTS, Fifo, Host, RunBounds, Scenario, SchedulePolicy, Simulation, Uniform, run
 from kedge.store.contract import Absent, AtRevision, Put
 from kedge.store.memory import MemoryStore
 
@@ -28,7 +28,7 @@ HOSTS = 8
 SLEEPERS = 1_000
 COMMITS = 200
 IDLE_S = 30_000.0
-UNBOUNDED = Bounds(steps_at_one_moment_max=1 << 40)
+UNBOUNDED = RunBounds(steps_at_one_moment_max=1 << 40)
 
 Measure = Callable[[int], float]
 """Does so many operations and returns the CPU seconds they took."""
@@ -98,7 +98,7 @@ async def handing(count: int) -> None:
 # -- our loop --------------------------------------------------------------------------------------
 
 
-def simulated(work: Callable[[Simulation], Coroutine[Any, Any, None]], policy: Policy) -> float:
+def simulated(work: Callable[[Simulation], Coroutine[Any, Any, None]], policy: SchedulePolicy) -> float:
     begin_s = time.process_time()
     outcome = run(work, 1, policy=policy, faults=NO_FAULTS, bounds=UNBOUNDED)
     spent_s = time.process_time() - begin_s
@@ -107,7 +107,7 @@ def simulated(work: Callable[[Simulation], Coroutine[Any, Any, None]], policy: P
     return spent_s
 
 
-def our_call_soon(policy: Policy) -> Measure:
+def our_call_soon(policy: SchedulePolicy) -> Measure:
     def measure(count: int) -> float:
         async def work(sim: Simulation) -> None:
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -121,7 +121,7 @@ def our_call_soon(policy: Policy) -> Measure:
     return measure
 
 
-def ours(policy: Policy, part: Callable[[int], Coroutine[Any, Any, None]]) -> Measure:
+def ours(policy: SchedulePolicy, part: Callable[[int], Coroutine[Any, Any, None]]) -> Measure:
     def measure(count: int) -> float:
         async def work(sim: Simulation) -> None:
             hosts = [sim.host(f"h{index}") for index in range(HOSTS)]
@@ -132,7 +132,7 @@ def ours(policy: Policy, part: Callable[[int], Coroutine[Any, Any, None]]) -> Me
     return measure
 
 
-def our_sleepers(policy: Policy, period_s: Callable[[int], float]) -> Measure:
+def our_sleepers(policy: SchedulePolicy, period_s: Callable[[int], float]) -> Measure:
     def measure(count: int) -> float:
         async def work(sim: Simulation) -> None:
             hosts = [sim.host(f"h{index}") for index in range(HOSTS)]

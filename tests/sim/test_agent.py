@@ -17,7 +17,7 @@ from kedge.keys import Key
 from kedge.limits import Limits
 from kedge.sim.cluster import Cluster, Commit, Component, Seat
 from kedge.sim.judges.invariants import Judge
-from kedge.sim.kernel import NO_FAULTS, FixedRates, Outcome, Simulation, run
+from kedge.sim.kernel import NO_FAULTS, FixedRates, RunOutcome, Simulation, run
 
 CALM = Limits(watch_probe_s=30.0, agent_audit_s=20.0)
 NODE = Key("Node", "", "node-a")
@@ -63,7 +63,7 @@ def claims(cluster: Cluster) -> list[str]:
     return [] if ledger is None else [entry.name for entry in ledger.view.status.entries.values()]
 
 
-def quietly(program: Callable[[Simulation], Any]) -> Outcome:
+def quietly(program: Callable[[Simulation], Any]) -> RunOutcome:
     outcome = run(program, 1, faults=NO_FAULTS)
     assert outcome.violation is None, f"{outcome.violation}\n{outcome.violation.detail}\n{outcome.timeline()[-2000:]}"
     return outcome

@@ -27,7 +27,7 @@ from kedge.env import Env
 from kedge.keys import Key
 from kedge.runtime import ReceivedEvidence, recheck
 from kedge.sim.cluster import Cluster, Commit, Seat
-from kedge.sim.kernel import Outcome, Simulation, run
+from kedge.sim.kernel import RunOutcome, Simulation, run
 
 WEB = Key("Deployment.apps", "default", "web")
 HPA = Key(AUTOSCALER.key_kind, "default", "web")
@@ -174,7 +174,7 @@ async def lagging_scheduler(sim: Simulation) -> tuple[int, int, int]:
     return bound.raised, max(bound.sizes), await recheck_all(cluster, RECONCILERS)
 
 
-def failing(program: Callable[[Simulation], Any], seeds: range) -> Outcome | None:
+def failing(program: Callable[[Simulation], Any], seeds: range) -> RunOutcome | None:
     return next((each for each in (run(program, seed) for seed in seeds) if each.violation is not None), None)
 
 

@@ -22,7 +22,7 @@ from kedge.limits import Limits
 from kedge.runtime import Controller
 from kedge.runtime.cache import WriteFloors
 from kedge.runtime.queue import Item, WorkQueue
-from kedge.sim.kernel import FaultPlan, FixedRates, Outcome, Simulation, Swarm, run
+from kedge.sim.kernel import FaultPlan, FixedRates, RunOutcome, Simulation, Swarm, run
 from kedge.store import Check, Write
 from kedge.store.versions import Versions
 
@@ -87,7 +87,7 @@ def hunt(program: Any, seeds: range, faults: FaultPlan = EVERYTHING) -> tuple[di
     return reached, rechecked
 
 
-def first_violation(program: Any, seeds: range, faults: FaultPlan = EVERYTHING) -> Outcome | None:
+def first_violation(program: Any, seeds: range, faults: FaultPlan = EVERYTHING) -> RunOutcome | None:
     return next((found for seed in seeds if (found := run(program, seed, faults=faults)).violation is not None), None)
 
 

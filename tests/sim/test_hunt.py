@@ -32,8 +32,8 @@ from kedge.sim.kernel import (
     simulate,
     write_artefact,
 )
+from kedge.sim.kernel.failure_report import tell
 from kedge.sim.kernel.hunt import UnknownExecutor
-from kedge.sim.kernel.stories import tell
 
 HERE = Path(__file__).parent
 PLANTED = HERE / "planted.py"

@@ -13,7 +13,7 @@ from kedge.errors import Fenced, OperatingError
 from kedge.keys import Key, Origin, fence_key
 from kedge.runtime.lease import LeaderElection, Leadership, SharedElection
 from kedge.sim.cluster import Cluster, Commit
-from kedge.sim.kernel import NO_FAULTS, Host, Outcome, Simulation, run
+from kedge.sim.kernel import NO_FAULTS, Host, RunOutcome, Simulation, run
 from kedge.store import Check, Fence, Write
 from kedge.store.versions import Versions
 
@@ -129,7 +129,7 @@ def _broken(seed: int) -> bool:
 # -- one thing at a time ---------------------------------------------------------------------------
 
 
-def quiet(program: object) -> Outcome:
+def quiet(program: object) -> RunOutcome:
     outcome = run(program, 1, faults=NO_FAULTS)  # type: ignore[arg-type]
     assert outcome.violation is None, f"{outcome.violation}\n{outcome.timeline()[-2500:]}"
     return outcome

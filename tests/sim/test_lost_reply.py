@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from kedge.sim.examples.lost_reply import careful, careless
-from kedge.sim.kernel import NO_FAULTS, Outcome, run
+from kedge.sim.kernel import NO_FAULTS, RunOutcome, run
 
 SEEDS = range(150)
 
 
-def first_failure() -> Outcome:
+def first_failure() -> RunOutcome:
     for seed in SEEDS:
         outcome = run(careless, seed)
         if outcome.violation is not None:

@@ -17,7 +17,7 @@ from kedge.limits import Limits
 from kedge.sim.cluster import Cluster, Component, Seat
 from kedge.sim.judges.invariants import OUTAGES, Judge
 from kedge.sim.judges.outages import requests_max
-from kedge.sim.kernel import NO_FAULTS, Outcome, Simulation, run
+from kedge.sim.kernel import NO_FAULTS, RunOutcome, Simulation, run
 
 KEY = Key("ConfigMap", "default", "settings")
 
@@ -41,7 +41,7 @@ class Asking:
             await asyncio.sleep(0.05)
 
 
-def storm(make: Callable[[Cluster, Seat], Component], cut: str, *, lasting_s: float = 30.0) -> Outcome:
+def storm(make: Callable[[Cluster, Seat], Component], cut: str, *, lasting_s: float = 30.0) -> RunOutcome:
     """Run a component, and take its server from it: by a crash, by a cut of its link, or by one behind the server."""
 
     async def program(sim: Simulation) -> None:

@@ -25,7 +25,7 @@ from kedge.scheduler.state.unreleased_claims import Lingering
 from kedge.server.service import claims, zones
 from kedge.server.service.core import Staged, staged_value
 from kedge.sim.cluster import Cluster
-from kedge.sim.kernel import FaultPlan, Outcome, Simulation, Swarm, run
+from kedge.sim.kernel import FaultPlan, RunOutcome, Simulation, Swarm, run
 
 ROUNDS = 5
 FAULTS = Swarm()
@@ -92,7 +92,7 @@ def hunt(seeds: range, faults: FaultPlan = FAULTS) -> tuple[dict[str, int], int]
     return reached, rechecked
 
 
-def first_violation(program: Any, seeds: range) -> Outcome | None:
+def first_violation(program: Any, seeds: range) -> RunOutcome | None:
     return next((found for seed in seeds if (found := run(program, seed, faults=FAULTS)).violation is not None), None)
 
 

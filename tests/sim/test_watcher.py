@@ -26,7 +26,7 @@ from kedge.runtime.watcher import Watcher
 from kedge.server.service import Service
 from kedge.sim.cluster import API, STORE, Cluster, RemoteStore
 from kedge.sim.cluster.links import Served
-from kedge.sim.kernel import Host, Outcome, Simulation, Swarm, run
+from kedge.sim.kernel import Host, RunOutcome, Simulation, Swarm, run
 
 ROUNDS = 12
 NAMES = tuple(f"m{n}" for n in range(6))
@@ -206,7 +206,7 @@ def hunt(seeds: range, program: Any = caches_under_fire) -> dict[str, int]:
     return reached
 
 
-def first_violation(seeds: range, program: Any = caches_under_fire, faults: Swarm = HOSTILE) -> Outcome | None:
+def first_violation(seeds: range, program: Any = caches_under_fire, faults: Swarm = HOSTILE) -> RunOutcome | None:
     return next((o for seed in seeds if (o := run(program, seed, faults=faults)).violation is not None), None)
 
 

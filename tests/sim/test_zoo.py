@@ -15,22 +15,18 @@ from kedge.errors import InvariantBroken
 from kedge.server.service import quotas
 from kedge.sim.judges import endings, invariants, process_starts
 from kedge.sim.kernel import find_scenario
-from kedge.sim.kernel.verdicts import Violation
+from kedge.sim.kernel.violations import Violation
 from kedge.sim.zoo import (
-    UnknownEntry,
+    UnknownZooEntry,
     all_entries,
-    census,
-    crews,
-    ends,
     entry_named,
     hunt_entry,
-    leftovers,
-    neighbours,
-    staged,
+    hunt_zoo,
 )
-from kedge.sim.zoo.entries import without
-from kedge.sim.zoo.hunting import clean_batches, hunt_clean, strategies_of
-from kedge.sim.zoo.themes import STANDARD, THEMES
+from kedge.sim.zoo.entry import without
+from kedge.sim.zoo.hunt import clean_batches, hunt_clean, strategies_of
+from kedge.sim.zoo.worlds import STANDARD, WORLDS, changes, queues, repair, runtime
+from kedge.sim.zoo.worlds import invariants as zoo_invariants
 
 
 def test_every_entry_has_a_source_a_world_strategies_and_a_safeguard_that_can_be_taken_out() -> None:
@@ -40,7 +36,7 @@ def test_every_entry_has_a_source_a_world_strategies_and_a_safeguard_that_can_be
         assert entry.source
         assert entry.safeguard
         assert strategies_of(entry)
-        assert find_scenario(THEMES[entry.theme].reference).program is not None
+        assert find_scenario(WORLDS[entry.world].reference).program is not None
         with entry.patch():
             pass
 
@@ -75,7 +71,7 @@ def test_what_was_taken_out_is_put_back() -> None:
 def test_an_entry_whose_safeguard_has_another_name_by_now_says_so() -> None:
     with pytest.raises(InvariantBroken, match="no_such_safeguard"):
 
-        @without(quotas, "no_such_safeguard", source="-", breaks="-", theme="quotas")
+        @without(quotas, "no_such_safeguard", source="-", breaks="-", world="quotas")
         def renamed() -> None:
             """Nothing."""
 
@@ -155,15 +151,15 @@ def test_the_cheap_entries_are_found_within_a_few_seeds(name: str) -> None:
     assert row.faults >= 0
 
 
-@pytest.mark.parametrize(("theme", "seeds"), SLICE)
-def test_the_unmodified_control_plane_breaks_nothing_in_a_slice_of_the_clean_hunt(theme: str, seeds: int) -> None:
-    assert hunt_clean(theme, 0, seeds).findings == ()
+@pytest.mark.parametrize(("world", "seeds"), SLICE)
+def test_the_unmodified_control_plane_breaks_nothing_in_a_slice_of_the_clean_hunt(world: str, seeds: int) -> None:
+    assert hunt_clean(world, 0, seeds).findings == ()
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("theme", [theme for theme in THEMES if theme != STANDARD])
-def test_the_unmodified_control_plane_breaks_nothing_in_any_world_of_the_zoo(theme: str) -> None:
-    assert hunt_clean(theme, 1_000, 100).findings == ()
+@pytest.mark.parametrize("world", [world for world in WORLDS if world != STANDARD])
+def test_the_unmodified_control_plane_breaks_nothing_in_any_world_of_the_zoo(world: str) -> None:
+    assert hunt_clean(world, 1_000, 100).findings == ()
 
 
 @pytest.mark.soak
@@ -172,9 +168,9 @@ def test_the_standard_scenario_holds() -> None:
 
 
 def test_an_aimed_seed_is_the_same_twice() -> None:
-    for theme in ("quotas", "crews"):
-        for seed, strategy in enumerate(THEMES[theme].strategies):
-            scenario = strategy.applied(find_scenario(THEMES[theme].reference))
+    for world in ("quotas", "crews"):
+        for seed, strategy in enumerate(WORLDS[world].strategies):
+            scenario = strategy.applied(find_scenario(WORLDS[world].reference))
             assert scenario.run(seed).hash == scenario.run(seed).hash
 
 
@@ -182,14 +178,14 @@ def test_clean_seeds_are_shared_out_among_all_worlds_and_none_is_run_twice() -> 
     batches = list(clean_batches(500))
     assert sum(size for _, _, size in batches) == 500
     assert batches[0][0] == STANDARD  # so that its cost is known, however few are run
-    assert {target for target, _, _ in batches} == set(THEMES)
+    assert {target for target, _, _ in batches} == set(WORLDS)
     seen = [(target, seed) for target, start, size in batches for seed in range(start, start + size)]
     assert len(set(seen)) == len(seen)
 
 
 def test_a_census_tells_found_from_not_found_and_keeps_the_order_asked_for() -> None:
     names = ["assumption-ends-by-timer", "quota-not-enforced"]
-    found = census(names, seeds=1, clean=1, executor="inline", shrink_runs=0)
+    found = hunt_zoo(names, seeds=1, clean=1, executor="inline", shrink_runs=0)
     told = found.as_json()
     assert [row["name"] for row in told["rows"]] == names
     assert [row["found"] for row in told["rows"]] == [False, True]
@@ -214,7 +210,7 @@ def test_the_command_hunts_what_it_is_told_to_and_ends_with_how_that_went() -> N
 
 
 def test_the_whole_zoo_is_hunted_beside_some_clean_seeds_and_a_part_of_it_without() -> None:
-    assert clean_by_default(()) >= 10 * len(THEMES)
+    assert clean_by_default(()) >= 10 * len(WORLDS)
     assert clean_by_default(("unfenced",)) == 0
 
 
@@ -229,18 +225,20 @@ def test_the_command_lists_entries_and_refuses_what_it_cannot_hunt() -> None:
         code, told = run(wrong)
         assert code == 2
         assert advice in told
-    with pytest.raises(UnknownEntry):
+    with pytest.raises(UnknownZooEntry):
         entry_named("no-such")
 
 
 def test_entries_break_invariants_that_there_are() -> None:
     """A word that no judge says would make an entry impossible to find."""
     known = {each.words for each in invariants.SAFETY} | {"then silence", "no unhandled error"}
-    known |= {invariants.OUTAGES, neighbours.TURNS, leftovers.NOTED}
+    known |= {invariants.OUTAGES, queues.TURNS, repair.NOTED}
     rules = (*process_starts.PROCESSES, *endings.ENDINGS, *endings.ENDINGS_OF.values())
     known |= {rule.__name__.replace("_", " ") for rule in rules}
-    known |= {name.replace("_", " ") for names in (vars(ends), vars(leftovers), vars(crews.Crews)) for name in names}
-    judges = [each for part in (ends, staged, leftovers, neighbours) for each in vars(part).values()]
+    known |= {
+        name.replace("_", " ") for names in (vars(zoo_invariants), vars(repair), vars(runtime.Crews)) for name in names
+    }
+    judges = [each for part in (zoo_invariants, changes, repair, queues) for each in vars(part).values()]
     known |= {vars(each).get("__name__", "") for each in judges if inspect.isclass(each)}
     for entry in all_entries():
         assert set(entry.breaks) <= known, entry.name

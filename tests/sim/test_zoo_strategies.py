@@ -11,12 +11,19 @@ from click.testing import CliRunner
 
 from kedge.cli import main
 from kedge.sim.kernel import Simulation, simulate
-from kedge.sim.zoo import Trial, all_entries, census, compare_entry, contenders, entry_named, table
-from kedge.sim.zoo.comparing import FINDS_ENOUGH, best_of, standings, steps_per_find, targeted_standing, try_strategy
-from kedge.sim.zoo.entries import KEPT
-from kedge.sim.zoo.hunting import Census, Row, strategies_of
-from kedge.sim.zoo.plans import BASELINE, OLD_LISTS, PLAIN_RANDOM
-from kedge.sim.zoo.themes import THEMES, Theme
+from kedge.sim.zoo import Trial, all_entries, compare_entry, contenders, entry_named, hunt_zoo, table
+from kedge.sim.zoo.comparison import (
+    FINDS_ENOUGH,
+    best_of,
+    steps_per_find,
+    strategy_summaries,
+    targeted_summary,
+    try_strategy,
+)
+from kedge.sim.zoo.entry import KEPT
+from kedge.sim.zoo.hunt import EntryResult, ZooReport, strategies_of
+from kedge.sim.zoo.strategies import BASELINE, OLD_LISTS, PLAIN_RANDOM
+from kedge.sim.zoo.worlds import WORLDS, ZooWorld
 
 CRASH = "crash after write"
 
@@ -73,13 +80,13 @@ def test_a_standing_tells_where_a_strategy_is_best_alone_and_how_much_sooner_tha
         [trial(PLAIN_RANDOM, finds=5, steps=1_000), trial("aimed", finds=1, steps=1_000)],
         [trial(PLAIN_RANDOM, finds=0, steps=1_000), trial("aimed", finds=0, steps=1)],
     ]
-    ways = {each.strategy: each for each in standings(compared)}
+    ways = {each.strategy: each for each in strategy_summaries(compared)}
     assert list(ways) == ["aimed", PLAIN_RANDOM, "other"]
     aimed, random, other = ways.values()
     assert (aimed.entries, aimed.found, aimed.best, aimed.alone, aimed.sooner) == (4, 3, 2, 1, 1.0)
     assert (random.entries, random.found, random.best, random.alone, random.sooner) == (4, 2, 1, 0, 1.0)
     assert (other.entries, other.found, other.best, other.sooner) == (1, 0, 0, None)
-    together = targeted_standing(compared)
+    together = targeted_summary(compared)
     assert (together.entries, together.found, together.best, together.alone) == (4, 3, 2, 1)
 
 
@@ -100,8 +107,8 @@ async def unsound(sim: Simulation) -> None:
 
 def test_a_find_that_the_unmodified_world_shows_as_well_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """A world is held to its own strategies by the clean hunt; the swarm that is compared with them may be too much."""
-    monkeypatch.setitem(cast("dict[str, Theme]", THEMES), "unsound", Theme(f"{__file__}:unsound", (OLD_LISTS,)))
-    harmless = replace(entry_named("quota-not-enforced"), breaks=("it holds",), theme="unsound")
+    monkeypatch.setitem(cast("dict[str, ZooWorld]", WORLDS), "unsound", ZooWorld(f"{__file__}:unsound", (OLD_LISTS,)))
+    harmless = replace(entry_named("quota-not-enforced"), breaks=("it holds",), world="unsound")
     monkeypatch.setitem(KEPT, harmless.name, harmless)
     assert try_strategy(harmless.name, OLD_LISTS.name, range(3)).finds == 3
     assert try_strategy(harmless.name, PLAIN_RANDOM, range(3)).finds == 0
@@ -119,8 +126,8 @@ def test_strategies_none_of_which_finds_an_entry_get_more_seeds_until_one_does_w
     seeds_max: int, seeds: int, finds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An entry that is hard to find has a best strategy too."""
-    monkeypatch.setitem(cast("dict[str, Theme]", THEMES), "seldom", Theme(f"{__file__}:seldom", (OLD_LISTS,)))
-    hard = replace(entry_named("quota-not-enforced"), breaks=("it holds",), theme="seldom")
+    monkeypatch.setitem(cast("dict[str, ZooWorld]", WORLDS), "seldom", ZooWorld(f"{__file__}:seldom", (OLD_LISTS,)))
+    hard = replace(entry_named("quota-not-enforced"), breaks=("it holds",), world="seldom")
     monkeypatch.setitem(KEPT, hard.name, hard)
     own, *_ = compare_entry(hard.name, 1, seeds_max).trials
     assert (own.seeds, own.finds) == (seeds, finds)
@@ -128,7 +135,7 @@ def test_strategies_none_of_which_finds_an_entry_get_more_seeds_until_one_does_w
 
 def test_the_same_seeds_name_the_same_best_in_this_process_and_in_another() -> None:
     def told(executor: str) -> list[tuple[str | None, list[tuple[str, int, int, int]]]]:
-        found = census(
+        found = hunt_zoo(
             ["quota-never-refunded"],
             seeds=3,
             compare=2,
@@ -167,9 +174,9 @@ def test_the_command_compares_and_tells_the_best_strategy_of_each_entry() -> Non
 
 def test_a_table_of_a_comparison_has_the_first_finder_the_best_and_what_aiming_is_worth() -> None:
     trials = (trial("swarm", finds=1, steps=4_000), trial("late views", finds=4, steps=2_000))
-    row = Row("one", "quotas", "-", found=True, strategy="swarm", seeds=3, strategies=trials)
-    missed = Row("two", "quotas", "-", found=False, seeds=3, strategies=(trial("swarm", finds=0, steps=9),))
-    text = table(Census([row, missed]))
+    row = EntryResult("one", "quotas", "-", found=True, strategy="swarm", seeds=3, strategies=trials)
+    missed = EntryResult("two", "quotas", "-", found=False, seeds=3, strategies=(trial("swarm", finds=0, steps=9),))
+    text = table(ZooReport([row, missed]))
     lines = text.splitlines()
     assert lines[0].split()[-3:] == ["best", "its", "finds"]
     assert lines[1].endswith("late views  4 in 10 seeds")
@@ -180,4 +187,4 @@ def test_a_table_of_a_comparison_has_the_first_finder_the_best_and_what_aiming_i
 
 def test_what_a_seed_of_the_standard_scenario_costs_is_not_told_if_none_was_run() -> None:
     """Nought would pass for a measurement."""
-    assert census([], executor="inline").as_json()["seed_cpu_ms"] is None
+    assert hunt_zoo([], executor="inline").as_json()["seed_cpu_ms"] is None

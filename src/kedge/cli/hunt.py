@@ -10,7 +10,7 @@ import click
 
 if TYPE_CHECKING:
     from kedge.sim.kernel import Hunt
-    from kedge.sim.kernel.policies import Policy
+    from kedge.sim.kernel.policies import SchedulePolicy
 
 
 @click.command()
@@ -79,10 +79,10 @@ def hunt(
     raise SystemExit(1 if found.groups else 2 if found.lost or found.broken or found.marks_missed() else 0)
 
 
-def _policy(name: str, depth: int) -> Policy | None:
+def _policy(name: str, depth: int) -> SchedulePolicy | None:
     from kedge.sim.kernel import Fifo, Mixed, Pct, Uniform
 
-    policies: dict[str, Policy | None] = {
+    policies: dict[str, SchedulePolicy | None] = {
         "program": None,
         "mixed": Mixed(),
         "uniform": Uniform(),
@@ -94,7 +94,7 @@ def _policy(name: str, depth: int) -> Policy | None:
 
 def report(found: Hunt) -> str:
     """What a hunt found, for a person."""
-    from kedge.sim.kernel.stories import tell
+    from kedge.sim.kernel.failure_report import tell
 
     lines: list[str] = []
     for number, group in enumerate(found.groups.values(), 1):

@@ -25,8 +25,8 @@ def replay(file: Path, target: str | None, regression: bool | None, quiet: bool)
     from kedge.errors import KedgeError
     from kedge.sim.kernel import find_scenario, read_artefact
     from kedge.sim.kernel import replay as run_again
+    from kedge.sim.kernel.failure_report import tell
     from kedge.sim.kernel.replay import Verdict
-    from kedge.sim.kernel.stories import tell
 
     try:
         artefact = read_artefact(file)

@@ -62,11 +62,11 @@ def zoo(
     the command cannot be run as it was given.
     """
     from kedge.errors import KedgeError
-    from kedge.sim.zoo import UnknownEntry, all_entries, census, entry_named, table
+    from kedge.sim.zoo import UnknownZooEntry, all_entries, entry_named, hunt_zoo, table
 
     try:
         entries = [entry_named(name) for name in dict.fromkeys(names)] if names else list(all_entries())
-    except UnknownEntry as error:
+    except UnknownZooEntry as error:
         raise click.UsageError(str(error)) from error
     beside = clean_by_default(names) if clean is None else clean
     if clean_only and (names or not clean):
@@ -76,8 +76,8 @@ def zoo(
         return
     chosen = [] if clean_only else [entry.name for entry in entries]
     try:
-        with Progress(len(chosen), beside, len(chosen) if compare else 0) as progress:
-            found = census(
+        with ZooProgress(len(chosen), beside, len(chosen) if compare else 0) as progress:
+            found = hunt_zoo(
                 chosen,
                 seeds=seeds,
                 clean=beside,
@@ -96,20 +96,20 @@ def zoo(
 
 def clean_by_default(names: Sequence[str]) -> int:
     """Ten of each world: enough to see that all of them hold, and what a seed of the standard scenario costs."""
-    from kedge.sim.zoo.hunting import CLEAN_BATCH
-    from kedge.sim.zoo.themes import THEMES
+    from kedge.sim.zoo.hunt import CLEAN_BATCH
+    from kedge.sim.zoo.worlds import WORLDS
 
-    return 0 if names else CLEAN_BATCH * len(THEMES)
+    return 0 if names else CLEAN_BATCH * len(WORLDS)
 
 
 def _listed(entries: Sequence[Any], output: str) -> str:
     if output == "json":
-        fields = ("name", "theme", "safeguard", "source", "breaks", "by")
+        fields = ("name", "world", "safeguard", "source", "breaks", "by")
         return json.dumps([{field: getattr(entry, field) for field in fields} for entry in entries], indent=1)
-    return "\n".join(f"{each.name:<30} {each.theme:<10} {each.safeguard} ({each.source})" for each in entries)
+    return "\n".join(f"{each.name:<30} {each.world:<10} {each.safeguard} ({each.source})" for each in entries)
 
 
-class Progress:
+class ZooProgress:
     """A bar for each count, and a line for each entry that is through. All of it on the standard error."""
 
     def __init__(self, entries: int, clean: int, compared: int) -> None:
@@ -131,7 +131,7 @@ class Progress:
         self._compared = self._bar.add_task("compared", total=compared, note="", visible=compared > 0)
         self._findings = 0
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> ZooProgress:
         self._bar.start()
         return self
 
@@ -139,9 +139,9 @@ class Progress:
         self._bar.stop()
 
     def show(self, result: Any) -> None:
-        from kedge.sim.zoo import Comparison, Row, outcome
+        from kedge.sim.zoo import Comparison, EntryResult, outcome
 
-        if isinstance(result, Row):
+        if isinstance(result, EntryResult):
             self._bar.console.print(outcome(result), highlight=False, markup=False, soft_wrap=True)
             self._bar.update(self._entries, advance=1)
         elif isinstance(result, Comparison):

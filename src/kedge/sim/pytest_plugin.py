@@ -77,7 +77,7 @@ def pytest_runtest_makereport(
 
 def _run_seeds(item: pytest.Function, scenario: Scenario) -> None:
     from kedge.sim.kernel import make_artefact, shrink, write_artefact
-    from kedge.sim.kernel.stories import tell
+    from kedge.sim.kernel.failure_report import tell
 
     asked = item.config.getoption("--kedge-seeds")
     start = item.config.getoption("--kedge-start")
@@ -100,7 +100,7 @@ def _run_seeds(item: pytest.Function, scenario: Scenario) -> None:
 
 def _replay(item: pytest.Function, scenario: Scenario) -> None:
     from kedge.sim.kernel import Verdict, replay
-    from kedge.sim.kernel.stories import tell
+    from kedge.sim.kernel.failure_report import tell
 
     artefact = _recorded(item.config)
     again = replay(artefact, scenario=scenario)

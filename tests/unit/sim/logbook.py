@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 
 from kedge.errors import OutcomeUnknown, Unavailable
-from kedge.sim.kernel import Outcome, Program, Simulation
+from kedge.sim.kernel import Program, RunOutcome, Simulation
 
 
-def passes(outcome: Outcome) -> Outcome:
+def passes(outcome: RunOutcome) -> RunOutcome:
     assert outcome.violation is None, outcome.violation.detail or outcome.violation
     return outcome
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from kedge.sim.kernel import NO_FAULTS, OutsideWorld, Program, Simulation, run
+from kedge.sim.kernel import NO_FAULTS, Program, RealIORefused, Simulation, run
 
 
 def result_of(program: Program, seed: int = 0) -> Any:
@@ -259,7 +259,7 @@ def test_what_would_touch_the_outside_world_is_refused_and_names_the_seam(
     touch: Callable[[], object], seam: str
 ) -> None:
     async def program(_: Simulation) -> None:
-        with pytest.raises(OutsideWorld, match=seam):
+        with pytest.raises(RealIORefused, match=seam):
             touch()
 
     result_of(program)
@@ -267,7 +267,7 @@ def test_what_would_touch_the_outside_world_is_refused_and_names_the_seam(
 
 def test_tls_and_real_sockets_under_connections_are_refused() -> None:
     async def program(_: Simulation) -> None:
-        with pytest.raises(OutsideWorld, match="TLS"):
+        with pytest.raises(RealIORefused, match="TLS"):
             await asyncio.open_connection("driver", 443, ssl=True)
 
     result_of(program)

@@ -10,17 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kedge.sim.kernel import NO_FAULTS, Fifo, Mixed, Pct, Scenario, Simulation, Tape, Uniform, run
-from kedge.sim.kernel.choices import Mode, OutOfStep, Stream, pack, unpack
-from kedge.sim.kernel.differences import first_difference
+from kedge.sim.kernel.choices import Mode, Stream, TapeMismatch, pack, unpack
 from kedge.sim.kernel.policies import Chooser
-from kedge.sim.kernel.strands import Process
+from kedge.sim.kernel.strands import HostProcess
 from kedge.sim.kernel.trace import Event, Trace
+from kedge.sim.kernel.trace_diff import first_difference
 
 choices = st.lists(st.tuples(st.sampled_from(["a", "b", "c"]), st.integers(2, 9)), max_size=30)
 
 
-def stream(mode: Mode, recorded: Sequence[tuple[str, int, int]] = (), seed: int = 1) -> tuple[Stream, list[OutOfStep]]:
-    diverged: list[OutOfStep] = []
+def stream(
+    mode: Mode, recorded: Sequence[tuple[str, int, int]] = (), seed: int = 1
+) -> tuple[Stream, list[TapeMismatch]]:
+    diverged: list[TapeMismatch] = []
     return Stream("network", seed, mode, recorded, diverged.append), diverged
 
 
@@ -128,7 +130,7 @@ class Newest:
     name: str = "newest"
 
     def chooser(self, seed: int) -> Chooser | None:  # noqa: ARG002
-        def choose(ready: Sequence[Process]) -> int:
+        def choose(ready: Sequence[HostProcess]) -> int:
             return len(ready) - 1
 
         return choose

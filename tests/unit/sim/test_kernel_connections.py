@@ -7,7 +7,7 @@ import errno
 
 import pytest
 
-from kedge.sim.kernel import NO_FAULTS, Host, Latency, Outcome, Simulation, run
+from kedge.sim.kernel import NO_FAULTS, Host, Latency, RunOutcome, Simulation, run
 
 
 async def serve_echo(host: Host, *, port: int = 80) -> asyncio.AbstractServer:
@@ -38,7 +38,7 @@ async def ask(text: bytes, *, to: str = "server", port: int = 80) -> bytes:
     return answer
 
 
-def passes(outcome: Outcome) -> None:
+def passes(outcome: RunOutcome) -> None:
     assert outcome.violation is None, outcome.violation.detail or outcome.violation
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from kedge.env import Env
 from kedge.errors import OutcomeUnknown, Unavailable
-from kedge.sim.kernel import NO_FAULTS, Fifo, Host, Outcome, Program, Simulation, Uniform, run
+from kedge.sim.kernel import NO_FAULTS, Fifo, Host, Program, RunOutcome, Simulation, Uniform, run
 
 
-def passes(program: Program, seeds: int = 1) -> Outcome:
+def passes(program: Program, seeds: int = 1) -> RunOutcome:
     for seed in range(seeds):
         outcome = run(program, seed, faults=NO_FAULTS)
         assert outcome.violation is None, outcome.violation.detail or outcome.violation

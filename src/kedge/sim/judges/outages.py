@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 from kedge.limits import Limits
 from kedge.sim.cluster import Cluster
-from kedge.sim.kernel.strands import Process
+from kedge.sim.kernel.strands import HostProcess
 from kedge.sim.kernel.trace import Event
 
 _DOUBLINGS = 5
@@ -68,7 +68,7 @@ class Outages:
     def _components(self) -> set[str]:
         return {*self._cluster.nodes, *(each.host.name for each in self._cluster.processes)}
 
-    def _forget(self, process: Process) -> None:
+    def _forget(self, process: HostProcess) -> None:
         """Whoever restarts begins anew: it knows of no outage."""
         mine = f"{process.host_name}>"
         for way in [each for each in self._sent if each.startswith(mine)]:

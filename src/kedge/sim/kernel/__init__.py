@@ -7,28 +7,27 @@ from __future__ import annotations
 
 from kedge.sim.kernel.artefacts import Artefact, BadArtefact, make_artefact, read_artefact, write_artefact
 from kedge.sim.kernel.calls import Remote, RemoteStream
-from kedge.sim.kernel.choices import OutOfStep, Tape
-from kedge.sim.kernel.determinism import Determined, NotDeterministic, check_determinism
+from kedge.sim.kernel.choices import Tape, TapeMismatch
+from kedge.sim.kernel.determinism import DeterminismReport, NotDeterministic, check_determinism
 from kedge.sim.kernel.faults import NO_FAULTS, FaultPlan, Faults, FixedRates, Swarm
 from kedge.sim.kernel.hosts import Host
 from kedge.sim.kernel.hunt import Hunt, hunt
 from kedge.sim.kernel.invariants import liveness, safety
 from kedge.sim.kernel.network import Latency, Link, Network, Partition
-from kedge.sim.kernel.policies import Fifo, Mixed, Pct, Policy, Uniform
-from kedge.sim.kernel.refusals import OutsideWorld
+from kedge.sim.kernel.policies import Fifo, Mixed, Pct, SchedulePolicy, Uniform
+from kedge.sim.kernel.real_io import RealIORefused
 from kedge.sim.kernel.replay import Replay, Verdict, replay
 from kedge.sim.kernel.scenarios import Scenario, UnknownTarget, find_scenario, simulate
 from kedge.sim.kernel.shrink import Shrunk, shrink
-from kedge.sim.kernel.simulation import Bounds, Outcome, Program, Simulation, run
+from kedge.sim.kernel.simulation import Program, RunBounds, RunOutcome, Simulation, run
 from kedge.sim.kernel.trace import Event, Trace
-from kedge.sim.kernel.verdicts import Violation
+from kedge.sim.kernel.violations import Violation
 
 __all__ = [
     "NO_FAULTS",
     "Artefact",
     "BadArtefact",
-    "Bounds",
-    "Determined",
+    "DeterminismReport",
     "Event",
     "FaultPlan",
     "Faults",
@@ -41,21 +40,22 @@ __all__ = [
     "Mixed",
     "Network",
     "NotDeterministic",
-    "OutOfStep",
-    "Outcome",
-    "OutsideWorld",
     "Partition",
     "Pct",
-    "Policy",
     "Program",
+    "RealIORefused",
     "Remote",
     "RemoteStream",
     "Replay",
+    "RunBounds",
+    "RunOutcome",
     "Scenario",
+    "SchedulePolicy",
     "Shrunk",
     "Simulation",
     "Swarm",
     "Tape",
+    "TapeMismatch",
     "Trace",
     "Uniform",
     "UnknownTarget",

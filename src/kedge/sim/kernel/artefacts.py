@@ -21,10 +21,10 @@ from typing import Any
 from kedge.errors import KedgeError
 from kedge.sim.kernel.choices import STREAMS, Tape
 from kedge.sim.kernel.scenarios import Scenario
-from kedge.sim.kernel.shrink import Condition
-from kedge.sim.kernel.simulation import Outcome
+from kedge.sim.kernel.shrink import FailureCondition
+from kedge.sim.kernel.simulation import RunOutcome
 from kedge.sim.kernel.trace import Event, Trace
-from kedge.sim.kernel.verdicts import Violation
+from kedge.sim.kernel.violations import Violation
 
 FORMAT = "kedge simulation failure"
 FORMAT_VERSION = 1
@@ -48,8 +48,8 @@ class Artefact:
     """A fingerprint of the code that was run: kedge, the target's file and the interpreter."""
     versions: dict[str, str] = field(default_factory=dict)
     flags: dict[str, str] = field(default_factory=dict)
-    """Policy, fault plan and bounds of the run, in words."""
-    conditions: tuple[Condition, ...] = ()
+    """Schedule policy, fault plan and bounds of the run, in words."""
+    conditions: tuple[FailureCondition, ...] = ()
     attachments: dict[str, Any] = field(default_factory=dict)
     """What the program attached: initial objects, policies, capacity."""
     marks: dict[str, int] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class Artefact:
         return f"{words[:48].strip('-')}-{self.hash[:8]}.json"
 
 
-def make_artefact(scenario: Scenario, outcome: Outcome, conditions: tuple[Condition, ...] = ()) -> Artefact:
+def make_artefact(scenario: Scenario, outcome: RunOutcome, conditions: tuple[FailureCondition, ...] = ()) -> Artefact:
     assert outcome.violation is not None
     return Artefact(
         target=scenario.reference,
@@ -207,7 +207,7 @@ def _from_json(body: dict[str, Any]) -> Artefact:
         build=str(body["build"]),
         versions=dict(body["versions"]),
         flags=dict(body["flags"]),
-        conditions=tuple(Condition(item["what"], item["needed"]) for item in body["conditions"]),
+        conditions=tuple(FailureCondition(item["what"], item["needed"]) for item in body["conditions"]),
         attachments=dict(body["attachments"]),
         marks=dict(body["marks"]),
         faults=tuple(_event(event) for event in body["faults"]),

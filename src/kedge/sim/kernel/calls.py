@@ -18,11 +18,11 @@ import msgspec
 from kedge.errors import OutcomeUnknown, Unavailable
 from kedge.sim.kernel.faults import OF_HOSTS
 from kedge.sim.kernel.hosts import Host
-from kedge.sim.kernel.strands import Process
+from kedge.sim.kernel.strands import HostProcess
 
 if TYPE_CHECKING:
     from kedge.sim.kernel.faults import FaultPoint
-    from kedge.sim.kernel.world import World
+    from kedge.sim.kernel.world import SimWorld
 
 _LASTING = ("partition", "pause caller", "pause callee", "crash caller", "crash callee")
 REQUEST_FAULTS = ("lose", "delay", "duplicate", *_LASTING)
@@ -46,7 +46,7 @@ STREAM_WINDOW = 64
 class Remote:
     """A service on another host, as seen from one host. Its attributes are the service's methods, made remote."""
 
-    def __init__(self, world: World, caller: Host, callee: Host, service: str, timeout_s: float) -> None:
+    def __init__(self, world: SimWorld, caller: Host, callee: Host, service: str, timeout_s: float) -> None:
         self._world = world
         self._caller = caller
         self._callee = callee
@@ -86,7 +86,7 @@ class Remote:
 class _Route:
     """One method of one service between two hosts: its names and its fault points, made once."""
 
-    def __init__(self, world: World, caller: Host, callee: Host, service: str, method: str) -> None:
+    def __init__(self, world: SimWorld, caller: Host, callee: Host, service: str, method: str) -> None:
         self.world = world
         self.caller = caller
         self.callee = callee
@@ -163,7 +163,7 @@ class _Exchange(msgspec.Struct, eq=False):
             args, kwargs = carry(args), carry(kwargs)
         fault = route.ask(route.request, REQUEST_FAULTS)
 
-        def arrive(process: Process) -> None:
+        def arrive(process: HostProcess) -> None:
             if fault == "crash callee":
                 crash_for_a_while(world, callee)
             elif fault == "pause callee":
@@ -211,7 +211,7 @@ class _Exchange(msgspec.Struct, eq=False):
 
     def _start(
         self,
-        process: Process,
+        process: HostProcess,
         method: Callable[..., Any] | None,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
@@ -282,7 +282,7 @@ class _Exchange(msgspec.Struct, eq=False):
         self._transmit_back(Unavailable(f"{self.route.what}: {why}; nothing was done"), failed=True)
 
     def _transmit_back(self, answer: Any, failed: bool, extra_s: float = 0.0) -> None:
-        def arrive(_: Process) -> None:
+        def arrive(_: HostProcess) -> None:
             if self.reply.done():
                 return
             if failed:
@@ -363,7 +363,7 @@ class _StreamSender:
     it has is taken without waiting.
     """
 
-    def __init__(self, world: World, caller: Host, callee: Host, what: str, source: Any) -> None:
+    def __init__(self, world: SimWorld, caller: Host, callee: Host, what: str, source: Any) -> None:
         self._world = world
         self._caller = caller
         self._callee = callee
@@ -477,7 +477,7 @@ class _StreamSender:
             loop.call_soon(self._pull, context=loop.plain_context(process))
 
     def tell(self, method: str, args: tuple[Any, ...]) -> None:
-        def arrive(process: Process) -> None:
+        def arrive(process: HostProcess) -> None:
             if process is self._lives[1] and not self._broken:
                 self._world.loop.call_on(process, getattr(self._source, method), *args)
 
@@ -486,14 +486,14 @@ class _StreamSender:
     def hang_up(self, what: str) -> None:
         """The receiver is gone: end the pump once the word of it arrives."""
 
-        def arrive(process: Process) -> None:
+        def arrive(process: HostProcess) -> None:
             if process is self._lives[1]:
                 self._broken = True
                 self._stop()
 
         self._world.network.transmit(self._caller, self._callee, arrive, what=f"{what} of {self._what}")
 
-    def _somebody_died(self, process: Process) -> None:
+    def _somebody_died(self, process: HostProcess) -> None:
         if process is self._lives[1]:
             self._break(Unavailable(f"{self._what}: {self._callee.name} went away"))
         elif process is self._lives[0]:
@@ -520,7 +520,7 @@ class _StreamSender:
 # -- faults that last ------------------------------------------------------------------------------
 
 
-def crash_for_a_while(world: World, host: Host) -> None:
+def crash_for_a_while(world: SimWorld, host: Host) -> None:
     """Crash a mortal host, and restart it after a drawn while."""
     if not host.mortal or not host.up:
         return
@@ -535,7 +535,7 @@ def crash_for_a_while(world: World, host: Host) -> None:
     world.loop.call_later(downtime_s, come_back, context=world.context)
 
 
-def strike_at_birth(world: World, host: Host) -> None:
+def strike_at_birth(world: SimWorld, host: Host) -> None:
     """Ask once whether a new host has a wrong clock, one that runs fast or slow, or a slow CPU."""
     match world.faults.at("birth of host", host.name, OF_HOSTS):
         case "wrong clock":
@@ -548,7 +548,7 @@ def strike_at_birth(world: World, host: Host) -> None:
             host.slow(world.faults.pick(f"slow {host.name} is", (0.000_1, 0.002)))
 
 
-def pause_for_a_while(world: World, host: Host) -> None:
+def pause_for_a_while(world: SimWorld, host: Host) -> None:
     """Let nothing run on a host for a drawn while, as a long collection or a suspended machine would."""
     if host.paused or not host.up:
         return
@@ -563,7 +563,7 @@ def pause_for_a_while(world: World, host: Host) -> None:
     world.loop.call_later(duration_s, go_on, context=world.context)
 
 
-def send_message(world: World, source: Host, target: Host, name: str, message: Any) -> None:
+def send_message(world: SimWorld, source: Host, target: Host, name: str, message: Any) -> None:
     """Send one message, one way. It may come late, twice, out of order or not at all."""
     text = f"message {name}"
     fault = world.faults.at(text, f"{source.name}>{target.name}", MESSAGE_FAULTS)
@@ -573,7 +573,7 @@ def send_message(world: World, source: Host, target: Host, name: str, message: A
     if world.network.carry is not None:
         message = world.network.carry(message)
 
-    def arrive(process: Process) -> None:
+    def arrive(process: HostProcess) -> None:
         handler = target.handlers.get(name) if target.up else None
         if handler is not None:
             world.loop.call_on(process, handler, message)
@@ -582,7 +582,7 @@ def send_message(world: World, source: Host, target: Host, name: str, message: A
         world.network.transmit(source, target, arrive, what=text, extra_s=extra_s)
 
 
-def cut_for_a_while(world: World, one: Host, other: Host) -> None:
+def cut_for_a_while(world: SimWorld, one: Host, other: Host) -> None:
     """Cut two hosts off from each other for a drawn while: in both directions or in one."""
     pair = f"{one.name}|{other.name}"
     source, target, both_ways = world.faults.pick(

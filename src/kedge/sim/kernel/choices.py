@@ -34,7 +34,7 @@ _BOUND_SHIFT = 16
 _VALUE_MASK = (1 << _BOUND_SHIFT) - 1
 
 
-class OutOfStep(ReplayDiverged):
+class TapeMismatch(ReplayDiverged):
     """The tape does not fit this program. Replay it on the build that made it, or as a regression test."""
 
 
@@ -115,7 +115,7 @@ class Stream:
     """One source of labelled choices."""
 
     def __init__(
-        self, name: str, seed: int, mode: Mode, recorded: Iterable[Choice], on_diverged: Callable[[OutOfStep], None]
+        self, name: str, seed: int, mode: Mode, recorded: Iterable[Choice], on_diverged: Callable[[TapeMismatch], None]
     ) -> None:
         self.name = name
         self.taken: list[Choice] = []
@@ -175,7 +175,7 @@ class Stream:
         return min(values[occurrence], bound - 1)
 
     def _diverge(self, what: str) -> None:
-        self._on_diverged(OutOfStep(f"out of step at {self.name} choice {len(self.taken)}: {what}"))
+        self._on_diverged(TapeMismatch(f"out of step at {self.name} choice {len(self.taken)}: {what}"))
 
 
 class Choices:
@@ -185,7 +185,7 @@ class Choices:
         self.seed = tape.seed
         self.mode = mode
         self.source = tape
-        self.diverged: OutOfStep | None = None
+        self.diverged: TapeMismatch | None = None
         self.on_diverged: Callable[[], None] = lambda: None
         self.schedule = array("I")
         self._streams = {
@@ -195,7 +195,7 @@ class Choices:
         self.faults = self._streams["faults"]
         self.workload = self._streams["workload"]
 
-    def diverge(self, error: OutOfStep) -> None:
+    def diverge(self, error: TapeMismatch) -> None:
         """The tape does not fit. The run stops after this step; what follows it would mean nothing."""
         if self.diverged is None:
             self.diverged = error

@@ -17,8 +17,8 @@ from typing import Any
 
 from kedge.errors import KedgeError, ReplayDiverged
 from kedge.sim.kernel.artefacts import pack_trace, unpack_trace
-from kedge.sim.kernel.differences import Difference, first_difference
 from kedge.sim.kernel.scenarios import find_scenario
+from kedge.sim.kernel.trace_diff import TraceDifference, first_difference
 
 HASH_SEEDS = ("1", "4242")
 
@@ -26,7 +26,7 @@ HASH_SEEDS = ("1", "4242")
 class NotDeterministic(ReplayDiverged):
     """Two runs of one seed differ. Find what the program reads that is not from its `Env`: sets, `id()`, the clock."""
 
-    def __init__(self, target: str, seed: int, difference: Difference | None) -> None:
+    def __init__(self, target: str, seed: int, difference: TraceDifference | None) -> None:
         self.seed = seed
         self.difference = difference
         where = str(difference) if difference is not None else "but two further runs of it agree: it differs by chance"
@@ -37,7 +37,7 @@ class NotDeterministic(ReplayDiverged):
 
 
 @dataclass(frozen=True, slots=True)
-class Determined:
+class DeterminismReport:
     """What was compared and found equal."""
 
     target: str
@@ -45,7 +45,7 @@ class Determined:
     violations: int
 
 
-def check_determinism(target: str, *, seeds: int = 1_000, start: int = 0) -> Determined:
+def check_determinism(target: str, *, seeds: int = 1_000, start: int = 0) -> DeterminismReport:
     """Run `seeds` seeds of `target` in each of two fresh processes and compare every trace hash.
 
     Raises:
@@ -57,10 +57,10 @@ def check_determinism(target: str, *, seeds: int = 1_000, start: int = 0) -> Det
         if left != right:
             raise NotDeterministic(target, left["seed"], _explain(target, left["seed"]))
         violations += left["violation"] is not None
-    return Determined(target, seeds, violations)
+    return DeterminismReport(target, seeds, violations)
 
 
-def _explain(target: str, seed: int) -> Difference | None:
+def _explain(target: str, seed: int) -> TraceDifference | None:
     (one,), (other,) = _run_twice(target, ["--start", str(seed), "--seeds", "1", "--trace"])
     return first_difference(
         unpack_trace(one["trace"]),

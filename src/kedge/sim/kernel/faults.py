@@ -18,7 +18,7 @@ from kedge.sim.kernel.trace import Event
 if TYPE_CHECKING:
     from kedge.sim.kernel.hosts import Host
     from kedge.sim.kernel.network import Partition
-    from kedge.sim.kernel.world import World
+    from kedge.sim.kernel.world import SimWorld
 
 _T = TypeVar("_T")
 
@@ -117,7 +117,7 @@ class FaultPoint:
 class Faults:
     """The faults of one run."""
 
-    def __init__(self, world: World, plan: FaultPlan) -> None:
+    def __init__(self, world: SimWorld, plan: FaultPlan) -> None:
         self._world = world
         self._plan = plan
         self.active = True

@@ -17,12 +17,12 @@ from kedge.env import Env, uid_from
 from kedge.errors import check
 from kedge.limits import Limits
 from kedge.metrics import Metrics
-from kedge.sim.kernel.strands import Handle, Process
+from kedge.sim.kernel.strands import Handle, HostProcess
 
 if TYPE_CHECKING:
     from kedge.sim.kernel.calls import Remote
     from kedge.sim.kernel.loop import SimLoop
-    from kedge.sim.kernel.world import World
+    from kedge.sim.kernel.world import SimWorld
 
 _T = TypeVar("_T")
 
@@ -35,7 +35,7 @@ Boot = Callable[["Host"], Coroutine[Any, Any, Any]]
 class Host:
     """One simulated machine. Made by `Simulation.host`; every method may be called from anywhere in the run."""
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: SimWorld, name: str) -> None:
         self.name = name
         self.services: dict[str, object] = {}
         """What this life of the host serves, by name. A crash empties it."""
@@ -208,7 +208,7 @@ class Host:
     def _open_soon(self) -> None:
         self._loop.call_soon(self._open, self.process, context=self._world.context)
 
-    def _open(self, process: Process) -> None:
+    def _open(self, process: HostProcess) -> None:
         """Let the host run at its speed of now. A step of the world's own: no step of the host is under way."""
         if process is not self.process or not self.up or self.paused:
             return

@@ -30,10 +30,10 @@ from typing import Any
 from kedge.errors import KedgeError
 from kedge.sim.kernel.artefacts import Artefact, make_artefact, write_artefact
 from kedge.sim.kernel.choices import Tape
-from kedge.sim.kernel.policies import Policy
+from kedge.sim.kernel.policies import SchedulePolicy
 from kedge.sim.kernel.scenarios import Scenario, find_scenario
 from kedge.sim.kernel.shrink import SHRINK_RUNS_MAX, Shrunk, shrink
-from kedge.sim.kernel.verdicts import Violation
+from kedge.sim.kernel.violations import Violation
 
 BATCH_SEEDS = 8
 """Seeds a worker is given at once: few, so that a bar moves and a death costs little."""
@@ -55,7 +55,7 @@ class Work:
     """What a worker is sent."""
 
     reference: str
-    policy: Policy | None
+    policy: SchedulePolicy | None
     seeds: tuple[int, ...]
 
 
@@ -172,7 +172,7 @@ class Hunt:
 
     scenario: Scenario
     total: int
-    policy_sent: Policy | None = None
+    policy_sent: SchedulePolicy | None = None
     """For the workers, if it is not the one they find in the target."""
     done: int = 0
     steps: int = 0
@@ -214,7 +214,7 @@ def hunt(
     *,
     executor: str | Callable[[], Executor] = "process",
     jobs: int | None = None,
-    policy: Policy | None = None,
+    policy: SchedulePolicy | None = None,
     directory: Path | None = None,
     shrink_runs_max: int = SHRINK_RUNS_MAX,
     on_progress: Callable[[Hunt], object] = lambda hunt: None,  # noqa: ARG005

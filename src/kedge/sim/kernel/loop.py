@@ -20,9 +20,9 @@ from typing import Any, TypeVar, cast
 from kedge.errors import check
 from kedge.sim.kernel.choices import Choices
 from kedge.sim.kernel.futures import SimFuture, SimTask
-from kedge.sim.kernel.loop_parts import ConnectingLoop, InlineExecutorLoop
+from kedge.sim.kernel.loop_mixins import ConnectingLoop, InlineExecutorLoop
 from kedge.sim.kernel.policies import Chooser
-from kedge.sim.kernel.strands import STRAND, Handle, Process, Strand, TimerHandle
+from kedge.sim.kernel.strands import STRAND, Handle, HostProcess, Strand, TimerHandle
 from kedge.sim.kernel.trace import CLOCK_JUMP, Trace
 
 _T = TypeVar("_T")
@@ -53,14 +53,14 @@ class SimLoop(ConnectingLoop, InlineExecutorLoop):
         self.on_round: Callable[[], None] = lambda: None
         """Called every `STEPS_A_ROUND` steps; may `stop`."""
         self.on_error: Callable[[dict[str, Any]], None] = print
-        """Hears of exceptions that nobody handled. `World` sets it."""
+        """Hears of exceptions that nobody handled. `SimWorld` sets it."""
         self.local_clock: Callable[[str], tuple[float, float]] | None = None
         """Monotonic time and rate of a host by name. None while every host's clock is the world's."""
         self.create_future: Callable[[], asyncio.Future[Any]] = partial(SimFuture, loop=self)  # cheaper than a method
         self.strand_names: dict[int, str] | None = None
         """Who each strand is, for reports; kept only if set to a dictionary."""
         self._schedule = choices.schedule
-        self._ready: list[Process] = []
+        self._ready: list[HostProcess] = []
         self._moments: list[float] = []
         """A heap of the moments at which something falls due."""
         self._due: dict[float, list[TimerHandle]] = {}
@@ -88,9 +88,9 @@ class SimLoop(ConnectingLoop, InlineExecutorLoop):
         self._strands += 1
         return self._strands
 
-    def new_process(self, host_name: str, number: int) -> Process:
+    def new_process(self, host_name: str, number: int) -> HostProcess:
         self._processes += 1
-        return Process(host_name, number, self._processes)
+        return HostProcess(host_name, number, self._processes)
 
     def current_strand(self) -> Strand:
         return STRAND.get(self.root)
@@ -188,7 +188,7 @@ class SimLoop(ConnectingLoop, InlineExecutorLoop):
             return cast("asyncio.Task[_T]", task)
         return SimTask(coro, loop=self, name=str(name), context=context)
 
-    def spawn_on(self, process: Process, work: Coroutine[Any, Any, _T], name: str) -> asyncio.Task[_T]:
+    def spawn_on(self, process: HostProcess, work: Coroutine[Any, Any, _T], name: str) -> asyncio.Task[_T]:
         """Start a task on a process other than the caller's."""
         context = copy_context()
         self._strands = number = self._strands + 1
@@ -199,11 +199,11 @@ class SimLoop(ConnectingLoop, InlineExecutorLoop):
             return self.create_task(work, name=name, context=context)
         return SimTask(work, loop=self, name=name, context=context)
 
-    def call_on(self, process: Process, callback: Callable[..., Any], *args: Any) -> Handle:
+    def call_on(self, process: HostProcess, callback: Callable[..., Any], *args: Any) -> Handle:
         """`call_soon` on a process other than the caller's."""
         return self.call_soon(callback, *args, context=self.context_on(process))
 
-    def plain_context(self, process: Process) -> Context:
+    def plain_context(self, process: HostProcess) -> Context:
         """Where plain calls of a process run, one after the other: one context, and one strand, for all of them."""
         context = process.plain_context
         if context is None:
@@ -212,7 +212,7 @@ class SimLoop(ConnectingLoop, InlineExecutorLoop):
                 self.strand_names[self._strands] = f"{process.host_name}: plain calls"
         return context
 
-    def context_on(self, process: Process) -> Context:
+    def context_on(self, process: HostProcess) -> Context:
         context = Context()
         context.run(STRAND.set, Strand(process, self._next_strand()))
         return context
@@ -389,7 +389,7 @@ class SimLoop(ConnectingLoop, InlineExecutorLoop):
 
     # -- lives of processes; `hosts` calls these
 
-    def hold(self, process: Process, queue: deque[Handle]) -> None:
+    def hold(self, process: HostProcess, queue: deque[Handle]) -> None:
         """Let nothing of `process` run; `queue` takes what it still gets to do."""
         if process in self._ready:
             self._ready.remove(process)
@@ -403,7 +403,7 @@ class SimLoop(ConnectingLoop, InlineExecutorLoop):
         process.idle = False
         queue.extend(waiting)
 
-    def release(self, process: Process) -> None:
+    def release(self, process: HostProcess) -> None:
         """Let `process` run again, beginning with what it could not do while it was held. Not from its own steps."""
         if process.queue is not process.run_queue:
             process.run_queue.extend(process.queue)
@@ -411,7 +411,7 @@ class SimLoop(ConnectingLoop, InlineExecutorLoop):
         process.open = True
         self.wake(process)
 
-    def wake(self, process: Process) -> None:
+    def wake(self, process: HostProcess) -> None:
         """Put `process` on the ready list if it has work. Not from its own steps: it would be there twice."""
         if process in self._ready:
             return
@@ -421,7 +421,7 @@ class SimLoop(ConnectingLoop, InlineExecutorLoop):
         else:
             process.idle = process.open
 
-    def drop_timers(self, process: Process) -> list[TimerHandle]:
+    def drop_timers(self, process: HostProcess) -> list[TimerHandle]:
         """Forget the timers of a dead process. Returns them: they hold on to its tasks."""
         gone: list[TimerHandle] = []
         for moment in self._moments:

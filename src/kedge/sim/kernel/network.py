@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from kedge.errors import check
 from kedge.sim.kernel.hosts import Host
-from kedge.sim.kernel.strands import STRAND, Process
+from kedge.sim.kernel.strands import STRAND, HostProcess
 
 if TYPE_CHECKING:
     from kedge.sim.kernel.calls import Remote
-    from kedge.sim.kernel.world import World
+    from kedge.sim.kernel.world import SimWorld
 
 QUANTILES = 16
 """A latency is one of so many values: a choice on the tape is bounded, and 0 is the least."""
@@ -79,7 +79,7 @@ LOOPBACK = Link(latency=Latency.fixed(0.0), ordered=True)
 class Network:
     """Every link of one run."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimWorld) -> None:
         self._world = world
         self.default = Link()
         self.call_timeout_s = 5.0
@@ -167,7 +167,7 @@ class Network:
         self,
         source: Host,
         target: Host,
-        arrive: Callable[[Process], object],
+        arrive: Callable[[HostProcess], object],
         *,
         what: str,
         extra_s: float = 0.0,
@@ -207,7 +207,7 @@ class Network:
                 self._last_arrival[way] = due_s
             loop.call_at_moment(due_s, self._arrived, source, target, arrive, what)
 
-    def _arrived(self, source: Host, target: Host, arrive: Callable[[Process], object], what: str) -> None:
+    def _arrived(self, source: Host, target: Host, arrive: Callable[[HostProcess], object], what: str) -> None:
         if self._cut and (source.name, target.name) in self._cut:
             self._world.note("lost", f"{what} {source.name}>{target.name}")
             return

@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from random import Random
 from typing import Protocol
 
-from kedge.sim.kernel.choices import Choices, Mode, OutOfStep, unpack
-from kedge.sim.kernel.strands import Process
+from kedge.sim.kernel.choices import Choices, Mode, TapeMismatch, unpack
+from kedge.sim.kernel.strands import HostProcess
 
 
 class Chooser(Protocol):
     """A policy at work in one run. Called only when two or more processes are ready."""
 
-    def __call__(self, ready: Sequence[Process]) -> int: ...
+    def __call__(self, ready: Sequence[HostProcess]) -> int: ...
 
 
-class Policy(Protocol):
+class SchedulePolicy(Protocol):
     """A way to schedule. Must be picklable: a hunt sends it to its workers."""
 
     @property
@@ -50,7 +50,7 @@ class Uniform:
     def chooser(self, seed: int) -> Chooser | None:
         draw = Random(f"{seed}/schedule").random
 
-        def choose(ready: Sequence[Process]) -> int:
+        def choose(ready: Sequence[HostProcess]) -> int:
             return int(draw() * len(ready))
 
         return choose
@@ -81,7 +81,7 @@ class Pct:
 class Mixed:
     """Each seed takes one of several policies: bugs differ in the schedule they need."""
 
-    parts: tuple[Policy, ...] = (Uniform(), Pct(), Uniform(), Fifo())
+    parts: tuple[SchedulePolicy, ...] = (Uniform(), Pct(), Uniform(), Fifo())
     name: str = "mixed"
 
     def chooser(self, seed: int) -> Chooser | None:
@@ -101,7 +101,7 @@ class _PctChooser:
         self._turn = 0
         self._last = -1
 
-    def __call__(self, ready: Sequence[Process]) -> int:
+    def __call__(self, ready: Sequence[HostProcess]) -> int:
         best = self._best(ready)
         change = self._changes.get(self._count)
         self._count += 1
@@ -117,7 +117,7 @@ class _PctChooser:
             self._turn = 0
         return best
 
-    def _best(self, ready: Sequence[Process]) -> int:
+    def _best(self, ready: Sequence[HostProcess]) -> int:
         best, best_priority = 0, -float("inf")
         for index, process in enumerate(ready):
             priority = self._priority.get(process.slot)
@@ -137,7 +137,7 @@ class Taped:
         self._strict = choices.mode is Mode.STRICT
         self._place = 0
 
-    def __call__(self, ready: Sequence[Process]) -> int:
+    def __call__(self, ready: Sequence[HostProcess]) -> int:
         place = self._place
         self._place = place + 1
         if place >= len(self._recorded):
@@ -152,4 +152,4 @@ class Taped:
         return value if value < len(ready) else 0
 
     def _diverge(self, what: str) -> None:
-        self._choices.diverge(OutOfStep(f"out of step at schedule choice {self._place - 1}: {what}"))
+        self._choices.diverge(TapeMismatch(f"out of step at schedule choice {self._place - 1}: {what}"))

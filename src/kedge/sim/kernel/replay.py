@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from kedge.sim.kernel.artefacts import Artefact, fingerprint
-from kedge.sim.kernel.differences import Difference, first_difference
 from kedge.sim.kernel.scenarios import Scenario, find_scenario
-from kedge.sim.kernel.simulation import Outcome
+from kedge.sim.kernel.simulation import RunOutcome
+from kedge.sim.kernel.trace_diff import TraceDifference, first_difference
 
 
 class Verdict(Enum):
@@ -35,9 +35,9 @@ class Replay:
     """What came of running an artefact again."""
 
     verdict: Verdict
-    outcome: Outcome
+    outcome: RunOutcome
     words: str
-    difference: Difference | None = None
+    difference: TraceDifference | None = None
     drift: str = ""
     """Regression only: how far the run was from the recorded one."""
 
@@ -84,7 +84,7 @@ def _as_regression(artefact: Artefact, scenario: Scenario) -> Replay:
     return Replay(verdict=verdict, outcome=outcome, words=words, difference=difference, drift=drift)
 
 
-def _drift(artefact: Artefact, outcome: Outcome, difference: Difference | None) -> str:
+def _drift(artefact: Artefact, outcome: RunOutcome, difference: TraceDifference | None) -> str:
     if difference is None:
         return "no drift: the run is the recorded one"
     recorded = sum(len(choices) for choices in artefact.tape.streams.values())

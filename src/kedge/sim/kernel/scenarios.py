@@ -18,8 +18,8 @@ from typing import Any
 from kedge.errors import KedgeError
 from kedge.sim.kernel.choices import Tape
 from kedge.sim.kernel.faults import FaultPlan, Swarm
-from kedge.sim.kernel.policies import Mixed, Pct, Policy
-from kedge.sim.kernel.simulation import Bounds, Face, Outcome, Program, Simulation, run
+from kedge.sim.kernel.policies import Mixed, Pct, SchedulePolicy
+from kedge.sim.kernel.simulation import MakeSimulation, Program, RunBounds, RunOutcome, Simulation, run
 
 CALIBRATION_SEEDS = 4
 """Runs that measure how many choices a schedule of this program has."""
@@ -39,14 +39,14 @@ class Scenario:
     """How another process finds it; empty for one that cannot be found by name."""
     seeds: int = 100
     """How many seeds a test run tries."""
-    policy: Policy = field(default_factory=Mixed)
+    policy: SchedulePolicy = field(default_factory=Mixed)
     faults: FaultPlan = field(default_factory=Swarm)
-    bounds: Bounds = field(default_factory=Bounds)
-    face: Face = Simulation
+    bounds: RunBounds = field(default_factory=RunBounds)
+    face: MakeSimulation = Simulation
     marks: tuple[str, ...] = ()
     """States that a hunt must have reached in some seed, or it got nowhere."""
 
-    def run(self, tape: Tape | int, *, lenient: bool = False, name_strands: bool = False) -> Outcome:
+    def run(self, tape: Tape | int, *, lenient: bool = False, name_strands: bool = False) -> RunOutcome:
         return run(
             self.program,
             tape,
@@ -68,7 +68,7 @@ class Scenario:
         return replace(self, policy=with_horizon(policy, max(1, choices)))
 
 
-def policy_needs_horizon(policy: Policy) -> bool:
+def policy_needs_horizon(policy: SchedulePolicy) -> bool:
     match policy:
         case Pct():
             return policy.horizon == 0
@@ -77,7 +77,7 @@ def policy_needs_horizon(policy: Policy) -> bool:
     return False
 
 
-def with_horizon(policy: Policy, horizon: int) -> Policy:
+def with_horizon(policy: SchedulePolicy, horizon: int) -> SchedulePolicy:
     match policy:
         case Pct(horizon=0):
             return replace(policy, horizon=horizon)
@@ -89,10 +89,10 @@ def with_horizon(policy: Policy, horizon: int) -> Policy:
 def simulate(
     *,
     seeds: int = 100,
-    policy: Policy | None = None,
+    policy: SchedulePolicy | None = None,
     faults: FaultPlan | None = None,
-    bounds: Bounds | None = None,
-    face: Face = Simulation,
+    bounds: RunBounds | None = None,
+    face: MakeSimulation = Simulation,
     marks: tuple[str, ...] = (),
 ) -> Callable[[Program], Callable[[], None]]:
     """Make a test, and a target for `kedge hunt`, of an async function that takes a `Simulation`."""
@@ -104,7 +104,7 @@ def simulate(
             seeds=seeds,
             policy=policy or Mixed(),
             faults=faults or Swarm(),
-            bounds=bounds or Bounds(),
+            bounds=bounds or RunBounds(),
             face=face,
             marks=marks,
         )

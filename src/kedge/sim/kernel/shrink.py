@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from kedge.errors import check
 from kedge.sim.kernel.choices import DETAIL, Choice, Tape, pack, unpack
 from kedge.sim.kernel.scenarios import Scenario
-from kedge.sim.kernel.simulation import Outcome
+from kedge.sim.kernel.simulation import RunOutcome
 
 SHRINK_RUNS_MAX = 600
 """Runs one failure may cost; the report says when this was what ended it."""
@@ -22,7 +22,7 @@ CONDITION_RUNS_MAX = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class FailureCondition:
     """One thing the failure has, and whether it fails without it."""
 
     what: str
@@ -34,8 +34,8 @@ class Condition:
 class Shrunk:
     """The plainest run that was found, and what it cost."""
 
-    outcome: Outcome
-    conditions: tuple[Condition, ...]
+    outcome: RunOutcome
+    conditions: tuple[FailureCondition, ...]
     runs: int
     exhausted: bool
     """True if `SHRINK_RUNS_MAX` ended it, so there may be a plainer one."""
@@ -47,11 +47,11 @@ class OutOfRuns(Exception):
 
 def shrink(
     scenario: Scenario,
-    failure: Outcome,
+    failure: RunOutcome,
     *,
     runs_max: int = SHRINK_RUNS_MAX,
     condition_runs_max: int = CONDITION_RUNS_MAX,
-    on_run: Callable[[Outcome], object] = lambda outcome: None,  # noqa: ARG005
+    on_run: Callable[[RunOutcome], object] = lambda outcome: None,  # noqa: ARG005
 ) -> Shrunk:
     """Shrink `failure`, a run of `scenario` that broke an invariant.
 
@@ -69,7 +69,7 @@ def shrink(
 
 class _Shrinker:
     def __init__(
-        self, scenario: Scenario, failure: Outcome, runs_max: int, on_run: Callable[[Outcome], object]
+        self, scenario: Scenario, failure: RunOutcome, runs_max: int, on_run: Callable[[RunOutcome], object]
     ) -> None:
         assert failure.violation is not None
         self.best = failure
@@ -90,7 +90,7 @@ class _Shrinker:
             if _size(self.best) >= before:
                 return
 
-    def conditions(self, runs_max: int) -> tuple[Condition, ...]:
+    def conditions(self, runs_max: int) -> tuple[FailureCondition, ...]:
         """Take away each fault that is left, then every deviation, one at a time, and see whether it still fails."""
         tape = self.best.tape
         without: list[tuple[str, Tape]] = []
@@ -102,7 +102,7 @@ class _Shrinker:
             plain.schedule = array("I")
             without.append((f"{deviations} deviation{'s' if deviations > 1 else ''} from the plain schedule", plain))
         return tuple(
-            Condition(what, not self._fails(self._try_free(candidate)) if number < runs_max else None)
+            FailureCondition(what, not self._fails(self._try_free(candidate)) if number < runs_max else None)
             for number, (what, candidate) in enumerate(without)
         )
 
@@ -127,10 +127,10 @@ class _Shrinker:
             return True
         return False
 
-    def _try_free(self, tape: Tape) -> Outcome:
+    def _try_free(self, tape: Tape) -> RunOutcome:
         return self._scenario.run(tape, lenient=True)
 
-    def _fails(self, outcome: Outcome) -> bool:
+    def _fails(self, outcome: RunOutcome) -> bool:
         return outcome.violation is not None and outcome.violation.group == self._group
 
     # -- passes
@@ -215,7 +215,7 @@ class _Shrinker:
             size = max(1, size // 2)
 
 
-def _size(outcome: Outcome) -> tuple[int, ...]:
+def _size(outcome: RunOutcome) -> tuple[int, ...]:
     """What plainer means, most important first. Ties are no progress."""
     tape = outcome.tape
     return (

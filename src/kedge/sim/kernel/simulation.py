@@ -1,4 +1,4 @@
-"""Run a program in a simulated world: `run(program, seed)` gives an `Outcome`, and the same one every time.
+"""Run a program in a simulated world: `run(program, seed)` gives an `RunOutcome`, and the same one every time.
 
     async def program(sim: Simulation) -> None:
         server, client = sim.host("server"), sim.host("client")
@@ -25,18 +25,18 @@ from typing import Any, TypeAlias, TypeVar
 
 from kedge.errors import check
 from kedge.sim.kernel.calls import strike_at_birth
-from kedge.sim.kernel.choices import Choices, Mode, OutOfStep, Tape
+from kedge.sim.kernel.choices import Choices, Mode, Tape, TapeMismatch
+from kedge.sim.kernel.connections import SimConnections
 from kedge.sim.kernel.faults import FaultPlan, Faults, Swarm
 from kedge.sim.kernel.hosts import Host
 from kedge.sim.kernel.invariants import Liveness, Safety, words_of
 from kedge.sim.kernel.network import Network
-from kedge.sim.kernel.pipes import SimulatedWires
-from kedge.sim.kernel.policies import Fifo, Policy, Taped, Uniform
-from kedge.sim.kernel.refusals import watch_for_the_outside_world
+from kedge.sim.kernel.policies import Fifo, SchedulePolicy, Taped, Uniform
+from kedge.sim.kernel.real_io import watch_for_the_outside_world
 from kedge.sim.kernel.teardown import tear_down, waiting_tasks
 from kedge.sim.kernel.trace import Event, Trace
-from kedge.sim.kernel.verdicts import Violation
-from kedge.sim.kernel.world import World
+from kedge.sim.kernel.violations import Violation
+from kedge.sim.kernel.world import SimWorld
 
 _T = TypeVar("_T")
 
@@ -44,7 +44,7 @@ Program: TypeAlias = "Callable[[Any], Coroutine[Any, Any, Any]]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class RunBounds:
     """Where a run is stopped because it gets nowhere."""
 
     virtual_s_max: float = 36_000.0
@@ -56,7 +56,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class RunOutcome:
     """All there is to know of one run."""
 
     seed: int
@@ -64,7 +64,7 @@ class Outcome:
     trace: Trace
     hash: str
     violation: Violation | None
-    diverged: OutOfStep | None
+    diverged: TapeMismatch | None
     """Set when a tape did not fit; the rest then means nothing."""
     marks: dict[str, int]
     """Each "sometimes" that was reached, and how often."""
@@ -90,7 +90,7 @@ class Outcome:
 class Simulation:
     """What a program sees of the world it runs in."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimWorld) -> None:
         self.world = world
         self.driver = world.add_host("driver")
         self.driver.ordinary = False
@@ -221,20 +221,20 @@ class Simulation:
             await asyncio.sleep(every_s)
 
 
-Face = Callable[[World], Any]
+MakeSimulation = Callable[[SimWorld], Any]
 
 
 def run(
     program: Program,
     tape: Tape | int = 0,
     *,
-    policy: Policy | None = None,
+    policy: SchedulePolicy | None = None,
     faults: FaultPlan | None = None,
-    bounds: Bounds | None = None,
+    bounds: RunBounds | None = None,
     lenient: bool = False,
-    face: Face = Simulation,
+    face: MakeSimulation = Simulation,
     name_strands: bool = False,
-) -> Outcome:
+) -> RunOutcome:
     """Run `program` once.
 
     `tape` is a seed, which draws every choice and records it, or the tape of a former run, which is followed: exactly,
@@ -248,17 +248,17 @@ def run(
     mode = Mode.RECORD if not isinstance(tape, Tape) else Mode.LENIENT if lenient else Mode.STRICT
     choices = Choices(recorded, mode)
     with _one_at_a_time, _fixed_collections():
-        world = World(choices)
+        world = SimWorld(choices)
         name = _set_policy(world, policy or Uniform(), mode)
         world.faults = Faults(world, faults or Swarm())
         world.network = Network(world)
-        world.loop.wires = SimulatedWires(world)
-        world.loop.on_round = _Guard(world, bounds or Bounds()).look
+        world.loop.wires = SimConnections(world)
+        world.loop.on_round = _Guard(world, bounds or RunBounds()).look
         if name_strands:
             world.loop.strand_names = {}
         try:
             result = _drive(world, program(face(world)))
-            return Outcome(
+            return RunOutcome(
                 seed=choices.seed,
                 tape=choices.taken(name),
                 trace=world.trace,
@@ -277,7 +277,7 @@ def run(
             tear_down(world)
 
 
-def _set_policy(world: World, policy: Policy, mode: Mode) -> str:
+def _set_policy(world: SimWorld, policy: SchedulePolicy, mode: Mode) -> str:
     recorded = world.choices.source
     if mode is Mode.RECORD:
         world.loop.chooser = policy.chooser(recorded.seed)
@@ -289,7 +289,7 @@ def _set_policy(world: World, policy: Policy, mode: Mode) -> str:
     return Fifo().name if world.loop.chooser is None else name
 
 
-def _drive(world: World, work: Coroutine[Any, Any, _T]) -> _T | None:
+def _drive(world: SimWorld, work: Coroutine[Any, Any, _T]) -> _T | None:
     loop = world.loop
     main = loop.spawn_on(world.hosts["driver"].process, work, "program")
     main.add_done_callback(lambda _: loop.stop(), context=world.context)
@@ -320,7 +320,7 @@ def _drive(world: World, work: Coroutine[Any, Any, _T]) -> _T | None:
 class _Guard:
     """Looks now and then whether the run still gets anywhere."""
 
-    def __init__(self, world: World, bounds: Bounds) -> None:
+    def __init__(self, world: SimWorld, bounds: RunBounds) -> None:
         self._world = world
         self._bounds = bounds
         self._moment = (0.0, 0)

@@ -47,7 +47,7 @@ class TimerHandle(Handle, eq=False):
         return self.due
 
 
-class Process:
+class HostProcess:
     """One life of a host: what it still has to do. A crash ends it; a restart makes another."""
 
     __slots__ = ("graveyard", "host_name", "idle", "number", "open", "plain_context", "queue", "run_queue", "slot")
@@ -78,7 +78,7 @@ class Process:
 class Strand(msgspec.Struct, eq=False):
     """One line of work on one process. Its serial number is what a step leaves in the trace."""
 
-    process: Process
+    process: HostProcess
     number: int
 
 

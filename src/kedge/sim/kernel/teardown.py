@@ -13,13 +13,13 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kedge.sim.kernel.world import World
+    from kedge.sim.kernel.world import SimWorld
 
 _CLOSE_ATTEMPTS = 10
 _CREATED = inspect.CORO_CREATED
 
 
-def waiting_tasks(world: World) -> list[str]:
+def waiting_tasks(world: SimWorld) -> list[str]:
     """Every task that has not ended, with its host and the line it waits at."""
     lines = []
     for task in world.loop.pending():
@@ -32,7 +32,7 @@ def waiting_tasks(world: World) -> list[str]:
     return lines
 
 
-def tear_down(world: World) -> None:
+def tear_down(world: SimWorld) -> None:
     """Close every coroutine that is left. Their `finally` blocks run now, when nothing they do can matter."""
     loop = world.loop
     left = list(loop.pending())

@@ -1,6 +1,6 @@
 """What every part of one run shares: loop, choices, trace, hosts, and the one place where a run is found to fail.
 
-`simulation.Simulation` is the face of it for programs. Parts take a `World`; none of them reaches for another part.
+`simulation.Simulation` is the face of it for programs. Parts take a `SimWorld`; none of them reaches for another part.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from kedge.errors import check
 from kedge.sim.kernel.choices import Choices
 from kedge.sim.kernel.hosts import Host
 from kedge.sim.kernel.loop import SimLoop
-from kedge.sim.kernel.strands import STRAND, Process
+from kedge.sim.kernel.strands import STRAND, HostProcess
 from kedge.sim.kernel.trace import Event, Trace, new_event
-from kedge.sim.kernel.verdicts import Violation
+from kedge.sim.kernel.violations import Violation
 
 if TYPE_CHECKING:
     from kedge.sim.kernel.calls import Remote
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kedge.sim.kernel.network import Network
 
 
-class World:
+class SimWorld:
     """One run. Everything in it hangs on this object and goes with it."""
 
     faults: Faults
@@ -40,7 +40,7 @@ class World:
         self.attachments: dict[str, Any] = {}
         self.listeners: list[Callable[[Event], None]] = []
         """Hear every event as it is noted: scripted faults and predicates."""
-        self.on_death: list[Callable[[Process], None]] = []
+        self.on_death: list[Callable[[HostProcess], None]] = []
         self._kept: dict[int, asyncio.Task[Any]] = {}
         """By address, which is never an order: nothing walks through it."""
         self.under_way: dict[object, None] = {}
@@ -70,7 +70,7 @@ class World:
     def send(self, source: Host, target: Host, name: str, message: object) -> None:
         self.network.send(source, target, name, message)
 
-    def bury(self, process: Process) -> None:
+    def bury(self, process: HostProcess) -> None:
         """Keep a dead process's work for the rest of the run, and tell those who were talking to it."""
         self._dead.append(process)
         self._dead.extend(asyncio.all_tasks(self.loop))  # a task that waits for a future nobody else holds, too

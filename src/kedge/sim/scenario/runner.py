@@ -20,7 +20,7 @@ from kedge.sim.cluster.dump import BadDump
 from kedge.sim.cluster.users import User
 from kedge.sim.judges.endings import check_silence, expect_settled
 from kedge.sim.judges.invariants import Judge
-from kedge.sim.kernel import NO_FAULTS, Outcome, Simulation, Violation, run
+from kedge.sim.kernel import NO_FAULTS, RunOutcome, Simulation, Violation, run
 from kedge.sim.scenario.claims import Claim
 from kedge.sim.scenario.document import ScenarioError
 from kedge.sim.scenario.parts import controller_maker, scheduler_maker
@@ -44,7 +44,7 @@ class Played:
     scenario: ScenarioFile
     without: str
     """The safeguard that was taken out; empty for the real thing."""
-    outcome: Outcome
+    outcome: RunOutcome
     timeline: list[tuple[str, str, str]]
     entries: tuple[Entry, ...]
     """What the store held in the end."""

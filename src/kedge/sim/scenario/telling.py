@@ -15,7 +15,7 @@ from kedge.api.objects import Object
 from kedge.api.views import Condition, PodView
 from kedge.keys import Key
 from kedge.sim.cluster import Cluster, Commit
-from kedge.sim.kernel import Outcome
+from kedge.sim.kernel import RunOutcome
 
 TOLD = frozenset(
     {
@@ -168,7 +168,7 @@ def _conditions(found: Object | None) -> tuple[Condition, ...]:
     return tuple(getattr(status, "conditions", ()))
 
 
-def timeline(outcome: Outcome, *, begin_s: float) -> list[tuple[str, str, str]]:
+def timeline(outcome: RunOutcome, *, begin_s: float) -> list[tuple[str, str, str]]:
     """Time since the scene was set, kind and words of what is worth telling."""
     return [
         (_clock(event.at_s - begin_s), event.kind, event.text)

@@ -18,7 +18,7 @@ from kedge.controllers.deployment import plan as rolling
 from kedge.controllers.deployment.plan import SetFacts
 from kedge.keys import Key
 from kedge.server.service import gang_chunks, gangs, reservations
-from kedge.sim.zoo.entries import all_entries, entry_named, swap
+from kedge.sim.zoo.entry import all_entries, entry_named, swap
 
 Patch = Callable[[], AbstractContextManager[None]]
 """Takes a safeguard away for as long as it is entered."""

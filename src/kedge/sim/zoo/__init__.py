@@ -3,27 +3,27 @@
 A simulator that is too polite fails the zoo; a control plane that is not sound fails the clean hunt beside it.
 """
 
-from kedge.sim.zoo.comparing import Comparison, Standing, Trial, compare_entry, contenders
-from kedge.sim.zoo.entries import Entry, UnknownEntry, all_entries, entry_named
-from kedge.sim.zoo.hunting import Census, Clean, Finding, Row, census, hunt_entry
+from kedge.sim.zoo.comparison import Comparison, StrategySummary, Trial, compare_entry, contenders
+from kedge.sim.zoo.entry import UnknownZooEntry, ZooEntry, all_entries, entry_named
+from kedge.sim.zoo.hunt import CleanFinding, CleanResult, EntryResult, ZooReport, hunt_entry, hunt_zoo
 from kedge.sim.zoo.table import outcome, summary, table
 
 __all__ = [
-    "Census",
-    "Clean",
+    "CleanFinding",
+    "CleanResult",
     "Comparison",
-    "Entry",
-    "Finding",
-    "Row",
-    "Standing",
+    "EntryResult",
+    "StrategySummary",
     "Trial",
-    "UnknownEntry",
+    "UnknownZooEntry",
+    "ZooEntry",
+    "ZooReport",
     "all_entries",
-    "census",
     "compare_entry",
     "contenders",
     "entry_named",
     "hunt_entry",
+    "hunt_zoo",
     "outcome",
     "summary",
     "table",

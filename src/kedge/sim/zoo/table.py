@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kedge.sim.zoo.comparing import Standing, best_of, standings, targeted_standing
-from kedge.sim.zoo.hunting import Census, Row
+from kedge.sim.zoo.comparison import StrategySummary, best_of, strategy_summaries, targeted_summary
+from kedge.sim.zoo.hunt import EntryResult, ZooReport
 
-_HEADINGS = ("entry", "theme", "found", "seeds", "cpu s", "shrunk to", "by", "invariant")
+_HEADINGS = ("entry", "world", "found", "seeds", "cpu s", "shrunk to", "by", "invariant")
 _COMPARED = ("best", "its finds")
 _STRATEGIES = ("strategy", "entries", "found", "best", "alone", "sooner")
 
 
-def table(found: Census) -> str:
+def table(found: ZooReport) -> str:
     """A line an entry, then a line a strategy if they were compared, then the figures of the whole."""
     parts = []
     if found.rows:
@@ -20,7 +20,7 @@ def table(found: Census) -> str:
         headings = (*_HEADINGS, *_COMPARED) if compared else _HEADINGS
         parts.append(_columns([headings, *((*_cells(row), *(_best(row) if compared else ())) for row in found.rows)]))
     if found.compared:
-        ways = [*standings(found.compared), targeted_standing(found.compared)]
+        ways = [*strategy_summaries(found.compared), targeted_summary(found.compared)]
         parts.append(_columns([_STRATEGIES, *(_standing_cells(each) for each in ways)]))
     return "\n\n".join([*parts, summary(found)])
 
@@ -32,7 +32,7 @@ def _columns(lines: Sequence[tuple[str, ...]]) -> str:
     )
 
 
-def summary(found: Census) -> str:
+def summary(found: ZooReport) -> str:
     lines = []
     if found.rows:
         lines.append(f"{found.found} of {len(found.rows)} entries found, the median after {found.median_seeds:g} seeds")
@@ -51,7 +51,7 @@ def summary(found: Census) -> str:
     return "\n".join(lines)
 
 
-def outcome(row: Row) -> str:
+def outcome(row: EntryResult) -> str:
     """One row in words, for whoever watches."""
     if row.found:
         return f"{row.name}: found after {row.seeds} seeds and {row.cpu_s:.1f} s of CPU, by {row.strategy}"
@@ -59,11 +59,11 @@ def outcome(row: Row) -> str:
     return f"{row.name}: NOT found in {row.seeds} seeds and {row.cpu_s:.1f} s of CPU{others}"
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: EntryResult) -> tuple[str, ...]:
     size = f"{row.faults} faults, {row.steps} steps" if row.faults >= 0 else f"{row.steps} steps" if row.steps else "-"
     return (
         row.name,
-        row.theme,
+        row.world,
         "yes" if row.found else "NO",
         str(row.seeds),
         f"{row.cpu_s:.1f}",
@@ -73,19 +73,19 @@ def _cells(row: Row) -> tuple[str, ...]:
     )
 
 
-def _best(row: Row) -> tuple[str, str]:
+def _best(row: EntryResult) -> tuple[str, str]:
     best = row.best
     return (best.strategy, f"{best.finds} in {best.seeds} seeds") if best is not None else ("-", "-")
 
 
-def _standing_cells(way: Standing) -> tuple[str, ...]:
+def _standing_cells(way: StrategySummary) -> tuple[str, ...]:
     sooner = "-" if way.sooner is None else f"{way.sooner:.1f}x"
     return (way.strategy, *map(str, (way.entries, way.found, way.best, way.alone)), sooner)
 
 
-def _claim(found: Census) -> str:
+def _claim(found: ZooReport) -> str:
     """What aiming is worth, in a sentence."""
-    aimed = targeted_standing(found.compared)
+    aimed = targeted_summary(found.compared)
     known = sum(best_of(trials) is not None for trials in found.compared)
     sooner = (
         "" if aimed.sooner is None else f"; taken in turn they find {aimed.sooner:.1f} times as soon as plain random"

@@ -14,21 +14,21 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from kedge.errors import KedgeError, check
-from kedge.sim.kernel.verdicts import Violation
+from kedge.sim.kernel.violations import Violation
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
-PARTS = ("service", "runtime", "workloads", "nodes", "progress", "repairs")
-KEPT: dict[str, Entry] = {}
+PARTS = ("service", "runtime", "workloads", "nodes", "rollouts", "repairs")
+KEPT: dict[str, ZooEntry] = {}
 """Every entry that was declared, by name, in order."""
 
 
-class UnknownEntry(KedgeError):
+class UnknownZooEntry(KedgeError):
     """There is no such entry in the zoo. `kedge zoo --list` names them all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class ZooEntry:
     """One bug, kept on purpose."""
 
     name: str
@@ -40,10 +40,10 @@ class Entry:
     """The invariants that it should break; any of them is a find."""
     says: str
     """What the violation must say as well; empty if the invariant is enough."""
-    theme: str
+    world: str
     """The world to hunt in."""
     by: tuple[str, ...]
-    """The strategies that aim at it, by name; empty for all of the theme."""
+    """The strategies that aim at it, by name; empty for all of the world."""
     places: tuple[Any, ...]
     """The class or modules that have the safeguard, under `attribute`."""
     attribute: str
@@ -78,7 +78,7 @@ def without(
     *also: Any,
     source: str,
     breaks: str | tuple[str, ...],
-    theme: str,
+    world: str,
     by: str | tuple[str, ...] = (),
     says: str = "",
 ) -> Callable[[_F], _F]:
@@ -94,13 +94,13 @@ def without(
             check(
                 attribute in each.__dict__, f"{name}: {each.__name__} has no {attribute} any more: say what it is now"
             )
-        KEPT[name] = Entry(
+        KEPT[name] = ZooEntry(
             name=name,
             source=source,
             safeguard=inspect.cleandoc(unsafe.__doc__ or "").rstrip("."),
             breaks=(breaks,) if isinstance(breaks, str) else breaks,
             says=says,
-            theme=theme,
+            world=world,
             by=(by,) if isinstance(by, str) else by,
             places=(place, *also),
             attribute=attribute,
@@ -111,14 +111,14 @@ def without(
     return keep
 
 
-def all_entries() -> tuple[Entry, ...]:
+def all_entries() -> tuple[ZooEntry, ...]:
     for part in PARTS:
-        importlib.import_module(f"kedge.sim.zoo.{part}")  # its entries are declared by that
+        importlib.import_module(f"kedge.sim.zoo.entries.{part}")  # its entries are declared by that
     return tuple(KEPT.values())
 
 
-def entry_named(name: str) -> Entry:
+def entry_named(name: str) -> ZooEntry:
     for entry in all_entries():
         if entry.name == name:
             return entry
-    raise UnknownEntry(f"the zoo has no {name!r}: `kedge zoo --list` names what it has")
+    raise UnknownZooEntry(f"the zoo has no {name!r}: `kedge zoo --list` names what it has")

@@ -23,7 +23,7 @@ from kedge.controllers.shared.pods import is_lost
 from kedge.keys import Key
 from kedge.runtime import Context
 from kedge.server.service import deletion
-from kedge.sim.zoo.entries import without
+from kedge.sim.zoo.entry import without
 
 TOO_MANY = "live copies are at most desired plus surge"
 ONE_COPY = "an at most one slot has one live copy"
@@ -46,7 +46,7 @@ _wake_services = endpoints.wake_services
     "plan_replicas",
     source="reconciliation: a fourth live copy of fraud-batch",
     breaks=TOO_MANY,
-    theme="nodes",
+    world="nodes",
 )
 def replaced_before_release(rules: Any, pods: Any, **more: Any) -> Any:
     """A replacement waits until the release of what is lost is committed."""
@@ -58,7 +58,7 @@ def replaced_before_release(rules: Any, pods: Any, **more: Any) -> Any:
     "plan_replicas",
     source="nomad#12680, kubernetes#30972",
     breaks="stopping copies count",
-    theme="workloads",
+    world="workloads",
 )
 def stopping_counts_for_nothing(rules: Any, pods: Any, **more: Any) -> Any:
     """What stops still counts as a copy."""
@@ -70,7 +70,7 @@ def stopping_counts_for_nothing(rules: Any, pods: Any, **more: Any) -> Any:
     "replica",
     source="reconciliation: non-idempotent create; k0smotron#1534",
     breaks=(TOO_MANY, TWO_BINDINGS),
-    theme="workloads",
+    world="workloads",
 )
 def names_drawn_anew(owner: Object, template: Any, slot: int, replaces: str = "") -> dict[str, Any]:
     """A slot fixes the name, so that a second create collides."""
@@ -84,14 +84,14 @@ def names_drawn_anew(owner: Object, template: Any, slot: int, replaces: str = ""
     "_find_ghosts",
     source="kubernetes#30972",
     breaks=(TWO_BINDINGS, ONE_COPY),
-    theme="nodes",
+    world="nodes",
 )
 async def ghosts_not_counted(self: ReplicaSetReconciler, *_: Any) -> tuple[str, ...]:  # noqa: ARG001
     """A copy that was deleted by force counts until its end is confirmed."""
     return ()
 
 
-@without(replicaset, "wake_adopters", source="reconciliation: no resync path", breaks=CONVERGE, theme="workloads")
+@without(replicaset, "wake_adopters", source="reconciliation: no resync path", breaks=CONVERGE, world="workloads")
 def replicaset_deaf_to_pods(change: Any, caches: Any) -> Iterable[Key]:  # noqa: ARG001
     """A pod's change wakes its owner."""
     return ()
@@ -100,7 +100,7 @@ def replicaset_deaf_to_pods(change: Any, caches: Any) -> Iterable[Key]:  # noqa:
 # -- rollouts --------------------------------------------------------------------------------------
 
 
-@without(rolling, "_room", source="rollouts: safe change", breaks=TOO_MANY, theme="rollouts")
+@without(rolling, "_room", source="rollouts: safe change", breaks=TOO_MANY, world="rollouts")
 def surge_on_hearsay(limit: int, every: Iterable[SetFacts]) -> int:
     """Room is what is left of all copies there may be, and none while that is not known."""
     return max(0, limit - sum(each.replicas for each in every))
@@ -111,20 +111,20 @@ def surge_on_hearsay(limit: int, every: Iterable[SetFacts]) -> int:
     "_shrink_old",
     source="testing: rollback does not delete the only healthy capacity",
     breaks="the last healthy replica is not taken",
-    theme="rollouts",
+    world="rollouts",
 )
 def old_given_up_first(available_min: int, new: SetFacts, old: Iterable[SetFacts], **_: int) -> dict[str, int]:  # noqa: ARG001
     """An old replica goes only when enough others are available."""
     return {each.name: 0 for each in old}
 
 
-@without(rolling, "_unended", source="rollouts: safe change", breaks="recreate never overlaps", theme="rollouts")
+@without(rolling, "_unended", source="rollouts: safe change", breaks="recreate never overlaps", world="rollouts")
 def recreate_overlaps(others: Any) -> str:  # noqa: ARG001
     """With Recreate the new wait for the last of the old to end."""
     return ""
 
 
-@without(deployment, "wake_set_owner", source="reconciliation: no resync path", breaks=CONVERGE, theme="workloads")
+@without(deployment, "wake_set_owner", source="reconciliation: no resync path", breaks=CONVERGE, world="workloads")
 def deployment_deaf_to_sets(change: Any, caches: Any) -> Iterable[Key]:  # noqa: ARG001
     """A ReplicaSet's change wakes its Deployment."""
     return ()
@@ -138,14 +138,14 @@ def deployment_deaf_to_sets(change: Any, caches: Any) -> Iterable[Key]:  # noqa:
     "wake_services",
     source="reconciliation: a missed wake-up leaves work stuck",
     breaks=SERVED,
-    theme="serving",
+    world="serving",
 )
 def endpoints_deaf_to_deletions(change: Any, caches: Any) -> Iterable[Key]:
     """A pod that goes wakes its Services."""
     return () if change.new is None else _wake_services(change, caches)
 
 
-@without(endpoints, "is_ready", source="observability: bound, and stuck at startup", breaks=SERVED, theme="serving")
+@without(endpoints, "is_ready", source="observability: bound, and stuck at startup", breaks=SERVED, world="serving")
 def serving_before_ready(pod: Any) -> bool:
     """A Service lists as ready only what is."""
     return bool(pod.status.pod_ip)
@@ -154,7 +154,7 @@ def serving_before_ready(pod: Any) -> bool:
 # -- garbage and namespaces ------------------------------------------------------------------------
 
 
-@without(GarbageCollector, "_owner", source="kubernetes#88097", breaks=SPARED, theme="garbage", by="late views")
+@without(GarbageCollector, "_owner", source="kubernetes#88097", breaks=SPARED, world="garbage", by="late views")
 async def buried_by_the_cache(self: GarbageCollector, ctx: Context, found: Object, ref: Any) -> Owner:
     """That an owner is gone is believed of the authority alone."""
     owner = ctx.get(_key_of(self, found, ref))
@@ -168,7 +168,7 @@ async def buried_by_the_cache(self: GarbageCollector, ctx: Context, found: Objec
     "_owner",
     source="kubernetes#114603",
     breaks=("children go with their owner", "no owner is a ghost"),
-    theme="garbage",
+    world="garbage",
 )
 async def namesake_owner(self: GarbageCollector, ctx: Context, found: Object, ref: Any) -> Owner:
     """An owner is known by its uid."""
@@ -181,7 +181,7 @@ def _key_of(collector: GarbageCollector, found: Object, ref: Any) -> Key:
     return Key(kind.key_kind, found.key.namespace if kind.namespaced else "", ref.name)
 
 
-@without(garbage, "plan_garbage", source="watch streams: ownership", breaks=SPARED, theme="garbage")
+@without(garbage, "plan_garbage", source="watch streams: ownership", breaks=SPARED, world="garbage")
 def one_owner_gone_is_enough(metadata: Any, owners: Any, *, has_dependents: bool) -> Any:
     """What another owner holds stays."""
     if metadata.deletion_timestamp is None and Owner.GONE in owners.values():
@@ -194,7 +194,7 @@ def one_owner_gone_is_enough(metadata: Any, owners: Any, *, has_dependents: bool
     "_blocks",
     source="watch streams: finalizers make deletion safe under lag",
     breaks="finalizers are respected",
-    theme="garbage",
+    world="garbage",
 )
 def foreground_unblocked(each: Object, uid: str) -> bool:  # noqa: ARG001
     """Who waits for children goes after them."""
@@ -206,7 +206,7 @@ def foreground_unblocked(each: Object, uid: str) -> bool:  # noqa: ARG001
     "_list",
     source="issue: a deleted namespace empties",
     breaks="nothing outlives its namespace",
-    theme="garbage",
+    world="garbage",
 )
 async def namespace_let_go_full(self: NamespaceReconciler, *_: Any) -> tuple[Object, ...]:  # noqa: ARG001
     """A namespace is counted at the authority before it goes."""
@@ -218,7 +218,7 @@ async def namespace_let_go_full(self: NamespaceReconciler, *_: Any) -> tuple[Obj
     "check_delete_preconditions",
     source="kubernetes#114603",
     breaks=SPARED,
-    theme="garbage",
+    world="garbage",
     by="late writes",
 )
 def delete_whoever_it_is(kind: Any, old: Any, options: Any) -> None:

@@ -12,27 +12,27 @@ from kedge.controllers.autoscaler import plan as scaling
 from kedge.controllers.rollout import gates
 from kedge.controllers.rollout import targets as changes
 from kedge.controllers.rollout.gates import HEALTH, Gate, Heartbeat, Outcome
-from kedge.sim.zoo.entries import without
+from kedge.sim.zoo.entry import without
 
 WENT_ON = "no stage is left without good news"
 
 _sample = gates.sample
 
 
-@without(gates, "_health", source="rollouts: gates on health", breaks=WENT_ON, theme="canary")
+@without(gates, "_health", source="rollouts: gates on health", breaks=WENT_ON, world="canary")
 def health_not_asked(rules: Any, facts: Any) -> Gate:  # noqa: ARG001
     """A stage is left only if enough of what has the change is ready."""
     return Gate(HEALTH, TRUE, "Ready")
 
 
-@without(changes, "sample", source="argo-rollouts#4479", breaks=WENT_ON, theme="canary")
+@without(changes, "sample", source="argo-rollouts#4479", breaks=WENT_ON, world="canary")
 def errors_count_as_good(pod: Any, heartbeat: Any, **more: Any) -> Outcome | None:
     """What nobody can tell of is not good."""
     found = _sample(pod, heartbeat, **more)
     return Outcome.GOOD if found is Outcome.ERROR else found
 
 
-@without(changes, "sample", source="flagger#1011", breaks=WENT_ON, theme="canary")
+@without(changes, "sample", source="flagger#1011", breaks=WENT_ON, world="canary")
 def old_news_is_good_news(pod: Any, heartbeat: Any, *, after: int, age_s_max: float) -> Outcome | None:  # noqa: ARG001
     """Only what was said after the change, and lately, counts."""
     return _sample(pod, Heartbeat(after + 1, 0.0), after=after, age_s_max=age_s_max)
@@ -43,7 +43,7 @@ def old_news_is_good_news(pod: Any, heartbeat: Any, *, after: int, age_s_max: fl
     "_why_not",
     source="testing: autoscaling does not amplify scheduler lag",
     breaks=("lag is not amplified", "the autoscaler does not add to what is behind"),
-    theme="autoscaled",
+    world="autoscaled",
 )
 def scaling_without_reasons(target: Any) -> tuple[str, str]:  # noqa: ARG001
     """Nothing is added to replicas that wait for a node, or of which nothing is known."""

@@ -16,13 +16,13 @@ from typing import Any, NoReturn
 from kedge.errors import Bug
 
 
-class OutsideWorld(Bug):
+class RealIORefused(Bug):
     """Simulated code tried to leave the simulation. Pass the named seam in instead; nothing was touched."""
 
 
 def _refuse(what: str, instead: str) -> Any:
     def refuse(self: object, *args: Any, **kwargs: Any) -> NoReturn:  # noqa: ARG001
-        raise OutsideWorld(f"{what} would touch the outside world, and this loop is simulated: {instead}")
+        raise RealIORefused(f"{what} would touch the outside world, and this loop is simulated: {instead}")
 
     refuse.__name__ = what
     return refuse
@@ -113,4 +113,4 @@ def _audit(event: str, args: tuple[Any, ...]) -> None:  # noqa: ARG001
     refusal = _AUDITED.get(event)
     if refusal is not None and isinstance(asyncio._get_running_loop(), RefusingLoop):
         what, instead = refusal
-        raise OutsideWorld(f"{what} ({event}) would touch the outside world, and this loop is simulated: {instead}")
+        raise RealIORefused(f"{what} ({event}) would touch the outside world, and this loop is simulated: {instead}")

@@ -14,7 +14,7 @@ from kedge.placement import predicates, quota
 from kedge.placement.reasons import Misfit, Reason
 from kedge.server.service import claims, deletion, effects, gangs, namespaces, quotas
 from kedge.server.service.core import Proof
-from kedge.sim.zoo.entries import without
+from kedge.sim.zoo.entry import without
 from kedge.store import Check, Write
 from kedge.store.versions import Versions
 
@@ -44,7 +44,7 @@ def _checks_but(proof: Proof, kind: str) -> list[Check]:
     "first_misfit",
     source="watch streams: the stale policy during a canary",
     breaks=OVERFULL,
-    theme="placement",
+    world="placement",
 )
 def bind_from_cache(*args: Any) -> Misfit | None:
     """The bind proves on committed state that the node has room."""
@@ -57,7 +57,7 @@ def bind_from_cache(*args: Any) -> Misfit | None:
     "checks",
     source="watch streams: the cache finds, the commit proves",
     breaks=(OVERFULL, *LEDGER),
-    theme="placement",
+    world="placement",
     by="slow commits",
 )
 def ledger_not_proved(self: Proof) -> list[Check]:
@@ -70,7 +70,7 @@ def ledger_not_proved(self: Proof) -> list[Check]:
     "checks",
     source="reconciliation: compare-and-swap updates",
     breaks=("nothing comes back", "a pod never has two nodes", *LEDGER),
-    theme="placement",
+    world="placement",
     by="slow commits",
 )
 def pod_not_proved(self: Proof) -> list[Check]:
@@ -83,7 +83,7 @@ def pod_not_proved(self: Proof) -> list[Check]:
     "prove",
     source="kubernetes#23731, #44887",
     breaks="one leader writes in an epoch",
-    theme="crews",
+    world="crews",
     by="deposed leaders",
 )
 def unfenced(self: Versions, checks: Sequence[Check], writes: Sequence[Write], fence: Fence | None) -> None:  # noqa: ARG001
@@ -96,7 +96,7 @@ def unfenced(self: Versions, checks: Sequence[Check], writes: Sequence[Write], f
     "check_complete",
     source="volcano#6010",
     breaks="gangs are whole",
-    theme="gangs",
+    world="gangs",
     by="slow reserves",
 )
 def gang_committed_in_part(record: Any) -> None:
@@ -107,7 +107,7 @@ def gang_committed_in_part(record: Any) -> None:
 
 
 @without(
-    quotas, "overruns", source="testing: quotas, reservations and tenant limits", breaks=OVER_QUOTA, theme="quotas"
+    quotas, "overruns", source="testing: quotas, reservations and tenant limits", breaks=OVER_QUOTA, world="quotas"
 )
 def quota_not_enforced(*_: Any) -> list[str]:
     """A create that overruns its quota is forbidden."""
@@ -119,20 +119,20 @@ def quota_not_enforced(*_: Any) -> list[str]:
     "checks",
     source="watch streams: staleness is less acceptable when quota is consumed",
     breaks=(OVER_QUOTA, USED),
-    theme="quotas",
+    world="quotas",
 )
 def quota_not_proved(self: Proof) -> list[Check]:
     """The commit checks the quota that it charges."""
     return _checks_but(self, "ResourceQuota")
 
 
-@without(quotas, "quota_delta", source="kubernetes#70563", breaks=USED, theme="quotas")
+@without(quotas, "quota_delta", source="kubernetes#70563", breaks=USED, world="quotas")
 def quota_never_refunded(*args: Any) -> dict[str, int]:
     """A removal gives back what its create was charged."""
     return {name: amount for name, amount in _quota_delta(*args).items() if amount > 0}
 
 
-@without(effects, "charge_quotas", source="kubernetes#70563", breaks=(OVER_QUOTA, USED), theme="quotas")
+@without(effects, "charge_quotas", source="kubernetes#70563", breaks=(OVER_QUOTA, USED), world="quotas")
 async def quota_not_charged(*_: Any) -> None:
     """Quota is charged in the commit that creates."""
 
@@ -142,7 +142,7 @@ async def quota_not_charged(*_: Any) -> None:
     "charge_zone",
     source="observability: a quota controller consumed headroom",
     breaks=OVER_ZONE,
-    theme="placement",
+    world="placement",
 )
 async def zone_quota_not_charged(*_: Any) -> None:
     """A bind charges its tenant's zone quota."""
@@ -153,7 +153,7 @@ async def zone_quota_not_charged(*_: Any) -> None:
     "checks",
     source="testing: scheduler and quota controller",
     breaks=OVER_ZONE,
-    theme="placement",
+    world="placement",
     by="slow commits",
 )
 def zone_quota_not_proved(self: Proof) -> list[Check]:
@@ -169,7 +169,7 @@ def zone_quota_not_proved(self: Proof) -> list[Check]:
     "_follow_pod",
     source="kubernetes#30972",
     breaks=(*LEDGER, "an at most one slot has one live copy"),
-    theme="nodes",
+    world="nodes",
 )
 async def freed_by_force(core: Any, proof: Proof, key: Any, old: Any, new: Any) -> None:
     """A forced deletion keeps the claim until the agent confirms."""
@@ -185,7 +185,7 @@ async def freed_by_force(core: Any, proof: Proof, key: Any, old: Any, new: Any) 
     "_finalizers",
     source="watch streams: owner references, finalizers, tombstones",
     breaks="finalizers are respected",
-    theme="garbage",
+    world="garbage",
 )
 def finalizers_ignored(current: tuple[str, ...], propagation: str) -> tuple[str, ...]:  # noqa: ARG001
     """A deletion waits for finalizers."""
@@ -197,7 +197,7 @@ def finalizers_ignored(current: tuple[str, ...], propagation: str) -> tuple[str,
     "check_active",
     source="design: a create proves that its namespace is active",
     breaks=ENDED,
-    theme="garbage",
+    world="garbage",
 )
 def born_into_the_ending(namespace: Any, key: Any) -> NamespaceView:  # noqa: ARG001
     """Nothing is created in a namespace that is being deleted."""
@@ -210,7 +210,7 @@ def born_into_the_ending(namespace: Any, key: Any) -> NamespaceView:  # noqa: AR
     "checks",
     source="design: a create proves that its namespace is active",
     breaks=ENDED,
-    theme="garbage",
+    world="garbage",
     by="slow commits",
 )
 def namespace_not_proved(self: Proof) -> list[Check]:

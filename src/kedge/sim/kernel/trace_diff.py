@@ -12,7 +12,7 @@ from kedge.sim.kernel.trace import CLOCK_JUMP, Event, Trace
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class TraceDifference:
     """The first place at which two traces differ."""
 
     step: int
@@ -31,7 +31,7 @@ def first_difference(
     *,
     one_strands: Mapping[int, str] | None = None,
     other_strands: Mapping[int, str] | None = None,
-) -> Difference | None:
+) -> TraceDifference | None:
     """None if the traces are the same."""
     event = _first_event(one.events, other.events)
     step = _first_step(one, other)
@@ -42,9 +42,9 @@ def first_difference(
     if step is None or (event_step is not None and event_step <= step):
         assert event is not None
         assert event_step is not None
-        return Difference(event_step, _words(one.events, event), _words(other.events, event), shared)
+        return TraceDifference(event_step, _words(one.events, event), _words(other.events, event), shared)
     before = [e for e in one.events[: event if event is not None else len(one.events)] if e.step <= step]
-    return Difference(
+    return TraceDifference(
         step,
         _step_words(one, step, one_strands or {}),
         _step_words(other, step, other_strands or {}),

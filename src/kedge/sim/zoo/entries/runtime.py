@@ -23,7 +23,7 @@ from kedge.runtime.queue.entries import RUNNING
 from kedge.runtime.queue.queue import WorkQueue
 from kedge.runtime.watch_states import Connecting, Reason
 from kedge.runtime.watcher import Watcher
-from kedge.sim.zoo.entries import without
+from kedge.sim.zoo.entry import without
 
 TOO_MANY_HANDS = "no crew has more hands than it was asked for"
 SHORT = "crews are whole and say so"
@@ -40,7 +40,7 @@ _apply = Cache.apply
     "_after_failure",
     source="watch streams: resuming from a version that was compacted away; etcd#17529",
     breaks=SHORT,
-    theme="crews",
+    world="crews",
     by="broken watches",
 )
 def resume_past_the_compacted(self: Watcher, error: Any) -> Any:
@@ -50,7 +50,7 @@ def resume_past_the_compacted(self: Watcher, error: Any) -> Any:
     return self._resume(Reason.UNAVAILABLE, error)
 
 
-@without(Watcher, "_guard", source="kopf#996, #787", breaks=SHORT, theme="crews", by="dead watches")
+@without(Watcher, "_guard", source="kopf#996, #787", breaks=SHORT, world="crews", by="dead watches")
 async def watch_that_died(self: Watcher, state: Any) -> Reason:  # noqa: ARG001
     """A stream that says nothing is probed, and given up."""
     await asyncio.get_running_loop().create_future()
@@ -62,7 +62,7 @@ async def watch_that_died(self: Watcher, state: Any) -> Reason:  # noqa: ARG001
     "apply",
     source="watch streams: a missed delete, reconciling a ghost",
     breaks=SHORT,
-    theme="crews",
+    world="crews",
     by="broken watches",
 )
 def ghosts_after_relist(self: CacheRelist, revision: int, *, asked_s: float) -> None:
@@ -70,14 +70,14 @@ def ghosts_after_relist(self: CacheRelist, revision: int, *, asked_s: float) -> 
     self._cache.replace({**self._cache._objects, **self._objects}, revision, asked_s=asked_s)
 
 
-@without(Watcher, "_list_pages", source="kubernetes#59848", breaks=TOO_MANY_HANDS, theme="crews", by="old lists")
+@without(Watcher, "_list_pages", source="kubernetes#59848", breaks=TOO_MANY_HANDS, world="crews", by="old lists")
 async def back_in_time(self: Watcher, state: Any, asked_s: float, floor: int) -> Any:  # noqa: ARG001
     """A list older than what was seen is refused."""
     self._sink._revision = self._sink._revision_seen = 0  # type: ignore[attr-defined]
     return await _list_pages(self, state, asked_s, 0)
 
 
-@without(Cache, "apply", source="watch streams: the delete that was missed", breaks=SHORT, theme="crews")
+@without(Cache, "apply", source="watch streams: the delete that was missed", breaks=SHORT, world="crews")
 def deletions_missed(self: Cache, event: Any) -> None:
     """A deletion empties its place in the cache and wakes its owner."""
     if event.type is EventType.DELETED:
@@ -86,7 +86,7 @@ def deletions_missed(self: Cache, event: Any) -> None:
         _apply(self, event)
 
 
-@without(WorkQueue, "_add", source="kube-rs#1322", breaks=SHORT, theme="crews")
+@without(WorkQueue, "_add", source="kube-rs#1322", breaks=SHORT, world="crews")
 def wake_dropped_while_running(self: Any, key: Any, wake: Any, delay_s: float, reason: Any, **more: Any) -> bool:
     """A key woken while it runs runs again."""
     entry = self._entries.get(key)
@@ -100,7 +100,7 @@ def wake_dropped_while_running(self: Any, key: Any, wake: Any, delay_s: float, r
     "_plan_next",
     source="reconciliation: hidden actuation failure",
     breaks=SHORT,
-    theme="crews",
+    world="crews",
     by="lost requests",
 )
 def failure_only_logged(self: Any, entry: Any, outcome: Any, now_s: float) -> None:
@@ -114,7 +114,7 @@ def failure_only_logged(self: Any, entry: Any, outcome: Any, now_s: float) -> No
     "_wait_caches",
     source="k0smotron#1534, cluster-api#13649",
     breaks=TOO_MANY_HANDS,
-    theme="crews",
+    world="crews",
     by="deposed leaders",
 )
 async def leader_with_old_eyes(self: Controller, fence: Fence | None) -> None:  # noqa: ARG001
@@ -128,14 +128,14 @@ async def leader_with_old_eyes(self: Controller, fence: Fence | None) -> None:  
     "admit",
     source="failure detection: retry storm; kubernetes#87794",
     breaks="requests are bounded during an outage",
-    theme="outage",
+    world="outage",
 )
 def storm_of_retries(self: Breaker) -> bool:  # noqa: ARG001
     """Who cannot be reached is asked more and more seldom."""
     return False
 
 
-@without(WriteFloors, "unmet", source="cluster-api#13649", breaks=TOO_MANY_HANDS, theme="crews")
+@without(WriteFloors, "unmet", source="cluster-api#13649", breaks=TOO_MANY_HANDS, world="crews")
 def no_write_floors(self: WriteFloors, key: Any) -> bool:  # noqa: ARG001
     """A key does not run before it sees what it wrote."""
     return False
@@ -147,7 +147,7 @@ def no_write_floors(self: WriteFloors, key: Any) -> bool:  # noqa: ARG001
     source="kubeflow/notebooks PR 1343",
     breaks=("then silence", "no unhandled error"),
     says="writ",
-    theme="crews",
+    world="crews",
 )
 def now_in_status(found: Any, said: Any, now: Any) -> dict[str, Any]:
     """Times alone are no news."""
@@ -161,7 +161,7 @@ def now_in_status(found: Any, said: Any, now: Any) -> dict[str, Any]:
     "plan_status",
     source="observability: conditions without an observed generation",
     breaks="conditions refer to the generation they observed",
-    theme="crews",
+    world="crews",
     by=("late views", "old lists"),
 )
 def status_of_another_generation(found: Any, said: Any, now: Any) -> dict[str, Any] | None:
@@ -177,7 +177,7 @@ def status_of_another_generation(found: Any, said: Any, now: Any) -> dict[str, A
     "patch",
     source="argo-rollouts#4073",
     breaks="nobody undoes what another did",
-    theme="crews",
+    world="crews",
     by=("late views", "old lists"),
 )
 async def patch_any_version(self: Context, found: Any, body: Any, **more: Any) -> Any:

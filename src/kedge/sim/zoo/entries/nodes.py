@@ -19,7 +19,7 @@ from kedge.controllers.node.plan import Standing
 from kedge.scheduler.binding.binder import Binder
 from kedge.scheduler.queue.pending import Pending
 from kedge.scheduler.state.cluster_state import Picture
-from kedge.sim.zoo.entries import without
+from kedge.sim.zoo.entry import without
 
 SUSPICION = "nothing is destroyed on suspicion alone"
 ONE_COPY = "an at most one slot has one live copy"
@@ -43,7 +43,7 @@ _assume = Picture.assume
     "plan_evacuation",
     source="the signal table: missed heartbeats may not delete or replace at once",
     breaks=(SUSPICION, ONE_COPY),
-    theme="nodes",
+    world="nodes",
 )
 def lost_on_suspicion(
     node: Any,
@@ -70,7 +70,7 @@ def lost_on_suspicion(
     )
 
 
-@without(Heartbeats, "survey", source="kubernetes#24200, #28832", breaks=SUSPICION, theme="nodes")
+@without(Heartbeats, "survey", source="kubernetes#24200, #28832", breaks=SUSPICION, world="nodes")
 def blind_and_evicting(self: Heartbeats, zone: str, members: Any) -> dict[str, Any]:
     """A zone that falls silent at once is not given up."""
     return {**_survey(self, zone, members), "blind": "", "clear_s": 1e9}
@@ -79,7 +79,7 @@ def blind_and_evicting(self: Heartbeats, zone: str, members: Any) -> dict[str, A
 # -- agents ----------------------------------------------------------------------------------------
 
 
-@without(Agent, "_keep_s", source="kubernetes#30972", breaks=ONE_COPY, theme="nodes")
+@without(Agent, "_keep_s", source="kubernetes#30972", breaks=ONE_COPY, world="nodes")
 def at_most_one_runs_on(self: Agent) -> float:  # noqa: ARG001
     """An agent out of contact stops what asks for at-most-one, before its node may be lost."""
     return 1e6
@@ -90,7 +90,7 @@ def at_most_one_runs_on(self: Agent) -> float:  # noqa: ARG001
     "_may_start",
     source="watch streams: the cache taken for truth",
     breaks=(STARTED, ONE_PROCESS, CLAIMED),
-    theme="agents",
+    world="agents",
 )
 async def started_from_the_cache(self: PodWorker) -> str:
     """An agent proves at the authority that a pod is bound to it, after whatever took long."""
@@ -102,14 +102,14 @@ async def started_from_the_cache(self: PodWorker) -> str:
     "claim_is_held",
     source="design: (pod uid, bind revision, node incarnation)",
     breaks=(STARTED, CLAIMED),
-    theme="agents",
+    world="agents",
 )
 async def claim_not_asked_for(self: Ground, *_: Any) -> bool:  # noqa: ARG001
     """An agent starts only what its incarnation has the claim of."""
     return True
 
 
-@without(Agent, "_clear", source="kubernetes#30972", breaks=(ONE_PROCESS, RUNNING, CLAIMED), theme="agents")
+@without(Agent, "_clear", source="kubernetes#30972", breaks=(ONE_PROCESS, RUNNING, CLAIMED), world="agents")
 async def former_self_runs_on(self: Agent, node_uid: str = "") -> None:
     """A node that registers anew has stopped what it ran before."""
 
@@ -119,7 +119,7 @@ async def former_self_runs_on(self: Agent, node_uid: str = "") -> None:
     "_adopt",
     source="design: an agent re-adopts its processes after its own restart",
     breaks=(RUNNING, EVEN),
-    theme="restarts",
+    world="restarts",
 )
 async def orphans_not_adopted(self: Agent) -> None:  # noqa: ARG001
     """A restarted agent takes on the processes of pods that are gone."""
@@ -131,7 +131,7 @@ async def orphans_not_adopted(self: Agent) -> None:  # noqa: ARG001
     "_audit",
     source="testing: repair eventually removes orphaned state",
     breaks=EVEN,
-    theme="agents",
+    world="agents",
 )
 async def no_audit(self: Agent) -> None:  # noqa: ARG001
     """An agent looks for claims of pods that it never saw."""
@@ -143,7 +143,7 @@ async def no_audit(self: Agent) -> None:  # noqa: ARG001
     "_confirm",
     source="testing: repair eventually removes orphaned state",
     breaks=EVEN,
-    theme="agents",
+    world="agents",
 )
 async def end_not_confirmed(self: PodWorker, processes: Any) -> None:
     """An agent confirms the end of what was deleted by force."""
@@ -154,7 +154,7 @@ async def end_not_confirmed(self: PodWorker, processes: Any) -> None:
     "_pod",
     source="watch streams: a delete that arrives before its cleanup",
     breaks=("only the unwanted is stopped", ONE_PROCESS),
-    theme="agents",
+    world="agents",
     by="old lists",
 )
 async def gone_by_the_cache(self: PodWorker) -> PodView | None:
@@ -167,7 +167,7 @@ async def gone_by_the_cache(self: PodWorker) -> PodView | None:
     "_look",
     source="watch streams: synced once, assumed for ever",
     breaks=("nodes are well", STARTED),
-    theme="agents",
+    world="agents",
 )
 async def node_never_looked_at(self: NodeKeeper) -> None:
     """An agent sees at the authority whether its node is still the same."""
@@ -181,7 +181,7 @@ async def node_never_looked_at(self: NodeKeeper) -> None:
     "settle",
     source="kubernetes#106361",
     breaks="neighbours stand each other",
-    theme="apart",
+    world="apart",
     by="cut off after a bind",
 )
 async def assumption_ends_by_timer(self: Binder, assumption: Any) -> None:
@@ -189,7 +189,7 @@ async def assumption_ends_by_timer(self: Binder, assumption: Any) -> None:
     self._picture.forget(assumption.uid)
 
 
-@without(Pending, "happened", source="reconciliation: no resync path", breaks=PLACED, theme="placement")
+@without(Pending, "happened", source="reconciliation: no resync path", breaks=PLACED, world="placement")
 def deaf_scheduler(self: Pending, *_: Any, **__: Any) -> None:
     """A pod that waits is woken by what could help it."""
 
@@ -199,7 +199,7 @@ def deaf_scheduler(self: Pending, *_: Any, **__: Any) -> None:
     "assume",
     source="watch streams: the cache taken for truth",
     breaks="neighbours stand each other",
-    theme="apart",
+    world="apart",
 )
 def places_not_remembered(self: Picture, pod: Any, node: str, request: Any) -> Any:
     """What a scheduler has decided takes its place until the cache shows what became of it."""

@@ -17,10 +17,10 @@ from kedge.errors import check
 from kedge.sim.kernel.hunt import make_executor
 from kedge.sim.kernel.scenarios import find_scenario
 from kedge.sim.kernel.shrink import shrink
-from kedge.sim.zoo.comparing import Comparison, Trial, best_of, compare_entry, standings, targeted_standing
-from kedge.sim.zoo.entries import Entry, entry_named
-from kedge.sim.zoo.plans import Strategy
-from kedge.sim.zoo.themes import STANDARD, THEMES
+from kedge.sim.zoo.comparison import Comparison, Trial, best_of, compare_entry, strategy_summaries, targeted_summary
+from kedge.sim.zoo.entry import ZooEntry, entry_named
+from kedge.sim.zoo.strategies import Strategy
+from kedge.sim.zoo.worlds import STANDARD, WORLDS
 
 CLEAN_BATCH = 10
 SHRINK_RUNS = 60
@@ -31,11 +31,11 @@ LOOK_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class EntryResult:
     """What came of the hunt for one entry."""
 
     name: str
-    theme: str
+    world: str
     source: str
     found: bool
     invariant: str = ""
@@ -66,7 +66,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CleanFinding:
     """An invariant that the unmodified control plane broke: a bug of kedge, or of the invariant."""
 
     target: str
@@ -77,13 +77,13 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Clean:
+class CleanResult:
     """What some seeds of the unmodified control plane came to."""
 
-    theme: str
+    world: str
     cpu_s: tuple[float, ...]
     """Of each seed."""
-    findings: tuple[Finding, ...]
+    findings: tuple[CleanFinding, ...]
 
     @property
     def seeds(self) -> int:
@@ -91,11 +91,11 @@ class Clean:
 
 
 @dataclass(slots=True)
-class Census:
+class ZooReport:
     """The zoo as a hunt found it."""
 
-    rows: list[Row] = field(default_factory=list)
-    cleans: list[Clean] = field(default_factory=list)
+    rows: list[EntryResult] = field(default_factory=list)
+    cleans: list[CleanResult] = field(default_factory=list)
 
     @property
     def found(self) -> int:
@@ -110,13 +110,13 @@ class Census:
         return sum(each.seeds for each in self.cleans)
 
     @property
-    def clean_findings(self) -> list[Finding]:
+    def clean_findings(self) -> list[CleanFinding]:
         return [finding for each in self.cleans for finding in each.findings]
 
     @property
     def seed_cpu_ms(self) -> float | None:
         """What one seed of the standard scenario costs, in the middle; None if none was run."""
-        costs = [cost for each in self.cleans if each.theme == STANDARD for cost in each.cpu_s]
+        costs = [cost for each in self.cleans if each.world == STANDARD for cost in each.cpu_s]
         return 1000 * median(costs) if costs else None
 
     @property
@@ -129,7 +129,7 @@ class Census:
 
     def as_json(self) -> dict[str, Any]:
         cpu_ms = self.seed_cpu_ms
-        ways = [*standings(self.compared), targeted_standing(self.compared)] if self.compared else []
+        ways = [*strategy_summaries(self.compared), targeted_summary(self.compared)] if self.compared else []
         return {
             "entries": len(self.rows),
             "found": self.found,
@@ -143,21 +143,21 @@ class Census:
         }
 
 
-def strategies_of(entry: Entry) -> tuple[Strategy, ...]:
-    """The ways to look for an entry: those of its theme, or those of them that aim at it."""
-    every = THEMES[entry.theme].strategies
+def strategies_of(entry: ZooEntry) -> tuple[Strategy, ...]:
+    """The ways to look for an entry: those of its world, or those of them that aim at it."""
+    every = WORLDS[entry.world].strategies
     found = tuple(each for each in every if not entry.by or each.name in entry.by)
-    check(len(found) == len(entry.by or every), f"{entry.name}: {entry.theme} has not all of {', '.join(entry.by)}")
+    check(len(found) == len(entry.by or every), f"{entry.name}: {entry.world} has not all of {', '.join(entry.by)}")
     return found
 
 
 # -- in the workers --------------------------------------------------------------------------------
 
 
-def hunt_entry(name: str, seeds: int = SEEDS_MAX, shrink_runs: int = SHRINK_RUNS) -> Row:
+def hunt_entry(name: str, seeds: int = SEEDS_MAX, shrink_runs: int = SHRINK_RUNS) -> EntryResult:
     """Hunt one entry until it is found. A module-level function, so that any executor can carry it."""
     entry = entry_named(name)
-    scenario, strategies = find_scenario(THEMES[entry.theme].reference), strategies_of(entry)
+    scenario, strategies = find_scenario(WORLDS[entry.world].reference), strategies_of(entry)
     begin_s = time.process_time()
     others: dict[str, None] = {}
     with entry.patch():
@@ -175,9 +175,9 @@ def hunt_entry(name: str, seeds: int = SEEDS_MAX, shrink_runs: int = SHRINK_RUNS
             if shrink_runs:
                 shrunk = shrink(aimed, outcome, runs_max=shrink_runs, condition_runs_max=0).outcome
                 faults, steps = len(shrunk.faults), shrunk.steps
-            return Row(
+            return EntryResult(
                 entry.name,
-                entry.theme,
+                entry.world,
                 entry.source,
                 found=True,
                 invariant=outcome.violation.invariant,
@@ -189,12 +189,14 @@ def hunt_entry(name: str, seeds: int = SEEDS_MAX, shrink_runs: int = SHRINK_RUNS
                 others=tuple(others),
             )
     cpu_s = time.process_time() - begin_s
-    return Row(entry.name, entry.theme, entry.source, found=False, seeds=seeds, cpu_s=cpu_s, others=tuple(others))
+    return EntryResult(
+        entry.name, entry.world, entry.source, found=False, seeds=seeds, cpu_s=cpu_s, others=tuple(others)
+    )
 
 
-def hunt_clean(theme: str, start: int, seeds: int) -> Clean:
+def hunt_clean(world: str, start: int, seeds: int) -> CleanResult:
     """Run seeds of an unmodified world under every strategy of its own."""
-    place = THEMES[theme]
+    place = WORLDS[world]
     scenario = find_scenario(place.reference)
     costs, findings = [], []
     for seed in range(start, start + seeds):
@@ -204,14 +206,14 @@ def hunt_clean(theme: str, start: int, seeds: int) -> Clean:
         costs.append(time.process_time() - begin_s)
         if violation is not None:
             words = violation.invariant, violation.message[:400]
-            findings.append(Finding(place.reference, seed, strategy.name, *words))
-    return Clean(theme, tuple(costs), tuple(findings))
+            findings.append(CleanFinding(place.reference, seed, strategy.name, *words))
+    return CleanResult(world, tuple(costs), tuple(findings))
 
 
 # -- the hunt --------------------------------------------------------------------------------------
 
 
-def census(
+def hunt_zoo(
     names: Sequence[str],
     *,
     seeds: int = SEEDS_MAX,
@@ -220,15 +222,15 @@ def census(
     jobs: int = 1,
     executor: str = "process",
     shrink_runs: int = SHRINK_RUNS,
-    on_progress: Callable[[Row | Clean | Comparison], object] = lambda _: None,
+    on_progress: Callable[[EntryResult | CleanResult | Comparison], object] = lambda _: None,
     on_wait: Callable[[Sequence[str]], object] = lambda _: None,
-) -> Census:
+) -> ZooReport:
     """Hunt the entries of these names, and `clean` seeds of unmodified worlds, the standard scenario among them.
 
     With `compare`, up to so many seeds of each strategy are run against each entry, more only if none of them finds it.
     `on_progress` is told each result, `on_wait` once a while what is under way.
     """
-    found = Census()
+    found = ZooReport()
     trials: dict[str, tuple[Trial, ...]] = {}
     pool: Executor = make_executor(executor, jobs)
     try:
@@ -241,7 +243,7 @@ def census(
             done, left = wait(left, timeout=LOOK_S, return_when=FIRST_COMPLETED)
             for future in done:
                 match result := future.result():
-                    case Row():
+                    case EntryResult():
                         found.rows.append(result)
                     case Comparison():
                         trials[result.entry] = result.trials
@@ -261,7 +263,7 @@ def census(
 
 def clean_batches(clean: int) -> Iterator[tuple[str, int, int]]:
     """Share seeds out among the worlds. The standard scenario comes first and has the smallest share: it costs most."""
-    small = [name for name in THEMES if name != STANDARD]
+    small = [name for name in WORLDS if name != STANDARD]
     worlds = [STANDARD, *small, *small]
     turn, done = 0, 0
     starts: dict[str, int] = {}

@@ -13,9 +13,9 @@ from statistics import median
 from typing import Any
 
 from kedge.sim.kernel.scenarios import find_scenario
-from kedge.sim.zoo.entries import Entry, entry_named
-from kedge.sim.zoo.plans import BASELINE, PLAIN_RANDOM, Strategy
-from kedge.sim.zoo.themes import THEMES
+from kedge.sim.zoo.entry import ZooEntry, entry_named
+from kedge.sim.zoo.strategies import BASELINE, PLAIN_RANDOM, Strategy
+from kedge.sim.zoo.worlds import WORLDS
 
 FINDS_ENOUGH = 5
 """A strategy that found an entry so often is known well enough: the rest of its seeds is spared."""
@@ -66,7 +66,7 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class StrategySummary:
     """How one strategy, or several taken in turn, did over the zoo."""
 
     strategy: str
@@ -81,9 +81,9 @@ class Standing:
     """Times as soon as plain random, in the middle of the entries that either found; None if there is none."""
 
 
-def contenders(entry: Entry) -> tuple[Strategy, ...]:
+def contenders(entry: ZooEntry) -> tuple[Strategy, ...]:
     """All that is compared: every strategy of the entry's world, those too that its hunt leaves out, and the swarms."""
-    own = THEMES[entry.theme].strategies
+    own = WORLDS[entry.world].strategies
     names = {each.name for each in own}
     return (*own, *(each for each in BASELINE if each.name not in names))
 
@@ -106,9 +106,9 @@ def try_strategy(name: str, strategy: str, seeds: range) -> Trial:
     """Run seeds of one strategy against one entry, until it is known well enough."""
     entry = entry_named(name)
     (way,) = [each for each in contenders(entry) if each.name == strategy]
-    aimed = way.applied(find_scenario(THEMES[entry.theme].reference))
+    aimed = way.applied(find_scenario(WORLDS[entry.world].reference))
     # A world is held to its own strategies only. Where another strikes, the unmodified one may break as well.
-    foreign = way not in THEMES[entry.theme].strategies
+    foreign = way not in WORLDS[entry.world].strategies
     done = finds = steps = 0
     cpu_s = 0.0
     for seed in seeds:
@@ -140,7 +140,7 @@ def best_of(trials: Sequence[Trial]) -> Trial | None:
     return min(finders, key=lambda each: (steps_per_find([each]), -each.finds), default=None)
 
 
-def standings(compared: Sequence[Sequence[Trial]]) -> list[Standing]:
+def strategy_summaries(compared: Sequence[Sequence[Trial]]) -> list[StrategySummary]:
     """How each strategy did, given the trials of each entry: those that are best most often come first."""
     names = {each.strategy: None for trials in compared for each in trials}
     ways = [
@@ -150,12 +150,12 @@ def standings(compared: Sequence[Sequence[Trial]]) -> list[Standing]:
     return sorted(ways, key=lambda each: (-each.best, -each.found))
 
 
-def targeted_standing(compared: Sequence[Sequence[Trial]]) -> Standing:
+def targeted_summary(compared: Sequence[Sequence[Trial]]) -> StrategySummary:
     """How the targeted plans did, taken in turn: nobody who hunts knows beforehand which of them is the best."""
     return _standing("targeted, in turn", compared, [[each for each in trials if each.targeted] for trials in compared])
 
 
-def _standing(name: str, compared: Sequence[Sequence[Trial]], chosen: Sequence[Sequence[Trial]]) -> Standing:
+def _standing(name: str, compared: Sequence[Sequence[Trial]], chosen: Sequence[Sequence[Trial]]) -> StrategySummary:
     tried = found = best = alone = 0
     factors = []
     for trials, ours in zip(compared, chosen, strict=True):
@@ -169,4 +169,4 @@ def _standing(name: str, compared: Sequence[Sequence[Trial]], chosen: Sequence[S
         alone += finds and not random_finds
         if finds or random_finds:
             factors.append(steps_per_find(random) / steps_per_find(ours))
-    return Standing(name, tried, found, best, alone, median(factors) if factors else None)
+    return StrategySummary(name, tried, found, best, alone, median(factors) if factors else None)

@@ -1,4 +1,4 @@
-"""What a theme of the zoo demands of its end, beyond what every world is held to, and the nets that it does without.
+"""What a world of the zoo demands of its end, beyond what every world is held to, and the nets that it does without.
 
 Like `kedge.sim.judges.endings`, these read committed state and share no code with the controllers they judge.
 """
@@ -17,10 +17,6 @@ from kedge.sim.cluster.links import Commit
 from kedge.sim.judges.facts import DEPLOYMENT, LAG_S, RESERVATION, owner_uid
 from kedge.sim.judges.invariants import Judge
 from kedge.sim.standard import World
-
-NEVER_S = 1e6
-NO_NETS = {"relist_every_s": NEVER_S, "resync_every_s": NEVER_S, "scheduler_flush_s": NEVER_S}
-"""What comes round by time would hide that a wake-up was lost."""
 
 
 def expect(world: World, *endings: Callable[[Judge], bool]) -> None:

@@ -19,8 +19,8 @@ from kedge.sim.cluster import Component, Seat
 from kedge.sim.cluster.links import Commit
 from kedge.sim.kernel import Simulation, simulate
 from kedge.sim.standard import Size, World
-from kedge.sim.zoo.plans import Drawn
-from kedge.sim.zoo.themes import QUIET
+from kedge.sim.zoo.strategies import DrawnRates
+from kedge.sim.zoo.worlds.base import QUIET
 
 MAP = KINDS.of_key_kind("ConfigMap")
 FENCE = Key(MAP.key_kind, "default", "fence")
@@ -80,7 +80,7 @@ def _painter(seat: Seat, *, colour: str) -> Component:
     return Rival(Painter(colour), seat.client, seat.env, kind=MAP, name=colour, caches=seat.caches)
 
 
-@simulate(faults=Drawn())
+@simulate(faults=DrawnRates())
 async def rivals(sim: Simulation) -> None:
     """Two controllers fight over an object, without an error; in the end a person settles it."""
     world = World(sim, Size(nodes=0, servers=2, schedulers=0, managers=0, limits=QUIET))
@@ -120,7 +120,7 @@ def _office(seat: Seat, *, clerk: Clerk) -> Component:
     return Controller(clerk, seat.client, seat.env, kind=MAP, name="clerk", workers=1, caches=seat.caches)
 
 
-@simulate(faults=Drawn())
+@simulate(faults=DrawnRates())
 async def tenants(sim: Simulation) -> None:
     """One tenant changes all that it has, and another the one thing that it has: both are served in turn."""
     world = World(sim, Size(nodes=0, servers=1, schedulers=0, managers=0, limits=QUIET))

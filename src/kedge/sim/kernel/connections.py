@@ -18,11 +18,11 @@ from kedge.errors import check
 from kedge.sim.kernel.calls import DELAYS_S
 from kedge.sim.kernel.hosts import Host
 from kedge.sim.kernel.network import RETRANSMIT_S, STALL_S_MAX
-from kedge.sim.kernel.refusals import OutsideWorld
-from kedge.sim.kernel.strands import Process
+from kedge.sim.kernel.real_io import RealIORefused
+from kedge.sim.kernel.strands import HostProcess
 
 if TYPE_CHECKING:
-    from kedge.sim.kernel.world import World
+    from kedge.sim.kernel.world import SimWorld
 
 PIECE_FAULTS = ("reset", "delay")
 CONNECT_S_MAX = 20.0
@@ -34,12 +34,12 @@ _LOCAL = ("localhost", "127.0.0.1", "::1")
 _ANY = (None, "", "0.0.0.0", "::")
 
 
-class SimulatedWires:
+class SimConnections:
     """Who listens where, and how a connection comes about."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimWorld) -> None:
         self._world = world
-        self._listening: dict[tuple[str, int], SimulatedServer] = {}
+        self._listening: dict[tuple[str, int], SimServer] = {}
         self._port = EPHEMERAL_PORT_FIRST - 1
         self._open: list[_End] = []
         world.on_death.append(self._process_died)
@@ -51,9 +51,7 @@ class SimulatedWires:
 
     # -- listening
 
-    def listen(
-        self, factory: Callable[[], Any], host: Any, port: int | None, options: dict[str, Any]
-    ) -> SimulatedServer:
+    def listen(self, factory: Callable[[], Any], host: Any, port: int | None, options: dict[str, Any]) -> SimServer:
         _refuse_unsupported(options)
         here = self._here()
         check(
@@ -63,15 +61,15 @@ class SimulatedWires:
         port = port or self.next_port()
         if (here.name, port) in self._listening:
             raise OSError(errno.EADDRINUSE, f"{here.name}:{port} is already in use")
-        server = SimulatedServer(self, factory, here, port, self._context_here())
+        server = SimServer(self, factory, here, port, self._context_here())
         if options.get("start_serving", True):
             self._listening[here.name, port] = server
         return server
 
-    def open(self, server: SimulatedServer) -> None:
+    def open(self, server: SimServer) -> None:
         self._listening[server.host.name, server.port] = server
 
-    def unlisten(self, server: SimulatedServer) -> None:
+    def unlisten(self, server: SimServer) -> None:
         if self._listening.get((server.host.name, server.port)) is server:
             del self._listening[server.host.name, server.port]
 
@@ -85,10 +83,10 @@ class SimulatedWires:
         there = self._find(host)
         check(port, "create_connection needs a port")
         what = f"connection to {there.name}:{port}"
-        answer: asyncio.Future[SimulatedServer | None] = world.loop.create_future()
+        answer: asyncio.Future[SimServer | None] = world.loop.create_future()
         client = _End(world, self, here, self._context_here(), f"{there.name}:{port}")
 
-        def request_arrives(process: Process) -> None:
+        def request_arrives(process: HostProcess) -> None:
             server = self._listening.get((there.name, port or 0))
             refused = server is None or not there.up or server.process is not process
             if not refused and server is not None:
@@ -130,7 +128,7 @@ class SimulatedWires:
         if end in self._open:
             self._open.remove(end)
 
-    def _process_died(self, process: Process) -> None:
+    def _process_died(self, process: HostProcess) -> None:
         for end in [end for end in self._open if end.process is process]:
             end.die()
         for server in [server for server in self._listening.values() if server.process is process]:
@@ -169,16 +167,18 @@ class SimulatedWires:
 
 def _refuse_unsupported(options: dict[str, Any]) -> None:
     if options.get("ssl"):
-        raise OutsideWorld("TLS on a simulated connection: speak plain bytes here, and pass the TLS layer in as a port")
+        raise RealIORefused(
+            "TLS on a simulated connection: speak plain bytes here, and pass the TLS layer in as a port"
+        )
     if options.get("sock") is not None:
-        raise OutsideWorld("a real socket on a simulated loop: give a host and a port instead")
+        raise RealIORefused("a real socket on a simulated loop: give a host and a port instead")
 
 
-class SimulatedServer(asyncio.AbstractServer):
+class SimServer(asyncio.AbstractServer):
     """A listening port of one life of a host."""
 
     def __init__(
-        self, wires: SimulatedWires, factory: Callable[[], Any], host: Host, port: int, context: Context
+        self, wires: SimConnections, factory: Callable[[], Any], host: Host, port: int, context: Context
     ) -> None:
         self.factory = factory
         self.host = host
@@ -222,7 +222,7 @@ class SimulatedServer(asyncio.AbstractServer):
 class _End:
     """One end of a connection: what it has sent that has not arrived, and what it has got that nobody has read."""
 
-    def __init__(self, world: World, wires: SimulatedWires, host: Host, context: Context, address: str) -> None:
+    def __init__(self, world: SimWorld, wires: SimConnections, host: Host, context: Context, address: str) -> None:
         self.world = world
         self.host = host
         self.process = host.process

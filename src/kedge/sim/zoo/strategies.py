@@ -14,7 +14,7 @@ from kedge.sim.cluster.faults import ClusterSwarm
 from kedge.sim.kernel import Fifo, FixedRates, Mixed, Pct, Simulation, Uniform
 from kedge.sim.kernel.choices import SWARM
 from kedge.sim.kernel.faults import FaultPlan, Faults
-from kedge.sim.kernel.policies import Policy
+from kedge.sim.kernel.policies import SchedulePolicy
 from kedge.sim.kernel.scenarios import Scenario
 
 WRITES = ("create", "patch", "update", "bind", "delete")
@@ -29,7 +29,7 @@ class Strategy:
     """One way to run a seed."""
 
     name: str
-    policy: Policy
+    policy: SchedulePolicy
     faults: FaultPlan
     aim: Callable[[Simulation], None] | None = None
 
@@ -50,7 +50,7 @@ class Strategy:
 
 
 @dataclass(frozen=True, slots=True)
-class Rare:
+class RareFaults:
     """Quiet, but for a few kinds that are drawn as a swarm would, and those that are always there."""
 
     kinds: tuple[str, ...]
@@ -66,7 +66,7 @@ class Rare:
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class DrawnRates:
     """A few faults that every seed has; how often each strikes is drawn by the seed. Nothing else goes wrong."""
 
     rates: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
@@ -112,9 +112,9 @@ GENERAL = (
     Strategy(
         "deposed leaders",
         Uniform(),
-        Rare(("delay", "crash caller"), {"weather: depose": 0.6, "request of api.patch: delay": 0.1}),
+        RareFaults(("delay", "crash caller"), {"weather: depose": 0.6, "request of api.patch: delay": 0.1}),
     ),
-    Strategy("stale view", Mixed(), Rare(("stale", "disconnect", "compact", "delay", "crash caller"))),
+    Strategy("stale view", Mixed(), RareFaults(("stale", "disconnect", "compact", "delay", "crash caller"))),
 )
 """For any world. Each seed takes the next."""
 
@@ -123,50 +123,54 @@ SOME, MUCH = (0.04, 0.12, 0.3), (0.2, 0.5, 0.8)
 LATE = {"delivery of api.watch: delay": (*SOME, 0.6)}
 COMPACTED = {"watch of api: compact": MUCH, "weather: compact": MUCH}
 
-OLD_LISTS = Strategy("old lists", Uniform(), Drawn({"delivery of api.watch: delay": MUCH, "list of api: stale": MUCH}))
-CUT_OFF = Strategy("cut off after a bind", Uniform(), Drawn({"reply of api.bind: partition": MUCH}))
+OLD_LISTS = Strategy(
+    "old lists", Uniform(), DrawnRates({"delivery of api.watch: delay": MUCH, "list of api: stale": MUCH})
+)
+CUT_OFF = Strategy("cut off after a bind", Uniform(), DrawnRates({"reply of api.bind: partition": MUCH}))
 """Neither a reply, nor a read, nor an event tells a scheduler soon what became of its bind."""
 
-SLOW_RESERVES = Strategy("slow reserves", Uniform(), Drawn({"request of api.reserve: delay": MUCH}))
+SLOW_RESERVES = Strategy("slow reserves", Uniform(), DrawnRates({"request of api.reserve: delay": MUCH}))
 
-BROKEN_WATCHES = Strategy("broken watches", Uniform(), Drawn({"delivery of api.watch: disconnect": SOME, **COMPACTED}))
+BROKEN_WATCHES = Strategy(
+    "broken watches", Uniform(), DrawnRates({"delivery of api.watch: disconnect": SOME, **COMPACTED})
+)
 
 OF_VIEWS = (
     Strategy(
         "deposed leaders",
         Uniform(),
-        Drawn({"weather: depose": MUCH, "reply of api.create: crash caller": SOME, **LATE}),
+        DrawnRates({"weather: depose": MUCH, "reply of api.create: crash caller": SOME, **LATE}),
     ),
-    Strategy("lost replies", Fifo(), Drawn({f"reply of api.{verb}: lose": SOME for verb in WRITES})),
-    Strategy("lost requests", Fifo(), Drawn({f"request of api.{verb}: lose": MUCH for verb in WRITES})),
+    Strategy("lost replies", Fifo(), DrawnRates({f"reply of api.{verb}: lose": SOME for verb in WRITES})),
+    Strategy("lost requests", Fifo(), DrawnRates({f"request of api.{verb}: lose": MUCH for verb in WRITES})),
     BROKEN_WATCHES,
     OLD_LISTS,
-    Strategy("dead watches", Uniform(), Drawn({"watch of api: stall": MUCH})),
+    Strategy("dead watches", Uniform(), DrawnRates({"watch of api: stall": MUCH})),
     Strategy(
         "late views",
         Pct(horizon=HORIZON),
-        Drawn({**LATE, "change of api: conflict": SOME, "status of api: late": MUCH}),
+        DrawnRates({**LATE, "change of api: conflict": SOME, "status of api: late": MUCH}),
     ),
     Strategy("crash after write", Fifo(), FixedRates(), crash_after_write),
 )
 """For a world whose controller has the runtime alone to rely on: all that goes wrong is what a cache may miss."""
 
 OF_SILENCE = (
-    Strategy("lost creates", Uniform(), Drawn({"reply of api.create: lose": MUCH, **LATE})),
-    Strategy("cut off after a create", Uniform(), Drawn({"reply of api.create: partition": MUCH, **LATE})),
+    Strategy("lost creates", Uniform(), DrawnRates({"reply of api.create: lose": MUCH, **LATE})),
+    Strategy("cut off after a create", Uniform(), DrawnRates({"reply of api.create: partition": MUCH, **LATE})),
 )
 """For who must find out what became of a write: neither a reply nor, for a while, an event tells."""
 
-OF_QUEUES = (Strategy("any order", Uniform(), Drawn()), Strategy("in order", Fifo(), Drawn()))
+OF_QUEUES = (Strategy("any order", Uniform(), DrawnRates()), Strategy("in order", Fifo(), DrawnRates()))
 """For what a queue alone is to blame for: nothing goes wrong, and only the order is drawn."""
 
 OF_RACES = (
     Strategy(
         "slow commits",
         Uniform(),
-        Drawn({"request of store.commit: delay": SOME, "reply of store.get: delay": SOME}),
+        DrawnRates({"request of store.commit: delay": SOME, "reply of store.get: delay": SOME}),
     ),
-    Strategy("late writes", Uniform(), Drawn({f"request of api.{verb}: delay": MUCH for verb in WRITES})),
-    Strategy("late views", Uniform(), Drawn(LATE)),
+    Strategy("late writes", Uniform(), DrawnRates({f"request of api.{verb}: delay": MUCH for verb in WRITES})),
+    Strategy("late views", Uniform(), DrawnRates(LATE)),
 )
 """For what is proved in a commit or asked of the authority: time passes between what was read and what is written."""

@@ -1,6 +1,6 @@
 """Parts of the event loop that need no virtual time: connections handed to the network, executors run inline.
 
-`loop.SimLoop` is made of these; `pipes` is the network behind `Wires`; what neither can do, `refusals` refuses.
+Base classes of `loop.SimLoop`. `connections` implements `LoopConnections`; `real_io` rejects everything else.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeVar, cast
 
 from kedge.errors import check
-from kedge.sim.kernel.refusals import RefusingLoop
+from kedge.sim.kernel.real_io import RefusingLoop
 
 _T = TypeVar("_T")
 
 
-class Wires(Protocol):
+class LoopConnections(Protocol):
     """The network under `create_connection` and `create_server`."""
 
     async def connect(
@@ -34,24 +34,24 @@ class Wires(Protocol):
 class ConnectingLoop(RefusingLoop):
     """`create_connection` and `create_server` over the simulated network."""
 
-    wires: Wires | None = None
+    wires: LoopConnections | None = None
     """Set by `simulation.run`."""
 
     async def create_connection(
         self, protocol_factory: Callable[[], Any], host: str | None = None, port: int | None = None, **options: Any
     ) -> tuple[asyncio.Transport, Any]:
         check(self.wires is not None, "this loop has no network: run the program with `kedge.sim.kernel.run`")
-        return await cast("Wires", self.wires).connect(protocol_factory, host, port, options)
+        return await cast("LoopConnections", self.wires).connect(protocol_factory, host, port, options)
 
     async def create_server(  # type: ignore[override]
         self, protocol_factory: Callable[[], Any], host: Any = None, port: int | None = None, **options: Any
     ) -> asyncio.AbstractServer:
         check(self.wires is not None, "this loop has no network: run the program with `kedge.sim.kernel.run`")
-        return cast("Wires", self.wires).listen(protocol_factory, host, port, options)
+        return cast("LoopConnections", self.wires).listen(protocol_factory, host, port, options)
 
     async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> list[Any]:  # noqa: ARG002
         check(self.wires is not None, "this loop has no network: run the program with `kedge.sim.kernel.run`")
-        return cast("Wires", self.wires).resolve(host, port)
+        return cast("LoopConnections", self.wires).resolve(host, port)
 
 
 class InlineExecutorLoop(RefusingLoop):

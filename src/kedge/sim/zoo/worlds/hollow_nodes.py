@@ -30,7 +30,7 @@ from kedge.sim.standard import World
 LEASES = "kube-node-lease"
 LOOK_S = 0.4
 STARTS_S, STOPS_S = (0.5, 4.0, 15.0), (0.5, 6.0)
-PAPER = {"paper-0": "zone-a", "paper-1": "zone-b"}
+HOLLOW_NODES = {"paper-0": "zone-a", "paper-1": "zone-b"}
 """Two nodes, by name and zone."""
 STUCK = "stuck:1"
 """An image that never becomes ready."""
@@ -39,7 +39,7 @@ UNKNOWN = "unknown:1"
 RENEW_S = 4.0
 
 
-class PaperMachines:
+class HollowNodes:
     """Whoever plays the part of what is missing."""
 
     def __init__(self, world: World, *, places: bool = True, runs: bool = True) -> None:
@@ -154,7 +154,7 @@ async def place(authority: Any, pod: Object, node: str) -> None:
 
 
 def manage(world: World, *names: str) -> None:
-    """One process has these controllers, and needs no lease: who leads is another world's theme."""
+    """One process has these controllers, and needs no lease: who leads is another world's world."""
 
     def make_all(seat: Seat) -> list[Component]:
         return [CONTROLLERS[name](seat.client, seat.env, caches=seat.caches, recorder=seat.recorder) for name in names]

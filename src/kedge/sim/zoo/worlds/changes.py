@@ -17,15 +17,15 @@ from kedge.sim.judges.facts import DEPLOYMENT
 from kedge.sim.judges.invariants import Judge
 from kedge.sim.kernel import Simulation, simulate
 from kedge.sim.standard import LIMITS, Size, World, autoscaler, template, workload
-from kedge.sim.zoo.ends import NO_NETS
-from kedge.sim.zoo.paper import PAPER, STUCK, UNKNOWN, PaperMachines, manage
+from kedge.sim.zoo.worlds.base import NO_PERIODIC_WORK
+from kedge.sim.zoo.worlds.hollow_nodes import HOLLOW_NODES, STUCK, UNKNOWN, HollowNodes, manage
 
 WEB = Key(DEPLOYMENT, "default", "web")
 TROUBLES = ("none", "never ready", "nobody knows", "nodes fall silent")
 UNPLACED = ("admitted", "queued", "scheduled")
 QUICK = replace(
     LIMITS,
-    **NO_NETS,  # type: ignore[arg-type]
+    **NO_PERIODIC_WORK,  # type: ignore[arg-type]
     autoscaler_look_s=4.0,
     autoscaler_cooldown_s=4.0,
     autoscaler_unserved_max=3,
@@ -71,12 +71,12 @@ class LagIsNotAmplified:
             yield "added", f"from {was} to {now} while some wait for a node"
 
 
-async def _open(sim: Simulation, *names: str) -> tuple[World, PaperMachines]:
+async def _open(sim: Simulation, *names: str) -> tuple[World, HollowNodes]:
     world = World(sim, Size(nodes=0, servers=2, schedulers=0, managers=0, limits=QUICK))
     await world.open()
-    paper = PaperMachines(world)
+    paper = HollowNodes(world)
     paper.load_milli = 0
-    await paper.add_nodes(PAPER)
+    await paper.add_nodes(HOLLOW_NODES)
     manage(world, "deployment", "replicaset", *names)
     return world, paper
 

@@ -27,9 +27,9 @@ from kedge.sim.judges.facts import NODE, POD, RESERVATION, is_healthy
 from kedge.sim.judges.invariants import Judge
 from kedge.sim.kernel import Simulation, simulate
 from kedge.sim.standard import Size, World, workload
-from kedge.sim.zoo.ends import expect, the_bound_have_claims
-from kedge.sim.zoo.paper import PAPER, PaperMachines, manage, place
-from kedge.sim.zoo.themes import QUIET, plain
+from kedge.sim.zoo.worlds.base import QUIET, plain_pod
+from kedge.sim.zoo.worlds.hollow_nodes import HOLLOW_NODES, HollowNodes, manage, place
+from kedge.sim.zoo.worlds.invariants import expect, the_bound_have_claims
 
 DEADLINES_S = (8, 2, 20)
 REPLICAS = 3
@@ -50,12 +50,12 @@ async def leftovers(sim: Simulation) -> None:
     world = World(sim, Size(nodes=0, servers=2, schedulers=0, managers=0, limits=QUIET))
     await world.open()
     expect(world, the_bound_have_claims, reservations_end)
-    machines = PaperMachines(world, places=False, runs=False)
-    await machines.add_nodes(PAPER)
+    machines = HollowNodes(world, places=False, runs=False)
+    await machines.add_nodes(HOLLOW_NODES)
     manage(world, RESERVATIONS, LEDGERS, BINDINGS)
     cluster, user = world.cluster, world.user
     for n in range(sim.choose_int("steps", 2, 5)):
-        node = sim.choose("node", tuple(PAPER))
+        node = sim.choose("node", tuple(HOLLOW_NODES))
         bound = [pod for pod in cluster.all(POD) if pod.view.spec.node_name]
         match sim.choose("step", ("bind", "reserve", "bind", "give up a pod", "another takes the name")):
             case "give up a pod" if bound:
@@ -64,15 +64,15 @@ async def leftovers(sim: Simulation) -> None:
                 with suppress(NotFound):
                     await cluster.authority.delete(Key(NODE, "", node))
                 await asyncio.sleep(sim.choose("until it comes", (0.1, 5)))
-                await machines.add_nodes({node: PAPER[node]})
+                await machines.add_nodes({node: HOLLOW_NODES[node]})
             case "reserve":
-                made = await user.apply(plain(f"pod-{n}"), namespace="default")
+                made = await user.apply(plain_pod(f"pod-{n}"), namespace="default")
                 until_s = sim.choose("deadline", DEADLINES_S)
                 body = _reservation(made, node, format_time(sim.driver.now() + timedelta(seconds=until_s)))
                 with suppress(OperatingError):
                     await cluster.authority.create(KINDS.of_key_kind(RESERVATION), body)
             case _:
-                made = await user.apply(plain(f"pod-{n}"), namespace="default")
+                made = await user.apply(plain_pod(f"pod-{n}"), namespace="default")
                 with suppress(OperatingError):
                     await place(cluster.authority, made, node)
         await asyncio.sleep(sim.choose("pause", (4, 0.3, 12)))
@@ -121,7 +121,7 @@ async def evictions(sim: Simulation) -> None:
     world = World(sim, Size(nodes=0, servers=2, schedulers=0, managers=0, limits=QUIET))
     await world.open()
     EvictionsSpareTheBudget(world.judge)
-    await PaperMachines(world).add_nodes(PAPER)
+    await HollowNodes(world).add_nodes(HOLLOW_NODES)
     manage(world, "replicaset", "disruption")
     await world.user.apply(_budget("web", least=REPLICAS - 1))
     await world.user.apply(workload("ReplicaSet", "web", REPLICAS))

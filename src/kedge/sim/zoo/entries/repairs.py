@@ -23,7 +23,7 @@ from kedge.runtime.queue.loops import LoopDetector
 from kedge.runtime.queue.order import Order
 from kedge.scheduler.state.cluster_state import Picture
 from kedge.server.service import operations
-from kedge.sim.zoo.entries import without
+from kedge.sim.zoo.entry import without
 from kedge.store.memory import MemoryStore
 
 _ORPHANS = "testing: repair eventually removes orphaned state"
@@ -39,19 +39,19 @@ _list_nowait = MemoryStore.list_nowait
 # -- what nothing stands for any more ----------------------------------------------------------------
 
 
-@without(ReservationRepair, "reconcile", source=_ORPHANS, breaks="reservations end", theme="leftovers")
+@without(ReservationRepair, "reconcile", source=_ORPHANS, breaks="reservations end", world="leftovers")
 async def reservations_kept_for_nobody(self: ReservationRepair, ctx: Any, key: Any) -> Action:  # noqa: ARG001
     """A reservation goes when its deadline has passed."""
     return Action.await_change()
 
 
-@without(orphans, "plan_ledger", source=_ORPHANS, breaks="accounts are even", theme="leftovers")
+@without(orphans, "plan_ledger", source=_ORPHANS, breaks="accounts are even", world="leftovers")
 def claims_of_the_dead_kept(ledger: Any, pods: Any, reserved: Any, *, out_of_service: bool) -> Any:  # noqa: ARG001
     """What a machine held that a person has given up is freed."""
     return orphans.LedgerPlan()
 
 
-@without(BindingRepair, "reconcile", source=_ORPHANS, breaks="the bound have claims", theme="leftovers")
+@without(BindingRepair, "reconcile", source=_ORPHANS, breaks="the bound have claims", world="leftovers")
 async def bindings_to_nowhere_kept(self: BindingRepair, ctx: Any, key: Any) -> Action:  # noqa: ARG001
     """A pod whose node is another by now is given up."""
     return Action.await_change()
@@ -62,7 +62,7 @@ async def bindings_to_nowhere_kept(self: BindingRepair, ctx: Any, key: Any) -> A
     "plan_budget",
     source="watch streams: the cache taken for truth",
     breaks="evictions spare the budget",
-    theme="evictions",
+    world="evictions",
 )
 def evictions_forgotten(budget: Any, pods: Any, expected: int, *, pods_are_current: bool) -> Any:  # noqa: ARG001
     """An eviction counts until its pod is seen to leave."""
@@ -77,7 +77,7 @@ def evictions_forgotten(budget: Any, pods: Any, expected: int, *, pods_are_curre
     "_write",
     source="reconciliation: a timed-out write that committed; k0smotron#1534",
     breaks=TOO_MANY_HANDS,
-    theme="unanswered",
+    world="unanswered",
 )
 async def lost_reply_taken_for_failure(self: Client, key: Any, options: Any, request: Any) -> Any:  # noqa: ARG001
     """A write whose reply was lost may have been made."""
@@ -87,7 +87,7 @@ async def lost_reply_taken_for_failure(self: Client, key: Any, options: Any, req
         raise Unavailable(f"{key} was not written") from error
 
 
-@without(WriteFloors, "note_unknown", source="k0smotron#1534", breaks=TOO_MANY_HANDS, theme="unanswered")
+@without(WriteFloors, "note_unknown", source="k0smotron#1534", breaks=TOO_MANY_HANDS, world="unanswered")
 def unknown_not_read(self: WriteFloors, key: Any, wrote: Any) -> None:
     """A key reads what became of a write before it runs again."""
 
@@ -97,7 +97,7 @@ def unknown_not_read(self: WriteFloors, key: Any, wrote: Any) -> None:
     "first_outcome",
     source="reconciliation: non-idempotent create; duplicate work on retry",
     breaks=TOO_MANY_HANDS,
-    theme="unanswered",
+    world="unanswered",
 )
 async def repeated_is_done_again(
     core: Any,  # noqa: ARG001
@@ -121,7 +121,7 @@ async def repeated_is_done_again(
     "reached",
     source="karpenter#3176",
     breaks=SHORT,
-    theme="crews",
+    world="crews",
     by=("late views", "broken watches"),
 )
 def gone_before_it_was_seen(self: Cache, revision: int, wrote: Any = None) -> bool:
@@ -131,7 +131,7 @@ def gone_before_it_was_seen(self: Cache, revision: int, wrote: Any = None) -> bo
     return self._revision >= revision if wrote is None else self._known(wrote) >= revision
 
 
-@without(MemoryStore, "list_nowait", source="kine#676", breaks=(TOO_MANY_HANDS, SHORT), theme="crews")
+@without(MemoryStore, "list_nowait", source="kine#676", breaks=(TOO_MANY_HANDS, SHORT), world="crews")
 def list_ahead_of_itself(self: MemoryStore, kind: str, *, at: int = NO_REVISION, **asked: Any) -> Any:
     """A list holds all that was committed up to the revision that it names."""
     newest = self.revision_nowait()
@@ -152,7 +152,7 @@ _LENT: WeakKeyDictionary[Any, dict[int, tuple[bytes, dict[str, Any]]]] = WeakKey
     "edit",
     source="kubernetes#140702",
     breaks="nobody is refused for what another tried",
-    theme="evictions",
+    world="evictions",
 )
 def edited_in_place(self: Object) -> dict[str, Any]:
     """Who changes an object changes a copy of it."""
@@ -163,7 +163,7 @@ def edited_in_place(self: Object) -> dict[str, Any]:
     return document
 
 
-@without(Picture, "_pod_changed", source="kubernetes#138434", breaks="pods that fit are bound", theme="replaced")
+@without(Picture, "_pod_changed", source="kubernetes#138434", breaks="pods that fit are bound", world="replaced")
 def namesake_takes_over(self: Picture, change: Any) -> None:
     """A pod that another of its name has replaced leaves nothing behind in the scheduler."""
     old, new = change.old, change.new
@@ -176,13 +176,13 @@ def namesake_takes_over(self: Picture, change: Any) -> None:
 # -- who gets in another's way -----------------------------------------------------------------------
 
 
-@without(LoopDetector, "hold_until_s", source="crossplane#6751, #7108", breaks="fights are slowed", theme="rivals")
+@without(LoopDetector, "hold_until_s", source="crossplane#6751, #7108", breaks="fights are slowed", world="rivals")
 def fights_at_full_speed(self: LoopDetector[Any], key: Any, wakes: Any) -> float:  # noqa: ARG001
     """Who writes the same again and again is slowed."""
     return 0.0
 
 
-@without(Order, "push", source="kubernetes#25744", breaks="tenants take turns", theme="tenants")
+@without(Order, "push", source="kubernetes#25744", breaks="tenants take turns", world="tenants")
 def first_come_first_served(self: Order[Any], entry: Any) -> None:
     """Each tenant has its share, however many keys another has."""
     entry.tenant = ""

@@ -25,8 +25,8 @@ from kedge.sim.cluster import Component, Seat
 from kedge.sim.cluster.links import Commit
 from kedge.sim.kernel import Simulation, simulate
 from kedge.sim.standard import LIMITS, Size, World, job
-from kedge.sim.zoo.ends import NO_NETS
-from kedge.sim.zoo.plans import Drawn
+from kedge.sim.zoo.strategies import DrawnRates
+from kedge.sim.zoo.worlds.base import NO_PERIODIC_WORK
 
 CREW, HAND = KINDS.of_key_kind("Job.batch"), KINDS.of_key_kind("ConfigMap")
 MINE, THEIRS = "zoo.example/crew", "zoo.example/somebody-else"
@@ -34,7 +34,7 @@ NAMES = ("red", "blue")
 
 LIMITS_OF_CREWS = replace(
     LIMITS,
-    **NO_NETS,  # type: ignore[arg-type]
+    **NO_PERIODIC_WORK,  # type: ignore[arg-type]
     lease_s=6.0,
     lease_renew_s=4.0,
     lease_retry_s=1.5,
@@ -158,7 +158,7 @@ async def _open(sim: Simulation, limits: Limits = LIMITS_OF_CREWS, *, drawn: boo
     return world
 
 
-@simulate(faults=Drawn())
+@simulate(faults=DrawnRates())
 async def outage(sim: Simulation) -> None:
     """Every server is away for a while, and everybody waits for them to come back."""
     world = await _open(sim)
@@ -171,13 +171,13 @@ async def outage(sim: Simulation) -> None:
     await world.close(within_s=200, silence_s=8, stays_s=10)
 
 
-@simulate(faults=Drawn())
+@simulate(faults=DrawnRates())
 async def crews(sim: Simulation) -> None:
     """Crews are resized, and lose hands."""
     await _resize(sim, await _open(sim))
 
 
-@simulate(faults=Drawn())
+@simulate(faults=DrawnRates())
 async def unanswered(sim: Simulation) -> None:
     """The same, where clients soon give up and the server names the hands: what became of a create is hard to tell."""
     limits = replace(

@@ -1,0 +1,112 @@
+"""Worlds of the scheduler: plain pods that come and go, anti-affinity and gangs, on hollow nodes."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+from kedge.keys import Key
+from kedge.scheduler.state.cluster_state import GANG_LABEL, GANG_SIZE
+from kedge.sim.cluster.faults import ClusterSwarm
+from kedge.sim.cluster.users import User
+from kedge.sim.kernel import Simulation, simulate
+from kedge.sim.standard import Size, World, zone_quota
+from kedge.sim.zoo.worlds.base import QUIET, plain_pod
+from kedge.sim.zoo.worlds.hollow_nodes import HOLLOW_NODES, HollowNodes
+from kedge.sim.zoo.worlds.invariants import (
+    GangsAreWhole,
+    NeighboursStandEachOther,
+    NothingComesBack,
+    expect,
+    pods_that_fit_are_bound,
+)
+
+SCHEDULERS = ("default-scheduler", "other-scheduler")
+
+
+@simulate(faults=ClusterSwarm())
+async def placement(sim: Simulation) -> None:
+    tight = sim.choose("what is scarce", ("capacity", "quota"))
+    world = World(sim, Size(nodes=0, servers=2, schedulers=1, names=SCHEDULERS, managers=0, limits=QUIET))
+    await world.open()
+    expect(world, pods_that_fit_are_bound)
+    NothingComesBack(world.judge)
+    cpu = "1" if tight == "capacity" else "4"
+    await HollowNodes(world, places=False).add_nodes({**HOLLOW_NODES, "paper-2": "zone-a"}, cpu=cpu)
+    users = [world.user, User(world.cluster, "bob", server=1)]
+    if tight == "quota":
+        await world.cluster.create(zone_quota("zones", {zone: {"cpu": "1"} for zone in ("zone-a", "zone-b")}))
+    await asyncio.sleep(2)
+
+    async def churn(user: User, names: tuple[str, ...]) -> None:
+        scheduler = SCHEDULERS[users.index(user)]
+        for n in range(sim.choose_int("steps", 4, 7)):
+            name = names[n] if n < 2 else sim.choose("pod", names)
+            key = Key("Pod", "default", name)
+            if world.cluster.find(key) is None:
+                cpu = sim.choose("cpu", ("700m", "900m"))
+                await user.apply(plain_pod(name, cpu=cpu, schedulerName=scheduler), namespace="default")
+            else:
+                await user.delete(key, force=sim.choose("force", (False, True)))
+            await asyncio.sleep(sim.choose("pause", (0.2, 2, 6, 0.03)))
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(churn(users[0], ("a-0", "a-1", "a-2")))
+        group.create_task(churn(users[1], ("b-0", "b-1", "b-2")))
+    await asyncio.sleep(3)
+    if tight == "quota":
+        await world.user.delete(Key("ZoneQuota.kedge.dev", "default", "zones"))
+    await world.close(within_s=300, silence_s=0, stays_s=2)
+
+
+@simulate(faults=ClusterSwarm())
+async def apart(sim: Simulation) -> None:
+    """Pods that must not share a node: no bind proves that, so the scheduler must know what it has bound."""
+    limits = replace(QUIET, client_attempts_max=2, client_deadline_s=4.0, lease_s=60.0, lease_renew_s=45.0)
+    world = World(sim, Size(nodes=0, servers=2, schedulers=1, managers=0, limits=limits))
+    await world.open()
+    NeighboursStandEachOther(world.judge)
+    await HollowNodes(world, places=False).add_nodes(HOLLOW_NODES)
+    await asyncio.sleep(2)
+    term = {"labelSelector": {"matchLabels": {"app": "plain"}}, "topologyKey": "kubernetes.io/hostname"}
+    apart = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    for name in ("a", "b", "c"):
+        await world.user.apply(plain_pod(name, affinity=apart), namespace="default")
+    for _ in range(sim.choose_int("steps", 1, 4)):
+        await asyncio.sleep(sim.choose("pause", (6, 0.2, 20)))
+        key = Key("Pod", "default", sim.choose("pod", ("a", "b", "c")))
+        if world.cluster.find(key) is None:
+            await world.user.apply(plain_pod(key.name, affinity=apart), namespace="default")
+        else:
+            await world.user.delete(key, force=sim.choose("force", (False, True)))
+    await asyncio.sleep(12)
+    await world.close(within_s=120, silence_s=0, stays_s=2)
+
+
+@simulate(faults=ClusterSwarm())
+async def gangs(sim: Simulation) -> None:
+    """Pods that are bound together or not at all reserve one after another, and some leave meanwhile."""
+    world = World(sim, Size(nodes=0, servers=2, schedulers=2, managers=0, limits=replace(QUIET, gang_chunk_max=1)))
+    await world.open()
+    GangsAreWhole(world.judge)
+    await HollowNodes(world, places=False).add_nodes(HOLLOW_NODES)
+    await asyncio.sleep(2)
+    names = ("a", "b", "c")
+    for name in names:
+        await world.user.apply(_member(name), namespace="default")
+    for _ in range(sim.choose_int("steps", 1, 3)):
+        await asyncio.sleep(sim.choose("pause", (0.3, 0.03, 2, 8)))
+        key = Key("Pod", "default", sim.choose("pod", names))
+        if world.cluster.find(key) is None:
+            await world.user.apply(_member(key.name), namespace="default")
+        else:
+            await world.user.delete(key, force=True)
+    await asyncio.sleep(10)
+
+
+def _member(name: str) -> dict[str, Any]:
+    body = plain_pod(name, cpu="700m")
+    body["metadata"]["labels"][GANG_LABEL] = "trio"
+    body["metadata"]["annotations"] = {GANG_SIZE: "3"}
+    return body

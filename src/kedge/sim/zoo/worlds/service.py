@@ -1,0 +1,121 @@
+"""Worlds of the API service: quota, owners, finalizers and namespaces, with no nodes."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+from kedge.api.kinds import KINDS
+from kedge.api.requests import DeleteOptions
+from kedge.errors import NotFound, OperatingError
+from kedge.keys import Key
+from kedge.sim.cluster.faults import ClusterSwarm
+from kedge.sim.cluster.users import User
+from kedge.sim.kernel import Simulation, simulate
+from kedge.sim.standard import Size, World, quota
+from kedge.sim.zoo.worlds.base import QUIET, plain_pod
+from kedge.sim.zoo.worlds.hollow_nodes import manage
+from kedge.sim.zoo.worlds.invariants import (
+    expect,
+    no_owner_is_a_ghost,
+    nothing_is_on_its_way_out,
+    nothing_outlives_its_namespace,
+    quotas_say_what_is_used,
+)
+
+CONFIG_MAP, POD = KINDS.of_key_kind("ConfigMap"), KINDS.of_key_kind("Pod")
+MUM = Key("Secret", "default", "mum")
+
+
+@simulate(faults=ClusterSwarm())
+async def quotas(sim: Simulation) -> None:
+    world = World(sim, Size(nodes=0, servers=2, schedulers=0, managers=0, limits=QUIET))
+    await world.open(weather=False)
+    expect(world, quotas_say_what_is_used)
+    await world.cluster.create(quota("few", pods="3", requests__cpu="2"))
+
+    async def churn(user: User, n: int) -> None:
+        client = user.cluster.client(user.host, server=n % 2, limits=world.size.limits)
+        for step in range(sim.choose_int("steps", 2, 4)):
+            name = f"p-{n}-{step}"
+            with suppress(OperatingError):
+                await user.host.run(client.create(POD, plain_pod(name), namespace="default"))
+            if sim.choose("delete", (False, True)):
+                with suppress(NotFound, OperatingError):
+                    await user.host.run(client.delete(Key("Pod", "default", name), DeleteOptions(grace_s=0)))
+
+    people = [User(world.cluster, f"user-{n}", server=n % 2) for n in range(3)]
+    async with asyncio.TaskGroup() as group:
+        for n, user in enumerate(people):
+            group.create_task(churn(user, n))
+    await world.close(within_s=60, silence_s=0)
+
+
+@simulate(faults=ClusterSwarm())
+async def garbage(sim: Simulation) -> None:
+    world = World(sim, Size(nodes=0, servers=2, schedulers=0, managers=0, limits=QUIET))
+    await world.open("shop")
+    manage(world, "garbage", "namespace")
+    expect(world, nothing_outlives_its_namespace, nothing_is_on_its_way_out, no_owner_is_a_ghost)
+    user = world.user
+    parents = {}
+    for name in ("mum", "dad"):
+        parents[name] = await user.apply(_secret(name))
+    for n in range(sim.choose_int("children", 1, 3)):
+        names = sim.choose("owners", (("mum",), ("mum", "dad")))
+        await user.apply(_child(f"kid-{n}", *(parents[name] for name in names)))
+    await user.apply(_map("stuff", "shop"))
+    await asyncio.sleep(sim.choose("pause", (5, 0, 20)))
+    held = {**_map("held", "default")}
+    held["metadata"]["finalizers"] = ["zoo.example/keep"]
+    await user.apply(held)
+    propagation = sim.choose("propagation", ("Background", "Foreground"))
+    # One of that name comes back: its children are no children of the one that went.
+    await user.delete(MUM, propagation=propagation)
+    if sim.choose("again", (True, False)):
+        made = await _again(user, MUM)
+        await user.apply(_child("kid-9", made))
+        await user.apply(_child("kid-0", made))
+    await user.delete(Key("ConfigMap", "default", "held"))
+
+    async def late() -> None:
+        client = world.cluster.client(user.host, server=1)
+        for n in range(12):
+            with suppress(OperatingError):
+                await user.host.run(client.create(CONFIG_MAP, _map(f"late-{n}", "shop")))
+            await asyncio.sleep(0.4)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(late())
+        group.create_task(user.delete(Key("Namespace", "", "shop")))
+    await asyncio.sleep(20)
+    with suppress(NotFound):  # it may have gone with a request whose reply was lost
+        await user.patch(Key("ConfigMap", "default", "held"), {"metadata": {"finalizers": []}})
+    await world.close(within_s=300, silence_s=20)
+
+
+def _map(name: str, namespace: str) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": namespace}}
+
+
+def _child(name: str, *owners: Any) -> dict[str, Any]:
+    body = _map(name, "default")
+    body["metadata"]["ownerReferences"] = [
+        {"apiVersion": "v1", "kind": "Secret", "name": each.key.name, "uid": each.uid, "blockOwnerDeletion": True}
+        for each in owners
+    ]
+    return body
+
+
+def _secret(name: str) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": "default"}}
+
+
+async def _again(user: User, key: Key) -> Any:
+    """Create an object as soon as the one of its name is gone."""
+    for _ in range(60):
+        if user.cluster.find(key) is None:
+            break
+        await asyncio.sleep(0.3)
+    return await user.apply(_secret(key.name))

@@ -19,8 +19,9 @@ from kedge.api.kinds import KINDS, Kind
 from kedge.api.objects import Object
 from kedge.api.requests import Binding, DeleteOptions, ListOptions, WatchEvent, WatchOptions
 from kedge.api.timestamps import format_micro_time
+from kedge.api.wellknown import NODE_LEASE_NAMESPACE
 from kedge.client.contract import Client
-from kedge.controllers.node.heartbeats import LEASES, lease_key
+from kedge.controllers.node.heartbeats import lease_key
 from kedge.env import Env
 from kedge.errors import OperatingError
 from kedge.keys import Key
@@ -45,7 +46,7 @@ _ZONE = "topology.kubernetes.io/zone"
 
 async def stage(sim: Simulation, *, servers: int = 2) -> Cluster:
     cluster = Cluster(sim, servers=servers)
-    for name in ("default", LEASES):
+    for name in ("default", NODE_LEASE_NAMESPACE):
         await cluster.authority.create(NAMESPACE, {"metadata": {"name": name}})
     return cluster
 
@@ -86,7 +87,7 @@ class Agent:
         now = format_micro_time(env.now())
         lease = await client.find(lease_key(self.name))
         if lease is None:
-            body = {"metadata": {"name": self.name, "namespace": LEASES}, "spec": {"renewTime": now}}
+            body = {"metadata": {"name": self.name, "namespace": NODE_LEASE_NAMESPACE}, "spec": {"renewTime": now}}
             await client.create(LEASE, body)
         else:
             await client.patch(lease.key, {"spec": {"renewTime": now}})

@@ -10,8 +10,8 @@ from typing import Any
 from tests.objects import pod, pod_key
 
 from kedge.api.conditions import find_condition
-from kedge.api.marks import AT_MOST_ONE
 from kedge.api.requests import Binding, DeleteOptions
+from kedge.api.wellknown import AT_MOST_ONE
 from kedge.controllers.node.controller import lifecycle_controller
 from kedge.keys import Key
 from kedge.limits import Limits

@@ -12,16 +12,16 @@ from tests.sim.test_agent import CALM, bind, is_ready, stage, until
 from tests.sim.test_autoscaler import autoscaler
 from tests.sim.test_cluster import CONTROLLERS, led, scheduler
 
-from kedge.agent.core import LEASES, Consumption, Identity
-from kedge.api.marks import USAGE
+from kedge.agent.core import Consumption, Identity
 from kedge.api.usage import UsageReport, parse_usage
 from kedge.api.views import PodView
+from kedge.api.wellknown import NODE_LEASE_NAMESPACE, USAGE
 from kedge.controllers.autoscaler.controller import autoscaler_controller
 from kedge.keys import Key
 from kedge.sim.cluster import Cluster
 from kedge.sim.kernel import NO_FAULTS, Simulation, run
 
-LEASE = Key("Lease.coordination.k8s.io", LEASES, "node-a")
+LEASE = Key("Lease.coordination.k8s.io", NODE_LEASE_NAMESPACE, "node-a")
 WEB = Key("Deployment.apps", "default", "web")
 
 

@@ -14,11 +14,11 @@ from tests.sim.workloads import Hands, Reader, is_serving, stage
 
 from kedge.api.conditions import condition, find_condition
 from kedge.api.kinds import KINDS
-from kedge.api.marks import USAGE
 from kedge.api.objects import Object
 from kedge.api.quantity import Quantity
 from kedge.api.timestamps import format_micro_time
 from kedge.api.usage import format_usage
+from kedge.api.wellknown import USAGE
 from kedge.controllers.autoscaler import plan as scaling
 from kedge.controllers.autoscaler.controller import AUTOSCALER, AutoscalerReconciler, autoscaler_controller
 from kedge.controllers.deployment.controller import DeploymentReconciler, deployment_controller

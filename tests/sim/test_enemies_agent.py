@@ -16,8 +16,8 @@ from tests.objects import pod, pod_key
 from tests.sim.test_agent import CALM, bind, claims, until
 
 from kedge.api.requests import DeleteOptions
+from kedge.api.wellknown import SIM_EXIT_CODE_LABEL, SIM_RUN_S_LABEL
 from kedge.sim.cluster import API, Cluster, Commit, RemoteTransport
-from kedge.sim.cluster.agents import EXIT_CODE_LABEL, RUN_S_LABEL
 from kedge.sim.judges.invariants import Judge
 from kedge.sim.kernel import NO_FAULTS, Host, Simulation, run
 
@@ -127,7 +127,7 @@ async def life(sim: Simulation, fate: Fate) -> None:
     ):
         body = pod(name, restartPolicy=policy)
         if run_s:
-            body["metadata"]["labels"] |= {RUN_S_LABEL: run_s, EXIT_CODE_LABEL: code}
+            body["metadata"]["labels"] |= {SIM_RUN_S_LABEL: run_s, SIM_EXIT_CODE_LABEL: code}
         await bind(cluster, body)
     await asyncio.sleep(20)
     await cluster.authority.delete(pod_key("serves"))

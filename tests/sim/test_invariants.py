@@ -12,9 +12,9 @@ from tests.objects import config_map, node, pod, pod_key, resource_quota, zone_q
 from kedge.agent.core import Identity
 from kedge.api.codec import encode_object
 from kedge.api.kinds import KINDS
-from kedge.api.marks import AT_MOST_ONE, DRAINING, SLOT
 from kedge.api.requests import Binding, DeleteOptions
 from kedge.api.views import PodView
+from kedge.api.wellknown import AT_MOST_ONE, DRAINING, SLOT
 from kedge.keys import Fence, Key, Origin
 from kedge.sim.cluster import Cluster
 from kedge.sim.judges.endings import (

@@ -11,7 +11,7 @@ from tests.objects import node, pod, pod_key
 
 from kedge.api.codec import encode_object
 from kedge.api.kinds import KINDS
-from kedge.api.marks import DRAIN_NODE
+from kedge.api.wellknown import DRAIN_NODE
 from kedge.keys import Key, Origin
 from kedge.sim.cluster import Cluster
 from kedge.sim.judges.facts import LAG_S

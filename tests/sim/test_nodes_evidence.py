@@ -17,11 +17,11 @@ from tests.sim.node_world import QUICK, Agent, Crew, objects, say
 from tests.sim.test_nodes import build, ready_pods, standing
 
 from kedge.api.conditions import condition, find_condition, is_true
+from kedge.api.wellknown import UNREACHABLE_TAINT
 from kedge.client.contract import Client
 from kedge.controllers.node.controller import NodeLifecycle, lifecycle_controller
 from kedge.controllers.node.evacuation import Evacuation
 from kedge.controllers.node.heartbeats import Heartbeats, lease_key
-from kedge.controllers.node.plan import UNREACHABLE
 from kedge.env import Env
 from kedge.errors import ReplayDiverged
 from kedge.keys import Key
@@ -75,7 +75,12 @@ async def _unheard(sim: Simulation, replicas: int, tolerated_s: int) -> tuple[bo
     crew = Crew(cluster, limits=PATIENT)
     crew.boot(sim, lifecycle_controller)
     body = replica_set("web", replicas)
-    tolerates = {"key": UNREACHABLE, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": tolerated_s}
+    tolerates = {
+        "key": UNREACHABLE_TAINT,
+        "operator": "Exists",
+        "effect": "NoExecute",
+        "tolerationSeconds": tolerated_s,
+    }
     body["spec"]["template"]["spec"]["tolerations"] = [tolerates]
     await cluster.authority.create(REPLICA_SET, body)
     await asyncio.sleep(15)

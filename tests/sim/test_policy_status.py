@@ -8,7 +8,7 @@ from tests.sim.test_agent import CALM, until
 from tests.sim.test_agent_usage import calm
 from tests.sim.test_rollout import POLICY, SPREAD, policy
 
-from kedge.api.marks import OBEYED_PREFIX
+from kedge.api.wellknown import OBEYED_PREFIX
 from kedge.scheduler import Scheduler
 from kedge.sim.cluster import Cluster, Seat
 from kedge.sim.kernel import Simulation

@@ -15,8 +15,8 @@ from tests.objects import NODE, POD, RESERVATION, pod, reservation
 from tests.sim.node_world import QUICK, Crew, find, node_body, stage
 from tests.sim.test_orphans import held
 
-from kedge.api.marks import OUT_OF_SERVICE
 from kedge.api.requests import Binding, DeleteOptions
+from kedge.api.wellknown import OUT_OF_SERVICE
 from kedge.controllers.repair.controller import (
     binding_repair_controller,
     ledger_repair_controller,

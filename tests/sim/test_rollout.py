@@ -18,8 +18,8 @@ from tests.sim.workloads import Reader, is_serving, stage
 
 from kedge.api.conditions import find_condition
 from kedge.api.kinds import KINDS
-from kedge.api.marks import UPDATED_MAX
 from kedge.api.objects import Object
+from kedge.api.wellknown import UPDATED_MAX
 from kedge.controllers.deployment.controller import DeploymentReconciler, deployment_controller
 from kedge.controllers.replicaset.controller import ReplicaSetReconciler, replica_set_controller
 from kedge.controllers.rollout import gates

@@ -16,10 +16,9 @@ from tests.sim.test_agent_usage import calm
 from tests.sim.test_cluster import CONTROLLERS, led, scheduler
 from tests.sim.test_rollout import NEXT, rollout
 
-from kedge.api.marks import GIVE_UP_IN, PODS_IN, UPDATED_IN, UPDATED_MAX
 from kedge.api.views import PodView
+from kedge.api.wellknown import GIVE_UP_IN, PODS_IN, REGION_LABEL, UPDATED_IN, UPDATED_MAX
 from kedge.controllers.rollout.controller import rollout_controller
-from kedge.controllers.shared.topology import REGION
 from kedge.keys import Key
 from kedge.sim.cluster import Cluster, Commit
 from kedge.sim.kernel import Simulation
@@ -70,7 +69,7 @@ async def open_world(sim: Simulation) -> World:
     sim.check_always(world)
     await cluster.set_up()
     for name, zone in ZONES.items():
-        cluster.add_node(name, zone=zone, labels={REGION: REGIONS[zone]})
+        cluster.add_node(name, zone=zone, labels={REGION_LABEL: REGIONS[zone]})
     cluster.boot("manager", [*CONTROLLERS, led(rollout_controller, "rollout")])
     cluster.boot("scheduler", [scheduler])
     body = deployment("web", replicas=REPLICAS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from kedge.api.marks import SYSTEM_NAMESPACE
+from kedge.api.wellknown import SYSTEM_NAMESPACE
 from kedge.controllers import CONTROLLERS
 from kedge.runtime import Controller
 from kedge.sim.kernel import NO_FAULTS, Simulation, find_scenario, run

@@ -6,8 +6,8 @@ import asyncio
 
 from tests.objects import node
 
-from kedge.api.marks import REPLACES
 from kedge.api.requests import Binding
+from kedge.api.wellknown import REPLACES
 from kedge.controllers.replicaset.controller import lost_status, replica, replica_set_controller
 from kedge.keys import Key
 from kedge.sim.cluster import Cluster, Component, Seat

@@ -17,10 +17,10 @@ from tests.sim.workloads import Hands, Manager, Reader, is_serving, stage
 from kedge.api.conditions import find_condition, is_true
 from kedge.api.holds import Hold
 from kedge.api.kinds import KINDS
-from kedge.api.marks import AT_MOST_ONE, DISRUPTION_TARGET, DRAINING, NODE_LOST, REPLACES
 from kedge.api.objects import Object
 from kedge.api.requests import DeleteOptions, WriteOptions
 from kedge.api.views import Condition
+from kedge.api.wellknown import AT_MOST_ONE, DISRUPTION_TARGET, DRAINING, NODE_LOST, REPLACES
 from kedge.controllers.shared.templates import template_digest, template_hash, template_of
 from kedge.keys import Key
 from kedge.server.service import Service

@@ -10,7 +10,7 @@ from tests.sim.test_workload_stories import Scene, calm
 from tests.sim.test_workloads import WEB, image, web
 
 from kedge.api.conditions import find_condition
-from kedge.api.marks import DISRUPTION_TARGET, NODE_LOST
+from kedge.api.wellknown import DISRUPTION_TARGET, NODE_LOST
 from kedge.sim.cluster import Commit
 
 

@@ -8,8 +8,8 @@ from tests.objects import DEPLOYMENT
 from tests.sim.test_workload_stories import Scene, calm
 from tests.sim.test_workloads import WEB, image, web
 
-from kedge.api.marks import UPDATED_MAX
 from kedge.api.requests import PatchType
+from kedge.api.wellknown import UPDATED_MAX
 from kedge.server.service import AdmissionChain, AdmissionRequest, FunctionPolicy
 
 REVISION = "deployment.kubernetes.io/revision"

@@ -15,9 +15,9 @@ from tests.objects import NAMESPACE, NODE, node
 from tests.sim.controllers import QUICK
 
 from kedge.api.kinds import KINDS
-from kedge.api.marks import DRAINING
 from kedge.api.objects import Object
 from kedge.api.requests import Binding, DeleteOptions
+from kedge.api.wellknown import DRAINING
 from kedge.client.contract import Client
 from kedge.controllers.deployment.controller import DeploymentReconciler, deployment_controller
 from kedge.controllers.job.controller import JobReconciler, job_controller

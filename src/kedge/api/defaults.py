@@ -14,6 +14,19 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from kedge.api.codec import Draft, decode_json, encode_json
+from kedge.api.wellknown import (
+    AUTOSCALER_KIND,
+    DEPLOYMENT_KIND,
+    ENDPOINT_SLICE_KIND,
+    JOB_KIND,
+    POD_KIND,
+    PRIORITY_CLASS_KIND,
+    REPLICA_SET_KIND,
+    ROLLOUT_KIND,
+    SCHEDULING_POLICY_KIND,
+    SECRET_KIND,
+    SERVICE_KIND,
+)
 
 if TYPE_CHECKING:
     from kedge.api.kinds import Kind
@@ -33,7 +46,7 @@ def apply_draft_defaults(kind: Kind, draft: Draft) -> bool:
     if rule is None:
         return False
     spec = draft.fields.get("spec")
-    if kind.key_kind == "Pod" and isinstance(spec, msgspec.Raw):
+    if kind.key_kind == POD_KIND and isinstance(spec, msgspec.Raw):
         raw = bytes(spec)
         if len(raw) <= _SHARED_SPEC_BYTES_MAX:
             draft.fields["spec"], changed = filled_pod_spec(raw)
@@ -286,15 +299,15 @@ def _in_spec(rule: Callable[[_Json], bool]) -> Callable[[_Json], bool]:
 
 
 _RULES: dict[str, Callable[[_Json], bool]] = {
-    "Pod": _pod,
-    "Deployment.apps": _in_spec(_deployment),
-    "ReplicaSet.apps": _in_spec(_replica_set),
-    "Job.batch": _in_spec(_job),
-    "HorizontalPodAutoscaler.autoscaling": _in_spec(_autoscaler),
-    "Service": _in_spec(_service),
-    "EndpointSlice.discovery.k8s.io": _endpoint_slice,
-    "PriorityClass.scheduling.k8s.io": lambda obj: _set(obj, "preemptionPolicy", "PreemptLowerPriority"),
-    "Secret": _secret,
-    "SchedulingPolicy.kedge.dev": _in_spec(_scheduling_policy),
-    "Rollout.kedge.dev": _in_spec(_rollout),
+    POD_KIND: _pod,
+    DEPLOYMENT_KIND: _in_spec(_deployment),
+    REPLICA_SET_KIND: _in_spec(_replica_set),
+    JOB_KIND: _in_spec(_job),
+    AUTOSCALER_KIND: _in_spec(_autoscaler),
+    SERVICE_KIND: _in_spec(_service),
+    ENDPOINT_SLICE_KIND: _endpoint_slice,
+    PRIORITY_CLASS_KIND: lambda obj: _set(obj, "preemptionPolicy", "PreemptLowerPriority"),
+    SECRET_KIND: _secret,
+    SCHEDULING_POLICY_KIND: _in_spec(_scheduling_policy),
+    ROLLOUT_KIND: _in_spec(_rollout),
 }

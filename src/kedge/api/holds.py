@@ -15,9 +15,9 @@ from datetime import datetime
 from typing import Any
 
 from kedge.api.conditions import condition, find_condition
-from kedge.api.marks import HOLD_PREFIX
 from kedge.api.timestamps import format_time, parse_time
 from kedge.api.views import Condition, ObjectMeta, View
+from kedge.api.wellknown import HOLD_PREFIX
 
 ALL = "all"
 HELD = "Held"

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from kedge.api.marks import SYSTEM_NAMESPACES
+from kedge.api.wellknown import NAMESPACE_KIND, SYSTEM_NAMESPACES
 from kedge.client.contract import Client, Transport
 from kedge.controllers import all_controllers, lease_of
 from kedge.env import Env
@@ -78,7 +78,7 @@ class ControlPlane:
 
 async def ensure_namespaces(client: Client) -> None:
     """Make the namespaces that are missing. Safe to repeat, and by several at once."""
-    kind = client.kinds.of_key_kind("Namespace")
+    kind = client.kinds.of_key_kind(NAMESPACE_KIND)
     for name in NAMESPACES:
         body: dict[str, Any] = {"metadata": {"name": name}}
         if await client.find(Key(kind.key_kind, "", name)) is None:

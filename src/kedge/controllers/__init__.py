@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from kedge.api.marks import SYSTEM_NAMESPACE
+from kedge.api.wellknown import LEASE_KIND, SYSTEM_NAMESPACE
 from kedge.client.contract import Client
 from kedge.controllers import (
     autoscaler,
@@ -54,7 +54,7 @@ CONTROLLERS: Mapping[str, Callable[..., Controller]] = {
 
 def lease_of(name: str) -> Key:
     """What the controller of this name must hold to work. Each has its own, so that work is shared among processes."""
-    return Key("Lease.coordination.k8s.io", SYSTEM_NAMESPACE, f"{name}-controller")
+    return Key(LEASE_KIND, SYSTEM_NAMESPACE, f"{name}-controller")
 
 
 def all_controllers(

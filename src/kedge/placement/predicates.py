@@ -14,13 +14,14 @@ from kedge.api.conditions import is_true
 from kedge.api.quantity import format_units
 from kedge.api.selectors import node_selector
 from kedge.api.views import NodeView, PodSpec, PodView, Taint, Toleration
+from kedge.api.wellknown import UNSCHEDULABLE_TAINT
 from kedge.placement.ledger import ANY_ADDRESS, Claimed, HostPort
 from kedge.placement.reasons import Misfit, Reason
 from kedge.placement.resources import Units, fits, node_allocatable, pod_requests, shortages
 
 SUSPECT = "Suspect"
 """The node condition that stops new placement: evidence against the node, no proof."""
-_UNSCHEDULABLE_TAINT = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
+_UNSCHEDULABLE_TAINT = Taint(key=UNSCHEDULABLE_TAINT, effect="NoSchedule")
 _FORBIDDING = frozenset({"NoSchedule", "NoExecute"})
 
 

@@ -10,14 +10,14 @@ from collections.abc import Iterable
 
 from kedge.api.kinds import Kind
 from kedge.api.views import PodView, ResourceQuotaView, ZoneQuotaView
+from kedge.api.wellknown import CONFIG_MAP_KIND, RESOURCE_QUOTA_KIND, SECRET_KIND, SERVICE_KIND
 from kedge.placement.resources import PODS, Units, pod_limits, pod_requests, subtract, to_units
 
-POD_KIND = "Pod"
 _LEGACY_COUNTS = {
-    "ConfigMap": "configmaps",
-    "Secret": "secrets",
-    "Service": "services",
-    "ResourceQuota": "resourcequotas",
+    CONFIG_MAP_KIND: "configmaps",
+    SECRET_KIND: "secrets",
+    SERVICE_KIND: "services",
+    RESOURCE_QUOTA_KIND: "resourcequotas",
 }
 """Kinds that old manifests count by their bare plural; every kind can be counted as `count/plural.group`."""
 

@@ -18,10 +18,10 @@ import msgspec
 
 from kedge.api.holds import active_hold
 from kedge.api.kinds import Kind
-from kedge.api.marks import HOLD_PREFIX
 from kedge.api.objects import Object
 from kedge.api.requests import Binding, DeleteOptions, ListOptions, WriteOptions, Written
 from kedge.api.selectors import LabelSelector, parse_label_selector
+from kedge.api.wellknown import HOLD_PREFIX
 from kedge.client.contract import Client
 from kedge.env import Env, uid_from
 from kedge.errors import (

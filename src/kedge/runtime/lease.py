@@ -17,12 +17,12 @@ from kedge.api.objects import Object
 from kedge.api.requests import WriteOptions
 from kedge.api.timestamps import format_micro_time
 from kedge.api.views import LeaseView
+from kedge.api.wellknown import LEASE_KIND
 from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.errors import AlreadyExists, Conflict, Fenced, NotFound, OperatingError
 from kedge.keys import Fence, Key, fence_key
 
-LEASE = "Lease.coordination.k8s.io"
 _RECORDED, _UNRECORDED = WriteOptions(), WriteOptions(recorded=False)
 
 
@@ -44,7 +44,7 @@ class LeaderElection:
         self._limits = env.limits
         self._lease = lease
         self._identity = identity
-        self._kind: Kind = client.kinds.of_key_kind(LEASE)
+        self._kind: Kind = client.kinds.of_key_kind(LEASE_KIND)
         self._seen: tuple[int, str] = (-1, "")  # revision and holder, as last observed
         self._seen_at_s = 0.0
         self.leadership: Leadership | None = None

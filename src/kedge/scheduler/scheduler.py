@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from kedge.api.marks import SYSTEM_NAMESPACE
 from kedge.api.objects import Object
+from kedge.api.wellknown import LEASE_KIND, SYSTEM_NAMESPACE
 from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.keys import Fence, Key, Revision
@@ -77,7 +77,7 @@ class Scheduler:
         self._placer = Placer(
             client, env, self.picture, self.pending, self._attempts, self._binder, self._teller, scheduler=name
         )
-        lease = Key("Lease.coordination.k8s.io", lease_namespace, name)
+        lease = Key(LEASE_KIND, lease_namespace, name)
         self._election = LeaderElection(client, env, lease, identity=f"{name}-{process}")
         self._ready = asyncio.Event()
         """Something may be done: a pod became active, or a bind ended."""

@@ -12,8 +12,19 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kedge.api.marks import AT_MOST_ONE
 from kedge.api.views import HorizontalPodAutoscalerView, PodView
+from kedge.api.wellknown import (
+    AT_MOST_ONE,
+    AUTOSCALER_KIND,
+    DEPLOYMENT_KIND,
+    FENCE_KIND,
+    JOB_KIND,
+    KEDGE_API_VERSION,
+    LEASE_KIND,
+    OPERATION_KIND,
+    REPLICA_SET_KIND,
+    SIM_RUN_S_LABEL,
+)
 from kedge.controllers import CONTROLLERS, all_controllers, lease_of
 from kedge.errors import OperatingError
 from kedge.keys import Key
@@ -21,7 +32,6 @@ from kedge.limits import Limits
 from kedge.runtime.lease import SharedElection
 from kedge.scheduler import Scheduler
 from kedge.sim.cluster import Cluster, Component, Make, Node, Seat
-from kedge.sim.cluster.agents import RUN_S_LABEL
 from kedge.sim.cluster.faults import ClusterSwarm, Weather
 from kedge.sim.cluster.users import User
 from kedge.sim.judges.endings import check_silence, expect_settled
@@ -44,7 +54,7 @@ LIMITS = Limits(
     agent_restart_s_max=20.0,
 )
 """Production's own, but that the nets that come round after minutes come round within a run."""
-NOT_WORK = frozenset({"Lease.coordination.k8s.io", "Fence.kedge.dev", "Operation.kedge.dev"})
+NOT_WORK = frozenset({LEASE_KIND, FENCE_KIND, OPERATION_KIND})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +207,7 @@ def workload(
 
 def job(name: str, completions: int, *, run_s: float = 5.0) -> dict[str, Any]:
     made = template(name, restartPolicy="Never")
-    made["metadata"]["labels"][RUN_S_LABEL] = str(run_s)
+    made["metadata"]["labels"][SIM_RUN_S_LABEL] = str(run_s)
     spec = {"completions": completions, "parallelism": completions, "template": made}
     return {
         "apiVersion": "batch/v1",
@@ -250,18 +260,18 @@ def quota(name: str, *, namespace: str = "default", **hard: str) -> dict[str, An
 def zone_quota(name: str, hard: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
     spec = {"zones": {zone: {"hard": dict(each)} for zone, each in hard.items()}}
     return {
-        "apiVersion": "kedge.dev/v1",
+        "apiVersion": KEDGE_API_VERSION,
         "kind": "ZoneQuota",
         "metadata": {"name": name, "namespace": "default"},
         "spec": spec,
     }
 
 
-WEB = Key("Deployment.apps", "default", "web")
-SHOP = Key("Deployment.apps", "default", "shop")
-LEDGER = Key("ReplicaSet.apps", "default", "ledger")
-SUMS = Key("Job.batch", "default", "sums")
-AUTOSCALER = Key("HorizontalPodAutoscaler.autoscaling", "default", "shop")
+WEB = Key(DEPLOYMENT_KIND, "default", "web")
+SHOP = Key(DEPLOYMENT_KIND, "default", "shop")
+LEDGER = Key(REPLICA_SET_KIND, "default", "ledger")
+SUMS = Key(JOB_KIND, "default", "sums")
+AUTOSCALER = Key(AUTOSCALER_KIND, "default", "shop")
 
 STANDARD = Size(
     limits=replace(

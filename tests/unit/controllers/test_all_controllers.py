@@ -10,7 +10,7 @@ from tests.objects import NAMESPACE
 from tests.sim.node_world import objects
 
 import kedge
-from kedge.api.marks import SYSTEM_NAMESPACE, SYSTEM_NAMESPACES
+from kedge.api.wellknown import SYSTEM_NAMESPACE, SYSTEM_NAMESPACES
 from kedge.controllers import CONTROLLERS, all_controllers, lease_of
 from kedge.observe.recording.recorder import Recorder
 from kedge.runtime import Controller
@@ -63,4 +63,4 @@ def test_the_namespaces_of_the_control_plane_are_named_in_one_place() -> None:
         if "sim" not in path.relative_to(package).parts
         and any(f'"{name}"' in path.read_text("utf-8") for name in SYSTEM_NAMESPACES)
     ]
-    assert naming == ["api/marks.py"]
+    assert naming == ["api/wellknown.py"]

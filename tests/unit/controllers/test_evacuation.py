@@ -11,9 +11,10 @@ from tests.unit.controllers.views import NOW, a_pod, ago, ready_pod
 
 from kedge.api.views import NodeView, OwnerReference, PodView, Taint, Toleration
 from kedge.api.views.core import NodeSpec
+from kedge.api.wellknown import NOT_READY_TAINT, UNREACHABLE_TAINT
 from kedge.controllers.node.evacuation import Evacuation, plan_evacuation, release_after_s
 from kedge.controllers.node.heartbeats import Sight
-from kedge.controllers.node.plan import NOT_READY, UNREACHABLE, Standing
+from kedge.controllers.node.plan import Standing
 from kedge.limits import Limits
 
 LIMITS = Limits()
@@ -91,7 +92,7 @@ def test_a_held_pod_is_left_alone() -> None:
 
 @given(st.one_of(st.none(), st.integers(-5, 1000)))
 def test_a_toleration_delays_the_release_and_never_hastens_it(seconds: int | None) -> None:
-    bears = Toleration(key=UNREACHABLE, operator="Exists", effect="NoExecute", toleration_seconds=seconds)
+    bears = Toleration(key=UNREACHABLE_TAINT, operator="Exists", effect="NoExecute", toleration_seconds=seconds)
     after_s = release_after_s(tolerating(owned(ready_pod("web-0")), bears), LIMITS)
     if seconds is None:
         assert after_s is None
@@ -109,8 +110,8 @@ def test_a_taint_of_a_node_in_contact_ends_what_does_not_bear_it() -> None:
 
 
 def test_a_node_that_is_not_ready_keeps_its_pods_for_as_long_as_a_silent_one() -> None:
-    young = Taint(key=NOT_READY, effect="NoExecute", time_added=ago(60))
-    old = Taint(key=NOT_READY, effect="NoExecute", time_added=ago(LIMITS.node_lost_s))
+    young = Taint(key=NOT_READY_TAINT, effect="NoExecute", time_added=ago(60))
+    old = Taint(key=NOT_READY_TAINT, effect="NoExecute", time_added=ago(LIMITS.node_lost_s))
     pod = owned(ready_pod("web-0"))
     assert not plan(Standing.READY, 0.0, pod, taints=(young,)).end
     assert plan(Standing.READY, 0.0, pod, taints=(old,)).end

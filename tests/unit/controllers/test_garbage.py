@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.controllers.views import NOW, ago
 
-from kedge.api.marks import REMOVE_FINALIZERS
 from kedge.api.views import ObjectMeta, OwnerReference
 from kedge.api.views.base import Annotations
+from kedge.api.wellknown import REMOVE_FINALIZERS
 from kedge.controllers.garbage.controller import GarbagePlan, Owner, plan_finalizers, plan_garbage
 from kedge.controllers.garbage.overrides import parse_override
 

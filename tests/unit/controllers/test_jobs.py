@@ -16,17 +16,8 @@ from tests.unit.controllers.views import NOW, a_pod, ago
 from kedge.api.views import Condition, JobView, PodView
 from kedge.api.views.core import PodSpec, PodTemplate
 from kedge.api.views.workloads import JobSpec, JobStatus, UncountedTerminatedPods
-from kedge.controllers.job.plan import (
-    INDEX,
-    TRACKING,
-    JobPlan,
-    JobRules,
-    format_indexes,
-    is_over,
-    outcome_of,
-    parse_indexes,
-    plan_job,
-)
+from kedge.api.wellknown import JOB_INDEX, JOB_TRACKING_FINALIZER
+from kedge.controllers.job.plan import JobPlan, JobRules, format_indexes, is_over, outcome_of, parse_indexes, plan_job
 
 RULES = JobRules(burst=10, backoff_s=0.0)
 
@@ -38,7 +29,7 @@ def a_job(status: JobStatus | None = None, **spec: Any) -> JobView:
 
 
 def a_run(name: str, phase: str = "Running", *, marked: bool = True, **more: Any) -> PodView:
-    return a_pod(name, node="a", phase=phase, finalizers=(TRACKING,) if marked else (), **more)
+    return a_pod(name, node="a", phase=phase, finalizers=(JOB_TRACKING_FINALIZER,) if marked else (), **more)
 
 
 def plan(job: JobView, *pods: PodView, rules: JobRules = RULES, **more: Any) -> JobPlan:
@@ -153,7 +144,7 @@ def test_a_pod_that_was_counted_and_freed_is_not_counted_again() -> None:
 
 
 def test_a_pod_deleted_before_it_had_a_node_has_failed() -> None:
-    gone = a_pod("j-0", terminating=True, finalizers=(TRACKING,))
+    gone = a_pod("j-0", terminating=True, finalizers=(JOB_TRACKING_FINALIZER,))
     assert plan(a_job(), gone).tally.uncounted_failed == ("uid-of-j-0",)
 
 
@@ -216,7 +207,7 @@ def test_an_end_that_was_decided_stays_decided() -> None:
 
 
 def an_indexed(name: str, index: int, phase: str = "Running", **more: Any) -> PodView:
-    return a_run(name, phase, annotations={INDEX: str(index)}, **more)
+    return a_run(name, phase, annotations={JOB_INDEX: str(index)}, **more)
 
 
 def test_the_lowest_indexes_that_are_not_done_nor_running_are_next() -> None:
@@ -295,7 +286,7 @@ class JobWorld:
             if (left := left - 1) < 0:
                 return
             self.born += 1
-            notes = {} if index is None else {INDEX: str(index)}
+            notes = {} if index is None else {JOB_INDEX: str(index)}
             made = a_run(f"j-{self.born}", annotations=notes)
             self.pods[made.uid] = made
         if (left := left - 1) < 0:
@@ -357,4 +348,4 @@ def test_every_end_is_counted_once_whoever_crashes_and_whatever_is_deleted(
     else:
         assert status.succeeded == len(world.succeeded), "a success was lost or counted twice"
     assert status.uncounted_terminated_pods == UncountedTerminatedPods()
-    assert not any(TRACKING in pod.metadata.finalizers for pod in world.pods.values())
+    assert not any(JOB_TRACKING_FINALIZER in pod.metadata.finalizers for pod in world.pods.values())

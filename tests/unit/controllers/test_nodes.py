@@ -11,19 +11,10 @@ from tests.unit.controllers.views import NOW
 
 from kedge.api.codec import encode_json
 from kedge.api.conditions import find_condition, is_true, set_condition
-from kedge.api.marks import DRAIN_NODE, OUT_OF_SERVICE
 from kedge.api.views import NodeView, decode_as
+from kedge.api.wellknown import DRAIN_NODE, NOT_READY_TAINT, OUT_OF_SERVICE, UNREACHABLE_TAINT
 from kedge.controllers.node.heartbeats import UNDATED, Heartbeats, Sight, blindness
-from kedge.controllers.node.plan import (
-    LOST,
-    NOT_READY,
-    UNREACHABLE,
-    NodePlan,
-    Standing,
-    next_standing,
-    plan_node,
-    standing_of,
-)
+from kedge.controllers.node.plan import LOST, NodePlan, Standing, next_standing, plan_node, standing_of
 from kedge.limits import Limits
 from kedge.placement.predicates import SUSPECT
 
@@ -101,8 +92,8 @@ def test_the_stages_come_one_after_another_and_each_says_what_it_stops() -> None
     assert found is not None
     assert found.status == "Unknown"
     assert {(t.key, t.effect) for t in view(document).spec.taints} == {
-        (UNREACHABLE, "NoSchedule"),
-        (UNREACHABLE, "NoExecute"),
+        (UNREACHABLE_TAINT, "NoSchedule"),
+        (UNREACHABLE_TAINT, "NoExecute"),
     }
     assert all(t.time_added for t in view(document).spec.taints if t.effect == "NoExecute")
     document = carry_out(document, plan_node(view(document), silent(130), LIMITS, NOW))
@@ -112,7 +103,7 @@ def test_the_stages_come_one_after_another_and_each_says_what_it_stops() -> None
     assert not is_true(conditions, LOST)
     assert not is_true(conditions, SUSPECT)
     # Its agent has yet to say how it is: until then nothing new is placed there, and nothing ends.
-    assert {(t.key, t.effect) for t in view(document).spec.taints} == {(UNREACHABLE, "NoSchedule")}
+    assert {(t.key, t.effect) for t in view(document).spec.taints} == {(UNREACHABLE_TAINT, "NoSchedule")}
 
 
 def test_a_node_is_not_given_up_before_its_turn() -> None:
@@ -140,7 +131,10 @@ def test_an_agent_that_says_not_ready_is_believed_and_its_node_is_tainted() -> N
     plan = plan_node(view(document), silent(1, heard=True), LIMITS, NOW)
     assert plan.standing is Standing.READY
     assert plan.taints is not None
-    assert {(t["key"], t["effect"]) for t in plan.taints} == {(NOT_READY, "NoSchedule"), (NOT_READY, "NoExecute")}
+    assert {(t["key"], t["effect"]) for t in plan.taints} == {
+        (NOT_READY_TAINT, "NoSchedule"),
+        (NOT_READY_TAINT, "NoExecute"),
+    }
 
 
 def test_taints_of_others_stay_and_cordons_are_shown() -> None:

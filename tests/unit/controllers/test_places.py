@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from tests.unit.controllers.views import NOW, a_pod, ready_pod
 
+from kedge.api.wellknown import REGION_LABEL, ZONE_LABEL
 from kedge.controllers.shared.pods import least_missed_first
-from kedge.controllers.shared.topology import REGION, ZONE, Where, parse_where, pinned
+from kedge.controllers.shared.topology import Where, parse_where, pinned
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
@@ -21,7 +22,7 @@ def terms(spec: dict[str, Any]) -> list[dict[str, Any]]:
 def test_a_pod_that_asked_for_nothing_asks_for_the_place() -> None:
     spec: dict[str, Any] = {"containers": []}
     assert terms(pinned(spec, Where(zones=("a", "b")))) == [
-        {"matchExpressions": [{"key": ZONE, "operator": "In", "values": ["a", "b"]}]}
+        {"matchExpressions": [{"key": ZONE_LABEL, "operator": "In", "values": ["a", "b"]}]}
     ]
     assert spec == {"containers": []}
 
@@ -37,8 +38,8 @@ def test_a_pod_that_asked_for_something_asks_for_the_place_as_well() -> None:
     }
     made = pinned(spec, Where(zones=("a",), regions=("north",)))
     there = [
-        {"key": ZONE, "operator": "In", "values": ["a"]},
-        {"key": REGION, "operator": "In", "values": ["north"]},
+        {"key": ZONE_LABEL, "operator": "In", "values": ["a"]},
+        {"key": REGION_LABEL, "operator": "In", "values": ["north"]},
     ]
     assert terms(made) == [
         {"matchExpressions": [disk, *there]},
@@ -57,9 +58,9 @@ def test_what_names_no_place_pins_nobody(text: str | None) -> None:
 def test_a_place_reads_back_as_it_was_written() -> None:
     where = Where(zones=("a",), regions=("north",), stage="first")
     assert parse_where(where.as_text()) == where
-    assert where.has({ZONE: "a", REGION: "north"})
-    assert not where.has({ZONE: "a", REGION: "south"})
-    assert not where.has({ZONE: "b", REGION: "north"})
+    assert where.has({ZONE_LABEL: "a", REGION_LABEL: "north"})
+    assert not where.has({ZONE_LABEL: "a", REGION_LABEL: "south"})
+    assert not where.has({ZONE_LABEL: "b", REGION_LABEL: "north"})
     assert not where.has({})
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.unit.controllers.views import a_pod, ready_pod
 
-from kedge.api.marks import DISRUPTION_TARGET, NODE_LOST, REPLACES
 from kedge.api.views import Condition, PodView, ReplicaSetView
 from kedge.api.views.workloads import ReplicaSetSpec, ReplicaSetStatus
+from kedge.api.wellknown import DISRUPTION_TARGET, NODE_LOST, REPLACES
 from kedge.controllers.shared.stage_conditions import repair_condition
 
 OWNER = ReplicaSetView(spec=ReplicaSetSpec(replicas=2))

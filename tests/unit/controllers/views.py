@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from kedge.api.marks import DISRUPTION_TARGET, DRAINING, NODE_LOST, REPLACES
 from kedge.api.timestamps import format_time
 from kedge.api.views import Condition, ContainerStatus, ObjectMeta, PodSpec, PodStatus, PodView
 from kedge.api.views.base import Annotations, Labels
 from kedge.api.views.core import SchedulingGate
+from kedge.api.wellknown import DISRUPTION_TARGET, DRAINING, NODE_LOST, REPLACES
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 

@@ -10,10 +10,10 @@ from tests.objects import node
 from tests.sim.controllers import until
 from tests.unit.scheduler.desk import Desk, at_a_desk
 
+from kedge.api.wellknown import NODE_ALLOCATION_KIND
 from kedge.keys import Key, Revision
 from kedge.scheduler import Scheduler
 from kedge.scheduler.binding.binder import Binder
-from kedge.scheduler.state.unreleased_claims import ALLOCATION
 
 FAR = 1_000_000
 
@@ -73,7 +73,7 @@ def binds_sent_to_a_full_node(ahead: int) -> int:
     async def scene(desk: Desk) -> None:
         for n in range(40):
             await desk.priority(f"class-{n}", n)  # so that there is something to be behind of
-        set_apart(desk.wire, {ALLOCATION: ahead, "Node": ahead // 2})
+        set_apart(desk.wire, {NODE_ALLOCATION_KIND: ahead, "Node": ahead // 2})
         await desk.open_for(node("node-a", cpu="1"))
         desk.wire.binds_held = True
         await desk.pod("ours", cpu="800m")

@@ -12,8 +12,9 @@ from tests.objects import POD, pod
 from kedge.api.codec import decode_json, encode_object
 from kedge.api.objects import Object
 from kedge.api.views.decode import decode_view
+from kedge.api.wellknown import BIND_ANNOTATION
 from kedge.keys import Key
-from kedge.server.service.bound import BIND_ANNOTATION, bound
+from kedge.server.service.bound import bound
 
 NOW = "2030-01-01T00:00:07Z"
 RECORD = '{"decidedOn":{},"provedOn":{"Node/n":7}}'

@@ -10,6 +10,7 @@ import pytest
 from tests.objects import CONFIG_MAP, Clock, asynchronous, config_map, make_env, make_world, node, pod, pod_key
 
 from kedge.api.requests import Binding, DeleteOptions, WriteOptions
+from kedge.api.wellknown import OPERATION_KIND
 from kedge.errors import BadRequest, Conflict, NotFound
 from kedge.keys import NO_REVISION, Key, Origin, Revision
 from kedge.limits import Limits
@@ -105,9 +106,7 @@ async def test_operations_are_forgotten_after_their_window_and_beyond_their_numb
     for n in range(8):
         await world.service.create(CONFIG_MAP, config_map(f"m{n}"), options=once(f"op-{n}"))
     assert await operations.sweep(core) == 3
-    assert [e.key.name for e in (await world.store.list(operations.OPERATION)).entries] == [
-        f"op-{n}" for n in range(3, 8)
-    ]
+    assert [e.key.name for e in (await world.store.list(OPERATION_KIND)).entries] == [f"op-{n}" for n in range(3, 8)]
     world.clock.advance(61)
     assert await operations.sweep(core) == 5
     assert await operations.sweep(core) == 0

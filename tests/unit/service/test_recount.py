@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from tests.objects import World, asynchronous, make_world, node, pod, pod_key, resource_quota, zone_quota
 
-from kedge.api.marks import NODE_LOST
 from kedge.api.requests import Binding
+from kedge.api.wellknown import NODE_LOST
 from kedge.errors import Conflict
 from kedge.keys import Key
 

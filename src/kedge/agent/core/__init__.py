@@ -2,6 +2,6 @@
 
 from kedge.agent.core.agent import Agent
 from kedge.agent.core.driver import Consumption, Driver, Identity, Process, PullFailed
-from kedge.agent.core.node import LEASES, Machine
+from kedge.agent.core.node import Machine
 
-__all__ = ["LEASES", "Agent", "Consumption", "Driver", "Identity", "Machine", "Process", "PullFailed"]
+__all__ = ["Agent", "Consumption", "Driver", "Identity", "Machine", "Process", "PullFailed"]

@@ -10,9 +10,10 @@ from contextlib import suppress
 
 from kedge.agent.core.driver import Driver
 from kedge.agent.core.node import Machine, NodeKeeper
-from kedge.agent.core.pods import ALLOCATION, Ground, PodWorker
+from kedge.agent.core.pods import Ground, PodWorker
 from kedge.agent.core.usage import UsageMeter
 from kedge.api.views import NodeAllocationView
+from kedge.api.wellknown import NODE_ALLOCATION_KIND, POD_KIND
 from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.errors import OperatingError
@@ -79,7 +80,7 @@ class Agent:
                 await self._pods().wait_synced(within_s=self._env.limits.agent_audit_s)
                 break
         for process in await self._driver.processes():
-            self._worker(process.identity.pod_uid, Key("Pod", process.namespace, process.pod)).wake()
+            self._worker(process.identity.pod_uid, Key(POD_KIND, process.namespace, process.pod)).wake()
 
     def _worker(self, uid: str, key: Key) -> PodWorker:
         found = self._workers.get(uid)
@@ -101,7 +102,7 @@ class Agent:
             await asyncio.sleep(self._env.limits.agent_audit_s * self._env.random.uniform(0.9, 1.1))
             with suppress(OperatingError):
                 self._doubt_unseen()
-                found = await self._client.find(Key(ALLOCATION, "", self._machine.name))
+                found = await self._client.find(Key(NODE_ALLOCATION_KIND, "", self._machine.name))
                 if found is None:
                     continue
                 ledger = found.as_view(NodeAllocationView)
@@ -110,7 +111,7 @@ class Agent:
                 for uid, entry in ledger.status.entries.items():
                     if uid not in self._workers and entry.state == "Bound":
                         self._audits.inc()
-                        self._worker(uid, Key("Pod", entry.namespace, entry.name)).wake()
+                        self._worker(uid, Key(POD_KIND, entry.namespace, entry.name)).wake()
 
     def _doubt_unseen(self) -> None:
         """Have the authority asked about pods that the cache does not hold.
@@ -125,7 +126,7 @@ class Agent:
 
     def _pods(self) -> Cache:
         return self._caches.cache(
-            self._client.kinds.of_key_kind("Pod"), field_selector=f"spec.nodeName={self._machine.name}"
+            self._client.kinds.of_key_kind(POD_KIND), field_selector=f"spec.nodeName={self._machine.name}"
         )
 
     async def _clear(self, node_uid: str = "") -> None:

@@ -15,11 +15,11 @@ from typing import Any
 from kedge.agent.core.usage import UsageMeter
 from kedge.api.conditions import condition, is_true
 from kedge.api.kinds import Kind
-from kedge.api.marks import NODE_LEASE_NAMESPACE, USAGE
 from kedge.api.objects import Object
 from kedge.api.requests import WriteOptions
 from kedge.api.timestamps import format_micro_time
 from kedge.api.views import NodeView
+from kedge.api.wellknown import HOSTNAME_LABEL, LEASE_KIND, NODE_KIND, NODE_LEASE_NAMESPACE, USAGE
 from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.errors import AlreadyExists, Conflict, NotFound, OperatingError
@@ -27,8 +27,6 @@ from kedge.keys import Key
 from kedge.runtime.cache import CacheChange, CacheSet
 from kedge.runtime.status import plan_status
 
-LEASES = NODE_LEASE_NAMESPACE
-LEASE = "Lease.coordination.k8s.io"
 _UNRECORDED = WriteOptions(recorded=False)
 
 
@@ -62,10 +60,10 @@ class NodeKeeper:
         self._caches = caches
         self._meter = meter
         self._clear = clear
-        self._node_kind: Kind = client.kinds.of_key_kind("Node")
-        self._lease_kind: Kind = client.kinds.of_key_kind(LEASE)
-        self._key = Key("Node", "", machine.name)
-        self._lease_key = Key(LEASE, LEASES, machine.name)
+        self._node_kind: Kind = client.kinds.of_key_kind(NODE_KIND)
+        self._lease_kind: Kind = client.kinds.of_key_kind(LEASE_KIND)
+        self._key = Key(NODE_KIND, "", machine.name)
+        self._lease_key = Key(LEASE_KIND, NODE_LEASE_NAMESPACE, machine.name)
         self._lease: Object | None = None
         self._changed = asyncio.Event()
         self._said_s = -math.inf
@@ -107,7 +105,7 @@ class NodeKeeper:
         body = {
             "metadata": {
                 "name": machine.name,
-                "labels": {"kubernetes.io/hostname": machine.name, **machine.labels},
+                "labels": {HOSTNAME_LABEL: machine.name, **machine.labels},
             },
             "spec": {"taints": [dict(each) for each in machine.taints]} if machine.taints else {},
             "status": self._status(),
@@ -213,7 +211,7 @@ class NodeKeeper:
                 "leaseDurationSeconds": int(self._env.limits.node_lease_s),
                 "renewTime": now,
             }
-            metadata = {"name": self._machine.name, "namespace": LEASES}
+            metadata = {"name": self._machine.name, "namespace": NODE_LEASE_NAMESPACE}
             self._lease = (await self._client.create(self._lease_kind, {"metadata": metadata, "spec": spec})).object
             return
         body = self._lease.edit()

@@ -20,10 +20,10 @@ from kedge.agent.core.plan import Ending, Health, PodPlan, Sight, Start, latest,
 from kedge.agent.core.probes import Prober, has_probes
 from kedge.agent.core.status import pod_status
 from kedge.api.holds import active_hold, next_hold_end
-from kedge.api.marks import AT_MOST_ONE
 from kedge.api.objects import Object
 from kedge.api.requests import DeleteOptions
 from kedge.api.views import NodeAllocationView, PodView
+from kedge.api.wellknown import AT_MOST_ONE, BIND_ANNOTATION, NODE_ALLOCATION_KIND, NODE_KIND
 from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.errors import Conflict, NotFound, OperatingError, Unavailable
@@ -33,8 +33,6 @@ from kedge.runtime.status import plan_status
 
 NAME = "agent"
 """Under which a person holds a pod off it."""
-ALLOCATION = "NodeAllocation.kedge.dev"
-BIND_ANNOTATION = "kedge.dev/bind"
 
 
 class Ground:
@@ -61,7 +59,7 @@ class Ground:
 
     async def claim_is_held(self, pod_uid: str, node_uid: str) -> bool | None:
         """Whether this incarnation's ledger has the pod's claim: the bind's own record. None if it cannot be told."""
-        found = await self.client.find(Key(ALLOCATION, "", self.node))
+        found = await self.client.find(Key(NODE_ALLOCATION_KIND, "", self.node))
         if found is None or not node_uid:
             return None
         ledger = found.as_view(NodeAllocationView)
@@ -374,5 +372,5 @@ def _bind_revision(pod: PodView, node: str) -> Revision:
     if not text:
         return 0
     with suppress(msgspec.MsgspecError):
-        return msgspec.json.decode(text, type=_BindRecord).proved_on.get(str(Key("Node", "", node)), 0)
+        return msgspec.json.decode(text, type=_BindRecord).proved_on.get(str(Key(NODE_KIND, "", node)), 0)
     return 0

@@ -20,6 +20,29 @@ from kedge.api.validation.replicas import new_known_pod
 from kedge.api.validation.updates import check_update
 from kedge.api.views import PodView, View
 from kedge.api.views.shapes import Findings, dec_hook, decoder_of, examine, strict_twin
+from kedge.api.wellknown import (
+    AUTOSCALER_KIND,
+    CONFIG_MAP_KIND,
+    DEPLOYMENT_KIND,
+    DISRUPTION_BUDGET_KIND,
+    ENDPOINT_SLICE_KIND,
+    EVENT_KIND,
+    JOB_KIND,
+    LEASE_KIND,
+    NAMESPACE_KIND,
+    NODE_ALLOCATION_KIND,
+    NODE_KIND,
+    POD_KIND,
+    PRIORITY_CLASS_KIND,
+    REPLICA_SET_KIND,
+    RESERVATION_KIND,
+    RESOURCE_QUOTA_KIND,
+    ROLLOUT_KIND,
+    SCHEDULING_POLICY_KIND,
+    SECRET_KIND,
+    SERVICE_KIND,
+    ZONE_QUOTA_KIND,
+)
 from kedge.errors import FieldError, Invalid
 from kedge.keys import Key
 
@@ -44,32 +67,32 @@ class Checked(msgspec.Struct, frozen=True, gc=False):
 
 
 _RULES: dict[str, Callable[[Complaints, Any], None]] = {
-    "Pod": pods.check_pod,
-    "Node": others.check_node,
-    "Namespace": others.check_namespace,
-    "ResourceQuota": others.check_resource_quota,
-    "Service": others.check_service,
-    "ConfigMap": others.check_config_map,
-    "Secret": others.check_secret,
-    "Event": others.check_event,
-    "EndpointSlice.discovery.k8s.io": others.check_endpoint_slice,
-    "Deployment.apps": workloads.check_deployment,
-    "ReplicaSet.apps": workloads.check_replica_set,
-    "Job.batch": workloads.check_job,
-    "HorizontalPodAutoscaler.autoscaling": workloads.check_autoscaler,
-    "PodDisruptionBudget.policy": workloads.check_disruption_budget,
-    "PriorityClass.scheduling.k8s.io": others.check_priority_class,
-    "Lease.coordination.k8s.io": others.check_lease,
-    "Reservation.kedge.dev": own.check_reservation,
-    "NodeAllocation.kedge.dev": own.check_node_allocation,
-    "SchedulingPolicy.kedge.dev": own.check_scheduling_policy,
-    "ZoneQuota.kedge.dev": own.check_zone_quota,
-    "Rollout.kedge.dev": own.check_rollout,
+    POD_KIND: pods.check_pod,
+    NODE_KIND: others.check_node,
+    NAMESPACE_KIND: others.check_namespace,
+    RESOURCE_QUOTA_KIND: others.check_resource_quota,
+    SERVICE_KIND: others.check_service,
+    CONFIG_MAP_KIND: others.check_config_map,
+    SECRET_KIND: others.check_secret,
+    EVENT_KIND: others.check_event,
+    ENDPOINT_SLICE_KIND: others.check_endpoint_slice,
+    DEPLOYMENT_KIND: workloads.check_deployment,
+    REPLICA_SET_KIND: workloads.check_replica_set,
+    JOB_KIND: workloads.check_job,
+    AUTOSCALER_KIND: workloads.check_autoscaler,
+    DISRUPTION_BUDGET_KIND: workloads.check_disruption_budget,
+    PRIORITY_CLASS_KIND: others.check_priority_class,
+    LEASE_KIND: others.check_lease,
+    RESERVATION_KIND: own.check_reservation,
+    NODE_ALLOCATION_KIND: own.check_node_allocation,
+    SCHEDULING_POLICY_KIND: own.check_scheduling_policy,
+    ZONE_QUOTA_KIND: own.check_zone_quota,
+    ROLLOUT_KIND: own.check_rollout,
 }
 _SHAPES: dict[str, type[View]] = {
-    "ConfigMap": others.ConfigMapShape,
-    "Secret": others.SecretShape,
-    "Event": others.EventShape,
+    CONFIG_MAP_KIND: others.ConfigMapShape,
+    SECRET_KIND: others.SecretShape,
+    EVENT_KIND: others.EventShape,
 }
 """What to check of kinds that have no view, because kedge keeps them for others."""
 

@@ -14,6 +14,7 @@ from kedge.api.names import (
 )
 from kedge.api.validation.complaints import Complaints
 from kedge.api.views import Condition, LabelSelectorSpec, ObjectMeta, OwnerReference
+from kedge.api.wellknown import EVENT_KIND, EVENTS_API_VERSION, NAMESPACE_KIND, SERVICE_KIND
 
 if TYPE_CHECKING:
     from kedge.api.kinds import Kind
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 ANNOTATIONS_BYTES_MAX = 256 * 1024
 """Kubernetes' limit on all annotations of one object, keys included."""
 
-_NAME_RULES: dict[str, Callable[[str], str]] = {"Namespace": label_problem, "Service": label_1035_problem}
+_NAME_RULES: dict[str, Callable[[str], str]] = {NAMESPACE_KIND: label_problem, SERVICE_KIND: label_1035_problem}
 
 
 def check_metadata(
@@ -109,7 +110,7 @@ def check_owners(complaints: Complaints, owners: Sequence[OwnerReference]) -> No
             ):
                 if not value:
                     complaints.required(f"{path}.{attribute}")
-        if owner.kind == "Event" and owner.api_version in ("v1", "events.k8s.io/v1"):
+        if owner.kind == EVENT_KIND and owner.api_version in ("v1", EVENTS_API_VERSION):
             complaints.invalid(f"metadata.ownerReferences[{index}]", owner.kind, "is disallowed from being an owner")
         if owner.controller:
             if controller is not None:

@@ -10,11 +10,12 @@ from kedge.api.validation.metadata import check_conditions, check_selector
 from kedge.api.validation.pods import PROTOCOLS, check_template, check_unique_names
 from kedge.api.validation.resources import check_amounts
 from kedge.api.views import NodeAllocationView, ReservationView, RolloutView, SchedulingPolicyView, Scope, ZoneQuotaView
+from kedge.api.wellknown import KEDGE_API_VERSION
 
 SCORE_WEIGHT_MAX = 100
 _GANG_PHASES = ("Aborted", "Committed", "Pending")
 _ROLLOUT_PHASES = ("Pending", "Progressing", "Holding", "Paused", "RollingBack", "RolledBack", "Complete")
-_TARGETS = {"Deployment": "apps/v1", "SchedulingPolicy": "kedge.dev/v1"}
+_TARGETS = {"Deployment": "apps/v1", "SchedulingPolicy": KEDGE_API_VERSION}
 
 
 def check_node_allocation(complaints: Complaints, allocation: NodeAllocationView) -> None:

@@ -9,6 +9,7 @@ from kedge.api.names import qualified_name_problem
 from kedge.api.quantity import NANO, Quantity
 from kedge.api.validation.complaints import Complaints
 from kedge.api.views import ResourceRequirements
+from kedge.api.wellknown import KUBERNETES_DOMAIN
 
 _STANDARD = frozenset({"cpu", "memory", "ephemeral-storage"})
 
@@ -26,7 +27,7 @@ def _problem(resource: str) -> str:
 @lru_cache(maxsize=1024)
 def is_overcommittable(resource: str) -> bool:
     """Whether a container may use more of it than it asked for. Devices and huge pages are all or nothing."""
-    return resource in _STANDARD or ("/" in resource and resource.partition("/")[0].endswith("kubernetes.io"))
+    return resource in _STANDARD or ("/" in resource and resource.partition("/")[0].endswith(KUBERNETES_DOMAIN))
 
 
 @lru_cache(maxsize=1024)

@@ -11,6 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 from kedge.api.codec import parse_object, same_json
 from kedge.api.validation.complaints import Complaints
+from kedge.api.wellknown import (
+    CONFIG_MAP_KIND,
+    CUSTOM_RESOURCE_DEFINITION_KIND,
+    DEPLOYMENT_KIND,
+    ENDPOINT_SLICE_KIND,
+    JOB_KIND,
+    POD_KIND,
+    PRIORITY_CLASS_KIND,
+    REPLICA_SET_KIND,
+    RESERVATION_KIND,
+    ROLLOUT_KIND,
+    SECRET_KIND,
+    SERVICE_KIND,
+)
 from kedge.errors import Invalid
 from kedge.keys import Key
 
@@ -240,18 +254,18 @@ def _check_secret(complaints: Complaints, before: Mapping[str, Any], after: Mapp
 
 
 _RULES: dict[str, Callable[[Complaints, Mapping[str, Any], Mapping[str, Any]], None]] = {
-    "Pod": _check_pod,
-    "Deployment.apps": _fixed("spec.selector"),
-    "ReplicaSet.apps": _fixed("spec.selector"),
-    "Job.batch": _check_job,
-    "Service": _check_service,
-    "ConfigMap": _check_data("data", "binaryData"),
-    "Secret": _check_secret,
-    "EndpointSlice.discovery.k8s.io": _fixed("addressType"),
-    "PriorityClass.scheduling.k8s.io": _fixed("value", "preemptionPolicy"),
-    "CustomResourceDefinition.apiextensions.k8s.io": _fixed("spec.group", "spec.names.plural", "spec.scope"),
-    "Reservation.kedge.dev": _fixed("spec.pod.uid", "spec.workloadUID"),
-    "Rollout.kedge.dev": _fixed("spec.target"),
+    POD_KIND: _check_pod,
+    DEPLOYMENT_KIND: _fixed("spec.selector"),
+    REPLICA_SET_KIND: _fixed("spec.selector"),
+    JOB_KIND: _check_job,
+    SERVICE_KIND: _check_service,
+    CONFIG_MAP_KIND: _check_data("data", "binaryData"),
+    SECRET_KIND: _check_secret,
+    ENDPOINT_SLICE_KIND: _fixed("addressType"),
+    PRIORITY_CLASS_KIND: _fixed("value", "preemptionPolicy"),
+    CUSTOM_RESOURCE_DEFINITION_KIND: _fixed("spec.group", "spec.names.plural", "spec.scope"),
+    RESERVATION_KIND: _fixed("spec.pod.uid", "spec.workloadUID"),
+    ROLLOUT_KIND: _fixed("spec.target"),
 }
 
 

@@ -26,6 +26,7 @@ from kedge.api.requests import (
     WriteOptions,
     Written,
 )
+from kedge.api.wellknown import RESERVATION_KIND
 from kedge.client.contract.breaker import Breaker
 from kedge.client.contract.retry import NOT_CARRIED_OUT, Backoff, retry_reads
 from kedge.client.contract.slots import Slots
@@ -154,7 +155,7 @@ class Client:
     async def reserve(self, chunk: GangChunk, *, options: WriteOptions = _WRITE) -> Written:
         """Reserve places for some members of a gang in one commit; answers with the gang's record."""
         known = self._identified(options)
-        record = Key("Reservation.kedge.dev", chunk.namespace, chunk.gang)
+        record = Key(RESERVATION_KIND, chunk.namespace, chunk.gang)
         return await self._write(record, known, lambda: self._transport.reserve(chunk, options=known))
 
     async def evict(self, key: Key, options: DeleteOptions = _DELETE) -> Written:

@@ -15,15 +15,15 @@ from typing import Any
 from kedge.api.conditions import condition, find_condition, is_true
 from kedge.api.holds import hold_conditions
 from kedge.api.kinds import KINDS, Kind
-from kedge.api.marks import USAGE
 from kedge.api.objects import Object
 from kedge.api.quantity import NANO, Quantity
 from kedge.api.usage import parse_usage
 from kedge.api.views import DeploymentView, HorizontalPodAutoscalerView, PodView, ReplicaSetView
+from kedge.api.wellknown import AUTOSCALER_KIND, LEASE_KIND, NODE_LEASE_NAMESPACE, USAGE
 from kedge.client.contract import Client
 from kedge.controllers.autoscaler.plan import ABLE, ACTIVE, ScalingLimits, ScalingPlan, TargetFacts, plan_scaling
 from kedge.controllers.autoscaler.usage import PodUsage, Proposal, UsageRules, propose
-from kedge.controllers.node.heartbeats import LEASES, lease_key
+from kedge.controllers.node.heartbeats import lease_key
 from kedge.controllers.replicaset.controller import REPLICA_FAILURE
 from kedge.controllers.shared.node_reports import Listener
 from kedge.controllers.shared.reconcile import DEPLOYMENT, POD, REPLICA_SET, held_until
@@ -34,8 +34,8 @@ from kedge.runtime import Action, Context, Controller, Watch
 from kedge.runtime.cache import BY_CONTROLLER, Stale
 
 NAME = "autoscaler"
-AUTOSCALER = KINDS.of_key_kind("HorizontalPodAutoscaler.autoscaling")
-LEASE = KINDS.of_key_kind("Lease.coordination.k8s.io")
+AUTOSCALER = KINDS.of_key_kind(AUTOSCALER_KIND)
+LEASE = KINDS.of_key_kind(LEASE_KIND)
 _TARGETS: dict[tuple[str, str], Kind] = {(each.api_version, each.kind): each for each in (DEPLOYMENT, REPLICA_SET)}
 
 
@@ -206,7 +206,7 @@ def autoscaler_controller(client: Client, env: Env, **shared: Any) -> Controller
             Watch(kind=DEPLOYMENT),
             Watch(kind=REPLICA_SET, indexes=(BY_CONTROLLER,)),
             Watch(kind=POD, indexes=(BY_CONTROLLER,)),
-            Watch(kind=LEASE, namespace=LEASES, keys_of=reconciler.listener.hear),
+            Watch(kind=LEASE, namespace=NODE_LEASE_NAMESPACE, keys_of=reconciler.listener.hear),
         ),
         **shared,
     )

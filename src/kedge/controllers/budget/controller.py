@@ -18,6 +18,7 @@ from kedge.api.objects import Object
 from kedge.api.owners import controller_of
 from kedge.api.selectors import label_selector
 from kedge.api.views import DeploymentView, JobView, PodDisruptionBudgetView, PodView, ReplicaSetView
+from kedge.api.wellknown import DISRUPTION_BUDGET_KIND
 from kedge.client.contract import Client
 from kedge.controllers.deployment.plan import scaled
 from kedge.controllers.shared.pods import is_active, is_ready
@@ -28,7 +29,7 @@ from kedge.runtime import Action, Context, Controller, Watch
 from kedge.runtime.cache import CacheChange, CacheSet
 
 NAME = "disruption"
-BUDGET = KINDS.of_key_kind("PodDisruptionBudget.policy")
+BUDGET = KINDS.of_key_kind(DISRUPTION_BUDGET_KIND)
 
 
 @dataclass(frozen=True, slots=True)

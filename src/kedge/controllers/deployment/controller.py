@@ -12,11 +12,11 @@ from datetime import datetime
 from typing import Any
 
 from kedge.api.holds import active_hold, hold_conditions, next_hold_end
-from kedge.api.marks import UPDATED_MAX
 from kedge.api.objects import Object
 from kedge.api.owners import controller_of
 from kedge.api.selectors import label_selector
 from kedge.api.views import DeploymentView, ReplicaSetView
+from kedge.api.wellknown import DEPLOYMENT_REVISION, DESIRED_REPLICAS, MAX_REPLICAS, UPDATED_MAX
 from kedge.client.contract import Client
 from kedge.controllers.deployment.plan import Bounds, ScalePlan, SetFacts, plan_scales, resolve_bounds
 from kedge.controllers.deployment.status import (
@@ -43,9 +43,6 @@ from kedge.controllers.shared.reconcile import (
 )
 from kedge.controllers.shared.stage_conditions import stage_conditions
 from kedge.controllers.shared.templates import (
-    DESIRED,
-    MOST,
-    REVISION,
     find_current,
     next_revision,
     number_of,
@@ -201,7 +198,7 @@ class DeploymentReconciler:
             )
             wanted |= marks.current
         elif size is not None or view.spec.replicas:
-            wanted |= {DESIRED: str(spec.replicas), MOST: str(scene.most), **marks.old}
+            wanted |= {DESIRED_REPLICAS: str(spec.replicas), MAX_REPLICAS: str(scene.most), **marks.old}
         notes = {name: text for name, text in wanted.items() if each.metadata.annotations.get(name) != text}
         changed: dict[str, Any] = {}
         if size is not None and size != view.spec.replicas:
@@ -216,9 +213,9 @@ class DeploymentReconciler:
         if scene.current is None:
             return scene.deployment
         revision = str(next_revision(scene.current, scene.old))
-        if scene.deployment.metadata.annotations.get(REVISION) == revision:
+        if scene.deployment.metadata.annotations.get(DEPLOYMENT_REVISION) == revision:
             return scene.deployment
-        patch = {"metadata": {"annotations": {REVISION: revision}}}
+        patch = {"metadata": {"annotations": {DEPLOYMENT_REVISION: revision}}}
         return await acts.do("revise", f"to {revision}", ctx.patch(scene.deployment, patch))
 
     # -- telling -----------------------------------------------------------------------------------
@@ -294,8 +291,8 @@ def facts_of(each: Object, now: datetime) -> SetFacts:
         observed=going or view.status.observed_generation >= view.generation,
         created=str(view.metadata.creation_timestamp),
         revision=revision_of(each),
-        desired=number_of(each, DESIRED),
-        most=number_of(each, MOST),
+        desired=number_of(each, DESIRED_REPLICAS),
+        most=number_of(each, MAX_REPLICAS),
         held=active_hold(view, NAME, now) is not None,
     )
 

@@ -14,11 +14,11 @@ from typing import Any
 from kedge.api.conditions import FALSE, TRUE, condition, find_condition
 from kedge.api.timestamps import format_time
 from kedge.api.views import DeploymentView, ReplicaSetView
+from kedge.api.wellknown import DEPLOYMENT_REVISION, DEPLOYMENT_REVISION_HISTORY
 from kedge.controllers.deployment.plan import Bounds
 from kedge.controllers.replicaset.controller import REPLICA_FAILURE
 from kedge.controllers.shared.pods import is_ahead
 from kedge.controllers.shared.stage_conditions import REPAIR_COMPLETE
-from kedge.controllers.shared.templates import REVISION, REVISION_HISTORY
 
 AVAILABLE, PROGRESSING, ROLLBACK_OBSERVED = "Available", "Progressing", "RollbackObserved"
 NO_DEADLINE = 2**31 - 1
@@ -176,9 +176,9 @@ def rollback(view: DeploymentView, current: ReplicaSetView | None) -> list[dict[
     """`RollbackObserved`: the current template is one that was rolled out before."""
     if current is None:
         return []
-    earlier = current.metadata.annotations.get(REVISION_HISTORY, "")
+    earlier = current.metadata.annotations.get(DEPLOYMENT_REVISION_HISTORY, "")
     if earlier:
-        revision = current.metadata.annotations.get(REVISION, "")
+        revision = current.metadata.annotations.get(DEPLOYMENT_REVISION, "")
         message = f"revision {revision} is what revision {earlier.rpartition(',')[2]} was"
         return [condition(ROLLBACK_OBSERVED, status=True, reason="RevisionReused", message=message)]
     if find_condition(view.status.conditions, ROLLBACK_OBSERVED) is None:

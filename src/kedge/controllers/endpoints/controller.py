@@ -17,6 +17,14 @@ from kedge.api.owners import owner_reference
 from kedge.api.selectors import LabelSelector, parse_label_selector
 from kedge.api.views import PodView, ServiceView
 from kedge.api.views.core import ServicePort
+from kedge.api.wellknown import (
+    NODE_KIND,
+    SERVICE_KIND,
+    SERVICE_NAME_LABEL,
+    SLICE_MANAGER,
+    SLICE_MANAGER_LABEL,
+    ZONE_LABEL,
+)
 from kedge.client.contract import Client
 from kedge.controllers.shared.pods import is_draining, is_ready
 from kedge.controllers.shared.reconcile import ENDPOINT_SLICE, POD, look_again, split_held, wait_out
@@ -26,12 +34,8 @@ from kedge.runtime import Action, Context, Controller, Watch
 from kedge.runtime.cache import CacheChange, CacheSet
 
 NAME = "endpoints"
-SERVICE = KINDS.of_key_kind("Service")
-NODE = KINDS.of_key_kind("Node")
-SERVICE_LABEL = "kubernetes.io/service-name"
-MANAGER_LABEL = "endpointslice.kubernetes.io/managed-by"
-MANAGER = "endpoints.kedge.dev"
-_ZONE = "topology.kubernetes.io/zone"
+SERVICE = KINDS.of_key_kind(SERVICE_KIND)
+NODE = KINDS.of_key_kind(NODE_KIND)
 
 Json = dict[str, Any]
 Group = tuple[str, tuple[tuple[str, str, int, str], ...]]
@@ -170,7 +174,7 @@ def slice_body(service: Object, made: Slice) -> Json:
         "metadata": {
             "name": made.name,
             "namespace": service.key.namespace,
-            "labels": {SERVICE_LABEL: service.key.name, MANAGER_LABEL: MANAGER},
+            "labels": {SERVICE_NAME_LABEL: service.key.name, SLICE_MANAGER_LABEL: SLICE_MANAGER},
             "ownerReferences": [owner_reference(SERVICE, service.metadata)],
         },
         "addressType": family,
@@ -201,7 +205,9 @@ class EndpointsReconciler:
             return Action.await_change(reason="somebody else keeps its endpoints")
         pods = [pod.as_view(PodView) for pod in ctx.list(POD, namespace=key.namespace, selector=selector)]
         known = {each.key.name: each for each in ctx.owned(ENDPOINT_SLICE, service)}
-        ours = {name: each for name, each in known.items() if each.metadata.labels.get(MANAGER_LABEL) == MANAGER}
+        ours = {
+            name: each for name, each in known.items() if each.metadata.labels.get(SLICE_MANAGER_LABEL) == SLICE_MANAGER
+        }
         plan = plan_slices(
             view,
             pods,
@@ -229,7 +235,7 @@ class EndpointsReconciler:
         zones = {}
         for name in sorted({pod.spec.node_name for pod in pods if pod.spec.node_name}):
             node = ctx.get(Key(NODE.key_kind, "", name))
-            zones[name] = node.metadata.labels.get(_ZONE, "") if node is not None else ""
+            zones[name] = node.metadata.labels.get(ZONE_LABEL, "") if node is not None else ""
         return zones
 
 

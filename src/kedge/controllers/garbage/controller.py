@@ -16,6 +16,7 @@ from kedge.api.holds import active_hold
 from kedge.api.kinds import KINDS, Kind, Registry
 from kedge.api.objects import Object
 from kedge.api.views import ObjectMeta, OwnerReference
+from kedge.api.wellknown import EVENT_KIND, LEASE_KIND, NODE_ALLOCATION_KIND, PRIORITY_CLASS_KIND
 from kedge.client.contract import Client
 from kedge.controllers.garbage.overrides import active_override
 from kedge.controllers.shared.reconcile import look_again
@@ -27,10 +28,10 @@ from kedge.runtime.cache import BY_OWNER, CacheChange, CacheSet
 
 NAME = "garbage"
 FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
-_ALONE = KINDS.of_key_kind("PriorityClass.scheduling.k8s.io")
+_ALONE = KINDS.of_key_kind(PRIORITY_CLASS_KIND)
 _UNSEEN_S = 1.0
 """Pause before a dependent that no cache has shown yet is asked about again: nobody may ever tell that it went."""
-_NOT_COLLECTED = ("Event", "Lease.coordination.k8s.io", "NodeAllocation.kedge.dev")
+_NOT_COLLECTED = (EVENT_KIND, LEASE_KIND, NODE_ALLOCATION_KIND)
 """Kinds that have no owners and are no owners: they change often, and nobody waits for them."""
 
 
@@ -196,7 +197,7 @@ class GarbageCollector:
 
     async def _report(self, ctx: Context, found: Object, stuck: Sequence[str]) -> None:
         """An Event, once an object: its name follows from the uid."""
-        kind = self._kinds.of_key_kind("Event")
+        kind = self._kinds.of_key_kind(EVENT_KIND)
         words = f"waits for {', '.join(stuck)}: is their controller gone? A person may override with an expiry"
         body = {
             "apiVersion": "v1",

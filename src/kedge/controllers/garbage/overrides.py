@@ -10,9 +10,9 @@ import re
 from dataclasses import dataclass
 from datetime import datetime
 
-from kedge.api.marks import REMOVE_FINALIZERS
 from kedge.api.timestamps import parse_time
 from kedge.api.views import ObjectMeta
+from kedge.api.wellknown import REMOVE_FINALIZERS
 
 _FORM = re.compile(
     r"\s*finalizers=(?P<finalizers>\S+)\s+owner=(?P<owner>\S+)\s+until=(?P<until>\S+)\s+reason=(?P<reason>.*\S)\s*",

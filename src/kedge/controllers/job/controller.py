@@ -12,20 +12,18 @@ from typing import Any
 
 from kedge.api.conditions import condition, find_condition
 from kedge.api.holds import active_hold, hold_conditions, next_hold_end
-from kedge.api.marks import SLOT
 from kedge.api.objects import Object
 from kedge.api.owners import controller_of, owner_reference
 from kedge.api.timestamps import format_time
 from kedge.api.views import EndpointSliceView, JobView, PodView
+from kedge.api.wellknown import JOB_INDEX, JOB_NAME_LABEL, JOB_TRACKING_FINALIZER, JOB_UID_LABEL, SLOT
 from kedge.client.contract import Client
 from kedge.controllers.job.plan import (
     COMPLETE,
     FAILED,
     FAILURE_TARGET,
-    INDEX,
     SUCCESS_TARGET,
     SUSPENDED,
-    TRACKING,
     JobPlan,
     JobRules,
     count_ended,
@@ -67,8 +65,7 @@ from kedge.runtime import Action, Context, Controller, Watch
 from kedge.runtime.cache.indexes import by_label
 
 NAME = "job"
-JOB_NAME, CONTROLLER_UID = "batch.kubernetes.io/job-name", "batch.kubernetes.io/controller-uid"
-BY_JOB_NAME = by_label(JOB_NAME)
+BY_JOB_NAME = by_label(JOB_NAME_LABEL)
 
 
 class JobReconciler:
@@ -140,7 +137,7 @@ class JobReconciler:
             pod
             for pod in ctx.by_index(POD, BY_JOB_NAME, key.name)
             if pod.key.namespace == key.namespace
-            and TRACKING in pod.metadata.finalizers
+            and JOB_TRACKING_FINALIZER in pod.metadata.finalizers
             and _was_of(pod, key)
             and not _is_of(pod, living)
         ]
@@ -276,11 +273,11 @@ def _is_of(pod: Object, uid: str | None) -> bool:
 def job_pod(job: Object, template: Mapping[str, Any], prefix: str, slot: int, index: int | None) -> dict[str, Any]:
     """A pod of the Job, as JSON. Its finalizer keeps it until it is counted."""
     metadata = template.get("metadata") or {}
-    labels = {**(metadata.get("labels") or {}), JOB_NAME: job.key.name, CONTROLLER_UID: job.uid}
+    labels = {**(metadata.get("labels") or {}), JOB_NAME_LABEL: job.key.name, JOB_UID_LABEL: job.uid}
     annotations = {**(metadata.get("annotations") or {}), SLOT: str(slot if index is None else index)}
     spec = dict(template["spec"])
     if index is not None:
-        annotations[INDEX] = str(index)
+        annotations[JOB_INDEX] = str(index)
         told = {"name": "JOB_COMPLETION_INDEX", "value": str(index)}
         for field in ("containers", "initContainers"):
             if field in spec:
@@ -293,7 +290,7 @@ def job_pod(job: Object, template: Mapping[str, Any], prefix: str, slot: int, in
             "namespace": job.key.namespace,
             "labels": labels,
             "annotations": annotations,
-            "finalizers": [*(metadata.get("finalizers") or []), TRACKING],
+            "finalizers": [*(metadata.get("finalizers") or []), JOB_TRACKING_FINALIZER],
             "ownerReferences": [owner_reference(JOB, job.metadata)],
         },
         "spec": spec,
@@ -301,7 +298,7 @@ def job_pod(job: Object, template: Mapping[str, Any], prefix: str, slot: int, in
 
 
 def without_mark(pod: Object) -> dict[str, Any]:
-    kept: Iterable[str] = (each for each in pod.metadata.finalizers if each != TRACKING)
+    kept: Iterable[str] = (each for each in pod.metadata.finalizers if each != JOB_TRACKING_FINALIZER)
     return {"metadata": {"finalizers": list(kept) or None}}
 
 

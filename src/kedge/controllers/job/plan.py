@@ -12,10 +12,9 @@ from datetime import UTC, datetime, timedelta
 
 from kedge.api.conditions import TRUE, find_condition
 from kedge.api.views import JobView, PodView
+from kedge.api.wellknown import JOB_INDEX, JOB_TRACKING_FINALIZER
 from kedge.controllers.shared.pods import is_ahead, is_lost, least_missed_first, restarts
 
-TRACKING = "batch.kubernetes.io/job-tracking"
-INDEX = "batch.kubernetes.io/job-completion-index"
 COMPLETE, FAILED, SUSPENDED = "Complete", "Failed", "Suspended"
 SUCCESS_TARGET, FAILURE_TARGET = "SuccessCriteriaMet", "FailureTarget"
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
@@ -100,7 +99,7 @@ def plan_job(
     running = [pod for pod in pods if outcome_of(pod) is None]
     active = [pod for pod in running if not pod.terminating]
     target = known_target(job) or _decide(job, tally, running, now)
-    left = sum(TRACKING in pod.metadata.finalizers for pod in pods if outcome_of(pod) is not None)
+    left = sum(JOB_TRACKING_FINALIZER in pod.metadata.finalizers for pod in pods if outcome_of(pod) is not None)
     over = target is not None and not running and left == 0 and not tally.uncounted
     lost = [pod for pod in running if is_lost(pod) and pod.uid not in held]
     want = 0 if target is not None or job.spec.suspend else _want(job, tally, len(active))
@@ -116,7 +115,7 @@ def plan_job(
     unmark = [
         pod
         for pod in pods
-        if pod.uid in tally.uncounted and TRACKING in pod.metadata.finalizers and pod.uid not in held
+        if pod.uid in tally.uncounted and JOB_TRACKING_FINALIZER in pod.metadata.finalizers and pod.uid not in held
     ]
     waits = [retry_at, deadline_of(job) if target is None else None]
     burst = rules.burst
@@ -151,7 +150,7 @@ def count_ended(job: JobView, pods: Sequence[PodView], uncounted_max: int) -> Ta
     """The next tally. A uid moves into the count only when its pod is gone or has lost its finalizer; a pod is written
     down only while it has it."""
     status = job.status
-    marked = {pod.uid for pod in pods if TRACKING in pod.metadata.finalizers}
+    marked = {pod.uid for pod in pods if JOB_TRACKING_FINALIZER in pod.metadata.finalizers}
     waiting = status.uncounted_terminated_pods
     still_succeeded = [uid for uid in waiting.succeeded if uid in marked]
     still_failed = [uid for uid in waiting.failed if uid in marked]
@@ -171,7 +170,7 @@ def count_ended(job: JobView, pods: Sequence[PodView], uncounted_max: int) -> Ta
 
 
 def index_of(pod: PodView) -> int | None:
-    text = pod.metadata.annotations.get(INDEX, "")
+    text = pod.metadata.annotations.get(JOB_INDEX, "")
     return int(text) if text.isascii() and text.isdigit() else None
 
 

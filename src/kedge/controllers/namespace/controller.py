@@ -15,6 +15,14 @@ from kedge.api.holds import active_hold
 from kedge.api.kinds import KINDS, Kind, Registry
 from kedge.api.objects import Object
 from kedge.api.views import NamespaceView, ObjectMeta
+from kedge.api.wellknown import (
+    DEPLOYMENT_KIND,
+    JOB_KIND,
+    NAMESPACE_KIND,
+    NODE_ALLOCATION_KIND,
+    POD_KIND,
+    REPLICA_SET_KIND,
+)
 from kedge.client.contract import Client
 from kedge.controllers.shared.reconcile import wait_out
 from kedge.env import Env
@@ -23,11 +31,11 @@ from kedge.keys import Key
 from kedge.runtime import Action, Context, Controller
 
 NAME = "namespace"
-NAMESPACE = KINDS.of_key_kind("Namespace")
+NAMESPACE = KINDS.of_key_kind(NAMESPACE_KIND)
 FINALIZER = "kubernetes"
-_FIRST = ("Deployment.apps", "ReplicaSet.apps", "Job.batch", "Pod")
+_FIRST = (DEPLOYMENT_KIND, REPLICA_SET_KIND, JOB_KIND, POD_KIND)
 """Those who make others go first, then what runs; what they stand on (quotas, settings) goes after them."""
-_NEVER = ("NodeAllocation.kedge.dev",)
+_NEVER = (NODE_ALLOCATION_KIND,)
 CONTENT, FINALIZERS, FAILURE = (
     "NamespaceContentRemaining",
     "NamespaceFinalizersRemaining",

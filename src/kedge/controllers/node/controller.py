@@ -14,13 +14,13 @@ from typing import Any
 from kedge.api.conditions import TRUE, condition, find_condition
 from kedge.api.holds import active_hold, hold_conditions
 from kedge.api.kinds import KINDS
-from kedge.api.marks import DRAIN_NODE
 from kedge.api.objects import Object
 from kedge.api.owners import controller_of
 from kedge.api.views import NodeView, PodView
+from kedge.api.wellknown import DRAIN_NODE, DRAINED, LEASE_KIND, NODE_KIND, NODE_LEASE_NAMESPACE, ZONE_LABEL
 from kedge.client.contract import Client
 from kedge.controllers.node.evacuation import NODE_UNKNOWN, Evacuation, lost_condition, plan_evacuation
-from kedge.controllers.node.heartbeats import LEASES, UNDATED, Heartbeats, Sight, lease_key
+from kedge.controllers.node.heartbeats import UNDATED, Heartbeats, Sight, lease_key
 from kedge.controllers.node.plan import (
     READY,
     NodePlan,
@@ -38,10 +38,8 @@ from kedge.runtime import Action, Context, Controller, Watch
 from kedge.runtime.cache import BY_NODE, CacheChange, CacheSet
 
 NAME = "node-lifecycle"
-NODE = KINDS.of_key_kind("Node")
-LEASE = KINDS.of_key_kind("Lease.coordination.k8s.io")
-DRAINED = "Drained"
-_ZONE = "topology.kubernetes.io/zone"
+NODE = KINDS.of_key_kind(NODE_KIND)
+LEASE = KINDS.of_key_kind(LEASE_KIND)
 
 
 class NodeLifecycle:
@@ -73,7 +71,7 @@ class NodeLifecycle:
             # It would be given up: see first whether it is as silent at the authority, then wait for its turn.
             if not await self._is_silent(ctx, key.name):
                 return Action.requeue(delay_s=1.0, reason="its lease has moved on")
-            zone = view.labels.get(_ZONE, "")
+            zone = view.labels.get(ZONE_LABEL, "")
             if ctx.measured(f"the turn of {zone}", lambda: self._heartbeats.may_lose(zone)):
                 plan = plan_node(view, sight, ctx.limits, now)
         returned = plan.standing is Standing.READY and standing_of(view) is not Standing.READY
@@ -103,11 +101,11 @@ class NodeLifecycle:
         silence_s, heard = float(seen["silence_s"]), bool(seen["heard"]) and lease is not None
         if silence_s < ctx.limits.node_suspect_s:
             return Sight(silence_s, silence_s, heard)
-        zone = view.labels.get(_ZONE, "")
+        zone = view.labels.get(ZONE_LABEL, "")
         members: dict[str, list[str]] = {}
         for each in ctx.list(NODE):
             if not is_out_of_service(each.as_view(NodeView)):
-                members.setdefault(each.metadata.labels.get(_ZONE, ""), []).append(each.key.name)
+                members.setdefault(each.metadata.labels.get(ZONE_LABEL, ""), []).append(each.key.name)
         found = ctx.measured(f"the sight of {zone}", lambda: self._heartbeats.survey(zone, members))
         return Sight(silence_s, min(silence_s, float(found["clear_s"])), heard, str(found["blind"]))
 
@@ -283,11 +281,11 @@ def lifecycle_controller(client: Client, env: Env, **shared: Any) -> Controller:
         name=NAME,
         kind=NODE,
         watches=(
-            Watch(kind=LEASE, namespace=LEASES, keys_of=hear),
+            Watch(kind=LEASE, namespace=NODE_LEASE_NAMESPACE, keys_of=hear),
             Watch(kind=POD, keys_of=wake_node_of_pod, indexes=(BY_NODE,)),
         ),
         **shared,
     )
-    lifecycle.sight_age_s = lambda: controller.caches.cache(LEASE, namespace=LEASES).age_s
-    lifecycle.look_anew = lambda: controller.caches.cache(LEASE, namespace=LEASES).ask_relist()
+    lifecycle.sight_age_s = lambda: controller.caches.cache(LEASE, namespace=NODE_LEASE_NAMESPACE).age_s
+    lifecycle.look_anew = lambda: controller.caches.cache(LEASE, namespace=NODE_LEASE_NAMESPACE).ask_relist()
     return controller

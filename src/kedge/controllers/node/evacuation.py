@@ -11,18 +11,18 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from kedge.api.conditions import find_condition, is_true
-from kedge.api.marks import DISRUPTION_TARGET, NODE_LOST
 from kedge.api.owners import controller_of
 from kedge.api.views import NodeView, PodView, Taint
+from kedge.api.wellknown import DISRUPTION_TARGET, NODE_LOST, NOT_READY_TAINT, UNREACHABLE_TAINT
 from kedge.controllers.node.heartbeats import Sight
-from kedge.controllers.node.plan import NOT_READY, UNREACHABLE, Standing
+from kedge.controllers.node.plan import Standing
 from kedge.controllers.shared.pods import is_lost
 from kedge.limits import Limits
 from kedge.placement.predicates import tolerates
 
 NODE_UNKNOWN = "NodeUnknown"
 """Why a pod is neither ready nor not: its node is out of sight."""
-_LOST_TAINT = Taint(key=UNREACHABLE, effect="NoExecute")
+_LOST_TAINT = Taint(key=UNREACHABLE_TAINT, effect="NoExecute")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +111,17 @@ def _tainted(
     end: dict[str, PodView] = {}
     waits = []
     for taint in node.spec.taints:
-        if taint.effect != "NoExecute" or taint.key == UNREACHABLE or (taint.key == NOT_READY and sight.blind):
+        if (
+            taint.effect != "NoExecute"
+            or taint.key == UNREACHABLE_TAINT
+            or (taint.key == NOT_READY_TAINT and sight.blind)
+        ):
             continue
         for pod in pods:
             borne_s = _tolerated_s(pod, taint)
             if borne_s is None or pod.terminating:
                 continue
-            if taint.key == NOT_READY:
+            if taint.key == NOT_READY_TAINT:
                 borne_s = max(borne_s, limits.node_lost_s)
             left_s = ((taint.time_added or now) + timedelta(seconds=borne_s) - now).total_seconds()
             if left_s <= 0 and (taint.time_added is not None or not borne_s):

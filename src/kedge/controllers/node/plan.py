@@ -13,18 +13,15 @@ from enum import StrEnum
 from typing import Any
 
 from kedge.api.conditions import FALSE, UNKNOWN, condition, find_condition, is_true
-from kedge.api.marks import DRAIN_NODE, OUT_OF_SERVICE
 from kedge.api.timestamps import format_time
 from kedge.api.views import NodeView, Taint
+from kedge.api.wellknown import DRAIN_NODE, NOT_READY_TAINT, OUT_OF_SERVICE, UNREACHABLE_TAINT, UNSCHEDULABLE_TAINT
 from kedge.controllers.node.heartbeats import Sight
 from kedge.limits import Limits
 from kedge.placement.predicates import SUSPECT
 
 READY, LOST = "Ready", "Lost"
-UNREACHABLE = "node.kubernetes.io/unreachable"
-NOT_READY = "node.kubernetes.io/not-ready"
-UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
-_OURS = (UNREACHABLE, NOT_READY, UNSCHEDULABLE)
+_OURS = (UNREACHABLE_TAINT, NOT_READY_TAINT, UNSCHEDULABLE_TAINT)
 STATUS_UNKNOWN = "NodeStatusUnknown"
 """Why a node is neither ready nor not: nobody has heard of it."""
 
@@ -133,14 +130,14 @@ def _taints(node: NodeView, standing: Standing, now: datetime) -> tuple[dict[str
     wanted: list[tuple[str, str]] = []
     ready = find_condition(node.status.conditions, READY)
     if standing in (Standing.UNKNOWN, Standing.LOST):
-        wanted += [(UNREACHABLE, "NoSchedule"), (UNREACHABLE, "NoExecute")]
+        wanted += [(UNREACHABLE_TAINT, "NoSchedule"), (UNREACHABLE_TAINT, "NoExecute")]
     elif ready is not None and ready.status == FALSE:
-        wanted += [(NOT_READY, "NoSchedule"), (NOT_READY, "NoExecute")]
+        wanted += [(NOT_READY_TAINT, "NoSchedule"), (NOT_READY_TAINT, "NoExecute")]
     elif ready is not None and ready.status == UNKNOWN:
         # It is heard again, and its agent has yet to say how it is.
-        wanted.append((UNREACHABLE, "NoSchedule"))
+        wanted.append((UNREACHABLE_TAINT, "NoSchedule"))
     if node.spec.unschedulable or DRAIN_NODE in node.metadata.annotations:
-        wanted.append((UNSCHEDULABLE, "NoSchedule"))
+        wanted.append((UNSCHEDULABLE_TAINT, "NoSchedule"))
     kept = [each for each in node.spec.taints if each.key not in _OURS or (each.key, each.effect) in wanted]
     have = {(each.key, each.effect) for each in kept}
     made = [Taint(key=key, effect=effect) for key, effect in wanted if (key, effect) not in have]

@@ -15,6 +15,7 @@ from kedge.api.holds import Hold, active_hold
 from kedge.api.kinds import KINDS, Kind
 from kedge.api.objects import Object
 from kedge.api.views import NodeAllocationView, PodView, ResourceQuotaView, ZoneQuotaView
+from kedge.api.wellknown import NAMESPACE_KIND, RESOURCE_QUOTA_KIND, ZONE_QUOTA_KIND
 from kedge.client.contract import Client
 from kedge.controllers.shared.reconcile import NODE_ALLOCATION, POD, look_again
 from kedge.env import Env
@@ -27,9 +28,9 @@ from kedge.runtime.cache import CacheChange, CacheSet
 from kedge.runtime.watches import KeysOf
 
 NAME = "quota"
-NAMESPACE = KINDS.of_key_kind("Namespace")
-RESOURCE_QUOTA = KINDS.of_key_kind("ResourceQuota")
-ZONE_QUOTA = KINDS.of_key_kind("ZoneQuota.kedge.dev")
+NAMESPACE = KINDS.of_key_kind(NAMESPACE_KIND)
+RESOURCE_QUOTA = KINDS.of_key_kind(RESOURCE_QUOTA_KIND)
+ZONE_QUOTA = KINDS.of_key_kind(ZONE_QUOTA_KIND)
 
 
 def expected_use(quota: ResourceQuotaView, pods: Sequence[PodView]) -> dict[str, int]:

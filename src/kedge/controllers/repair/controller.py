@@ -15,10 +15,10 @@ from typing import Any
 from kedge.api.conditions import condition
 from kedge.api.holds import active_hold
 from kedge.api.kinds import KINDS
-from kedge.api.marks import DISRUPTION_TARGET, NODE_LOST
 from kedge.api.objects import Object
 from kedge.api.owners import controller_of
 from kedge.api.views import NodeAllocationView, NodeView, PodView, ReservationView
+from kedge.api.wellknown import DISRUPTION_TARGET, NODE_KIND, NODE_LOST, RESERVATION_KIND
 from kedge.client.contract import Client
 from kedge.controllers.node.plan import is_out_of_service
 from kedge.controllers.shared.pods import is_lost
@@ -30,8 +30,8 @@ from kedge.runtime import Action, Context, Controller, Watch
 from kedge.runtime.cache import CacheChange, CacheSet, Index
 
 RESERVATIONS, LEDGERS, BINDINGS = "reservation-repair", "ledger-repair", "binding-repair"
-NODE = KINDS.of_key_kind("Node")
-RESERVATION = KINDS.of_key_kind("Reservation.kedge.dev")
+NODE = KINDS.of_key_kind(NODE_KIND)
+RESERVATION = KINDS.of_key_kind(RESERVATION_KIND)
 BY_INTENT = Index("intent", lambda each: _intent(each.as_view(ReservationView)))
 """Reservations by what they are for: workload, generation and slot."""
 

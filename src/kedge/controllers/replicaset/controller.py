@@ -14,11 +14,11 @@ from typing import Any
 from kedge.api.conditions import condition, find_condition, set_condition
 from kedge.api.holds import active_hold, hold_conditions, next_hold_end
 from kedge.api.kinds import Kind
-from kedge.api.marks import GIVE_UP_IN, NODE_LOST, PODS_IN, REPLACES, SLOT
 from kedge.api.objects import Object
 from kedge.api.owners import controller_of, owner_reference
 from kedge.api.selectors import label_selector
 from kedge.api.views import EndpointSliceView, JobView, NodeAllocationView, PodView, ReplicaSetView
+from kedge.api.wellknown import GIVE_UP_IN, NODE_LOST, PODS_IN, REPLACES, SLOT
 from kedge.client.contract import Client
 from kedge.controllers.quota.controller import RESOURCE_QUOTA, wake_blocked
 from kedge.controllers.replicaset.plan import ReplicaPlan, ReplicaRules, plan_replicas, replica_counts

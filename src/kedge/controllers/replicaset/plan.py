@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from kedge.api.marks import REPLACES
 from kedge.api.views import PodView, ReplicaSetView
+from kedge.api.wellknown import REPLACES
 from kedge.controllers.shared.drain import drained_at, is_drained, must_be_marked_again, needs_draining
 from kedge.controllers.shared.pods import (
     available_at,

@@ -16,8 +16,8 @@ from kedge.api.kinds import KINDS
 from kedge.api.objects import Object
 from kedge.api.timestamps import format_micro_time
 from kedge.api.views import RolloutView
+from kedge.api.wellknown import LEASE_KIND, NODE_LEASE_NAMESPACE, ROLLOUT_KIND
 from kedge.client.contract import Client
-from kedge.controllers.node.heartbeats import LEASES
 from kedge.controllers.rollout.gates import CacheFact
 from kedge.controllers.rollout.plan import Act, RolloutPlan, plan_rollout
 from kedge.controllers.rollout.targets import BUDGET, NODE, POLICY, PolicyChange, TemplateChange
@@ -31,8 +31,8 @@ from kedge.runtime.cache import BY_CONTROLLER, CacheChange, CacheSet
 from kedge.runtime.status import status_of
 
 NAME = "rollout"
-ROLLOUT = KINDS.of_key_kind("Rollout.kedge.dev")
-LEASE = KINDS.of_key_kind("Lease.coordination.k8s.io")
+ROLLOUT = KINDS.of_key_kind(ROLLOUT_KIND)
+LEASE = KINDS.of_key_kind(LEASE_KIND)
 READ = (POD, REPLICA_SET, NODE, LEASE, DEPLOYMENT, POLICY)
 """The kinds that gates read: their caches must all be past the change."""
 Sight = Callable[[], list[list[Any]]]
@@ -145,14 +145,16 @@ def rollout_controller(client: Client, env: Env, **shared: Any) -> Controller:
             Watch(kind=REPLICA_SET, indexes=(BY_CONTROLLER,)),
             Watch(kind=POD, indexes=(BY_CONTROLLER,)),
             Watch(kind=NODE),
-            Watch(kind=LEASE, namespace=LEASES, keys_of=reconciler.listener.hear),
+            Watch(kind=LEASE, namespace=NODE_LEASE_NAMESPACE, keys_of=reconciler.listener.hear),
             Watch(kind=BUDGET),
         ),
         **shared,
     )
 
     def sight() -> list[list[Any]]:
-        caches = [controller.caches.cache(each, namespace=LEASES if each is LEASE else "") for each in READ]
+        caches = [
+            controller.caches.cache(each, namespace=NODE_LEASE_NAMESPACE if each is LEASE else "") for each in READ
+        ]
         # Kinds that share no history cannot be compared with the change: none of them counts as past it.
         return [[each.kind.kind, each.revision if client.one_history else 0, min(each.age_s, 1e9)] for each in caches]
 

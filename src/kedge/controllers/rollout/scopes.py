@@ -13,7 +13,8 @@ from kedge.api.scopes import Workload
 from kedge.api.selectors import label_selector
 from kedge.api.views import ObjectMeta, PodView, Scope
 from kedge.api.views.own import RolloutStage
-from kedge.controllers.shared.topology import REGION, ZONE, Where
+from kedge.api.wellknown import REGION_LABEL, ZONE_LABEL
+from kedge.controllers.shared.topology import Where
 
 
 def workload_of(pod: PodView, sets: Mapping[str, ObjectMeta]) -> Workload:
@@ -30,9 +31,9 @@ def is_in_place(scope: Scope, node_labels: Mapping[str, str] | None) -> bool:
     """Whether a pod on such a node is where the scope counts. One without a node may still go there."""
     if node_labels is None:
         return True
-    if scope.zones and node_labels.get(ZONE, "") not in scope.zones:
+    if scope.zones and node_labels.get(ZONE_LABEL, "") not in scope.zones:
         return False
-    return not scope.regions or node_labels.get(REGION, "") in scope.regions
+    return not scope.regions or node_labels.get(REGION_LABEL, "") in scope.regions
 
 
 def template_problem(scope: Scope, namespace: str, workload: str, labels: Mapping[str, str]) -> str:

@@ -13,7 +13,6 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from kedge.api.kinds import KINDS
-from kedge.api.marks import OBEYED_PREFIX, UPDATED_IN, UPDATED_MAX
 from kedge.api.objects import Object
 from kedge.api.scopes import Workload, admits
 from kedge.api.selectors import label_selector
@@ -29,6 +28,14 @@ from kedge.api.views import (
 )
 from kedge.api.views.base import Labels
 from kedge.api.views.own import PendingCount, RolloutBaseline
+from kedge.api.wellknown import (
+    DISRUPTION_BUDGET_KIND,
+    NODE_KIND,
+    OBEYED_PREFIX,
+    SCHEDULING_POLICY_KIND,
+    UPDATED_IN,
+    UPDATED_MAX,
+)
 from kedge.controllers.deployment.plan import resolve_bounds
 from kedge.controllers.deployment.status import count_replicas, is_complete
 from kedge.controllers.node.heartbeats import lease_key
@@ -60,9 +67,9 @@ from kedge.keys import Key
 from kedge.runtime import Context
 from kedge.runtime.status import status_of
 
-POLICY = KINDS.of_key_kind("SchedulingPolicy.kedge.dev")
-NODE = KINDS.of_key_kind("Node")
-BUDGET = KINDS.of_key_kind("PodDisruptionBudget.policy")
+POLICY = KINDS.of_key_kind(SCHEDULING_POLICY_KIND)
+NODE = KINDS.of_key_kind(NODE_KIND)
+BUDGET = KINDS.of_key_kind(DISRUPTION_BUDGET_KIND)
 
 
 def _baseline(name: str, pending: Pending) -> RolloutBaseline:

@@ -11,9 +11,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from kedge.api.conditions import is_true
-from kedge.api.marks import DRAINED, DRAINING
 from kedge.api.timestamps import format_time, parse_time
 from kedge.api.views import EndpointSliceView, PodView
+from kedge.api.wellknown import DRAINED, DRAINING
 from kedge.controllers.shared.pods import is_ahead, is_ready
 
 

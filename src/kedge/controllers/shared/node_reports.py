@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kedge.api.marks import USAGE
+from kedge.api.wellknown import USAGE
 from kedge.env import Env
 from kedge.keys import Key
 from kedge.runtime.cache import CacheChange, CacheSet

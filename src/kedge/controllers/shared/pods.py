@@ -9,10 +9,9 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from kedge.api.conditions import TRUE, find_condition
-from kedge.api.marks import AT_MOST_ONE, DISRUPTION_TARGET, DRAINING, NODE_LOST
 from kedge.api.views import PodTemplate, PodView
+from kedge.api.wellknown import AT_MOST_ONE, DISRUPTION_TARGET, DRAINING, NODE_LOST, POD_DELETION_COST
 
-DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 CLOCK_SKEW_S = 30.0
 """A time further ahead than this was written by a clock that is wrong. It is not waited for: that could take days."""
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
@@ -116,7 +115,7 @@ def _worth(
 
 
 def _deletion_cost(pod: PodView) -> int:
-    text = pod.metadata.annotations.get(DELETION_COST, "0")
+    text = pod.metadata.annotations.get(POD_DELETION_COST, "0")
     try:
         return int(text)
     except ValueError:

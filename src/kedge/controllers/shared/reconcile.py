@@ -10,18 +10,27 @@ from kedge.api.holds import Hold, active_hold, hold_conditions
 from kedge.api.kinds import KINDS
 from kedge.api.objects import Object
 from kedge.api.views import View
+from kedge.api.wellknown import (
+    DEPLOYMENT_KIND,
+    ENDPOINT_SLICE_KIND,
+    JOB_KIND,
+    NODE_ALLOCATION_KIND,
+    NODE_KIND,
+    POD_KIND,
+    REPLICA_SET_KIND,
+)
 from kedge.controllers.shared.progress import Attempt
 from kedge.errors import BadRequest, Forbidden, Invalid, NotFound, OperatingError, TooLarge
 from kedge.metrics import Metrics
 from kedge.runtime import Action, Context
 
-POD = KINDS.of_key_kind("Pod")
-REPLICA_SET = KINDS.of_key_kind("ReplicaSet.apps")
-DEPLOYMENT = KINDS.of_key_kind("Deployment.apps")
-JOB = KINDS.of_key_kind("Job.batch")
-ENDPOINT_SLICE = KINDS.of_key_kind("EndpointSlice.discovery.k8s.io")
-NODE = KINDS.of_key_kind("Node")
-NODE_ALLOCATION = KINDS.of_key_kind("NodeAllocation.kedge.dev")
+POD = KINDS.of_key_kind(POD_KIND)
+REPLICA_SET = KINDS.of_key_kind(REPLICA_SET_KIND)
+DEPLOYMENT = KINDS.of_key_kind(DEPLOYMENT_KIND)
+JOB = KINDS.of_key_kind(JOB_KIND)
+ENDPOINT_SLICE = KINDS.of_key_kind(ENDPOINT_SLICE_KIND)
+NODE = KINDS.of_key_kind(NODE_KIND)
+NODE_ALLOCATION = KINDS.of_key_kind(NODE_ALLOCATION_KIND)
 
 REFUSALS = (Forbidden, Invalid, BadRequest, TooLarge, NotFound)
 """Answers that the owner's status tells of. The others are about timing, and end the reconcile."""

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kedge.api.conditions import UNKNOWN, condition, find_condition
-from kedge.api.marks import REPLACES
 from kedge.api.views import PodView, ReplicaSetView
+from kedge.api.wellknown import REPLACES
 from kedge.controllers.shared.pods import is_active, is_lost, is_ready
 from kedge.controllers.shared.progress import UNDER_WAY, pending_reason, stage_of
 

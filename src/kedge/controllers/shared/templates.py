@@ -12,30 +12,38 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kedge.api.kinds import KINDS
-from kedge.api.marks import GIVE_UP_IN, HOLD_PREFIX, PODS_IN, UPDATED_IN, UPDATED_MAX
 from kedge.api.objects import Object
 from kedge.api.owners import owner_reference
 from kedge.api.views import DeploymentView
+from kedge.api.wellknown import (
+    DEPLOYMENT_KIND,
+    DEPLOYMENT_REVISION,
+    DEPLOYMENT_REVISION_HISTORY,
+    DESIRED_REPLICAS,
+    GIVE_UP_IN,
+    HOLD_PREFIX,
+    LAST_APPLIED,
+    MAX_REPLICAS,
+    PODS_IN,
+    TEMPLATE_DIGEST,
+    UPDATED_IN,
+    UPDATED_MAX,
+)
 
-DEPLOYMENT = KINDS.of_key_kind("Deployment.apps")
+DEPLOYMENT = KINDS.of_key_kind(DEPLOYMENT_KIND)
 HASH_LABEL = "pod-template-hash"
-REVISION = "deployment.kubernetes.io/revision"
-REVISION_HISTORY = "deployment.kubernetes.io/revision-history"
-DESIRED = "deployment.kubernetes.io/desired-replicas"
-MOST = "deployment.kubernetes.io/max-replicas"
-DIGEST = "kedge.dev/template-digest"
 _NOT_COPIED = frozenset(
     {
-        REVISION,
-        REVISION_HISTORY,
-        DESIRED,
-        MOST,
-        DIGEST,
+        DEPLOYMENT_REVISION,
+        DEPLOYMENT_REVISION_HISTORY,
+        DESIRED_REPLICAS,
+        MAX_REPLICAS,
+        TEMPLATE_DIGEST,
         UPDATED_MAX,
         UPDATED_IN,
         PODS_IN,
         GIVE_UP_IN,
-        "kubectl.kubernetes.io/last-applied-configuration",
+        LAST_APPLIED,
     }
 )
 """What is said of the Deployment alone. `kubectl rollout undo` writes all others of an old ReplicaSet back on it."""
@@ -71,7 +79,7 @@ def find_current(sets: Sequence[Object], template: Mapping[str, Any], digest: st
     changed it on its way in and a rollback took the template from there.
     """
     living = [each for each in sets if each.metadata.deletion_timestamp is None]
-    found = [each for each in living if each.metadata.annotations.get(DIGEST) == digest]
+    found = [each for each in living if each.metadata.annotations.get(TEMPLATE_DIGEST) == digest]
     if not found:
         wanted = _without_hash(template)
         found = [each for each in living if _without_hash(template_of(each)) == wanted]
@@ -85,7 +93,7 @@ def _without_hash(template: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def revision_of(each: Object) -> int:
-    text = each.metadata.annotations.get(REVISION, "0")
+    text = each.metadata.annotations.get(DEPLOYMENT_REVISION, "0")
     return int(text) if text.isascii() and text.isdigit() else 0
 
 
@@ -113,13 +121,13 @@ def set_annotations(
         for name, text in deployment.metadata.annotations.items()
         if name not in _NOT_COPIED and not name.startswith(HOLD_PREFIX)
     }
-    made = {**copied, REVISION: str(revision), DESIRED: str(desired), MOST: str(most)}
+    made = {**copied, DEPLOYMENT_REVISION: str(revision), DESIRED_REPLICAS: str(desired), MAX_REPLICAS: str(most)}
     if current is None:
-        return {**made, DIGEST: digest}
+        return {**made, TEMPLATE_DIGEST: digest}
     before = revision_of(current)
     if before and before != revision:
-        history = [*current.metadata.annotations.get(REVISION_HISTORY, "").split(","), str(before)]
-        made[REVISION_HISTORY] = ",".join(filter(None, history))[-_HISTORY_LENGTH_MAX:].lstrip(",")
+        history = [*current.metadata.annotations.get(DEPLOYMENT_REVISION_HISTORY, "").split(","), str(before)]
+        made[DEPLOYMENT_REVISION_HISTORY] = ",".join(filter(None, history))[-_HISTORY_LENGTH_MAX:].lstrip(",")
     return made
 
 

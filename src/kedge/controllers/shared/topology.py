@@ -13,10 +13,8 @@ from typing import Any
 import msgspec
 
 from kedge.api.codec import encode_json
-from kedge.api.marks import GIVE_UP_IN, PODS_IN, UPDATED_IN
 from kedge.api.objects import Object
-
-ZONE, REGION = "topology.kubernetes.io/zone", "topology.kubernetes.io/region"
+from kedge.api.wellknown import GIVE_UP_IN, PODS_IN, REGION_LABEL, UPDATED_IN, ZONE_LABEL
 
 
 class Where(msgspec.Struct, frozen=True):
@@ -28,9 +26,9 @@ class Where(msgspec.Struct, frozen=True):
 
     def has(self, node_labels: Mapping[str, str]) -> bool:
         """Whether a node with these labels is there."""
-        if self.zones and node_labels.get(ZONE, "") not in self.zones:
+        if self.zones and node_labels.get(ZONE_LABEL, "") not in self.zones:
             return False
-        return not self.regions or node_labels.get(REGION, "") in self.regions
+        return not self.regions or node_labels.get(REGION_LABEL, "") in self.regions
 
     def as_text(self) -> str:
         return encode_json(self).decode()
@@ -47,7 +45,7 @@ def parse_where(text: str | None) -> Where | None:
 
 def pinned(spec: Mapping[str, Any], where: Where) -> dict[str, Any]:
     """A pod's spec that may run there only, and where it might have run before."""
-    asked = [(ZONE, where.zones), (REGION, where.regions)]
+    asked = [(ZONE_LABEL, where.zones), (REGION_LABEL, where.regions)]
     there = [{"key": key, "operator": "In", "values": list(names)} for key, names in asked if names]
     affinity = dict(spec.get("affinity") or {})
     of_nodes = dict(affinity.get("nodeAffinity") or {})

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from zlib import crc32
 
+from kedge.api.wellknown import ADMISSION_GROUP, SCHEDULING_POLICY_KIND
 from kedge.env import Env
 from kedge.errors import BadRequest, TooManyRequests
 from kedge.keys import Key
 from kedge.observe.records import Call, Decision
-
-ADMISSION_GROUP = "admissionregistration.k8s.io"
 
 
 class KeepReason(StrEnum):
@@ -42,7 +41,7 @@ class KeepRules:
     tenants: frozenset[str] = frozenset()
     policy_kinds: frozenset[str] = frozenset(
         {
-            "SchedulingPolicy.kedge.dev",
+            SCHEDULING_POLICY_KIND,
             f"ValidatingAdmissionPolicy.{ADMISSION_GROUP}",
             f"ValidatingAdmissionPolicyBinding.{ADMISSION_GROUP}",
             f"MutatingAdmissionPolicy.{ADMISSION_GROUP}",

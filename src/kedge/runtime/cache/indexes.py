@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from kedge.api.objects import Object
+from kedge.api.wellknown import ZONE_LABEL
 from kedge.errors import InvariantBroken
 from kedge.keys import Key
 
@@ -54,7 +55,7 @@ BY_CONTROLLER = Index(
 """The uid of the one owner that manages the object."""
 BY_NODE = Index("node", lambda each: _one(each.view.spec.node_name))
 """The node of a pod or a reservation; nothing for those that have none yet."""
-BY_ZONE = by_label("topology.kubernetes.io/zone")
+BY_ZONE = by_label(ZONE_LABEL)
 BY_PRIORITY = Index("priority", lambda each: (str(each.view.spec.priority or 0),))
 BY_POLICY_VERSION = Index("policy version", _policy_versions)
 

@@ -12,6 +12,7 @@ from typing import Any
 from kedge.api.objects import Object
 from kedge.api.requests import Binding, WriteOptions
 from kedge.api.views import PodView
+from kedge.api.wellknown import NODE_ALLOCATION_KIND, NODE_KIND, POD_KIND
 from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.errors import Fenced, OperatingError, OutcomeUnknown, Refused
@@ -22,7 +23,6 @@ from kedge.scheduler.queue.pending import Pending, Waiting
 from kedge.scheduler.report.attempt_records import Attempts
 from kedge.scheduler.report.event_recorder import Teller
 from kedge.scheduler.state.cluster_state import Assumption, Picture
-from kedge.scheduler.state.unreleased_claims import ALLOCATION
 
 _Work = tuple[Callable[..., Coroutine[Any, Any, None]], tuple[Any, ...]]
 
@@ -171,10 +171,10 @@ class Binder:
         self._results.labels(type(error).__name__.lower()).inc()
         self._picture.forget(assumption.uid)
         about = error.key
-        if about is not None and about.kind in (ALLOCATION, "Node") and about.name != assumption.node:
+        if about is not None and about.kind in (NODE_ALLOCATION_KIND, NODE_KIND) and about.name != assumption.node:
             self._pending.failed(waiting)  # another member of its gang was refused
             return
-        if isinstance(error, Refused) and about is not None and about.kind == ALLOCATION:
+        if isinstance(error, Refused) and about is not None and about.kind == NODE_ALLOCATION_KIND:
             self._picture.lingering.doubt(assumption.node, error.revision)
         gone = self._pending.get(assumption.uid) is None  # then nobody would ever forget what is remembered of it
         if isinstance(error, Refused) and not gone and self.refusals.note(assumption.uid, assumption.node, error):
@@ -191,7 +191,7 @@ class Binder:
         pause_s = self._env.limits.client_backoff_s
         while self._picture.assumed.get(assumption.uid) is assumption:
             try:
-                found = (await self._picture.caches["Pod"].fresh_read(assumption.key)).value
+                found = (await self._picture.caches[POD_KIND].fresh_read(assumption.key)).value
             except OperatingError:
                 await asyncio.sleep(pause_s * self._env.random.uniform(0.5, 1.5))
                 pause_s = min(2 * pause_s, self._env.limits.client_backoff_s_max)

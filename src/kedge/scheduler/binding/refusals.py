@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from kedge.api.wellknown import NODE_KIND
 from kedge.env import Env
 from kedge.errors import Refused
 from kedge.keys import NO_REVISION, Key, Revision
@@ -69,7 +70,7 @@ class Refusals:
         pairs = self._pairs.setdefault(uid, {})
         pair = pairs.get(node)
         if pair is None:
-            pair = pairs[node] = _Pair(refused.key or Key("Node", "", node), refused.revision)
+            pair = pairs[node] = _Pair(refused.key or Key(NODE_KIND, "", node), refused.revision)
         pair.about, pair.revision = refused.key or pair.about, refused.revision
         pair.unlike = NO_REVISION if pair.revision else self._version(pair.about)
         pair.times += 1

@@ -12,10 +12,10 @@ from contextlib import suppress
 from dataclasses import replace
 
 from kedge.api.holds import HELD, Hold, active_hold
-from kedge.api.marks import HOLD_PREFIX
 from kedge.api.objects import Object
 from kedge.api.requests import DeleteOptions, WriteOptions
 from kedge.api.views import PodView, ReservationView
+from kedge.api.wellknown import HOLD_PREFIX
 from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.errors import Fenced, NotFound, OperatingError

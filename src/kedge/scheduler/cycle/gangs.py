@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from kedge.api.marks import SLOT
 from kedge.api.objects import Object
 from kedge.api.requests import DeleteOptions, GangChunk, GangPlace, WriteOptions
 from kedge.api.views import PodView, ReservationView
+from kedge.api.wellknown import GANG_SIZE, POD_KIND, RESERVATION_KIND, SLOT
 from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.errors import Fenced, NotFound, OperatingError
@@ -23,9 +23,8 @@ from kedge.observe.records import Decision as Record
 from kedge.scheduler.binding.binder import Binder
 from kedge.scheduler.queue.pending import Pending, Waiting
 from kedge.scheduler.report.attempt_records import Attempts
-from kedge.scheduler.state.cluster_state import BY_GANG, GANG_SIZE, Assumption, Picture
+from kedge.scheduler.state.cluster_state import BY_GANG, Assumption, Picture
 
-RESERVATION = "Reservation.kedge.dev"
 _DIGITS_MAX = 9
 """Of a count in an annotation."""
 
@@ -57,7 +56,7 @@ class Gangs:
 
     def record_of(self, gang: tuple[str, str]) -> Object | None:
         """The record of an attempt at the gang, as the cache has it."""
-        found = self._picture.caches[RESERVATION].get(Key(RESERVATION, *gang)).value
+        found = self._picture.caches[RESERVATION_KIND].get(Key(RESERVATION_KIND, *gang)).value
         return found if found is not None and not found.as_view(ReservationView).spec.pod.uid else None
 
     def missing(self, members: Sequence[Waiting]) -> str:
@@ -73,7 +72,7 @@ class Gangs:
             )
         placed = sum(
             pod.key.namespace == gang[0] and bool(pod.as_view(PodView).spec.node_name)
-            for pod in self._picture.found_by("Pod", BY_GANG, gang[1])
+            for pod in self._picture.found_by(POD_KIND, BY_GANG, gang[1])
         )
         if len(members) + placed < size:
             return f"gang {gang[1]}: {len(members) + placed} of its {size} members are here"
@@ -151,7 +150,7 @@ class Gangs:
 
     async def give_up(self, gang: tuple[str, str], fence: Fence) -> None:
         """Remove the record of an attempt that was not committed, which frees its places. A committed one stays."""
-        key = Key(RESERVATION, *gang)
+        key = Key(RESERVATION_KIND, *gang)
         while True:
             try:
                 found = await self._client.find(key)
@@ -168,7 +167,7 @@ class Gangs:
 
     async def _tidy(self, gang: tuple[str, str], fence: Fence) -> None:
         """Once every member is bound the record has nothing more to say."""
-        key = Key(RESERVATION, *gang)
+        key = Key(RESERVATION_KIND, *gang)
         try:
             found = await self._client.find(key)
             if found is not None:

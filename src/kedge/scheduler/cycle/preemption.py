@@ -16,6 +16,7 @@ import numpy as np
 from kedge.api.objects import Object
 from kedge.api.selectors import label_selector
 from kedge.api.views import PodDisruptionBudgetView, PodView
+from kedge.api.wellknown import ZONE_LABEL
 from kedge.keys import Key
 from kedge.placement.reasons import Reason
 from kedge.scheduler.cycle.decide import Decision, state_of
@@ -24,7 +25,6 @@ from kedge.scheduler.state.columns import Bools
 from kedge.scheduler.state.shapes import PodRequest
 from kedge.scheduler.state.snapshot import NodeRow, Snapshot
 
-ZONE_LABEL = "topology.kubernetes.io/zone"
 RESOLVABLE = frozenset(
     {
         Reason.RESOURCE,

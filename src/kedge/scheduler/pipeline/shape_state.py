@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator
 
 import numpy as np
 
+from kedge.api.wellknown import REGION_LABEL, ZONE_LABEL
 from kedge.placement.reasons import Reason
 from kedge.scheduler.pipeline import scores
 from kedge.scheduler.pipeline.filters import (
@@ -39,9 +40,6 @@ from kedge.scheduler.state.tallies import (
     Selected,
     Tally,
 )
-
-ZONE_LABEL = "topology.kubernetes.io/zone"
-REGION_LABEL = "topology.kubernetes.io/region"
 
 Failures = list[tuple[Blocker, Bools]]
 Flips = list[Ints | slice]

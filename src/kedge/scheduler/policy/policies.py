@@ -12,6 +12,7 @@ from kedge.api.objects import Object
 from kedge.api.owners import controller_of
 from kedge.api.scopes import Workload
 from kedge.api.views import NodeAllocationView, PodView, SchedulingPolicyView, ZoneQuotaView
+from kedge.api.wellknown import NODE_ALLOCATION_KIND, REPLICA_SET_KIND
 from kedge.env import Env
 from kedge.keys import Key, Revision
 from kedge.placement.ledger import claim_of
@@ -20,7 +21,6 @@ from kedge.placement.resources import Units, add
 from kedge.runtime.cache import Cache
 from kedge.scheduler.policy.settings import DEFAULT_SETTINGS, Settings, settings_for
 from kedge.scheduler.state.shapes import PodRequest, Series
-from kedge.scheduler.state.unreleased_claims import ALLOCATION
 
 if TYPE_CHECKING:
     from kedge.scheduler.state.cluster_state import Assumption
@@ -82,7 +82,7 @@ class Governance:
         if owner is None:
             return Workload()
         if owner.kind == "ReplicaSet":
-            found = self._cached(Key("ReplicaSet.apps", pod.namespace, owner.name))
+            found = self._cached(Key(REPLICA_SET_KIND, pod.namespace, owner.name))
             above = controller_of(found.metadata) if found is not None and found.uid == owner.uid else None
             if above is not None:
                 return Workload(above.uid, above.name)
@@ -140,7 +140,7 @@ class Governance:
         """What a quota that was not counted yet has used: the bind will count ledgers, and so does this."""
         claims = (
             claim_of(entry)
-            for ledger in self._caches[ALLOCATION].list().value  # a leader's caches have all listed
+            for ledger in self._caches[NODE_ALLOCATION_KIND].list().value  # a leader's caches have all listed
             for entry in ledger.as_view(NodeAllocationView).status.entries.values()
         )
         return add(*(each.requests for each in claims if (each.namespace, each.zone) == (tenant, zone)))

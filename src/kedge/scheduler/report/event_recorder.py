@@ -19,6 +19,7 @@ from kedge.api.objects import Object
 from kedge.api.requests import WriteOptions
 from kedge.api.timestamps import format_time
 from kedge.api.views import PodView
+from kedge.api.wellknown import EVENT_KIND
 from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.errors import AlreadyExists, Conflict, Fenced, NotFound, OperatingError
@@ -42,7 +43,7 @@ class Teller:
         """By uid: the newest version of a pod that still waits; None of one that does not."""
         self._later: dict[tuple[str, str], tuple[str, str, Fence | None]] = {}
         """By pod uid and reason: what is to be said when its time has come. Whoever comes later overwrites it."""
-        self._events: Kind = client.kinds.of_key_kind("Event")
+        self._events: Kind = client.kinds.of_key_kind(EVENT_KIND)
         self._said: OrderedDict[tuple[str, str], tuple[str, float]] = OrderedDict()
         """By pod uid and reason: the words said last, and when."""
         self._tasks: set[asyncio.Task[Any]] = set()

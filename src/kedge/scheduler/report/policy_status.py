@@ -12,10 +12,10 @@ from contextlib import suppress
 from typing import Any
 
 from kedge.api.conditions import condition
-from kedge.api.marks import OBEYED_PREFIX
 from kedge.api.objects import Object
 from kedge.api.requests import WriteOptions
 from kedge.api.views import SchedulingPolicyView
+from kedge.api.wellknown import OBEYED_PREFIX
 from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.errors import OperatingError

@@ -13,6 +13,7 @@ from typing import Any
 from kedge.api.kinds import KINDS, Kind, Registry
 from kedge.api.objects import Object
 from kedge.api.views import PodView
+from kedge.api.wellknown import POD_KIND
 from kedge.env import Env
 from kedge.errors import Compacted, ReplayDiverged
 from kedge.keys import Key, Revision
@@ -55,7 +56,7 @@ def recheck_attempt(record: Record, logs: Mapping[str, ReceivedLog], env: Env, *
     if "draw" not in details:
         return False  # a place was held for the pod: there was nothing to decide
     held = {mark.cache: _state_at(logs, mark.cache, mark.place) for mark in record.marks}
-    pod = held["Pod"].get(record.key)
+    pod = held[POD_KIND].get(record.key)
     if pod is None or pod.uid != record.uid or pod.revision != details["podRevision"]:
         raise ReplayDiverged(f"attempt {record.id}: its cache had {pod}, and not version {details['podRevision']}")
     picture = picture_of(held, env, scheduler=record.controller, beside=details, kinds=kinds)
@@ -106,7 +107,7 @@ def picture_of(
     picture = Picture(caches, kinds, quiet, Pending(quiet), scheduler=scheduler)
     picture.follow()
     told = beside or {}
-    pods = {pod.uid: pod for pod in held.get("Pod", {}).values()}
+    pods = {pod.uid: pod for pod in held.get(POD_KIND, {}).values()}
     for uid, (node, namespace, requests, ports) in told.get("lingering", {}).items():
         claimed = tuple(HostPort(*port) for port in ports)
         picture.snapshot.add_claim(uid, node, bare_request(namespace, requests, claimed))

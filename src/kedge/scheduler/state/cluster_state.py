@@ -12,12 +12,26 @@ from typing import Any
 
 from kedge.api.holds import active_hold
 from kedge.api.kinds import Kind, Registry
-from kedge.api.marks import HOLD_PREFIX
 from kedge.api.objects import Object
 from kedge.api.views import (
     NodeView,
     PodView,
     ReservationView,
+)
+from kedge.api.wellknown import (
+    DISRUPTION_BUDGET_KIND,
+    GANG_LABEL,
+    GANG_SIZE,
+    HOLD_PREFIX,
+    NAMESPACE_KIND,
+    NODE_ALLOCATION_KIND,
+    NODE_KIND,
+    POD_KIND,
+    REPLICA_SET_KIND,
+    RESERVATION_KIND,
+    SCHEDULING_POLICY_KIND,
+    ZONE_LABEL,
+    ZONE_QUOTA_KIND,
 )
 from kedge.env import Env
 from kedge.keys import NO_REVISION, Key, Revision
@@ -39,16 +53,12 @@ from kedge.scheduler.queue.pending import NOTHING, Change, Pending
 from kedge.scheduler.state.nominations import Nominations
 from kedge.scheduler.state.shapes import PodRequest, request_of
 from kedge.scheduler.state.snapshot import Claim, Snapshot
-from kedge.scheduler.state.unreleased_claims import ALLOCATION, Lingering
+from kedge.scheduler.state.unreleased_claims import Lingering
 
-ZONE_LABEL = "topology.kubernetes.io/zone"
-GANG_LABEL = "kedge.dev/gang"
-GANG_SIZE = "kedge.dev/gang-size"
-"""An annotation: how many members a gang has, all of which are bound or none."""
 BY_GANG = by_label(GANG_LABEL)
 READ = (
-    "Node", "Pod", ALLOCATION, "Namespace", "ZoneQuota.kedge.dev", "SchedulingPolicy.kedge.dev",
-    "Reservation.kedge.dev", "ReplicaSet.apps", "PodDisruptionBudget.policy",
+    NODE_KIND, POD_KIND, NODE_ALLOCATION_KIND, NAMESPACE_KIND, ZONE_QUOTA_KIND, SCHEDULING_POLICY_KIND,
+    RESERVATION_KIND, REPLICA_SET_KIND, DISRUPTION_BUDGET_KIND,
 )  # fmt: skip
 """The kinds that a decision looks at."""
 
@@ -109,15 +119,15 @@ class Picture:
     def follow(self) -> None:
         """Begin to follow the caches. Must be called on the event loop."""
         handlers: dict[str, Callable[[CacheChange], None]] = {
-            "Node": self._node_changed,
-            "Pod": self._pod_changed,
-            ALLOCATION: self._ledger_changed,
-            "Namespace": self._namespace_changed,
-            "ZoneQuota.kedge.dev": self._quota_changed,
-            "SchedulingPolicy.kedge.dev": self._policy_changed,
-            "Reservation.kedge.dev": self._reservation_changed,
-            "ReplicaSet.apps": self._replica_set_changed,
-            "PodDisruptionBudget.policy": self._budget_changed,
+            NODE_KIND: self._node_changed,
+            POD_KIND: self._pod_changed,
+            NODE_ALLOCATION_KIND: self._ledger_changed,
+            NAMESPACE_KIND: self._namespace_changed,
+            ZONE_QUOTA_KIND: self._quota_changed,
+            SCHEDULING_POLICY_KIND: self._policy_changed,
+            RESERVATION_KIND: self._reservation_changed,
+            REPLICA_SET_KIND: self._replica_set_changed,
+            DISRUPTION_BUDGET_KIND: self._budget_changed,
         }
         for name in READ:
             self.caches[name] = self._caches.cache(self._kind(name))
@@ -253,7 +263,7 @@ class Picture:
         now = self._env.now()
         return may_leave(
             [pod for pod in pods if active_hold(pod.metadata, self._scheduler, now) is None],  # a person's word
-            lambda namespace: self.found_by("PodDisruptionBudget.policy", BY_NAMESPACE, namespace),
+            lambda namespace: self.found_by(DISRUPTION_BUDGET_KIND, BY_NAMESPACE, namespace),
         )
 
     # -- changes of the caches ---------------------------------------------------------------------
@@ -452,7 +462,7 @@ class Picture:
             self._reserved[uid] = spec.node_name
         else:
             self._reserved.pop(uid, None)
-        pod = self._cached(Key("Pod", change.key.namespace, spec.pod.name))
+        pod = self._cached(Key(POD_KIND, change.key.namespace, spec.pod.name))
         if pod is not None and pod.uid == uid and uid not in self.assumed:
             view = pod.as_view(PodView)
             if not view.spec.node_name and not view.finished:
@@ -479,13 +489,13 @@ class Picture:
         if old is not None and new is not None and _asks_the_same(old, new):
             return  # what is said of it, such as our own word, settles nothing
         if bool(policies) != had:  # pods count by what is above their ReplicaSet, or no more
-            self._recount(lambda: self.caches["Pod"].list().value)
+            self._recount(lambda: self.caches[POD_KIND].list().value)
         self._pending.happened(Change.POLICY, "a policy changed")
 
     def _replica_set_changed(self, change: CacheChange) -> None:
         if self.governance.policies and change.type is ChangeType.ADDED:
             self.governance.forget_settings()
-            self._recount(lambda: self.found_by("Pod", BY_CONTROLLER, change.object.uid))
+            self._recount(lambda: self.found_by(POD_KIND, BY_CONTROLLER, change.object.uid))
             self._pending.happened(Change.POLICY, "what pods are replicas of is known now")
 
     def _recount(self, which: Callable[[], Iterable[Object]]) -> None:

@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterator, Mapping
 
 from kedge.api.objects import Object
 from kedge.api.views import AllocationEntry, NodeAllocationView
+from kedge.api.wellknown import NODE_ALLOCATION_KIND
 from kedge.keys import NO_REVISION, Key, Revision
 from kedge.placement.ledger import claim_of
 from kedge.runtime.cache import Cache
 from kedge.scheduler.state.shapes import bare_request
 from kedge.scheduler.state.snapshot import Claim, Snapshot
-
-ALLOCATION = "NodeAllocation.kedge.dev"
 
 
 class Lingering:
@@ -90,7 +89,7 @@ class Lingering:
 
     def doubt(self, node: str, revision: Revision) -> None:
         """A version of a node's ledger refused what this picture allowed: learn from it what is not counted here."""
-        found = self._cached(Key(ALLOCATION, "", node))
+        found = self._cached(Key(NODE_ALLOCATION_KIND, "", node))
         if found is not None and found.revision >= revision:
             self.adopt(node)
         else:
@@ -109,12 +108,12 @@ class Lingering:
     def adopt_all(self) -> None:
         """At the start of a term: what happened before this process came is known from ledgers alone."""
         self.review_all()
-        for ledger in self._caches[ALLOCATION].list().value:
+        for ledger in self._caches[NODE_ALLOCATION_KIND].list().value:
             self.adopt(ledger.key.name)
 
     def _held(self, node: str) -> Mapping[str, AllocationEntry]:
         """What a node's ledger holds, by pod uid. That of an earlier incarnation says nothing of this one."""
-        found = self._cached(Key(ALLOCATION, "", node))
+        found = self._cached(Key(NODE_ALLOCATION_KIND, "", node))
         owner = self._snapshot.find(node)
         if found is None or (owner is not None and owner.uid != found.as_view(NodeAllocationView).spec.node_uid):
             return {}
@@ -122,5 +121,5 @@ class Lingering:
 
     def _known_to(self, node: str) -> Revision:
         """Up to which revision the ledger of a node is known."""
-        found = self._cached(Key(ALLOCATION, "", node))
-        return max(self._caches[ALLOCATION].revision, found.revision if found is not None else NO_REVISION)
+        found = self._cached(Key(NODE_ALLOCATION_KIND, "", node))
+        return max(self._caches[NODE_ALLOCATION_KIND].revision, found.revision if found is not None else NO_REVISION)

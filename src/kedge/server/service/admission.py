@@ -16,12 +16,10 @@ from kedge.api.codec import encode_json
 from kedge.api.kinds import Kind
 from kedge.api.objects import Object
 from kedge.api.patch import apply_json_patch
+from kedge.api.wellknown import MUTATIONS_ANNOTATION
 from kedge.errors import Forbidden, Invalid
 from kedge.keys import Key, Revision
 from kedge.metrics import Counter
-
-MUTATIONS_ANNOTATION = "kedge.dev/mutations"
-"""Where an object says which policies changed it: a JSON list of {policy, revision, paths}."""
 
 
 class AdmissionRequest(NamedTuple):

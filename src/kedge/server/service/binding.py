@@ -9,19 +9,19 @@ from __future__ import annotations
 from kedge.api.codec import encode_json
 from kedge.api.requests import Binding, WriteOptions, Written
 from kedge.api.views import NodeAllocationView, PodView
+from kedge.api.wellknown import GANG_LABEL, NAMESPACE_KIND, OPERATION_KIND, POD_KIND
 from kedge.errors import BadRequest, Conflict, MethodNotAllowed, NotFound
 from kedge.keys import Key, Revision
 from kedge.placement.ledger import ClaimState
 from kedge.server.service import claims, operations
 from kedge.server.service.bound import bound
 from kedge.server.service.core import Core, Proof, Staged, staged_value
-from kedge.server.service.gangs import GANG_LABEL, reservation_key
-from kedge.server.service.namespaces import NAMESPACE, namespace_key
-from kedge.server.service.operations import OPERATION
+from kedge.server.service.gangs import reservation_key
+from kedge.server.service.namespaces import namespace_key
 from kedge.server.service.reservations import use_reservation
 from kedge.store import Entry
 
-_NOT_TOLD = (NAMESPACE, OPERATION)
+_NOT_TOLD = (NAMESPACE_KIND, OPERATION_KIND)
 """Kinds that every bind proves, and that no decision is about."""
 
 
@@ -100,7 +100,7 @@ async def confirm_ended(core: Core, node: str, node_uid: str, pod_uid: str, opti
             )
         held = allocation.as_view(NodeAllocationView).status.entries.get(pod_uid)
         if held is not None:
-            pod = await proof.object(Key("Pod", held.namespace, held.name))
+            pod = await proof.object(Key(POD_KIND, held.namespace, held.name))
             if pod is not None and pod.uid == pod_uid and not pod.as_view(PodView).finished:
                 raise Conflict(
                     f"{pod.key} still exists: record its end in its status instead", key=pod.key, revision=pod.revision

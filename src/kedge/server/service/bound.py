@@ -17,10 +17,9 @@ from kedge.api.objects import Object
 from kedge.api.views import Condition, PodView
 from kedge.api.views.base import Annotations
 from kedge.api.views.shapes import decoder_of
+from kedge.api.wellknown import BIND_ANNOTATION
 from kedge.server.service.core import part
 
-BIND_ANNOTATION = "kedge.dev/bind"
-"""Both sides of the staleness boundary: the revisions the decision used, and those the commit proved."""
 _SCHEDULED = "PodScheduled"
 _METADATA, _SPEC = b'"metadata":{', b'"spec":'
 _UNTOUCHED = b',"status":{"phase":"Pending"}}'

@@ -9,16 +9,14 @@ from __future__ import annotations
 from kedge.api.objects import Object
 from kedge.api.selectors import label_selector
 from kedge.api.views import PodDisruptionBudgetView
+from kedge.api.wellknown import DISRUPTION_BUDGET_KIND, DISRUPTION_BUDGETS_KIND
 from kedge.errors import OperatingError
 from kedge.keys import Key
 from kedge.server.service.core import Core, Proof
 
-BUDGET = "PodDisruptionBudget.policy"
-_SET = "DisruptionBudgets.kedge.dev"
-
 
 def set_key(namespace: str) -> Key:
-    return Key(_SET, namespace, "all")
+    return Key(DISRUPTION_BUDGETS_KIND, namespace, "all")
 
 
 async def follow_budget(proof: Proof, key: Key, old: Object | None, new: Object | None) -> None:
@@ -41,7 +39,7 @@ async def budget_of(core: Core, proof: Proof, pod: Object) -> Object | None:
     """The one budget that covers the pod. The commit proves that no other came to cover it."""
     await proof.entries(set_key(pod.key.namespace))  # before the list: what changes after this is noticed
     labels = pod.metadata.labels
-    listing = await core.store.list(BUDGET, namespace=pod.key.namespace)
+    listing = await core.store.list(DISRUPTION_BUDGET_KIND, namespace=pod.key.namespace)
     covering = [
         entry.key
         for entry in listing.entries

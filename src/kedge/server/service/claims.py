@@ -12,6 +12,7 @@ from functools import lru_cache
 from kedge.api.objects import Object
 from kedge.api.requests import WriteOptions
 from kedge.api.views import NodeAllocationView, NodeView, PodView
+from kedge.api.wellknown import NODE_ALLOCATION_KIND, NODE_KIND, ZONE_LABEL
 from kedge.errors import Refused, check
 from kedge.keys import NO_REVISION, Key, Revision
 from kedge.placement.ledger import Claim, ClaimState
@@ -20,21 +21,18 @@ from kedge.placement.predicates import asks_of, first_misfit
 from kedge.placement.reasons import Misfit, Reason
 from kedge.server.service import gangs
 from kedge.server.service.core import Core, Proof, Staged, Unsettled, staged_value
-from kedge.server.service.zones import ALLOCATION, charge_zone, may_be_limited, refund_zone
+from kedge.server.service.zones import charge_zone, may_be_limited, refund_zone
 from kedge.store import Entry, Put
-
-NODE = "Node"
-ZONE_LABEL = "topology.kubernetes.io/zone"
 
 
 @lru_cache(maxsize=16_384)
 def node_key(name: str) -> Key:
-    return Key(NODE, "", name)
+    return Key(NODE_KIND, "", name)
 
 
 @lru_cache(maxsize=16_384)
 def allocation_key(node: str) -> Key:
-    return Key(ALLOCATION, "", node)
+    return Key(NODE_ALLOCATION_KIND, "", node)
 
 
 def refuse(misfit: Misfit, key: Key, revision: Revision) -> Refused:
@@ -219,7 +217,7 @@ async def _retire_all(core: Core, node: Object, options: WriteOptions) -> None:
 
 
 def _blank(core: Core, node: str, node_uid: str) -> Page:
-    kind = core.kinds.of_key_kind(ALLOCATION)
+    kind = core.kinds.of_key_kind(NODE_ALLOCATION_KIND)
     metadata = {"name": node, "uid": core.env.new_uid(), "creationTimestamp": core.timestamp(), "generation": 1}
     return Page.blank(kind.api_version, kind.kind, metadata, node_uid)
 

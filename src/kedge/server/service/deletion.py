@@ -19,13 +19,13 @@ from kedge.api.objects import Object
 from kedge.api.requests import DeleteOptions, ListOptions, Written
 from kedge.api.timestamps import format_time
 from kedge.api.views import PodView
+from kedge.api.wellknown import NAMESPACE_KIND, POD_KIND
 from kedge.errors import BadRequest, Conflict, NotFound
 from kedge.keys import NO_REVISION, Key
 from kedge.server.service import operations
 from kedge.server.service.admission import AdmissionRequest, Inputs
 from kedge.server.service.core import Core, Proof, Staged, part
 from kedge.server.service.effects import stage
-from kedge.server.service.namespaces import NAMESPACE
 from kedge.server.service.reads import compile_selectors, list_objects
 
 FOREGROUND = "foregroundDeletion"
@@ -55,7 +55,7 @@ def plan_deletion(kind: Kind, old: Object, options: DeleteOptions, now: datetime
     metadata = old.metadata
     grace_s = _grace_s(kind, old, options)
     finalizers = _finalizers(metadata.finalizers, options.propagation)
-    waits = bool(finalizers) or (kind.key_kind == NAMESPACE and bool(old.view.spec.finalizers))
+    waits = bool(finalizers) or (kind.key_kind == NAMESPACE_KIND and bool(old.view.spec.finalizers))
     if grace_s == 0 and not waits:
         return Remove()
     document = old.edit()
@@ -75,7 +75,7 @@ def plan_deletion(kind: Kind, old: Object, options: DeleteOptions, now: datetime
         marked["deletionGracePeriodSeconds"] = grace_s
     elif finalizers == metadata.finalizers:
         return Wait()
-    if kind.key_kind == NAMESPACE:
+    if kind.key_kind == NAMESPACE_KIND:
         part(document, "status")["phase"] = "Terminating"
     return Mark(document)
 
@@ -85,7 +85,7 @@ def ready_to_go(kind: Kind, found: Object) -> bool:
     metadata = found.metadata
     if metadata.deletion_timestamp is None or metadata.finalizers:
         return False
-    if kind.key_kind == NAMESPACE and found.view.spec.finalizers:
+    if kind.key_kind == NAMESPACE_KIND and found.view.spec.finalizers:
         return False
     return not metadata.deletion_grace_period_seconds
 
@@ -190,7 +190,7 @@ def _later(now: datetime, seconds: int) -> datetime:
 
 
 def _grace_s(kind: Kind, old: Object, options: DeleteOptions) -> int:
-    if kind.key_kind != "Pod":
+    if kind.key_kind != POD_KIND:
         return 0
     pod = old.as_view(PodView)
     if not pod.spec.node_name or pod.finished:

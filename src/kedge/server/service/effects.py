@@ -7,24 +7,31 @@ it owes in the same commit.
 from __future__ import annotations
 
 from kedge.api.kinds import Kind
-from kedge.api.marks import NODE_LEASE_NAMESPACE, NODE_LOST
 from kedge.api.objects import Object
 from kedge.api.views import LeaseView, PodView
+from kedge.api.wellknown import (
+    DISRUPTION_BUDGET_KIND,
+    LEASE_KIND,
+    NAMESPACE_KIND,
+    NODE_KIND,
+    NODE_LEASE_NAMESPACE,
+    NODE_LOST,
+    POD_KIND,
+    PRIORITY_CLASS_KIND,
+    RESERVATION_KIND,
+    RESOURCE_QUOTA_KIND,
+    ZONE_QUOTA_KIND,
+)
 from kedge.errors import FieldError, Invalid
 from kedge.keys import Key, fence_key
 from kedge.placement.ledger import ClaimState
-from kedge.placement.quota import POD_KIND
 from kedge.server.service import claims
-from kedge.server.service.budgets import BUDGET, follow_budget, forget_budgets
+from kedge.server.service.budgets import follow_budget, forget_budgets
 from kedge.server.service.core import Core, Proof
-from kedge.server.service.gangs import RESERVATION
-from kedge.server.service.namespaces import NAMESPACE, active_namespace, check_active, namespace_key, register_quota
-from kedge.server.service.priorities import PRIORITY_CLASS, follow_class
-from kedge.server.service.quotas import RESOURCE_QUOTA, charge_quotas
+from kedge.server.service.namespaces import active_namespace, check_active, namespace_key, register_quota
+from kedge.server.service.priorities import follow_class
+from kedge.server.service.quotas import charge_quotas
 from kedge.server.service.reservations import follow_reservation, release_reservation
-from kedge.server.service.zones import ZONE_QUOTA
-
-LEASE = "Lease.coordination.k8s.io"
 
 
 def stage_plain_pod(proof: Proof, new: Object) -> bool:
@@ -49,19 +56,19 @@ async def stage(core: Core, proof: Proof, kind: Kind, key: Key, old: Object | No
     if key.kind == POD_KIND:
         if old is not None or new is None or new.as_view(PodView).spec.node_name:
             await _follow_pod(core, proof, key, old, new)
-    elif key.kind == RESERVATION:
+    elif key.kind == RESERVATION_KIND:
         await follow_reservation(core, proof, key, old, new)
-    elif key.kind in (RESOURCE_QUOTA, ZONE_QUOTA) and (old is None or new is None):
+    elif key.kind in (RESOURCE_QUOTA_KIND, ZONE_QUOTA_KIND) and (old is None or new is None):
         await register_quota(core, proof, key, present=new is not None)
-    elif key.kind == claims.NODE and old is None and new is not None:
+    elif key.kind == NODE_KIND and old is None and new is not None:
         await claims.retire(core, proof, new)
-    elif key.kind == NAMESPACE and new is None:
+    elif key.kind == NAMESPACE_KIND and new is None:
         await forget_budgets(proof, key.name)
-    elif key.kind == BUDGET:
+    elif key.kind == DISRUPTION_BUDGET_KIND:
         await follow_budget(proof, key, old, new)
-    elif key.kind == PRIORITY_CLASS:
+    elif key.kind == PRIORITY_CLASS_KIND:
         await follow_class(proof, key, old, new)
-    elif key.kind == LEASE:
+    elif key.kind == LEASE_KIND:
         await _follow_lease(proof, key, old, new)
     if new is None:
         proof.delete(key)

@@ -14,13 +14,13 @@ from kedge.api.requests import GangChunk, GangPlace, WriteOptions, Written
 from kedge.api.timestamps import format_time
 from kedge.api.validation import check_object
 from kedge.api.views import ReservationView
+from kedge.api.wellknown import POD_KIND, RESERVATION_KIND
 from kedge.errors import BadRequest, Conflict, check
 from kedge.keys import NO_REVISION, Key
-from kedge.placement.quota import POD_KIND
 from kedge.server.service import claims, gangs, operations
 from kedge.server.service.core import Core, Proof, Staged, part
 from kedge.server.service.effects import stage
-from kedge.server.service.gangs import RESERVATION, Phase, reservation_key
+from kedge.server.service.gangs import Phase, reservation_key
 from kedge.server.service.namespaces import namespace_key
 
 
@@ -115,7 +115,7 @@ def _said(**fields: Any) -> dict[str, Any]:
 
 async def _stage(core: Core, proof: Proof, key: Key, old: Object | None, spec: dict[str, Any]) -> None:
     """Stage a reservation as any other write of one would be, unless it is there as asked."""
-    kind = core.kinds.of_key_kind(RESERVATION)
+    kind = core.kinds.of_key_kind(RESERVATION_KIND)
     document: dict[str, Any]
     if old is None:
         metadata = {

@@ -12,15 +12,12 @@ from enum import StrEnum
 from kedge.api.codec import encode_object
 from kedge.api.objects import Object
 from kedge.api.views import ReservationSpec, ReservationView
+from kedge.api.wellknown import RESERVATION_KIND
 from kedge.errors import Forbidden, Refused
 from kedge.keys import NO_REVISION, Key
 from kedge.placement.reasons import Reason
 from kedge.server.service.core import Core, Proof, part, staged_object
 from kedge.store import Put
-
-RESERVATION = "Reservation.kedge.dev"
-GANG_LABEL = "kedge.dev/gang"
-"""On a pod: the gang record without which it is not bound."""
 
 
 class Phase(StrEnum):
@@ -32,7 +29,7 @@ class Phase(StrEnum):
 
 
 def reservation_key(namespace: str, pod_uid: str) -> Key:
-    return Key(RESERVATION, namespace, pod_uid)
+    return Key(RESERVATION_KIND, namespace, pod_uid)
 
 
 def is_record(spec: ReservationSpec) -> bool:

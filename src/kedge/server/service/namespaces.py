@@ -11,18 +11,18 @@ from functools import lru_cache
 from kedge.api.codec import encode_object
 from kedge.api.objects import Object
 from kedge.api.views import NamespaceView
+from kedge.api.wellknown import NAMESPACE_KIND, RESOURCE_QUOTA_KIND
 from kedge.errors import Forbidden, NotFound
 from kedge.keys import Key
 from kedge.server.service.core import Core, Proof, part
 
-NAMESPACE = "Namespace"
 FINALIZER = "kubernetes"
 """Stands in `spec.finalizers` until the namespace is empty."""
 
 
 @lru_cache(maxsize=4096)
 def namespace_key(name: str) -> Key:
-    return Key(NAMESPACE, "", name)
+    return Key(NAMESPACE_KIND, "", name)
 
 
 async def active_namespace(proof: Proof, key: Key) -> NamespaceView:
@@ -65,4 +65,4 @@ async def register_quota(core: Core, proof: Proof, quota: Key, *, present: bool)
 
 
 def _quota_field(quota: Key) -> str:
-    return "resourceQuotas" if quota.kind == "ResourceQuota" else "zoneQuotas"
+    return "resourceQuotas" if quota.kind == RESOURCE_QUOTA_KIND else "zoneQuotas"

@@ -12,12 +12,11 @@ import msgspec
 
 from kedge.api.objects import Object
 from kedge.api.requests import WriteOptions, Written
+from kedge.api.wellknown import OPERATION_KIND
 from kedge.errors import BadRequest, Compacted, Conflict
 from kedge.keys import NO_REVISION, Key
 from kedge.server.service.core import Core, Proof, name_only
 from kedge.store import AtRevision, Delete, Entry
-
-OPERATION = "Operation.kedge.dev"
 
 
 class Operation(msgspec.Struct, frozen=True):
@@ -33,7 +32,7 @@ _DECODER = msgspec.json.Decoder(Operation)
 
 
 def operation_key(operation: str) -> Key:
-    return Key(OPERATION, "", operation)
+    return Key(OPERATION_KIND, "", operation)
 
 
 async def first_outcome(
@@ -78,7 +77,7 @@ def record(core: Core, proof: Proof, verb: str, key: Key, options: WriteOptions)
 async def sweep(core: Core) -> int:
     """Forget operations past their window, and the oldest past the bound on their number. Returns how many went."""
     limits = core.env.limits
-    listing = await core.store.list(OPERATION)
+    listing = await core.store.list(OPERATION_KIND)
     horizon = core.passed_window(listing.revision)
     entries = sorted(listing.entries, key=lambda entry: entry.modified)
     surplus = max(0, len(entries) - limits.operations_max)

@@ -13,12 +13,12 @@ import msgspec
 from kedge.api.codec import encode_object
 from kedge.api.objects import Object
 from kedge.api.views import PodView, PriorityClassView
+from kedge.api.wellknown import DEFAULT_PRIORITY_KIND, PRIORITY_CLASS_KIND
 from kedge.errors import Forbidden
 from kedge.keys import NO_REVISION, Key
 from kedge.server.service.core import Proof
 
-PRIORITY_CLASS = "PriorityClass.scheduling.k8s.io"
-DEFAULT_CLASS = Key("DefaultPriority.kedge.dev", "", "default")
+DEFAULT_CLASS = Key(DEFAULT_PRIORITY_KIND, "", "default")
 """Holds the name of the class that is the default; absent while none is."""
 SYSTEM_CLASSES = {
     "system-cluster-critical": PriorityClassView(value=2_000_000_000),
@@ -68,7 +68,7 @@ async def _class_of(proof: Proof, pod: Object) -> tuple[str, PriorityClassView]:
         name = default.value.decode()
     if name in SYSTEM_CLASSES:
         return name, SYSTEM_CLASSES[name]
-    found = await proof.object(Key(PRIORITY_CLASS, "", name))
+    found = await proof.object(Key(PRIORITY_CLASS_KIND, "", name))
     if found is None:
         raise Forbidden(f'pods "{pod.key.name}" is forbidden: no PriorityClass with name {name} was found', key=pod.key)
     return name, found.as_view(PriorityClassView)

@@ -14,21 +14,13 @@ from kedge.api.kinds import Kind
 from kedge.api.objects import Object
 from kedge.api.quantity import format_units
 from kedge.api.views import NamespaceView, PodView, ResourceQuotaView
+from kedge.api.wellknown import POD_KIND, RESOURCE_QUOTA_KIND
 from kedge.errors import Forbidden
 from kedge.keys import Key
-from kedge.placement.quota import (
-    POD_KIND,
-    in_scope,
-    object_cost,
-    overruns,
-    quota_delta,
-    tracked,
-)
+from kedge.placement.quota import in_scope, object_cost, overruns, quota_delta, tracked
 from kedge.placement.resources import Units, add, to_units
 from kedge.server.service.core import Core, Proof, part
 from kedge.server.service.namespaces import namespace_key
-
-RESOURCE_QUOTA = "ResourceQuota"
 
 
 async def charge_quotas(
@@ -41,7 +33,7 @@ async def charge_quotas(
     names = namespace.as_view(NamespaceView).status.resource_quotas
     if not names:
         return
-    quotas = await proof.objects(*(Key(RESOURCE_QUOTA, key.namespace, name) for name in names))
+    quotas = await proof.objects(*(Key(RESOURCE_QUOTA_KIND, key.namespace, name) for name in names))
     for quota in quotas:
         if quota is not None and quota.key != key:
             await _charge_one(core, proof, quota, kind, key, old, new, exists)

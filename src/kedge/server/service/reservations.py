@@ -9,14 +9,14 @@ from __future__ import annotations
 from kedge.api.objects import Object
 from kedge.api.requests import WriteOptions
 from kedge.api.views import PodView, ReservationSpec, ReservationView
+from kedge.api.wellknown import GANG_LABEL, POD_KIND
 from kedge.errors import Conflict, FieldError, Invalid, NotFound, Refused
 from kedge.keys import NO_REVISION, Key
 from kedge.placement.ledger import ClaimState
-from kedge.placement.quota import POD_KIND
 from kedge.placement.reasons import Reason
 from kedge.server.service import claims, gangs
 from kedge.server.service.core import Core, Proof, Staged, Unsettled, staged_value
-from kedge.server.service.gangs import GANG_LABEL, Phase
+from kedge.server.service.gangs import Phase
 
 
 async def follow_reservation(core: Core, proof: Proof, key: Key, old: Object | None, new: Object | None) -> None:

@@ -17,19 +17,26 @@ from kedge.api.objects import Object
 from kedge.api.patch import apply_json_patch, apply_merge_patch
 from kedge.api.requests import PatchType, WriteOptions, Written
 from kedge.api.validation import check_object, check_update, new_known_pod
+from kedge.api.wellknown import (
+    NAMESPACE_KIND,
+    NODE_ALLOCATION_KIND,
+    NODE_KIND,
+    POD_KIND,
+    RESERVATION_KIND,
+    RESOURCE_QUOTA_KIND,
+    ZONE_QUOTA_KIND,
+)
 from kedge.errors import AlreadyExists, BadRequest, Conflict, FieldError, Forbidden, Invalid, MethodNotAllowed, NotFound
 from kedge.keys import NO_REVISION, Key
-from kedge.placement.quota import POD_KIND
 from kedge.server.service import operations
 from kedge.server.service.admission import AdmissionChain, AdmissionRequest, Inputs
 from kedge.server.service.core import Attempt, Core, Proof, Staged
 from kedge.server.service.deletion import ready_to_go
 from kedge.server.service.effects import stage, stage_plain_pod
-from kedge.server.service.gangs import RESERVATION
-from kedge.server.service.namespaces import FINALIZER, NAMESPACE, namespace_key
+from kedge.server.service.namespaces import FINALIZER, namespace_key
 from kedge.server.service.priorities import DEFAULT_CLASS, is_settled, keep_priority, with_priority
-from kedge.server.service.quotas import RESOURCE_QUOTA, recount
-from kedge.server.service.zones import ZONE_QUOTA, recount_zones
+from kedge.server.service.quotas import recount
+from kedge.server.service.zones import recount_zones
 
 Document = dict[str, Any]
 Edit = Callable[[Document], Document]
@@ -38,20 +45,20 @@ Edit = Callable[[Document], Document]
 _NAME_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # as Kubernetes: nothing that spells a word
 _SERVER_METADATA = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation")
 _NEVER_SENT = (*_SERVER_METADATA, "resourceVersion", "selfLink", "managedFields")
-_STATUS_AT_CREATE = frozenset({"Node"})
+_STATUS_AT_CREATE = frozenset({NODE_KIND})
 """Kinds that register themselves with a status; everywhere else a new object has none."""
-_INITIAL_STATUS: dict[str, Document] = {"Pod": {"phase": "Pending"}, NAMESPACE: {"phase": "Active"}}
+_INITIAL_STATUS: dict[str, Document] = {POD_KIND: {"phase": "Pending"}, NAMESPACE_KIND: {"phase": "Active"}}
 _WRITABLE = frozenset({"status", "finalize"})
 """Subresources that an update or a patch may address; the others are verbs of their own."""
-_SERVICE_ONLY = frozenset({"NodeAllocation.kedge.dev"})
+_SERVICE_ONLY = frozenset({NODE_ALLOCATION_KIND})
 _SERVICE_STATUS = {
-    NAMESPACE: ("resourceQuotas", "zoneQuotas"),
-    RESOURCE_QUOTA: ("hard", "used"),
-    ZONE_QUOTA: ("zones",),
-    RESERVATION: ("members",),
+    NAMESPACE_KIND: ("resourceQuotas", "zoneQuotas"),
+    RESOURCE_QUOTA_KIND: ("hard", "used"),
+    ZONE_QUOTA_KIND: ("zones",),
+    RESERVATION_KIND: ("members",),
 }
 """Status fields that are the service's own accounts."""
-_RECOUNTED = {RESOURCE_QUOTA: "used", ZONE_QUOTA: "zones"}
+_RECOUNTED = {RESOURCE_QUOTA_KIND: "used", ZONE_QUOTA_KIND: "zones"}
 """Those that are counted anew when a write of the status leaves them out."""
 
 
@@ -197,7 +204,7 @@ def _prepare_create(core: Core, kind: Kind, draft: Draft) -> None:
         draft.fields["status"] = _INITIAL_STATUS[kind.key_kind]
     elif kind.key_kind not in _STATUS_AT_CREATE and "status" in kind.subresources:
         draft.fields.pop("status", None)
-    if kind.key_kind == NAMESPACE:
+    if kind.key_kind == NAMESPACE_KIND:
         draft.set("spec", {**_mapping(draft.get("spec")), "finalizers": [FINALIZER]})
 
 
@@ -300,7 +307,7 @@ async def _recount(core: Core, proof: Proof, old: Object, proposed: Document, af
     """Callers cannot write a quota's use. They may leave it out, and then it is counted anew in this commit."""
     if _RECOUNTED[old.key.kind] in _mapping(proposed.get("status")):
         return
-    if old.key.kind == RESOURCE_QUOTA:
+    if old.key.kind == RESOURCE_QUOTA_KIND:
         await recount(core, old, after)
     else:
         await recount_zones(core, proof, old, after)
@@ -353,7 +360,7 @@ def _merge(core: Core, kind: Kind, before: Document, proposed: Document, subreso
             after.pop("status", None)
             if "status" in before:
                 after["status"] = before["status"]
-        if kind.key_kind == NAMESPACE:
+        if kind.key_kind == NAMESPACE_KIND:
             after["spec"] = before.get("spec", {})
         elif kind.key_kind == POD_KIND:
             keep_priority(before, after)
@@ -370,11 +377,11 @@ def _keep_service_status(kind: Kind, before: Document, after: Document) -> Docum
         status.pop(field, None)
         if field in kept:
             status[field] = kept[field]
-    if kind.key_kind == ZONE_QUOTA and "zones" in status:
+    if kind.key_kind == ZONE_QUOTA_KIND and "zones" in status:
         # What is no longer limited is no longer counted: should the zone return, it is counted anew.
         limited = _mapping(_mapping(after.get("spec")).get("zones"))
         status["zones"] = {zone: use for zone, use in status["zones"].items() if zone in limited}
-    if kind.key_kind == RESOURCE_QUOTA and _counted(before) != _counted(after):
+    if kind.key_kind == RESOURCE_QUOTA_KIND and _counted(before) != _counted(after):
         # Writes that it says nothing of pass it by, so a count from before then would come back wrong.
         status.pop("used", None)
     return status

@@ -12,6 +12,7 @@ from kedge.api.codec import encode_object
 from kedge.api.objects import Object
 from kedge.api.quantity import format_units
 from kedge.api.views import NamespaceView, ZoneQuotaView
+from kedge.api.wellknown import NODE_ALLOCATION_KIND, ZONE_QUOTA_KIND
 from kedge.errors import Refused
 from kedge.keys import Key
 from kedge.placement.ledger import Claim
@@ -20,9 +21,6 @@ from kedge.placement.reasons import Reason
 from kedge.placement.resources import Units, add, shortages, subtract
 from kedge.server.service.core import Core, Proof, part, staged_object, staged_value
 from kedge.server.service.namespaces import namespace_key
-
-ALLOCATION = "NodeAllocation.kedge.dev"
-ZONE_QUOTA = "ZoneQuota.kedge.dev"
 
 
 def may_be_limited(proof: Proof, tenant: str, zone: str) -> bool:
@@ -87,12 +85,12 @@ async def _zone_quotas(proof: Proof, tenant: str, zone: str) -> list[Object]:
     names = namespace.as_view(NamespaceView).status.zone_quotas
     if not names:
         return []  # the commit proves the namespace, so none can have come meanwhile
-    quotas = await proof.objects(*(Key(ZONE_QUOTA, tenant, name) for name in names))
+    quotas = await proof.objects(*(Key(ZONE_QUOTA_KIND, tenant, name) for name in names))
     return [staged_object(proof, quota) for quota in quotas if quota is not None]
 
 
 async def _count_zone(core: Core, proof: Proof, tenant: str, zone: str) -> dict[str, int]:
-    listing = await core.store.list(ALLOCATION)
+    listing = await core.store.list(NODE_ALLOCATION_KIND)
     pages = (core.ledgers.page(entry.key, staged_value(proof, entry)) for entry in listing.entries)
     claims = (claim for page in pages for _, claim in page.claims())
     return add(*(claim.requests for claim in claims if (claim.namespace, claim.zone) == (tenant, zone)))

@@ -4,16 +4,7 @@
 the faults that strike at API semantics. Judges of a run are in `kedge.sim.judges`.
 """
 
-from kedge.sim.cluster.cluster import (
-    ZONE,
-    Cluster,
-    Component,
-    Make,
-    MakeAll,
-    Node,
-    Process,
-    Seat,
-)
+from kedge.sim.cluster.cluster import Cluster, Component, Make, MakeAll, Node, Process, Seat
 from kedge.sim.cluster.faults import DISK
 from kedge.sim.cluster.links import (
     API,
@@ -29,7 +20,6 @@ __all__ = [
     "API",
     "DISK",
     "STORE",
-    "ZONE",
     "Cluster",
     "Commit",
     "Component",

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from kedge.api.wellknown import DEPLOYMENT_KIND, POD_KIND, REPLICA_SET_KIND
 from kedge.server.service import AdmissionChain, AdmissionRequest, FunctionPolicy
 from kedge.sim.cluster import Cluster
 
@@ -78,7 +79,7 @@ def _at(body: Any, path: str) -> Any:
 class Fashion:
     """What policies write changes every so often, and each server follows at its own pace: a fault like any other."""
 
-    def __init__(self, cluster: Cluster, kinds: Sequence[str] = ("Pod", "ReplicaSet.apps", "Deployment.apps")) -> None:
+    def __init__(self, cluster: Cluster, kinds: Sequence[str] = (POD_KIND, REPLICA_SET_KIND, DEPLOYMENT_KIND)) -> None:
         self._cluster = cluster
         self._kinds = tuple(kinds)
         self.changes = 0
@@ -104,7 +105,7 @@ class Fashion:
             PolicyPlan("season", self._kinds, {"metadata": {"labels": {"season": season}}}, verbs=("create",)),
             PolicyPlan(
                 "template-season",
-                tuple(kind for kind in self._kinds if kind != "Pod"),
+                tuple(kind for kind in self._kinds if kind != POD_KIND),
                 {"spec": {"template": {"metadata": {"labels": {"season": season}}}}},
                 verbs=("create",),
             ),

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from kedge.agent.core import Consumption, Identity, Process, PullFailed
 from kedge.api.views import Container, PodView, Probe
+from kedge.api.wellknown import SIM_EXIT_CODE_LABEL, SIM_RUN_S_LABEL
 from kedge.sim.kernel import Host, Simulation
 
 PULLS_S = (0.2, 2.0, 20.0)
@@ -22,9 +23,6 @@ LINGERS_S = (1.0, 15.0)
 """How long a zombie outlives even a kill."""
 
 PULL, START, RUN, STOP, PROBE = "pull of image", "start of process", "run of process", "stop of process", "probe"
-RUN_S_LABEL = "sim.kedge.dev/run-s"
-"""On a pod: its containers end by themselves after so many seconds, as a job's do."""
-EXIT_CODE_LABEL = "sim.kedge.dev/exit-code"
 
 
 @dataclass(slots=True)
@@ -182,9 +180,9 @@ class SimulatedDriver:
 
     def _live_out(self, entry: _Entry, pod: PodView) -> None:
         """Let a process end by itself, if it is of that kind or a fault strikes."""
-        run_s = pod.labels.get(RUN_S_LABEL)
+        run_s = pod.labels.get(SIM_RUN_S_LABEL)
         if run_s is not None:
-            code = int(pod.labels.get(EXIT_CODE_LABEL, "0"))
+            code = int(pod.labels.get(SIM_EXIT_CODE_LABEL, "0"))
             self._later(self._now_s() + float(run_s), lambda: self._end(entry, code, ""))
         if self._sim.faults.at(RUN, self.name, ("crash",)):
             run_for_s = self._sim.faults.pick("long it runs", RUNS_S)

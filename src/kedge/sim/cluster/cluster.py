@@ -14,9 +14,9 @@ from typing import Any, Protocol
 
 from kedge.agent.core import Agent, Machine
 from kedge.api.kinds import KINDS, Kind
-from kedge.api.marks import SYSTEM_NAMESPACES
 from kedge.api.objects import Object
 from kedge.api.views import NodeView
+from kedge.api.wellknown import NAMESPACE_KIND, NODE_KIND, SYSTEM_NAMESPACES, ZONE_LABEL
 from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.keys import Key
@@ -39,8 +39,6 @@ from kedge.sim.cluster.links import (
 from kedge.sim.cluster.relay import Relay
 from kedge.sim.kernel import Host, Simulation
 from kedge.store import Entry, Store
-
-ZONE = "topology.kubernetes.io/zone"
 
 
 class Component(Protocol):
@@ -96,7 +94,7 @@ class Node:
 
     @property
     def key(self) -> Key:
-        return Key("Node", "", self.name)
+        return Key(NODE_KIND, "", self.name)
 
 
 class Cluster:
@@ -206,7 +204,7 @@ class Cluster:
         machine = Machine(
             name=name,
             capacity={"cpu": cpu, "memory": memory, "pods": pods, **resources},
-            labels={ZONE: zone, **(labels or {})},
+            labels={ZONE_LABEL: zone, **(labels or {})},
             taints=tuple(taints),
         )
         return self.add_machine(machine, limits=limits)
@@ -266,14 +264,14 @@ class Cluster:
     async def set_up(self, *namespaces: str) -> None:
         """Make the namespaces that everything needs, and these; those that a dump brought are there already."""
         for name in dict.fromkeys(("default", *SYSTEM_NAMESPACES, *namespaces)):
-            if self.find(Key("Namespace", "", name)) is not None:
+            if self.find(Key(NAMESPACE_KIND, "", name)) is not None:
                 continue
-            await self.authority.create(KINDS.of_key_kind("Namespace"), {"metadata": {"name": name}})
+            await self.authority.create(KINDS.of_key_kind(NAMESPACE_KIND), {"metadata": {"name": name}})
 
     async def load(self, objects: Sequence[Mapping[str, Any]]) -> Plan:
         """Begin with what a real cluster held: its objects, and a machine for each node. Judge it only afterwards."""
         plan = await load_dump(self.store, self.store_host.env(), objects)
-        for node in self.all("Node"):
+        for node in self.all(NODE_KIND):
             view = node.as_view(NodeView)
             capacity = {name: str(amount) for name, amount in view.status.capacity.items()}
             self.add_machine(Machine(name=view.name, capacity=capacity, labels=view.labels))

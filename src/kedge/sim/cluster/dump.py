@@ -20,6 +20,17 @@ from kedge.api.kinds import KINDS, Kind
 from kedge.api.validation import check_object
 from kedge.api.views import NodeView, PodView
 from kedge.api.views.decode import decode_view
+from kedge.api.wellknown import (
+    EVENT_KIND,
+    LEASE_KIND,
+    NAMESPACE_KIND,
+    NAMESPACE_NAME_LABEL,
+    NODE_ALLOCATION_KIND,
+    POD_KIND,
+    REPLICA_SET_KIND,
+    RESOURCE_QUOTA_KIND,
+    ZONE_LABEL,
+)
 from kedge.env import Env
 from kedge.errors import BadRequest, KedgeError, OperatingError
 from kedge.keys import Key
@@ -30,7 +41,7 @@ from kedge.placement.resources import pod_requests
 from kedge.sim.cluster.dump_owners import missing_sets
 from kedge.store import Absent, Put, Store
 
-_CLOSED = ("NodeAllocation.kedge.dev", "Lease.coordination.k8s.io", "Event")
+_CLOSED = (NODE_ALLOCATION_KIND, LEASE_KIND, EVENT_KIND)
 """Kinds that say what another store was doing."""
 _CHUNK = 50
 """Objects in one commit."""
@@ -101,8 +112,8 @@ def plan_dump(objects: Sequence[Mapping[str, Any]], env: Env) -> Plan:
             pods.append(view)
         elif isinstance(view, NodeView):
             nodes[view.name] = view
-        elif kind.kind in ("ResourceQuota", "ZoneQuota"):
-            field_name = "resourceQuotas" if kind.kind == "ResourceQuota" else "zoneQuotas"
+        elif kind.kind in (RESOURCE_QUOTA_KIND, "ZoneQuota"):
+            field_name = "resourceQuotas" if kind.kind == RESOURCE_QUOTA_KIND else "zoneQuotas"
             quotas.setdefault(key.namespace, {}).setdefault(field_name, []).append(key.name)
     _plan_namespaces(plan, quotas, env)
     _plan_ledgers(plan, pods, nodes, env)
@@ -122,20 +133,20 @@ async def load_dump(store: Store, env: Env, objects: Sequence[Mapping[str, Any]]
 def _with_owners(objects: Sequence[Mapping[str, Any]], plan: Plan) -> list[Mapping[str, Any]]:
     """The objects, the ReplicaSets that are missing, and nobody with an owner that kedge would take for dead."""
     made = _sets_of(objects)
-    plan.sets = [Key("ReplicaSet.apps", each["metadata"]["namespace"], each["metadata"]["name"]) for each in made]
+    plan.sets = [Key(REPLICA_SET_KIND, each["metadata"]["namespace"], each["metadata"]["name"]) for each in made]
     every = [*objects, *made]
     uids = {each["metadata"].get("uid") for each in every}
     return [_let_go(each, uids, plan) for each in every]
 
 
 def _sets_of(objects: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    views: dict[str, list[Any]] = {"Pod": [], "Deployment": []}
+    views: dict[str, list[Any]] = {POD_KIND: [], "Deployment": []}
     for each in objects:
         if each["kind"] in views:
             kind = KINDS.of_api(each["apiVersion"], each["kind"])
             with suppress(OperatingError):  # one that cannot be read is named when its turn comes
                 views[each["kind"]].append((decode_view(kind, encode_object(dict(each))), each))
-    return missing_sets(views["Pod"], views["Deployment"], [str(each["metadata"].get("uid")) for each in objects])
+    return missing_sets(views[POD_KIND], views["Deployment"], [str(each["metadata"].get("uid")) for each in objects])
 
 
 def _let_go(found: Mapping[str, Any], uids: Collection[Any], plan: Plan) -> Mapping[str, Any]:
@@ -185,7 +196,7 @@ def _checked(kind: Kind, found: Mapping[str, Any], env: Env) -> tuple[Key, bytes
 def _plan_namespaces(plan: Plan, quotas: Mapping[str, Mapping[str, list[str]]], env: Env) -> None:
     """Make the namespaces that are missing, and let each name its quotas."""
     for name in dict.fromkeys(key.namespace for key in list(plan.values) if key.namespace):
-        key = Key("Namespace", "", name)
+        key = Key(NAMESPACE_KIND, "", name)
         if key not in plan.values:
             plan.namespaces.append(name)
         elif name not in quotas:
@@ -196,13 +207,13 @@ def _plan_namespaces(plan: Plan, quotas: Mapping[str, Mapping[str, list[str]]], 
 
 
 def _namespace(name: str, env: Env) -> dict[str, Any]:
-    metadata = {"name": name, "uid": env.new_uid(), "labels": {"kubernetes.io/metadata.name": name}}
+    metadata = {"name": name, "uid": env.new_uid(), "labels": {NAMESPACE_NAME_LABEL: name}}
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata, "spec": {"finalizers": ["kubernetes"]}}
 
 
 def _plan_ledgers(plan: Plan, pods: Sequence[PodView], nodes: Mapping[str, NodeView], env: Env) -> None:
     """Give each node the ledger that its pods come to."""
-    kind = KINDS.of_key_kind("NodeAllocation.kedge.dev")
+    kind = KINDS.of_key_kind(NODE_ALLOCATION_KIND)
     pages: dict[str, Page] = {}
     for pod in pods:
         name = pod.spec.node_name
@@ -215,7 +226,7 @@ def _plan_ledgers(plan: Plan, pods: Sequence[PodView], nodes: Mapping[str, NodeV
             )
         if name not in pages:
             pages[name] = Page.blank(kind.api_version, kind.kind, {"name": name, "uid": env.new_uid()}, node.uid)
-        zone = node.labels.get("topology.kubernetes.io/zone", "")
+        zone = node.labels.get(ZONE_LABEL, "")
         claim = Claim(pod.namespace, pod.name, ClaimState.BOUND, pod_requests(pod), host_ports(pod), zone)
         pages[name] = pages[name].charge(pod.uid, claim)
     for name, page in pages.items():

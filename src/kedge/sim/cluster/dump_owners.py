@@ -11,10 +11,10 @@ from typing import Any
 
 from kedge.api.selectors import label_selector
 from kedge.api.views import DeploymentView, OwnerReference, PodView
+from kedge.api.wellknown import DEPLOYMENT_REVISION
 from kedge.controllers.shared.pods import is_ready
 
 HASH_LABEL = "pod-template-hash"
-REVISION = "deployment.kubernetes.io/revision"
 Body = Mapping[str, Any]
 
 
@@ -102,8 +102,8 @@ def _made(
         view, deployment = above
         reference = {"apiVersion": "apps/v1", "kind": "Deployment", "name": view.name, "uid": view.uid}
         metadata["ownerReferences"] = [{**reference, "controller": True, "blockOwnerDeletion": True}]
-        revision = (deployment["metadata"].get("annotations") or {}).get(REVISION, "1")
-        metadata["annotations"] = {REVISION: revision if current is not None else "0"}
+        revision = (deployment["metadata"].get("annotations") or {}).get(DEPLOYMENT_REVISION, "1")
+        metadata["annotations"] = {DEPLOYMENT_REVISION: revision if current is not None else "0"}
     counts = {"replicas": len(living), "readyReplicas": ready, "availableReplicas": ready}
     return {
         "apiVersion": "apps/v1",

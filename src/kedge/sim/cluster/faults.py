@@ -25,6 +25,7 @@ from kedge.api.requests import (
     WriteOptions,
     Written,
 )
+from kedge.api.wellknown import LEASE_KIND, NODE_LEASE_NAMESPACE, SIM_TOUCHED
 from kedge.errors import Compacted, KedgeError, OperatingError
 from kedge.keys import Key
 from kedge.server.service import Service
@@ -49,8 +50,6 @@ LATE_S = (0.5, 3.0, 10.0)
 STALE_REVISIONS = (3, 20, 100)
 LIVES = (3, 0, 10)
 """How many batches a watch gives before it falls silent."""
-TOUCHED = "sim.kedge.dev/touched"
-"""The annotation that a bystander writes."""
 OUTAGES_S = (2.0, 30.0, 90.0, 240.0)
 WEATHER_EVERY_S = 5.0
 
@@ -138,7 +137,7 @@ class FaultyService(Served):
             await asyncio.sleep(self._sim.faults.pick("late the status is", LATE_S))
         if self._change.ask():
             # A bystander writes first, so that whoever checks a revision meets a true conflict.
-            stamp = {"metadata": {"annotations": {TOUCHED: f"{self._sim.now_s:.3f}"}}}
+            stamp = {"metadata": {"annotations": {SIM_TOUCHED: f"{self._sim.now_s:.3f}"}}}
             with suppress(OperatingError):
                 await self._touch(key, stamp)
 
@@ -218,8 +217,8 @@ class Weather:
         """Take a lease from its holder, who does not know it yet: the next leader overlaps with it."""
         leases = [
             each
-            for each in self._cluster.all("Lease.coordination.k8s.io")
-            if each.key.namespace != "kube-node-lease" and each.view.spec.holder_identity
+            for each in self._cluster.all(LEASE_KIND)
+            if each.key.namespace != NODE_LEASE_NAMESPACE and each.view.spec.holder_identity
         ]
         if leases:
             lease = self._sim.faults.pick("it strikes", leases)

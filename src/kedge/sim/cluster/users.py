@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from kedge.api.kinds import KINDS
 from kedge.api.objects import Object
 from kedge.api.requests import DeleteOptions, PatchType
+from kedge.api.wellknown import DEPLOYMENT_REVISION, NODE_KIND, REPLICA_SET_KIND
 from kedge.client.contract import Client
 from kedge.errors import AlreadyExists, Conflict, Lagged, NotFound, OutcomeUnknown, TooManyRequests, Unavailable
 from kedge.keys import Key
@@ -82,7 +83,7 @@ class User:
             if not chosen:
                 found = await self._client.get(key)
                 by_age = sorted(
-                    self._sets_of(found), key=lambda each: int(each.metadata.annotations.get(_REVISION, "0"))
+                    self._sets_of(found), key=lambda each: int(each.metadata.annotations.get(DEPLOYMENT_REVISION, "0"))
                 )
                 if len(by_age) < 2:
                     return None
@@ -98,7 +99,7 @@ class User:
     def _sets_of(self, deployment: Object) -> list[Object]:
         return [
             each
-            for each in self.cluster.all("ReplicaSet.apps", namespace=deployment.key.namespace)
+            for each in self.cluster.all(REPLICA_SET_KIND, namespace=deployment.key.namespace)
             if any(ref.uid == deployment.uid for ref in each.metadata.owner_references)
         ]
 
@@ -112,7 +113,7 @@ class User:
         await self._insist(once, f"deletes {key}{' by force' if force else ''}")
 
     async def cordon(self, node: str, *, cordoned: bool = True) -> None:
-        await self.patch(Key("Node", "", node), {"spec": {"unschedulable": cordoned}})
+        await self.patch(Key(NODE_KIND, "", node), {"spec": {"unschedulable": cordoned}})
 
     async def _insist(self, once: Callable[[], Awaitable[_T]], words: str) -> _T:
         """Ask until there is an answer. Whatever was asked for may be asked for twice."""
@@ -126,6 +127,3 @@ class User:
                     await asyncio.sleep(1.0)
 
         return await self.host.run(work())
-
-
-_REVISION = "deployment.kubernetes.io/revision"

@@ -12,6 +12,7 @@ from typing import Any
 
 from kedge.api.kinds import KINDS
 from kedge.api.requests import WriteOptions
+from kedge.api.wellknown import NAMESPACE_KIND, POD_KIND, REPLICA_SET_KIND
 from kedge.errors import OutcomeUnknown
 from kedge.keys import Key
 from kedge.runtime import Action, Context, Controller
@@ -19,11 +20,11 @@ from kedge.sim.cluster import Cluster, Commit, RemoteTransport
 from kedge.sim.kernel import Simulation
 from kedge.store.memory import MemoryStore
 
-POD = KINDS.of_key_kind("Pod")
-REPLICA_SET = KINDS.of_key_kind("ReplicaSet.apps")
-NAMESPACE = KINDS.of_key_kind("Namespace")
+POD = KINDS.of_key_kind(POD_KIND)
+REPLICA_SET = KINDS.of_key_kind(REPLICA_SET_KIND)
+NAMESPACE = KINDS.of_key_kind(NAMESPACE_KIND)
 WANTED = 3
-OWNER = Key("ReplicaSet.apps", "default", "risk-api")
+OWNER = Key(REPLICA_SET_KIND, "default", "risk-api")
 
 
 class CarefulReconciler:

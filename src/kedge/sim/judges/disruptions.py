@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from kedge.api.marks import DRAIN_NODE
 from kedge.api.objects import Object
 from kedge.api.views import PodView
-from kedge.sim.judges.facts import DEPLOYMENT, NODE, Step, owner_uid, surge_of
+from kedge.api.wellknown import DEPLOYMENT_KIND, DRAIN_NODE, NAMESPACE_KIND, NODE_KIND
+from kedge.sim.judges.facts import Step, owner_uid, surge_of
 
 _HASH = "pod-template-hash"
 
@@ -22,14 +22,14 @@ def taking_was_asked_for(step: Step, pod: PodView, workload: Object, *, lag_s: f
     Or lately wanted it: a controller may honestly act on what was asked for `lag_s` ago.
     """
     facts = step.facts
-    namespace = facts.objects.get(workload.key._replace(kind="Namespace", namespace="", name=workload.key.namespace))
+    namespace = facts.objects.get(workload.key._replace(kind=NAMESPACE_KIND, namespace="", name=workload.key.namespace))
     if workload.metadata.deletion_timestamp is not None:
         return True
     if facts.least_wanted(workload.uid, step.now_s - lag_s) < 1:
         return True
     if namespace is not None and namespace.metadata.deletion_timestamp is not None:
         return True
-    node = facts.objects.get(workload.key._replace(kind=NODE, namespace="", name=pod.spec.node_name))
+    node = facts.objects.get(workload.key._replace(kind=NODE_KIND, namespace="", name=pod.spec.node_name))
     if node is not None and DRAIN_NODE in node.metadata.annotations:
         return True
     return _makes_way_for_another(step, pod) or _is_rolled_over(step, pod, workload, lag_s=lag_s)
@@ -49,7 +49,7 @@ def _makes_way_for_another(step: Step, pod: PodView) -> bool:
 def _is_rolled_over(step: Step, pod: PodView, workload: Object, *, lag_s: float) -> bool:
     """It is of another template than its Deployment asks for now, whose bounds let a rollout do without any."""
     owner = step.facts.by_uid(owner_uid(pod))
-    if workload.key.kind != DEPLOYMENT or owner is None or not _may_do_without(workload):
+    if workload.key.kind != DEPLOYMENT_KIND or owner is None or not _may_do_without(workload):
         return False
     retold_s = step.facts.retold_s.get(workload.uid)
     return (retold_s is not None and step.now_s - retold_s < lag_s) or _template(owner) != _template(workload)

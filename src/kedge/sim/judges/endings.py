@@ -12,16 +12,31 @@ from functools import partial
 
 from kedge.api.conditions import is_true
 from kedge.api.kinds import KINDS
-from kedge.api.marks import UPDATED_MAX
 from kedge.api.objects import Object
 from kedge.api.views import NodeView, OwnerReference, PodView
+from kedge.api.wellknown import (
+    DEPLOYMENT_KIND,
+    DISRUPTION_BUDGET_KIND,
+    ENDPOINT_SLICE_KIND,
+    EVENT_KIND,
+    FENCE_KIND,
+    JOB_KIND,
+    LEASE_KIND,
+    NODE_KIND,
+    OPERATION_KIND,
+    REPLICA_SET_KIND,
+    RESERVATION_KIND,
+    SERVICE_KIND,
+    SERVICE_NAME_LABEL,
+    UPDATED_MAX,
+)
 from kedge.errors import BadRequest
 from kedge.keys import Key
 from kedge.sim.cluster import Cluster
-from kedge.sim.judges.facts import DEPLOYMENT, JOB, REPLICA_SET, RESERVATION, Facts, counts, is_healthy
+from kedge.sim.judges.facts import Facts, counts, is_healthy
 from kedge.sim.judges.invariants import Judge
 
-NOT_WORK = ("Lease.coordination.k8s.io", "Fence.kedge.dev", "Operation.kedge.dev", "Event")
+NOT_WORK = (LEASE_KIND, FENCE_KIND, OPERATION_KIND, EVENT_KIND)
 """Kinds that are written for ever, or by the way."""
 
 
@@ -38,7 +53,7 @@ def replicas_converge(judge: Judge) -> bool:
     """Every workload has as many ready replicas as it wants, no others, and says so of its newest generation."""
     facts = judge.facts
     for key, found in facts.objects.items():
-        if key.kind not in (DEPLOYMENT, REPLICA_SET) or found.metadata.deletion_timestamp is not None:
+        if key.kind not in (DEPLOYMENT_KIND, REPLICA_SET_KIND) or found.metadata.deletion_timestamp is not None:
             continue
         want, status = found.view.spec.replicas, found.view.status
         pods = list(facts.pods_under(found))
@@ -46,7 +61,7 @@ def replicas_converge(judge: Judge) -> bool:
             return False
         if status.observed_generation != found.metadata.generation or status.ready_replicas != want:
             return False
-        if key.kind == DEPLOYMENT and not _is_rolled_out(found, pods):
+        if key.kind == DEPLOYMENT_KIND and not _is_rolled_out(found, pods):
             return False
     return True
 
@@ -64,7 +79,7 @@ def _is_rolled_out(deployment: Object, pods: Sequence[PodView]) -> bool:
 def jobs_end(judge: Judge) -> bool:
     """Every Job that was not told to wait is over, and none of its pods is left uncounted."""
     for key, found in judge.facts.objects.items():
-        if key.kind != JOB or found.metadata.deletion_timestamp is not None or found.view.spec.suspend:
+        if key.kind != JOB_KIND or found.metadata.deletion_timestamp is not None or found.view.spec.suspend:
             continue
         over = any(is_true(found.view.status.conditions, each) for each in ("Complete", "Failed"))
         if not over or any(not pod.finished for pod in _views(judge.facts.pods_of(found.uid))):
@@ -77,15 +92,15 @@ def endpoints_are_the_ready(judge: Judge) -> bool:
     facts = judge.facts
     listed: dict[tuple[str, str], set[str]] = {}
     for key, found in facts.objects.items():
-        if key.kind == "EndpointSlice.discovery.k8s.io":
+        if key.kind == ENDPOINT_SLICE_KIND:
             told = [each for each in found.view.endpoints if each.target_ref is not None]
             if any(each.target_ref.uid not in facts.pods for each in told):
                 return False
-            service = (key.namespace, found.metadata.labels.get("kubernetes.io/service-name", ""))
+            service = (key.namespace, found.metadata.labels.get(SERVICE_NAME_LABEL, ""))
             ready = {each.target_ref.uid for each in told if each.conditions.ready is not False}
             listed.setdefault(service, set()).update(ready)
     for key, found in facts.objects.items():
-        selector = found.view.spec.selector if key.kind == "Service" else None
+        selector = found.view.spec.selector if key.kind == SERVICE_KIND else None
         if selector and found.metadata.deletion_timestamp is None:
             ready = {pod.uid for pod in _matching(facts, key.namespace, selector) if is_healthy(pod)}
             if listed.get((key.namespace, key.name), set()) != ready:
@@ -96,7 +111,7 @@ def endpoints_are_the_ready(judge: Judge) -> bool:
 def budgets_say_what_is_healthy(judge: Judge) -> bool:
     """A disruption budget's status, which evictions read, counts the pods there are."""
     for key, found in judge.facts.objects.items():
-        if key.kind != "PodDisruptionBudget.policy" or found.metadata.deletion_timestamp is not None:
+        if key.kind != DISRUPTION_BUDGET_KIND or found.metadata.deletion_timestamp is not None:
             continue
         selector, status = found.view.spec.selector, found.view.status
         pods = _matching(judge.facts, key.namespace, selector.match_labels if selector is not None else {})
@@ -121,7 +136,7 @@ def stage_counts_equal_the_store(judge: Judge) -> bool:
     """What a workload's progress says is what there is."""
     facts = judge.facts
     for key, found in facts.objects.items():
-        if key.kind not in (DEPLOYMENT, REPLICA_SET) or found.metadata.deletion_timestamp is not None:
+        if key.kind not in (DEPLOYMENT_KIND, REPLICA_SET_KIND) or found.metadata.deletion_timestamp is not None:
             continue
         told = found.view.status.progress.stages
         pods = [pod for pod in facts.pods_under(found) if counts(pod)]
@@ -160,7 +175,7 @@ def accounts_are_even(judge: Judge) -> bool:
         if pod is None or pod.as_view(PodView).finished:
             return False
     for key, found in facts.objects.items():
-        if key.kind == RESERVATION and found.view.spec.pod.uid and found.view.spec.pod.uid not in facts.pods:
+        if key.kind == RESERVATION_KIND and found.view.spec.pod.uid and found.view.spec.pod.uid not in facts.pods:
             return False
     return True
 
@@ -181,7 +196,7 @@ def processes_are_those_of_the_bound(judge: Judge) -> bool:
 def nodes_are_well(judge: Judge) -> bool:
     """Every machine has its node, and nobody holds anything against it any more."""
     for name in judge.facts.drivers:
-        node = judge.facts.objects.get(Key("Node", "", name))
+        node = judge.facts.objects.get(Key(NODE_KIND, "", name))
         told = {each.type: each.status for each in node.as_view(NodeView).status.conditions} if node is not None else {}
         if told.get("Ready") != "True" or told.get("Suspect", "False") != "False":
             return False

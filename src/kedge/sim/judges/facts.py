@@ -9,11 +9,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from kedge.api import wellknown
 from kedge.api.kinds import KINDS
-from kedge.api.marks import AT_MOST_ONE, DRAINING, SLOT
 from kedge.api.objects import Object
 from kedge.api.owners import controller_of
 from kedge.api.views import AllocationEntry, NodeAllocationView, PodView
+from kedge.api.wellknown import (
+    AT_MOST_ONE,
+    DEPLOYMENT_KIND,
+    DISRUPTION_BUDGETS_KIND,
+    DRAINING,
+    EVENT_KIND,
+    LEASE_KIND,
+    NODE_KIND,
+    NODE_LEASE_NAMESPACE,
+    OPERATION_KIND,
+    POD_KIND,
+    REPLICA_SET_KIND,
+    SLOT,
+    ZONE_LABEL,
+)
 from kedge.keys import FENCE, Fence, Key, Origin, Revision
 from kedge.limits import Limits
 from kedge.placement.quota import object_cost
@@ -21,12 +36,8 @@ from kedge.placement.resources import to_units
 from kedge.sim.cluster.agents import SimulatedDriver
 from kedge.sim.cluster.links import Commit, WatchedStore
 
-POD, NODE, LEASE = "Pod", "Node", "Lease.coordination.k8s.io"
-ALLOCATION, RESERVATION = "NodeAllocation.kedge.dev", "Reservation.kedge.dev"
-REPLICA_SET, DEPLOYMENT, JOB = "ReplicaSet.apps", "Deployment.apps", "Job.batch"
-_UNSEEN = frozenset({FENCE, "Operation.kedge.dev", "DisruptionBudgets.kedge.dev", "Event"})
-_POD_KIND = KINDS.of_key_kind(POD)
-_ZONE = "topology.kubernetes.io/zone"
+_UNSEEN = frozenset({FENCE, OPERATION_KIND, DISRUPTION_BUDGETS_KIND, EVENT_KIND})
+_POD_KIND = KINDS.of_key_kind(POD_KIND)
 
 Finding = tuple[str, str]
 """What is wrong: the cause to group by, and words."""
@@ -129,8 +140,8 @@ class Facts:
         if key.kind in _UNSEEN:
             return None
         entry = self._store.newest(key)
-        if key.kind == LEASE:
-            if key.namespace == "kube-node-lease" and entry is not None:
+        if key.kind == LEASE_KIND:
+            if key.namespace == NODE_LEASE_NAMESPACE and entry is not None:
                 self.renewed_s[key.name] = self.now_s()
             return None
         old = self.objects.get(key)
@@ -148,13 +159,13 @@ class Facts:
         if new is not None and new.metadata.deletion_timestamp is not None:
             self.marked.setdefault(new.uid, new.revision)
         match key.kind:
-            case "Pod":
+            case wellknown.POD_KIND:
                 self._index_pod(changed)
-            case "NodeAllocation.kedge.dev":
+            case wellknown.NODE_ALLOCATION_KIND:
                 self._index_claims(changed)
-            case "Reservation.kedge.dev":
+            case wellknown.RESERVATION_KIND:
                 self._index_reservation(changed)
-            case "ReplicaSet.apps" | "Deployment.apps":
+            case wellknown.REPLICA_SET_KIND | wellknown.DEPLOYMENT_KIND:
                 self._index_wish(changed)
         return changed
 
@@ -248,7 +259,7 @@ class Facts:
         if found is None:
             return
         want = most = found.view.spec.replicas
-        if changed.key.kind == DEPLOYMENT:
+        if changed.key.kind == DEPLOYMENT_KIND:
             most += surge_of(found)
             before = changed.old
             if before is not None and before.uid == found.uid and _template(before) != _template(found):
@@ -300,11 +311,11 @@ class Facts:
 
     def is_blind(self, node: Object, now_s: float) -> bool:
         """Whether most of a node's zone has been silent for as long as giving it up takes: then the zone is cut off."""
-        zone = node.metadata.labels.get(_ZONE, "")
+        zone = node.metadata.labels.get(ZONE_LABEL, "")
         names = [
             key.name
             for key, each in self.objects.items()
-            if key.kind == NODE and each.metadata.labels.get(_ZONE, "") == zone
+            if key.kind == NODE_KIND and each.metadata.labels.get(ZONE_LABEL, "") == zone
         ]
         silent = sum(now_s - self.renewed_s.get(name, 0.0) >= self.limits.node_lost_s for name in names)
         return silent >= max(self.limits.zone_blind_min, self.limits.zone_blind_share * len(names))
@@ -319,18 +330,18 @@ class Facts:
     def workload_of(self, pod: PodView) -> Object | None:
         """The Deployment of a pod, or the ReplicaSet that has none above it."""
         owner = self.by_uid(owner_uid(pod))
-        if owner is None or owner.key.kind != REPLICA_SET:
+        if owner is None or owner.key.kind != REPLICA_SET_KIND:
             return None
         above = controller_of(owner.metadata)
         top = self.by_uid(above.uid) if above is not None else None
-        return top if top is not None and top.key.kind == DEPLOYMENT else owner
+        return top if top is not None and top.key.kind == DEPLOYMENT_KIND else owner
 
     def pods_under(self, workload: Object) -> Iterator[PodView]:
         """Every pod of a ReplicaSet, or of all ReplicaSets of a Deployment."""
         owners = [workload.uid]
-        if workload.key.kind == DEPLOYMENT:
+        if workload.key.kind == DEPLOYMENT_KIND:
             keys = self.children.get(workload.uid, ())
-            owners = [self.objects[key].uid for key in keys if key.kind == REPLICA_SET and key in self.objects]
+            owners = [self.objects[key].uid for key in keys if key.kind == REPLICA_SET_KIND and key in self.objects]
         return (pod.as_view(PodView) for owner in owners for pod in self.pods_of(owner))
 
 

@@ -11,10 +11,24 @@ from dataclasses import dataclass
 
 from kedge.agent.core import Process
 from kedge.api.conditions import find_condition
-from kedge.api.marks import DISRUPTION_TARGET, NODE_LOST, OUT_OF_SERVICE
 from kedge.api.objects import Object
 from kedge.api.owners import controller_of
 from kedge.api.views import NodeAllocationView, NodeView, PodView
+from kedge.api.wellknown import (
+    AUTOSCALER_KIND,
+    DEPLOYMENT_KIND,
+    DISRUPTION_TARGET,
+    NAMESPACE_KIND,
+    NODE_ALLOCATION_KIND,
+    NODE_KIND,
+    NODE_LOST,
+    OUT_OF_SERVICE,
+    POD_KIND,
+    REPLICA_SET_KIND,
+    RESERVATION_KIND,
+    RESOURCE_QUOTA_KIND,
+    ZONE_QUOTA_KIND,
+)
 from kedge.keys import Key
 from kedge.limits import Limits
 from kedge.placement.ledger import ClaimState
@@ -24,13 +38,7 @@ from kedge.sim.cluster import Cluster, Commit
 from kedge.sim.cluster.agents import SimulatedDriver
 from kedge.sim.judges.disruptions import taking_was_asked_for
 from kedge.sim.judges.facts import (
-    ALLOCATION,
-    DEPLOYMENT,
     LAG_S,
-    NODE,
-    POD,
-    REPLICA_SET,
-    RESERVATION,
     Changed,
     Facts,
     Finding,
@@ -76,29 +84,29 @@ def invariant(*kinds: str) -> Callable[[Rule], Rule]:
 # -- capacity and quota ----------------------------------------------------------------------------
 
 
-@invariant(ALLOCATION)
+@invariant(NODE_ALLOCATION_KIND)
 def no_commit_adds_to_an_overfull_node(step: Step) -> Iterator[Finding]:
     """A commit may only add to a node that has room."""
-    for changed in step.of(ALLOCATION):
+    for changed in step.of(NODE_ALLOCATION_KIND):
         before, after = _allocated(changed.old), _allocated(changed.new)
         if before == after:
             continue
-        node = step.facts.objects.get(changed.key._replace(kind=NODE))
+        node = step.facts.objects.get(changed.key._replace(kind=NODE_KIND))
         has = node_allocatable(node.as_view(NodeView)) if node is not None else {}
         for resource, amount in after.items():
             if amount > before.get(resource, 0) and amount > has.get(resource, 0):
                 yield resource, f"{changed.key.name}: {amount} of {resource} claimed, has {has.get(resource, 0)}"
 
 
-@invariant(POD)
+@invariant(POD_KIND)
 def no_commit_adds_to_an_overfull_quota(step: Step) -> Iterator[Finding]:
     """A commit may only add a pod's cost to a quota that has room for it, by what the pods really cost."""
     facts = step.facts
-    for changed in step.of(POD):
+    for changed in step.of(POD_KIND):
         if changed.new is None or (changed.old is not None and changed.old.uid == changed.new.uid):
             continue  # a pod's cost is made when it is made; it only falls after that
         for name in _quotas_of(facts, changed.key.namespace, "resource_quotas"):
-            quota = facts.objects.get(changed.key._replace(kind="ResourceQuota", name=name))
+            quota = facts.objects.get(changed.key._replace(kind=RESOURCE_QUOTA_KIND, name=name))
             if quota is None or quota.view.spec.scopes:
                 continue
             cost = object_cost(changed.new.kind, changed.new.as_view(PodView))
@@ -108,17 +116,17 @@ def no_commit_adds_to_an_overfull_quota(step: Step) -> Iterator[Finding]:
                     yield resource, f"{changed.key} takes {quota.key} to {used[resource]} of {hard} {resource}"
 
 
-@invariant(ALLOCATION)
+@invariant(NODE_ALLOCATION_KIND)
 def no_commit_adds_to_an_overfull_zone_quota(step: Step) -> Iterator[Finding]:
     """A claim may only be added where its tenant's zone quota has room, by what is really claimed."""
     facts = step.facts
-    for changed in step.of(ALLOCATION):
+    for changed in step.of(NODE_ALLOCATION_KIND):
         before = entries_of(changed.old)
         for uid, entry in entries_of(changed.new).items():
             if uid in before or not entry.zone:
                 continue
             for name in _quotas_of(facts, entry.namespace, "zone_quotas"):
-                quota = facts.objects.get(Key("ZoneQuota.kedge.dev", entry.namespace, name))
+                quota = facts.objects.get(Key(ZONE_QUOTA_KIND, entry.namespace, name))
                 limits = quota.view.spec.zones.get(entry.zone) if quota is not None else None
                 used = facts.zone_use.get((entry.namespace, entry.zone), {})
                 for resource, hard in (to_units(limits.hard) if limits is not None else {}).items():
@@ -129,11 +137,11 @@ def no_commit_adds_to_an_overfull_zone_quota(step: Step) -> Iterator[Finding]:
 # -- bindings and claims ---------------------------------------------------------------------------
 
 
-@invariant(POD, ALLOCATION)
+@invariant(POD_KIND, NODE_ALLOCATION_KIND)
 def the_ledger_equals_the_bindings(step: Step) -> Iterator[Finding]:
     """Who is bound has a claim from that commit on; a claim goes only with its pod's end or its node's incarnation."""
     facts = step.facts
-    for changed in step.of(POD):
+    for changed in step.of(POD_KIND):
         new = changed.new
         if new is None or not new.as_view(PodView).spec.node_name or new.as_view(PodView).finished:
             continue
@@ -143,7 +151,7 @@ def the_ledger_equals_the_bindings(step: Step) -> Iterator[Finding]:
         claim = facts.claims.get(new.uid, {}).get(view.spec.node_name)
         if not was and (claim is None or claim.state != ClaimState.BOUND):
             yield "bound without a claim", f"{changed.key} was bound to {view.spec.node_name}, which has no claim of it"
-    for changed in step.of(ALLOCATION):
+    for changed in step.of(NODE_ALLOCATION_KIND):
         yield from _ledger_moves(facts, changed)
 
 
@@ -153,7 +161,7 @@ def _ledger_moves(facts: Facts, changed: Changed) -> Iterator[Finding]:
         if entry.state != ClaimState.BOUND or uid in after:
             continue
         pod = facts.pods.get(uid)
-        node = facts.objects.get(changed.key._replace(kind=NODE))
+        node = facts.objects.get(changed.key._replace(kind=NODE_KIND))
         assert changed.old is not None
         retired = node is not None and node.uid != changed.old.as_view(NodeAllocationView).spec.node_uid
         if pod is not None and not pod.as_view(PodView).finished and not retired:
@@ -175,25 +183,25 @@ def _ledger_moves(facts: Facts, changed: Changed) -> Iterator[Finding]:
             yield "wrong sum", f"{name}: {_allocated(changed.new)} is not the sum of its claims, {total}"
 
 
-@invariant(POD, ALLOCATION)
+@invariant(POD_KIND, NODE_ALLOCATION_KIND)
 def a_pod_never_has_two_nodes(step: Step) -> Iterator[Finding]:
     """One uid, one node, for ever; and claims on one node only."""
-    for changed in step.of(POD):
+    for changed in step.of(POD_KIND):
         if changed.old is not None and changed.new is not None and changed.old.uid == changed.new.uid:
             was, now = (each.as_view(PodView).spec.node_name for each in (changed.old, changed.new))
             if was and now != was:
                 yield "moved", f"{changed.key} was on {was} and is on {now or 'none'}"
-    for changed in step.of(ALLOCATION):
+    for changed in step.of(NODE_ALLOCATION_KIND):
         before = entries_of(changed.old)
         for uid in entries_of(changed.new):
             if uid not in before and len(nodes := step.facts.claims.get(uid, {})) > 1:
                 yield "two claims", f"{uid} has claims on {', '.join(nodes)}"
 
 
-@invariant(RESERVATION)
+@invariant(RESERVATION_KIND)
 def an_intent_has_one_reservation(step: Step) -> Iterator[Finding]:
     """For one workload, generation and slot there is at most one."""
-    for changed in step.of(RESERVATION):
+    for changed in step.of(RESERVATION_KIND):
         spec = changed.new.view.spec if changed.new is not None else None
         if spec is not None and spec.workload_uid and spec.pod.uid:
             held = step.facts.intents.get((spec.workload_uid, spec.generation, spec.slot), {})
@@ -202,11 +210,11 @@ def an_intent_has_one_reservation(step: Step) -> Iterator[Finding]:
                 yield "two reservations", f"slot {spec.slot} of {spec.workload_uid} has {names}"
 
 
-@invariant(POD)
+@invariant(POD_KIND)
 def a_slot_has_one_unreleased_binding(step: Step) -> Iterator[Finding]:
     """A slot's next pod is bound only when the one before has ended; of at-most-one, when its claim is given back."""
     facts = step.facts
-    for changed in step.of(POD):
+    for changed in step.of(POD_KIND):
         view = changed.new.as_view(PodView) if changed.new is not None else None
         slot = slot_of(view) if view is not None else None
         if view is None or slot is None or not view.spec.node_name or view.finished:
@@ -264,15 +272,15 @@ def garbage_collection_spares_the_owned(step: Step) -> Iterator[Finding]:
                 yield "a live owner", f"{changed.key} was collected, and its owner {owner.key} lives"
 
 
-@invariant(POD)
+@invariant(POD_KIND)
 def nothing_is_destroyed_on_suspicion_alone(step: Step) -> Iterator[Finding]:
     """A pod is given up for lost only when its node has really been silent for as long as that takes."""
-    for changed in step.of(POD):
+    for changed in step.of(POD_KIND):
         old = changed.old.as_view(PodView) if changed.old is not None else None
         new = changed.new.as_view(PodView) if changed.new is not None else None
         if old is None or new is None or old.uid != new.uid or not _newly_lost(old, new):
             continue
-        node = step.facts.objects.get(changed.key._replace(kind=NODE, namespace="", name=new.spec.node_name))
+        node = step.facts.objects.get(changed.key._replace(kind=NODE_KIND, namespace="", name=new.spec.node_name))
         if node is None or OUT_OF_SERVICE in {t.key for t in node.as_view(NodeView).spec.taints}:
             continue  # it is gone, or a person has said so
         if new.spec.node_name not in step.facts.claims.get(new.uid, {}):
@@ -285,7 +293,7 @@ def nothing_is_destroyed_on_suspicion_alone(step: Step) -> Iterator[Finding]:
             yield "too early", f"{changed.key} was given up {silent_s:.0f}s after a renewal of {new.spec.node_name}"
 
 
-@invariant(POD)
+@invariant(POD_KIND)
 def the_last_healthy_replica_is_not_taken(step: Step) -> Iterator[Finding]:
     """No controller takes away the only ready replica of what wants one, having had time to see that it is.
 
@@ -294,7 +302,7 @@ def the_last_healthy_replica_is_not_taken(step: Step) -> Iterator[Finding]:
     if not step.controller:
         return
     facts = step.facts
-    for changed in step.of(POD):
+    for changed in step.of(POD_KIND):
         old = changed.old.as_view(PodView) if changed.old is not None else None
         new = changed.new.as_view(PodView) if changed.new is not None else None
         if old is None or not is_healthy(old) or (new is not None and counts(new)):
@@ -315,23 +323,23 @@ def the_last_healthy_replica_is_not_taken(step: Step) -> Iterator[Finding]:
 # -- owners, leaders, status -----------------------------------------------------------------------
 
 
-@invariant(POD)
+@invariant(POD_KIND)
 def live_copies_are_at_most_desired_plus_surge(step: Step) -> Iterator[Finding]:
     """A pod is only made where its owner, and the owner's owner, lately wanted that many."""
     facts = step.facts
-    for changed in step.of(POD):
+    for changed in step.of(POD_KIND):
         new = changed.new
         if new is None or (changed.old is not None and changed.old.uid == new.uid):
             continue
         view = new.as_view(PodView)
         owner = facts.by_uid(owner_uid(view))
-        if owner is None or owner.key.kind != REPLICA_SET:
+        if owner is None or owner.key.kind != REPLICA_SET_KIND:
             continue
         copies = [pod for pod in facts.pods_of(owner.uid) if counts(pod.as_view(PodView))]
         yield from _too_many(facts, step, owner, len(copies))
         above = controller_of(owner.metadata)
         top = facts.by_uid(above.uid) if above is not None else None
-        if top is not None and top.key.kind == DEPLOYMENT:
+        if top is not None and top.key.kind == DEPLOYMENT_KIND:
             yield from _too_many(facts, step, top, sum(counts(pod) for pod in facts.pods_under(top)))
 
 
@@ -388,7 +396,7 @@ def conditions_refer_to_the_generation_they_observed(step: Step) -> Iterator[Fin
                 yield changed.key.kind, f"{changed.key}: {told_of}, not of {generation}"
 
 
-@invariant(DEPLOYMENT, REPLICA_SET)
+@invariant(DEPLOYMENT_KIND, REPLICA_SET_KIND)
 def the_autoscaler_does_not_add_to_what_is_behind(step: Step) -> Iterator[Finding]:
     """Whatever keeps replicas from being ready: more are not asked for without a bound, nor to wait for the same thing.
 
@@ -397,7 +405,7 @@ def the_autoscaler_does_not_add_to_what_is_behind(step: Step) -> Iterator[Findin
     if "autoscal" not in step.controller:
         return
     facts, lately_s = step.facts, step.now_s - LAG_S
-    for changed in step.of(DEPLOYMENT, REPLICA_SET):
+    for changed in step.of(DEPLOYMENT_KIND, REPLICA_SET_KIND):
         if changed.old is None or changed.new is None:
             continue
         was, now = changed.old.view.spec.replicas, changed.new.view.spec.replicas
@@ -412,17 +420,17 @@ def the_autoscaler_does_not_add_to_what_is_behind(step: Step) -> Iterator[Findin
             yield "unserved", f"{changed.key} was scaled from {was} to {now}, and at most {most} were to be asked for"
 
 
-@invariant(DEPLOYMENT, REPLICA_SET)
+@invariant(DEPLOYMENT_KIND, REPLICA_SET_KIND)
 def the_autoscaler_stays_within_its_bound(step: Step) -> Iterator[Finding]:
     """Whatever it reads, it asks for no more than it may."""
     if "autoscal" not in step.controller:
         return
-    for changed in step.of(DEPLOYMENT, REPLICA_SET):
+    for changed in step.of(DEPLOYMENT_KIND, REPLICA_SET_KIND):
         if changed.old is None or changed.new is None:
             continue
         was, now = changed.old.view.spec.replicas, changed.new.view.spec.replicas
         for other in step.facts.objects.values():
-            if other.key.kind != "HorizontalPodAutoscaler.autoscaling" or other.key.namespace != changed.key.namespace:
+            if other.key.kind != AUTOSCALER_KIND or other.key.namespace != changed.key.namespace:
                 continue
             target = other.view.spec.scale_target_ref
             if target.name == changed.key.name and now > was and now > other.view.spec.max_replicas:
@@ -494,7 +502,7 @@ def _allocated(found: Object | None) -> Mapping[str, int]:
 
 def _quotas_of(facts: Facts, namespace: str, which: str) -> tuple[str, ...]:
     """The quotas that a namespace has registered, by name."""
-    found = facts.objects.get(Key("Namespace", "", namespace))
+    found = facts.objects.get(Key(NAMESPACE_KIND, "", namespace))
     names: tuple[str, ...] = getattr(found.view.status, which) if found is not None else ()
     return names
 

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 
 from kedge.agent.core import Process
 from kedge.api.views import PodView
+from kedge.api.wellknown import NODE_KIND
 from kedge.keys import Key
 from kedge.sim.cluster.agents import SimulatedDriver
-from kedge.sim.judges.facts import LAG_S, NODE, Facts, Finding, asks_at_most_one
+from kedge.sim.judges.facts import LAG_S, Facts, Finding, asks_at_most_one
 
 
 def a_pod_uid_has_one_live_process(facts: Facts, driver: SimulatedDriver, started: Process) -> Iterator[Finding]:
@@ -41,7 +42,7 @@ def a_process_is_started_only_for_its_binding(
 ) -> Iterator[Finding]:
     """Only where the pod's claim is, or was a moment ago, and only by that incarnation of the node."""
     uid = started.identity.pod_uid
-    pod, node = facts.pods.get(uid), facts.objects.get(Key(NODE, "", driver.name))
+    pod, node = facts.pods.get(uid), facts.objects.get(Key(NODE_KIND, "", driver.name))
     if pod is not None and pod.as_view(PodView).spec.node_name != driver.name:
         yield "elsewhere", f"{pod.key} is bound to {pod.as_view(PodView).spec.node_name}, and started on {driver.name}"
     if uid in facts.claims and driver.name not in facts.claims[uid]:

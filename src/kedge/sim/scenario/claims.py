@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from kedge.api.kinds import KINDS, Kind
 from kedge.api.objects import Object
 from kedge.api.views import PodView
+from kedge.api.wellknown import POD_KIND
 from kedge.errors import KedgeError
 from kedge.keys import Key
 from kedge.sim.judges.facts import counts, is_healthy
@@ -230,7 +231,7 @@ def _count_claim(fields: Fields) -> CountClaim:
     traits: dict[str, Any] = {name: fields.need(name, flag) for name in ("live", "bound", "ready") if name in fields}
     if "node" in fields:
         traits["node"] = fields.need("node", text)
-    if traits and kind.kind != "Pod":
+    if traits and kind.kind != POD_KIND:
         fields.part.fail(f"only pods are counted by `{next(iter(traits))}`: remove it")
     return CountClaim(kind, labels, traits, _bounds(fields, "a count"))
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from kedge.api.kinds import KINDS
 from kedge.api.objects import Object
+from kedge.api.wellknown import FENCE_KIND, OPERATION_KIND
 from kedge.sim.scenario.document import ScenarioError
 from kedge.sim.scenario.runner import Played
 from kedge.sim.scenario.schema import ScenarioFile
@@ -90,5 +91,5 @@ def _listed(entries: tuple[Entry, ...]) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "List", "items": items}
 
 
-_OWN = ("Fence.kedge.dev", "Operation.kedge.dev")
+_OWN = (FENCE_KIND, OPERATION_KIND)
 """What a store keeps for itself: no objects."""

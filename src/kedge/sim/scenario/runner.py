@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 from kedge.agent.core import Machine
 from kedge.api.views import NodeView
+from kedge.api.wellknown import NODE_KIND, ZONE_LABEL
 from kedge.errors import OperatingError
-from kedge.sim.cluster import ZONE, Commit
+from kedge.sim.cluster import Commit
 from kedge.sim.cluster.admission import chain_of
 from kedge.sim.cluster.dump import BadDump
 from kedge.sim.cluster.users import User
@@ -138,7 +139,7 @@ class _Performance:
             await cluster.create(body, namespace=namespace_of(body))
         for node in plan.nodes:
             capacity = {"cpu": "4", "memory": "16Gi", "pods": "110", **node.resources}
-            labels = {ZONE: node.zone, **node.labels}
+            labels = {ZONE_LABEL: node.zone, **node.labels}
             cluster.add_machine(Machine(name=node.name, capacity=capacity, labels=labels, taints=node.taints))
         if plan.controllers:
             makers = [controller_maker(name) for name in plan.controllers]
@@ -152,7 +153,7 @@ class _Performance:
 
     def _nodes_ready(self) -> bool:
         ready = 0
-        for found in self.cluster.all("Node"):
+        for found in self.cluster.all(NODE_KIND):
             conditions = found.as_view(NodeView).status.conditions
             ready += any(each.type == "Ready" and each.status == "True" for each in conditions)
         return ready == len(self.cluster.nodes)

@@ -23,6 +23,7 @@ from kedge.api.requests import (
     WriteOptions,
     Written,
 )
+from kedge.api.wellknown import RESERVATION_KIND
 from kedge.errors import OutcomeUnknown, Refused
 from kedge.keys import Key
 from kedge.sim.cluster import API, Cluster, RemoteTransport
@@ -172,7 +173,7 @@ class _StagedTransport(RemoteTransport):
         return await self._write("bind", request.pod, super().bind(request, options=options))
 
     async def reserve(self, chunk: GangChunk, *, options: WriteOptions) -> Written:
-        key = Key("Reservation.kedge.dev", chunk.namespace, chunk.gang)
+        key = Key(RESERVATION_KIND, chunk.namespace, chunk.gang)
         return await self._write("reserve", key, super().reserve(chunk, options=options))
 
     async def evict(self, key: Key, options: DeleteOptions) -> Written:

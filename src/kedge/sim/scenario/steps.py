@@ -14,6 +14,7 @@ from typing import Any
 from kedge.api.kinds import KINDS, Kind
 from kedge.api.quantity import NANO, Quantity, parse_quantity
 from kedge.api.views import PodView
+from kedge.api.wellknown import POD_KIND, SCHEDULING_POLICY_KIND
 from kedge.errors import KedgeError
 from kedge.keys import Key
 from kedge.sim.cluster import Node
@@ -38,8 +39,6 @@ from kedge.sim.scenario.document import (
 from kedge.sim.scenario.parts import REPAIR, controller_maker
 from kedge.sim.scenario.stage import WRITES, LateWatch, LostReply, StagedCluster, hosts_of
 
-POLICY = "SchedulingPolicy.kedge.dev"
-
 
 class StepFailed(KedgeError):
     """A step could not be done as the file says it. Correct the file: the world is not what it takes it for."""
@@ -60,7 +59,7 @@ class Play:
     """How often the admission policies have changed."""
 
     def remember_policies(self) -> None:
-        for found in self.cluster.all(POLICY):
+        for found in self.cluster.all(SCHEDULING_POLICY_KIND):
             spec = found.edit()["spec"]
             self.policies.setdefault(found.key, {}).setdefault(str(spec.get("version", "")), spec)
 
@@ -75,7 +74,7 @@ class Play:
         if found is None:
             raise StepFailed(f"there is no {workload}: name a workload that is there")
         labels = found.edit()["spec"]["selector"]["matchLabels"]
-        pods = [pod.as_view(PodView) for pod in self.cluster.all("Pod", namespace=found.key.namespace)]
+        pods = [pod.as_view(PodView) for pod in self.cluster.all(POD_KIND, namespace=found.key.namespace)]
         return [pod for pod in pods if labels.items() <= dict(pod.labels).items() and is_healthy(pod)]
 
     def load_of(self, pod_uid: str) -> float:
@@ -295,7 +294,7 @@ async def load(play: Play, args: Any) -> None:
 @verb("roll back policy", policy=must(text), to=must(text))
 async def roll_back_policy(play: Play, args: Any) -> None:
     """Put back what a version of a policy said, as it stood when it was in force."""
-    key = Key(POLICY, "", args["policy"])
+    key = Key(SCHEDULING_POLICY_KIND, "", args["policy"])
     versions = play.policies.get(key, {})
     if args["to"] not in versions:
         raise StepFailed(f"{key} never was at {args['to']}: it was at {', '.join(versions) or 'none'}")

@@ -9,10 +9,31 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from kedge.api import wellknown
 from kedge.api.holds import HELD
-from kedge.api.marks import REPLACES
 from kedge.api.objects import Object
 from kedge.api.views import Condition, PodView
+from kedge.api.wellknown import (
+    AUTOSCALER_KIND,
+    DEPLOYMENT_KIND,
+    DISRUPTION_BUDGET_KIND,
+    EVENT_KIND,
+    FENCE_KIND,
+    JOB_KIND,
+    LEASE_KIND,
+    NAMESPACE_KIND,
+    NODE_KIND,
+    OPERATION_KIND,
+    POD_KIND,
+    REPLACES,
+    REPLICA_SET_KIND,
+    RESERVATION_KIND,
+    RESOURCE_QUOTA_KIND,
+    ROLLOUT_KIND,
+    SCHEDULING_POLICY_KIND,
+    SYSTEM_NAMESPACE,
+    ZONE_QUOTA_KIND,
+)
 from kedge.keys import Key
 from kedge.sim.cluster import Cluster, Commit
 from kedge.sim.kernel import RunOutcome
@@ -35,15 +56,15 @@ TOLD = frozenset(
 )
 """Events of the trace that a timeline shows."""
 CONDITIONS = {
-    "Node": ("Ready", "Suspect", "Lost", "Drained"),
-    "Deployment.apps": ("RepairComplete", "Bound", "SchedulingRetrying", "RollbackObserved", "Progressing"),
-    "ReplicaSet.apps": ("RepairComplete", "ReplicaFailure"),
-    "Job.batch": ("Complete", "Failed", "Suspended"),
-    "Pod": ("Ready", "DisruptionTarget", "PodScheduled"),
-    "HorizontalPodAutoscaler.autoscaling": ("ScalingActive", "ScalingHeldBack"),
-    "Rollout.kedge.dev": ("Progressing", "RollbackObserved"),
-    "PodDisruptionBudget.policy": (),
-    "Namespace": (),
+    NODE_KIND: ("Ready", "Suspect", "Lost", "Drained"),
+    DEPLOYMENT_KIND: ("RepairComplete", "Bound", "SchedulingRetrying", "RollbackObserved", "Progressing"),
+    REPLICA_SET_KIND: ("RepairComplete", "ReplicaFailure"),
+    JOB_KIND: ("Complete", "Failed", "Suspended"),
+    POD_KIND: ("Ready", "DisruptionTarget", "PodScheduled"),
+    AUTOSCALER_KIND: ("ScalingActive", "ScalingHeldBack"),
+    ROLLOUT_KIND: ("Progressing", "RollbackObserved"),
+    DISRUPTION_BUDGET_KIND: (),
+    NAMESPACE_KIND: (),
 }
 """By kind, the conditions that a timeline shows; and of each of these kinds, that a person holds it."""
 
@@ -59,7 +80,7 @@ class Narrator:
 
     def __call__(self, commit: Commit) -> None:
         for key in dict.fromkeys(commit.keys):
-            if key.kind in ("Fence.kedge.dev", "Operation.kedge.dev", "Event"):
+            if key.kind in (FENCE_KIND, OPERATION_KIND, EVENT_KIND):
                 continue
             new = self._cluster.find(key)
             old = self._known.pop(key, None)
@@ -71,10 +92,10 @@ class Narrator:
 
 def _changes(key: Key, old: Object | None, new: Object | None) -> Iterator[str]:
     name = f"{key.kind.partition('.')[0]} {key.name}"
-    if key.kind == "Pod":
+    if key.kind == POD_KIND:
         yield from _pod_changes(name, old, new)
-    elif key.kind == "Lease.coordination.k8s.io":
-        if key.namespace == "kube-system" and new is not None:
+    elif key.kind == LEASE_KIND:
+        if key.namespace == SYSTEM_NAMESPACE and new is not None:
             before, after = (each.view.spec.holder_identity if each is not None else "" for each in (old, new))
             if after and after != before:
                 yield f"{after} leads {key.name}"
@@ -84,7 +105,7 @@ def _changes(key: Key, old: Object | None, new: Object | None) -> Iterator[str]:
             yield f"{name} is gone"
         elif old is None:
             yield f"{name} is made{_spec_words(key, new)}"
-        elif old.metadata.generation != new.metadata.generation or key.kind == "ResourceQuota":
+        elif old.metadata.generation != new.metadata.generation or key.kind == RESOURCE_QUOTA_KIND:
             was, now = _spec_words(key, old), _spec_words(key, new)
             if was != now:
                 yield f"{name} is changed{now}"
@@ -93,38 +114,38 @@ def _changes(key: Key, old: Object | None, new: Object | None) -> Iterator[str]:
 
 
 _SHOWN = (
-    "Deployment.apps",
-    "ReplicaSet.apps",
-    "SchedulingPolicy.kedge.dev",
-    "Reservation.kedge.dev",
-    "ResourceQuota",
-    "ZoneQuota.kedge.dev",
-    "HorizontalPodAutoscaler.autoscaling",
-    "Job.batch",
-    "Rollout.kedge.dev",
+    DEPLOYMENT_KIND,
+    REPLICA_SET_KIND,
+    SCHEDULING_POLICY_KIND,
+    RESERVATION_KIND,
+    RESOURCE_QUOTA_KIND,
+    ZONE_QUOTA_KIND,
+    AUTOSCALER_KIND,
+    JOB_KIND,
+    ROLLOUT_KIND,
 )
 
 
 def _spec_words(key: Key, found: Object) -> str:
     spec: dict[str, Any] = found.edit().get("spec", {})
     match key.kind:
-        case "Deployment.apps" | "ReplicaSet.apps":
+        case wellknown.DEPLOYMENT_KIND | wellknown.REPLICA_SET_KIND:
             images = ", ".join(each.get("image", "") for each in spec["template"]["spec"]["containers"])
             return f": {spec.get('replicas', 1)} replicas of {images}, generation {found.metadata.generation}"
-        case "SchedulingPolicy.kedge.dev":
+        case wellknown.SCHEDULING_POLICY_KIND:
             canary = (spec.get("canary") or {}).get("version", "")
             return f": version {spec.get('version', '')}{f', canary {canary}' if canary else ''}"
-        case "Reservation.kedge.dev":
+        case wellknown.RESERVATION_KIND:
             pod = (spec.get("pod") or {}).get("name", "")
             return f" for {pod} on {spec.get('nodeName', '')}" if pod else " for a gang"
-        case "Job.batch":
+        case wellknown.JOB_KIND:
             return f": {spec.get('completions') or 1} completions, {spec.get('parallelism', 1)} at a time"
-        case "Rollout.kedge.dev":
+        case wellknown.ROLLOUT_KIND:
             target = spec.get("target") or {}
             return f" of {target.get('kind', '')} {target.get('name', '')}: {len(spec.get('stages', ()))} stages"
-        case "ResourceQuota":
+        case wellknown.RESOURCE_QUOTA_KIND:
             return f": {_pairs(spec.get('hard', {}))}"
-        case "ZoneQuota.kedge.dev":
+        case wellknown.ZONE_QUOTA_KIND:
             return ": " + "; ".join(f"{zone} {_pairs(each.get('hard', {}))}" for zone, each in spec["zones"].items())
     return ""
 

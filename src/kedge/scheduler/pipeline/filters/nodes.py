@@ -11,6 +11,7 @@ import numpy as np
 
 from kedge.api.selectors import NodeTerm, Requirement
 from kedge.api.views import Taint, Toleration
+from kedge.api.wellknown import UNSCHEDULABLE_TAINT
 from kedge.placement.predicates import tolerates
 from kedge.placement.reasons import Reason
 from kedge.scheduler.pipeline.filters.blockers import Blocker
@@ -18,7 +19,7 @@ from kedge.scheduler.state.columns import EVERY, Bools, Ids, Rows
 from kedge.scheduler.state.shapes import Wants
 from kedge.scheduler.state.snapshot import NAME, Snapshot
 
-_CORDON = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
+_CORDON = Taint(key=UNSCHEDULABLE_TAINT, effect="NoSchedule")
 _FORBIDDING = frozenset({"NoSchedule", "NoExecute"})
 _FIELD = "metadata.name"
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kedge.api.views import NamespaceView, PodView
+from kedge.api.wellknown import NAMESPACE_KIND, NODE_ALLOCATION_KIND, POD_KIND, RESOURCE_QUOTA_KIND, ZONE_QUOTA_KIND
 from kedge.keys import Fence
 from kedge.placement import predicates, quota
 from kedge.placement.reasons import Misfit, Reason
@@ -62,7 +63,7 @@ def bind_from_cache(*args: Any) -> Misfit | None:
 )
 def ledger_not_proved(self: Proof) -> list[Check]:
     """The commit checks the ledger that the bind has read."""
-    return _checks_but(self, "NodeAllocation.kedge.dev")
+    return _checks_but(self, NODE_ALLOCATION_KIND)
 
 
 @without(
@@ -75,7 +76,7 @@ def ledger_not_proved(self: Proof) -> list[Check]:
 )
 def pod_not_proved(self: Proof) -> list[Check]:
     """The commit checks the pod that it read."""
-    return _checks_but(self, "Pod")
+    return _checks_but(self, POD_KIND)
 
 
 @without(
@@ -123,7 +124,7 @@ def quota_not_enforced(*_: Any) -> list[str]:
 )
 def quota_not_proved(self: Proof) -> list[Check]:
     """The commit checks the quota that it charges."""
-    return _checks_but(self, "ResourceQuota")
+    return _checks_but(self, RESOURCE_QUOTA_KIND)
 
 
 @without(quotas, "quota_delta", source="kubernetes#70563", breaks=USED, world="quotas")
@@ -158,7 +159,7 @@ async def zone_quota_not_charged(*_: Any) -> None:
 )
 def zone_quota_not_proved(self: Proof) -> list[Check]:
     """The commit checks the zone quota that it charges."""
-    return _checks_but(self, "ZoneQuota.kedge.dev")
+    return _checks_but(self, ZONE_QUOTA_KIND)
 
 
 # -- deletions -------------------------------------------------------------------------------------
@@ -215,4 +216,4 @@ def born_into_the_ending(namespace: Any, key: Any) -> NamespaceView:  # noqa: AR
 )
 def namespace_not_proved(self: Proof) -> list[Check]:
     """The commit checks the namespace that it read."""
-    return _checks_but(self, "Namespace")
+    return _checks_but(self, NAMESPACE_KIND)

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from kedge.api.requests import DeleteOptions
+from kedge.api.wellknown import POD_KIND, REPLICA_SET_KIND, ZONE_LABEL
 from kedge.errors import NotFound, OperatingError
 from kedge.keys import Key
-from kedge.sim.cluster import ZONE
 from kedge.sim.cluster.faults import ClusterSwarm
 from kedge.sim.kernel import Simulation, simulate
 from kedge.sim.kernel.calls import crash_for_a_while
@@ -34,7 +34,7 @@ NODE_LIMITS = replace(
     watch_progress_s=5.0,
     watch_probe_s=10.0,
 )
-LEDGER = Key("ReplicaSet.apps", "default", "ledger")
+LEDGER = Key(REPLICA_SET_KIND, "default", "ledger")
 
 
 @simulate(faults=ClusterSwarm())
@@ -47,7 +47,7 @@ async def agents(sim: Simulation) -> None:
     await asyncio.sleep(2)
     OnlyTheUnwantedIsStopped(world)
     for _ in range(sim.choose_int("steps", 4, 7)):
-        key = Key("Pod", "default", sim.choose("pod", ("a", "b")))
+        key = Key(POD_KIND, "default", sim.choose("pod", ("a", "b")))
         node = world.pick_node()
         match sim.choose("step", ("pod", "pod", "agent dies", "node is removed", "reboot", "pod")):
             case "agent dies":
@@ -65,7 +65,7 @@ async def agents(sim: Simulation) -> None:
                 await user.delete(pod.key, force=sim.choose("force", (True, False)))
         await asyncio.sleep(sim.choose("pause", (4, 0.2, 12)))
     await world.heal()
-    for pod in cluster.all("Pod"):
+    for pod in cluster.all(POD_KIND):
         if not pod.view.spec.node_name:
             await user.delete(pod.key)  # nobody places it any more
     await world.close(within_s=300, silence_s=0, stays_s=4)
@@ -88,7 +88,7 @@ async def restarts(sim: Simulation) -> None:
             crash_for_a_while(sim.world, node.host)
             await asyncio.sleep(sim.choose("until", (0.1, 1)))
         running = {process.identity.pod_uid for process in node.driver.live()}
-        pods = [pod for pod in cluster.all("Pod") if pod.uid in running]
+        pods = [pod for pod in cluster.all(POD_KIND) if pod.uid in running]
         if pods:
             await cluster.authority.delete(sim.choose("pod", pods).key, DeleteOptions(grace_s=0))
         await asyncio.sleep(sim.choose("pause", (3, 0.3, 9)))
@@ -100,7 +100,7 @@ def _namesake(name: str) -> dict[str, Any]:
     ready = {"type": "Ready", "status": "True", "reason": "OnPaper"}
     room = {"cpu": "4", "memory": "16Gi", "pods": "110"}
     status = {"capacity": room, "allocatable": room, "conditions": [ready]}
-    metadata, spec = {"name": name, "labels": {ZONE: "zone-a"}}, {"unschedulable": True}
+    metadata, spec = {"name": name, "labels": {ZONE_LABEL: "zone-a"}}, {"unschedulable": True}
     return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": spec, "status": status}
 
 
@@ -118,7 +118,7 @@ async def nodes(sim: Simulation) -> None:
     match sim.choose("person", ("waits", "is impatient", "buries the dead")):
         case "is impatient":
             await asyncio.sleep(3)
-            for pod in cluster.all("Pod"):
+            for pod in cluster.all(POD_KIND):
                 await user.delete(pod.key, force=True)
         case "buries the dead":  # long after whatever must not run twice has stopped
             await asyncio.sleep(60)
@@ -127,7 +127,7 @@ async def nodes(sim: Simulation) -> None:
                 if sim.choose("another takes its name", (True, False)):
                     await user.apply(_namesake(node.name))
             await asyncio.sleep(sim.choose("then", (10, 3)))
-            for pod in cluster.all("Pod"):
+            for pod in cluster.all(POD_KIND):
                 await user.delete(pod.key, force=sim.choose("force", (True, False)))
     await asyncio.sleep(sim.choose("for", (75, 20, 110)))
     for cut in cuts:

@@ -10,17 +10,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from kedge.api.wellknown import DEPLOYMENT_KIND, KEDGE_API_VERSION, POD_KIND
 from kedge.keys import Key
 from kedge.sim.cluster.faults import ClusterSwarm
 from kedge.sim.cluster.links import Commit
-from kedge.sim.judges.facts import DEPLOYMENT
 from kedge.sim.judges.invariants import Judge
 from kedge.sim.kernel import Simulation, simulate
 from kedge.sim.standard import LIMITS, Size, World, autoscaler, template, workload
 from kedge.sim.zoo.worlds.base import NO_PERIODIC_WORK
 from kedge.sim.zoo.worlds.hollow_nodes import HOLLOW_NODES, STUCK, UNKNOWN, HollowNodes, manage
 
-WEB = Key(DEPLOYMENT, "default", "web")
+WEB = Key(DEPLOYMENT_KIND, "default", "web")
 TROUBLES = ("none", "never ready", "nobody knows", "nodes fall silent")
 UNPLACED = ("admitted", "queued", "scheduled")
 QUICK = replace(
@@ -43,7 +43,7 @@ class FirstStageOnly:
         judge.cluster.sim.check_always(self)
 
     def __call__(self, commit: Commit) -> Iterator[tuple[str, str]]:
-        if any(key.kind == "Pod" for key in commit.keys):
+        if any(key.kind == POD_KIND for key in commit.keys):
             new = [pod for pod in self._facts.pods.values() if pod.view.spec.containers[0].image == self._image]
             if len(new) > self._most:
                 yield "went on", f"{len(new)} pods have {self._image}, and the first stage is {self._most}"
@@ -111,7 +111,7 @@ def _rollout(made: dict[str, Any]) -> dict[str, Any]:
     target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}
     spec = {"target": target, "template": made, "stages": stages, "gates": {"sampleAgeSecondsMax": 12}}
     return {
-        "apiVersion": "kedge.dev/v1",
+        "apiVersion": KEDGE_API_VERSION,
         "kind": "Rollout",
         "metadata": {"name": "next", "namespace": "default"},
         "spec": spec,

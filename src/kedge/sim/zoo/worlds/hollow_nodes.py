@@ -12,22 +12,29 @@ from contextlib import suppress
 from typing import Any
 
 from kedge.api.kinds import KINDS
-from kedge.api.marks import USAGE
 from kedge.api.objects import Object
 from kedge.api.quantity import Quantity
 from kedge.api.requests import Binding, DeleteOptions, WriteOptions
 from kedge.api.timestamps import format_micro_time
 from kedge.api.usage import format_usage
 from kedge.api.views import NodeAllocationView, PodView
+from kedge.api.wellknown import (
+    HOSTNAME_LABEL,
+    LEASE_KIND,
+    NODE_ALLOCATION_KIND,
+    NODE_KIND,
+    NODE_LEASE_NAMESPACE,
+    USAGE,
+    ZONE_LABEL,
+)
 from kedge.controllers import CONTROLLERS
 from kedge.errors import OperatingError
 from kedge.keys import Key
 from kedge.runtime.status import plan_status
-from kedge.sim.cluster import ZONE, Component, Seat
-from kedge.sim.judges.facts import ALLOCATION, LEASE, NODE, is_ready
+from kedge.sim.cluster import Component, Seat
+from kedge.sim.judges.facts import is_ready
 from kedge.sim.standard import World
 
-LEASES = "kube-node-lease"
 LOOK_S = 0.4
 STARTS_S, STOPS_S = (0.5, 4.0, 15.0), (0.5, 6.0)
 HOLLOW_NODES = {"paper-0": "zone-a", "paper-1": "zone-b"}
@@ -63,8 +70,8 @@ class HollowNodes:
             room = {"cpu": cpu, "memory": "64Gi", "pods": "110"}
             ready = {"type": "Ready", "status": "True", "reason": "OnPaper"}
             status = {"capacity": room, "allocatable": room, "conditions": [ready]}
-            metadata = {"name": name, "labels": {ZONE: zone, "kubernetes.io/hostname": name}}
-            await self._cluster.create({"apiVersion": "v1", "kind": NODE, "metadata": metadata, "status": status})
+            metadata = {"name": name, "labels": {ZONE_LABEL: zone, HOSTNAME_LABEL: name}}
+            await self._cluster.create({"apiVersion": "v1", "kind": NODE_KIND, "metadata": metadata, "status": status})
 
     async def _run(self) -> None:
         renewed_s = -RENEW_S
@@ -91,7 +98,7 @@ class HollowNodes:
 
     async def _place(self, pod: Object) -> None:
         """Try the next node; the bind itself refuses one that will not do."""
-        nodes = [key.name for key in self._facts.objects if key.kind == NODE]
+        nodes = [key.name for key in self._facts.objects if key.kind == NODE_KIND]
         if nodes:
             self._turn += 1
             await place(self._cluster.authority, pod, nodes[self._turn % len(nodes)])
@@ -120,20 +127,24 @@ class HollowNodes:
         serving = [pod for pod in self._facts.pods.values() if is_ready(pod.as_view(PodView))]
         share = {"main": {"cpu": Quantity(load_milli * 1_000_000 // max(1, len(serving)))}}
         now = self._sim.driver.now()
-        for node in [key.name for key in self._facts.objects if key.kind == NODE]:
+        for node in [key.name for key in self._facts.objects if key.kind == NODE_KIND]:
             here = {pod.uid: share for pod in serving if pod.as_view(PodView).spec.node_name == node}
-            metadata = {"name": node, "namespace": LEASES, "annotations": {USAGE: format_usage(now, 1, here)}}
+            metadata = {
+                "name": node,
+                "namespace": NODE_LEASE_NAMESPACE,
+                "annotations": {USAGE: format_usage(now, 1, here)},
+            }
             spec = {"holderIdentity": node, "renewTime": format_micro_time(now)}
-            body, key = {"metadata": metadata, "spec": spec}, Key(LEASE, LEASES, node)
+            body, key = {"metadata": metadata, "spec": spec}, Key(LEASE_KIND, NODE_LEASE_NAMESPACE, node)
             with suppress(OperatingError):
                 if self._cluster.find(key) is None:
-                    await self._cluster.authority.create(KINDS.of_key_kind(LEASE), body)
+                    await self._cluster.authority.create(KINDS.of_key_kind(LEASE_KIND), body)
                 else:
                     await self._cluster.authority.patch(key, body)
 
     async def _confirm(self, uid: str) -> None:
         for node in list(self._facts.claims.get(uid, ())):
-            ledger = self._facts.objects[Key(ALLOCATION, "", node)].as_view(NodeAllocationView)
+            ledger = self._facts.objects[Key(NODE_ALLOCATION_KIND, "", node)].as_view(NodeAllocationView)
             with suppress(OperatingError):
                 await self._cluster.authority.confirm_ended(
                     node=node, node_uid=ledger.spec.node_uid, pod_uid=uid, options=WriteOptions()

@@ -10,11 +10,20 @@ from functools import partial
 
 from kedge.agent.core import Identity
 from kedge.api.views import PodView
+from kedge.api.wellknown import (
+    DEPLOYMENT_KIND,
+    NAMESPACE_KIND,
+    NODE_ALLOCATION_KIND,
+    NODE_KIND,
+    POD_KIND,
+    RESERVATION_KIND,
+    RESOURCE_QUOTA_KIND,
+)
 from kedge.keys import Key
 from kedge.placement.resources import node_allocatable, pod_requests, to_units
 from kedge.sim.cluster import Node
 from kedge.sim.cluster.links import Commit
-from kedge.sim.judges.facts import DEPLOYMENT, LAG_S, RESERVATION, owner_uid
+from kedge.sim.judges.facts import LAG_S, owner_uid
 from kedge.sim.judges.invariants import Judge
 from kedge.sim.standard import World
 
@@ -42,12 +51,12 @@ class RecreateNeverOverlaps:
     def __call__(self, commit: Commit) -> Iterator[tuple[str, str]]:
         facts = self._facts
         for key in commit.keys:
-            found = facts.objects.get(key) if key.kind == "Pod" else None
+            found = facts.objects.get(key) if key.kind == POD_KIND else None
             if found is None or found.created != commit.revision:
                 continue
             made = found.as_view(PodView)
             top = facts.workload_of(made)
-            if top is None or top.key.kind != DEPLOYMENT or top.view.spec.strategy.type != "Recreate":
+            if top is None or top.key.kind != DEPLOYMENT_KIND or top.view.spec.strategy.type != "Recreate":
                 continue
             for other in facts.pods_under(top):
                 if owner_uid(other) != owner_uid(made) and other.spec.node_name and not other.finished:
@@ -66,7 +75,7 @@ class StoppingCopiesCount:
     def __call__(self, commit: Commit) -> Iterator[tuple[str, str]]:
         facts = self._facts
         for key in commit.keys:
-            found = facts.objects.get(key) if key.kind == "Pod" else None
+            found = facts.objects.get(key) if key.kind == POD_KIND else None
             owner = owner_uid(found.as_view(PodView)) if found is not None else ""
             if found is None or found.created != commit.revision or not owner:
                 continue
@@ -92,7 +101,7 @@ class NothingComesBack:
 
     def __call__(self, commit: Commit) -> Iterator[tuple[str, str]]:
         for key in commit.keys:
-            if key.kind != "Pod":
+            if key.kind != POD_KIND:
                 continue
             found, was = self._cluster.find(key), self._there.pop(key, "")
             if found is not None:
@@ -114,7 +123,7 @@ class NeighboursStandEachOther:
 
     def __call__(self, commit: Commit) -> Iterator[tuple[str, str]]:
         for key in commit.keys:
-            found = self._facts.objects.get(key) if key.kind == "Pod" else None
+            found = self._facts.objects.get(key) if key.kind == POD_KIND else None
             node = found.as_view(PodView).spec.node_name if found is not None else ""
             for other in self._facts.pods.values():
                 view = other.as_view(PodView)
@@ -134,7 +143,7 @@ class GangsAreWhole:
 
     def __call__(self, commit: Commit) -> Iterator[tuple[str, str]]:
         for key in commit.keys:
-            found = self._facts.objects.get(key) if key.kind == RESERVATION else None
+            found = self._facts.objects.get(key) if key.kind == RESERVATION_KIND else None
             if found is None or found.view.status.phase != "Committed" or found.uid in self._committed:
                 continue
             self._committed[found.uid] = None
@@ -180,7 +189,7 @@ def quotas_say_what_is_used(judge: Judge) -> bool:
     """A quota's status is the sum of what its namespace holds."""
     facts = judge.facts
     for key, found in facts.objects.items():
-        if key.kind != "ResourceQuota" or not found.view.status.used:
+        if key.kind != RESOURCE_QUOTA_KIND or not found.view.status.used:
             continue
         real = facts.use_of(key.namespace)
         if any(amount != real.get(name, 0) for name, amount in to_units(found.view.status.used).items()):
@@ -193,8 +202,8 @@ def pods_that_fit_are_bound(judge: Judge) -> bool:
     facts = judge.facts
     rooms = []
     for key, found in facts.objects.items():
-        if key.kind == "Node":
-            ledger = facts.objects.get(key._replace(kind="NodeAllocation.kedge.dev"))
+        if key.kind == NODE_KIND:
+            ledger = facts.objects.get(key._replace(kind=NODE_ALLOCATION_KIND))
             taken = to_units(ledger.view.status.allocated) if ledger is not None else {}
             rooms.append({name: most - taken.get(name, 0) for name, most in node_allocatable(found.view).items()})
     for pod in facts.pods.values():
@@ -208,9 +217,11 @@ def pods_that_fit_are_bound(judge: Judge) -> bool:
 def nothing_outlives_its_namespace(judge: Judge) -> bool:
     """What is in a namespace has one, and one that was told to go has gone."""
     facts = judge.facts
-    names = {key.name for key in facts.objects if key.kind == "Namespace"}
+    names = {key.name for key in facts.objects if key.kind == NAMESPACE_KIND}
     ending = any(
-        found.metadata.deletion_timestamp is not None for key, found in facts.objects.items() if key.kind == "Namespace"
+        found.metadata.deletion_timestamp is not None
+        for key, found in facts.objects.items()
+        if key.kind == NAMESPACE_KIND
     )
     return not ending and all(key.namespace in names for key in facts.objects if key.namespace)
 

@@ -6,8 +6,8 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
+from kedge.api.wellknown import GANG_LABEL, GANG_SIZE, HOSTNAME_LABEL, POD_KIND, ZONE_QUOTA_KIND
 from kedge.keys import Key
-from kedge.scheduler.state.cluster_state import GANG_LABEL, GANG_SIZE
 from kedge.sim.cluster.faults import ClusterSwarm
 from kedge.sim.cluster.users import User
 from kedge.sim.kernel import Simulation, simulate
@@ -43,7 +43,7 @@ async def placement(sim: Simulation) -> None:
         scheduler = SCHEDULERS[users.index(user)]
         for n in range(sim.choose_int("steps", 4, 7)):
             name = names[n] if n < 2 else sim.choose("pod", names)
-            key = Key("Pod", "default", name)
+            key = Key(POD_KIND, "default", name)
             if world.cluster.find(key) is None:
                 cpu = sim.choose("cpu", ("700m", "900m"))
                 await user.apply(plain_pod(name, cpu=cpu, schedulerName=scheduler), namespace="default")
@@ -56,7 +56,7 @@ async def placement(sim: Simulation) -> None:
         group.create_task(churn(users[1], ("b-0", "b-1", "b-2")))
     await asyncio.sleep(3)
     if tight == "quota":
-        await world.user.delete(Key("ZoneQuota.kedge.dev", "default", "zones"))
+        await world.user.delete(Key(ZONE_QUOTA_KIND, "default", "zones"))
     await world.close(within_s=300, silence_s=0, stays_s=2)
 
 
@@ -69,13 +69,13 @@ async def apart(sim: Simulation) -> None:
     NeighboursStandEachOther(world.judge)
     await HollowNodes(world, places=False).add_nodes(HOLLOW_NODES)
     await asyncio.sleep(2)
-    term = {"labelSelector": {"matchLabels": {"app": "plain"}}, "topologyKey": "kubernetes.io/hostname"}
+    term = {"labelSelector": {"matchLabels": {"app": "plain"}}, "topologyKey": HOSTNAME_LABEL}
     apart = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
     for name in ("a", "b", "c"):
         await world.user.apply(plain_pod(name, affinity=apart), namespace="default")
     for _ in range(sim.choose_int("steps", 1, 4)):
         await asyncio.sleep(sim.choose("pause", (6, 0.2, 20)))
-        key = Key("Pod", "default", sim.choose("pod", ("a", "b", "c")))
+        key = Key(POD_KIND, "default", sim.choose("pod", ("a", "b", "c")))
         if world.cluster.find(key) is None:
             await world.user.apply(plain_pod(key.name, affinity=apart), namespace="default")
         else:
@@ -97,7 +97,7 @@ async def gangs(sim: Simulation) -> None:
         await world.user.apply(_member(name), namespace="default")
     for _ in range(sim.choose_int("steps", 1, 3)):
         await asyncio.sleep(sim.choose("pause", (0.3, 0.03, 2, 8)))
-        key = Key("Pod", "default", sim.choose("pod", names))
+        key = Key(POD_KIND, "default", sim.choose("pod", names))
         if world.cluster.find(key) is None:
             await world.user.apply(_member(key.name), namespace="default")
         else:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from kedge.api.kinds import KINDS
+from kedge.api.wellknown import CONFIG_MAP_KIND
 from kedge.keys import Key
 from kedge.runtime import Action, Context, Controller
 from kedge.runtime.queue import Loop
@@ -22,7 +23,7 @@ from kedge.sim.standard import Size, World
 from kedge.sim.zoo.strategies import DrawnRates
 from kedge.sim.zoo.worlds.base import QUIET
 
-MAP = KINDS.of_key_kind("ConfigMap")
+MAP = KINDS.of_key_kind(CONFIG_MAP_KIND)
 FENCE = Key(MAP.key_kind, "default", "fence")
 
 

@@ -13,17 +13,17 @@ from datetime import timedelta
 from typing import Any
 
 from kedge.api.kinds import KINDS
-from kedge.api.marks import OUT_OF_SERVICE
 from kedge.api.objects import Object
 from kedge.api.requests import DeleteOptions
 from kedge.api.timestamps import format_time
+from kedge.api.wellknown import NODE_KIND, OUT_OF_SERVICE, POD_KIND, RESERVATION_KIND
 from kedge.controllers.repair.controller import BINDINGS, LEDGERS, RESERVATIONS
 from kedge.errors import Invalid, NotFound, OperatingError
 from kedge.keys import Key
 from kedge.sim.cluster.faults import ClusterSwarm
 from kedge.sim.cluster.links import Commit
 from kedge.sim.cluster.users import User
-from kedge.sim.judges.facts import NODE, POD, RESERVATION, is_healthy
+from kedge.sim.judges.facts import is_healthy
 from kedge.sim.judges.invariants import Judge
 from kedge.sim.kernel import Simulation, simulate
 from kedge.sim.standard import Size, World, workload
@@ -41,7 +41,7 @@ NOTED = "nobody is refused for what another tried"
 
 def reservations_end(judge: Judge) -> bool:
     """None is left: in this world all have a deadline, and nobody binds what they are for."""
-    return not any(key.kind == RESERVATION for key in judge.facts.objects)
+    return not any(key.kind == RESERVATION_KIND for key in judge.facts.objects)
 
 
 @simulate(faults=ClusterSwarm())
@@ -56,13 +56,13 @@ async def leftovers(sim: Simulation) -> None:
     cluster, user = world.cluster, world.user
     for n in range(sim.choose_int("steps", 2, 5)):
         node = sim.choose("node", tuple(HOLLOW_NODES))
-        bound = [pod for pod in cluster.all(POD) if pod.view.spec.node_name]
+        bound = [pod for pod in cluster.all(POD_KIND) if pod.view.spec.node_name]
         match sim.choose("step", ("bind", "reserve", "bind", "give up a pod", "another takes the name")):
             case "give up a pod" if bound:
                 await user.delete(sim.choose("pod", bound).key, force=True)
             case "another takes the name" if bound:
                 with suppress(NotFound):
-                    await cluster.authority.delete(Key(NODE, "", node))
+                    await cluster.authority.delete(Key(NODE_KIND, "", node))
                 await asyncio.sleep(sim.choose("until it comes", (0.1, 5)))
                 await machines.add_nodes({node: HOLLOW_NODES[node]})
             case "reserve":
@@ -70,7 +70,7 @@ async def leftovers(sim: Simulation) -> None:
                 until_s = sim.choose("deadline", DEADLINES_S)
                 body = _reservation(made, node, format_time(sim.driver.now() + timedelta(seconds=until_s)))
                 with suppress(OperatingError):
-                    await cluster.authority.create(KINDS.of_key_kind(RESERVATION), body)
+                    await cluster.authority.create(KINDS.of_key_kind(RESERVATION_KIND), body)
             case _:
                 made = await user.apply(plain_pod(f"pod-{n}"), namespace="default")
                 with suppress(OperatingError):
@@ -82,7 +82,7 @@ async def leftovers(sim: Simulation) -> None:
     for node in dict.fromkeys(
         name for uid, held in world.judge.facts.claims.items() if uid not in world.judge.facts.pods for name in held
     ):
-        await user.patch(Key(NODE, "", node), {"spec": {"taints": [taint]}})
+        await user.patch(Key(NODE_KIND, "", node), {"spec": {"taints": [taint]}})
     await asyncio.sleep(DEADLINES_S[-1])
     await world.close(within_s=200, silence_s=0, stays_s=2)
 
@@ -107,7 +107,7 @@ class EvictionsSpareTheBudget:
         judge.cluster.sim.check_always(self)
 
     def __call__(self, commit: Commit) -> Iterator[tuple[str, str]]:
-        if not any(key.kind == POD for key in commit.keys):
+        if not any(key.kind == POD_KIND for key in commit.keys):
             return
         healthy = sum(is_healthy(pod.view) for pod in self._facts.pods.values())
         self._begun = self._begun or healthy == REPLICAS
@@ -138,7 +138,7 @@ async def _evict(world: World, name: str, rounds: int) -> None:
     sim, host = world.sim, world.sim.host(name)
     transport = world.cluster.transport(host, server=1)  # bare, so that it does not wait politely
     for _ in range(rounds):
-        for pod in world.cluster.all(POD):
+        for pod in world.cluster.all(POD_KIND):
             if pod.view.spec.node_name and pod.metadata.deletion_timestamp is None:
                 with suppress(OperatingError):
                     await host.run(transport.evict(pod.key, DeleteOptions(uid=pod.uid)))
@@ -148,7 +148,7 @@ async def _evict(world: World, name: str, rounds: int) -> None:
 async def _write_notes(world: World, rounds: int) -> None:
     user = User(world.cluster, "bob", server=1)
     for n in range(rounds):
-        for pod in world.cluster.all(POD):
+        for pod in world.cluster.all(POD_KIND):
             try:
                 await user.patch(pod.key, {"metadata": {"annotations": {"zoo.example/round": str(n)}}})
             except NotFound:

@@ -17,6 +17,7 @@ from typing import Any
 from kedge.api.kinds import KINDS
 from kedge.api.objects import Object
 from kedge.api.owners import controller_of, owner_reference
+from kedge.api.wellknown import CONFIG_MAP_KIND, JOB_KIND, LEASE_KIND, SYSTEM_NAMESPACE
 from kedge.errors import Conflict
 from kedge.keys import Key
 from kedge.limits import Limits
@@ -28,7 +29,7 @@ from kedge.sim.standard import LIMITS, Size, World, job
 from kedge.sim.zoo.strategies import DrawnRates
 from kedge.sim.zoo.worlds.base import NO_PERIODIC_WORK
 
-CREW, HAND = KINDS.of_key_kind("Job.batch"), KINDS.of_key_kind("ConfigMap")
+CREW, HAND = KINDS.of_key_kind(JOB_KIND), KINDS.of_key_kind(CONFIG_MAP_KIND)
 MINE, THEIRS = "zoo.example/crew", "zoo.example/somebody-else"
 NAMES = ("red", "blue")
 
@@ -80,7 +81,7 @@ def _hand(crew: Object, name: dict[str, str]) -> dict[str, Any]:
 
 
 def crew_controller(seat: Seat, *, drawn: bool = False) -> Component:
-    lease = Key("Lease.coordination.k8s.io", "kube-system", "crews")
+    lease = Key(LEASE_KIND, SYSTEM_NAMESPACE, "crews")
     reconciler = CrewReconciler(drawn=drawn)
     return Controller(
         reconciler, seat.client, seat.env, kind=CREW, name="crews", owns=(HAND,), lease=lease, caches=seat.caches

@@ -8,6 +8,7 @@ from typing import Any
 
 from kedge.api.kinds import KINDS
 from kedge.api.requests import DeleteOptions
+from kedge.api.wellknown import CONFIG_MAP_KIND, NAMESPACE_KIND, POD_KIND, SECRET_KIND
 from kedge.errors import NotFound, OperatingError
 from kedge.keys import Key
 from kedge.sim.cluster.faults import ClusterSwarm
@@ -24,8 +25,8 @@ from kedge.sim.zoo.worlds.invariants import (
     quotas_say_what_is_used,
 )
 
-CONFIG_MAP, POD = KINDS.of_key_kind("ConfigMap"), KINDS.of_key_kind("Pod")
-MUM = Key("Secret", "default", "mum")
+CONFIG_MAP, POD = KINDS.of_key_kind(CONFIG_MAP_KIND), KINDS.of_key_kind(POD_KIND)
+MUM = Key(SECRET_KIND, "default", "mum")
 
 
 @simulate(faults=ClusterSwarm())
@@ -43,7 +44,7 @@ async def quotas(sim: Simulation) -> None:
                 await user.host.run(client.create(POD, plain_pod(name), namespace="default"))
             if sim.choose("delete", (False, True)):
                 with suppress(NotFound, OperatingError):
-                    await user.host.run(client.delete(Key("Pod", "default", name), DeleteOptions(grace_s=0)))
+                    await user.host.run(client.delete(Key(POD_KIND, "default", name), DeleteOptions(grace_s=0)))
 
     people = [User(world.cluster, f"user-{n}", server=n % 2) for n in range(3)]
     async with asyncio.TaskGroup() as group:
@@ -77,7 +78,7 @@ async def garbage(sim: Simulation) -> None:
         made = await _again(user, MUM)
         await user.apply(_child("kid-9", made))
         await user.apply(_child("kid-0", made))
-    await user.delete(Key("ConfigMap", "default", "held"))
+    await user.delete(Key(CONFIG_MAP_KIND, "default", "held"))
 
     async def late() -> None:
         client = world.cluster.client(user.host, server=1)
@@ -88,10 +89,10 @@ async def garbage(sim: Simulation) -> None:
 
     async with asyncio.TaskGroup() as group:
         group.create_task(late())
-        group.create_task(user.delete(Key("Namespace", "", "shop")))
+        group.create_task(user.delete(Key(NAMESPACE_KIND, "", "shop")))
     await asyncio.sleep(20)
     with suppress(NotFound):  # it may have gone with a request whose reply was lost
-        await user.patch(Key("ConfigMap", "default", "held"), {"metadata": {"finalizers": []}})
+        await user.patch(Key(CONFIG_MAP_KIND, "default", "held"), {"metadata": {"finalizers": []}})
     await world.close(within_s=300, silence_s=20)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from kedge.api.wellknown import DEPLOYMENT_KIND, POD_KIND
 from kedge.keys import Key
 from kedge.sim.cluster.faults import ClusterSwarm
 from kedge.sim.kernel import Simulation, simulate
@@ -13,7 +14,7 @@ from kedge.sim.zoo.worlds.base import QUIET, plain_pod
 from kedge.sim.zoo.worlds.hollow_nodes import HOLLOW_NODES, STARTS_S, STUCK, HollowNodes, manage
 from kedge.sim.zoo.worlds.invariants import RecreateNeverOverlaps, StoppingCopiesCount
 
-WEB = Key("Deployment.apps", "default", "web")
+WEB = Key(DEPLOYMENT_KIND, "default", "web")
 STRATEGIES: tuple[dict[str, Any], ...] = (
     {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
     {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 2, "maxUnavailable": 1}},
@@ -49,7 +50,7 @@ async def workloads(sim: Simulation) -> None:
             case "roll back":
                 await user.roll_back(WEB)
             case _:
-                if pods := user.cluster.all("Pod"):
+                if pods := user.cluster.all(POD_KIND):
                     await user.delete(sim.choose("pod", pods).key, force=sim.choose("force", (False, True)))
         await asyncio.sleep(sim.choose("pause", (8, 1, 20)))
     await world.close(within_s=300, silence_s=20, stays_s=40)
@@ -80,7 +81,7 @@ async def serving(sim: Simulation) -> None:
     user = world.user
     await user.apply(service("web", "web"))
     for _ in range(sim.choose_int("steps", 3, 6)):
-        key = Key("Pod", "default", sim.choose("pod", ("a", "b")))
+        key = Key(POD_KIND, "default", sim.choose("pod", ("a", "b")))
         if world.cluster.find(key) is None:
             image = sim.choose("image", ("web:1", STUCK))
             await user.apply(plain_pod(key.name, app="web", image=image), namespace="default")

@@ -20,7 +20,7 @@ from kedge.errors import Fenced, Forbidden, OutcomeUnknown, Refused, Unavailable
 from kedge.keys import Key
 from kedge.limits import Limits
 from kedge.observe.recording.recorder import Recorder
-from kedge.observe.records import Decision
+from kedge.observe.records import AttemptChoice, Decision, NodeAccount, SchedulingAttempt
 from kedge.placement.reasons import Reason
 from kedge.runtime.cache import CacheSet
 from kedge.scheduler import Scheduler
@@ -256,3 +256,20 @@ def at_a_desk(limits: Limits = LIMITS) -> Callable[[Test], Callable[[], None]]:
         return within
 
     return decorate
+
+
+def attempt_of(record: Decision) -> SchedulingAttempt:
+    assert record.scheduling is not None
+    return record.scheduling
+
+
+def choice_in(record: Decision) -> AttemptChoice:
+    choice = attempt_of(record).choice
+    assert choice is not None
+    return choice
+
+
+def account_in(record: Decision) -> NodeAccount:
+    account = attempt_of(record).account
+    assert account is not None
+    return account

@@ -187,14 +187,14 @@ def shown(picture: Picture) -> dict[str, Any]:
 def check(desk: Desk) -> None:
     picture = desk.scheduler.picture
     held = {name: {each.key: each for each in cache.list().value} for name, cache in picture.caches.items()}
-    anew = picture_of(held, desk.env, scheduler="default-scheduler", beside=picture.beside_caches(0))
+    anew = picture_of(held, desk.env, scheduler="default-scheduler", local=picture.local_state(0))
     kept, built = shown(picture), shown(anew)
     for part in kept:
         assert kept[part] == built[part], f"{part}: kept {kept[part]}, built {built[part]}"
     assumed = {
         uid: (each.node, each.revision, each.request.workload, each.zone) for uid, each in picture.assumed.items()
     }
-    assert picture.beside_caches(0)["assumed"] == assumed
+    assert picture.local_state(0).assumed == assumed
     for name in NODES:
         there = [each for each in held["Pod"].values() if each.view.spec.node_name == name and not each.view.finished]
         assert list(picture.pods_on(name)) == there, name
@@ -280,7 +280,7 @@ async def test_a_pod_that_the_authority_has_elsewhere_is_counted_there_until_the
     written = await desk.cluster.authority.bind(Binding(pod=web.key, pod_uid=web.uid, node=elsewhere))
     picture.found(assumption, written.object)
     assert (picture.snapshot.claims_on(assumed), picture.snapshot.claims_on(elsewhere)) == ((), (web.uid,))
-    assert picture.beside_caches(0)["assumed"][web.uid][:2] == (elsewhere, written.object.revision)
+    assert picture.local_state(0).assumed[web.uid][:2] == (elsewhere, written.object.revision)
     desk.wire.binds_held = desk.wire.deaf = False
     await until(desk.nothing_is_left)
     assert picture.snapshot.claims_on(elsewhere) == (web.uid,)

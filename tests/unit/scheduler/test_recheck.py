@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.objects import POD, ZONE_QUOTA, node, pod, zone_quota
 from tests.sim.controllers import until
-from tests.unit.scheduler.desk import Desk, at_a_desk
+from tests.unit.scheduler.desk import Desk, at_a_desk, attempt_of, choice_in
 
 from kedge.api.kinds import KINDS
 from kedge.api.objects import Object
 from kedge.errors import Compacted, ReplayDiverged
 from kedge.keys import Key
-from kedge.observe.records import decode_decision, encode_decision
+from kedge.observe.records import SchedulingAttempt, decode_decision, encode_decision
 from kedge.scheduler.report.recheck import recheck_attempt
 
 HOST, ZONE = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
@@ -47,37 +49,45 @@ async def test_every_attempt_comes_to_the_same_again_also_from_bytes(desk: Desk)
     for record in desk.decisions():
         count += recheck_attempt(decode_decision(encode_decision(record)), logs, desk.env)
     assert count >= 5
-    assert any(record.details.get("lingering") for record in desk.decisions())
-    assert any(record.details.get("assumed") for record in desk.decisions())
+    assert any(attempt_of(record).local.unreleased for record in desk.decisions())
+    assert any(attempt_of(record).local.assumed for record in desk.decisions())
 
 
 @at_a_desk()
 async def test_a_record_without_one_of_its_inputs_comes_to_something_else(desk: Desk) -> None:
     """Each of them is needed: somewhere in a busy while an attempt differs without it."""
     logs = await busy(desk)
-    for name, empty in (("assumed", {}), ("lingering", {}), ("draw", 1 << 30)):
+    changes: dict[str, Callable[[SchedulingAttempt], SchedulingAttempt]] = {
+        "assumed": lambda each: replace(each, local=replace(each.local, assumed={})),
+        "unreleased": lambda each: replace(each, local=replace(each.local, unreleased={})),
+        "draw": lambda each: replace(each, draw=1 << 30),
+    }
+    for name, change in changes.items():
         differs = False
         for record in desk.decisions():
-            if name not in record.details:
+            kept = attempt_of(record)
+            if kept.draw is None:
                 continue
-            kept = record.details
-            record.details = {**kept, name: empty}
+            record.scheduling = change(kept)
             try:
                 recheck_attempt(record, logs, desk.env)
             except ReplayDiverged:
                 differs = True
-            record.details = kept
+            record.scheduling = kept
         assert differs or name == "draw", name
 
 
 @at_a_desk()
 async def test_a_tampered_answer_is_found_and_a_lost_log_is_said_to_be_lost(desk: Desk) -> None:
     logs = await busy(desk)
-    record = next(each for each in desk.decisions() if each.details.get("node"))
-    record.details["score"] += 1
+    record = next(
+        each for each in desk.decisions() if each.scheduling and each.scheduling.choice and each.scheduling.choice.node
+    )
+    attempt, choice = attempt_of(record), choice_in(record)
+    attempt.choice = replace(choice, score=choice.score + 1)
     with pytest.raises(ReplayDiverged, match="score is"):
         recheck_attempt(record, logs, desk.env)
-    record.details["score"] -= 1
+    attempt.choice = choice
     with pytest.raises(Compacted, match="no received log"):
         recheck_attempt(record, {}, desk.env)
 
@@ -99,7 +109,7 @@ async def test_the_zone_that_a_bind_was_counted_in_is_part_of_the_record(desk: D
     desk.wire.binds_held = False
     await until(lambda: desk.attempts("second"))
     (attempt, *_) = desk.attempts("second")
-    assert attempt.details["blockedZones"] == ["zone-a"]
+    assert choice_in(attempt).blocked_zones == ("zone-a",)
     assert recheck_attempt(attempt, {cache.name: cache.received for cache in desk.caches}, desk.env)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.objects import NODE, RESERVATION, ZONE_QUOTA, node, reservation, zone_quota
 from tests.sim.controllers import until
-from tests.unit.scheduler.desk import LIMITS, Desk, at_a_desk
+from tests.unit.scheduler.desk import LIMITS, Desk, account_in, at_a_desk, attempt_of, choice_in
 
 from kedge.keys import Key
 from kedge.scheduler.binding.binder import Binder
@@ -110,20 +110,22 @@ async def test_the_record_of_an_attempt_accounts_for_every_node(desk: Desk) -> N
     await desk.pod("small")
     await until(lambda: desk.place("small") and desk.reason("large") and desk.attempts("small"))
     failed, done = desk.attempts("large")[0], desk.attempts("small")[0]
-    details = failed.details
-    assert len(details["firstFailing"]) == details["nodes"] == 3
-    assert [details["legend"][code - 1] for code in details["firstFailing"]] == ["cpu", "node selector", "cordoned"]
-    assert (details["nearMiss"]["node"], details["nearMiss"]["blocker"]) == ("node-b", "node selector")
-    assert details["helpedBy"] == ["node", "room"]
+    account, choice = account_in(failed), choice_in(failed)
+    assert len(account.first_failing) == choice.nodes == 3
+    assert [account.legend[code - 1] for code in account.first_failing] == ["cpu", "node selector", "cordoned"]
+    assert account.near_miss is not None
+    assert (account.near_miss.node, account.near_miss.blocker) == ("node-b", "node selector")
+    assert attempt_of(failed).helped_by == ("node", "room")
     assert failed.reason == desk.reason("large")
     assert failed.waited_s >= 0
     assert {mark.cache for mark in failed.marks} >= {"Node", "Pod", "ZoneQuota.kedge.dev"}
     assert all(mark.revision for mark in failed.marks)
-    assert done.details["node"] == desk.place("small")
-    assert done.details["firstFailing"].count(0) == done.details["feasible"] == 2
-    best = done.details["top"][0]
-    assert (best["node"], best["total"]) == (done.details["node"], done.details["score"])
-    assert set(best["parts"]) >= {"least-allocated", "balanced-allocation"}
+    account, choice = account_in(done), choice_in(done)
+    assert choice.node == desk.place("small")
+    assert account.first_failing.count(0) == choice.feasible == 2
+    best = account.top[0]
+    assert (best.node, best.total) == (choice.node, choice.score)
+    assert set(best.parts) >= {"least-allocated", "balanced-allocation"}
     (bind,) = done.calls
     assert (bind.verb, bind.outcome) == ("bind", "done")
     assert bind.revision == bind.reply[0].revision

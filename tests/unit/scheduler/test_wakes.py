@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.objects import POD, ZONE_QUOTA, deployment, node, pod, zone_quota
 from tests.sim.controllers import until
-from tests.unit.scheduler.desk import LIMITS, Desk, at_a_desk
+from tests.unit.scheduler.desk import LIMITS, Desk, at_a_desk, attempt_of, choice_in
 
 from kedge.api.holds import Hold
 from kedge.api.kinds import KINDS
@@ -164,7 +164,7 @@ def test_a_bind_that_its_quota_shows_before_anything_else_does_is_not_counted_tw
         await until(lambda: desk.place("first"))
         await asyncio.sleep(1)
         await desk.cluster.create(node("node-b", zone="zone-a"))
-        await until(lambda: desk.attempts("second")[-1].details["blockedZones"] == ["zone-a"])
+        await until(lambda: choice_in(desk.attempts("second")[-1]).blocked_zones == ("zone-a",))
         if heard_of == "by its reply":
             desk.wire.replies_held = False
             await until(lambda: desk.place("second"))
@@ -347,7 +347,7 @@ def test_whoever_was_spared_is_asked_to_leave_when_that_has_gone_which_spared_it
         await asyncio.sleep(1)
         await desk.pod("high", cpu="800m", priorityClassName="urgent")
         await until(lambda: desk.reason("high"))
-        assert desk.attempts("high")[-1].details["helpedBy"] == ["node", "room", "budget"]
+        assert attempt_of(desk.attempts("high")[-1]).helped_by == ("node", "room", "budget")
         if what == "a budget":
             budget = Key("PodDisruptionBudget.policy", "default", "budget")
             await desk.cluster.authority.patch(budget, {"status": {"disruptionsAllowed": 1}}, subresource="status")

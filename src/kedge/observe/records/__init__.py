@@ -1,5 +1,15 @@
 """What a decision is: the record of one reconcile or scheduling attempt, as typed plain data, and its encoding."""
 
+from kedge.observe.records.attempt import (
+    AssumedBind,
+    AttemptChoice,
+    LocalState,
+    NearestNode,
+    NodeAccount,
+    SchedulingAttempt,
+    ScoredNode,
+    UnreleasedClaim,
+)
 from kedge.observe.records.codec import (
     Version,
     decode_decision,
@@ -21,6 +31,8 @@ from kedge.observe.records.decision import (
 )
 
 __all__ = [
+    "AssumedBind",
+    "AttemptChoice",
     "Budget",
     "CacheMark",
     "CacheRead",
@@ -28,8 +40,14 @@ __all__ = [
     "Clock",
     "Decision",
     "DecisionStep",
+    "LocalState",
     "Measured",
+    "NearestNode",
+    "NodeAccount",
     "NotStarted",
+    "SchedulingAttempt",
+    "ScoredNode",
+    "UnreleasedClaim",
     "Version",
     "decode_decision",
     "encode_decision",

@@ -13,9 +13,10 @@ import msgspec
 
 from kedge.api.objects import Object
 from kedge.keys import NO_REVISION, Key, Revision
+from kedge.observe.records.attempt import SchedulingAttempt
 
 
-class CacheMark(msgspec.Struct, frozen=True, gc=False):
+class CacheMark(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """How far one cache was."""
 
     cache: str
@@ -25,7 +26,7 @@ class CacheMark(msgspec.Struct, frozen=True, gc=False):
     age_s: float
 
 
-class CacheRead(msgspec.Struct, frozen=True, gc=False, tag="read"):
+class CacheRead(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="read"):
     """An answer of a cache: of one that is watched, and so may be old."""
 
     cache: str
@@ -42,7 +43,7 @@ class CacheRead(msgspec.Struct, frozen=True, gc=False, tag="read"):
     """The answer itself, where the record must stand without its received log."""
 
 
-class Call(msgspec.Struct, frozen=True, gc=False, tag="call"):
+class Call(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="call"):
     """A request to the authority and what came back."""
 
     verb: str
@@ -67,13 +68,13 @@ class Call(msgspec.Struct, frozen=True, gc=False, tag="call"):
     """The caches when it came back: other things ran meanwhile."""
 
 
-class Clock(msgspec.Struct, frozen=True, gc=False, tag="now"):
+class Clock(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="now"):
     """The time it was told."""
 
     now: datetime
 
 
-class Budget(msgspec.Struct, frozen=True, gc=False, tag="budget"):
+class Budget(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="budget"):
     """A staleness budget that a cache was held to, and whether it kept it."""
 
     cache: str
@@ -84,7 +85,7 @@ class Budget(msgspec.Struct, frozen=True, gc=False, tag="budget"):
     """By the controller, for every decision: it was checked before the reconcile began."""
 
 
-class Measured(msgspec.Struct, frozen=True, gc=False, tag="measured"):
+class Measured(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="measured"):
     """What the process itself had observed, and keeps nowhere else: told once, and told again from here."""
 
     what: str
@@ -92,7 +93,7 @@ class Measured(msgspec.Struct, frozen=True, gc=False, tag="measured"):
     """As JSON."""
 
 
-class NotStarted(msgspec.Struct, frozen=True, gc=False, tag="not started"):
+class NotStarted(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="not started"):
     """What kept the reconcile from beginning: its caches did not show what it had written."""
 
     error: str
@@ -101,7 +102,7 @@ class NotStarted(msgspec.Struct, frozen=True, gc=False, tag="not started"):
 DecisionStep: TypeAlias = CacheRead | Call | Clock | Budget | Measured | NotStarted
 
 
-class Decision(msgspec.Struct, kw_only=True, gc=False):
+class Decision(msgspec.Struct, kw_only=True, array_like=True, gc=False):
     """One reconcile of one key."""
 
     id: str
@@ -142,8 +143,8 @@ class Decision(msgspec.Struct, kw_only=True, gc=False):
     error: str = ""
     kept: str = ""
     """Why it was kept in full; empty if it was only counted."""
-    details: dict[str, Any] = {}
-    """What else its maker says of it: of a scheduling attempt, every node accounted for."""
+    scheduling: SchedulingAttempt | None = None
+    """Of a scheduling attempt alone."""
     objects_dropped: int = 0
     """How many of the objects it read are missing here, because with them it was too large for the log."""
 

@@ -136,7 +136,7 @@ class Placer:
     def _bind_reserved(self, waiting: Waiting, view: PodView, node: NodeRow, fence: Fence, record: Record) -> None:
         """A place is held for the pod, so there is nothing to decide: the bind proves that it may still have it."""
         assumption = self._picture.assume(waiting.pod, node.name, self._picture.governance.request_of(view))
-        record.details.update(node=node.name, reserved=True)
+        self._attempts.reserved(record, node.name)
         self._binder.start(self._binder.bind, waiting, assumption, (node.uid, node.revision), fence, record)
 
     def _decide(self, waiting: Waiting, view: PodView, record: Record) -> Decision:
@@ -180,11 +180,10 @@ class Placer:
                 made = Nomination(plan.node, decision.request, waiting.priority, plan.awaited)
                 self._picture.nominated.put(waiting.uid, made)
                 self._binder.start(self._make_room, waiting.pod, plan, made, fence, record.id)
-                record.details["makingRoomOn"] = plan.node
-                record.details["victims"] = [str(pod.key) for pod in plan.victims]
+                self._attempts.nominated(record, plan.node, plan.victims)
         if view.status.nominated_node_name and waiting.uid not in self._picture.nominated:
             self._teller.not_nominated(waiting.pod, decision=record.id, fence=fence)
-        self._attempts.end(record, helpedBy=change_names(helped_by))
+        self._attempts.end(record, helped_by=change_names(helped_by))
 
     def _plan_room(
         self, waiting: Waiting, decision: Decision, explanation: Explanation
@@ -341,12 +340,12 @@ class Placer:
         for each in reversed(chosen):
             self._picture.take_back(each.assumption)
         helped_by = self._unschedulable(misfit, decision, explanation, fence, record)
-        self._attempts.end(record, helpedBy=change_names(helped_by))
+        self._attempts.end(record, helped_by=change_names(helped_by))
         assert misfit.gang is not None
         why = f"gang {misfit.gang[1]}: {misfit.key.name} has no place beside the others"
         for each in chosen:
             each.record.result, each.record.condition, each.record.reason = "failed", "PodScheduled", why
-            self._attempts.end(each.record, helpedBy=change_names(helped_by))
+            self._attempts.end(each.record, helped_by=change_names(helped_by))
         self._gang_waits([each for each in members if each is not misfit], helped_by, why, fence)
 
     def _gang_waits(self, members: list[Waiting], helped_by: Change, why: str, fence: Fence) -> None:
@@ -367,7 +366,7 @@ class Placer:
             if node is not None:
                 view = member.pod.as_view(PodView)
                 attempt = self._attempts.begin(member, view, fence, self._env.monotonic())
-                attempt.details.update(node=node.name, reserved=True)
+                self._attempts.reserved(attempt, node.name)
                 assumption = self._picture.assume(member.pod, node.name, self._picture.governance.request_of(view))
                 placed.append(Member(member, assumption, (node.uid, node.revision), attempt))
         known = {each.waiting.uid for each in placed}

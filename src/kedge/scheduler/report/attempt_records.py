@@ -5,8 +5,9 @@ Made for every attempt, kept by the recorder's rules. `recheck` runs a kept one 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 from kedge.api.objects import Object
 from kedge.api.requests import Binding
@@ -15,7 +16,7 @@ from kedge.env import Env
 from kedge.errors import OperatingError, to_status
 from kedge.keys import Fence
 from kedge.observe.recording.recorder import Recorder
-from kedge.observe.records import Call
+from kedge.observe.records import AttemptChoice, Call, NearestNode, NodeAccount, SchedulingAttempt, ScoredNode
 from kedge.observe.records import Decision as Record
 from kedge.runtime.cache import marks_of
 from kedge.runtime.context import pin_all
@@ -77,43 +78,37 @@ class Attempts:
             began=self._env.now(),
         )
         record.marks = marks_of(self._picture.caches.values(), began_s)
-        record.details = {"podRevision": waiting.pod.revision, **self._picture.beside_caches(waiting.priority)}
+        record.scheduling = SchedulingAttempt(
+            pod_revision=waiting.pod.revision, local=self._picture.local_state(waiting.priority)
+        )
         return record
 
     def will_be_kept(self, record: Record) -> bool:
-        """Whether a rule keeps the record however the bind ends. One kept only because that failed can be run again."""
-        return self._recorder is not None and bool(
-            self._recorder.why_keep(record) or record.details.get("canary", False)
-        )
+        """Whether a rule keeps the record however the bind ends. A record kept only because its bind failed has no
+        account of nodes, and can still be run again."""
+        return self._recorder is not None and bool(self._recorder.why_keep(record) or _is_canary(record))
 
     def decided(self, record: Record, decision: Decision) -> None:
-        if self._recorder is None:
-            return
-        record.details.update(
-            draw=decision.draw,
-            node=decision.node,
-            score=decision.score,
-            feasible=decision.feasible,
-            nodes=decision.nodes,
-            policy=decision.settings.policy,
-            policyVersion=decision.settings.version,
-            canary=decision.settings.canary,
-            excluded=sorted(decision.excluded),
-            blockedZones=list(decision.blocked_zones),
-        )
+        attempt = record.scheduling
+        if attempt is not None:
+            attempt.draw, attempt.excluded = decision.draw, tuple(sorted(decision.excluded))
+            attempt.choice = choice_of(decision)
+
+    def reserved(self, record: Record, node: str) -> None:
+        """There is nothing to decide: a reservation holds room for the pod."""
+        if record.scheduling is not None:
+            record.scheduling.reserved_node = node
+
+    def nominated(self, record: Record, node: str, victims: Iterable[Object]) -> None:
+        """Pods on `node` are being preempted for this one."""
+        if record.scheduling is not None:
+            record.scheduling.nominated_node = node
+            record.scheduling.victims = tuple([str(pod.key) for pod in victims])
 
     def explained(self, record: Record, explanation: Explanation) -> None:
         """Every node by its first failing filter, one byte each; and what came nearest."""
-        if self._recorder is None:
-            return
-        near = explanation.near_miss
-        record.details.update(
-            firstFailing=explanation.first_failing,
-            legend=[str(blocker) for blocker in explanation.legend],
-            counts={str(blocker): count for blocker, count in explanation.counts.items()},
-            top=[{"node": s.node, "total": s.total, "parts": dict(s.parts)} for s in explanation.top],
-            nearMiss=None if near is None else {"node": near.node, "blocker": str(near.blocker), "total": near.total},
-        )
+        if record.scheduling is not None:
+            record.scheduling.account = account_of(explanation)
 
     def bound(
         self, record: Record, request: Binding, written: Object | None, error: OperatingError | None, took_s: float
@@ -145,11 +140,42 @@ class Attempts:
         record.error = "" if error is None else f"{type(error).__name__}: {error}"
         self.end(record)
 
-    def end(self, record: Record, **details: Any) -> None:
+    def end(self, record: Record, *, helped_by: Sequence[str] = ()) -> None:
         """The attempt is over: count it, and keep it if a rule says so."""
         recorder = self._recorder
         if recorder is None:
             return
-        record.details.update(details)
-        record.kept = recorder.why_keep(record) or ("policy: canary" if record.details.get("canary") else "")
+        if record.scheduling is not None:
+            record.scheduling.helped_by = tuple(helped_by)
+        record.kept = recorder.why_keep(record) or ("policy: canary" if _is_canary(record) else "")
         recorder.take(record, lambda: pin_all(self._picture.caches.values(), record.marks))
+
+
+def _is_canary(record: Record) -> bool:
+    attempt = record.scheduling
+    return attempt is not None and attempt.choice is not None and attempt.choice.canary
+
+
+def choice_of(decision: Decision) -> AttemptChoice:
+    settings = decision.settings
+    return AttemptChoice(
+        decision.node,
+        decision.score,
+        decision.feasible,
+        decision.nodes,
+        settings.policy,
+        settings.version,
+        settings.canary,
+        decision.blocked_zones,
+    )
+
+
+def account_of(explanation: Explanation) -> NodeAccount:
+    near = explanation.near_miss
+    return NodeAccount(
+        first_failing=explanation.first_failing,
+        legend=tuple([str(blocker) for blocker in explanation.legend]),
+        counts={str(blocker): count for blocker, count in explanation.counts.items()},
+        top=tuple([ScoredNode(each.node, each.total, dict(each.parts)) for each in explanation.top]),
+        near_miss=None if near is None else NearestNode(near.node, str(near.blocker), near.total),
+    )

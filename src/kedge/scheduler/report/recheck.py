@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import asdict
 
 from kedge.api.kinds import KINDS, Kind, Registry
 from kedge.api.objects import Object
@@ -19,17 +22,22 @@ from kedge.errors import Compacted, ReplayDiverged
 from kedge.keys import Key, Revision
 from kedge.metrics import Metrics
 from kedge.observe.records import Decision as Record
+from kedge.observe.records import LocalState
 from kedge.placement.ledger import HostPort
 from kedge.runtime.cache import Cache, CacheChange, ChangeType, Index, Read, ReceivedLog
 from kedge.scheduler.cycle.decide import decide
 from kedge.scheduler.cycle.preemption import nominated_claim
 from kedge.scheduler.queue.pending import Pending
+from kedge.scheduler.report.attempt_records import account_of, choice_of
 from kedge.scheduler.report.explanation import explain
 from kedge.scheduler.state.cluster_state import READ, Picture
 from kedge.scheduler.state.shapes import bare_request
 
 Held = Mapping[str, Mapping[Key, Object]]
 """What each cache held, by kind."""
+
+
+_NO_STATE: Final = LocalState()
 
 
 def recheck_attempts(records: Iterable[Record], caches: Iterable[Cache], env: Env) -> int:
@@ -52,43 +60,35 @@ def recheck_attempt(record: Record, logs: Mapping[str, ReceivedLog], env: Env, *
         ReplayDiverged: it came to something else.
         Compacted: what its caches had received is no longer known. Keep the record, or its log, for longer.
     """
-    details = record.details
-    if "draw" not in details:
-        return False  # a place was held for the pod: there was nothing to decide
+    attempt = record.scheduling
+    if attempt is None or attempt.draw is None or attempt.choice is None:
+        return False  # a reservation held room for the pod: there was nothing to decide
     held = {mark.cache: _state_at(logs, mark.cache, mark.place) for mark in record.marks}
     pod = held[POD_KIND].get(record.key)
-    if pod is None or pod.uid != record.uid or pod.revision != details["podRevision"]:
-        raise ReplayDiverged(f"attempt {record.id}: its cache had {pod}, and not version {details['podRevision']}")
-    picture = picture_of(held, env, scheduler=record.controller, beside=details, kinds=kinds)
+    if pod is None or pod.uid != record.uid or pod.revision != attempt.pod_revision:
+        raise ReplayDiverged(f"attempt {record.id}: its cache had {pod}, not version {attempt.pod_revision}")
+    picture = picture_of(held, env, scheduler=record.controller, local=attempt.local, kinds=kinds)
     view = pod.as_view(PodView)
     decision = decide(
         picture.snapshot,
         picture.governance.request_of(view),
-        details["draw"],
+        attempt.draw,
         settings=picture.governance.settings_of(view),
         room=picture.governance.room_of(pod.key.namespace),
-        excluded=details["excluded"],
+        excluded=attempt.excluded,
     )
-    now: dict[str, Any] = {
-        "node": decision.node,
-        "score": decision.score,
-        "feasible": decision.feasible,
-        "nodes": decision.nodes,
-        "policy": decision.settings.policy,
-        "policyVersion": decision.settings.version,
-        "canary": decision.settings.canary,
-        "blockedZones": list(decision.blocked_zones),
-    }
-    if "firstFailing" in details:
-        explanation = explain(picture.snapshot, decision)
-        now["firstFailing"] = explanation.first_failing
-        now["legend"] = [str(blocker) for blocker in explanation.legend]
-    for what, value in now.items():
-        if value != details[what]:
-            raise ReplayDiverged(
-                f"attempt {record.id} about {record.key}: {what} is {value!r} now, and was {details[what]!r}"
-            )
+    _compare(record, attempt.choice, choice_of(decision))
+    if attempt.account is not None:
+        _compare(record, attempt.account, account_of(explain(picture.snapshot, decision)))
     return True
+
+
+def _compare(record: Record, was: msgspec.Struct, now: msgspec.Struct) -> None:
+    for name, value in asdict(was).items():
+        if getattr(now, name) != value:
+            raise ReplayDiverged(
+                f"attempt {record.id} about {record.key}: {name} is {getattr(now, name)!r} now, and was {value!r}"
+            )
 
 
 def _state_at(logs: Mapping[str, ReceivedLog], cache: str, place: int) -> Mapping[Key, Object]:
@@ -99,23 +99,22 @@ def _state_at(logs: Mapping[str, ReceivedLog], cache: str, place: int) -> Mappin
 
 
 def picture_of(
-    held: Held, env: Env, *, scheduler: str, beside: Mapping[str, Any] | None = None, kinds: Registry = KINDS
+    held: Held, env: Env, *, scheduler: str, local: LocalState = _NO_STATE, kinds: Registry = KINDS
 ) -> Picture:
-    """A scheduler's picture built at once, from what its caches hold and what `Picture.beside_caches` told of it."""
+    """A scheduler's picture built at once, from what its caches held and from its own state beside them."""
     quiet = replace(env, metrics=Metrics())
     caches: Any = _StillCaches(held)
     picture = Picture(caches, kinds, quiet, Pending(quiet), scheduler=scheduler)
     picture.follow()
-    told = beside or {}
     pods = {pod.uid: pod for pod in held.get(POD_KIND, {}).values()}
-    for uid, (node, namespace, requests, ports) in told.get("lingering", {}).items():
-        claimed = tuple(HostPort(*port) for port in ports)
-        picture.snapshot.add_claim(uid, node, bare_request(namespace, requests, claimed))
-    for uid, (node, revision, workload, zone) in told.get("assumed", {}).items():
-        request = picture.governance.request_of(pods[uid].as_view(PodView))._replace(workload=workload)
-        assumption = picture.assume(pods[uid], node, request)
-        assumption.revision, assumption.zone = revision, zone  # the node may be of another zone since
-    for uid, node in told.get("nominated", {}).items():
+    for uid, claim in local.unreleased.items():
+        claimed = tuple(HostPort(*port) for port in claim.ports)
+        picture.snapshot.add_claim(uid, claim.node, bare_request(claim.namespace, claim.requests, claimed))
+    for uid, bind in local.assumed.items():
+        request = picture.governance.request_of(pods[uid].as_view(PodView))._replace(workload=bind.workload)
+        assumption = picture.assume(pods[uid], bind.node, request)
+        assumption.revision, assumption.zone = bind.revision, bind.zone  # the node may have moved to another zone since
+    for uid, node in local.nominated.items():
         request = picture.governance.request_of(pods[uid].as_view(PodView))
         picture.snapshot.add_claim(nominated_claim(uid), node, request)
     return picture

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from kedge.api.holds import active_hold
 from kedge.api.kinds import Kind, Registry
@@ -35,6 +34,7 @@ from kedge.api.wellknown import (
 )
 from kedge.env import Env
 from kedge.keys import NO_REVISION, Key, Revision
+from kedge.observe.records import AssumedBind, LocalState, UnreleasedClaim
 from kedge.runtime.cache import (
     BY_CONTROLLER,
     BY_NAMESPACE,
@@ -90,7 +90,7 @@ class Picture:
         self.caches: dict[str, Cache] = {}
         self.assumed: dict[str, Assumption] = {}
         """By pod uid: binds under way, and binds made that no cache shows yet."""
-        self._told: dict[str, tuple[str, Revision, str, str]] = {}
+        self._told: dict[str, AssumedBind] = {}
         """The same as records have it: each gets a copy, which must cost little."""
         self.governance = Governance(env, self.caches, self._cached, self.assumed)
         self.lingering = Lingering(self.snapshot, self.caches, self._cached, self._drop_claim)
@@ -152,17 +152,18 @@ class Picture:
 
     # -- what the decision asks --------------------------------------------------------------------
 
-    def beside_caches(self, priority: int) -> dict[str, Any]:
-        """What a decision rests on and no cache shows, for its record: `recheck` puts it into a picture built anew."""
-        lingering = {
-            uid: (claim.node, claim.request.namespace, dict(claim.request.wants.requests), claim.request.wants.ports)
-            for uid, claim in self.lingering
-        }
-        return {
-            "assumed": self._told.copy(),
-            "nominated": {uid: each.node for uid, each in self.nominated.places.items() if each.priority >= priority},
-            "lingering": lingering,
-        }
+    def local_state(self, priority: int) -> LocalState:
+        """The inputs of a decision that no cache holds, for its record. A recheck adds them to what the caches held."""
+        return LocalState(
+            self._told.copy(),
+            {uid: each.node for uid, each in self.nominated.places.items() if each.priority >= priority},
+            {
+                uid: UnreleasedClaim(
+                    claim.node, claim.request.namespace, dict(claim.request.wants.requests), claim.request.wants.ports
+                )
+                for uid, claim in self.lingering
+            },
+        )
 
     def zone_of(self, node: str) -> str:
         found = self.snapshot.find(node)
@@ -179,9 +180,9 @@ class Picture:
         return made
 
     def _tell(self, assumption: Assumption) -> None:
-        self._told[assumption.uid] = (
-            assumption.node, assumption.revision, assumption.request.workload, assumption.zone,
-        )  # fmt: skip
+        self._told[assumption.uid] = AssumedBind(
+            assumption.node, assumption.revision, assumption.request.workload, assumption.zone
+        )
 
     def _end_assumption(self, uid: str) -> Assumption | None:
         self._told.pop(uid, None)

@@ -1,0 +1,112 @@
+"""The part of a decision record that only a scheduling attempt has: its inputs beside the caches, and every node.
+
+`scheduler` fills it in while an attempt runs, and decides again from it in a recheck. Names of nodes and blockers are
+text, so that a record is read without the scheduler.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from kedge.keys import NO_REVISION, Revision
+
+
+class AssumedBind(NamedTuple):
+    """A pod that counted as bound although no cache showed it."""
+
+    node: str
+    revision: Revision
+    """Of the bind; 0 while it was under way."""
+    workload: str
+    zone: str
+    """The zone whose quota it was counted against. The node may have moved to another since."""
+
+
+class UnreleasedClaim(NamedTuple):
+    """A claim in a node's ledger whose pod no cache showed there."""
+
+    node: str
+    namespace: str
+    requests: dict[str, int]
+    ports: tuple[tuple[str, str, int], ...]
+    """Protocol, address and port."""
+
+
+class LocalState(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The inputs of an attempt that no cache holds, by pod uid."""
+
+    assumed: dict[str, AssumedBind] = {}
+    nominated: dict[str, str] = {}
+    """Nodes nominated for other pods of at least this priority."""
+    unreleased: dict[str, UnreleasedClaim] = {}
+
+
+class ScoredNode(NamedTuple):
+    node: str
+    total: int
+    parts: dict[str, int]
+    """What each score contributed, before its weight."""
+
+
+class NearestNode(NamedTuple):
+    """The best node if one filter had passed it."""
+
+    node: str
+    blocker: str
+    total: int
+
+
+class AttemptChoice(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The outcome of the filters and scores. A recheck computes it again, and every field must be equal."""
+
+    node: str | None
+    """None if no node was feasible."""
+    score: int
+    feasible: int
+    nodes: int
+    policy: str
+    policy_version: str
+    canary: bool
+    blocked_zones: tuple[str, ...]
+
+
+class NodeAccount(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Every node by the first filter that failed it."""
+
+    first_failing: bytes
+    """One byte a node, in the order of the names: 0 for feasible, else the place in `legend`, from 1."""
+    legend: tuple[str, ...]
+    counts: dict[str, int]
+    """How many nodes each blocker was the first to fail; the most first."""
+    top: tuple[ScoredNode, ...]
+    near_miss: NearestNode | None
+
+
+class SchedulingAttempt(msgspec.Struct, kw_only=True, array_like=True, gc=False):
+    """One attempt to find a node for one pod."""
+
+    pod_revision: Revision = NO_REVISION
+    """The version of the pod that was decided on."""
+    local: LocalState = LocalState()
+    draw: int | None = None
+    """Breaks ties. None if nothing was decided: the pod had a reserved node."""
+    excluded: tuple[str, ...] = ()
+    """Nodes that had just refused this pod."""
+    choice: AttemptChoice | None = None
+    """None if nothing was decided."""
+    account: NodeAccount | None = None
+    """None where the record was kept only because its bind failed."""
+    reserved_node: str = ""
+    """The node on which a reservation held room for the pod."""
+    nominated_node: str = ""
+    """The node on which pods are preempted for it."""
+    victims: tuple[str, ...] = ()
+    helped_by: tuple[str, ...] = ()
+    """The kinds of events that may make it schedulable."""
+
+    @property
+    def node(self) -> str:
+        """The node that it chose, or that was reserved; empty if there was none."""
+        return self.reserved_node or (self.choice.node or "" if self.choice is not None else "")

@@ -37,6 +37,7 @@ from kedge.keys import Key
 from kedge.limits import Limits
 from kedge.observe.recording.log import DecisionLog
 from kedge.observe.recording.recorder import Recorder
+from kedge.runtime import ControllerRuntime, ControllerSpec
 from kedge.runtime.cache import BY_NODE, BY_OWNER, CacheSet, by_label
 from kedge.runtime.queue import Facts, Outcome, Wake, WorkQueue
 from kedge.server.service import Service
@@ -128,7 +129,9 @@ async def reconciles(count: int, *, recorded: bool, failing: bool, folder: Path)
     recorder = Recorder(env, log=log) if recorded else None
     counter = Counter(failing=failing)
     controller = Controller(
-        counter, client, env, name="counter", kind=REPLICA_SET, owns=(POD,), workers=WORKERS, recorder=recorder
+        ControllerSpec(name="counter", kind=REPLICA_SET, owns=(POD,), workers=WORKERS),
+        counter,
+        ControllerRuntime(client, env, recorder=recorder),
     )
     gc.collect()
     gc.freeze()  # what was made so far is not looked through again while the clock runs
@@ -249,7 +252,9 @@ def fairness_ratio(*, noisy: int, fail_s: float) -> float:
             await service.create(REPLICA_SET, replica_set(1))
             mixed = Mixed(fail_s=fail_s)
             client = Client(DirectTransport(service), env, component="mixed")
-            controller = Controller(mixed, client, env, kind=REPLICA_SET, workers=WORKERS)
+            controller = Controller(
+                ControllerSpec(kind=REPLICA_SET, workers=WORKERS), mixed, ControllerRuntime(client, env)
+            )
             task = host.spawn(controller.run(), name="controller")
             await asyncio.sleep(30)
             waits = []

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kedge.runtime import Action, Context, Controller, Watch
+    from kedge.runtime import Action, Context, Controller, ControllerRuntime, ControllerSpec, WatchSpec
 
 __version__ = "0.1.0"
-__all__ = ["Action", "Context", "Controller", "Watch"]
+__all__ = ["Action", "Context", "Controller", "ControllerRuntime", "ControllerSpec", "WatchSpec"]
 
 
 def __getattr__(name: str) -> Any:

@@ -27,8 +27,9 @@ from kedge.keys import Key, fence_key
 from kedge.limits import Limits
 from kedge.observe.recording.recorder import Recorder
 from kedge.observe.records import CacheRead, Decision, NotStarted
-from kedge.runtime import ReceivedEvidence, Reconciler, recheck
+from kedge.runtime import ControllerRuntime, ControllerSpec, ReceivedEvidence, Reconciler, recheck
 from kedge.runtime.cache import CacheSet
+from kedge.runtime.lease import SharedElection
 from kedge.server.service import Service
 from kedge.sim.cluster import API, STORE, Cluster, Commit, RemoteStore, RemoteTransport
 from kedge.sim.cluster.links import Served
@@ -155,10 +156,9 @@ class Plant:
     def process(self, client: Client, env: Env, host: Host) -> Process:
         caches = CacheSet(client, env)
         recorder = Recorder(env)
-        controller = Controller(
-            Observed(self, self.make()), client, env, name="replicas", kind=REPLICA_SET, owns=(POD,), lease=self.lease,
-            caches=caches, recorder=recorder,
-        )  # fmt: skip
+        spec = ControllerSpec(name="replicas", kind=REPLICA_SET, owns=(POD,))
+        runtime = ControllerRuntime(client, env, caches, recorder, self.lease)
+        controller = Controller(spec, Observed(self, self.make()), runtime)
         return Process(controller, caches, recorder, env, host, host.process.number)
 
     def believers(self) -> list[str]:
@@ -445,9 +445,9 @@ class Shop:
         other.caches, other.recorder = CacheSet(other.client, other.env), Recorder(other.env)
         return other
 
-    def controller(self, work: Work, **named: Any) -> Controller:
-        named.setdefault("kind", REPLICA_SET)
-        return Controller(Does(work), self.client, self.env, caches=self.caches, recorder=self.recorder, **named)
+    def controller(self, work: Work, *, lease: Key | SharedElection | None = None, **spec: Any) -> Controller:
+        runtime = ControllerRuntime(self.client, self.env, self.caches, self.recorder, lease)
+        return Controller(ControllerSpec(**{"kind": REPLICA_SET, **spec}), Does(work), runtime)
 
     def start(self, controller: Controller) -> asyncio.Task[None]:
         return self.host.spawn(controller.run(), name=controller.name)

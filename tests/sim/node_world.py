@@ -27,7 +27,7 @@ from kedge.errors import OperatingError
 from kedge.keys import Key
 from kedge.limits import Limits
 from kedge.observe.recording.recorder import Recorder
-from kedge.runtime import Controller, ReceivedEvidence, Reconciler, recheck
+from kedge.runtime import Controller, ControllerRuntime, ReceivedEvidence, Reconciler, recheck
 from kedge.runtime.cache import CacheSet
 from kedge.runtime.status import plan_status
 from kedge.sim.cluster import API, Cluster, Commit, RemoteTransport
@@ -183,25 +183,23 @@ class Crew:
     """Keys of which no watch of theirs tells."""
     processes: list[tuple[Controller, CacheSet, Recorder, Env]] = field(default_factory=list)
 
-    def boot(self, sim: Simulation, make: Callable[..., Controller], *, copies: int = 1, **given: Any) -> list[Host]:
+    def boot(self, sim: Simulation, make: Callable[..., Controller], *, copies: int = 1) -> list[Host]:
         named = Key("Lease.coordination.k8s.io", "default", make.__name__.replace("_", "-"))
         lease = named if copies > 1 else None
         hosts = []
         for n in range(copies):
             host = sim.host(f"{make.__name__}-{n}")
-            host.boot(lambda host: self._start(host, make, lease, given))
+            host.boot(lambda host: self._start(host, make, lease))
             hosts.append(host)
         return hosts
 
-    async def _start(
-        self, host: Host, make: Callable[..., Controller], lease: Key | None, given: Mapping[str, Any]
-    ) -> None:
+    async def _start(self, host: Host, make: Callable[..., Controller], lease: Key | None) -> None:
         env = host.env(limits=self.limits)
         server = self.cluster.servers[len(self.processes) % len(self.cluster.servers)]
         transport = Veiled(host.remote(server, API), self.hidden.__contains__)
         client = Client(transport, env, component=host.name)
         caches, recorder = CacheSet(client, env), Recorder(env)
-        controller = make(client, env, caches=caches, recorder=recorder, lease=lease, **given)
+        controller = make(ControllerRuntime(client, env, caches=caches, recorder=recorder, lease=lease))
         self.processes.append((controller, caches, recorder, env))
         await controller.run()
 

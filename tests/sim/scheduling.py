@@ -22,6 +22,7 @@ from kedge.keys import Key
 from kedge.limits import Limits
 from kedge.observe.recording.recorder import Recorder
 from kedge.placement.ledger import ClaimState
+from kedge.runtime import ControllerRuntime
 from kedge.scheduler import Scheduler
 from kedge.scheduler.report.recheck import recheck_attempts
 from kedge.sim.cluster import Cluster, RemoteTransport
@@ -144,7 +145,9 @@ class Town:
     def boot_quotas(self) -> Host:
         """The controller that sees to it that quotas are counted."""
         host = self.sim.host("quotas")
-        host.boot(lambda host: quota_controller(self.client(host, 1), host.env(limits=self.limits)).run())
+        host.boot(
+            lambda host: quota_controller(ControllerRuntime(self.client(host, 1), host.env(limits=self.limits))).run()
+        )
         return host
 
     def client(self, host: Host, server: int) -> Client:

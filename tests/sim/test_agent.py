@@ -245,7 +245,7 @@ def test_a_process_that_fails_its_liveness_probe_is_restarted() -> None:
 
 def mind_the_nodes(cluster: Cluster) -> None:
     def manager(seat: Seat) -> Component:
-        return lifecycle_controller(seat.client, seat.env, caches=seat.caches, recorder=seat.recorder)
+        return lifecycle_controller(seat.runtime())
 
     cluster.boot("manager", [manager])
 

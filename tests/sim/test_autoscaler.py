@@ -103,7 +103,7 @@ class NeverMore:
 
 def maker(make: Callable[..., Any]) -> Callable[[Seat], Any]:
     lease = Key(LEASE.key_kind, "default", make.__name__.replace("_", "-"))
-    return lambda seat: make(seat.client, seat.env, caches=seat.caches, recorder=seat.recorder, lease=lease)
+    return lambda seat: make(seat.runtime(lease))
 
 
 MAKERS = [maker(each) for each in (deployment_controller, replica_set_controller, autoscaler_controller)]

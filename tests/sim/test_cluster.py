@@ -32,7 +32,7 @@ def led(make: Callable[..., Controller], name: str) -> Callable[[Seat], Controll
     lease = Key("Lease.coordination.k8s.io", "kube-system", name)
 
     def made(seat: Seat) -> Controller:
-        return make(seat.client, seat.env, lease=lease, caches=seat.caches, recorder=seat.recorder)
+        return make(seat.runtime(lease))
 
     return made
 

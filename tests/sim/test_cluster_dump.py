@@ -14,6 +14,7 @@ from kedge.api.defaults import apply_defaults
 from kedge.api.kinds import KINDS
 from kedge.controllers import all_controllers
 from kedge.keys import Key
+from kedge.runtime import ControllerRuntime
 from kedge.scheduler import Scheduler
 from kedge.sim.cluster import Cluster
 from kedge.sim.cluster.dump import BadDump, objects_of, plan_dump
@@ -143,7 +144,7 @@ def test_a_real_clusters_dump_goes_on_where_it_was_under_every_controller() -> N
         await cluster.load(objects_of(real_dump()))
         await cluster.set_up()
         Judge(cluster)
-        cluster.boot("manager", lambda seat: all_controllers(seat.client, seat.env, caches=seat.caches, recorder=None))
+        cluster.boot("manager", lambda seat: all_controllers(ControllerRuntime(seat.client, seat.env, seat.caches)))
         cluster.boot("scheduler", [lambda seat: Scheduler(seat.client, seat.env, caches=seat.caches)])
         uids = {"p-1", "p-2", "p-4", "p-5"}
         for _ in range(120):

@@ -14,6 +14,7 @@ from kedge import Action, Context, Controller
 from kedge.errors import Unavailable
 from kedge.keys import Key
 from kedge.limits import Limits
+from kedge.runtime import ControllerRuntime, ControllerSpec
 from kedge.runtime.queue import WorkQueue
 from kedge.sim.kernel import NO_FAULTS, Simulation, run
 
@@ -65,7 +66,11 @@ async def yard_of(sim: Simulation, slow_s: float) -> tuple[float, float]:
     await cluster.authority.create(REPLICA_SET, replica_set("lone", 0, namespace="quiet"))
     host = sim.host("controller")
     yard = Yard(sim, slow_s)
-    controller = Controller(Does(yard.reconcile), cluster.client(host), host.env(limits=LIMITS), kind=REPLICA_SET)
+    controller = Controller(
+        ControllerSpec(kind=REPLICA_SET),
+        Does(yard.reconcile),
+        ControllerRuntime(cluster.client(host), host.env(limits=LIMITS)),
+    )
     host.spawn(controller.run(), name="controller")
     await until(lambda: yard.seen == 0)
     lonely_s = max(await latencies(sim, cluster, yard, 5))

@@ -16,6 +16,7 @@ from kedge.controllers.namespace.controller import namespace_controller
 from kedge.errors import Refused
 from kedge.keys import Key
 from kedge.placement.reasons import Reason
+from kedge.runtime import ControllerRuntime
 
 WEB = Key("Pod", "default", "web")
 
@@ -141,7 +142,9 @@ async def ending(desk: Desk) -> None:
     """A namespace with a controller that empties it."""
     await desk.cluster.authority.create(NAMESPACE, {"metadata": {"name": "short"}})
     other = desk.another("namespaces")
-    other.host.spawn(namespace_controller(other.client, other.env, caches=other.caches).run(), name="namespaces")
+    other.host.spawn(
+        namespace_controller(ControllerRuntime(other.client, other.env, caches=other.caches)).run(), name="namespaces"
+    )
 
 
 def short(name: str, *, gang: int = 0) -> dict[str, Any]:

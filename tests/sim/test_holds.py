@@ -21,6 +21,7 @@ from kedge.api.requests import Binding
 from kedge.controllers import CONTROLLERS
 from kedge.keys import Key
 from kedge.limits import Limits
+from kedge.runtime import ControllerRuntime
 from kedge.sim.cluster import Cluster, Seat
 from kedge.sim.kernel import NO_FAULTS, Simulation, run
 from kedge.sim.standard import budget, service
@@ -224,7 +225,7 @@ async def act(sim: Simulation, name: str, *, held: bool) -> None:
     make = CONTROLLERS[name]
 
     def made(seat: Seat) -> Any:
-        return make(seat.client, seat.env, caches=seat.caches, recorder=seat.recorder)
+        return make(seat.runtime())
 
     cluster.boot("manager", [made])
     assert not acted()
@@ -255,7 +256,10 @@ def test_a_hold_makes_no_old_status_look_new() -> None:
         until = cluster.store_host.env().now() + timedelta(seconds=HOLD_S)
         await bound_pod(cluster, ready=True)
         found = (await cluster.create(budget("web", "web", 1))).key
-        cluster.boot("manager", [lambda seat: CONTROLLERS["disruption"](seat.client, seat.env, caches=seat.caches)])
+        cluster.boot(
+            "manager",
+            [lambda seat: CONTROLLERS["disruption"](ControllerRuntime(seat.client, seat.env, caches=seat.caches))],
+        )
         await asyncio.sleep(20)
         name, text = Hold("disruption", "ada", "looking into it", until).annotation()
         change = {"metadata": {"annotations": {name: text}}, "spec": {"maxUnavailable": 0}}

@@ -31,7 +31,7 @@ BATCH = Key("Job.batch", "default", "batch")
 
 def maker(name: str) -> Make:
     def made(seat: Seat) -> Any:
-        return CONTROLLERS[name](seat.client, seat.env, caches=seat.caches, recorder=seat.recorder)
+        return CONTROLLERS[name](seat.runtime())
 
     return made
 

@@ -79,7 +79,7 @@ def test_a_controller_that_dies_as_it_shows_a_hold_or_its_end_shows_both_once_an
         await cluster.set_up()
 
         def made(seat: Seat) -> Any:
-            return CONTROLLERS["deployment"](seat.client, seat.env, caches=seat.caches, recorder=seat.recorder)
+            return CONTROLLERS["deployment"](seat.runtime())
 
         def held() -> str:
             found = cluster.find(WEB)

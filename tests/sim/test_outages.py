@@ -100,7 +100,7 @@ def test_a_controller_keeps_quiet_through_an_outage_and_is_found_out_if_its_brea
     cut: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def controller(_: Cluster, seat: Seat) -> Component:
-        return garbage_controller(seat.client, seat.env, caches=seat.caches, recorder=seat.recorder)
+        return garbage_controller(seat.runtime())
 
     assert storm(controller, cut, lasting_s=300.0).violation is None
     monkeypatch.setattr(Breaker, "admit", lambda _: False)

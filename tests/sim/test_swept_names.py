@@ -16,7 +16,7 @@ from kedge.sim.standard import workload
 
 
 def controller(seat: Seat) -> Component:
-    return replica_set_controller(seat.client, seat.env, caches=seat.caches, recorder=seat.recorder)
+    return replica_set_controller(seat.runtime())
 
 
 def test_a_name_that_was_swept_in_this_look_is_not_free_while_its_claim_stays() -> None:

@@ -32,7 +32,7 @@ async def twice_rolled_out(sim: Simulation) -> tuple[Cluster, User, Any, Any]:
     await cluster.set_up()
 
     def made(seat: Seat) -> Any:
-        return CONTROLLERS["deployment"](seat.client, seat.env, caches=seat.caches, recorder=seat.recorder)
+        return CONTROLLERS["deployment"](seat.runtime())
 
     cluster.boot("manager", [made])
     user = User(cluster)

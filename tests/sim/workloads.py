@@ -27,7 +27,7 @@ from kedge.errors import Conflict, NotFound
 from kedge.keys import Key
 from kedge.limits import Limits
 from kedge.observe.recording.recorder import Recorder
-from kedge.runtime import ReceivedEvidence, recheck
+from kedge.runtime import ControllerRuntime, ReceivedEvidence, recheck
 from kedge.runtime.cache import CacheSet
 from kedge.sim.cluster import Cluster, Commit
 from kedge.sim.kernel import Host, Simulation
@@ -60,11 +60,13 @@ class Manager:
         self.lives.append((caches, recorder, env))
         controllers = [
             make(
-                client,
-                env,
-                caches=caches,
-                recorder=recorder,
-                lease=Key("Lease.coordination.k8s.io", "default", make.__name__.replace("_", "-")),
+                ControllerRuntime(
+                    client,
+                    env,
+                    caches=caches,
+                    recorder=recorder,
+                    lease=Key("Lease.coordination.k8s.io", "default", make.__name__.replace("_", "-")),
+                )
             )
             for make in MAKERS
         ]

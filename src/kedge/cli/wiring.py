@@ -18,6 +18,7 @@ from kedge.errors import AlreadyExists
 from kedge.heap import spare_collector
 from kedge.keys import Key
 from kedge.observe.recording.recorder import Recorder
+from kedge.runtime import ControllerRuntime
 from kedge.runtime.cache import CacheSet
 from kedge.runtime.lease import SharedElection
 from kedge.scheduler import DEFAULT_NAME, Scheduler
@@ -42,9 +43,7 @@ class ControlPlane:
         self.caches = CacheSet(self.client, env)
         self.recorder = Recorder(env)
         election = SharedElection(self.client, env, lease_of("every"), identity=f"{component}-{env.new_uid()[:8]}")
-        self.controllers = all_controllers(
-            self.client, env, caches=self.caches, recorder=self.recorder, election=election
-        )
+        self.controllers = all_controllers(ControllerRuntime(self.client, env, self.caches, self.recorder, election))
         self.schedulers = [
             Scheduler(self.client, env, name=name, caches=self.caches, recorder=self.recorder) for name in schedulers
         ]

@@ -7,9 +7,9 @@ what they write.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from kedge.api.wellknown import LEASE_KIND, SYSTEM_NAMESPACE
-from kedge.client.contract import Client
 from kedge.controllers import (
     autoscaler,
     budget,
@@ -24,16 +24,12 @@ from kedge.controllers import (
     replicaset,
     rollout,
 )
-from kedge.env import Env
 from kedge.keys import Key
-from kedge.observe.recording.recorder import Recorder
-from kedge.runtime import Controller
-from kedge.runtime.cache import CacheSet
-from kedge.runtime.lease import SharedElection
+from kedge.runtime import Controller, ControllerRuntime
 
 __all__ = ["CONTROLLERS", "all_controllers", "lease_of"]
 
-CONTROLLERS: Mapping[str, Callable[..., Controller]] = {
+CONTROLLERS: Mapping[str, Callable[[ControllerRuntime], Controller]] = {
     deployment.NAME: deployment.deployment_controller,
     replicaset.NAME: replicaset.replica_set_controller,
     job.NAME: job.job_controller,
@@ -57,21 +53,13 @@ def lease_of(name: str) -> Key:
     return Key(LEASE_KIND, SYSTEM_NAMESPACE, f"{name}-controller")
 
 
-def all_controllers(
-    client: Client,
-    env: Env,
-    *,
-    caches: CacheSet,
-    recorder: Recorder | None,
-    leases: bool = True,
-    election: SharedElection | None = None,
-) -> list[Controller]:
+def all_controllers(runtime: ControllerRuntime, *, leases: bool = True) -> list[Controller]:
     """Every controller, ready to run, on the caches and the recorder that a process has for all of them.
 
-    With an `election` one lease stands for all of them, and is renewed once for all of them. Without `leases` they are
-    for a process that is alone: two of them would work against each other.
+    With a shared election in `runtime` one lease, renewed once, stands for all of them. Without `leases` they are for a
+    process that is alone: two such processes would work against each other.
     """
     return [
-        make(client, env, caches=caches, recorder=recorder, lease=election or (lease_of(name) if leases else None))
+        make(replace(runtime, lease=runtime.lease or lease_of(name)) if leases else runtime)
         for name, make in CONTROLLERS.items()
     ]

@@ -2,21 +2,23 @@
 
 from kedge.runtime.action import Action, Next
 from kedge.runtime.context import Context, Held, Reconciler
-from kedge.runtime.controller import Controller, ControllerStatistics
+from kedge.runtime.controller import Controller, ControllerRuntime, ControllerStatistics
 from kedge.runtime.recheck import ReceivedEvidence, RecordedEvidence, recheck
-from kedge.runtime.watches import Watch, wake_itself, wake_owner
+from kedge.runtime.spec import ControllerSpec, WatchSpec, wake_itself, wake_owner
 
 __all__ = [
     "Action",
     "Context",
     "Controller",
+    "ControllerRuntime",
+    "ControllerSpec",
     "ControllerStatistics",
     "Held",
     "Next",
     "ReceivedEvidence",
     "Reconciler",
     "RecordedEvidence",
-    "Watch",
+    "WatchSpec",
     "recheck",
     "wake_itself",
     "wake_owner",

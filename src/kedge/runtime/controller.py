@@ -7,13 +7,11 @@ these: when a key may run, what its end means for the next run, and how to stop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from kedge.api.kinds import Kind
-from kedge.api.objects import Object
 from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.errors import Fenced, OperatingError, Terminal, check
@@ -22,12 +20,10 @@ from kedge.observe.recording.recorder import Recorder
 from kedge.observe.records import Decision
 from kedge.runtime.action import Action, Next
 from kedge.runtime.cache import (
-    BY_CONTROLLER,
     Cache,
     CacheChange,
     CacheSet,
     Freshness,
-    Index,
     NotSynced,
     Subscription,
     WriteFloors,
@@ -47,10 +43,8 @@ from kedge.runtime.queue import (
     Wake,
     WorkQueue,
 )
+from kedge.runtime.spec import ControllerSpec, KeysOf
 from kedge.runtime.terms import is_caught_up, wait_caught_up
-from kedge.runtime.watches import KeysOf, Watch, wake_itself, wake_owner
-
-WORKERS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,70 +62,50 @@ class ControllerStatistics:
     """Keys that wrote, and wait to see it."""
 
 
-class Controller:
-    """Runs one reconciler over one kind. `run` it once; it works until `stop`, or until it is cancelled.
+@dataclass(frozen=True, slots=True)
+class ControllerRuntime:
+    """The means of a controller in one process: its client and environment, and the parts it shares with others."""
 
-    Controllers of one process share `caches` and `recorder`. With a `lease` only one of its name works at a time, the
-    others keep their caches warm.
+    client: Client
+    env: Env
+    caches: CacheSet | None = None
+    """Shared by the controllers of a process; without one, the controller makes its own and stops it."""
+    recorder: Recorder | None = None
+    lease: Key | SharedElection | None = None
+    """The lease it must hold to work, or the election that the process shares; None for a process that is alone."""
+
+
+class Controller:
+    """Runs one reconciler as its spec declares. `run` it once; it works until `stop`, or until it is cancelled.
+
+    With a lease only one controller of its name works at a time; the others keep their caches warm.
     """
 
-    def __init__(
-        self,
-        reconciler: Reconciler,
-        client: Client,
-        env: Env,
-        *,
-        kind: Kind,
-        name: str = "",
-        owns: Sequence[Kind | Watch] = (),
-        watches: Sequence[Watch] = (),
-        indexes: Sequence[Index] = (),
-        namespace: str = "",
-        label_selector: str = "",
-        workers: int = WORKERS,
-        max_age_s: float | None = None,
-        lease: Key | SharedElection | None = None,
-        priority_of: Callable[[Object], int] | None = None,
-        caches: CacheSet | None = None,
-        recorder: Recorder | None = None,
-    ) -> None:
-        """Declare a controller.
-
-        Args:
-            kind: what its keys are of; `namespace` and `label_selector` narrow it, `indexes` are on it.
-            owns: kinds whose objects wake the one that controls them; as a `Watch` where they need more indexes.
-            watches: further kinds that it reads, and whom their changes wake.
-            max_age_s: how old any of its caches may be for any decision.
-            lease: what it must hold to work, alone or together with the others of its process.
-            priority_of: of an object of `kind`; higher goes first.
-        """
-        check(workers > 0, "a controller needs a worker")
-        check(":" not in name, f"a decision's writer is told by what stands before the colon: call {name} otherwise")
-        self.name = name or kind.kind.lower()
+    def __init__(self, spec: ControllerSpec, reconciler: Reconciler, runtime: ControllerRuntime) -> None:
+        client, env = runtime.client, runtime.env
+        self.spec = spec
+        self.name = spec.name
         self._reconciler = reconciler
         self._client = client
         self._env = env
-        self._kind = kind
-        self._watches = _all_watches(kind, owns, watches, indexes, namespace, label_selector, max_age_s)
-        self._workers = workers
-        self._priority_of = priority_of
+        self._watches = spec.all_watches()
         self._process = env.new_uid()[:8]
-        self._own_caches = caches is None
-        self.caches = caches or CacheSet(client, env)
-        self.recorder = recorder
+        self._own_caches = runtime.caches is None
+        self.caches = CacheSet(client, env) if runtime.caches is None else runtime.caches
+        self.recorder = runtime.recorder
         self._floors = WriteFloors(self.caches, env)
         self.queue: WorkQueue[Key] = WorkQueue(
-            env, self.name, workers=workers, priority_of=self._priority, on_loop=self._report_loop
+            env, self.name, workers=spec.workers, priority_of=self._priority, on_loop=self._report_loop
         )
         self._election = (
-            LeaderElection(client, env, lease, identity=f"{self.name}-{self._process}")
-            if isinstance(lease, Key)
-            else lease
+            LeaderElection(client, env, runtime.lease, identity=f"{self.name}-{self._process}")
+            if isinstance(runtime.lease, Key)
+            else runtime.lease
         )
         self._by_kind: dict[str, Cache] = {}
         self._subscriptions: list[Subscription] = []
         self._behind: dict[Key, OperatingError] = {}
-        """Keys whose floors were not met in time: their next run fails with this."""
+        """Keys whose floors were not met in time: their next run fails with this error."""
         self._awaiting: dict[Key, asyncio.Task[None]] = {}
         """Keys that wait for their floors."""
         self._runs = 0
@@ -139,19 +113,20 @@ class Controller:
         self._working = False
         self._stopped = asyncio.Event()
         self._cut = asyncio.Event()
-        """Set when a stop has waited long enough for what runs."""
-        labels = ("controller",)
-        metrics = env.metrics
+        """Set when `stop` has waited long enough for the runs in progress."""
+        self._count(env)
+
+    def _count(self, env: Env) -> None:
+        labels, metrics, name = ("controller",), env.metrics, self.name
         self._results = metrics.counter(
-            "kedge_runtime_reconciles_total", "Reconciles, by how they ended", ("controller", "result")
+            "kedge_runtime_reconciles_total", "Reconciles, by result", ("controller", "result")
         )
-        self._took = metrics.histogram("kedge_runtime_reconcile_seconds", "Time a reconcile took", labels).labels(
-            self.name
+        self._took = metrics.histogram("kedge_runtime_reconcile_seconds", "Duration of a reconcile", labels).labels(
+            name
         )
-        metrics.gauge("kedge_runtime_stop_pending", "Reconciles that a stop waits for", labels).labels(
-            self.name
-        ).set_function(lambda: self.queue.running if self.queue.closed else 0)
         self._resyncs = metrics.counter("kedge_runtime_resyncs_total", "Resyncs begun, by why", ("controller", "why"))
+        stop_pending = metrics.gauge("kedge_runtime_stop_pending", "Reconciles that a stop waits for", labels)
+        stop_pending.labels(name).set_function(lambda: self.queue.running if self.queue.closed else 0)
 
     # -- from outside ------------------------------------------------------------------------------
 
@@ -238,15 +213,18 @@ class Controller:
         return handle
 
     def _priority(self, key: Key) -> int:
-        cache = self._by_kind.get(self._kind.key_kind)
-        if self._priority_of is None or cache is None:
+        priority_of = self.spec.priority_of
+        if priority_of is None:
+            return 0
+        cache = self._by_kind.get(self.spec.kind.key_kind)
+        if cache is None:
             return 0
         try:
             found = cache.get(key).value
         except NotSynced:
             return 0
         try:
-            return 0 if found is None else self._priority_of(found)
+            return 0 if found is None else priority_of(found)
         except Exception as error:  # noqa: BLE001  anybody's function: its bug is told, and costs no wake-up
             self._env.spawn(_raise(error), name=f"{self.name} asking for the priority of {key}")
             return 0
@@ -269,7 +247,7 @@ class Controller:
 
     def _resynced(self) -> list[Key]:
         """Everything of its own kind, and what its watches ask for of others."""
-        found = [each.key for each in self._by_kind[self._kind.key_kind].list().value]
+        found = [each.key for each in self._by_kind[self.spec.kind.key_kind].list().value]
         for watch in self._watches:
             if watch.resync is not None:
                 found += [each.key for each in self._by_kind[watch.kind.key_kind].list().value if watch.resync(each)]
@@ -282,7 +260,7 @@ class Controller:
         fence = None if term is None else term.fence
         await self._wait_caches(fence)
         self._working = True
-        workers = [asyncio.ensure_future(self._work(fence)) for _ in range(self._workers)]
+        workers = [asyncio.ensure_future(self._work(fence)) for _ in range(self.spec.workers)]
         resync, cut = asyncio.ensure_future(self._resync()), asyncio.ensure_future(self._cut.wait())
         tasks: list[asyncio.Future[Any]] = [*workers, resync, cut]
         try:
@@ -431,35 +409,6 @@ def _outcome(decision: Decision, action: Action) -> Outcome:
     if action.next is Next.REQUEUE:
         return Outcome.requeue(delay_s=action.delay_s or 0.0)
     return Outcome.terminal(Terminal(action.reason))
-
-
-def _all_watches(
-    kind: Kind,
-    owns: Sequence[Kind | Watch],
-    watches: Sequence[Watch],
-    indexes: Sequence[Index],
-    namespace: str,
-    label_selector: str,
-    max_age_s: float | None,
-) -> tuple[Watch, ...]:
-    own = Watch(
-        kind=kind,
-        keys_of=wake_itself,
-        namespace=namespace,
-        label_selector=label_selector,
-        indexes=tuple(indexes),
-    )
-    owned = []
-    for each in owns:
-        watch = each if isinstance(each, Watch) else Watch(kind=each, namespace=namespace)
-        owned.append(replace(watch, keys_of=wake_owner(kind), indexes=(BY_CONTROLLER, *watch.indexes)))
-    found = (own, *owned, *watches)
-    kinds = [watch.kind.key_kind for watch in found]
-    twice = {each for each in kinds if kinds.count(each) > 1}
-    check(not twice, f"declared twice: {', '.join(sorted(twice))}. Give the owned kind's indexes in one `Watch`")
-    if max_age_s is None:
-        return found
-    return tuple(each if each.max_age_s is not None else replace(each, max_age_s=max_age_s) for each in found)
 
 
 def _wake_by(change: CacheChange) -> Wake:

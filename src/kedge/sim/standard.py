@@ -161,12 +161,12 @@ class World:
 
 def _maker(name: str) -> Make:
     make, lease = CONTROLLERS[name], lease_of(name)
-    return lambda seat: make(seat.client, seat.env, caches=seat.caches, recorder=seat.recorder, lease=lease)
+    return lambda seat: make(seat.runtime(lease))
 
 
 def _everything(seat: Seat) -> Sequence[Component]:
     election = SharedElection(seat.client, seat.env, lease_of("every"), identity=seat.env.new_uid())
-    return all_controllers(seat.client, seat.env, caches=seat.caches, recorder=seat.recorder, election=election)
+    return all_controllers(seat.runtime(election))
 
 
 def _scheduler(name: str) -> Make:

@@ -13,7 +13,7 @@ import kedge
 from kedge.api.wellknown import SYSTEM_NAMESPACE, SYSTEM_NAMESPACES
 from kedge.controllers import CONTROLLERS, all_controllers, lease_of
 from kedge.observe.recording.recorder import Recorder
-from kedge.runtime import Controller
+from kedge.runtime import Controller, ControllerRuntime
 from kedge.runtime.cache import CacheSet
 from kedge.sim.cluster import Cluster
 from kedge.sim.kernel import NO_FAULTS, Host, Simulation, run
@@ -29,7 +29,7 @@ async def open_all(sim: Simulation, namespaces: tuple[str, ...]) -> tuple[list[s
     async def process(host: Host) -> None:
         env = host.env()
         client = cluster.client(host)
-        made.extend(all_controllers(client, env, caches=CacheSet(client, env), recorder=Recorder(env)))
+        made.extend(all_controllers(ControllerRuntime(client, env, CacheSet(client, env), Recorder(env))))
         async with asyncio.TaskGroup() as group:
             for each in made:
                 group.create_task(each.run(), name=each.name)

@@ -16,6 +16,7 @@ from kedge.api.views import PodDisruptionBudgetView
 from kedge.api.views.workloads import DisruptionBudgetStatus
 from kedge.controllers.budget.controller import budget_controller
 from kedge.keys import Key
+from kedge.runtime import ControllerRuntime
 
 WEB = Key(BUDGET.key_kind, "default", "web")
 
@@ -35,7 +36,7 @@ class Scene:
 
     def __init__(self, bench: Bench) -> None:
         self.bench, self.service = bench, bench.world.service
-        self.controller = budget_controller(bench.client, bench.env, caches=bench.caches)
+        self.controller = budget_controller(ControllerRuntime(bench.client, bench.env, caches=bench.caches))
 
     async def start(self, name: str) -> None:
         found = await self.bench.world.create(pod(name))

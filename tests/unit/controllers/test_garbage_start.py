@@ -13,7 +13,7 @@ from kedge.api.kinds import KINDS, Kind
 from kedge.api.requests import ListOptions, ObjectList
 from kedge.controllers.garbage.controller import collected_kinds, garbage_controller
 from kedge.keys import Fence
-from kedge.runtime import Controller
+from kedge.runtime import Controller, ControllerRuntime
 
 LATE = collected_kinds(KINDS)[0]
 """The kind that comes first when dependents are looked for: whoever stops at it sees no other."""
@@ -36,7 +36,7 @@ async def left_after(without: AbstractContextManager[None]) -> set[str]:
     owner = await bench.world.create(config_map("owner"))
     await bench.world.service.create(CONFIG_MAP, a_map("child", owner))
     with replaced(bench.wire, "list", list_late), without:
-        controller = garbage_controller(bench.client, bench.env, caches=bench.caches)
+        controller = garbage_controller(ControllerRuntime(bench.client, bench.env, caches=bench.caches))
         running = asyncio.create_task(controller.run())
         await until(lambda: bench.caches.of_kind("ConfigMap") and bench.caches.of_kind("ConfigMap")[0].synced)
         (maps,) = bench.caches.of_kind("ConfigMap")

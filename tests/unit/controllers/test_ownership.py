@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.sim.controllers import POD, REPLICA_SET, Shop, in_a_shop, pod_of, until
 
-from kedge import Action, Context, Watch
+from kedge import Action, Context, WatchSpec
 from kedge.api.objects import Object
 from kedge.controllers.shared.ownership import wake_claimants
 from kedge.keys import Key
@@ -44,7 +44,7 @@ async def test_the_owner_is_woken_by_its_group_and_those_who_select_it_if_there_
 
     one = await shop.create("one")
     await shop.create("two")
-    shop.open(work, watches=(Watch(kind=POD, keys_of=wake_claimants(REPLICA_SET)),))
+    shop.open(work, watches=(WatchSpec(kind=POD, keys_of=wake_claimants(REPLICA_SET)),))
     await until(lambda: set(woken) == {"one", "two"})
     woken.clear()
     assert await woken_by(pod_named(one, 0)) == ["one"]

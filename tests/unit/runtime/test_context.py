@@ -11,7 +11,7 @@ import pytest
 from tests.objects import ALLOCATION, CONFIG_MAP, NODE, config_map, node
 from tests.sim.controllers import POD, REPLICA_SET, Shop, in_a_shop, pod_of, until
 
-from kedge import Action, Context, Watch
+from kedge import Action, Context, WatchSpec
 from kedge.api.objects import Object
 from kedge.api.requests import Binding, DeleteOptions
 from kedge.errors import Conflict, InvariantBroken, OperatingError
@@ -119,7 +119,7 @@ def test_no_write_takes_a_timeout_for_a_failure(name: str, lost: str) -> None:
         leaked = gone.uid
         await authority.create(POD, pod_of(owner, 9))
         before = state_of(shop)
-        controller = shop.open(work, owns=(POD,), watches=(Watch(kind=NODE), Watch(kind=ALLOCATION)))
+        controller = shop.open(work, owns=(POD,), watches=(WatchSpec(kind=NODE), WatchSpec(kind=ALLOCATION)))
         await until(shop.decisions)
         decision = shop.decisions()[0]
         call = decision.calls[-1]

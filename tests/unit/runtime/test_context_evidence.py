@@ -10,7 +10,7 @@ from tests.caches import replaced
 from tests.objects import ALLOCATION, NODE, node
 from tests.sim.controllers import POD, Shop, in_a_shop, pod_of, until
 
-from kedge import Action, Context, Watch
+from kedge import Action, Context, WatchSpec
 from kedge.api.objects import Object
 from kedge.api.requests import Binding, DeleteOptions
 from kedge.errors import Conflict, ReplayDiverged
@@ -100,7 +100,7 @@ async def test_a_claim_is_freed_on_the_word_of_a_decision_which_is_told_beside_i
             await ctx.confirm_ended(ledger, gone.uid)
         return Action.await_change()
 
-    shop.open(work, owns=(POD,), watches=(Watch(kind=ALLOCATION),))
+    shop.open(work, owns=(POD,), watches=(WatchSpec(kind=ALLOCATION),))
     await until(shop.decisions)
     assert await claims(shop) == set()
     (first, *_) = shop.decisions()
@@ -126,7 +126,7 @@ async def test_a_word_about_one_incarnation_of_a_node_says_nothing_of_the_next(s
             refused.append(found.value)
         return Action.await_change()
 
-    shop.open(work, owns=(POD,), watches=(Watch(kind=ALLOCATION),))
+    shop.open(work, owns=(POD,), watches=(WatchSpec(kind=ALLOCATION),))
     await until(lambda: refused)
     assert "another incarnation" in str(refused[0])
 
@@ -145,7 +145,7 @@ async def test_a_word_about_a_pod_that_lives_frees_nothing(shop: Shop) -> None:
         await ctx.confirm_ended(ledger, lives.uid)
         return Action.await_change()
 
-    shop.open(work, owns=(POD,), watches=(Watch(kind=ALLOCATION),))
+    shop.open(work, owns=(POD,), watches=(WatchSpec(kind=ALLOCATION),))
     await until(shop.decisions)
     await asyncio.sleep(1)
     assert shop.decisions()[0].result == "failed"

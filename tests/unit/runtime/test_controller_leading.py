@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 from tests.sim.controllers import LEASE, POD, Shop, in_a_shop, pod_of, until
 
-from kedge import Action, Context, Controller, Watch
+from kedge import Action, Context, Controller, WatchSpec
 from kedge.api.kinds import KINDS
 from kedge.api.objects import Object
 from kedge.keys import Key, fence_key
@@ -52,7 +52,7 @@ class Crew(NamedTuple):
     standing_by: asyncio.Task[None]
 
 
-async def leader_and_standby(shop: Shop, named: Any, watches: Sequence[Watch] = ()) -> Crew:
+async def leader_and_standby(shop: Shop, named: Any, watches: Sequence[WatchSpec] = ()) -> Crew:
     """`watches` are those of the one that stands by."""
     first = shop.controller(named("first"), lease=LEASE)
     leading = shop.start(first)
@@ -252,7 +252,7 @@ async def test_a_new_leader_decides_nothing_before_its_caches_have_what_its_pred
 async def test_a_new_leader_waits_for_all_of_its_caches_at_once(shop: Shop) -> None:
     """Six streams died without a word. Each cache is asked to list, and none after another."""
     _, named = counting()
-    quiet = [Watch(kind=KINDS.of_key_kind(each)) for each in ("Pod", "Node", "ConfigMap", "Secret", "Service")]
+    quiet = [WatchSpec(kind=KINDS.of_key_kind(each)) for each in ("Pod", "Node", "ConfigMap", "Secret", "Service")]
     first, leading, other, second, _ = await leader_and_standby(shop, named, quiet)
     await until(lambda: other.veil.streams == 6)
     other.veil.dead = 6

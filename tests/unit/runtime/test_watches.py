@@ -11,7 +11,7 @@ from tests.sim.controllers import REPLICA_SET, Shop, in_a_shop, pod_of, until
 from kedge import Action, Context
 from kedge.keys import Key
 from kedge.limits import Limits
-from kedge.runtime import Watch
+from kedge.runtime import WatchSpec
 from kedge.runtime.cache import Index
 
 ALONE = Limits(decisions_sample_every=1, resync_every_s=100_000, relist_every_s=100_000)
@@ -83,7 +83,7 @@ async def test_an_owned_kind_may_have_indexes_of_its_own(shop: Shop) -> None:
         return Action.await_change()
 
     one = await shop.create("one")
-    shop.open(work, owns=(Watch(kind=POD, indexes=(by_colour,)),))
+    shop.open(work, owns=(WatchSpec(kind=POD, indexes=(by_colour,)),))
     await until(lambda: found)
     body = pod_of(one, 0)
     body["metadata"]["labels"]["colour"] = "red"

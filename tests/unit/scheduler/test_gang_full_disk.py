@@ -23,6 +23,7 @@ from kedge.env import system_env
 from kedge.keys import Key
 from kedge.placement.ledger import ClaimState, ledger_of
 from kedge.placement.resources import add, to_units
+from kedge.runtime import ControllerRuntime
 from kedge.scheduler import Scheduler
 from kedge.server.service import Service
 
@@ -103,7 +104,7 @@ class Crew:
         client = Client(Ambushed(self.service, self.disk, verb, number), self.env, component="scheduler")
         self.scheduler = Scheduler(client, self.env)
         repair = reservation_repair_controller(
-            Client(DirectTransport(self.service), self.env, component="repair"), self.env
+            ControllerRuntime(Client(DirectTransport(self.service), self.env, component="repair"), self.env)
         )
         self.running = [asyncio.create_task(each.run()) for each in (self.scheduler, repair)]
         await eventually(lambda: self.scheduler.leading)

@@ -20,7 +20,6 @@ from kedge.api.quantity import NANO, Quantity
 from kedge.api.usage import parse_usage
 from kedge.api.views import DeploymentView, HorizontalPodAutoscalerView, PodView, ReplicaSetView
 from kedge.api.wellknown import AUTOSCALER_KIND, LEASE_KIND, NODE_LEASE_NAMESPACE, USAGE
-from kedge.client.contract import Client
 from kedge.controllers.autoscaler.plan import ABLE, ACTIVE, ScalingLimits, ScalingPlan, TargetFacts, plan_scaling
 from kedge.controllers.autoscaler.usage import PodUsage, Proposal, UsageRules, propose
 from kedge.controllers.node.heartbeats import lease_key
@@ -30,7 +29,7 @@ from kedge.controllers.shared.reconcile import DEPLOYMENT, POD, REPLICA_SET, hel
 from kedge.env import Env
 from kedge.keys import Key
 from kedge.limits import Limits
-from kedge.runtime import Action, Context, Controller, Watch
+from kedge.runtime import Action, Context, Controller, ControllerRuntime, ControllerSpec, WatchSpec
 from kedge.runtime.cache import BY_CONTROLLER, Stale
 
 NAME = "autoscaler"
@@ -193,20 +192,20 @@ def _hold(view: HorizontalPodAutoscalerView, now: datetime) -> list[dict[str, An
     return hold_conditions(view, view.status.conditions, now)
 
 
-def autoscaler_controller(client: Client, env: Env, **shared: Any) -> Controller:
-    """The controller, ready to run; `shared` are `lease`, `caches`, `recorder`, `workers` and the like."""
-    reconciler = AutoscalerReconciler(env)
+def autoscaler_controller(runtime: ControllerRuntime) -> Controller:
+    """The controller, ready to run."""
+    reconciler = AutoscalerReconciler(runtime.env)
     return Controller(
-        reconciler,
-        client,
-        env,
-        name=NAME,
-        kind=AUTOSCALER,
-        watches=(
-            Watch(kind=DEPLOYMENT),
-            Watch(kind=REPLICA_SET, indexes=(BY_CONTROLLER,)),
-            Watch(kind=POD, indexes=(BY_CONTROLLER,)),
-            Watch(kind=LEASE, namespace=NODE_LEASE_NAMESPACE, keys_of=reconciler.listener.hear),
+        ControllerSpec(
+            name=NAME,
+            kind=AUTOSCALER,
+            watches=(
+                WatchSpec(kind=DEPLOYMENT),
+                WatchSpec(kind=REPLICA_SET, indexes=(BY_CONTROLLER,)),
+                WatchSpec(kind=POD, indexes=(BY_CONTROLLER,)),
+                WatchSpec(kind=LEASE, namespace=NODE_LEASE_NAMESPACE, keys_of=reconciler.listener.hear),
+            ),
         ),
-        **shared,
+        reconciler,
+        runtime,
     )

@@ -19,13 +19,12 @@ from kedge.api.owners import controller_of
 from kedge.api.selectors import label_selector
 from kedge.api.views import DeploymentView, JobView, PodDisruptionBudgetView, PodView, ReplicaSetView
 from kedge.api.wellknown import DISRUPTION_BUDGET_KIND
-from kedge.client.contract import Client
 from kedge.controllers.deployment.plan import scaled
 from kedge.controllers.shared.pods import is_active, is_ready
 from kedge.controllers.shared.reconcile import DEPLOYMENT, JOB, POD, REPLICA_SET, look_again, wait_out
 from kedge.env import Env
 from kedge.keys import Key
-from kedge.runtime import Action, Context, Controller, Watch
+from kedge.runtime import Action, Context, Controller, ControllerRuntime, ControllerSpec, WatchSpec
 from kedge.runtime.cache import CacheChange, CacheSet
 
 NAME = "disruption"
@@ -183,19 +182,19 @@ def wake_resized(change: CacheChange, caches: CacheSet) -> Iterable[Key]:
     return [budget.key for budget in _budgets(caches, change.key.namespace)]
 
 
-def budget_controller(client: Client, env: Env, **shared: Any) -> Controller:
-    """The controller, ready to run; `shared` are `lease`, `caches`, `recorder`, `workers` and the like."""
+def budget_controller(runtime: ControllerRuntime) -> Controller:
+    """The controller, ready to run."""
     return Controller(
-        BudgetReconciler(env),
-        client,
-        env,
-        name=NAME,
-        kind=BUDGET,
-        watches=(
-            Watch(kind=POD, keys_of=wake_covering),
-            Watch(kind=REPLICA_SET, keys_of=wake_resized),
-            Watch(kind=DEPLOYMENT, keys_of=wake_resized),
-            Watch(kind=JOB, keys_of=wake_resized),
+        ControllerSpec(
+            name=NAME,
+            kind=BUDGET,
+            watches=(
+                WatchSpec(kind=POD, keys_of=wake_covering),
+                WatchSpec(kind=REPLICA_SET, keys_of=wake_resized),
+                WatchSpec(kind=DEPLOYMENT, keys_of=wake_resized),
+                WatchSpec(kind=JOB, keys_of=wake_resized),
+            ),
         ),
-        **shared,
+        BudgetReconciler(runtime.env),
+        runtime,
     )

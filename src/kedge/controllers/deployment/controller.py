@@ -17,7 +17,6 @@ from kedge.api.owners import controller_of
 from kedge.api.selectors import label_selector
 from kedge.api.views import DeploymentView, ReplicaSetView
 from kedge.api.wellknown import DEPLOYMENT_REVISION, DESIRED_REPLICAS, MAX_REPLICAS, UPDATED_MAX
-from kedge.client.contract import Client
 from kedge.controllers.deployment.plan import Bounds, ScalePlan, SetFacts, plan_scales, resolve_bounds
 from kedge.controllers.deployment.status import (
     availability,
@@ -57,7 +56,7 @@ from kedge.controllers.shared.topology import place_marks
 from kedge.env import Env
 from kedge.errors import OperatingError
 from kedge.keys import Key
-from kedge.runtime import Action, Context, Controller, Watch
+from kedge.runtime import Action, Context, Controller, ControllerRuntime, ControllerSpec, WatchSpec
 from kedge.runtime.cache import BY_CONTROLLER
 
 NAME = "deployment"
@@ -320,18 +319,18 @@ def _is_empty(each: Object, now: datetime) -> bool:
 wake_set_owner = wake_claimants(DEPLOYMENT)
 
 
-def deployment_controller(client: Client, env: Env, **shared: Any) -> Controller:
-    """The controller, ready to run; `shared` are `lease`, `caches`, `recorder`, `workers` and the like."""
+def deployment_controller(runtime: ControllerRuntime) -> Controller:
+    """The controller, ready to run."""
     return Controller(
-        DeploymentReconciler(env),
-        client,
-        env,
-        name=NAME,
-        kind=DEPLOYMENT,
-        watches=(
-            Watch(kind=REPLICA_SET, keys_of=wake_set_owner, indexes=(BY_CONTROLLER, ORPHANS)),
-            Watch(kind=RESOURCE_QUOTA, keys_of=wake_blocked(DEPLOYMENT, condition=REPLICA_FAILURE)),
+        ControllerSpec(
+            name=NAME,
+            kind=DEPLOYMENT,
+            watches=(
+                WatchSpec(kind=REPLICA_SET, keys_of=wake_set_owner, indexes=(BY_CONTROLLER, ORPHANS)),
+                WatchSpec(kind=RESOURCE_QUOTA, keys_of=wake_blocked(DEPLOYMENT, condition=REPLICA_FAILURE)),
+            ),
+            priority_of=template_priority,
         ),
-        priority_of=template_priority,
-        **shared,
+        DeploymentReconciler(runtime.env),
+        runtime,
     )

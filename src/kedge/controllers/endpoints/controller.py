@@ -25,12 +25,11 @@ from kedge.api.wellknown import (
     SLICE_MANAGER_LABEL,
     ZONE_LABEL,
 )
-from kedge.client.contract import Client
 from kedge.controllers.shared.pods import is_draining, is_ready
 from kedge.controllers.shared.reconcile import ENDPOINT_SLICE, POD, look_again, split_held, wait_out
 from kedge.env import Env
 from kedge.keys import Key
-from kedge.runtime import Action, Context, Controller, Watch
+from kedge.runtime import Action, Context, Controller, ControllerRuntime, ControllerSpec, WatchSpec
 from kedge.runtime.cache import CacheChange, CacheSet
 
 NAME = "endpoints"
@@ -256,15 +255,15 @@ def wake_services(change: CacheChange, caches: CacheSet) -> Iterable[Key]:
                 yield service.key
 
 
-def endpoints_controller(client: Client, env: Env, **shared: Any) -> Controller:
-    """The controller, ready to run; `shared` are `lease`, `caches`, `recorder`, `workers` and the like."""
+def endpoints_controller(runtime: ControllerRuntime) -> Controller:
+    """The controller, ready to run."""
     return Controller(
-        EndpointsReconciler(env),
-        client,
-        env,
-        name=NAME,
-        kind=SERVICE,
-        owns=(ENDPOINT_SLICE,),
-        watches=(Watch(kind=POD, keys_of=wake_services), Watch(kind=NODE)),
-        **shared,
+        ControllerSpec(
+            name=NAME,
+            kind=SERVICE,
+            owns=(ENDPOINT_SLICE,),
+            watches=(WatchSpec(kind=POD, keys_of=wake_services), WatchSpec(kind=NODE)),
+        ),
+        EndpointsReconciler(runtime.env),
+        runtime,
     )

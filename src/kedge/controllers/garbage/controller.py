@@ -17,13 +17,12 @@ from kedge.api.kinds import KINDS, Kind, Registry
 from kedge.api.objects import Object
 from kedge.api.views import ObjectMeta, OwnerReference
 from kedge.api.wellknown import EVENT_KIND, LEASE_KIND, NODE_ALLOCATION_KIND, PRIORITY_CLASS_KIND
-from kedge.client.contract import Client
 from kedge.controllers.garbage.overrides import active_override
 from kedge.controllers.shared.reconcile import look_again
 from kedge.env import Env
 from kedge.errors import BadRequest, Forbidden, NotFound
 from kedge.keys import Key
-from kedge.runtime import Action, Context, Controller, Watch
+from kedge.runtime import Action, Context, Controller, ControllerRuntime, ControllerSpec, WatchSpec
 from kedge.runtime.cache import BY_OWNER, CacheChange, CacheSet
 
 NAME = "garbage"
@@ -288,23 +287,21 @@ def _wake_family(kinds: Sequence[Kind]) -> Callable[[CacheChange, CacheSet], Ite
     return keys_of
 
 
-def garbage_controller(client: Client, env: Env, **shared: Any) -> Controller:
-    """The controller, ready to run; `shared` are `lease`, `caches`, `recorder`, `workers` and the like."""
-    kinds = collected_kinds(client.kinds)
+def garbage_controller(runtime: ControllerRuntime) -> Controller:
+    """The controller, ready to run."""
+    kinds = collected_kinds(runtime.client.kinds)
     wake = _wake_family(kinds)
     return Controller(
-        GarbageCollector(env, client.kinds),
-        client,
-        env,
-        name=NAME,
-        # Keys are of every kind. A controller has one of its own, whose changes wake itself alone: this one has no
-        # family to be woken.
-        kind=_ALONE,
-        indexes=(BY_OWNER,),
-        watches=[
-            Watch(kind=kind, keys_of=wake, indexes=(BY_OWNER,), resync=may_be_garbage)
-            for kind in kinds
-            if kind is not _ALONE
-        ],
-        **shared,
+        ControllerSpec(
+            name=NAME,
+            kind=_ALONE,
+            indexes=(BY_OWNER,),
+            watches=[
+                WatchSpec(kind=kind, keys_of=wake, indexes=(BY_OWNER,), resync=may_be_garbage)
+                for kind in kinds
+                if kind is not _ALONE
+            ],
+        ),
+        GarbageCollector(runtime.env, runtime.client.kinds),
+        runtime,
     )

@@ -17,7 +17,6 @@ from kedge.api.owners import controller_of, owner_reference
 from kedge.api.timestamps import format_time
 from kedge.api.views import EndpointSliceView, JobView, PodView
 from kedge.api.wellknown import JOB_INDEX, JOB_NAME_LABEL, JOB_TRACKING_FINALIZER, JOB_UID_LABEL, SLOT
-from kedge.client.contract import Client
 from kedge.controllers.job.plan import (
     COMPLETE,
     FAILED,
@@ -61,7 +60,7 @@ from kedge.controllers.shared.templates import template_of
 from kedge.env import Env
 from kedge.errors import OperatingError
 from kedge.keys import Key
-from kedge.runtime import Action, Context, Controller, Watch
+from kedge.runtime import Action, Context, Controller, ControllerRuntime, ControllerSpec, WatchSpec
 from kedge.runtime.cache.indexes import by_label
 
 NAME = "job"
@@ -302,19 +301,19 @@ def without_mark(pod: Object) -> dict[str, Any]:
     return {"metadata": {"finalizers": list(kept) or None}}
 
 
-def job_controller(client: Client, env: Env, **shared: Any) -> Controller:
-    """The controller, ready to run; `shared` are `lease`, `caches`, `recorder`, `workers` and the like."""
+def job_controller(runtime: ControllerRuntime) -> Controller:
+    """The controller, ready to run."""
     return Controller(
-        JobReconciler(env),
-        client,
-        env,
-        name=NAME,
-        kind=JOB,
-        owns=(Watch(kind=POD, indexes=(BY_JOB_NAME,)),),
-        watches=(
-            Watch(kind=ENDPOINT_SLICE, keys_of=wake_listed(JOB)),
-            Watch(kind=RESOURCE_QUOTA, keys_of=wake_blocked(JOB, condition=REPLICA_FAILURE)),
+        ControllerSpec(
+            name=NAME,
+            kind=JOB,
+            owns=(WatchSpec(kind=POD, indexes=(BY_JOB_NAME,)),),
+            watches=(
+                WatchSpec(kind=ENDPOINT_SLICE, keys_of=wake_listed(JOB)),
+                WatchSpec(kind=RESOURCE_QUOTA, keys_of=wake_blocked(JOB, condition=REPLICA_FAILURE)),
+            ),
+            priority_of=template_priority,
         ),
-        priority_of=template_priority,
-        **shared,
+        JobReconciler(runtime.env),
+        runtime,
     )

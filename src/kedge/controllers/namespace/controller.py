@@ -23,12 +23,11 @@ from kedge.api.wellknown import (
     POD_KIND,
     REPLICA_SET_KIND,
 )
-from kedge.client.contract import Client
 from kedge.controllers.shared.reconcile import wait_out
 from kedge.env import Env
 from kedge.errors import Conflict, Forbidden, NotFound
 from kedge.keys import Key
-from kedge.runtime import Action, Context, Controller
+from kedge.runtime import Action, Context, Controller, ControllerRuntime, ControllerSpec
 
 NAME = "namespace"
 NAMESPACE = KINDS.of_key_kind(NAMESPACE_KIND)
@@ -150,6 +149,8 @@ class NamespaceReconciler:
         return ""
 
 
-def namespace_controller(client: Client, env: Env, **shared: Any) -> Controller:
-    """The controller, ready to run; `shared` are `lease`, `caches`, `recorder`, `workers` and the like."""
-    return Controller(NamespaceReconciler(env, client.kinds), client, env, name=NAME, kind=NAMESPACE, **shared)
+def namespace_controller(runtime: ControllerRuntime) -> Controller:
+    """The controller, ready to run."""
+    return Controller(
+        ControllerSpec(name=NAME, kind=NAMESPACE), NamespaceReconciler(runtime.env, runtime.client.kinds), runtime
+    )

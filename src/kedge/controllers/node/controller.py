@@ -18,7 +18,6 @@ from kedge.api.objects import Object
 from kedge.api.owners import controller_of
 from kedge.api.views import NodeView, PodView
 from kedge.api.wellknown import DRAIN_NODE, DRAINED, LEASE_KIND, NODE_KIND, NODE_LEASE_NAMESPACE, ZONE_LABEL
-from kedge.client.contract import Client
 from kedge.controllers.node.evacuation import NODE_UNKNOWN, Evacuation, lost_condition, plan_evacuation
 from kedge.controllers.node.heartbeats import UNDATED, Heartbeats, Sight, lease_key
 from kedge.controllers.node.plan import (
@@ -34,7 +33,7 @@ from kedge.controllers.shared.reconcile import POD, wait_out
 from kedge.env import Env
 from kedge.errors import BadRequest, NotFound, TooManyRequests
 from kedge.keys import Key
-from kedge.runtime import Action, Context, Controller, Watch
+from kedge.runtime import Action, Context, Controller, ControllerRuntime, ControllerSpec, WatchSpec
 from kedge.runtime.cache import BY_NODE, CacheChange, CacheSet
 
 NAME = "node-lifecycle"
@@ -261,10 +260,10 @@ def wake_node_of_pod(change: CacheChange, caches: CacheSet) -> Iterable[Key]:
     return ()
 
 
-def lifecycle_controller(client: Client, env: Env, **shared: Any) -> Controller:
-    """The controller, ready to run; `shared` are `lease`, `caches`, `recorder`, `workers` and the like."""
-    heartbeats = Heartbeats(env)
-    lifecycle = NodeLifecycle(env, heartbeats)
+def lifecycle_controller(runtime: ControllerRuntime) -> Controller:
+    """The controller, ready to run."""
+    heartbeats = Heartbeats(runtime.env)
+    lifecycle = NodeLifecycle(runtime.env, heartbeats)
 
     def hear(change: CacheChange, caches: CacheSet) -> Iterable[Key]:
         """Every renewal is heard; it wakes only a node that was thought to be silent."""
@@ -275,16 +274,16 @@ def lifecycle_controller(client: Client, env: Env, **shared: Any) -> Controller:
         return (node.key,) if node is not None and in_trouble(node) else ()
 
     controller = Controller(
-        lifecycle,
-        client,
-        env,
-        name=NAME,
-        kind=NODE,
-        watches=(
-            Watch(kind=LEASE, namespace=NODE_LEASE_NAMESPACE, keys_of=hear),
-            Watch(kind=POD, keys_of=wake_node_of_pod, indexes=(BY_NODE,)),
+        ControllerSpec(
+            name=NAME,
+            kind=NODE,
+            watches=(
+                WatchSpec(kind=LEASE, namespace=NODE_LEASE_NAMESPACE, keys_of=hear),
+                WatchSpec(kind=POD, keys_of=wake_node_of_pod, indexes=(BY_NODE,)),
+            ),
         ),
-        **shared,
+        lifecycle,
+        runtime,
     )
     lifecycle.sight_age_s = lambda: controller.caches.cache(LEASE, namespace=NODE_LEASE_NAMESPACE).age_s
     lifecycle.look_anew = lambda: controller.caches.cache(LEASE, namespace=NODE_LEASE_NAMESPACE).ask_relist()

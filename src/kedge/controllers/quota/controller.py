@@ -16,16 +16,15 @@ from kedge.api.kinds import KINDS, Kind
 from kedge.api.objects import Object
 from kedge.api.views import NodeAllocationView, PodView, ResourceQuotaView, ZoneQuotaView
 from kedge.api.wellknown import NAMESPACE_KIND, RESOURCE_QUOTA_KIND, ZONE_QUOTA_KIND
-from kedge.client.contract import Client
 from kedge.controllers.shared.reconcile import NODE_ALLOCATION, POD, look_again
 from kedge.env import Env
 from kedge.keys import Key
 from kedge.placement.ledger import claim_of
 from kedge.placement.quota import count_name, in_scope, object_cost, tracked, zone_used
 from kedge.placement.resources import Units, add, to_units
-from kedge.runtime import Action, Context, Controller, Watch
+from kedge.runtime import Action, Context, Controller, ControllerRuntime, ControllerSpec, WatchSpec
 from kedge.runtime.cache import CacheChange, CacheSet
-from kedge.runtime.watches import KeysOf
+from kedge.runtime.spec import KeysOf
 
 NAME = "quota"
 NAMESPACE = KINDS.of_key_kind(NAMESPACE_KIND)
@@ -178,19 +177,19 @@ def wake_blocked(kind: Kind, *, condition: str) -> KeysOf:
     return keys_of
 
 
-def quota_controller(client: Client, env: Env, **shared: Any) -> Controller:
-    """The controller, ready to run; `shared` are `lease`, `caches`, `recorder`, `workers` and the like."""
+def quota_controller(runtime: ControllerRuntime) -> Controller:
+    """The controller, ready to run."""
     return Controller(
-        QuotaReconciler(env),
-        client,
-        env,
-        name=NAME,
-        kind=NAMESPACE,
-        watches=(
-            Watch(kind=RESOURCE_QUOTA, keys_of=wake_uncounted),
-            Watch(kind=ZONE_QUOTA, keys_of=wake_uncounted),
-            Watch(kind=POD),
-            Watch(kind=NODE_ALLOCATION),
+        ControllerSpec(
+            name=NAME,
+            kind=NAMESPACE,
+            watches=(
+                WatchSpec(kind=RESOURCE_QUOTA, keys_of=wake_uncounted),
+                WatchSpec(kind=ZONE_QUOTA, keys_of=wake_uncounted),
+                WatchSpec(kind=POD),
+                WatchSpec(kind=NODE_ALLOCATION),
+            ),
         ),
-        **shared,
+        QuotaReconciler(runtime.env),
+        runtime,
     )

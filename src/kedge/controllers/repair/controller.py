@@ -19,14 +19,13 @@ from kedge.api.objects import Object
 from kedge.api.owners import controller_of
 from kedge.api.views import NodeAllocationView, NodeView, PodView, ReservationView
 from kedge.api.wellknown import DISRUPTION_TARGET, NODE_KIND, NODE_LOST, RESERVATION_KIND
-from kedge.client.contract import Client
 from kedge.controllers.node.plan import is_out_of_service
 from kedge.controllers.shared.pods import is_lost
 from kedge.controllers.shared.reconcile import NODE_ALLOCATION, POD, look_again, wait_out
 from kedge.env import Env
 from kedge.errors import Conflict, NotFound
 from kedge.keys import Key
-from kedge.runtime import Action, Context, Controller, Watch
+from kedge.runtime import Action, Context, Controller, ControllerRuntime, ControllerSpec, WatchSpec
 from kedge.runtime.cache import CacheChange, CacheSet, Index
 
 RESERVATIONS, LEDGERS, BINDINGS = "reservation-repair", "ledger-repair", "binding-repair"
@@ -350,45 +349,45 @@ def _incarnation(found: Object) -> str:
     return found.view.spec.node_uid if found.key.kind == NODE_ALLOCATION.key_kind else found.uid
 
 
-def reservation_repair_controller(client: Client, env: Env, **shared: Any) -> Controller:
+def reservation_repair_controller(runtime: ControllerRuntime) -> Controller:
     return Controller(
-        ReservationRepair(env),
-        client,
-        env,
-        name=RESERVATIONS,
-        kind=RESERVATION,
-        indexes=(BY_INTENT,),
-        watches=(Watch(kind=POD, keys_of=wake_reservation),),
-        **shared,
+        ControllerSpec(
+            name=RESERVATIONS,
+            kind=RESERVATION,
+            indexes=(BY_INTENT,),
+            watches=(WatchSpec(kind=POD, keys_of=wake_reservation),),
+        ),
+        ReservationRepair(runtime.env),
+        runtime,
     )
 
 
-def ledger_repair_controller(client: Client, env: Env, **shared: Any) -> Controller:
+def ledger_repair_controller(runtime: ControllerRuntime) -> Controller:
     return Controller(
-        LedgerRepair(env),
-        client,
-        env,
-        name=LEDGERS,
-        kind=NODE_ALLOCATION,
-        watches=(
-            Watch(kind=POD, keys_of=wake_ledger),
-            Watch(kind=RESERVATION),
-            Watch(kind=NODE, keys_of=wake_ledger_of_node),
+        ControllerSpec(
+            name=LEDGERS,
+            kind=NODE_ALLOCATION,
+            watches=(
+                WatchSpec(kind=POD, keys_of=wake_ledger),
+                WatchSpec(kind=RESERVATION),
+                WatchSpec(kind=NODE, keys_of=wake_ledger_of_node),
+            ),
         ),
-        **shared,
+        LedgerRepair(runtime.env),
+        runtime,
     )
 
 
-def binding_repair_controller(client: Client, env: Env, **shared: Any) -> Controller:
+def binding_repair_controller(runtime: ControllerRuntime) -> Controller:
     return Controller(
-        BindingRepair(env),
-        client,
-        env,
-        name=BINDINGS,
-        kind=POD,
-        watches=(
-            Watch(kind=NODE, keys_of=wake_pods_of_node),
-            Watch(kind=NODE_ALLOCATION, keys_of=wake_pods_of_node),
+        ControllerSpec(
+            name=BINDINGS,
+            kind=POD,
+            watches=(
+                WatchSpec(kind=NODE, keys_of=wake_pods_of_node),
+                WatchSpec(kind=NODE_ALLOCATION, keys_of=wake_pods_of_node),
+            ),
         ),
-        **shared,
+        BindingRepair(runtime.env),
+        runtime,
     )

@@ -19,7 +19,6 @@ from kedge.api.owners import controller_of, owner_reference
 from kedge.api.selectors import label_selector
 from kedge.api.views import EndpointSliceView, JobView, NodeAllocationView, PodView, ReplicaSetView
 from kedge.api.wellknown import GIVE_UP_IN, NODE_LOST, PODS_IN, REPLACES, SLOT
-from kedge.client.contract import Client
 from kedge.controllers.quota.controller import RESOURCE_QUOTA, wake_blocked
 from kedge.controllers.replicaset.plan import ReplicaPlan, ReplicaRules, plan_replicas, replica_counts
 from kedge.controllers.shared.drain import drain_patch, listed_uids, resume_patch
@@ -44,9 +43,9 @@ from kedge.controllers.shared.topology import parse_where, pinned
 from kedge.env import Env
 from kedge.errors import OperatingError
 from kedge.keys import Key
-from kedge.runtime import Action, Context, Controller, Watch
+from kedge.runtime import Action, Context, Controller, ControllerRuntime, ControllerSpec, WatchSpec
 from kedge.runtime.cache import BY_CONTROLLER, CacheChange, CacheSet
-from kedge.runtime.watches import KeysOf
+from kedge.runtime.spec import KeysOf
 
 NAME = "replicaset"
 REPLICA_FAILURE = "ReplicaFailure"
@@ -325,21 +324,21 @@ def template_priority(found: Object) -> int:
     return found.view.spec.template.spec.priority or 0
 
 
-def replica_set_controller(client: Client, env: Env, **shared: Any) -> Controller:
-    """The controller, ready to run; `shared` are `lease`, `caches`, `recorder`, `workers` and the like."""
+def replica_set_controller(runtime: ControllerRuntime) -> Controller:
+    """The controller, ready to run."""
     return Controller(
-        ReplicaSetReconciler(env),
-        client,
-        env,
-        name=NAME,
-        kind=REPLICA_SET,
-        indexes=(BY_CONTROLLER,),
-        watches=(
-            Watch(kind=POD, keys_of=wake_adopters, indexes=(BY_CONTROLLER, ORPHANS)),
-            Watch(kind=ENDPOINT_SLICE, keys_of=wake_listed(REPLICA_SET)),
-            Watch(kind=NODE),
-            Watch(kind=RESOURCE_QUOTA, keys_of=wake_blocked(REPLICA_SET, condition=REPLICA_FAILURE)),
+        ControllerSpec(
+            name=NAME,
+            kind=REPLICA_SET,
+            indexes=(BY_CONTROLLER,),
+            watches=(
+                WatchSpec(kind=POD, keys_of=wake_adopters, indexes=(BY_CONTROLLER, ORPHANS)),
+                WatchSpec(kind=ENDPOINT_SLICE, keys_of=wake_listed(REPLICA_SET)),
+                WatchSpec(kind=NODE),
+                WatchSpec(kind=RESOURCE_QUOTA, keys_of=wake_blocked(REPLICA_SET, condition=REPLICA_FAILURE)),
+            ),
+            priority_of=template_priority,
         ),
-        priority_of=template_priority,
-        **shared,
+        ReplicaSetReconciler(runtime.env),
+        runtime,
     )

@@ -17,7 +17,6 @@ from kedge.api.objects import Object
 from kedge.api.timestamps import format_micro_time
 from kedge.api.views import RolloutView
 from kedge.api.wellknown import LEASE_KIND, NODE_LEASE_NAMESPACE, ROLLOUT_KIND
-from kedge.client.contract import Client
 from kedge.controllers.rollout.gates import CacheFact
 from kedge.controllers.rollout.plan import Act, RolloutPlan, plan_rollout
 from kedge.controllers.rollout.targets import BUDGET, NODE, POLICY, PolicyChange, TemplateChange
@@ -26,7 +25,7 @@ from kedge.controllers.shared.reconcile import DEPLOYMENT, POD, REPLICA_SET, loo
 from kedge.controllers.shared.templates import template_digest, template_of
 from kedge.env import Env
 from kedge.keys import Key
-from kedge.runtime import Action, Context, Controller, Watch
+from kedge.runtime import Action, Context, Controller, ControllerRuntime, ControllerSpec, WatchSpec
 from kedge.runtime.cache import BY_CONTROLLER, CacheChange, CacheSet
 from kedge.runtime.status import status_of
 
@@ -130,25 +129,25 @@ def _wake_rollouts(change: CacheChange, caches: CacheSet) -> list[Key]:
     return found
 
 
-def rollout_controller(client: Client, env: Env, **shared: Any) -> Controller:
-    """The controller, ready to run; `shared` are `lease`, `caches`, `recorder`, `workers` and the like."""
-    reconciler = RolloutReconciler(env)
+def rollout_controller(runtime: ControllerRuntime) -> Controller:
+    """The controller, ready to run."""
+    reconciler = RolloutReconciler(runtime.env)
     controller = Controller(
-        reconciler,
-        client,
-        env,
-        name=NAME,
-        kind=ROLLOUT,
-        watches=(
-            Watch(kind=POLICY, keys_of=_wake_rollouts),
-            Watch(kind=DEPLOYMENT, keys_of=_wake_rollouts),
-            Watch(kind=REPLICA_SET, indexes=(BY_CONTROLLER,)),
-            Watch(kind=POD, indexes=(BY_CONTROLLER,)),
-            Watch(kind=NODE),
-            Watch(kind=LEASE, namespace=NODE_LEASE_NAMESPACE, keys_of=reconciler.listener.hear),
-            Watch(kind=BUDGET),
+        ControllerSpec(
+            name=NAME,
+            kind=ROLLOUT,
+            watches=(
+                WatchSpec(kind=POLICY, keys_of=_wake_rollouts),
+                WatchSpec(kind=DEPLOYMENT, keys_of=_wake_rollouts),
+                WatchSpec(kind=REPLICA_SET, indexes=(BY_CONTROLLER,)),
+                WatchSpec(kind=POD, indexes=(BY_CONTROLLER,)),
+                WatchSpec(kind=NODE),
+                WatchSpec(kind=LEASE, namespace=NODE_LEASE_NAMESPACE, keys_of=reconciler.listener.hear),
+                WatchSpec(kind=BUDGET),
+            ),
         ),
-        **shared,
+        reconciler,
+        runtime,
     )
 
     def sight() -> list[list[Any]]:
@@ -156,7 +155,10 @@ def rollout_controller(client: Client, env: Env, **shared: Any) -> Controller:
             controller.caches.cache(each, namespace=NODE_LEASE_NAMESPACE if each is LEASE else "") for each in READ
         ]
         # Kinds that share no history cannot be compared with the change: none of them counts as past it.
-        return [[each.kind.kind, each.revision if client.one_history else 0, min(each.age_s, 1e9)] for each in caches]
+        return [
+            [each.kind.kind, each.revision if runtime.client.one_history else 0, min(each.age_s, 1e9)]
+            for each in caches
+        ]
 
     reconciler.sight = sight
     return controller

@@ -15,7 +15,7 @@ from kedge.api.owners import controller_of, owner_reference
 from kedge.api.selectors import LabelSelector, label_selector
 from kedge.keys import Key
 from kedge.runtime.cache import CacheChange, CacheSet, Index
-from kedge.runtime.watches import KeysOf, wake_owner
+from kedge.runtime.spec import KeysOf, wake_owner
 
 ORPHANS = Index("orphans", lambda each: () if controller_of(each.metadata) is not None else (each.key.namespace,))
 """Objects that nobody controls, by namespace."""

@@ -22,7 +22,9 @@ from kedge.env import Env
 from kedge.keys import Key
 from kedge.limits import Limits
 from kedge.observe.recording.recorder import Recorder
+from kedge.runtime import ControllerRuntime
 from kedge.runtime.cache import CacheSet
+from kedge.runtime.lease import SharedElection
 from kedge.server.service import AdmissionChain, Service
 from kedge.sim.cluster.agents import SimulatedDriver
 from kedge.sim.cluster.dump import Plan, load_dump
@@ -55,6 +57,10 @@ class Seat:
     env: Env
     caches: CacheSet
     recorder: Recorder
+
+    def runtime(self, lease: Key | SharedElection | None = None) -> ControllerRuntime:
+        """The means of one controller of this process."""
+        return ControllerRuntime(self.client, self.env, self.caches, self.recorder, lease)
 
 
 Make = Callable[[Seat], Component]

@@ -15,7 +15,7 @@ from kedge.api.requests import WriteOptions
 from kedge.api.wellknown import NAMESPACE_KIND, POD_KIND, REPLICA_SET_KIND
 from kedge.errors import OutcomeUnknown
 from kedge.keys import Key
-from kedge.runtime import Action, Context, Controller
+from kedge.runtime import Action, Context, Controller, ControllerRuntime, ControllerSpec
 from kedge.sim.cluster import Cluster, Commit, RemoteTransport
 from kedge.sim.kernel import Simulation
 from kedge.store.memory import MemoryStore
@@ -116,7 +116,9 @@ async def _play(sim: Simulation, *, careless: bool) -> None:
     host = sim.host("controller")
     client = cluster.client(host)
     reconciler = CarelessReconciler(cluster.transport(host)) if careless else CarefulReconciler()
-    controller = Controller(reconciler, client, host.env(), kind=REPLICA_SET, owns=(POD,))
+    controller = Controller(
+        ControllerSpec(kind=REPLICA_SET, owns=(POD,)), reconciler, ControllerRuntime(client, host.env())
+    )
     host.spawn(controller.run(), name="controller")
     await asyncio.sleep(20)
     sim.heal()

@@ -14,7 +14,7 @@ REPAIR = (RESERVATIONS, LEDGERS, BINDINGS)
 
 def controller_maker(name: str) -> Make:
     make, lease = CONTROLLERS[name], lease_of(name)
-    return lambda seat: make(seat.client, seat.env, caches=seat.caches, recorder=seat.recorder, lease=lease)
+    return lambda seat: make(seat.runtime(lease))
 
 
 def scheduler_maker(name: str) -> Make:

@@ -168,6 +168,6 @@ def manage(world: World, *names: str) -> None:
     """One process has these controllers, and needs no lease: who leads is another world's world."""
 
     def make_all(seat: Seat) -> list[Component]:
-        return [CONTROLLERS[name](seat.client, seat.env, caches=seat.caches, recorder=seat.recorder) for name in names]
+        return [CONTROLLERS[name](seat.runtime()) for name in names]
 
     world.cluster.boot("manager", make_all)

@@ -14,7 +14,7 @@ from typing import Any
 from kedge.api.kinds import KINDS
 from kedge.api.wellknown import CONFIG_MAP_KIND
 from kedge.keys import Key
-from kedge.runtime import Action, Context, Controller
+from kedge.runtime import Action, Context, Controller, ControllerRuntime, ControllerSpec
 from kedge.runtime.queue import Loop
 from kedge.sim.cluster import Component, Seat
 from kedge.sim.cluster.links import Commit
@@ -78,7 +78,11 @@ class Rival(Controller):
 
 
 def _painter(seat: Seat, *, colour: str) -> Component:
-    return Rival(Painter(colour), seat.client, seat.env, kind=MAP, name=colour, caches=seat.caches)
+    return Rival(
+        ControllerSpec(kind=MAP, name=colour),
+        Painter(colour),
+        ControllerRuntime(seat.client, seat.env, caches=seat.caches),
+    )
 
 
 @simulate(faults=DrawnRates())
@@ -118,7 +122,11 @@ class Clerk:
 
 
 def _office(seat: Seat, *, clerk: Clerk) -> Component:
-    return Controller(clerk, seat.client, seat.env, kind=MAP, name="clerk", workers=1, caches=seat.caches)
+    return Controller(
+        ControllerSpec(kind=MAP, name="clerk", workers=1),
+        clerk,
+        ControllerRuntime(seat.client, seat.env, caches=seat.caches),
+    )
 
 
 @simulate(faults=DrawnRates())

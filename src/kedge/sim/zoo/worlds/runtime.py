@@ -21,7 +21,7 @@ from kedge.api.wellknown import CONFIG_MAP_KIND, JOB_KIND, LEASE_KIND, SYSTEM_NA
 from kedge.errors import Conflict
 from kedge.keys import Key
 from kedge.limits import Limits
-from kedge.runtime import Action, Context, Controller
+from kedge.runtime import Action, Context, Controller, ControllerRuntime, ControllerSpec
 from kedge.sim.cluster import Component, Seat
 from kedge.sim.cluster.links import Commit
 from kedge.sim.kernel import Simulation, simulate
@@ -84,7 +84,9 @@ def crew_controller(seat: Seat, *, drawn: bool = False) -> Component:
     lease = Key(LEASE_KIND, SYSTEM_NAMESPACE, "crews")
     reconciler = CrewReconciler(drawn=drawn)
     return Controller(
-        reconciler, seat.client, seat.env, kind=CREW, name="crews", owns=(HAND,), lease=lease, caches=seat.caches
+        ControllerSpec(kind=CREW, name="crews", owns=(HAND,)),
+        reconciler,
+        ControllerRuntime(seat.client, seat.env, lease=lease, caches=seat.caches),
     )
 
 

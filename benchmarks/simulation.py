@@ -20,7 +20,17 @@ import uvloop
 from benchmarks.report import print_json, print_table
 from kedge.errors import Conflict, OutcomeUnknown, Unavailable
 from kedge.keys import Key
-from kedge.sim.kernel import NO_FAULTS, Fifo, Host, RunBounds, Scenario, SchedulePolicy, Simulation, Uniform, run
+from kedge.sim.kernel import (
+    NO_FAULTS,
+    Fifo,
+    Host,
+    RunBounds,
+    SchedulePolicy,
+    Simulation,
+    SimulationTarget,
+    Uniform,
+    run,
+)
 from kedge.store.contract import Absent, AtRevision, Put
 from kedge.store.memory import MemoryStore
 
@@ -266,11 +276,11 @@ async def three_hosts(sim: Simulation) -> None:
 
 def seeds_measured(count: int) -> tuple[float, float]:
     """CPU seconds a seed, and virtual seconds a CPU second."""
-    scenario = Scenario(program=three_hosts)
+    target = SimulationTarget(program=three_hosts)
     virtual_s, spent_s = 0.0, []
     for seed in range(count):
         begin_s = time.process_time()
-        outcome = scenario.run(seed)
+        outcome = target.run(seed)
         spent_s.append(time.process_time() - begin_s)
         if outcome.violation is not None:
             raise RuntimeError(f"the benchmark itself failed at seed {seed}: {outcome.violation}")

@@ -59,7 +59,7 @@ def test_etcd_store_keeps_the_contract(check: str, server: EtcdServer) -> None:
 
 
 def test_a_big_list_comes_in_pages_all_at_one_revision(server: EtcdServer) -> None:
-    async def scenario() -> None:
+    async def run_test() -> None:
         limits = replace(Limits(), store_page_objects_max=7, store_page_bytes_max=600)
         store = await EtcdStore.open([server.endpoint], system_env(limits=limits), prefix="/pages", compactor=False)
         try:
@@ -86,11 +86,11 @@ def test_a_big_list_comes_in_pages_all_at_one_revision(server: EtcdServer) -> No
         finally:
             await store.close()
 
-    asyncio.run(scenario())
+    asyncio.run(run_test())
 
 
 def test_many_keys_are_read_at_one_revision(server: EtcdServer) -> None:
-    async def scenario() -> None:
+    async def run_test() -> None:
         store = await EtcdStore.open([server.endpoint], system_env(), prefix="/many", compactor=False)
         try:
             keys = [Key("Pod", "ns", f"{number:03}") for number in range(100)]
@@ -113,4 +113,4 @@ def test_many_keys_are_read_at_one_revision(server: EtcdServer) -> None:
         finally:
             await store.close()
 
-    asyncio.run(scenario())
+    asyncio.run(run_test())

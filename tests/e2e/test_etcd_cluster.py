@@ -164,7 +164,7 @@ async def trouble(members: Sequence[EtcdServer], rng: random.Random) -> int:
 def test_a_cluster_whose_members_are_killed_loses_nothing_acknowledged() -> None:
     binary = sound_etcd() or missing_tool("a sound etcd", install="apt-get install etcd-server")
 
-    async def scenario(members: list[EtcdServer]) -> None:
+    async def run_test(members: list[EtcdServer]) -> None:
         rng = random.Random(7)
         endpoints = [member.endpoint for member in members]
         stores = [
@@ -198,7 +198,7 @@ def test_a_cluster_whose_members_are_killed_loses_nothing_acknowledged() -> None
                 await store.close()
 
     with etcd_cluster(binary) as members:
-        asyncio.run(asyncio.wait_for(scenario(members), 180))
+        asyncio.run(asyncio.wait_for(run_test(members), 180))
 
 
 async def settled_list(store: EtcdStore) -> tuple[list[Entry], Revision]:

@@ -86,7 +86,7 @@ async def heard_until(watch: Watch, revision: Revision) -> list[Change]:
 
 
 def test_a_lost_reply_is_an_unknown_outcome_and_a_read_shows_the_write(server: EtcdServer) -> None:
-    async def scenario() -> None:
+    async def run_test() -> None:
         async with beside_a_proxy(server, "/lost-reply") as (proxy, store, direct):
             proxy.swallow_replies = True
             commit = asyncio.ensure_future(store.commit([], [Put(key("a"), b"1")], origin=Origin("mine")))
@@ -103,11 +103,11 @@ def test_a_lost_reply_is_an_unknown_outcome_and_a_read_shows_the_write(server: E
             assert entry is not None
             assert entry.origin == Origin("mine")
 
-    asyncio.run(scenario())
+    asyncio.run(run_test())
 
 
 def test_a_request_that_is_held_up_has_an_unknown_outcome_at_its_deadline(server: EtcdServer) -> None:
-    async def scenario() -> None:
+    async def run_test() -> None:
         async with beside_a_proxy(server, "/held-up", HASTY) as (proxy, store, direct):
             proxy.requests_flow.clear()
             with pytest.raises(OutcomeUnknown):
@@ -116,11 +116,11 @@ def test_a_request_that_is_held_up_has_an_unknown_outcome_at_its_deadline(server
                 await store.get([key("a")])
             assert (await direct.get([key("a")])).entries == (None,)
 
-    asyncio.run(scenario())
+    asyncio.run(run_test())
 
 
 def test_a_refused_connection_means_that_nothing_was_written(server: EtcdServer) -> None:
-    async def scenario() -> None:
+    async def run_test() -> None:
         async with beside_a_proxy(server, "/refused", HASTY) as (proxy, store, direct):
             await proxy.refuse()
             with pytest.raises(Unavailable):  # and by then the broken connection has been noticed
@@ -139,21 +139,21 @@ def test_a_refused_connection_means_that_nothing_was_written(server: EtcdServer)
 
             await eventually(back, "commits go through again")
 
-    asyncio.run(scenario())
+    asyncio.run(run_test())
 
 
 def test_an_unreachable_cluster_cannot_be_opened(server: EtcdServer) -> None:
-    async def scenario() -> None:
+    async def run_test() -> None:
         async with proxy_to(server.endpoint) as proxy:
             await proxy.refuse()
             with pytest.raises(Unavailable):
                 await EtcdStore.open([proxy.endpoint], system_env(limits=HASTY), prefix="/unreachable")
 
-    asyncio.run(scenario())
+    asyncio.run(run_test())
 
 
 def test_a_watch_outlives_broken_connections_with_each_change_once(server: EtcdServer) -> None:
-    async def scenario() -> None:
+    async def run_test() -> None:
         async with beside_a_proxy(server, "/broken") as (proxy, store, direct):
             watch = await store.watch(KIND, after=await store.revision())
             made = []
@@ -165,13 +165,13 @@ def test_a_watch_outlives_broken_connections_with_each_change_once(server: EtcdS
             heard = await heard_until(watch, made[-1])
             assert [change.revision for change in heard] == made
 
-    asyncio.run(scenario())
+    asyncio.run(run_test())
 
 
 def test_a_watch_moves_away_from_an_endpoint_that_stops_delivering(server: EtcdServer) -> None:
     """The connection stays open and silent; only a read through another endpoint shows that changes are missing."""
 
-    async def scenario() -> None:
+    async def run_test() -> None:
         limits = replace(Limits(), store_request_s=1.0, store_silence_s=0.2)
         async with (
             proxy_to(server.endpoint) as first,
@@ -186,11 +186,11 @@ def test_a_watch_moves_away_from_an_endpoint_that_stops_delivering(server: EtcdS
             made = [await direct.commit([], [Put(key("a"), b"%d" % number)]) for number in range(10)]
             assert [change.revision for change in await heard_until(watch, made[-1])] == made
 
-    asyncio.run(scenario())
+    asyncio.run(run_test())
 
 
 def test_a_feed_that_falls_behind_is_told_in_bulk_and_cuts_off_no_watch_that_keeps_up(server: EtcdServer) -> None:
-    async def scenario() -> None:
+    async def run_test() -> None:
         env = system_env(limits=replace(Limits(), store_watch_lag_max=5, watch_backlog_max=20))
         store = await EtcdStore.open([server.endpoint], env, prefix="/bulk", compactor=False)
         try:
@@ -219,11 +219,11 @@ def test_a_feed_that_falls_behind_is_told_in_bulk_and_cuts_off_no_watch_that_kee
         finally:
             await store.close()
 
-    asyncio.run(scenario())
+    asyncio.run(run_test())
 
 
 def test_reads_and_commits_go_to_an_endpoint_that_is_well(server: EtcdServer) -> None:
-    async def scenario() -> None:
+    async def run_test() -> None:
         async with (
             proxy_to(server.endpoint) as first,
             proxy_to(server.endpoint) as second,
@@ -238,11 +238,11 @@ def test_reads_and_commits_go_to_an_endpoint_that_is_well(server: EtcdServer) ->
                 assert entry is not None
                 assert entry.modified == made
 
-    asyncio.run(scenario())
+    asyncio.run(run_test())
 
 
 def test_compaction_that_overtakes_the_feed_ends_watches_with_compacted(sound_server: EtcdServer) -> None:
-    async def scenario() -> None:
+    async def run_test() -> None:
         async with beside_a_proxy(sound_server, "/overtaken") as (proxy, store, direct):
             first = await direct.commit([], [Put(key("a"), b"0")])
             watch = await store.watch(KIND, after=first)
@@ -260,13 +260,13 @@ def test_compaction_that_overtakes_the_feed_ends_watches_with_compacted(sound_se
             last = await direct.commit([], [Delete(key("a"))])
             assert [change.revision for change in await heard_until(again, last)] == [last]
 
-    asyncio.run(scenario())
+    asyncio.run(run_test())
 
 
 def test_compaction_that_overtakes_a_slow_connection_is_told_and_leaves_no_gap(sound_server: EtcdServer) -> None:
     """The shape of etcd#17529: the connection is up, but so slow that etcd holds back thousands of changes."""
 
-    async def scenario() -> None:
+    async def run_test() -> None:
         async with beside_a_proxy(sound_server, "/skipped") as (proxy, store, direct):
             start = await store.revision()
             watch = await store.watch(KIND, after=start)
@@ -294,13 +294,13 @@ def test_compaction_that_overtakes_a_slow_connection_is_told_and_leaves_no_gap(s
             last = await direct.commit([], [Put(key("last"), b"")])
             assert [change.revision for change in await heard_until(again, last)] == [last]
 
-    asyncio.run(scenario())
+    asyncio.run(run_test())
 
 
 def test_history_that_ends_in_a_delete_is_refused_whole(sound_server: EtcdServer) -> None:
     """etcd#18089: compacted exactly at a delete, etcd would leave the delete out of a watch that begins there."""
 
-    async def scenario() -> None:
+    async def run_test() -> None:
         async with opened(sound_server.endpoint, prefix="/delete") as store:
             before = await store.commit([], [Put(key("a"), b"1")])
             deleted = await store.commit([], [Delete(key("a"))])
@@ -313,11 +313,11 @@ def test_history_that_ends_in_a_delete_is_refused_whole(sound_server: EtcdServer
                     watch = await each.watch(KIND, after=deleted)
                     assert [change.revision for change in await heard_until(watch, last)] == [last]
 
-    asyncio.run(scenario())
+    asyncio.run(run_test())
 
 
 def test_an_object_edited_behind_the_store_ends_watches_instead_of_slipping_by(server: EtcdServer) -> None:
-    async def scenario() -> None:
+    async def run_test() -> None:
         async with opened(server.endpoint, prefix="/edited") as store:
             first = await store.commit([], [Put(key("a"), b"1")])
             watch = await store.watch(KIND, after=first)
@@ -332,14 +332,14 @@ def test_an_object_edited_behind_the_store_ends_watches_instead_of_slipping_by(s
 
             await eventually(counted, "the store counts its objects anew")
 
-    asyncio.run(scenario())
+    asyncio.run(run_test())
 
 
 @pytest.mark.parametrize("same_cluster_id", [False, True], ids=["another cluster id", "the same cluster id"])
 def test_a_backup_restored_beneath_a_running_store_is_no_progress(server: EtcdServer, same_cluster_id: bool) -> None:
     prefix = f"/beneath-{same_cluster_id}"
 
-    async def scenario() -> None:
+    async def run_test() -> None:
         async with proxy_to(server.endpoint) as proxy, opened(proxy.endpoint, prefix=prefix) as store:
             kept = await store.commit([], [Put(key("kept"), b"1")])
             snapshot = server.folder / f"{same_cluster_id}.snapshot"
@@ -368,13 +368,13 @@ def test_a_backup_restored_beneath_a_running_store_is_no_progress(server: EtcdSe
                     assert other.incarnation == store.incarnation
                     assert (await other.list(KIND)).entries == listing.entries
 
-    asyncio.run(scenario())
+    asyncio.run(run_test())
 
 
 def test_a_backup_that_has_moved_on_before_it_is_noticed_is_still_no_progress(server: EtcdServer) -> None:
     """Neither its cluster id nor its revision tells: only that the history at the feed's place is another."""
 
-    async def scenario() -> None:
+    async def run_test() -> None:
         async with proxy_to(server.endpoint) as proxy, opened(proxy.endpoint, prefix="/moved-on") as store:
             await store.commit([], [Put(key("kept"), b"1")])
             snapshot = server.folder / "moved-on.snapshot"
@@ -394,11 +394,11 @@ def test_a_backup_that_has_moved_on_before_it_is_noticed_is_still_no_progress(se
                 assert await store.commit([], [Put(key("new"), b"1")]) > RESTORE_BUMP
                 assert store.incarnation != former
 
-    asyncio.run(scenario())
+    asyncio.run(run_test())
 
 
 def test_mark_restored_moves_the_store_ahead_for_every_opener(server: EtcdServer) -> None:
-    async def scenario() -> None:
+    async def run_test() -> None:
         async with (
             opened(server.endpoint, prefix="/marked") as store,
             opened(server.endpoint, prefix="/marked") as other,
@@ -416,11 +416,11 @@ def test_mark_restored_moves_the_store_ahead_for_every_opener(server: EtcdServer
             assert other.incarnation == store.incarnation
             assert [entry.modified for entry in (await other.list(KIND)).entries] == [made, after]
 
-    asyncio.run(scenario())
+    asyncio.run(run_test())
 
 
 def test_one_of_several_openers_compacts_and_another_goes_on_when_it_ends(server: EtcdServer) -> None:
-    async def scenario() -> None:
+    async def run_test() -> None:
         limits = replace(Limits(), history_s=0.15)
         first = await EtcdStore.open([server.endpoint], system_env(limits=limits), prefix="/turns")
         second = await EtcdStore.open([server.endpoint], system_env(limits=limits), prefix="/turns")
@@ -445,13 +445,13 @@ def test_one_of_several_openers_compacts_and_another_goes_on_when_it_ends(server
             await first.close()
             await second.close()
 
-    asyncio.run(scenario())
+    asyncio.run(run_test())
 
 
 def test_a_full_server_leaves_the_outcome_unknown() -> None:
     """etcd makes the write that first crosses its limit, and says that there is no space."""
 
-    async def scenario(endpoint: str) -> None:
+    async def run_test(endpoint: str) -> None:
         async with opened(endpoint, prefix="/full") as store:
             acknowledged, unknown = [], 0
             for number in range(12):
@@ -466,11 +466,11 @@ def test_a_full_server_leaves_the_outcome_unknown() -> None:
 
     binary = wheel_etcd() or missing_tool("etcd", install="make venv")
     with etcd_server(binary, "--unsafe-no-fsync", "--quota-backend-bytes", "4000000") as small:
-        asyncio.run(scenario(small.endpoint))
+        asyncio.run(run_test(small.endpoint))
 
 
 def test_a_cluster_that_speaks_tls_is_trusted_by_its_certificate_only() -> None:
-    async def scenario(server: EtcdServer, stranger: bytes) -> None:
+    async def run_test(server: EtcdServer, stranger: bytes) -> None:
         endpoint = f"https://{server.endpoint}"
         store = await EtcdStore.open([endpoint], system_env(), tls=EtcdTls(server.certificate))
         try:
@@ -484,7 +484,7 @@ def test_a_cluster_that_speaks_tls_is_trusted_by_its_certificate_only() -> None:
 
     binary = wheel_etcd() or missing_tool("etcd", install="make venv")
     with etcd_server(binary, "--auto-tls") as server, etcd_server(binary, "--auto-tls") as other:
-        asyncio.run(scenario(server, other.certificate))
+        asyncio.run(run_test(server, other.certificate))
 
 
 def test_unsound_releases_raise_an_alarm_and_sound_ones_do_not(server: EtcdServer, sound_server: EtcdServer) -> None:

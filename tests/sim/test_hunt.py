@@ -20,10 +20,10 @@ from kedge.sim.kernel import (
     Fifo,
     FixedRates,
     Hunt,
-    Scenario,
     Simulation,
+    SimulationTarget,
     Verdict,
-    find_scenario,
+    find_target,
     hunt,
     make_artefact,
     read_artefact,
@@ -46,7 +46,7 @@ def planted(name: str) -> str:
 
 @pytest.mark.parametrize("name", ["lost_update", "duplicate_create", "deadlock"])
 def test_a_planted_bug_is_found_shrunk_and_replayed_identically_in_a_fresh_process(name: str, tmp_path: Path) -> None:
-    found = hunt(find_scenario(planted(name)), range(1_000), jobs=2, directory=tmp_path)
+    found = hunt(find_target(planted(name)), range(1_000), jobs=2, directory=tmp_path)
     assert found.done == 1_000
     assert len(found.groups) == 1
     (group,) = found.groups.values()
@@ -68,55 +68,55 @@ def test_a_planted_bug_is_found_shrunk_and_replayed_identically_in_a_fresh_proce
 
 
 def test_a_sound_program_is_not_accused_and_its_marks_are_reached() -> None:
-    found = hunt(find_scenario(planted("sound")), range(200), executor="inline")
+    found = hunt(find_target(planted("sound")), range(200), executor="inline")
     assert not found.groups
     assert found.marks_missed() == []
 
 
 def test_a_program_that_uses_all_of_the_kernel_keeps_its_promises_and_gets_everywhere() -> None:
-    found = hunt(find_scenario(f"{HERE}/everything.py:everything"), range(100), executor="inline")
+    found = hunt(find_target(f"{HERE}/everything.py:everything"), range(100), executor="inline")
     assert not [str(group.violation) for group in found.groups.values()]
     assert not found.broken
     assert found.marks_missed() == []
 
 
 def test_a_mark_that_no_seed_reaches_is_reported(tmp_path: Path) -> None:
-    target = tmp_path / "quiet.py"
-    target.write_text(
+    file = tmp_path / "quiet.py"
+    file.write_text(
         "from kedge.sim.kernel import simulate\n"
         "@simulate(marks=('rare', 'common'))\n"
         "async def program(sim):\n"
         "    sim.sometimes('common')\n"
         "    sim.sometimes('rare', sim.seed > 100)\n"
     )
-    found = hunt(find_scenario(f"{target}:program"), range(3), executor="inline")
+    found = hunt(find_target(f"{file}:program"), range(3), executor="inline")
     assert found.marks == {"common": 3}
     assert found.marks_missed() == ["rare"]
 
 
 @pytest.mark.parametrize("executor", ["inline", "thread", "process", "concurrent.futures:ThreadPoolExecutor"])
 def test_every_executor_finds_the_same(executor: str) -> None:
-    found = hunt(find_scenario(planted("duplicate_create")), range(60), executor=executor, jobs=2)
+    found = hunt(find_target(planted("duplicate_create")), range(60), executor=executor, jobs=2)
     (group,) = found.groups.values()
     assert sorted(group.seeds) == _expected()
 
 
 def _expected() -> list[int]:
-    scenario = find_scenario(planted("duplicate_create")).calibrated()
-    return [seed for seed in range(60) if scenario.run(seed).violation is not None]
+    target = find_target(planted("duplicate_create")).calibrated()
+    return [seed for seed in range(60) if target.run(seed).violation is not None]
 
 
 def test_an_executor_that_does_not_exist_is_refused_by_name() -> None:
     with pytest.raises(UnknownExecutor, match="there is no executor 'nowhere:nothing'"):
-        hunt(find_scenario(planted("sound")), range(1), executor="nowhere:nothing")
+        hunt(find_target(planted("sound")), range(1), executor="nowhere:nothing")
 
 
 def test_a_worker_that_dies_loses_only_its_seed_and_the_seed_is_reported(tmp_path: Path) -> None:
-    target = tmp_path / "deadly.py"
-    target.write_text(
+    file = tmp_path / "deadly.py"
+    file.write_text(
         "import os\nasync def program(sim):\n    sim.sometimes('alive')\n    if sim.seed == 13:\n        os._exit(9)\n"
     )
-    found = hunt(find_scenario(f"{target}:program"), range(40), jobs=2)
+    found = hunt(find_target(f"{file}:program"), range(40), jobs=2)
     assert found.lost == [13]
     assert found.done == 40
     assert found.marks == {"alive": 39}
@@ -128,7 +128,7 @@ def test_an_interrupt_keeps_what_was_found(tmp_path: Path) -> None:
             raise KeyboardInterrupt
 
     found = hunt(
-        find_scenario(planted("duplicate_create")),
+        find_target(planted("duplicate_create")),
         range(1_000),
         executor="inline",
         directory=tmp_path,
@@ -152,14 +152,14 @@ async def needs_two_faults(sim: Simulation) -> None:
 
 
 def test_shrinking_leaves_just_the_faults_and_objects_that_are_needed() -> None:
-    scenario = find_scenario(f"{__file__}:needs_two_faults")
-    failure = next(o for seed in range(200) if (o := scenario.run(seed)).violation is not None and len(o.faults) > 4)
-    shrunk = shrink(scenario, failure)
+    target = find_target(f"{__file__}:needs_two_faults")
+    failure = next(o for seed in range(200) if (o := target.run(seed)).violation is not None and len(o.faults) > 4)
+    shrunk = shrink(target, failure)
     labels = [shrunk.outcome.tape.streams["faults"][place][0] for place in shrunk.outcome.tape.strikes()]
     assert labels == ["write w1", "write w3"]
     assert [value for _, _, value in shrunk.outcome.tape.streams["workload"]] == [2]
     assert [condition.needed for condition in shrunk.conditions] == [True, True]
-    assert scenario.run(shrunk.outcome.tape).hash == shrunk.outcome.hash
+    assert target.run(shrunk.outcome.tape).hash == shrunk.outcome.hash
 
 
 @simulate(faults=NO_FAULTS)
@@ -187,20 +187,20 @@ async def needs_one_preemption(sim: Simulation) -> None:
 
 
 def test_shrinking_leaves_few_schedule_deviations() -> None:
-    scenario = find_scenario(f"{__file__}:needs_one_preemption")
-    assert replace(scenario, policy=Fifo()).run(0).violation is None
-    failure = next(o for seed in range(300) if (o := scenario.run(seed)).violation is not None)
+    target = find_target(f"{__file__}:needs_one_preemption")
+    assert replace(target, policy=Fifo()).run(0).violation is None
+    failure = next(o for seed in range(300) if (o := target.run(seed)).violation is not None)
     assert failure.tape.deviations() > 10
-    shrunk = shrink(scenario, failure)
+    shrunk = shrink(target, failure)
     assert 1 <= shrunk.outcome.tape.deviations() <= 7
-    assert scenario.run(shrunk.outcome.tape).hash == shrunk.outcome.hash
+    assert target.run(shrunk.outcome.tape).hash == shrunk.outcome.hash
     assert shrunk.conditions[-1].needed
 
 
 def test_a_budget_ends_shrinking_and_is_reported() -> None:
-    scenario = find_scenario(f"{__file__}:needs_two_faults")
-    failure = next(o for seed in range(200) if (o := scenario.run(seed)).violation is not None and len(o.faults) > 4)
-    shrunk = shrink(scenario, failure, runs_max=2)
+    target = find_target(f"{__file__}:needs_two_faults")
+    failure = next(o for seed in range(200) if (o := target.run(seed)).violation is not None and len(o.faults) > 4)
+    shrunk = shrink(target, failure, runs_max=2)
     assert shrunk.exhausted
     assert shrunk.runs == 2
 
@@ -219,10 +219,10 @@ def test_a_budget_ends_the_search_for_what_a_failure_needs_and_the_rest_is_told_
     shrink_runs: int, condition_runs: int, tried: int
 ) -> None:
     """A failure that could not be shrunk may have hundreds of faults, and each would cost a run."""
-    scenario = find_scenario(f"{__file__}:needs_every_fault")
-    shrunk = shrink(scenario, scenario.run(1), runs_max=shrink_runs, condition_runs_max=condition_runs)
+    target = find_target(f"{__file__}:needs_every_fault")
+    shrunk = shrink(target, target.run(1), runs_max=shrink_runs, condition_runs_max=condition_runs)
     assert [each.needed for each in shrunk.conditions] == [True] * tried + [None] * (9 - tried)
-    artefact = make_artefact(scenario, shrunk.outcome, shrunk.conditions)
+    artefact = make_artefact(target, shrunk.outcome, shrunk.conditions)
     assert tell(artefact).count("not tried") == 9 - tried
 
 
@@ -231,9 +231,9 @@ def test_a_budget_ends_the_search_for_what_a_failure_needs_and_the_rest_is_told_
 
 @pytest.fixture
 def artefact_file(tmp_path: Path) -> Path:
-    scenario = find_scenario(planted("duplicate_create")).calibrated()
-    failure = next(o for seed in range(200) if (o := scenario.run(seed)).violation is not None)
-    return write_artefact(make_artefact(scenario, failure), tmp_path)
+    target = find_target(planted("duplicate_create")).calibrated()
+    failure = next(o for seed in range(200) if (o := target.run(seed)).violation is not None)
+    return write_artefact(make_artefact(target, failure), tmp_path)
 
 
 def test_a_file_holds_everything_and_reads_back_equal(artefact_file: Path) -> None:
@@ -253,8 +253,8 @@ def test_what_a_program_attaches_is_in_the_file(tmp_path: Path) -> None:
         sim.attach("objects", [{"kind": "Pod", "name": "p"}])
         sim.violate("never", "it did")
 
-    scenario = Scenario(program=program)
-    path = write_artefact(make_artefact(scenario, scenario.run(1)), tmp_path)
+    target = SimulationTarget(program=program)
+    path = write_artefact(make_artefact(target, target.run(1)), tmp_path)
     assert read_artefact(path).attachments == {"objects": [{"kind": "Pod", "name": "p"}]}
 
 
@@ -282,7 +282,7 @@ def test_a_replay_that_goes_another_way_says_exactly_where(artefact_file: Path) 
     artefact = read_artefact(artefact_file)
 
     async def other(sim: Simulation) -> None:
-        await find_scenario(planted("duplicate_create")).program(_Renamed(sim))
+        await find_target(planted("duplicate_create")).program(_Renamed(sim))
 
     class _Renamed:
         def __init__(self, sim: Simulation) -> None:
@@ -294,19 +294,19 @@ def test_a_replay_that_goes_another_way_says_exactly_where(artefact_file: Path) 
         def choose_int(self, label: str, low: int, high: int) -> int:
             return self._sim.choose_int(label + " wanted", low, high)
 
-    scenario = replace(find_scenario(planted("duplicate_create")), program=other)
-    again = replay(artefact, scenario=scenario, regression=False)
+    target = replace(find_target(planted("duplicate_create")), program=other)
+    again = replay(artefact, target=target, regression=False)
     assert again.verdict is Verdict.DIVERGED
     assert "out of step at workload choice 0: the tape has 'objects' of 8, the run asks 'objects wanted'" in again.words
 
 
 def test_on_another_build_a_replay_is_a_regression_test_that_tells_its_drift(tmp_path: Path) -> None:
-    target = tmp_path / "program.py"
+    file = tmp_path / "program.py"
     text = PLANTED.read_text()
-    target.write_text(text)
-    scenario = find_scenario(f"{target}:duplicate_create").calibrated()
-    failure = next(o for seed in range(200) if (o := scenario.run(seed)).violation is not None)
-    path = write_artefact(make_artefact(scenario, failure), tmp_path)
+    file.write_text(text)
+    target = find_target(f"{file}:duplicate_create").calibrated()
+    failure = next(o for seed in range(200) if (o := target.run(seed)).violation is not None)
+    path = write_artefact(make_artefact(target, failure), tmp_path)
 
     def replayed() -> tuple[int, str]:
         ended = subprocess.run(
@@ -317,7 +317,7 @@ def test_on_another_build_a_replay_is_a_regression_test_that_tells_its_drift(tmp
         )
         return ended.returncode, ended.stdout + ended.stderr
 
-    target.write_text(
+    file.write_text(
         text.replace(
             "async def ensure(name: str) -> None:",
             "async def ensure(name: str) -> None:\n        sim.note('new', 'code')",
@@ -327,7 +327,7 @@ def test_on_another_build_a_replay_is_a_regression_test_that_tells_its_drift(tmp
     assert code == 1
     assert words.startswith("still fails: no name is taken twice")
     assert "drifted after" in words
-    target.write_text(
+    file.write_text(
         text.replace(
             "        self.names.append(name)\n",
             "        if name in self.names:\n            return\n        self.names.append(name)\n",

@@ -155,7 +155,7 @@ async def test_closing_forgets_nothing_that_is_in_flight(sim: Simulation) -> Non
 
 
 def test_the_same_seed_gives_the_same_run() -> None:
-    program = test_closing_forgets_nothing_that_is_in_flight.kedge_scenario.program  # type: ignore[attr-defined]
+    program = test_closing_forgets_nothing_that_is_in_flight.kedge_target.program  # type: ignore[attr-defined]
     first = run(program, 7)
     assert run(program, first.tape).hash == first.hash
 

@@ -1,4 +1,4 @@
-"""The standard scenario is what it says: everything there is, enough of it, and the same twice."""
+"""The standard simulation is what it says: everything there is, enough of it, and the same twice."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import asyncio
 from kedge.api.wellknown import SYSTEM_NAMESPACE
 from kedge.controllers import CONTROLLERS
 from kedge.runtime import Controller
-from kedge.sim.kernel import NO_FAULTS, Simulation, find_scenario, run
+from kedge.sim.kernel import NO_FAULTS, Simulation, find_target, run
 from kedge.sim.standard import STANDARD, WORK_COMMITS, World, run_standard
 
 SEED = 5
@@ -34,8 +34,8 @@ def test_the_standard_world_runs_every_controller_under_one_lease_a_process() ->
 
 
 def test_five_minutes_of_it_are_work_and_the_same_twice() -> None:
-    scenario = find_scenario("kedge.sim.standard:standard")
-    one, other = scenario.run(SEED), scenario.run(SEED)
+    target = find_target("kedge.sim.standard:standard")
+    one, other = target.run(SEED), target.run(SEED)
     assert one.violation is None, one.violation
     assert one.hash == other.hash
     work, everything = one.result

@@ -21,7 +21,7 @@ from kedge.runtime.cache import CacheSet
 from kedge.runtime.watch_states import Pausing, Reason, State, Streaming, Transition, Waiting
 from kedge.runtime.watcher import Watcher
 from kedge.sim.cluster import Cluster
-from kedge.sim.kernel import NO_FAULTS, Simulation, find_scenario, run
+from kedge.sim.kernel import NO_FAULTS, Simulation, find_target, run
 
 WATCHERS = 20
 LIMITS = Limits(watch_probe_s=600.0, watch_silence_s=600.0)
@@ -138,7 +138,7 @@ def test_watchers_of_one_breaker_come_back_one_by_one_and_soon(story: Story) -> 
 
 
 def pauses_of(seed: int) -> Counter[str]:
-    """Of all watchers in the standard scenario: pauses that grow, those of them for the breaker's sake, and waits."""
+    """Of all watchers in the standard simulation: pauses that grow, those of them for the breaker's sake, and waits."""
     count: Counter[str] = Counter()
     move = Watcher._move
 
@@ -150,7 +150,7 @@ def pauses_of(seed: int) -> Counter[str]:
         move(self, transition)
 
     with replaced(Watcher, "_move", counting):
-        outcome = find_scenario("kedge.sim.standard:standard").run(seed)
+        outcome = find_target("kedge.sim.standard:standard").run(seed)
     assert outcome.violation is None, outcome.violation
     return count
 

@@ -14,7 +14,7 @@ from kedge.cli.zoo import clean_by_default
 from kedge.errors import InvariantBroken
 from kedge.server.service import quotas
 from kedge.sim.judges import endings, invariants, process_starts
-from kedge.sim.kernel import find_scenario
+from kedge.sim.kernel import find_target
 from kedge.sim.kernel.violations import Violation
 from kedge.sim.zoo import (
     UnknownZooEntry,
@@ -36,7 +36,7 @@ def test_every_entry_has_a_source_a_world_strategies_and_a_safeguard_that_can_be
         assert entry.source
         assert entry.safeguard
         assert strategies_of(entry)
-        assert find_scenario(WORLDS[entry.world].reference).program is not None
+        assert find_target(WORLDS[entry.world].reference).program is not None
         with entry.patch():
             pass
 
@@ -163,15 +163,15 @@ def test_the_unmodified_control_plane_breaks_nothing_in_any_world_of_the_zoo(wor
 
 
 @pytest.mark.soak
-def test_the_standard_scenario_holds() -> None:
+def test_the_standard_simulation_holds() -> None:
     assert hunt_clean(STANDARD, 0, 6).findings == ()
 
 
 def test_an_aimed_seed_is_the_same_twice() -> None:
     for world in ("quotas", "crews"):
         for seed, strategy in enumerate(WORLDS[world].strategies):
-            scenario = strategy.applied(find_scenario(WORLDS[world].reference))
-            assert scenario.run(seed).hash == scenario.run(seed).hash
+            target = strategy.applied(find_target(WORLDS[world].reference))
+            assert target.run(seed).hash == target.run(seed).hash
 
 
 def test_clean_seeds_are_shared_out_among_all_worlds_and_none_is_run_twice() -> None:

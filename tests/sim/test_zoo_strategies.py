@@ -185,6 +185,6 @@ def test_a_table_of_a_comparison_has_the_first_finder_the_best_and_what_aiming_i
     assert "8.0 times as soon as plain random" in text
 
 
-def test_what_a_seed_of_the_standard_scenario_costs_is_not_told_if_none_was_run() -> None:
+def test_what_a_seed_of_the_standard_simulation_costs_is_not_told_if_none_was_run() -> None:
     """Nought would pass for a measurement."""
     assert hunt_zoo([], executor="inline").as_json()["seed_cpu_ms"] is None

@@ -57,11 +57,11 @@ def demo(seeds: int, jobs: int, directory: Path) -> None:
 
 def _hunt(name: str, seeds: int, jobs: int, directory: Path) -> Hunt:
     from kedge.cli.hunt import SeedProgress
-    from kedge.sim.kernel import find_scenario, hunt
+    from kedge.sim.kernel import find_target, hunt
 
     with SeedProgress(seeds) as progress:
         return hunt(
-            find_scenario(f"{PROGRAMS}:{name}"),
+            find_target(f"{PROGRAMS}:{name}"),
             range(seeds),
             jobs=jobs,
             directory=directory,

@@ -57,14 +57,13 @@ def hunt(
     Ends with 0 if every invariant held, 1 if one was broken, 2 if seeds were lost or a mark was never reached.
     """
     from kedge.errors import KedgeError
-    from kedge.sim.kernel import find_scenario
+    from kedge.sim.kernel import find_target
     from kedge.sim.kernel import hunt as run_hunt
 
     try:
-        scenario = find_scenario(target)
         with SeedProgress(seeds) as progress:
             found = run_hunt(
-                scenario,
+                find_target(target),
                 range(start, start + seeds),
                 executor=executor,
                 jobs=jobs,

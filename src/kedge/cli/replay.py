@@ -23,15 +23,15 @@ def replay(file: Path, target: str | None, regression: bool | None, quiet: bool)
     if it was not. On another build it is a regression test: 0 if every invariant holds now, 1 if one is still broken.
     """
     from kedge.errors import KedgeError
-    from kedge.sim.kernel import find_scenario, read_artefact
+    from kedge.sim.kernel import find_target, read_artefact
     from kedge.sim.kernel import replay as run_again
     from kedge.sim.kernel.failure_report import tell
     from kedge.sim.kernel.replay import Verdict
 
     try:
         artefact = read_artefact(file)
-        scenario = find_scenario(target or artefact.target)
-        again = run_again(artefact, scenario=scenario, regression=regression)
+        found = find_target(target or artefact.target)
+        again = run_again(artefact, target=found, regression=regression)
     except KedgeError as error:
         raise click.ClickException(str(error)) from error
     if not quiet:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from kedge.sim.scenario import Played, ScenarioFile
+    from kedge.sim.scenario import Played, Scenario
 
 _STYLES = {"step": "bold", "fault": "yellow", "refused": "yellow", "violation": "bold red", "held": "green"}
 
@@ -70,7 +70,7 @@ def run_command(name: str, weak: bool, without: str, seed: int | None, quiet: bo
     raise SystemExit(0 if played.passed else 1)
 
 
-def _play(found: ScenarioFile, without: str, seed: int | None) -> Played:
+def _play(found: Scenario, without: str, seed: int | None) -> Played:
     """Play it, with a bar for whoever looks."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn

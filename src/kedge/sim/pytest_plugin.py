@@ -14,11 +14,11 @@ import pytest
 
 if TYPE_CHECKING:
     from kedge.sim.kernel.artefacts import Artefact
-    from kedge.sim.kernel.scenarios import Scenario
+    from kedge.sim.kernel.targets import SimulationTarget
 
 SECTION = "kedge simulation"
 SHRINK_RUNS_MAX = 400
-_ATTRIBUTE = "kedge_scenario"
+_ATTRIBUTE = "kedge_target"
 
 
 class SimulationFailed(AssertionError):
@@ -42,7 +42,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("--kedge-replay") is None:
         return
     target = _recorded(config).target
-    kept = [item for item in items if _scenario_of(item) is not None and _reference(item) == target]
+    kept = [item for item in items if _target_of(item) is not None and _reference(item) == target]
     if not kept:
         raise pytest.UsageError(f"none of the collected tests is {target}: give pytest the file that has it")
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
@@ -51,13 +51,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> object | None:
-    scenario = _scenario_of(pyfuncitem)
-    if scenario is None:
+    target = _target_of(pyfuncitem)
+    if target is None:
         return None
     if pyfuncitem.config.getoption("--kedge-replay") is not None:
-        _replay(pyfuncitem, scenario)
+        _replay(pyfuncitem, target)
     else:
-        _run_seeds(pyfuncitem, scenario)
+        _run_seeds(pyfuncitem, target)
     return True
 
 
@@ -75,35 +75,35 @@ def pytest_runtest_makereport(
 # -- running ---------------------------------------------------------------------------------------
 
 
-def _run_seeds(item: pytest.Function, scenario: Scenario) -> None:
+def _run_seeds(item: pytest.Function, target: SimulationTarget) -> None:
     from kedge.sim.kernel import make_artefact, shrink, write_artefact
     from kedge.sim.kernel.failure_report import tell
 
     asked = item.config.getoption("--kedge-seeds")
     start = item.config.getoption("--kedge-start")
-    seeds = scenario.seeds if asked is None else asked
-    scenario = scenario.calibrated()
+    seeds = target.seeds if asked is None else asked
+    target = target.calibrated()
     reached: set[str] = set()
     for seed in range(start, start + seeds):
-        outcome = scenario.run(seed)
+        outcome = target.run(seed)
         reached.update(outcome.marks)
         if outcome.violation is not None:
-            shrunk = shrink(scenario, outcome, runs_max=SHRINK_RUNS_MAX)
-            artefact = make_artefact(scenario, shrunk.outcome, shrunk.conditions)
+            shrunk = shrink(target, outcome, runs_max=SHRINK_RUNS_MAX)
+            artefact = make_artefact(target, shrunk.outcome, shrunk.conditions)
             path = write_artefact(artefact, _failures(item.config))
             item.stash[_PATH] = path
             raise SimulationFailed(f"seed {seed} of {item.name}\n{tell(artefact)}")
-    missed = [mark for mark in scenario.marks if mark not in reached]
-    if missed and seeds >= scenario.seeds:
+    missed = [mark for mark in target.marks if mark not in reached]
+    if missed and seeds >= target.seeds:
         pytest.fail(f"no seed of {seeds} reached {', '.join(missed)}: the test proves nothing there", pytrace=False)
 
 
-def _replay(item: pytest.Function, scenario: Scenario) -> None:
+def _replay(item: pytest.Function, target: SimulationTarget) -> None:
     from kedge.sim.kernel import Verdict, replay
     from kedge.sim.kernel.failure_report import tell
 
     artefact = _recorded(item.config)
-    again = replay(artefact, scenario=scenario)
+    again = replay(artefact, target=target)
     if again.verdict is not Verdict.HOLDS:
         item.stash[_PATH] = item.config.getoption("--kedge-replay")
         raise SimulationFailed(f"{again.words}\n{again.drift}\n{tell(artefact)}")
@@ -115,11 +115,11 @@ _PATH = pytest.StashKey[Path]()
 _ARTEFACT = pytest.StashKey["Artefact"]()
 
 
-def _scenario_of(item: pytest.Item) -> Scenario | None:
+def _target_of(item: pytest.Item) -> SimulationTarget | None:
     from dataclasses import replace
 
-    scenario: Scenario | None = getattr(getattr(item, "obj", None), _ATTRIBUTE, None)
-    return None if scenario is None else replace(scenario, reference=_reference(item))
+    target: SimulationTarget | None = getattr(getattr(item, "obj", None), _ATTRIBUTE, None)
+    return None if target is None else replace(target, reference=_reference(item))
 
 
 def _reference(item: pytest.Item) -> str:

@@ -1,4 +1,4 @@
-"""The standard scenario: a whole control plane for five virtual minutes, in which a rollout and a node loss happen.
+"""The standard simulation: a whole control plane for five virtual minutes, in which a rollout and a node loss happen.
 
 `World` puts the same parts together in any size, so that a theme of the zoo may have just those it is about. Every
 invariant is on in every world; what a world leaves out is components, never judges.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kedge.sim.kernel import NO_FAULTS, Fifo, Mixed, Pct, Scenario, Simulation, Tape, Uniform, run
+from kedge.sim.kernel import NO_FAULTS, Fifo, Mixed, Pct, Simulation, SimulationTarget, Tape, Uniform, run
 from kedge.sim.kernel.choices import Mode, Stream, TapeMismatch, pack, unpack
 from kedge.sim.kernel.policies import Chooser
 from kedge.sim.kernel.strands import HostProcess
@@ -97,8 +97,8 @@ async def race(sim: Simulation) -> None:
 
 def test_pct_finds_a_deep_preemption_that_uniform_choice_all_but_never_makes() -> None:
     def found(policy: Uniform | Pct) -> int:
-        scenario = Scenario(program=race, policy=policy, faults=NO_FAULTS).calibrated()
-        return sum(scenario.run(seed).violation is not None for seed in range(800))
+        target = SimulationTarget(program=race, policy=policy, faults=NO_FAULTS).calibrated()
+        return sum(target.run(seed).violation is not None for seed in range(800))
 
     assert found(Uniform()) <= 1
     assert found(Pct(depth=2)) >= 4
@@ -143,9 +143,9 @@ def test_a_policy_of_ones_own_plugs_in_and_replays() -> None:
 
 
 def test_a_mixed_policy_takes_each_of_its_parts() -> None:
-    scenario = Scenario(program=race, policy=Mixed((Fifo(), Uniform())), faults=NO_FAULTS)
-    assert len(scenario.run(0).tape.schedule) == 0
-    assert len(scenario.run(1).tape.schedule) > 0
+    target = SimulationTarget(program=race, policy=Mixed((Fifo(), Uniform())), faults=NO_FAULTS)
+    assert len(target.run(0).tape.schedule) == 0
+    assert len(target.run(1).tape.schedule) > 0
 
 
 # -- traces ----------------------------------------------------------------------------------------

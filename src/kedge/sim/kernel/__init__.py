@@ -17,9 +17,9 @@ from kedge.sim.kernel.network import Latency, Link, Network, Partition
 from kedge.sim.kernel.policies import Fifo, Mixed, Pct, SchedulePolicy, Uniform
 from kedge.sim.kernel.real_io import RealIORefused
 from kedge.sim.kernel.replay import Replay, Verdict, replay
-from kedge.sim.kernel.scenarios import Scenario, UnknownTarget, find_scenario, simulate
 from kedge.sim.kernel.shrink import Shrunk, shrink
 from kedge.sim.kernel.simulation import Program, RunBounds, RunOutcome, Simulation, run
+from kedge.sim.kernel.targets import SimulationTarget, UnknownTarget, find_target, simulate
 from kedge.sim.kernel.trace import Event, Trace
 from kedge.sim.kernel.violations import Violation
 
@@ -49,10 +49,10 @@ __all__ = [
     "Replay",
     "RunBounds",
     "RunOutcome",
-    "Scenario",
     "SchedulePolicy",
     "Shrunk",
     "Simulation",
+    "SimulationTarget",
     "Swarm",
     "Tape",
     "TapeMismatch",
@@ -62,7 +62,7 @@ __all__ = [
     "Verdict",
     "Violation",
     "check_determinism",
-    "find_scenario",
+    "find_target",
     "hunt",
     "liveness",
     "make_artefact",

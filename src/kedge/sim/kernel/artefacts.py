@@ -20,9 +20,9 @@ from typing import Any
 
 from kedge.errors import KedgeError
 from kedge.sim.kernel.choices import STREAMS, Tape
-from kedge.sim.kernel.scenarios import Scenario
 from kedge.sim.kernel.shrink import FailureCondition
 from kedge.sim.kernel.simulation import RunOutcome
+from kedge.sim.kernel.targets import SimulationTarget
 from kedge.sim.kernel.trace import Event, Trace
 from kedge.sim.kernel.violations import Violation
 
@@ -62,18 +62,20 @@ class Artefact:
         return f"{words[:48].strip('-')}-{self.hash[:8]}.json"
 
 
-def make_artefact(scenario: Scenario, outcome: RunOutcome, conditions: tuple[FailureCondition, ...] = ()) -> Artefact:
+def make_artefact(
+    target: SimulationTarget, outcome: RunOutcome, conditions: tuple[FailureCondition, ...] = ()
+) -> Artefact:
     assert outcome.violation is not None
     return Artefact(
-        target=scenario.reference,
+        target=target.reference,
         seed=outcome.seed,
         tape=outcome.tape,
         trace=outcome.trace,
         hash=outcome.hash,
         violation=outcome.violation,
-        build=fingerprint(scenario),
+        build=fingerprint(target),
         versions=versions(),
-        flags={"policy": outcome.tape.policy, "faults": repr(scenario.faults), "bounds": repr(scenario.bounds)},
+        flags={"policy": outcome.tape.policy, "faults": repr(target.faults), "bounds": repr(target.bounds)},
         conditions=conditions,
         attachments=outcome.attachments,
         marks=outcome.marks,
@@ -89,14 +91,14 @@ def versions() -> dict[str, str]:
     return {"kedge": ours, "python": platform.python_version(), "implementation": platform.python_implementation()}
 
 
-def fingerprint(scenario: Scenario) -> str:
+def fingerprint(target: SimulationTarget) -> str:
     """What a replay must share with the run for its tape to mean the same."""
     digest = hashlib.blake2b(digest_size=16)
     digest.update(platform.python_version().encode())
     package = Path(__file__).parents[2]
     for path in sorted(package.rglob("*.py")):
         digest.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes())
-    module = sys.modules.get(getattr(scenario.program, "__module__", ""))
+    module = sys.modules.get(getattr(target.program, "__module__", ""))
     file = getattr(module, "__file__", None)
     if file is not None and Path(file).exists():
         digest.update(Path(file).read_bytes())

@@ -17,7 +17,7 @@ from typing import Any
 
 from kedge.errors import KedgeError, ReplayDiverged
 from kedge.sim.kernel.artefacts import pack_trace, unpack_trace
-from kedge.sim.kernel.scenarios import find_scenario
+from kedge.sim.kernel.targets import find_target
 from kedge.sim.kernel.trace_diff import TraceDifference, first_difference
 
 HASH_SEEDS = ("1", "4242")
@@ -102,9 +102,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--trace", action="store_true")
     asked = parser.parse_args()
-    scenario = find_scenario(asked.target).calibrated()
+    target = find_target(asked.target).calibrated()
     for seed in range(asked.start, asked.start + asked.seeds):
-        outcome = scenario.run(seed, name_strands=asked.trace)
+        outcome = target.run(seed, name_strands=asked.trace)
         line: dict[str, Any] = {
             "seed": seed,
             "hash": outcome.hash,

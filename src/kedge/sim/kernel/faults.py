@@ -1,4 +1,4 @@
-"""Faults by event: named points in the seams, a plan that decides at each, and scripts for scenarios.
+"""Faults by event: named points in the seams, a plan that decides at each, and scripts for tests and scenarios.
 
 `network` and `calls` ask `Faults.at` at every request, reply and delivery; a program may have points of its own. Every
 decision is a choice on the faults stream of the tape. Once `stop` is called nothing more goes wrong.

@@ -1,6 +1,6 @@
 """Try many seeds, over any `concurrent.futures.Executor`, and bring back each bug once: grouped, shrunk and in a file.
 
-A worker that dies loses only its own seed, and the seed is reported. Ctrl-C keeps what was found. `scenarios` is what
+A worker that dies loses only its own seed, and the seed is reported. Ctrl-C keeps what was found. `targets` is what
 runs, `shrink` makes failures plain, `artefacts` keeps them; `kedge.cli.hunt` shows it all.
 """
 
@@ -31,8 +31,8 @@ from kedge.errors import KedgeError
 from kedge.sim.kernel.artefacts import Artefact, make_artefact, write_artefact
 from kedge.sim.kernel.choices import Tape
 from kedge.sim.kernel.policies import SchedulePolicy
-from kedge.sim.kernel.scenarios import Scenario, find_scenario
 from kedge.sim.kernel.shrink import SHRINK_RUNS_MAX, Shrunk, shrink
+from kedge.sim.kernel.targets import SimulationTarget, find_target
 from kedge.sim.kernel.violations import Violation
 
 BATCH_SEEDS = 8
@@ -74,26 +74,26 @@ class SeedResult:
 
 
 @lru_cache(maxsize=8)
-def _scenario_for(reference: str) -> Scenario:
-    scenario = find_scenario(reference)
+def _target_for(reference: str) -> SimulationTarget:
+    target = find_target(reference)
     if parent_process() is not None:  # a worker of our own: what it has loaded by now need never be collected
-        scenario.run(0)
+        target.run(0)
         gc.collect()
         gc.freeze()
-    return scenario
+    return target
 
 
 def run_seeds(work: Work) -> list[SeedResult]:
     """Run a batch of seeds. A module-level function, so that any executor can carry it."""
-    scenario = _scenario_for(work.reference)
+    target = _target_for(work.reference)
     if work.policy is not None:
-        scenario = replace(scenario, policy=work.policy)
-    return [run_seed(scenario, seed) for seed in work.seeds]
+        target = replace(target, policy=work.policy)
+    return [run_seed(target, seed) for seed in work.seeds]
 
 
-def run_seed(scenario: Scenario, seed: int) -> SeedResult:
+def run_seed(target: SimulationTarget, seed: int) -> SeedResult:
     begin_s = time.process_time()
-    outcome = scenario.run(seed)
+    outcome = target.run(seed)
     failed = outcome.violation is not None
     result = SeedResult(
         seed=seed,
@@ -170,7 +170,7 @@ class Group:
 class Hunt:
     """A hunt under way, and what it has found. `seeds_per_s` and the like are for the person who waits."""
 
-    scenario: Scenario
+    target: SimulationTarget
     total: int
     policy_sent: SchedulePolicy | None = None
     """For the workers, if it is not the one they find in the target."""
@@ -191,7 +191,7 @@ class Hunt:
         return sum(len(group.seeds) for group in self.groups.values())
 
     def marks_missed(self) -> list[str]:
-        return [name for name in self.scenario.marks if not self.marks.get(name)]
+        return [name for name in self.target.marks if not self.marks.get(name)]
 
     def add(self, result: SeedResult) -> None:
         self.done += 1
@@ -209,7 +209,7 @@ class Hunt:
 
 
 def hunt(
-    scenario: Scenario,
+    target: SimulationTarget,
     seeds: Iterable[int],
     *,
     executor: str | Callable[[], Executor] = "process",
@@ -221,10 +221,10 @@ def hunt(
 ) -> Hunt:
     """Run every seed; shrink one failure of each group; write artefacts to `directory` if it is given."""
     jobs = jobs or os.cpu_count() or 1
-    own_policy = scenario.policy
-    scenario = (replace(scenario, policy=policy) if policy is not None else scenario).calibrated()
+    own_policy = target.policy
+    target = (replace(target, policy=policy) if policy is not None else target).calibrated()
     wanted = list(seeds)
-    found = Hunt(scenario, len(wanted), None if scenario.policy == own_policy else scenario.policy)
+    found = Hunt(target, len(wanted), None if target.policy == own_policy else target.policy)
 
     def make() -> Executor:
         return executor() if callable(executor) else make_executor(executor, jobs)
@@ -240,14 +240,14 @@ def hunt(
 
 
 def _keep(found: Hunt, group: Group, directory: Path | None, runs_max: int) -> None:
-    scenario = found.scenario
-    failure = scenario.run(group.tapes[0][1])
+    target = found.target
+    failure = target.run(group.tapes[0][1])
     if failure.violation is None or failure.diverged is not None:
         seed = group.tapes[0][1].seed
         found.broken.append((seed, f"did not fail again: {failure.diverged or 'not deterministic'}; check_determinism"))
         return
-    group.shrunk = shrink(scenario, failure, runs_max=runs_max)
-    group.artefact = make_artefact(scenario, group.shrunk.outcome, group.shrunk.conditions)
+    group.shrunk = shrink(target, failure, runs_max=runs_max)
+    group.artefact = make_artefact(target, group.shrunk.outcome, group.shrunk.conditions)
     if directory is not None:
         group.path = write_artefact(group.artefact, directory)
 
@@ -281,7 +281,7 @@ def _run_until_death(
         while (batches and not suspects) or under_way:
             while batches and not suspects and len(under_way) < under_way_max:
                 batch = batches.pop(0)
-                work = Work(found.scenario.reference, found.policy_sent, batch)
+                work = Work(found.target.reference, found.policy_sent, batch)
                 try:
                     under_way[executor.submit(run_seeds, work)] = batch
                 except BrokenExecutor:

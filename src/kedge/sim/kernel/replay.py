@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from kedge.sim.kernel.artefacts import Artefact, fingerprint
-from kedge.sim.kernel.scenarios import Scenario, find_scenario
 from kedge.sim.kernel.simulation import RunOutcome
+from kedge.sim.kernel.targets import SimulationTarget, find_target
 from kedge.sim.kernel.trace_diff import TraceDifference, first_difference
 
 
@@ -47,16 +47,16 @@ class Replay:
         return self.verdict in (Verdict.SAME, Verdict.HOLDS)
 
 
-def replay(artefact: Artefact, *, scenario: Scenario | None = None, regression: bool | None = None) -> Replay:
+def replay(artefact: Artefact, *, target: SimulationTarget | None = None, regression: bool | None = None) -> Replay:
     """Run `artefact` again. `regression` forces the kind of replay; without it the build decides."""
-    scenario = scenario or find_scenario(artefact.target)
+    target = target or find_target(artefact.target)
     if regression is None:
-        regression = fingerprint(scenario) != artefact.build
-    return _as_regression(artefact, scenario) if regression else _exactly(artefact, scenario)
+        regression = fingerprint(target) != artefact.build
+    return _as_regression(artefact, target) if regression else _exactly(artefact, target)
 
 
-def _exactly(artefact: Artefact, scenario: Scenario) -> Replay:
-    outcome = scenario.run(artefact.tape, name_strands=True)
+def _exactly(artefact: Artefact, target: SimulationTarget) -> Replay:
+    outcome = target.run(artefact.tape, name_strands=True)
     if outcome.hash == artefact.hash and outcome.diverged is None:
         return Replay(verdict=Verdict.SAME, outcome=outcome, words=f"same: {outcome.violation}, trace {outcome.hash}")
     difference = first_difference(artefact.trace, outcome.trace, other_strands=outcome.strands)
@@ -71,8 +71,8 @@ def _exactly(artefact: Artefact, scenario: Scenario) -> Replay:
     )
 
 
-def _as_regression(artefact: Artefact, scenario: Scenario) -> Replay:
-    outcome = scenario.run(artefact.tape, lenient=True, name_strands=True)
+def _as_regression(artefact: Artefact, target: SimulationTarget) -> Replay:
+    outcome = target.run(artefact.tape, lenient=True, name_strands=True)
     difference = first_difference(artefact.trace, outcome.trace, other_strands=outcome.strands)
     drift = _drift(artefact, outcome, difference)
     if outcome.violation is None:

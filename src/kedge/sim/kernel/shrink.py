@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from kedge.errors import check
 from kedge.sim.kernel.choices import DETAIL, Choice, Tape, pack, unpack
-from kedge.sim.kernel.scenarios import Scenario
 from kedge.sim.kernel.simulation import RunOutcome
+from kedge.sim.kernel.targets import SimulationTarget
 
 SHRINK_RUNS_MAX = 600
 """Runs one failure may cost; the report says when this was what ended it."""
@@ -46,19 +46,19 @@ class OutOfRuns(Exception):
 
 
 def shrink(
-    scenario: Scenario,
+    target: SimulationTarget,
     failure: RunOutcome,
     *,
     runs_max: int = SHRINK_RUNS_MAX,
     condition_runs_max: int = CONDITION_RUNS_MAX,
     on_run: Callable[[RunOutcome], object] = lambda outcome: None,  # noqa: ARG005
 ) -> Shrunk:
-    """Shrink `failure`, a run of `scenario` that broke an invariant.
+    """Shrink `failure`, a run of `target` that broke an invariant.
 
     Its conditions are tried in at most as many runs again, and never in more than `condition_runs_max`.
     """
     check(failure.violation is not None, "only a failing run can be shrunk")
-    shrinker = _Shrinker(scenario, failure, runs_max, on_run)
+    shrinker = _Shrinker(target, failure, runs_max, on_run)
     exhausted = False
     try:
         shrinker.to_fixpoint()
@@ -69,12 +69,12 @@ def shrink(
 
 class _Shrinker:
     def __init__(
-        self, scenario: Scenario, failure: RunOutcome, runs_max: int, on_run: Callable[[RunOutcome], object]
+        self, target: SimulationTarget, failure: RunOutcome, runs_max: int, on_run: Callable[[RunOutcome], object]
     ) -> None:
         assert failure.violation is not None
         self.best = failure
         self.runs = 0
-        self._scenario = scenario
+        self._target = target
         self._group = failure.violation.group
         self._runs_max = runs_max
         self._on_run = on_run
@@ -120,7 +120,7 @@ class _Shrinker:
         if self.runs >= self._runs_max:
             raise OutOfRuns
         self.runs += 1
-        outcome = self._scenario.run(tape, lenient=True)
+        outcome = self._target.run(tape, lenient=True)
         self._on_run(outcome)
         if self._fails(outcome) and _size(outcome) < _size(self.best):
             self.best = outcome
@@ -128,7 +128,7 @@ class _Shrinker:
         return False
 
     def _try_free(self, tape: Tape) -> RunOutcome:
-        return self._scenario.run(tape, lenient=True)
+        return self._target.run(tape, lenient=True)
 
     def _fails(self, outcome: RunOutcome) -> bool:
         return outcome.violation is not None and outcome.violation.group == self._group

@@ -8,12 +8,12 @@ from kedge.sim.scenario.document import ScenarioError
 from kedge.sim.scenario.keeping import keep_run
 from kedge.sim.scenario.library import library_names, load_scenario
 from kedge.sim.scenario.runner import Played, play_scenario
-from kedge.sim.scenario.schema import ScenarioFile, parse_scenario, read_scenario
+from kedge.sim.scenario.schema import Scenario, parse_scenario, read_scenario
 
 __all__ = [
     "Played",
+    "Scenario",
     "ScenarioError",
-    "ScenarioFile",
     "keep_run",
     "library_names",
     "load_scenario",

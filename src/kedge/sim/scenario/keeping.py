@@ -15,7 +15,7 @@ from kedge.api.objects import Object
 from kedge.api.wellknown import FENCE_KIND, OPERATION_KIND
 from kedge.sim.scenario.document import ScenarioError
 from kedge.sim.scenario.runner import Played
-from kedge.sim.scenario.schema import ScenarioFile
+from kedge.sim.scenario.schema import Scenario
 from kedge.store import Entry
 
 SCENARIO, OUTCOME, TIMELINE, TRACE, OBJECTS, DUMP = (
@@ -49,7 +49,7 @@ def keep_run(played: Played, folder: Path) -> Path:
     return place
 
 
-def _source(scenario: ScenarioFile) -> str:
+def _source(scenario: Scenario) -> str:
     """The file as it was played. The dump that its world begins with is kept beside it, and named as it is there."""
     dump = scenario.world.dump
     if dump is None:

@@ -25,7 +25,7 @@ from kedge.sim.kernel import NO_FAULTS, RunOutcome, Simulation, Violation, run
 from kedge.sim.scenario.claims import Claim
 from kedge.sim.scenario.document import ScenarioError
 from kedge.sim.scenario.parts import controller_maker, scheduler_maker
-from kedge.sim.scenario.schema import Expectation, ScenarioFile, Step
+from kedge.sim.scenario.schema import Expectation, Scenario, Step
 from kedge.sim.scenario.stage import Script, StagedCluster
 from kedge.sim.scenario.steps import Play, StepFailed, namespace_of
 from kedge.sim.scenario.telling import Narrator, timeline
@@ -42,7 +42,7 @@ SLICE_S = 1.0
 class Played:
     """What came of a run."""
 
-    scenario: ScenarioFile
+    scenario: Scenario
     without: str
     """The safeguard that was taken out; empty for the real thing."""
     outcome: RunOutcome
@@ -60,7 +60,7 @@ class Played:
 
 
 def play_scenario(
-    scenario: ScenarioFile,
+    scenario: Scenario,
     *,
     without: str = "",
     seed: int | None = None,
@@ -90,7 +90,7 @@ def play_scenario(
 class _Performance:
     """One run of one file."""
 
-    def __init__(self, sim: Simulation, scenario: ScenarioFile, on_step: Callable[[int, str], None]) -> None:
+    def __init__(self, sim: Simulation, scenario: Scenario, on_step: Callable[[int, str], None]) -> None:
         self._sim = sim
         self._scenario = scenario
         self.begin_s = 0.0

@@ -113,7 +113,7 @@ class Weakness:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScenarioFile:
+class Scenario:
     """One scenario as its file tells it."""
 
     name: str
@@ -130,7 +130,7 @@ class ScenarioFile:
     """The file itself."""
 
 
-def read_scenario(path: Path) -> ScenarioFile:
+def read_scenario(path: Path) -> Scenario:
     """Read a file.
 
     Raises:
@@ -145,9 +145,9 @@ def read_scenario(path: Path) -> ScenarioFile:
     return parse_scenario(content, str(path))
 
 
-def parse_scenario(content: str, file: str = "scenario.yaml") -> ScenarioFile:
+def parse_scenario(content: str, file: str = "scenario.yaml") -> Scenario:
     whole = Fields(parse(content, file), "a scenario")
-    found = ScenarioFile(
+    found = Scenario(
         name=whole.need("scenario", text),
         lesson=whole.take("lesson", text, ""),
         story=whole.need("story", text).strip(),

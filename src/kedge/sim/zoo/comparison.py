@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
-from kedge.sim.kernel.scenarios import find_scenario
+from kedge.sim.kernel.targets import find_target
 from kedge.sim.zoo.entry import ZooEntry, entry_named
 from kedge.sim.zoo.strategies import BASELINE, PLAIN_RANDOM, Strategy
 from kedge.sim.zoo.worlds import WORLDS
@@ -106,7 +106,7 @@ def try_strategy(name: str, strategy: str, seeds: range) -> Trial:
     """Run seeds of one strategy against one entry, until it is known well enough."""
     entry = entry_named(name)
     (way,) = [each for each in contenders(entry) if each.name == strategy]
-    aimed = way.applied(find_scenario(WORLDS[entry.world].reference))
+    aimed = way.applied(find_target(WORLDS[entry.world].reference))
     # A world is held to its own strategies only. Where another strikes, the unmodified one may break as well.
     foreign = way not in WORLDS[entry.world].strategies
     done = finds = steps = 0

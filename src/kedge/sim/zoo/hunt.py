@@ -15,8 +15,8 @@ from typing import Any
 
 from kedge.errors import check
 from kedge.sim.kernel.hunt import make_executor
-from kedge.sim.kernel.scenarios import find_scenario
 from kedge.sim.kernel.shrink import shrink
+from kedge.sim.kernel.targets import find_target
 from kedge.sim.zoo.comparison import Comparison, Trial, best_of, compare_entry, strategy_summaries, targeted_summary
 from kedge.sim.zoo.entry import ZooEntry, entry_named
 from kedge.sim.zoo.strategies import Strategy
@@ -115,7 +115,7 @@ class ZooReport:
 
     @property
     def seed_cpu_ms(self) -> float | None:
-        """What one seed of the standard scenario costs, in the middle; None if none was run."""
+        """What one seed of the standard simulation costs, in the middle; None if none was run."""
         costs = [cost for each in self.cleans if each.world == STANDARD for cost in each.cpu_s]
         return 1000 * median(costs) if costs else None
 
@@ -157,13 +157,13 @@ def strategies_of(entry: ZooEntry) -> tuple[Strategy, ...]:
 def hunt_entry(name: str, seeds: int = SEEDS_MAX, shrink_runs: int = SHRINK_RUNS) -> EntryResult:
     """Hunt one entry until it is found. A module-level function, so that any executor can carry it."""
     entry = entry_named(name)
-    scenario, strategies = find_scenario(WORLDS[entry.world].reference), strategies_of(entry)
+    target, strategies = find_target(WORLDS[entry.world].reference), strategies_of(entry)
     begin_s = time.process_time()
     others: dict[str, None] = {}
     with entry.patch():
         for seed in range(seeds):
             strategy = strategies[seed % len(strategies)]
-            aimed = strategy.applied(scenario)
+            aimed = strategy.applied(target)
             outcome = aimed.run(seed)
             if outcome.violation is None:
                 continue
@@ -197,12 +197,12 @@ def hunt_entry(name: str, seeds: int = SEEDS_MAX, shrink_runs: int = SHRINK_RUNS
 def hunt_clean(world: str, start: int, seeds: int) -> CleanResult:
     """Run seeds of an unmodified world under every strategy of its own."""
     place = WORLDS[world]
-    scenario = find_scenario(place.reference)
+    target = find_target(place.reference)
     costs, findings = [], []
     for seed in range(start, start + seeds):
         strategy = place.strategies[seed % len(place.strategies)]
         begin_s = time.process_time()
-        violation = strategy.applied(scenario).run(seed).violation
+        violation = strategy.applied(target).run(seed).violation
         costs.append(time.process_time() - begin_s)
         if violation is not None:
             words = violation.invariant, violation.message[:400]
@@ -225,7 +225,7 @@ def hunt_zoo(
     on_progress: Callable[[EntryResult | CleanResult | Comparison], object] = lambda _: None,
     on_wait: Callable[[Sequence[str]], object] = lambda _: None,
 ) -> ZooReport:
-    """Hunt the entries of these names, and `clean` seeds of unmodified worlds, the standard scenario among them.
+    """Hunt the entries of these names, and `clean` seeds of unmodified worlds, the standard simulation among them.
 
     With `compare`, up to so many seeds of each strategy are run against each entry, more only if none of them finds it.
     `on_progress` is told each result, `on_wait` once a while what is under way.
@@ -262,7 +262,7 @@ def hunt_zoo(
 
 
 def clean_batches(clean: int) -> Iterator[tuple[str, int, int]]:
-    """Share seeds out among the worlds. The standard scenario comes first and has the smallest share: it costs most."""
+    """Share seeds out among the worlds. The standard simulation comes first, and gets the fewest: it costs most."""
     small = [name for name in WORLDS if name != STANDARD]
     worlds = [STANDARD, *small, *small]
     turn, done = 0, 0

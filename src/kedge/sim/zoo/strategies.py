@@ -15,7 +15,7 @@ from kedge.sim.kernel import Fifo, FixedRates, Mixed, Pct, Simulation, Uniform
 from kedge.sim.kernel.choices import SWARM
 from kedge.sim.kernel.faults import FaultPlan, Faults
 from kedge.sim.kernel.policies import SchedulePolicy
-from kedge.sim.kernel.scenarios import Scenario
+from kedge.sim.kernel.targets import SimulationTarget
 
 WRITES = ("create", "patch", "update", "bind", "delete")
 WRITES_MAX = 24
@@ -38,15 +38,15 @@ class Strategy:
         """Whether it keeps the world quiet but for what it aims at. The swarms aim at nothing."""
         return not isinstance(self.faults, ClusterSwarm)
 
-    def applied(self, scenario: Scenario) -> Scenario:
-        program, aim = scenario.program, self.aim
+    def applied(self, target: SimulationTarget) -> SimulationTarget:
+        program, aim = target.program, self.aim
 
         async def aimed(sim: Simulation) -> object:
             if aim is not None:
                 aim(sim)
             return await program(sim)
 
-        return replace(scenario, program=aimed, policy=self.policy, faults=self.faults)
+        return replace(target, program=aimed, policy=self.policy, faults=self.faults)
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ def summary(found: ZooReport) -> str:
     if found.compared:
         lines.append(_claim(found))
     if found.seed_cpu_ms is not None:
-        lines.append(f"a seed of the standard scenario costs {found.seed_cpu_ms:.0f} ms of CPU")
+        lines.append(f"a seed of the standard simulation costs {found.seed_cpu_ms:.0f} ms of CPU")
     for each in found.clean_findings:
         lines.append(f"  {each.target} seed {each.seed} ({each.strategy}): {each.invariant}: {each.message}")
     return "\n".join(lines)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from kedge.sim.scenario.document import ScenarioError, suggest
-from kedge.sim.scenario.schema import ScenarioFile, read_scenario
+from kedge.sim.scenario.schema import Scenario, read_scenario
 
 FOLDER = Path(__file__).parent
 
@@ -14,7 +14,7 @@ def library_names() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 
-def load_scenario(name_or_file: str) -> ScenarioFile:
+def load_scenario(name_or_file: str) -> Scenario:
     """A scenario of the library by name, or any file.
 
     Raises:

@@ -1,6 +1,6 @@
 """The worlds of the zoo: small clusters with only the components that their entries concern. A seed costs little.
 
-Each is a scenario that must hold in every seed while nothing is taken out. Periodic work (resync, relist, flush) is
+Each is a target that must hold in every seed while nothing is taken out. Periodic work (resync, relist, flush) is
 off: it would hide a lost wake-up.
 """
 
@@ -25,7 +25,7 @@ from kedge.sim.zoo.strategies import (
 
 @dataclass(frozen=True, slots=True)
 class ZooWorld:
-    """A scenario, and the strategies that hunt in it."""
+    """A target, and the strategies that hunt in it."""
 
     reference: str
     strategies: tuple[Strategy, ...] = GENERAL

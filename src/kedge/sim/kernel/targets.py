@@ -1,4 +1,4 @@
-"""A scenario: a program with the policy, faults and bounds it is run under, found again by name in any process.
+"""Simulation targets: a program with the policy, faults and bounds it is run under, found again by name in any process.
 
 `@simulate` makes one of an async function; `hunt`, `replay`, `determinism` and the pytest plugin run it. A reference is
 `package.module:name` or `path/to/file.py:name` (`::` will do); it is what an artefact stores and a worker is sent.
@@ -23,15 +23,15 @@ from kedge.sim.kernel.simulation import MakeSimulation, Program, RunBounds, RunO
 
 CALIBRATION_SEEDS = 4
 """Runs that measure how many choices a schedule of this program has."""
-SCENARIO_ATTRIBUTE = "kedge_scenario"
+TARGET_ATTRIBUTE = "kedge_target"
 
 
 class UnknownTarget(KedgeError):
-    """There is no scenario of that name. Give `package.module:function` or `file.py:function`."""
+    """There is no target of that name. Give `package.module:function` or `file.py:function`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scenario:
+class SimulationTarget:
     """All that a run needs beside its tape."""
 
     program: Program
@@ -58,7 +58,7 @@ class Scenario:
             name_strands=name_strands,
         )
 
-    def calibrated(self) -> Scenario:
+    def calibrated(self) -> SimulationTarget:
         """The same, with the horizon of any PCT policy set to what one run really takes."""
         policy = self.policy
         if not policy_needs_horizon(policy):
@@ -98,7 +98,7 @@ def simulate(
     """Make a test, and a target for `kedge hunt`, of an async function that takes a `Simulation`."""
 
     def decorate(program: Program) -> Callable[[], None]:
-        scenario = Scenario(
+        target = SimulationTarget(
             program=program,
             reference=f"{program.__module__}:{program.__qualname__}",
             seeds=seeds,
@@ -110,21 +110,21 @@ def simulate(
         )
 
         def test() -> None:
-            for seed in range(scenario.seeds):
-                outcome = scenario.run(seed)
+            for seed in range(target.seeds):
+                outcome = target.run(seed)
                 if outcome.violation is not None:
                     raise AssertionError(f"seed {seed}: {outcome.violation}\n{outcome.timeline()}")
 
         for name in ("__name__", "__qualname__", "__module__", "__doc__"):
             setattr(test, name, getattr(program, name))
-        setattr(test, SCENARIO_ATTRIBUTE, scenario)
+        setattr(test, TARGET_ATTRIBUTE, target)
         return test
 
     return decorate
 
 
-def find_scenario(reference: str) -> Scenario:
-    """The scenario a reference names; any async function of one argument will do."""
+def find_target(reference: str) -> SimulationTarget:
+    """The target a reference names; any async function of one argument will do."""
     place, _, name = reference.replace("::", ":").rpartition(":")
     if not place or not name:
         raise UnknownTarget(f"{reference!r} is no target: give package.module:function or file.py:function")
@@ -133,14 +133,14 @@ def find_scenario(reference: str) -> Scenario:
         found = getattr(found, part, None)
     if found is None:
         raise UnknownTarget(f"{place} has nothing called {name}: check the name in {reference!r}")
-    scenario = found if isinstance(found, Scenario) else getattr(found, SCENARIO_ATTRIBUTE, None)
-    if scenario is None:
+    target = found if isinstance(found, SimulationTarget) else getattr(found, TARGET_ATTRIBUTE, None)
+    if target is None:
         if not callable(found):
             raise UnknownTarget(
                 f"{reference} is a {type(found).__name__}: a target is an async function of one argument"
             )
-        scenario = Scenario(program=found)
-    return replace(scenario, reference=reference)
+        target = SimulationTarget(program=found)
+    return replace(target, reference=reference)
 
 
 def _load(place: str, reference: str) -> ModuleType:

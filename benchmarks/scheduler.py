@@ -141,7 +141,7 @@ class Bench:
 
     def follow(self) -> None:
         """Have the scheduler's cache tell what happens to pods."""
-        self.scheduler.picture.caches["Pod"].subscribe(self._seen, name="benchmark")
+        self.scheduler.cluster_state.caches["Pod"].subscribe(self._seen, name="benchmark")
 
     def _seen(self, change: CacheChange) -> None:
         """Note when each pod is first seen bound: what is seen is durable. Stand in for node agents, too: whoever is

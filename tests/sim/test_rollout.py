@@ -29,7 +29,7 @@ from kedge.env import Env
 from kedge.errors import Conflict
 from kedge.keys import Key
 from kedge.runtime.status import plan_status
-from kedge.scheduler.report.policy_status import plan_obedience
+from kedge.scheduler.report.policy_status import plan_policy_status
 from kedge.sim.cluster import Cluster, Commit, RemoteTransport
 from kedge.sim.kernel import Simulation, run
 
@@ -60,7 +60,7 @@ class Crashing(Metered):
     async def work(self) -> None:
         await super().work()
         found = self.reader.get(SPREAD)
-        status = plan_obedience(found.view, "hands") if found is not None and self.obeying else None
+        status = plan_policy_status(found.view, "hands") if found is not None and self.obeying else None
         patch = plan_status(found, status, self.cluster.store_host.env().now()) if found and status else None
         if patch is not None:
             with suppress(Conflict):

@@ -20,8 +20,8 @@ from kedge.api.requests import DeleteOptions, WriteOptions
 from kedge.errors import OperatingError
 from kedge.keys import Key
 from kedge.scheduler import Scheduler
-from kedge.scheduler.state.cluster_state import Picture
-from kedge.scheduler.state.unreleased_claims import Lingering
+from kedge.scheduler.state.cluster_state import ClusterState
+from kedge.scheduler.state.unreleased_claims import UnreleasedClaims
 from kedge.server.service import claims, zones
 from kedge.server.service.core import Staged, staged_value
 from kedge.sim.cluster import Cluster
@@ -249,8 +249,8 @@ def test_schedulers_that_forget_refusals_are_found_by_their_noise(monkeypatch: p
             sim.violate("refusals end", f"{refused} refusals of one pod")
 
     assert first_violation(ghost, range(2)) is None
-    monkeypatch.setattr(Picture, "_release", lambda self, uid, _: self._drop_claim(uid))
-    monkeypatch.setattr(Lingering, "adopt", lambda *_: None)
+    monkeypatch.setattr(ClusterState, "_release", lambda self, uid, _: self._drop_claim(uid))
+    monkeypatch.setattr(UnreleasedClaims, "adopt", lambda *_: None)
     found = first_violation(ghost, range(2))
     assert found is not None
     assert found.violation is not None

@@ -4,29 +4,29 @@ The decision is pure, and can be had alone: a `Snapshot` is fed with nodes and c
 `explain` accounts for every node.
 """
 
-from kedge.scheduler.cycle.decide import Decision, ZoneRoom, blocked_zones, decide
+from kedge.scheduler.cycle.decide import NodeDecision, ZoneRoom, blocked_zones, decide
 from kedge.scheduler.pipeline.filters.blockers import Blocker
 from kedge.scheduler.policy.settings import DEFAULT_SETTINGS, DEFAULT_WEIGHTS, Settings, settings_for
-from kedge.scheduler.report.explanation import Explanation, NearMiss, Score, explain, words
+from kedge.scheduler.report.explanation import Explanation, NearMiss, NodeScore, explain, words
 from kedge.scheduler.scheduler import DEFAULT_NAME, Scheduler, SchedulerStatistics
 from kedge.scheduler.state.shapes import PodRequest, request_of
-from kedge.scheduler.state.snapshot import Claim, Snapshot, snapshot_of
+from kedge.scheduler.state.snapshot import Snapshot, SnapshotClaim, snapshot_of
 
 __all__ = [
     "DEFAULT_NAME",
     "DEFAULT_SETTINGS",
     "DEFAULT_WEIGHTS",
     "Blocker",
-    "Claim",
-    "Decision",
     "Explanation",
     "NearMiss",
+    "NodeDecision",
+    "NodeScore",
     "PodRequest",
     "Scheduler",
     "SchedulerStatistics",
-    "Score",
     "Settings",
     "Snapshot",
+    "SnapshotClaim",
     "ZoneRoom",
     "blocked_zones",
     "decide",

@@ -21,12 +21,12 @@ from kedge.runtime.cache import CacheSet
 from kedge.runtime.lease import LeaderElection, Leadership
 from kedge.runtime.terms import wait_caught_up
 from kedge.scheduler.binding.binder import Binder
-from kedge.scheduler.cycle.attempt import Placer
-from kedge.scheduler.queue.pending import Pending, Stage
-from kedge.scheduler.report.attempt_records import Attempts
-from kedge.scheduler.report.event_recorder import Teller
-from kedge.scheduler.report.policy_status import Obedience
-from kedge.scheduler.state.cluster_state import Picture
+from kedge.scheduler.cycle.attempt import SchedulingCycle
+from kedge.scheduler.queue.pending import Pending, QueueStage
+from kedge.scheduler.report.attempt_records import AttemptRecords
+from kedge.scheduler.report.event_recorder import EventRecorder
+from kedge.scheduler.report.policy_status import PolicyStatusWriter
+from kedge.scheduler.state.cluster_state import ClusterState
 
 DEFAULT_NAME = "default-scheduler"
 LEASE_NAMESPACE = SYSTEM_NAMESPACE
@@ -69,13 +69,20 @@ class Scheduler:
         self.caches = caches or CacheSet(client, env)
         self.recorder = recorder
         self.pending = Pending(env)
-        self.picture = Picture(self.caches, client.kinds, env, self.pending, scheduler=name)
-        self._attempts = Attempts(env, self.picture, recorder, scheduler=name, process=process)
-        self._teller = Teller(client, env, component=name, current=self._waiting_pod)
-        self._obedience = Obedience(client, env, scheduler=name)
-        self._binder = Binder(client, env, self.picture, self.pending, self._attempts, self._teller)
-        self._placer = Placer(
-            client, env, self.picture, self.pending, self._attempts, self._binder, self._teller, scheduler=name
+        self.cluster_state = ClusterState(self.caches, client.kinds, env, self.pending, scheduler=name)
+        self._attempts = AttemptRecords(env, self.cluster_state, recorder, scheduler=name, process=process)
+        self._event_recorder = EventRecorder(client, env, component=name, current=self._waiting_pod)
+        self._policy_status = PolicyStatusWriter(client, env, scheduler=name)
+        self._binder = Binder(client, env, self.cluster_state, self.pending, self._attempts, self._event_recorder)
+        self._cycle = SchedulingCycle(
+            client,
+            env,
+            self.cluster_state,
+            self.pending,
+            self._attempts,
+            self._binder,
+            self._event_recorder,
+            scheduler=name,
         )
         lease = Key(LEASE_KIND, lease_namespace, name)
         self._election = LeaderElection(client, env, lease, identity=f"{name}-{process}")
@@ -83,9 +90,9 @@ class Scheduler:
         """Something may be done: a pod became active, or a bind ended."""
         self.pending.on_ready = self._ready.set
         self._binder.on_room = self._ready.set
-        self.picture.on_gone = self._gone
-        self.picture.on_gated = lambda pod: self._tell_gated([pod])
-        self.picture.on_policy = lambda policy: self._obey([policy])
+        self.cluster_state.on_gone = self._gone
+        self.cluster_state.on_gated = lambda pod: self._tell_gated([pod])
+        self.cluster_state.on_policy = lambda policy: self._obey([policy])
         self._fence: Fence | None = None
         """Of the term in which it leads."""
         self._closed = asyncio.Event()
@@ -95,7 +102,7 @@ class Scheduler:
 
     async def run(self) -> None:
         """Work until `stop`. Cancelled, it stops at once, and lets its lease go all the same."""
-        self.picture.follow()
+        self.cluster_state.follow()
         work = asyncio.ensure_future(self._election.run(self._lead))
         closed = asyncio.ensure_future(self._closed.wait())
         try:
@@ -106,9 +113,9 @@ class Scheduler:
             work.cancel()
             closed.cancel()
             await asyncio.gather(work, closed, return_exceptions=True)
-            await self._placer.stop()
-            await self._teller.stop()
-            await self._obedience.stop()
+            await self._cycle.stop()
+            await self._event_recorder.stop()
+            await self._policy_status.stop()
             if self._own_caches:
                 await self.caches.stop()
 
@@ -132,19 +139,19 @@ class Scheduler:
             leading=self._leading,
             attempts=self._attempts.count,
             bound=self._binder.bound,
-            pending={stage.value: self.pending.count(stage) for stage in Stage},
-            assumed=len(self.picture.assumed),
+            pending={stage.value: self.pending.count(stage) for stage in QueueStage},
+            assumed=len(self.cluster_state.assumed),
             binding=len(self._binder),
-            nominated=len(self.picture.nominated),
-            nodes=self.picture.snapshot.node_count,
-            claims=self.picture.snapshot.statistics()["kedge_scheduler_claims"],
+            nominated=len(self.cluster_state.nominated),
+            nodes=self.cluster_state.snapshot.node_count,
+            claims=self.cluster_state.snapshot.statistics()["kedge_scheduler_claims"],
         )
 
     # -- one term ----------------------------------------------------------------------------------
 
     async def _lead(self, term: Leadership) -> None:
         await self._wait_caches(term.fence.revision)
-        self.picture.lingering.adopt_all()
+        self.cluster_state.unreleased.adopt_all()
         failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._binder.on_failure = lambda error: None if failure.done() else failure.set_exception(error)
         tasks = [
@@ -153,8 +160,8 @@ class Scheduler:
             failure,
         ]
         self._leading, self._fence = True, term.fence
-        self._tell_gated(self.picture.gated.values())
-        self._obey(self.picture.governance.policies.values())
+        self._tell_gated(self.cluster_state.gated.values())
+        self._obey(self.cluster_state.governance.policies.values())
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -166,15 +173,15 @@ class Scheduler:
                 each.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await self._binder.cancel_all()
-            self.picture.forget_all()
+            self.cluster_state.forget_all()
             for waiting in self.pending:
-                if waiting.stage is Stage.IN_FLIGHT:
+                if waiting.stage is QueueStage.IN_FLIGHT:
                     self.pending.failed(waiting, pause=False)
 
     async def _wait_caches(self, revision: Revision) -> None:
         """A new leader decides nothing before it has seen all that its predecessor wrote."""
         async with asyncio.TaskGroup() as group:  # at once: one that must list again does so while the others wait
-            for cache in self.picture.caches.values():
+            for cache in self.cluster_state.caches.values():
                 wait = wait_caught_up(self._client, self._env, cache, revision)
                 group.create_task(wait, name=f"{self.name} waits for {cache.name}")
 
@@ -191,7 +198,7 @@ class Scheduler:
                 if waiting is None:
                     await self._wait_ready()
                     break
-                left -= self._placer.attempt(waiting, fence)
+                left -= self._cycle.attempt(waiting, fence)
             else:
                 await asyncio.sleep(0)
 
@@ -211,29 +218,29 @@ class Scheduler:
         while True:
             await asyncio.sleep(min(limits.scheduler_assumed_s, limits.scheduler_flush_s) / 4)
             old_s = self._env.monotonic() - limits.scheduler_assumed_s
-            for assumption in tuple(self.picture.assumed.values()):
+            for assumption in tuple(self.cluster_state.assumed.values()):
                 if assumption.revision and assumption.since_s <= old_s:
                     await self._binder.settle(assumption)
-            self.picture.lingering.review_all()
+            self.cluster_state.unreleased.review_all()
             self.pending.flush()
-            self._obey(self.picture.governance.policies.values())
+            self._obey(self.cluster_state.governance.policies.values())
 
     def _obey(self, policies: Iterable[Object]) -> None:
         """Say that decisions go by these. Who does not lead decides nothing."""
         if self._fence is not None:
-            self._obedience.tell(policies, self._fence)
+            self._policy_status.tell(policies, self._fence)
 
     def _tell_gated(self, pods: Iterable[Object]) -> None:
         """Say of these that they wait for their gates. Who does not lead says nothing."""
         if self._fence is not None:
             for pod in pods:
-                self._teller.gated(pod, fence=self._fence)
+                self._event_recorder.gated(pod, fence=self._fence)
 
     def _waiting_pod(self, uid: str) -> Object | None:
         waiting = self.pending.get(uid)
-        return waiting.pod if waiting is not None else self.picture.gated.get(uid)
+        return waiting.pod if waiting is not None else self.cluster_state.gated.get(uid)
 
     def _gone(self, uid: str) -> None:
         """Nothing is remembered of a pod that is no more: one of its name is another."""
         self._binder.refusals.forget(uid)
-        self._teller.forget(uid)
+        self._event_recorder.forget(uid)

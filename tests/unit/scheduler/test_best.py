@@ -10,7 +10,7 @@ from tests.objects import node
 
 from kedge.api.views import NodeView, decode_as
 from kedge.scheduler import Snapshot, snapshot_of
-from kedge.scheduler.pipeline.selection import INFEASIBLE, Best, choose
+from kedge.scheduler.pipeline.selection import INFEASIBLE, BestRows, choose
 
 NODES = 100
 """More than are remembered as gone before the rest is gathered anew."""
@@ -31,7 +31,7 @@ SNAPSHOT = snapshot_of_many()
 def test_what_is_followed_is_what_would_be_found(at_first: int, moves: list[tuple[int, int]], draw: int) -> None:
     totals = np.full(SNAPSHOT.capacity, INFEASIBLE, np.int64)
     totals[:NODES] = at_first
-    best = Best(SNAPSHOT)
+    best = BestRows(SNAPSHOT)
     for number, (row, total) in enumerate(moves):
         was, totals[row] = int(totals[row]), total
         best.moved(row, was, total)
@@ -43,7 +43,7 @@ def test_what_is_followed_is_what_would_be_found(at_first: int, moves: list[tupl
 def test_the_best_are_used_up_one_by_one_in_any_order() -> None:
     totals = np.full(SNAPSHOT.capacity, INFEASIBLE, np.int64)
     totals[:NODES] = 9
-    best, taken = Best(SNAPSHOT), []
+    best, taken = BestRows(SNAPSHOT), []
     for draw in range(NODES):
         row = best.take(totals, draw * 7919)
         assert row == choose(SNAPSHOT, totals, draw * 7919)
@@ -58,7 +58,7 @@ def test_a_node_that_comes_moves_the_places_of_all() -> None:
     snapshot = snapshot_of(decode_as(NodeView, encode(node(name))) for name in ("node-b", "node-c"))
     totals = np.full(snapshot.capacity, INFEASIBLE, np.int64)
     totals[:2] = 9
-    best = Best(snapshot)
+    best = BestRows(snapshot)
     assert snapshot.at(best.take(totals, 0)).name == "node-b"
     snapshot.put_node(decode_as(NodeView, encode(node("node-a"))))
     totals[2] = 9

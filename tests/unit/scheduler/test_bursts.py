@@ -1,4 +1,4 @@
-"""Attempts follow each other in bursts, and the rest of the process has its turn in between."""
+"""AttemptRecords follow each other in bursts, and the rest of the process has its turn in between."""
 
 from __future__ import annotations
 

@@ -18,9 +18,9 @@ from kedge.placement.reasons import Reason
 from kedge.scheduler import (
     DEFAULT_WEIGHTS,
     Blocker,
-    Decision,
     Explanation,
     NearMiss,
+    NodeDecision,
     Snapshot,
     decide,
     explain,
@@ -48,7 +48,7 @@ def built(cluster: Cluster) -> Snapshot:
     )
 
 
-def answer(snapshot: Snapshot, question: Question) -> tuple[Decision, Explanation]:
+def answer(snapshot: Snapshot, question: Question) -> tuple[NodeDecision, Explanation]:
     decision = decide(
         snapshot,
         question.pod,

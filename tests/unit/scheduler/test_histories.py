@@ -42,7 +42,7 @@ def second_leads_blindly(*, said: bool) -> bool:
             await desk.priority(f"class-{n}", n)  # while no lease changed
         other = desk.another_scheduler()
         set_apart(other.wire, {LEASES: -await desk.cluster.store.revision() + 1}, said=said)
-        await until(lambda: len(other.scheduler.picture.caches) > 0)
+        await until(lambda: len(other.scheduler.cluster_state.caches) > 0)
         await other.caches.wait_synced()
         await asyncio.sleep(0.2)
         other.wire.blind = True
@@ -54,7 +54,7 @@ def second_leads_blindly(*, said: bool) -> bool:
         blindly.append(other.scheduler.leading)
         other.wire.blind = False
         await until(lambda: other.scheduler.leading, within_s=120)
-        await until(lambda: other.scheduler.picture.snapshot.statistics()["kedge_scheduler_claims"] == 1)
+        await until(lambda: other.scheduler.cluster_state.snapshot.statistics()["kedge_scheduler_claims"] == 1)
 
     test()
     return blindly[0]
@@ -98,7 +98,7 @@ def test_a_refusal_is_understood_by_the_history_of_what_it_is_about(monkeypatch:
     assert binds_sent_to_a_full_node(-30) == 1
 
     def by_another(self: Binder, _: Key, revision: Revision) -> bool:
-        return self._picture.caches["Pod"].reached(revision)
+        return self._cluster_state.caches["Pod"].reached(revision)
 
     monkeypatch.setattr(Binder, "_has_seen", by_another)
     assert binds_sent_to_a_full_node(-30) > 1  # until the pair is quarantined

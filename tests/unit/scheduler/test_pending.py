@@ -15,7 +15,7 @@ from kedge.api.kinds import KINDS
 from kedge.api.objects import Object
 from kedge.keys import Key
 from kedge.limits import Limits
-from kedge.scheduler.queue.pending import ANYTHING, Change, Pending, Stage, Waiting
+from kedge.scheduler.queue.pending import ANYTHING, ClusterEvent, Pending, QueuedPod, QueueStage
 
 POD = KINDS.of_key_kind("Pod")
 
@@ -38,21 +38,23 @@ class Desk:
         key = Key("Pod", "default", name)
         self.pending.put(Object(POD, key, encode_object(body), revision=1), priority, gang=gang)
 
-    def take(self) -> Waiting:
+    def take(self) -> QueuedPod:
         found = self.pending.take()
         assert found is not None
         return found
 
-    def fails(self, name: str, helped_by: Change = Change.ROOM, alike: object = "sort", **named: Any) -> None:
+    def fails(
+        self, name: str, helped_by: ClusterEvent = ClusterEvent.ROOM, alike: object = "sort", **named: Any
+    ) -> None:
         """A pod comes, is tried, and fits nowhere."""
         self.put(name, **named)
         self.pending.unschedulable(self.take(), helped_by, alike)
 
     def active(self) -> list[str]:
-        return [each.key.name for each in self.pending if each.stage is Stage.ACTIVE]
+        return [each.key.name for each in self.pending if each.stage is QueueStage.ACTIVE]
 
     def asleep(self) -> list[str]:
-        return [each.key.name for each in self.pending if each.stage is Stage.UNSCHEDULABLE]
+        return [each.key.name for each in self.pending if each.stage is QueueStage.UNSCHEDULABLE]
 
 
 def test_the_highest_priority_goes_first_and_those_alike_in_order_of_coming() -> None:
@@ -74,23 +76,23 @@ def test_a_pod_that_failed_keeps_its_place_among_those_of_its_priority() -> None
 
 def test_only_what_could_help_wakes_a_pod() -> None:
     desk = Desk()
-    desk.fails("a", Change.ROOM)
-    for change in Change:
-        if change is not Change.ROOM:
+    desk.fails("a", ClusterEvent.ROOM)
+    for change in ClusterEvent:
+        if change is not ClusterEvent.ROOM:
             desk.pending.happened(change, "something else")
     assert desk.active() == []
-    desk.pending.happened(Change.ROOM, "too little", lambda _: False)
+    desk.pending.happened(ClusterEvent.ROOM, "too little", lambda _: False)
     assert desk.active() == []
-    desk.pending.happened(Change.ROOM, "room")
+    desk.pending.happened(ClusterEvent.ROOM, "room")
     assert desk.active() == ["a"]
     assert desk.take().woken_by == "room"
 
 
 def test_what_always_helps_asks_no_further() -> None:
     desk = Desk()
-    desk.fails("spread", Change.POD_GONE, "spread")
-    desk.fails("large", Change.ROOM, "large")
-    desk.pending.happened(Change.ROOM, "a pod is gone", lambda _: False, always=Change.POD_GONE)
+    desk.fails("spread", ClusterEvent.POD_GONE, "spread")
+    desk.fails("large", ClusterEvent.ROOM, "large")
+    desk.pending.happened(ClusterEvent.ROOM, "a pod is gone", lambda _: False, always=ClusterEvent.POD_GONE)
     assert desk.active() == ["spread"]
 
 
@@ -98,11 +100,11 @@ def test_one_of_a_sort_is_woken_and_the_next_when_that_one_has_a_place() -> None
     desk = Desk()
     for name in ("a", "b", "c"):
         desk.fails(name)
-    desk.pending.happened(Change.ROOM, "room")
+    desk.pending.happened(ClusterEvent.ROOM, "room")
     assert desk.active() == ["a"]
     desk.pending.done(desk.take())
     assert desk.active() == ["b"]
-    desk.pending.unschedulable(desk.take(), Change.ROOM, "sort")
+    desk.pending.unschedulable(desk.take(), ClusterEvent.ROOM, "sort")
     assert desk.active() == []
     assert sorted(desk.asleep()) == ["b", "c"]
 
@@ -111,7 +113,7 @@ def test_the_chain_goes_on_when_the_one_that_was_woken_is_deleted() -> None:
     desk = Desk()
     for name in ("a", "b"):
         desk.fails(name)
-    desk.pending.happened(Change.ROOM, "room")
+    desk.pending.happened(ClusterEvent.ROOM, "room")
     desk.pending.remove("uid-a")
     assert desk.active() == ["b"]
 
@@ -120,8 +122,8 @@ def test_the_chain_goes_on_when_the_one_that_was_woken_is_of_another_sort_now() 
     desk = Desk()
     for name in ("a", "b"):
         desk.fails(name)
-    desk.pending.happened(Change.ROOM, "room")
-    desk.pending.unschedulable(desk.take(), Change.ROOM, "another sort")
+    desk.pending.happened(ClusterEvent.ROOM, "room")
+    desk.pending.unschedulable(desk.take(), ClusterEvent.ROOM, "another sort")
     assert desk.active() == ["b"]
 
 
@@ -131,7 +133,7 @@ def test_the_chain_goes_on_when_the_one_that_was_woken_fails_or_is_held() -> Non
         desk = Desk()
         for name in ("a", "b"):
             desk.fails(name)
-        desk.pending.happened(Change.NODE | Change.ROOM, "a node came")
+        desk.pending.happened(ClusterEvent.NODE | ClusterEvent.ROOM, "a node came")
         give_back(desk.pending, desk.take())
         assert desk.active() == ["b"]
 
@@ -141,7 +143,7 @@ def test_a_sort_of_which_nobody_is_left_is_forgotten() -> None:
     desk = Desk()
     for n in range(20):
         desk.fails(f"p{n}", alike=n)
-    desk.pending.happened(Change.ROOM, "a node came")
+    desk.pending.happened(ClusterEvent.ROOM, "a node came")
     for n in range(20):
         waiting = desk.take()
         if n % 3 == 0:
@@ -149,7 +151,7 @@ def test_a_sort_of_which_nobody_is_left_is_forgotten() -> None:
         elif n % 3 == 1:
             desk.pending.remove(waiting.uid)
         else:
-            desk.pending.unschedulable(waiting, Change.ROOM, "another sort")
+            desk.pending.unschedulable(waiting, ClusterEvent.ROOM, "another sort")
     assert len(desk.pending) == 6
     assert not desk.pending._hot
 
@@ -158,16 +160,16 @@ def test_the_best_of_a_sort_is_woken() -> None:
     desk = Desk()
     desk.fails("low")
     desk.fails("high", priority=7)
-    desk.pending.happened(Change.ROOM, "room")
+    desk.pending.happened(ClusterEvent.ROOM, "room")
     assert desk.active() == ["high"]
 
 
 def test_a_sort_is_helped_by_what_helps_any_of_it() -> None:
     """Pods alike may fail for other reasons at other times; the first speaks for all, but not of that."""
     desk = Desk()
-    desk.fails("a", Change.ROOM)
-    desk.fails("b", Change.ROOM | Change.QUOTA)
-    desk.pending.happened(Change.QUOTA, "more quota")
+    desk.fails("a", ClusterEvent.ROOM)
+    desk.fails("b", ClusterEvent.ROOM | ClusterEvent.QUOTA)
+    desk.pending.happened(ClusterEvent.QUOTA, "more quota")
     assert desk.active() == ["a"]
 
 
@@ -184,9 +186,9 @@ def test_what_happens_in_flight_counts_as_if_it_came_after() -> None:
     desk = Desk(scheduler_backoff_s=1.0)
     desk.put("a")
     waiting = desk.take()
-    desk.pending.happened(Change.ROOM, "room, in mid-attempt")
-    desk.pending.unschedulable(waiting, Change.ROOM, "sort")
-    assert waiting.stage is Stage.BACKOFF
+    desk.pending.happened(ClusterEvent.ROOM, "room, in mid-attempt")
+    desk.pending.unschedulable(waiting, ClusterEvent.ROOM, "sort")
+    assert waiting.stage is QueueStage.BACKOFF
     desk.clock.advance(1.0)
     assert desk.take() is waiting
     assert waiting.woken_by == "room, in mid-attempt"
@@ -196,9 +198,9 @@ def test_what_happened_before_the_attempt_does_not_count() -> None:
     desk = Desk()
     desk.put("other")
     other = desk.take()  # so that changes are noted at all
-    desk.pending.happened(Change.ROOM, "room, before")
+    desk.pending.happened(ClusterEvent.ROOM, "room, before")
     desk.put("a")
-    desk.pending.unschedulable(desk.take(), Change.ROOM, "sort")
+    desk.pending.unschedulable(desk.take(), ClusterEvent.ROOM, "sort")
     assert desk.asleep() == ["a"]
     desk.pending.failed(other)
 
@@ -209,9 +211,9 @@ def test_a_word_for_one_pod_in_flight_is_not_one_for_others() -> None:
     desk.put("b")
     a, b = desk.take(), desk.take()
     desk.pending.wake("uid-b", "changed itself")
-    desk.pending.unschedulable(a, Change.ROOM, "sort")
-    desk.pending.unschedulable(b, Change.ROOM, "sort")
-    assert (a.stage, b.stage) == (Stage.UNSCHEDULABLE, Stage.BACKOFF)
+    desk.pending.unschedulable(a, ClusterEvent.ROOM, "sort")
+    desk.pending.unschedulable(b, ClusterEvent.ROOM, "sort")
+    assert (a.stage, b.stage) == (QueueStage.UNSCHEDULABLE, QueueStage.BACKOFF)
 
 
 def test_too_many_changes_to_remember_wake_everybody_in_flight() -> None:
@@ -219,9 +221,9 @@ def test_too_many_changes_to_remember_wake_everybody_in_flight() -> None:
     desk.put("a")
     waiting = desk.take()
     for _ in range(6):
-        desk.pending.happened(Change.NAMESPACE, "nothing to do with it")
-    desk.pending.unschedulable(waiting, Change.ROOM, "sort")
-    assert waiting.stage is Stage.BACKOFF
+        desk.pending.happened(ClusterEvent.NAMESPACE, "nothing to do with it")
+    desk.pending.unschedulable(waiting, ClusterEvent.ROOM, "sort")
+    assert waiting.stage is QueueStage.BACKOFF
 
 
 def test_a_failed_attempt_pauses_for_longer_each_time_up_to_a_bound() -> None:
@@ -246,7 +248,7 @@ def test_who_waits_for_something_begins_his_pauses_anew() -> None:
         desk.pending.failed(desk.take())
         desk.clock.advance(60)
     waiting = desk.take()
-    desk.pending.unschedulable(waiting, Change.ROOM, "sort")
+    desk.pending.unschedulable(waiting, ClusterEvent.ROOM, "sort")
     assert waiting.failures == 0
 
 
@@ -286,7 +288,7 @@ def test_a_namesake_in_mid_attempt_is_another_pod_and_leaves_nothing_in_flight()
     desk.pending.remove("one")
     desk.put("a", uid="two")
     new = desk.take()
-    desk.pending.happened(Change.ROOM, "room")
+    desk.pending.happened(ClusterEvent.ROOM, "room")
     endings: list[Callable[[], None]] = [
         lambda: desk.pending.failed(old),
         lambda: desk.pending.unschedulable(old, ANYTHING, "sort"),
@@ -295,12 +297,12 @@ def test_a_namesake_in_mid_attempt_is_another_pod_and_leaves_nothing_in_flight()
     for end in endings:
         end()
         assert desk.pending.get("two") is new
-        assert new.stage is Stage.IN_FLIGHT
+        assert new.stage is QueueStage.IN_FLIGHT
         assert list(desk.pending._in_flight) == ["two"]
         desk.clock.advance(60)
         assert desk.pending.take() is None, "the one that is gone is tried no more"
-    desk.pending.unschedulable(new, Change.ROOM, "sort")
-    assert new.stage is Stage.BACKOFF, "the change while it was in flight was not lost"
+    desk.pending.unschedulable(new, ClusterEvent.ROOM, "sort")
+    assert new.stage is QueueStage.BACKOFF, "the change while it was in flight was not lost"
     assert not desk.pending._in_flight
     assert not desk.pending._changes
 
@@ -332,7 +334,7 @@ def test_a_gang_is_taken_as_one_but_for_those_in_flight() -> None:
     first = desk.take()
     members = desk.pending.take_gang(first)
     assert [each.key.name for each in members] == ["a", "b", "c"]
-    assert all(each.stage is Stage.IN_FLIGHT for each in members)
+    assert all(each.stage is QueueStage.IN_FLIGHT for each in members)
     desk.put("d", gang="trio")
     assert [each.key.name for each in desk.pending.take_gang(desk.take())] == ["alone"]
     assert [each.key.name for each in desk.pending.take_gang(desk.take())] == ["d"]
@@ -340,8 +342,8 @@ def test_a_gang_is_taken_as_one_but_for_those_in_flight() -> None:
 
 def test_a_new_member_wakes_its_gang_and_no_other() -> None:
     desk = Desk()
-    desk.fails("a", Change.GANG, ("gang", "one"), gang="one")
-    desk.fails("b", Change.GANG, ("gang", "two"), gang="two")
+    desk.fails("a", ClusterEvent.GANG, ("gang", "one"), gang="one")
+    desk.fails("b", ClusterEvent.GANG, ("gang", "two"), gang="two")
     desk.put("c", gang="one")
     assert sorted(desk.active()) == ["a", "c"]
 
@@ -352,10 +354,10 @@ def test_a_gang_is_woken_by_what_helps_any_of_its_members() -> None:
     for name in ("a", "b", "c"):
         desk.put(name, gang="crew")
     for member in desk.pending.take_gang(desk.take()):
-        desk.pending.unschedulable(member, Change.ROOM, ("gang", "crew"))
-    desk.pending.happened(Change.ROOM, "room", lambda each: each.key.name == "d")
+        desk.pending.unschedulable(member, ClusterEvent.ROOM, ("gang", "crew"))
+    desk.pending.happened(ClusterEvent.ROOM, "room", lambda each: each.key.name == "d")
     assert desk.active() == []
-    desk.pending.happened(Change.ROOM, "room", lambda each: each.key.name == "c")
+    desk.pending.happened(ClusterEvent.ROOM, "room", lambda each: each.key.name == "c")
     assert desk.active() == ["a"]
 
 
@@ -365,7 +367,7 @@ STEPS = st.lists(
             ("put", "take", "unschedulable", "failed", "done", "remove", "happened", "wake", "flush", "wait")
         ),
         st.integers(0, 4),
-        st.sampled_from((Change.ROOM, Change.QUOTA, Change.ROOM | Change.NODE)),
+        st.sampled_from((ClusterEvent.ROOM, ClusterEvent.QUOTA, ClusterEvent.ROOM | ClusterEvent.NODE)),
     ),
     max_size=60,
 )
@@ -377,7 +379,7 @@ def test_whatever_comes_a_pod_is_in_one_stage_and_no_helpful_change_is_lost(step
     """A pod sleeps only if nothing that could help it happened since it was last taken; or one alike is at it."""
     desk = Desk()
     pending = desk.pending
-    flying: list[Waiting] = []
+    flying: list[QueuedPod] = []
     helped: set[str] = set()
     """Those that something could have helped since they were taken."""
     for step, n, change in steps:
@@ -391,9 +393,9 @@ def test_whatever_comes_a_pod_is_in_one_stage_and_no_helpful_change_is_lost(step
         elif step in ("unschedulable", "failed", "done") and flying:
             waiting = flying.pop(n % len(flying))
             if step == "unschedulable":
-                pending.unschedulable(waiting, Change.ROOM, n % 2)
+                pending.unschedulable(waiting, ClusterEvent.ROOM, n % 2)
                 if waiting.uid in helped and pending.get(waiting.uid) is waiting:
-                    assert waiting.stage is not Stage.UNSCHEDULABLE
+                    assert waiting.stage is not QueueStage.UNSCHEDULABLE
             elif step == "failed":
                 pending.failed(waiting)
             else:
@@ -402,11 +404,11 @@ def test_whatever_comes_a_pod_is_in_one_stage_and_no_helpful_change_is_lost(step
             pending.remove(f"uid-p{n}")
         elif step == "happened":
             pending.happened(change, "it happened")
-            if change & Change.ROOM:
+            if change & ClusterEvent.ROOM:
                 helped.update(each.uid for each in flying)
                 for alike in (0, 1):
-                    sort = [each for each in pending if each.stage is Stage.UNSCHEDULABLE and each.alike == alike]
-                    awake = [each for each in pending if each.stage is Stage.ACTIVE and each.alike == alike]
+                    sort = [each for each in pending if each.stage is QueueStage.UNSCHEDULABLE and each.alike == alike]
+                    awake = [each for each in pending if each.stage is QueueStage.ACTIVE and each.alike == alike]
                     assert not sort or awake, "all of a sort sleep through what could help them"
         elif step == "wake":
             pending.wake(f"uid-p{n}", "a word")
@@ -414,9 +416,9 @@ def test_whatever_comes_a_pod_is_in_one_stage_and_no_helpful_change_is_lost(step
             pending.flush()
         elif step == "wait":
             desk.clock.advance(n)
-        here = [each for each in pending if each.stage is Stage.IN_FLIGHT]
+        here = [each for each in pending if each.stage is QueueStage.IN_FLIGHT]
         assert {id(each) for each in pending._in_flight.values()} == {id(each) for each in here}
-        assert len(pending) == sum(pending.count(stage) for stage in Stage)
+        assert len(pending) == sum(pending.count(stage) for stage in QueueStage)
         if not pending._in_flight:
             assert not pending._changes
         assert pending._hot.keys() <= {each.alike for each in pending}, "a sort of nobody is remembered for good"

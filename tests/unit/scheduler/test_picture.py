@@ -16,8 +16,8 @@ from kedge.api.requests import Binding, DeleteOptions
 from kedge.errors import OperatingError
 from kedge.keys import Key
 from kedge.scheduler.cycle.preemption import nominated_claim
-from kedge.scheduler.report.recheck import picture_of
-from kedge.scheduler.state.cluster_state import Picture
+from kedge.scheduler.report.recheck import cluster_state_of
+from kedge.scheduler.state.cluster_state import ClusterState
 from kedge.sim.kernel import NO_FAULTS, Simulation, run
 
 NODES, PODS = ("node-a", "node-b", "node-c"), tuple(f"web-{n}" for n in range(5))
@@ -160,9 +160,9 @@ class Changes:
         )
 
 
-def shown(picture: Picture) -> dict[str, Any]:
+def shown(cluster_state: ClusterState) -> dict[str, Any]:
     """All that a decision sees of a picture."""
-    snapshot = picture.snapshot
+    snapshot = cluster_state.snapshot
     rows = {name: snapshot.find(name) for name in snapshot.names}
     claims = {}
     for name in (*NODES, *snapshot.names):
@@ -179,30 +179,30 @@ def shown(picture: Picture) -> dict[str, Any]:
             if row is not None
         },
         "claims": claims,
-        "room": {zone: dict(left) for zone, left in (picture.governance.room_of("default") or {}).items()},
-        "policies": sorted(picture.governance.policies),
+        "room": {zone: dict(left) for zone, left in (cluster_state.governance.room_of("default") or {}).items()},
+        "policies": sorted(cluster_state.governance.policies),
     }
 
 
 def check(desk: Desk) -> None:
-    picture = desk.scheduler.picture
-    held = {name: {each.key: each for each in cache.list().value} for name, cache in picture.caches.items()}
-    anew = picture_of(held, desk.env, scheduler="default-scheduler", local=picture.local_state(0))
-    kept, built = shown(picture), shown(anew)
+    cluster_state = desk.scheduler.cluster_state
+    held = {name: {each.key: each for each in cache.list().value} for name, cache in cluster_state.caches.items()}
+    anew = cluster_state_of(held, desk.env, scheduler="default-scheduler", local=cluster_state.local_state(0))
+    kept, built = shown(cluster_state), shown(anew)
     for part in kept:
         assert kept[part] == built[part], f"{part}: kept {kept[part]}, built {built[part]}"
     assumed = {
-        uid: (each.node, each.revision, each.request.workload, each.zone) for uid, each in picture.assumed.items()
+        uid: (each.node, each.revision, each.request.workload, each.zone) for uid, each in cluster_state.assumed.items()
     }
-    assert picture.local_state(0).assumed == assumed
+    assert cluster_state.local_state(0).assumed == assumed
     for name in NODES:
         there = [each for each in held["Pod"].values() if each.view.spec.node_name == name and not each.view.finished]
-        assert list(picture.pods_on(name)) == there, name
+        assert list(cluster_state.pods_on(name)) == there, name
 
 
 def check_ledgers(desk: Desk) -> None:
     """Once all is seen, whatever a node's ledger holds is counted on it, bound pods and places being made; no more."""
-    snapshot, nominated = desk.scheduler.picture.snapshot, desk.scheduler.picture.nominated
+    snapshot, nominated = desk.scheduler.cluster_state.snapshot, desk.scheduler.cluster_state.nominated
     bound = {each.uid for each in desk.cluster.all("Pod") if each.view.spec.node_name and not each.view.finished}
     nodes = {each.key.name: each.uid for each in desk.cluster.all("Node")}
     for ledger in desk.cluster.all("NodeAllocation.kedge.dev"):
@@ -229,8 +229,8 @@ def test_a_picture_kept_is_a_picture_built() -> None:
             if sim.choose("look now", (True, False)):
                 await asyncio.sleep(sim.choose("pause", (0.0, 0.001, 0.5)))
                 check(desk)  # whatever of it has come: the caches are in the middle of something
-                sim.sometimes("something is assumed", desk.scheduler.picture.assumed)
-                sim.sometimes("a place is being made", desk.scheduler.picture.nominated.places)
+                sim.sometimes("something is assumed", desk.scheduler.cluster_state.assumed)
+                sim.sometimes("a place is being made", desk.scheduler.cluster_state.nominated.places)
         desk.wire.binds_held = False
         await asyncio.sleep(12)
         check(desk)
@@ -249,15 +249,15 @@ def test_a_picture_kept_is_a_picture_built() -> None:
 @at_a_desk()
 async def test_a_pod_that_another_hand_bound_elsewhere_is_counted_there_and_nowhere_else(desk: Desk) -> None:
     """It was assumed on one node and is seen on another, and what it asks is the same on both."""
-    picture = (await desk.open_for(node("node-a", cpu="1"), node("node-b", cpu="1"))).picture
+    cluster_state = (await desk.open_for(node("node-a", cpu="1"), node("node-b", cpu="1"))).cluster_state
     desk.wire.binds_held = True
     web = await desk.pod("web", cpu="800m")
-    await until(lambda: picture.assumed)
-    assumed = picture.assumed[web.uid].node
+    await until(lambda: cluster_state.assumed)
+    assumed = cluster_state.assumed[web.uid].node
     (elsewhere,) = {"node-a", "node-b"} - {assumed}
     await desk.cluster.authority.bind(Binding(pod=web.key, pod_uid=web.uid, node=elsewhere))
-    await until(lambda: not picture.assumed)
-    assert (picture.snapshot.claims_on(assumed), picture.snapshot.claims_on(elsewhere)) == ((), (web.uid,))
+    await until(lambda: not cluster_state.assumed)
+    assert (cluster_state.snapshot.claims_on(assumed), cluster_state.snapshot.claims_on(elsewhere)) == ((), (web.uid,))
     check(desk)
     desk.wire.binds_held = False
     await desk.pod("second", cpu="800m")
@@ -269,37 +269,37 @@ async def test_a_pod_that_another_hand_bound_elsewhere_is_counted_there_and_nowh
 @at_a_desk()
 async def test_a_pod_that_the_authority_has_elsewhere_is_counted_there_until_the_cache_shows_it(desk: Desk) -> None:
     """As when a bind's reply was lost, it was not made, and whoever leads now has made another."""
-    picture = (await desk.open_for(node("node-a", cpu="1"), node("node-b", cpu="1"))).picture
+    cluster_state = (await desk.open_for(node("node-a", cpu="1"), node("node-b", cpu="1"))).cluster_state
     desk.wire.binds_held = True
     web = await desk.pod("web", cpu="800m")
-    await until(lambda: picture.assumed)
-    assumption = picture.assumed[web.uid]
+    await until(lambda: cluster_state.assumed)
+    assumption = cluster_state.assumed[web.uid]
     assumed = assumption.node
     (elsewhere,) = {"node-a", "node-b"} - {assumed}
     desk.wire.deaf = True
     written = await desk.cluster.authority.bind(Binding(pod=web.key, pod_uid=web.uid, node=elsewhere))
-    picture.found(assumption, written.object)
-    assert (picture.snapshot.claims_on(assumed), picture.snapshot.claims_on(elsewhere)) == ((), (web.uid,))
-    assert picture.local_state(0).assumed[web.uid][:2] == (elsewhere, written.object.revision)
+    cluster_state.found(assumption, written.object)
+    assert (cluster_state.snapshot.claims_on(assumed), cluster_state.snapshot.claims_on(elsewhere)) == ((), (web.uid,))
+    assert cluster_state.local_state(0).assumed[web.uid][:2] == (elsewhere, written.object.revision)
     desk.wire.binds_held = desk.wire.deaf = False
     await until(desk.nothing_is_left)
-    assert picture.snapshot.claims_on(elsewhere) == (web.uid,)
+    assert cluster_state.snapshot.claims_on(elsewhere) == (web.uid,)
     check(desk)
 
 
 @at_a_desk()
 async def test_a_pod_that_is_asked_to_leave_while_its_bind_is_under_way_counts_as_one_that_leaves(desk: Desk) -> None:
-    picture = (await desk.open_for()).picture
+    cluster_state = (await desk.open_for()).cluster_state
     desk.wire.binds_held = True
     body = pod("web")
     body["metadata"]["finalizers"] = ["example.com/hold"]
     web = (await desk.cluster.authority.create(POD, body)).object
-    await until(lambda: picture.assumed)
+    await until(lambda: cluster_state.assumed)
     await desk.cluster.authority.delete(web.key)
-    await until(lambda: picture.assumed[web.uid].request.terminating)
+    await until(lambda: cluster_state.assumed[web.uid].request.terminating)
     check(desk)
     desk.wire.binds_held = False
-    await until(lambda: picture.snapshot.claim(web.uid) is None)
+    await until(lambda: cluster_state.snapshot.claim(web.uid) is None)
     assert desk.place("web") == ""
     check(desk)
 
@@ -310,20 +310,20 @@ def test_a_pod_that_was_bound_and_changed_before_anybody_heard_of_it_counts_as_i
 
     @at_a_desk(replace(LIMITS, watch_probe_s=3600.0, watch_silence_s=3600.0))
     async def scene(desk: Desk) -> None:
-        picture = (await desk.open_for()).picture
+        cluster_state = (await desk.open_for()).cluster_state
         desk.wire.binds_held = True
         web = await desk.pod("web")
-        await until(lambda: picture.assumed)
+        await until(lambda: cluster_state.assumed)
         desk.wire.deaf, desk.wire.binds_held = True, False
         await until(lambda: desk.place("web"))
         if leaves:
             await desk.cluster.authority.delete(web.key)
         else:
             await desk.cluster.authority.patch(web.key, {"metadata": {"labels": {"app": "db"}}})
-        assert picture.assumed
-        picture.caches["Pod"].ask_relist()
-        await until(lambda: not picture.assumed)
-        claim = picture.snapshot.claim(web.uid)
+        assert cluster_state.assumed
+        cluster_state.caches["Pod"].ask_relist()
+        await until(lambda: not cluster_state.assumed)
+        claim = cluster_state.snapshot.claim(web.uid)
         assert claim is not None
         assert (claim.request.terminating, dict(claim.request.labels)) == (leaves, {"app": "web" if leaves else "db"})
         check(desk)

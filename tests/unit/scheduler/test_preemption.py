@@ -17,8 +17,8 @@ from kedge.api.views import NodeView, PodView
 from kedge.keys import Key
 from kedge.limits import Limits
 from kedge.scheduler import decide, snapshot_of
-from kedge.scheduler.cycle.decide import Decision
-from kedge.scheduler.cycle.preemption import Lodgers, Nomination, Preemption, nominated_claim, plan_preemption
+from kedge.scheduler.cycle.decide import NodeDecision
+from kedge.scheduler.cycle.preemption import Nomination, Preemption, PreemptionInputs, nominated_claim, plan_preemption
 from kedge.scheduler.report.explanation import explain
 from kedge.scheduler.state.shapes import request_of
 from kedge.scheduler.state.snapshot import Snapshot
@@ -54,7 +54,7 @@ class Inn:
         self.nominated[uid] = Nomination(node_name, request, priority)
         self.snapshot.add_claim(nominated_claim(uid), node_name, request)
 
-    def decide(self, wanting: Object, **named: Any) -> Decision:
+    def decide(self, wanting: Object, **named: Any) -> NodeDecision:
         return decide(self.snapshot, wanting.as_view(PodView), 0, **named)
 
     def plan(self, wanting: Object, **named: Any) -> Preemption | None:
@@ -62,7 +62,9 @@ class Inn:
         assert decision.node is None, "it fits: nobody has to leave"
         explanation = explain(self.snapshot, decision)
         before = {each.uid: self.snapshot.claim(each.uid) for each in self.pods}
-        lodgers = Lodgers(self.on, lambda pods: [each for each in pods if each.uid not in self.kept], self.nominated)
+        lodgers = PreemptionInputs(
+            self.on, lambda pods: [each for each in pods if each.uid not in self.kept], self.nominated
+        )
         plan = plan_preemption(self.snapshot, decision, explanation, wanting.view.spec.priority or 0, lodgers)
         after = {each.uid: self.snapshot.claim(each.uid) for each in self.pods}
         assert {uid: (c.node, c.request) for uid, c in before.items() if c} == {

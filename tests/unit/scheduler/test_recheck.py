@@ -34,7 +34,7 @@ async def busy(desk: Desk) -> dict[str, Any]:
     desk.wire.binds_held = True
     for n in range(4):
         await desk.pod(f"web-{n}", cpu="400m")
-    await until(lambda: len(desk.scheduler.picture.assumed) >= 2)
+    await until(lambda: len(desk.scheduler.cluster_state.assumed) >= 2)
     await desk.pod("urgent", cpu="800m", priorityClassName="urgent")
     await asyncio.sleep(1)
     desk.wire.binds_held = False
@@ -124,13 +124,13 @@ async def test_a_pod_that_gets_other_labels_while_its_bind_is_under_way_counts_a
     await desk.open_for(node("node-a"))
     desk.wire.binds_held = True
     web = await desk.pod("web")
-    await until(lambda: desk.scheduler.picture.assumed)
+    await until(lambda: desk.scheduler.cluster_state.assumed)
     await desk.pod("early", labels={"app": "early"}, affinity=apart_from_web(HOST))
     await until(lambda: desk.reason("early") == f"0/1 nodes: 1 pod anti-affinity {HOST}")
     await desk.cluster.authority.patch(web.key, {"metadata": {"labels": {"app": "db"}}})
-    await until(lambda: len(desk.scheduler.picture.assumed) == 2)
+    await until(lambda: len(desk.scheduler.cluster_state.assumed) == 2)
     await desk.pod("late", labels={"app": "late"}, affinity=apart_from_web(HOST))
-    await until(lambda: len(desk.scheduler.picture.assumed) == 3)
+    await until(lambda: len(desk.scheduler.cluster_state.assumed) == 3)
     desk.wire.binds_held = False
     await until(desk.nothing_is_left)
     assert [desk.place(name) for name in ("web", "early", "late")] == ["node-a"] * 3
@@ -161,7 +161,7 @@ async def test_a_pod_that_gets_other_labels_while_a_place_is_made_for_it_counts_
     await until(lambda: desk.place("early"))
     await desk.pod("late", cpu="100m", labels={"app": "late"}, **near)
     await until(lambda: desk.place("late"))
-    assert desk.scheduler.picture.nominated.places[web.uid].request.labels == {"app": "db"}
+    assert desk.scheduler.cluster_state.nominated.places[web.uid].request.labels == {"app": "db"}
     assert desk.recheck_all() >= 5
     await desk.remove("low")
     await until(lambda: desk.place("web") == "node-a")
@@ -180,11 +180,11 @@ async def test_a_pod_for_which_a_place_is_made_counts_as_a_replica_of_what_polic
     web = await making_room(desk, ownerReferences=[owner])
     policy = {"metadata": {"name": "spread"}, "spec": {"version": "1", "active": True, "maxZoneSkew": 1}}
     await desk.cluster.authority.create(POLICY, policy)
-    await until(lambda: desk.scheduler.picture.governance.policies)
+    await until(lambda: desk.scheduler.cluster_state.governance.policies)
     late = pod("late", cpu="100m")
     late["metadata"]["ownerReferences"] = [owner]
     await desk.cluster.authority.create(POD, late)
     await until(lambda: desk.place("late"))
     assert desk.place("late") == "node-c", "its workload has a pod in the other zone already, or as good as"
-    assert desk.scheduler.picture.nominated.places[web.uid].request.workload == "deployment"
+    assert desk.scheduler.cluster_state.nominated.places[web.uid].request.workload == "deployment"
     assert desk.recheck_all() >= 3

@@ -38,7 +38,7 @@ async def test_a_gated_pod_waits_for_its_gates_and_no_longer(desk: Desk) -> None
     await desk.cluster.authority.patch(Key("Pod", "default", "gated"), {"spec": {"schedulingGates": None}})
     await until(lambda: desk.place("gated"))
     assert desk.said("gated")[:2] != ("False", "SchedulingGated")
-    assert not desk.scheduler.picture.gated
+    assert not desk.scheduler.cluster_state.gated
 
 
 @at_a_desk()
@@ -59,7 +59,7 @@ async def test_whoever_leads_next_says_of_a_gated_pod_what_its_predecessor_did_n
     assert found.revision == written.revision, "once is enough"
     assert desk.said("theirs") == ("", "", "")
     await desk.remove("gated")
-    await until(lambda: not other.scheduler.picture.gated)
+    await until(lambda: not other.scheduler.cluster_state.gated)
 
 
 @at_a_desk()
@@ -204,7 +204,7 @@ def test_an_assumption_that_a_timer_ends_sends_others_to_a_full_node(monkeypatch
 
     async def expire(self: Binder, assumption: Any) -> None:
         await asyncio.sleep(self._env.limits.scheduler_assumed_s)
-        self._picture.forget(assumption.uid)
+        self._cluster_state.forget(assumption.uid)
 
     monkeypatch.setattr(Binder, "settle", expire)
     assert refusals_after_an_unknown_bind() > 0
@@ -247,7 +247,7 @@ async def test_a_bind_that_no_cache_shows_is_read_at_the_authority(desk: Desk) -
     desk.wire.deaf = True
     await until(lambda: desk.place("web"))
     await asyncio.sleep(3 * LIMITS.scheduler_assumed_s)
-    (assumed,) = desk.scheduler.picture.assumed.values()
+    (assumed,) = desk.scheduler.cluster_state.assumed.values()
     assert assumed.since_s > 0
     assert assumed.node == "node-a"
     desk.wire.deaf = False
@@ -379,7 +379,7 @@ async def test_a_namesake_in_mid_attempt_gets_its_own_bind_and_nothing_is_left_o
     assert found is not None
     assert found.uid == new.uid
     await until(desk.nothing_is_left)
-    assert desk.scheduler.picture.snapshot.claim(old.uid) is None
+    assert desk.scheduler.cluster_state.snapshot.claim(old.uid) is None
     assert desk.scheduler.statistics().claims == 1
 
 

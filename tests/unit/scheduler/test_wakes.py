@@ -290,7 +290,7 @@ async def test_a_place_that_could_not_be_made_is_given_up_though_its_pod_has_oth
     high = await desk.pod("high", cpu="800m", priorityClassName="urgent")
     await until(lambda: desk.nominated("high"))
     await desk.cluster.authority.patch(high.key, {"metadata": {"labels": {"app": "db"}}})
-    await until(lambda: desk.scheduler.picture.nominated.places[high.uid].request.labels == {"app": "db"})
+    await until(lambda: desk.scheduler.cluster_state.nominated.places[high.uid].request.labels == {"app": "db"})
     desk.wire.stays = ""
     await until(lambda: (found := desk.find("low")) is not None and found.view.terminating)
     await desk.remove("low")

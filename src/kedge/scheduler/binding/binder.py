@@ -19,10 +19,10 @@ from kedge.errors import Fenced, OperatingError, OutcomeUnknown, Refused
 from kedge.keys import NO_REVISION, Fence, Key, Origin, Revision
 from kedge.observe.records import Decision as Record
 from kedge.scheduler.binding.refusals import Refusals
-from kedge.scheduler.queue.pending import Pending, Waiting
-from kedge.scheduler.report.attempt_records import Attempts
-from kedge.scheduler.report.event_recorder import Teller
-from kedge.scheduler.state.cluster_state import Assumption, Picture
+from kedge.scheduler.queue.pending import Pending, QueuedPod
+from kedge.scheduler.report.attempt_records import AttemptRecords
+from kedge.scheduler.report.event_recorder import EventRecorder
+from kedge.scheduler.state.cluster_state import Assumption, ClusterState
 
 _Work = tuple[Callable[..., Coroutine[Any, Any, None]], tuple[Any, ...]]
 
@@ -31,14 +31,20 @@ class Binder:
     """Binds what was decided, for one scheduler."""
 
     def __init__(
-        self, client: Client, env: Env, picture: Picture, pending: Pending, attempts: Attempts, teller: Teller
+        self,
+        client: Client,
+        env: Env,
+        cluster_state: ClusterState,
+        pending: Pending,
+        attempts: AttemptRecords,
+        teller: EventRecorder,
     ) -> None:
         self._client = client
         self._env = env
-        self._picture = picture
+        self._cluster_state = cluster_state
         self._pending = pending
         self._attempts = attempts
-        self._teller = teller
+        self._event_recorder = teller
         self.refusals = Refusals(env, self._has_seen, self._version)
         self.bound = 0
         self._workers: set[asyncio.Task[None]] = set()
@@ -53,7 +59,7 @@ class Binder:
         self.on_failure: Callable[[BaseException], None] = lambda _: None
         """Called with what must end the term: the fence is lost, or there is a bug."""
         self._results = env.metrics.counter(
-            "kedge_scheduler_attempts_total", "Attempts, by how they ended", ("result",)
+            "kedge_scheduler_attempts_total", "AttemptRecords, by how they ended", ("result",)
         )
         self._done = self._results.labels("bound")
         env.metrics.gauge("kedge_scheduler_binds_in_flight", "Binds under way").set_function(self.__len__)
@@ -113,7 +119,7 @@ class Binder:
 
     async def bind(
         self,
-        waiting: Waiting,
+        waiting: QueuedPod,
         assumption: Assumption,
         node: tuple[str, Revision],
         fence: Fence,
@@ -141,12 +147,12 @@ class Binder:
             error = failed
         if written is not None:
             self.bound += 1
-            self._picture.made(assumption, written.revision)
+            self._cluster_state.made(assumption, written.revision)
             self._pending.done(waiting)
             self.refusals.forget(uid)
-            self._teller.forget(uid)
+            self._event_recorder.forget(uid)
             if pod.as_view(PodView).status.nominated_node_name:
-                self._teller.not_nominated(pod, decision=record.id, fence=fence)
+                self._event_recorder.not_nominated(pod, decision=record.id, fence=fence)
             self._done.inc()
         elif error is not None:
             await self._failed(waiting, assumption, error, fence, record)
@@ -154,7 +160,7 @@ class Binder:
         self._attempts.end(record)
 
     async def _failed(
-        self, waiting: Waiting, assumption: Assumption, error: OperatingError, fence: Fence, record: Record
+        self, waiting: QueuedPod, assumption: Assumption, error: OperatingError, fence: Fence, record: Record
     ) -> None:
         if isinstance(error, OutcomeUnknown):
             # It may have been made, or may still be. Only a read may end the assumption.
@@ -165,17 +171,17 @@ class Binder:
         self.give_back(waiting, assumption, error, fence, record)
 
     def give_back(
-        self, waiting: Waiting, assumption: Assumption, error: OperatingError, fence: Fence, record: Record
+        self, waiting: QueuedPod, assumption: Assumption, error: OperatingError, fence: Fence, record: Record
     ) -> None:
         """Nothing was bound. What was refused is remembered, and the pod is tried again."""
         self._results.labels(type(error).__name__.lower()).inc()
-        self._picture.forget(assumption.uid)
+        self._cluster_state.forget(assumption.uid)
         about = error.key
         if about is not None and about.kind in (NODE_ALLOCATION_KIND, NODE_KIND) and about.name != assumption.node:
             self._pending.failed(waiting)  # another member of its gang was refused
             return
         if isinstance(error, Refused) and about is not None and about.kind == NODE_ALLOCATION_KIND:
-            self._picture.lingering.doubt(assumption.node, error.revision)
+            self._cluster_state.unreleased.doubt(assumption.node, error.revision)
         gone = self._pending.get(assumption.uid) is None  # then nobody would ever forget what is remembered of it
         if isinstance(error, Refused) and not gone and self.refusals.note(assumption.uid, assumption.node, error):
             limits = self._env.limits
@@ -183,27 +189,27 @@ class Binder:
                 f"node {assumption.node} refused this pod {limits.scheduler_refusals_max} times, last: {error};"
                 f" it is not tried again for {limits.scheduler_quarantine_s:.0f} s"
             )
-            self._teller.event(waiting.pod, "Quarantined", message, decision=record.id, fence=fence)
+            self._event_recorder.event(waiting.pod, "Quarantined", message, decision=record.id, fence=fence)
         self._pending.failed(waiting)
 
     async def settle(self, assumption: Assumption) -> None:
         """Read at the authority what became of a bind, however often it takes."""
         pause_s = self._env.limits.client_backoff_s
-        while self._picture.assumed.get(assumption.uid) is assumption:
+        while self._cluster_state.assumed.get(assumption.uid) is assumption:
             try:
-                found = (await self._picture.caches[POD_KIND].fresh_read(assumption.key)).value
+                found = (await self._cluster_state.caches[POD_KIND].fresh_read(assumption.key)).value
             except OperatingError:
                 await asyncio.sleep(pause_s * self._env.random.uniform(0.5, 1.5))
                 pause_s = min(2 * pause_s, self._env.limits.client_backoff_s_max)
                 continue
-            self._picture.found(assumption, found)
+            self._cluster_state.found(assumption, found)
             return
 
     def _has_seen(self, about: Key, revision: Revision) -> bool:
-        cache = self._picture.caches.get(about.kind)
+        cache = self._cluster_state.caches.get(about.kind)
         return cache is None or cache.reached(revision)
 
     def _version(self, about: Key) -> Revision:
-        cache = self._picture.caches.get(about.kind)
+        cache = self._cluster_state.caches.get(about.kind)
         found = cache.get(about).value if cache is not None else None
         return found.revision if found is not None else NO_REVISION

@@ -24,14 +24,14 @@ from kedge.observe.records import Decision as Record
 from kedge.placement.resources import CPU, MEMORY
 from kedge.runtime.cache import Behind
 from kedge.scheduler.binding.binder import Binder
-from kedge.scheduler.cycle.decide import Decision, decide
-from kedge.scheduler.cycle.gangs import Gangs, Member
-from kedge.scheduler.cycle.preemption import Nomination, Preemption, Spared, may_be_made, plan_preemption
-from kedge.scheduler.queue.pending import ANYTHING, HELPED_BY, NOTHING, Change, Pending, Waiting, change_names
-from kedge.scheduler.report.attempt_records import Attempts
-from kedge.scheduler.report.event_recorder import UNSCHEDULABLE, Teller
+from kedge.scheduler.cycle.decide import NodeDecision, decide
+from kedge.scheduler.cycle.gangs import Gangs, MemberPlacement
+from kedge.scheduler.cycle.preemption import EvictionCheck, Nomination, Preemption, may_be_made, plan_preemption
+from kedge.scheduler.queue.pending import ANYTHING, HELPED_BY, NOTHING, ClusterEvent, Pending, QueuedPod, change_names
+from kedge.scheduler.report.attempt_records import AttemptRecords
+from kedge.scheduler.report.event_recorder import UNSCHEDULABLE, EventRecorder
 from kedge.scheduler.report.explanation import Explanation, explain, words
-from kedge.scheduler.state.cluster_state import Picture
+from kedge.scheduler.state.cluster_state import ClusterState
 from kedge.scheduler.state.shapes import shape_key
 from kedge.scheduler.state.snapshot import NodeRow
 
@@ -39,36 +39,36 @@ _COSTLY = 8
 """What a gang, or an attempt that comes to nothing, counts for: it takes about as long as so many others."""
 
 
-class Placer:
+class SchedulingCycle:
     """Tries pods, for one scheduler."""
 
     def __init__(
         self,
         client: Client,
         env: Env,
-        picture: Picture,
+        cluster_state: ClusterState,
         pending: Pending,
-        attempts: Attempts,
+        attempts: AttemptRecords,
         binder: Binder,
-        teller: Teller,
+        teller: EventRecorder,
         *,
         scheduler: str,
     ) -> None:
         self._client = client
         self._env = env
         self._name = scheduler
-        self._picture = picture
+        self._cluster_state = cluster_state
         self._pending = pending
         self._attempts = attempts
         self._binder = binder
-        self._teller = teller
-        self._gangs = Gangs(client, env, picture, pending, binder, attempts)
+        self._event_recorder = teller
+        self._gangs = Gangs(client, env, cluster_state, pending, binder, attempts)
         self._seeing: dict[tuple[str, str], asyncio.Task[None]] = {}
         """By pod uid and what is waited for: that caches show what a refusal was about, or that a quarantine ends."""
         metrics = env.metrics
         self._took = metrics.histogram("kedge_scheduler_attempt_seconds", "Time a decision took")
         self._unschedulable_count = metrics.counter(
-            "kedge_scheduler_attempts_total", "Attempts, by how they ended", ("result",)
+            "kedge_scheduler_attempts_total", "AttemptRecords, by how they ended", ("result",)
         ).labels("unschedulable")
         self._preempted = metrics.counter("kedge_scheduler_preempted_total", "Pods asked to leave for others")
 
@@ -77,7 +77,7 @@ class Placer:
             seeing.cancel()
         await asyncio.gather(*self._seeing.values(), return_exceptions=True)
 
-    def attempt(self, waiting: Waiting, fence: Fence) -> int:
+    def attempt(self, waiting: QueuedPod, fence: Fence) -> int:
         """Decide for one pod, or for its whole gang, and begin to bind. Nothing waits in here.
 
         For how much of a burst it counts: every node is accounted for when none will do.
@@ -89,35 +89,35 @@ class Placer:
             return 1
         if waiting.gang is not None:
             self._attempt_gang(waiting, fence)
-        elif self._picture.nominated:
-            nomination = self._picture.nominated.take(waiting.uid)
-            with self._picture.nominated.hidden_below(waiting.priority):
+        elif self._cluster_state.nominated:
+            nomination = self._cluster_state.nominated.take(waiting.uid)
+            with self._cluster_state.nominated.hidden_below(waiting.priority):
                 self._attempt_pod(waiting, fence, began_s, nomination)
         else:
             self._attempt_pod(waiting, fence, began_s, None)
         self._took.observe(self._env.monotonic() - began_s)
         return 1 if self._binder.started > started and waiting.gang is None else _COSTLY
 
-    def _hold_on(self, waiting: Waiting) -> Hold | None:
+    def _hold_on(self, waiting: QueuedPod) -> Hold | None:
         """A person's word that this scheduler is to leave the pod alone."""
         notes = waiting.pod.metadata.annotations
         if not notes or not any(name.startswith(HOLD_PREFIX) for name in notes):
             return None
         return active_hold(waiting.pod.metadata, self._name, self._env.now())
 
-    def _wait_out(self, hold: Hold, members: Sequence[Waiting], fence: Fence) -> None:
+    def _wait_out(self, hold: Hold, members: Sequence[QueuedPod], fence: Fence) -> None:
         """A pod, and with it its gang, waits until its hold ends or is taken away."""
         for each in members:
             self._pending.pause(each, (hold.until - self._env.now()).total_seconds(), "a hold has ended")
-            if self._picture.drop_nomination(each.uid) is not None:  # what it does not take is kept from nobody
-                self._teller.not_nominated(each.pod, decision=self._attempts.latest, fence=fence)
-            self._teller.unschedulable(each.pod, HELD, str(hold), decision=self._attempts.latest, fence=fence)
+            if self._cluster_state.drop_nomination(each.uid) is not None:  # what it does not take is kept from nobody
+                self._event_recorder.not_nominated(each.pod, decision=self._attempts.latest, fence=fence)
+            self._event_recorder.unschedulable(each.pod, HELD, str(hold), decision=self._attempts.latest, fence=fence)
 
-    def _attempt_pod(self, waiting: Waiting, fence: Fence, began_s: float, nomination: Nomination | None) -> None:
+    def _attempt_pod(self, waiting: QueuedPod, fence: Fence, began_s: float, nomination: Nomination | None) -> None:
         view = waiting.pod.as_view(PodView)
         record = self._attempts.begin(waiting, view, fence, began_s)
-        place = self._picture.reserved_node(waiting.uid)
-        reserved = self._picture.snapshot.find(place) if place else None
+        place = self._cluster_state.reserved_node(waiting.uid)
+        reserved = self._cluster_state.snapshot.find(place) if place else None
         if reserved is not None and reserved.name not in self._binder.refusals.excluded(waiting.uid):
             self._bind_reserved(waiting, view, reserved, fence, record)
             return
@@ -126,23 +126,23 @@ class Placer:
             self._no_node(waiting, view, decision, fence, record, nomination)
             return
         if self._attempts.will_be_kept(record):  # the snapshot stands still only now
-            self._attempts.explained(record, explain(self._picture.snapshot, decision))
-        assumption = self._picture.assume(waiting.pod, decision.node, decision.request)
+            self._attempts.explained(record, explain(self._cluster_state.snapshot, decision))
+        assumption = self._cluster_state.assume(waiting.pod, decision.node, decision.request)
         node = (decision.node_uid, decision.node_revision)
         self._binder.start(self._binder.bind, waiting, assumption, node, fence, record)
         if nomination is not None and nomination.node != decision.node:
-            self._picture.tell_room(nomination.node, "a place was given up")
+            self._cluster_state.tell_room(nomination.node, "a place was given up")
 
-    def _bind_reserved(self, waiting: Waiting, view: PodView, node: NodeRow, fence: Fence, record: Record) -> None:
+    def _bind_reserved(self, waiting: QueuedPod, view: PodView, node: NodeRow, fence: Fence, record: Record) -> None:
         """A place is held for the pod, so there is nothing to decide: the bind proves that it may still have it."""
-        assumption = self._picture.assume(waiting.pod, node.name, self._picture.governance.request_of(view))
+        assumption = self._cluster_state.assume(waiting.pod, node.name, self._cluster_state.governance.request_of(view))
         self._attempts.reserved(record, node.name)
         self._binder.start(self._binder.bind, waiting, assumption, (node.uid, node.revision), fence, record)
 
-    def _decide(self, waiting: Waiting, view: PodView, record: Record) -> Decision:
-        picture, governance = self._picture, self._picture.governance
+    def _decide(self, waiting: QueuedPod, view: PodView, record: Record) -> NodeDecision:
+        cluster_state, governance = self._cluster_state, self._cluster_state.governance
         decision = decide(
-            picture.snapshot,
+            cluster_state.snapshot,
             governance.request_of(view),
             self._env.random.getrandbits(31),
             settings=governance.settings_of(view),
@@ -154,59 +154,59 @@ class Placer:
 
     def _no_node(
         self,
-        waiting: Waiting,
+        waiting: QueuedPod,
         view: PodView,
-        decision: Decision,
+        decision: NodeDecision,
         fence: Fence,
         record: Record,
         nomination: Nomination | None,
     ) -> None:
-        explanation = explain(self._picture.snapshot, decision)
+        explanation = explain(self._cluster_state.snapshot, decision)
         kept = (
             nomination is not None
             and may_be_made(nomination, explanation)
-            and self._picture.nominated.is_being_made(nomination)
+            and self._cluster_state.nominated.is_being_made(nomination)
         )
         plan, more = None, NOTHING
         if not kept and view.spec.preemption_policy != "Never":
             plan, more = self._plan_room(waiting, decision, explanation)
         helped_by = self._unschedulable(waiting, decision, explanation, fence, record, more)
         if nomination is not None and kept:
-            self._picture.nominated.put(waiting.uid, nomination)  # those in its way are still leaving
+            self._cluster_state.nominated.put(waiting.uid, nomination)  # those in its way are still leaving
         else:
             if nomination is not None and (plan is None or plan.node != nomination.node):
-                self._picture.tell_room(nomination.node, "a place was given up")
+                self._cluster_state.tell_room(nomination.node, "a place was given up")
             if plan is not None:
                 made = Nomination(plan.node, decision.request, waiting.priority, plan.awaited)
-                self._picture.nominated.put(waiting.uid, made)
+                self._cluster_state.nominated.put(waiting.uid, made)
                 self._binder.start(self._make_room, waiting.pod, plan, made, fence, record.id)
                 self._attempts.nominated(record, plan.node, plan.victims)
-        if view.status.nominated_node_name and waiting.uid not in self._picture.nominated:
-            self._teller.not_nominated(waiting.pod, decision=record.id, fence=fence)
+        if view.status.nominated_node_name and waiting.uid not in self._cluster_state.nominated:
+            self._event_recorder.not_nominated(waiting.pod, decision=record.id, fence=fence)
         self._attempts.end(record, helped_by=change_names(helped_by))
 
     def _plan_room(
-        self, waiting: Waiting, decision: Decision, explanation: Explanation
-    ) -> tuple[Preemption | None, Change]:
+        self, waiting: QueuedPod, decision: NodeDecision, explanation: Explanation
+    ) -> tuple[Preemption | None, ClusterEvent]:
         """Whom to ask to leave; and, if that is nobody, what else could help because of it."""
-        lodgers = self._picture.lodgers()
-        spared = Spared(lodgers.may_leave)
+        lodgers = self._cluster_state.lodgers()
+        spared = EvictionCheck(lodgers.may_leave)
         plan = plan_preemption(
-            self._picture.snapshot, decision, explanation, waiting.priority, replace(lodgers, may_leave=spared)
+            self._cluster_state.snapshot, decision, explanation, waiting.priority, replace(lodgers, may_leave=spared)
         )
-        return plan, Change.BUDGET if plan is None and spared.any else NOTHING
+        return plan, ClusterEvent.BUDGET if plan is None and spared.any else NOTHING
 
     def _unschedulable(
         self,
-        waiting: Waiting,
-        decision: Decision,
+        waiting: QueuedPod,
+        decision: NodeDecision,
         explanation: Explanation,
         fence: Fence,
         record: Record,
-        more: Change = NOTHING,
-    ) -> Change:
+        more: ClusterEvent = NOTHING,
+    ) -> ClusterEvent:
         """Let a pod wait for what could help it, and say why it waits."""
-        helped_by = more | (Change.NODE if waiting.gang is None else Change.NODE | Change.GANG)
+        helped_by = more | (ClusterEvent.NODE if waiting.gang is None else ClusterEvent.NODE | ClusterEvent.GANG)
         for reason in dict.fromkeys(blocker.reason for blocker in explanation.counts):
             helped_by |= HELPED_BY.get(reason, ANYTHING)
         self._watch_refusals(waiting)
@@ -214,7 +214,7 @@ class Placer:
             ("gang", *waiting.gang)
             if waiting.gang is not None
             else (
-                shape_key(decision.request, decision.settings, self._picture.snapshot.tallies.mentioned),
+                shape_key(decision.request, decision.settings, self._cluster_state.snapshot.tallies.mentioned),
                 decision.blocked_zones,
                 decision.excluded,
                 waiting.priority,  # places kept for others are kept from some priorities and not from others
@@ -222,13 +222,13 @@ class Placer:
         )
         message = words(decision, explanation)
         self._pending.unschedulable(waiting, helped_by, key)
-        self._teller.unschedulable(waiting.pod, UNSCHEDULABLE, message, decision=record.id, fence=fence)
+        self._event_recorder.unschedulable(waiting.pod, UNSCHEDULABLE, message, decision=record.id, fence=fence)
         self._unschedulable_count.inc()
         self._attempts.explained(record, explanation)
         record.result, record.condition, record.reason = "failed", "PodScheduled", message
         return helped_by
 
-    def _watch_refusals(self, waiting: Waiting) -> None:
+    def _watch_refusals(self, waiting: QueuedPod) -> None:
         """See to it that a pod is woken when a node that it must not be tried on is free to it again.
 
         A quarantine is long, and a refusal is soon understood: one does not wait for the other. Of a node that is gone
@@ -246,7 +246,7 @@ class Placer:
         """Wake a pod when the caches show what its refusals were about."""
         try:
             for about, revision in self._binder.refusals.unseen(uid):
-                cache = self._picture.caches.get(about.kind)
+                cache = self._cluster_state.caches.get(about.kind)
                 if cache is None:
                     continue
                 try:
@@ -276,7 +276,7 @@ class Placer:
             await self._client.patch(pod.key, status, subresource="status", options=options)
             for victim in plan.victims:
                 message = f"asked to leave {plan.node} for {pod.key}, which has a higher priority"
-                self._teller.event(victim, "Preempted", message, decision=decision, fence=fence)
+                self._event_recorder.event(victim, "Preempted", message, decision=decision, fence=fence)
                 with suppress(NotFound):  # it left by itself
                     asked = DeleteOptions(uid=victim.uid, fence=fence, origin=options.origin)
                     await self._client.evict(victim.key, asked)
@@ -285,14 +285,14 @@ class Placer:
             raise
         except OperatingError:
             # A budget was spent meanwhile, or nobody answers: whoever was asked leaves, and the pod is tried anew.
-            now = self._picture.nominated.places.get(pod.uid)
+            now = self._cluster_state.nominated.places.get(pod.uid)
             if now is not None and (now.node, now.awaited) == (made.node, made.awaited):  # not another, made since
-                self._picture.drop_nomination(pod.uid)
+                self._cluster_state.drop_nomination(pod.uid)
                 self._pending.retry(pod.uid)
 
     # -- gangs -------------------------------------------------------------------------------------
 
-    def _attempt_gang(self, waiting: Waiting, fence: Fence) -> None:
+    def _attempt_gang(self, waiting: QueuedPod, fence: Fence) -> None:
         """Choose a node for every member, or for none."""
         assert waiting.gang is not None
         members = self._pending.take_gang(waiting)
@@ -306,39 +306,39 @@ class Placer:
             return
         missing = self._gangs.missing(members)
         if missing:
-            self._gang_waits(members, Change.GANG, missing, fence)
+            self._gang_waits(members, ClusterEvent.GANG, missing, fence)
             return
-        chosen: list[Member] = []
+        chosen: list[MemberPlacement] = []
         for member in sorted(members, key=self._size, reverse=True):
             view = member.pod.as_view(PodView)
-            with self._picture.nominated.hidden_below(member.priority):
+            with self._cluster_state.nominated.hidden_below(member.priority):
                 attempt = self._attempts.begin(member, view, fence, self._env.monotonic())
                 decision = self._decide(member, view, attempt)
                 if decision.node is None:
                     self._gang_fits_not(members, chosen, member, decision, fence, attempt)
                     return
-            assumption = self._picture.assume(member.pod, decision.node, decision.request)
-            chosen.append(Member(member, assumption, (decision.node_uid, decision.node_revision), attempt))
+            assumption = self._cluster_state.assume(member.pod, decision.node, decision.request)
+            chosen.append(MemberPlacement(member, assumption, (decision.node_uid, decision.node_revision), attempt))
         self._binder.start(self._gangs.bring, waiting.gang, chosen, fence)
 
-    def _size(self, member: Waiting) -> tuple[int, int]:
+    def _size(self, member: QueuedPod) -> tuple[int, int]:
         """The largest choose first: what they leave is enough for the small ones more often than the other way."""
-        requests = self._picture.governance.request_of(member.pod.as_view(PodView)).wants.requests
+        requests = self._cluster_state.governance.request_of(member.pod.as_view(PodView)).wants.requests
         return requests.get(CPU, 0), requests.get(MEMORY, 0)
 
     def _gang_fits_not(
         self,
-        members: list[Waiting],
-        chosen: list[Member],
-        misfit: Waiting,
-        decision: Decision,
+        members: list[QueuedPod],
+        chosen: list[MemberPlacement],
+        misfit: QueuedPod,
+        decision: NodeDecision,
         fence: Fence,
         record: Record,
     ) -> None:
         """One has no place beside the others, so none has: take back what was assumed, and wait together."""
-        explanation = explain(self._picture.snapshot, decision)
+        explanation = explain(self._cluster_state.snapshot, decision)
         for each in reversed(chosen):
-            self._picture.take_back(each.assumption)
+            self._cluster_state.take_back(each.assumption)
         helped_by = self._unschedulable(misfit, decision, explanation, fence, record)
         self._attempts.end(record, helped_by=change_names(helped_by))
         assert misfit.gang is not None
@@ -348,27 +348,31 @@ class Placer:
             self._attempts.end(each.record, helped_by=change_names(helped_by))
         self._gang_waits([each for each in members if each is not misfit], helped_by, why, fence)
 
-    def _gang_waits(self, members: list[Waiting], helped_by: Change, why: str, fence: Fence) -> None:
+    def _gang_waits(self, members: list[QueuedPod], helped_by: ClusterEvent, why: str, fence: Fence) -> None:
         for member in members:
-            self._pending.unschedulable(member, helped_by | Change.GANG, ("gang", *(member.gang or ())))
-            self._teller.unschedulable(member.pod, UNSCHEDULABLE, why, decision=self._attempts.latest, fence=fence)
+            self._pending.unschedulable(member, helped_by | ClusterEvent.GANG, ("gang", *(member.gang or ())))
+            self._event_recorder.unschedulable(
+                member.pod, UNSCHEDULABLE, why, decision=self._attempts.latest, fence=fence
+            )
 
-    def _resume_gang(self, members: list[Waiting], record: Object, fence: Fence) -> None:
+    def _resume_gang(self, members: list[QueuedPod], record: Object, fence: Fence) -> None:
         """An earlier attempt left its record: bring a committed gang to its end, give up any other."""
         gang = members[0].gang
         assert gang is not None
         if record.as_view(ReservationView).status.phase != "Committed":
             self._binder.start(self._gangs.abandon, gang, members, fence)
             return
-        placed: list[Member] = []
+        placed: list[MemberPlacement] = []
         for member in members:
-            node = self._picture.snapshot.find(self._picture.reserved_node(member.uid))
+            node = self._cluster_state.snapshot.find(self._cluster_state.reserved_node(member.uid))
             if node is not None:
                 view = member.pod.as_view(PodView)
                 attempt = self._attempts.begin(member, view, fence, self._env.monotonic())
                 self._attempts.reserved(attempt, node.name)
-                assumption = self._picture.assume(member.pod, node.name, self._picture.governance.request_of(view))
-                placed.append(Member(member, assumption, (node.uid, node.revision), attempt))
+                assumption = self._cluster_state.assume(
+                    member.pod, node.name, self._cluster_state.governance.request_of(view)
+                )
+                placed.append(MemberPlacement(member, assumption, (node.uid, node.revision), attempt))
         known = {each.waiting.uid for each in placed}
         others = [member for member in members if member.uid not in known]
         self._binder.start(self._gangs.finish, gang, placed, others, fence)

@@ -23,7 +23,7 @@ ZoneRoom = Mapping[str, Units]
 """What the pod's tenant may still claim in each zone that a quota speaks of."""
 
 
-class Decision(msgspec.Struct, frozen=True, gc=False):
+class NodeDecision(msgspec.Struct, frozen=True, gc=False):
     """Where a pod goes, and what that was decided on."""
 
     node: str | None
@@ -52,7 +52,7 @@ def decide(
     settings: Settings = DEFAULT_SETTINGS,
     room: ZoneRoom | None = None,
     excluded: Collection[str] = (),
-) -> Decision:
+) -> NodeDecision:
     """Choose the feasible node with the highest score.
 
     `draw` breaks ties, as `best` says: of the best nodes, in the order of their names, the one at place `draw`.
@@ -71,9 +71,9 @@ def decide(
         row, score = state.best.take(state.totals, draw), state.best.total
     nodes, version = snapshot.node_count, snapshot.version
     if row < 0:
-        return Decision(None, "", 0, 0, 0, nodes, request, settings, blocked, frozenset(excluded), draw, version)
+        return NodeDecision(None, "", 0, 0, 0, nodes, request, settings, blocked, frozenset(excluded), draw, version)
     node = snapshot.at(row)
-    return Decision(
+    return NodeDecision(
         node.name, node.uid, node.revision, score, feasible,
         nodes, request, settings, blocked, frozenset(excluded), draw, version,
     )  # fmt: skip

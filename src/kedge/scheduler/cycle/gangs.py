@@ -21,19 +21,19 @@ from kedge.errors import Fenced, NotFound, OperatingError
 from kedge.keys import Fence, Key, Origin, Revision
 from kedge.observe.records import Decision as Record
 from kedge.scheduler.binding.binder import Binder
-from kedge.scheduler.queue.pending import Pending, Waiting
-from kedge.scheduler.report.attempt_records import Attempts
-from kedge.scheduler.state.cluster_state import BY_GANG, Assumption, Picture
+from kedge.scheduler.queue.pending import Pending, QueuedPod
+from kedge.scheduler.report.attempt_records import AttemptRecords
+from kedge.scheduler.state.cluster_state import BY_GANG, Assumption, ClusterState
 
 _DIGITS_MAX = 9
 """Of a count in an annotation."""
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class MemberPlacement:
     """One member, the node that was chosen for it, and the record of that."""
 
-    waiting: Waiting
+    waiting: QueuedPod
     assumption: Assumption
     node: tuple[str, Revision]
     """Its uid and the version that was decided on."""
@@ -44,11 +44,17 @@ class Gangs:
     """Knows who belongs together, and brings a gang to its nodes."""
 
     def __init__(
-        self, client: Client, env: Env, picture: Picture, pending: Pending, binder: Binder, attempts: Attempts
+        self,
+        client: Client,
+        env: Env,
+        cluster_state: ClusterState,
+        pending: Pending,
+        binder: Binder,
+        attempts: AttemptRecords,
     ) -> None:
         self._client = client
         self._env = env
-        self._picture = picture
+        self._cluster_state = cluster_state
         self._pending = pending
         self._binder = binder
         self._attempts = attempts
@@ -56,10 +62,10 @@ class Gangs:
 
     def record_of(self, gang: tuple[str, str]) -> Object | None:
         """The record of an attempt at the gang, as the cache has it."""
-        found = self._picture.caches[RESERVATION_KIND].get(Key(RESERVATION_KIND, *gang)).value
+        found = self._cluster_state.caches[RESERVATION_KIND].get(Key(RESERVATION_KIND, *gang)).value
         return found if found is not None and not found.as_view(ReservationView).spec.pod.uid else None
 
-    def missing(self, members: Sequence[Waiting]) -> str:
+    def missing(self, members: Sequence[QueuedPod]) -> str:
         """Why a gang cannot be tried yet, in words; empty if all are here."""
         first = members[0]
         gang = first.gang
@@ -72,13 +78,13 @@ class Gangs:
             )
         placed = sum(
             pod.key.namespace == gang[0] and bool(pod.as_view(PodView).spec.node_name)
-            for pod in self._picture.found_by(POD_KIND, BY_GANG, gang[1])
+            for pod in self._cluster_state.found_by(POD_KIND, BY_GANG, gang[1])
         )
         if len(members) + placed < size:
             return f"gang {gang[1]}: {len(members) + placed} of its {size} members are here"
         return ""
 
-    async def bring(self, gang: tuple[str, str], members: Sequence[Member], fence: Fence) -> None:
+    async def bring(self, gang: tuple[str, str], members: Sequence[MemberPlacement], fence: Fence) -> None:
         """Reserve for all, commit, bind all. What fails before the commit gives everything back."""
         try:
             await self._reserve(gang, members, fence)
@@ -95,7 +101,7 @@ class Gangs:
         await self.finish(gang, members, (), fence)
 
     async def finish(
-        self, gang: tuple[str, str], members: Sequence[Member], others: Sequence[Waiting], fence: Fence
+        self, gang: tuple[str, str], members: Sequence[MemberPlacement], others: Sequence[QueuedPod], fence: Fence
     ) -> None:
         """Bind the members of a committed gang. `others` wait until its record is gone: they hold no place under it.
 
@@ -111,18 +117,18 @@ class Gangs:
         for other in others:
             self._pending.failed(other)
 
-    async def abandon(self, gang: tuple[str, str], members: Sequence[Waiting], fence: Fence) -> None:
+    async def abandon(self, gang: tuple[str, str], members: Sequence[QueuedPod], fence: Fence) -> None:
         """Give up what another attempt has begun; its members are tried anew."""
         self._ended.labels("abandoned").inc()
         await self.give_up(gang, fence)
         for member in members:
             self._pending.failed(member)
 
-    async def _reserve(self, gang: tuple[str, str], members: Sequence[Member], fence: Fence) -> None:
+    async def _reserve(self, gang: tuple[str, str], members: Sequence[MemberPlacement], fence: Fence) -> None:
         limits = self._env.limits
         deadline = self._env.now() + timedelta(seconds=limits.gang_wait_s)
         size = limits.gang_chunk_max
-        workload = self._picture.governance.workload_of(members[0].waiting.pod.as_view(PodView)).uid
+        workload = self._cluster_state.governance.workload_of(members[0].waiting.pod.as_view(PodView)).uid
         for start in range(0, len(members), size):
             chunk = members[start : start + size]
             places = [

@@ -19,7 +19,7 @@ from kedge.api.views import PodDisruptionBudgetView, PodView
 from kedge.api.wellknown import ZONE_LABEL
 from kedge.keys import Key
 from kedge.placement.reasons import Reason
-from kedge.scheduler.cycle.decide import Decision, state_of
+from kedge.scheduler.cycle.decide import NodeDecision, state_of
 from kedge.scheduler.report.explanation import FEASIBLE, Explanation
 from kedge.scheduler.state.columns import Bools
 from kedge.scheduler.state.shapes import PodRequest
@@ -64,7 +64,7 @@ class Preemption:
 
 
 @dataclass(frozen=True, slots=True)
-class Lodgers:
+class PreemptionInputs:
     """What is known of the pods of a cluster, beside their claims."""
 
     pods_on: Callable[[str], Sequence[Object]]
@@ -74,7 +74,7 @@ class Lodgers:
     """By pod uid: places that are being made for others. Each is in the snapshot, as `nominated_claim` names it."""
 
 
-class Spared:
+class EvictionCheck:
     """Asks who may leave, and remembers whether anybody was spared by that."""
 
     def __init__(self, may_leave: Callable[[Sequence[Object]], Sequence[Object]]) -> None:
@@ -124,7 +124,7 @@ def nominated_claim(uid: str) -> str:
 
 
 def plan_preemption(
-    snapshot: Snapshot, decision: Decision, explanation: Explanation, priority: int, lodgers: Lodgers
+    snapshot: Snapshot, decision: NodeDecision, explanation: Explanation, priority: int, lodgers: PreemptionInputs
 ) -> Preemption | None:
     """The best place to make room for a pod that fits nowhere; None if no lower priority is in its way anywhere."""
     relational = state_of(snapshot, decision.request, decision.settings, decision.blocked_zones).relational
@@ -133,7 +133,9 @@ def plan_preemption(
         if len(found) >= snapshot.limits.scheduler_preempt_max:
             break
         node = snapshot.at(row)
-        room = _Trial(snapshot, node, decision) if relational else _Room(snapshot, node, decision.request)
+        room = (
+            _SnapshotTrial(snapshot, node, decision) if relational else _ResourceTrial(snapshot, node, decision.request)
+        )
         plan = _plan_on(node, room, priority, lodgers)
         room.restore()
         if plan is None:
@@ -153,7 +155,7 @@ def may_be_made(nomination: Nomination, explanation: Explanation) -> bool:
     return code == FEASIBLE or explanation.legend[code - 1].reason in RESOLVABLE
 
 
-def _candidates(snapshot: Snapshot, decision: Decision, explanation: Explanation) -> list[int]:
+def _candidates(snapshot: Snapshot, decision: NodeDecision, explanation: Explanation) -> list[int]:
     """Rows that only pods keep closed, and that could hold the pod were they empty; in order from the draw on."""
     order = snapshot.order()
     if not len(order):
@@ -183,7 +185,7 @@ def _candidates(snapshot: Snapshot, decision: Decision, explanation: Explanation
     return rows
 
 
-class _Room:
+class _ResourceTrial:
     """What a node has left, as pods are taken off it and put back."""
 
     def __init__(self, snapshot: Snapshot, node: NodeRow, request: PodRequest) -> None:
@@ -220,10 +222,10 @@ class _Room:
         return not any(port.clashes(each) for port in self._wants.ports for each in taken)
 
 
-class _Trial:
+class _SnapshotTrial:
     """The same for a pod with rules about other pods: they are judged on the snapshot itself, which is put back."""
 
-    def __init__(self, snapshot: Snapshot, node: NodeRow, decision: Decision) -> None:
+    def __init__(self, snapshot: Snapshot, node: NodeRow, decision: NodeDecision) -> None:
         self._snapshot = snapshot
         self._node = node
         self._decision = decision
@@ -250,7 +252,9 @@ class _Trial:
         return bool(state.feasible[self._node.row])
 
 
-def _plan_on(node: NodeRow, room: _Room | _Trial, priority: int, lodgers: Lodgers) -> Preemption | None:
+def _plan_on(
+    node: NodeRow, room: _ResourceTrial | _SnapshotTrial, priority: int, lodgers: PreemptionInputs
+) -> Preemption | None:
     """The fewest that must leave a node; None if even all that may leave are not enough."""
     lower, leaving = [], []
     for pod in lodgers.pods_on(node.name):

@@ -26,7 +26,7 @@ from kedge.scheduler.state.columns import ABSENT, EVERY, Bools, Ints, Rows
 from kedge.scheduler.state.domains import DomainCounts
 from kedge.scheduler.state.shapes import Spread, Wants
 from kedge.scheduler.state.snapshot import SCORED_MAX, NodeRow, Snapshot
-from kedge.scheduler.state.tallies import Tally
+from kedge.scheduler.state.tallies import PodTally
 
 POINTS_MAX = 100
 _FRACTION = 10_000
@@ -225,7 +225,7 @@ class PodPreference:
     about_pods = True
     idle_points = 0
 
-    def __init__(self, snapshot: Snapshot, tallies: Mapping[str, Tally]) -> None:
+    def __init__(self, snapshot: Snapshot, tallies: Mapping[str, PodTally]) -> None:
         self._parts = [DomainCounts(snapshot, key, tally) for key, tally in tallies.items()]
         self._pull: Ints = np.zeros(0, np.int64)
         self._stale = True
@@ -234,7 +234,7 @@ class PodPreference:
         self._level: Ints = np.zeros(0, np.int64)
 
     @property
-    def tallies(self) -> list[Tally]:
+    def tallies(self) -> list[PodTally]:
         return [part.tally for part in self._parts]
 
     @property
@@ -309,7 +309,7 @@ class SpreadPreference:
         self,
         snapshot: Snapshot,
         constraints: tuple[Spread, ...],
-        tallies: list[Tally],
+        tallies: list[PodTally],
         admitted: Callable[[Spread], Bools],
     ) -> None:
         self._snapshot = snapshot
@@ -323,7 +323,7 @@ class SpreadPreference:
         self._keyed: Bools = np.zeros(0, np.bool_)
 
     @property
-    def tallies(self) -> list[Tally]:
+    def tallies(self) -> list[PodTally]:
         return [part.tally for part in self._parts]
 
     @property

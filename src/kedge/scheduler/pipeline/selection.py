@@ -23,11 +23,11 @@ def choose(snapshot: Snapshot, totals: Ints, draw: int) -> int:
     Of the best, in the order of their names, it is the one at place `draw`, going round: each is as likely as any
     other, and which rows they have decides nothing.
     """
-    best = Best(snapshot)
+    best = BestRows(snapshot)
     return best.take(totals, draw)
 
 
-class Best:
+class BestRows:
     """The highest total of one shape, and the nodes that have it."""
 
     __slots__ = ("_gone", "_order", "_snapshot", "_tied", "total")

@@ -15,7 +15,7 @@ from kedge.placement.reasons import Reason
 from kedge.scheduler.pipeline import scores
 from kedge.scheduler.pipeline.filters import (
     AffinityFilter,
-    ApartFilter,
+    AntiAffinityFilter,
     Blocker,
     SpreadFilter,
     fits_all,
@@ -25,20 +25,20 @@ from kedge.scheduler.pipeline.filters import (
     shortages_all,
     tolerated,
 )
-from kedge.scheduler.pipeline.selection import INFEASIBLE, Best
+from kedge.scheduler.pipeline.selection import INFEASIBLE, BestRows
 from kedge.scheduler.policy.settings import NODE_AFFINITY, POD_AFFINITY, TAINT_TOLERATION, TOPOLOGY_SPREAD
 from kedge.scheduler.state.columns import ABSENT, EVERY, Bools, Ints, as_rows
-from kedge.scheduler.state.shapes import NO_LABELS, PodRequest, Shape, Spread
+from kedge.scheduler.state.shapes import NO_LABELS, PodRequest, PodShape, Spread
 from kedge.scheduler.state.snapshot import Snapshot
 from kedge.scheduler.state.tallies import (
-    Attracting,
-    Clashing,
-    MeantByAll,
-    Objecting,
-    Rule,
-    SameWorkload,
-    Selected,
-    Tally,
+    AntiAffinityOfOthersRule,
+    AttractionRule,
+    PodTally,
+    PortConflictRule,
+    SelectorRule,
+    TallyRule,
+    TermsRule,
+    WorkloadRule,
 )
 
 Failures = list[tuple[Blocker, Bools]]
@@ -51,12 +51,12 @@ _WHOLE_PART = 16
 class ShapeState:
     """One shape on one snapshot."""
 
-    def __init__(self, snapshot: Snapshot, shape: Shape) -> None:
+    def __init__(self, snapshot: Snapshot, shape: PodShape) -> None:
         self._snapshot = snapshot
         self.shape = shape
         self.weights = dict(shape.key.settings.weights)
-        self._tallies: list[Tally] = []
-        self.ports = self._use(Clashing(shape.wants.ports)) if shape.wants.ports else None
+        self._tallies: list[PodTally] = []
+        self.ports = self._use(PortConflictRule(shape.wants.ports)) if shape.wants.ports else None
         self.spreads = [(constraint, self._spread_filter(constraint)) for constraint in shape.spread_required]
         self.policy = self._policy_filter()
         self.affinity = self._affinity_filter()
@@ -72,7 +72,7 @@ class ShapeState:
         self.asked: PodRequest | None = None
         """The request that it was last found for, under `settings`."""
         self.settings = shape.key.settings
-        self.best = Best(snapshot)
+        self.best = BestRows(snapshot)
         self.blocked: tuple[str, ...] = ()
         self._quota: Bools | None = None
         self._layout = self._claims_at = self._nodes_at = 0
@@ -90,7 +90,7 @@ class ShapeState:
 
     # -- what the shape needs
 
-    def _use(self, rule: Rule) -> Tally:
+    def _use(self, rule: TallyRule) -> PodTally:
         tally = self._snapshot.tallies.use(rule)
         self._tallies.append(tally)
         return tally
@@ -106,7 +106,7 @@ class ShapeState:
             self._snapshot,
             Blocker(Reason.TOPOLOGY_SPREAD, constraint.topology_key),
             constraint.topology_key,
-            self._use(Selected(self.shape.key.namespace, constraint.selector)),
+            self._use(SelectorRule(self.shape.key.namespace, constraint.selector)),
             skew_max=constraint.skew_max,
             domains_min=constraint.domains_min,
             itself=int(constraint.counts_itself),
@@ -121,7 +121,7 @@ class ShapeState:
             self._snapshot,
             Blocker(Reason.POLICY, f"{settings.policy} {settings.version} maxZoneSkew"),
             ZONE_LABEL,
-            self._use(SameWorkload(key.namespace, key.workload)),
+            self._use(WorkloadRule(key.namespace, key.workload)),
             skew_max=settings.zone_skew_max,
         )
 
@@ -133,19 +133,19 @@ class ShapeState:
         return AffinityFilter(
             self._snapshot,
             tuple(term.topology_key for term in terms),
-            self._use(MeantByAll(terms)),
+            self._use(TermsRule(terms)),
             means_itself=all(term.means(key.namespace, key.labels, own) for term in terms),
         )
 
-    def _apart_filters(self) -> Iterator[ApartFilter]:
+    def _apart_filters(self) -> Iterator[AntiAffinityFilter]:
         snapshot, key = self._snapshot, self.shape.key
         for term in self.shape.terms.anti_affinity:
             blocker = Blocker(Reason.POD_ANTI_AFFINITY, term.topology_key)
-            yield ApartFilter(snapshot, blocker, term.topology_key, self._use(MeantByAll((term,))))
+            yield AntiAffinityFilter(snapshot, blocker, term.topology_key, self._use(TermsRule((term,))))
         for topology_key in snapshot.tallies.anti_affinity_keys:
             blocker = Blocker(Reason.ANTI_AFFINITY_OF_OTHERS, topology_key)
-            tally = self._use(Objecting(topology_key, key.namespace, key.labels))
-            yield ApartFilter(snapshot, blocker, topology_key, tally)
+            tally = self._use(AntiAffinityOfOthersRule(topology_key, key.namespace, key.labels))
+            yield AntiAffinityFilter(snapshot, blocker, topology_key, tally)
 
     def _preferences(self) -> Iterator[scores.Preference]:
         snapshot, shape = self._snapshot, self.shape
@@ -162,12 +162,14 @@ class ShapeState:
             yield scores.PodPreference(
                 snapshot,
                 {
-                    topology_key: self._use(Attracting(topology_key, key.namespace, key.labels, shape.terms.preferred))
+                    topology_key: self._use(
+                        AttractionRule(topology_key, key.namespace, key.labels, shape.terms.preferred)
+                    )
                     for topology_key in topology_keys
                 },
             )
         if shape.spread_preferred and weights[TOPOLOGY_SPREAD]:
-            tallies = [self._use(Selected(key.namespace, c.selector)) for c in shape.spread_preferred]
+            tallies = [self._use(SelectorRule(key.namespace, c.selector)) for c in shape.spread_preferred]
             yield scores.SpreadPreference(snapshot, shape.spread_preferred, tallies, self._admitted)
 
     # -- keeping up
@@ -377,7 +379,7 @@ class ShapeState:
         self.totals = self._summed(self.feasible, added)
         self.best.forget()
 
-    def _relations(self) -> Iterator[SpreadFilter | AffinityFilter | ApartFilter]:
+    def _relations(self) -> Iterator[SpreadFilter | AffinityFilter | AntiAffinityFilter]:
         for _, spread in self.spreads:
             yield spread
         if self.affinity is not None:

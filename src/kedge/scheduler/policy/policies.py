@@ -20,13 +20,13 @@ from kedge.placement.quota import zone_hard, zone_used
 from kedge.placement.resources import Units, add
 from kedge.runtime.cache import Cache
 from kedge.scheduler.policy.settings import DEFAULT_SETTINGS, Settings, settings_for
-from kedge.scheduler.state.shapes import PodRequest, Series
+from kedge.scheduler.state.shapes import PodRequest, RequestMemo
 
 if TYPE_CHECKING:
     from kedge.scheduler.state.cluster_state import Assumption
 
 
-class Governance:
+class Policies:
     """Policies and zone quotas as one scheduler knows them."""
 
     def __init__(
@@ -44,7 +44,7 @@ class Governance:
         self._quotas: dict[str, dict[str, Object]] = {}
         """By tenant and name: zone quotas."""
         self._settings: dict[tuple[str, str, str, object], Settings] = {}
-        self._series = Series()
+        self._series = RequestMemo()
 
     # -- policies ----------------------------------------------------------------------------------
 

@@ -7,24 +7,24 @@ from __future__ import annotations
 
 from kedge.api.views import NodeView, PodView
 from kedge.placement.resources import Units
-from kedge.scheduler.policy.policies import Governance
-from kedge.scheduler.queue.pending import Helps, Waiting
+from kedge.scheduler.policy.policies import Policies
+from kedge.scheduler.queue.pending import QueuedPod, QueueingHint
 from kedge.scheduler.state.nominations import Nominations
 from kedge.scheduler.state.snapshot import Snapshot
 
 
-class Hints:
+class QueueingHints:
     """Questions about one scheduler's snapshot."""
 
-    def __init__(self, snapshot: Snapshot, governance: Governance, nominated: Nominations) -> None:
+    def __init__(self, snapshot: Snapshot, governance: Policies, nominated: Nominations) -> None:
         self._snapshot = snapshot
         self._governance = governance
         self._nominated = nominated
 
-    def room_on(self, node: str) -> Helps:
+    def room_on(self, node: str) -> QueueingHint:
         """Whether what a node has now is enough for a pod. What is kept there for lower priorities it may have too."""
 
-        def helps(waiting: Waiting) -> bool:
+        def helps(waiting: QueuedPod) -> bool:
             row = self._snapshot.find(node)
             if row is None:
                 return False
@@ -43,13 +43,13 @@ class Hints:
 
         return helps
 
-    def could_go_to(self, node: NodeView) -> Helps:
+    def could_go_to(self, node: NodeView) -> QueueingHint:
         """Whether a node, were it empty, could hold a pod, and takes any."""
         if node.spec.unschedulable or node.terminating:
             return lambda _: False
         name = node.name
 
-        def helps(waiting: Waiting) -> bool:
+        def helps(waiting: QueuedPod) -> bool:
             row = self._snapshot.find(name)
             if row is None:
                 return False
@@ -58,10 +58,10 @@ class Hints:
 
         return helps
 
-    def _asked(self, waiting: Waiting) -> Units:
+    def _asked(self, waiting: QueuedPod) -> Units:
         return self._governance.request_of(waiting.pod.as_view(PodView)).wants.requests
 
 
-def of_tenant(tenant: str) -> Helps:
+def of_tenant(tenant: str) -> QueueingHint:
     """Whether a pod is of a tenant."""
     return lambda waiting: waiting.key.namespace == tenant

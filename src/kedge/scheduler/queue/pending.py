@@ -21,7 +21,7 @@ from kedge.metrics import Counter
 from kedge.placement.reasons import Reason
 
 
-class Change(IntFlag):
+class ClusterEvent(IntFlag):
     """What can happen that may help a pod."""
 
     NODE = 1
@@ -42,37 +42,51 @@ class Change(IntFlag):
     """Pods may be asked to leave that could not before: a budget lets more of them go, or a hold was taken away."""
 
 
-ANYTHING, NOTHING = Change(2047), Change(0)
+ANYTHING, NOTHING = ClusterEvent(2047), ClusterEvent(0)
 
 
-def change_names(change: Change) -> list[str]:
+def change_names(change: ClusterEvent) -> list[str]:
     """In words, for a record: "node", "room", "pod gone"."""
-    return [(each.name or "").lower().replace("_", " ") for each in Change if each & change]
+    return [(each.name or "").lower().replace("_", " ") for each in ClusterEvent if each & change]
 
 
-HELPED_BY: dict[Reason, Change] = {
-    Reason.NODE_CORDONED: Change.NODE,
-    Reason.NODE_SUSPECT: Change.NODE,
-    Reason.NODE_TERMINATING: Change.NODE,
-    Reason.NODE_NAME: Change.NODE,
-    Reason.NODE_SELECTOR: Change.NODE,
-    Reason.NODE_AFFINITY: Change.NODE,
-    Reason.TAINT: Change.NODE,
-    Reason.PORT: Change.NODE | Change.ROOM,
-    Reason.RESOURCE: Change.NODE | Change.ROOM,
-    Reason.TOPOLOGY_SPREAD: Change.NODE | Change.TOPOLOGY | Change.POD_PLACED | Change.POD_GONE,
+HELPED_BY: dict[Reason, ClusterEvent] = {
+    Reason.NODE_CORDONED: ClusterEvent.NODE,
+    Reason.NODE_SUSPECT: ClusterEvent.NODE,
+    Reason.NODE_TERMINATING: ClusterEvent.NODE,
+    Reason.NODE_NAME: ClusterEvent.NODE,
+    Reason.NODE_SELECTOR: ClusterEvent.NODE,
+    Reason.NODE_AFFINITY: ClusterEvent.NODE,
+    Reason.TAINT: ClusterEvent.NODE,
+    Reason.PORT: ClusterEvent.NODE | ClusterEvent.ROOM,
+    Reason.RESOURCE: ClusterEvent.NODE | ClusterEvent.ROOM,
+    Reason.TOPOLOGY_SPREAD: ClusterEvent.NODE | ClusterEvent.TOPOLOGY | ClusterEvent.POD_PLACED | ClusterEvent.POD_GONE,
     # The last of a kind that goes lets the next begin anywhere.
-    Reason.POD_AFFINITY: Change.NODE | Change.TOPOLOGY | Change.POD_PLACED | Change.POD_GONE | Change.NAMESPACE,
-    Reason.POD_ANTI_AFFINITY: Change.NODE | Change.TOPOLOGY | Change.POD_GONE | Change.NAMESPACE,
-    Reason.ANTI_AFFINITY_OF_OTHERS: Change.NODE | Change.TOPOLOGY | Change.POD_GONE | Change.NAMESPACE,
-    Reason.POLICY: Change.NODE | Change.TOPOLOGY | Change.POD_PLACED | Change.POD_GONE | Change.POLICY,
-    Reason.ZONE_QUOTA: Change.NODE | Change.QUOTA,
-    Reason.REFUSED_LATELY: Change.SEEN | Change.NODE,
+    Reason.POD_AFFINITY: ClusterEvent.NODE
+    | ClusterEvent.TOPOLOGY
+    | ClusterEvent.POD_PLACED
+    | ClusterEvent.POD_GONE
+    | ClusterEvent.NAMESPACE,
+    Reason.POD_ANTI_AFFINITY: ClusterEvent.NODE
+    | ClusterEvent.TOPOLOGY
+    | ClusterEvent.POD_GONE
+    | ClusterEvent.NAMESPACE,
+    Reason.ANTI_AFFINITY_OF_OTHERS: ClusterEvent.NODE
+    | ClusterEvent.TOPOLOGY
+    | ClusterEvent.POD_GONE
+    | ClusterEvent.NAMESPACE,
+    Reason.POLICY: ClusterEvent.NODE
+    | ClusterEvent.TOPOLOGY
+    | ClusterEvent.POD_PLACED
+    | ClusterEvent.POD_GONE
+    | ClusterEvent.POLICY,
+    Reason.ZONE_QUOTA: ClusterEvent.NODE | ClusterEvent.QUOTA,
+    Reason.REFUSED_LATELY: ClusterEvent.SEEN | ClusterEvent.NODE,
 }
 """What could help against each filter. A node that is new may pass any of them."""
 
 
-class Stage(StrEnum):
+class QueueStage(StrEnum):
     """Where a pod is. It is in exactly one of them."""
 
     ACTIVE = "active"
@@ -82,7 +96,7 @@ class Stage(StrEnum):
 
 
 @dataclass(slots=True, eq=False)
-class Waiting:
+class QueuedPod:
     """One pod that has no node yet. Known by its uid: one of the same name is another."""
 
     pod: Object
@@ -94,13 +108,13 @@ class Waiting:
     added_s: float
     since_s: float
     """When it entered its stage."""
-    stage: Stage = Stage.ACTIVE
+    stage: QueueStage = QueueStage.ACTIVE
     attempts: int = 0
     failures: int = 0
     """In a row, for which it has to back off; a wait for room is none."""
     ticket: int = 0
     """Its valid place in a heap."""
-    helped_by: Change = ANYTHING
+    helped_by: ClusterEvent = ANYTHING
     alike: Hashable = None
     """Those of one sort fail alike: it is enough that one of them is woken."""
     woken_by: str = "added"
@@ -110,20 +124,20 @@ class Waiting:
     """Namespace and name of the gang that it is bound with, or not at all."""
 
 
-Helps = Callable[[Waiting], bool]
+QueueingHint = Callable[[QueuedPod], bool]
 """Whether a change could help a pod, beyond its sort: whether what a node now has left is enough, say. It answers alike
 for all of one sort, but for a gang: its members may each ask for something else."""
 
 
 @dataclass(slots=True)
-class _Sort:
+class _EquivalenceClass:
     """Pods that failed alike, in order of coming."""
 
-    pods: dict[str, Waiting] = field(default_factory=dict)
+    pods: dict[str, QueuedPod] = field(default_factory=dict)
     helped_by: int = 0
-    """A `Change` of all of them: the cluster may have stood in the way of each in another manner."""
+    """A `ClusterEvent` of all of them: the cluster may have stood in the way of each in another manner."""
 
-    def concerned(self, change: int, always: int, helps: Helps | None) -> bool:
+    def concerned(self, change: int, always: int, helps: QueueingHint | None) -> bool:
         """In plain integers: flags of an enumeration are slow, and this is asked at every bind."""
         if self.helped_by & always:
             return True
@@ -133,16 +147,16 @@ class _Sort:
         return helps is None or helps(first) or (first.gang is not None and any(map(helps, self.pods.values())))
 
 
-class _Happened(msgspec.Struct, frozen=True, gc=False):
+class _RecordedEvent(msgspec.Struct, frozen=True, gc=False):
     """A change, for those who were in flight."""
 
     number: int
     change: int
     always: int
-    helps: Helps | None
+    helps: QueueingHint | None
     why: str
 
-    def concerns(self, waiting: Waiting) -> bool:
+    def concerns(self, waiting: QueuedPod) -> bool:
         helped_by = int(waiting.helped_by)
         if helped_by & self.always:
             return True
@@ -159,20 +173,20 @@ class Pending:
     def __init__(self, env: Env) -> None:
         self._env = env
         self._limits = env.limits
-        self._pods: dict[str, Waiting] = {}
-        self._active: list[tuple[int, int, int, Waiting]] = []
-        self._backoff: list[tuple[float, int, Waiting]] = []
-        self._unschedulable: dict[Hashable, _Sort] = {}
+        self._pods: dict[str, QueuedPod] = {}
+        self._active: list[tuple[int, int, int, QueuedPod]] = []
+        self._backoff: list[tuple[float, int, QueuedPod]] = []
+        self._unschedulable: dict[Hashable, _EquivalenceClass] = {}
         self._hot: dict[Hashable, None] = {}
         """Sorts of which one was woken: if it finds a place, the next is woken. Somebody is of each of them."""
-        self._gangs: dict[tuple[str, str], dict[str, Waiting]] = {}
+        self._gangs: dict[tuple[str, str], dict[str, QueuedPod]] = {}
         """Those of `_pods` that are members of each gang, in order of coming."""
         self._tickets = 0
         self._arrivals = 0
-        self._changes: deque[_Happened] = deque()
+        self._changes: deque[_RecordedEvent] = deque()
         """What happened while pods are in flight."""
         self._changed = 0
-        self._in_flight: dict[str, Waiting] = {}
+        self._in_flight: dict[str, QueuedPod] = {}
         self._flushed_s = env.monotonic()
         self.on_ready: Callable[[], None] = lambda: None
         """Called when a pod becomes active."""
@@ -180,7 +194,7 @@ class Pending:
         self._wait_s = env.metrics.histogram("kedge_scheduler_wait_seconds", "Time a pod was active before its attempt")
         self._wakes = env.metrics.counter("kedge_scheduler_wakes_total", "Pods woken, by what", ("what",))
         self._woken: dict[str, Counter] = {}
-        for stage in Stage:
+        for stage in QueueStage:
             gauge.labels(stage.value).set_function(lambda stage=stage: self.count(stage))  # type: ignore[misc]
         env.metrics.gauge("kedge_scheduler_flush_age_seconds", "Since all were last woken").set_function(
             lambda: env.monotonic() - self._flushed_s
@@ -189,13 +203,13 @@ class Pending:
     def __len__(self) -> int:
         return len(self._pods)
 
-    def count(self, stage: Stage) -> int:
+    def count(self, stage: QueueStage) -> int:
         return sum(each.stage is stage for each in self._pods.values())
 
-    def get(self, uid: str) -> Waiting | None:
+    def get(self, uid: str) -> QueuedPod | None:
         return self._pods.get(uid)
 
-    def __iter__(self) -> Iterator[Waiting]:
+    def __iter__(self) -> Iterator[QueuedPod]:
         return iter(tuple(self._pods.values()))
 
     # -- coming and going --------------------------------------------------------------------------
@@ -207,7 +221,7 @@ class Pending:
         now_s = self._env.monotonic()
         if waiting is None:
             self._arrivals += 1
-            waiting = self._pods[uid] = Waiting(pod, uid, pod.key, priority, self._arrivals, now_s, now_s)
+            waiting = self._pods[uid] = QueuedPod(pod, uid, pod.key, priority, self._arrivals, now_s, now_s)
             self._join(waiting, gang)
             self._activate(waiting, now_s, "added")
             return
@@ -219,13 +233,13 @@ class Pending:
             self._join(waiting, gang)
         self.wake(uid, "changed itself")
 
-    def _join(self, waiting: Waiting, name: str) -> None:
+    def _join(self, waiting: QueuedPod, name: str) -> None:
         if name:
             gang = waiting.gang = (waiting.key.namespace, name)
             self._gangs.setdefault(gang, {})[waiting.uid] = waiting
-            self.happened(Change.GANG, "a member of its gang came", lambda each: each.gang == gang)
+            self.happened(ClusterEvent.GANG, "a member of its gang came", lambda each: each.gang == gang)
 
-    def _quit(self, waiting: Waiting) -> None:
+    def _quit(self, waiting: QueuedPod) -> None:
         if waiting.gang is not None:
             members = self._gangs.get(waiting.gang, {})
             members.pop(waiting.uid, None)
@@ -250,7 +264,7 @@ class Pending:
             self._pass_on(waiting)
         return True
 
-    def _forget(self, waiting: Waiting) -> None:
+    def _forget(self, waiting: QueuedPod) -> None:
         self._pods.pop(waiting.uid, None)
         gang = waiting.gang
         if gang is not None:
@@ -259,34 +273,34 @@ class Pending:
 
     # -- taking ------------------------------------------------------------------------------------
 
-    def take(self) -> Waiting | None:
+    def take(self) -> QueuedPod | None:
         """The next pod to try. Give it back."""
         now_s = self._env.monotonic()
         if self._backoff:
             self._promote(now_s)
         while self._active:
             _, _, ticket, waiting = heappop(self._active)
-            if waiting.ticket != ticket or waiting.stage is not Stage.ACTIVE:
+            if waiting.ticket != ticket or waiting.stage is not QueueStage.ACTIVE:
                 continue
             self._wait_s.observe(now_s - waiting.since_s)
             self._take_off(waiting)
             return waiting
         return None
 
-    def take_gang(self, waiting: Waiting) -> list[Waiting]:
+    def take_gang(self, waiting: QueuedPod) -> list[QueuedPod]:
         """The members of the gang of a pod that was taken, and that are not in flight otherwise. Give each back."""
         if waiting.gang is None:
             return [waiting]
         members = [waiting]
         for each in self._gangs.get(waiting.gang, {}).values():
-            if each is not waiting and each.stage is not Stage.IN_FLIGHT:
+            if each is not waiting and each.stage is not QueueStage.IN_FLIGHT:
                 self._leave(each)
                 self._take_off(each)
                 members.append(each)
         return sorted(members, key=lambda each: each.arrived)
 
-    def _take_off(self, waiting: Waiting) -> None:
-        waiting.stage, waiting.ticket = Stage.IN_FLIGHT, 0
+    def _take_off(self, waiting: QueuedPod) -> None:
+        waiting.stage, waiting.ticket = QueueStage.IN_FLIGHT, 0
         waiting.attempts += 1
         waiting.looked_at = self._changed
         self._in_flight[waiting.uid] = waiting
@@ -297,14 +311,14 @@ class Pending:
             heappop(self._backoff)
         return self._backoff[0][0] if self._backoff else None
 
-    def done(self, waiting: Waiting) -> None:
+    def done(self, waiting: QueuedPod) -> None:
         """It has a node. The next of its sort may have more luck too."""
         if self._still_here(waiting):
             self._land(waiting)
             self._forget(waiting)
         self._pass_on(waiting)
 
-    def failed(self, waiting: Waiting, *, pause: bool = True) -> None:
+    def failed(self, waiting: QueuedPod, *, pause: bool = True) -> None:
         """The attempt came to nothing by no fault of the cluster's state: try again, after a pause that grows."""
         if not self._still_here(waiting):
             return
@@ -317,7 +331,7 @@ class Pending:
         self._back_off(waiting, now_s)
         self._pass_on(waiting)  # what kept it from its place need not keep the others
 
-    def pause(self, waiting: Waiting, for_s: float, why: str) -> None:
+    def pause(self, waiting: QueuedPod, for_s: float, why: str) -> None:
         """It is not to be tried for so long, unless it changes itself."""
         if self._still_here(waiting):
             self._land(waiting)
@@ -325,7 +339,7 @@ class Pending:
             self._wait_until(waiting, now_s, now_s + for_s, why)
             self._pass_on(waiting)
 
-    def unschedulable(self, waiting: Waiting, helped_by: Change, alike: Hashable) -> None:
+    def unschedulable(self, waiting: QueuedPod, helped_by: ClusterEvent, alike: Hashable) -> None:
         """It fits nowhere now. It waits for what could help, unless that has happened since it was taken."""
         if not self._still_here(waiting):
             return
@@ -342,14 +356,16 @@ class Pending:
             return
         waiting.failures = 0  # it waits for something now, and is not kept waiting
         self._hot.pop(alike, None)
-        waiting.stage, waiting.since_s = Stage.UNSCHEDULABLE, now_s
-        sort = self._unschedulable.setdefault(alike, _Sort())
+        waiting.stage, waiting.since_s = QueueStage.UNSCHEDULABLE, now_s
+        sort = self._unschedulable.setdefault(alike, _EquivalenceClass())
         sort.pods[waiting.uid] = waiting
         sort.helped_by |= int(helped_by)
 
     # -- waking ------------------------------------------------------------------------------------
 
-    def happened(self, change: Change, why: str, helps: Helps | None = None, *, always: Change = NOTHING) -> None:
+    def happened(
+        self, change: ClusterEvent, why: str, helps: QueueingHint | None = None, *, always: ClusterEvent = NOTHING
+    ) -> None:
         """Something happened that may help: wake those that it concerns, one of each sort.
 
         `helps` is asked of those that `change` could help, but not of those that `always` could: they are woken.
@@ -368,7 +384,7 @@ class Pending:
         waiting = self._pods.get(uid)
         if waiting is None:
             return
-        if waiting.stage is Stage.IN_FLIGHT:
+        if waiting.stage is QueueStage.IN_FLIGHT:
             self._note(ANYTHING, ANYTHING, None, why, only=waiting)
         else:
             self._activate(waiting, self._env.monotonic(), why)
@@ -376,7 +392,7 @@ class Pending:
     def retry(self, uid: str) -> None:
         """What was begun for a pod that waits has failed: try it again, after a pause that grows."""
         waiting = self._pods.get(uid)
-        if waiting is not None and waiting.stage is Stage.UNSCHEDULABLE:
+        if waiting is not None and waiting.stage is QueueStage.UNSCHEDULABLE:
             self._leave(waiting)
             waiting.failures += 1
             self._back_off(waiting, self._env.monotonic())
@@ -403,29 +419,35 @@ class Pending:
             best = min(sort.pods.values(), key=lambda each: (-each.priority, each.arrived))
             self._activate(best, self._env.monotonic(), why)
 
-    def _pass_on(self, waiting: Waiting) -> None:
+    def _pass_on(self, waiting: QueuedPod) -> None:
         """One that was woken for all of its sort is out of the way: the next has its turn."""
         if waiting.alike in self._hot:
             self._wake_one(waiting.alike, "another like it found a place, or left")
 
     def _note(
-        self, change: Change, always: Change, helps: Helps | None, why: str, *, only: Waiting | None = None
+        self,
+        change: ClusterEvent,
+        always: ClusterEvent,
+        helps: QueueingHint | None,
+        why: str,
+        *,
+        only: QueuedPod | None = None,
     ) -> None:
         if not self._in_flight:
             return
         if only is not None:
             helps, always = (lambda each: each is only), NOTHING
         self._changed += 1
-        self._changes.append(_Happened(self._changed, int(change), int(always), helps, why))
+        self._changes.append(_RecordedEvent(self._changed, int(change), int(always), helps, why))
         if len(self._changes) > self._limits.scheduler_changes_max:
             # Too many to keep apart: whatever is in flight has to look again.
             self._changes.clear()
-            self._changes.append(_Happened(self._changed, int(ANYTHING), int(ANYTHING), None, "too much happened"))
+            self._changes.append(_RecordedEvent(self._changed, int(ANYTHING), int(ANYTHING), None, "too much happened"))
 
-    def _activate(self, waiting: Waiting, now_s: float, why: str) -> None:
+    def _activate(self, waiting: QueuedPod, now_s: float, why: str) -> None:
         self._leave(waiting)
         self._tickets += 1
-        waiting.stage, waiting.ticket, waiting.since_s, waiting.woken_by = Stage.ACTIVE, self._tickets, now_s, why
+        waiting.stage, waiting.ticket, waiting.since_s, waiting.woken_by = QueueStage.ACTIVE, self._tickets, now_s, why
         heappush(self._active, (-waiting.priority, waiting.arrived, self._tickets, waiting))
         count = self._woken.get(why)
         if count is None:
@@ -433,14 +455,14 @@ class Pending:
         count.inc()
         self.on_ready()
 
-    def _back_off(self, waiting: Waiting, now_s: float, why: str = "backoff over") -> None:
+    def _back_off(self, waiting: QueuedPod, now_s: float, why: str = "backoff over") -> None:
         limits = self._limits
         whole_s = min(limits.scheduler_backoff_s * 2.0 ** min(waiting.failures - 1, 30), limits.scheduler_backoff_s_max)
         self._wait_until(waiting, now_s, now_s + whole_s * self._env.random.uniform(0.5, 1.0), why)
 
-    def _wait_until(self, waiting: Waiting, now_s: float, until_s: float, why: str) -> None:
+    def _wait_until(self, waiting: QueuedPod, now_s: float, until_s: float, why: str) -> None:
         self._tickets += 1
-        waiting.stage, waiting.ticket, waiting.since_s = Stage.BACKOFF, self._tickets, now_s
+        waiting.stage, waiting.ticket, waiting.since_s = QueueStage.BACKOFF, self._tickets, now_s
         waiting.woken_by = why
         heappush(self._backoff, (until_s, self._tickets, waiting))
         self.on_ready()  # whoever sleeps until the next one is due may have to wake earlier
@@ -448,14 +470,14 @@ class Pending:
     def _promote(self, now_s: float) -> None:
         while self._backoff and self._backoff[0][0] <= now_s:
             _, ticket, waiting = heappop(self._backoff)
-            if waiting.ticket == ticket and waiting.stage is Stage.BACKOFF:
+            if waiting.ticket == ticket and waiting.stage is QueueStage.BACKOFF:
                 self._activate(waiting, now_s, waiting.woken_by)
 
-    def _still_here(self, waiting: Waiting) -> bool:
+    def _still_here(self, waiting: QueuedPod) -> bool:
         """False for a pod that went, or was replaced by its namesake, while it was in flight."""
         return self._pods.get(waiting.uid) is waiting
 
-    def _land(self, waiting: Waiting) -> None:
+    def _land(self, waiting: QueuedPod) -> None:
         if self._in_flight.get(waiting.uid) is waiting:
             del self._in_flight[waiting.uid]
         if not self._in_flight:
@@ -465,13 +487,13 @@ class Pending:
             while self._changes and self._changes[0].number <= oldest:
                 self._changes.popleft()
 
-    def _leave(self, waiting: Waiting) -> None:
+    def _leave(self, waiting: QueuedPod) -> None:
         """Take it out of wherever it is."""
         waiting.ticket = 0
-        if waiting.stage is Stage.UNSCHEDULABLE:
+        if waiting.stage is QueueStage.UNSCHEDULABLE:
             sort = self._unschedulable[waiting.alike]
             del sort.pods[waiting.uid]
             if not sort.pods:
                 del self._unschedulable[waiting.alike]
-        elif waiting.stage is Stage.IN_FLIGHT:
+        elif waiting.stage is QueueStage.IN_FLIGHT:
             self._land(waiting)

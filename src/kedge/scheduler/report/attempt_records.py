@@ -20,21 +20,23 @@ from kedge.observe.records import AttemptChoice, Call, NearestNode, NodeAccount,
 from kedge.observe.records import Decision as Record
 from kedge.runtime.cache import marks_of
 from kedge.runtime.context import pin_all
-from kedge.scheduler.cycle.decide import Decision
-from kedge.scheduler.queue.pending import Waiting
+from kedge.scheduler.cycle.decide import NodeDecision
+from kedge.scheduler.queue.pending import QueuedPod
 from kedge.scheduler.report.explanation import Explanation
-from kedge.scheduler.state.cluster_state import Picture
+from kedge.scheduler.state.cluster_state import ClusterState
 
 _NO: Final = datetime.fromtimestamp(0, UTC)
 """When a record that nobody reads began."""
 
 
-class Attempts:
+class AttemptRecords:
     """Numbers attempts and makes their records."""
 
-    def __init__(self, env: Env, picture: Picture, recorder: Recorder | None, *, scheduler: str, process: str) -> None:
+    def __init__(
+        self, env: Env, cluster_state: ClusterState, recorder: Recorder | None, *, scheduler: str, process: str
+    ) -> None:
         self._env = env
-        self._picture = picture
+        self._cluster_state = cluster_state
         self._recorder = recorder
         self._scheduler = scheduler
         self._process = process
@@ -46,7 +48,7 @@ class Attempts:
         """The id of the attempt begun last: what is said outside of any is put down to it."""
         return f"{self._prefix}{self.count}"
 
-    def begin(self, waiting: Waiting, view: PodView, fence: Fence, began_s: float) -> Record:
+    def begin(self, waiting: QueuedPod, view: PodView, fence: Fence, began_s: float) -> Record:
         """The record of an attempt that begins, before anything is decided. Where nobody records it is but an id."""
         self.count += 1
         if self._recorder is None:
@@ -77,9 +79,9 @@ class Attempts:
             delayed_s=waiting.since_s - waiting.added_s,
             began=self._env.now(),
         )
-        record.marks = marks_of(self._picture.caches.values(), began_s)
+        record.marks = marks_of(self._cluster_state.caches.values(), began_s)
         record.scheduling = SchedulingAttempt(
-            pod_revision=waiting.pod.revision, local=self._picture.local_state(waiting.priority)
+            pod_revision=waiting.pod.revision, local=self._cluster_state.local_state(waiting.priority)
         )
         return record
 
@@ -88,7 +90,7 @@ class Attempts:
         account of nodes, and can still be run again."""
         return self._recorder is not None and bool(self._recorder.why_keep(record) or _is_canary(record))
 
-    def decided(self, record: Record, decision: Decision) -> None:
+    def decided(self, record: Record, decision: NodeDecision) -> None:
         attempt = record.scheduling
         if attempt is not None:
             attempt.draw, attempt.excluded = decision.draw, tuple(sorted(decision.excluded))
@@ -148,7 +150,7 @@ class Attempts:
         if record.scheduling is not None:
             record.scheduling.helped_by = tuple(helped_by)
         record.kept = recorder.why_keep(record) or ("policy: canary" if _is_canary(record) else "")
-        recorder.take(record, lambda: pin_all(self._picture.caches.values(), record.marks))
+        recorder.take(record, lambda: pin_all(self._cluster_state.caches.values(), record.marks))
 
 
 def _is_canary(record: Record) -> bool:
@@ -156,7 +158,7 @@ def _is_canary(record: Record) -> bool:
     return attempt is not None and attempt.choice is not None and attempt.choice.canary
 
 
-def choice_of(decision: Decision) -> AttemptChoice:
+def choice_of(decision: NodeDecision) -> AttemptChoice:
     settings = decision.settings
     return AttemptChoice(
         decision.node,

@@ -32,7 +32,7 @@ UNSCHEDULABLE, GATED = "Unschedulable", "SchedulingGated"
 _SAID_MAX = 10_000
 
 
-class Teller:
+class EventRecorder:
     """Writes conditions and Events for one scheduler."""
 
     def __init__(self, client: Client, env: Env, *, component: str, current: Callable[[str], Object | None]) -> None:

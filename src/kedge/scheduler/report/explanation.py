@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kedge.errors import check
-from kedge.scheduler.cycle.decide import Decision, state_of
+from kedge.scheduler.cycle.decide import NodeDecision, state_of
 from kedge.scheduler.pipeline.filters import Blocker
 from kedge.scheduler.pipeline.selection import choose
 from kedge.scheduler.pipeline.shape_state import ShapeState, rows_named
@@ -23,7 +23,7 @@ _CODES_MAX = 255
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class NodeScore:
     """One node's total, and what each score with a weight contributed, before weighing."""
 
     node: str
@@ -51,11 +51,11 @@ class Explanation:
     legend: tuple[Blocker, ...]
     counts: Mapping[Blocker, int]
     """How many nodes each blocker was the first to fail; the most first."""
-    top: tuple[Score, ...]
+    top: tuple[NodeScore, ...]
     near_miss: NearMiss | None
 
 
-def explain(snapshot: Snapshot, decision: Decision) -> Explanation:
+def explain(snapshot: Snapshot, decision: NodeDecision) -> Explanation:
     """Account for every node. Only while the snapshot is as it was when the decision was made."""
     check(
         decision.snapshot_version == snapshot.version,
@@ -96,7 +96,7 @@ def explain(snapshot: Snapshot, decision: Decision) -> Explanation:
     )
 
 
-def words(decision: Decision, explanation: Explanation) -> str:
+def words(decision: NodeDecision, explanation: Explanation) -> str:
     """For a condition or an Event: "0/128 nodes: 90 node selector, 30 cpu, 8 zone quota risk/zone-c"."""
     head = f"{decision.feasible}/{decision.nodes} nodes"
     if not decision.nodes:
@@ -105,7 +105,7 @@ def words(decision: Decision, explanation: Explanation) -> str:
     return f"{head}: {', '.join(parts)}" if parts else head
 
 
-def _top(snapshot: Snapshot, state: ShapeState, feasible: Bools, decision: Decision) -> tuple[Score, ...]:
+def _top(snapshot: Snapshot, state: ShapeState, feasible: Bools, decision: NodeDecision) -> tuple[NodeScore, ...]:
     """The best nodes: first the one that was chosen, then by total and name."""
     if decision.node is None:
         return ()
@@ -119,7 +119,7 @@ def _top(snapshot: Snapshot, state: ShapeState, feasible: Bools, decision: Decis
     rows = rows[np.argsort(rank[rows], kind="stable")]
     parts = state.parts_at(rows, feasible)
     return tuple(
-        Score(snapshot.at(row).name, int(totals[row]), {name: int(points[place]) for name, points in parts.items()})
+        NodeScore(snapshot.at(row).name, int(totals[row]), {name: int(points[place]) for name, points in parts.items()})
         for place, row in enumerate(rows.tolist())
     )
 

@@ -23,7 +23,7 @@ from kedge.keys import Fence, Key
 from kedge.runtime.status import plan_status
 
 
-def plan_obedience(policy: SchedulingPolicyView, scheduler: str) -> Mapping[str, Any] | None:
+def plan_policy_status(policy: SchedulingPolicyView, scheduler: str) -> Mapping[str, Any] | None:
     """The status that says that `scheduler` goes by the policy as it is; None if it does not speak of it. Pure."""
     spec, generation = policy.spec, policy.generation
     if spec.scheduler_names and scheduler not in spec.scheduler_names:
@@ -43,7 +43,7 @@ def plan_obedience(policy: SchedulingPolicyView, scheduler: str) -> Mapping[str,
     return status
 
 
-class Obedience:
+class PolicyStatusWriter:
     """Writes it for one scheduler. What is lost on the way is written when the policy is next looked at."""
 
     def __init__(self, client: Client, env: Env, *, scheduler: str) -> None:
@@ -58,7 +58,7 @@ class Obedience:
         for found in policies:
             if found.key in self._writing:
                 continue
-            status = plan_obedience(found.as_view(SchedulingPolicyView), self._scheduler)
+            status = plan_policy_status(found.as_view(SchedulingPolicyView), self._scheduler)
             patch = None if status is None else plan_status(found, status, self._env.now())
             if patch is not None:
                 task = self._env.spawn(self._write(found.key, patch, fence), name=f"obeys {found.key.name}")

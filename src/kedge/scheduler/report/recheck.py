@@ -30,7 +30,7 @@ from kedge.scheduler.cycle.preemption import nominated_claim
 from kedge.scheduler.queue.pending import Pending
 from kedge.scheduler.report.attempt_records import account_of, choice_of
 from kedge.scheduler.report.explanation import explain
-from kedge.scheduler.state.cluster_state import READ, Picture
+from kedge.scheduler.state.cluster_state import READ, ClusterState
 from kedge.scheduler.state.shapes import bare_request
 
 Held = Mapping[str, Mapping[Key, Object]]
@@ -67,19 +67,19 @@ def recheck_attempt(record: Record, logs: Mapping[str, ReceivedLog], env: Env, *
     pod = held[POD_KIND].get(record.key)
     if pod is None or pod.uid != record.uid or pod.revision != attempt.pod_revision:
         raise ReplayDiverged(f"attempt {record.id}: its cache had {pod}, not version {attempt.pod_revision}")
-    picture = picture_of(held, env, scheduler=record.controller, local=attempt.local, kinds=kinds)
+    cluster_state = cluster_state_of(held, env, scheduler=record.controller, local=attempt.local, kinds=kinds)
     view = pod.as_view(PodView)
     decision = decide(
-        picture.snapshot,
-        picture.governance.request_of(view),
+        cluster_state.snapshot,
+        cluster_state.governance.request_of(view),
         attempt.draw,
-        settings=picture.governance.settings_of(view),
-        room=picture.governance.room_of(pod.key.namespace),
+        settings=cluster_state.governance.settings_of(view),
+        room=cluster_state.governance.room_of(pod.key.namespace),
         excluded=attempt.excluded,
     )
     _compare(record, attempt.choice, choice_of(decision))
     if attempt.account is not None:
-        _compare(record, attempt.account, account_of(explain(picture.snapshot, decision)))
+        _compare(record, attempt.account, account_of(explain(cluster_state.snapshot, decision)))
     return True
 
 
@@ -98,39 +98,39 @@ def _state_at(logs: Mapping[str, ReceivedLog], cache: str, place: int) -> Mappin
     return log.state_at(place)[0]
 
 
-def picture_of(
+def cluster_state_of(
     held: Held, env: Env, *, scheduler: str, local: LocalState = _NO_STATE, kinds: Registry = KINDS
-) -> Picture:
-    """A scheduler's picture built at once, from what its caches held and from its own state beside them."""
+) -> ClusterState:
+    """A scheduler's cluster_state built at once, from what its caches held and from its own state beside them."""
     quiet = replace(env, metrics=Metrics())
-    caches: Any = _StillCaches(held)
-    picture = Picture(caches, kinds, quiet, Pending(quiet), scheduler=scheduler)
-    picture.follow()
+    caches: Any = _FrozenCaches(held)
+    cluster_state = ClusterState(caches, kinds, quiet, Pending(quiet), scheduler=scheduler)
+    cluster_state.follow()
     pods = {pod.uid: pod for pod in held.get(POD_KIND, {}).values()}
     for uid, claim in local.unreleased.items():
         claimed = tuple(HostPort(*port) for port in claim.ports)
-        picture.snapshot.add_claim(uid, claim.node, bare_request(claim.namespace, claim.requests, claimed))
+        cluster_state.snapshot.add_claim(uid, claim.node, bare_request(claim.namespace, claim.requests, claimed))
     for uid, bind in local.assumed.items():
-        request = picture.governance.request_of(pods[uid].as_view(PodView))._replace(workload=bind.workload)
-        assumption = picture.assume(pods[uid], bind.node, request)
+        request = cluster_state.governance.request_of(pods[uid].as_view(PodView))._replace(workload=bind.workload)
+        assumption = cluster_state.assume(pods[uid], bind.node, request)
         assumption.revision, assumption.zone = bind.revision, bind.zone  # the node may have moved to another zone since
     for uid, node in local.nominated.items():
-        request = picture.governance.request_of(pods[uid].as_view(PodView))
-        picture.snapshot.add_claim(nominated_claim(uid), node, request)
-    return picture
+        request = cluster_state.governance.request_of(pods[uid].as_view(PodView))
+        cluster_state.snapshot.add_claim(nominated_claim(uid), node, request)
+    return cluster_state
 
 
-class _StillCaches:
+class _FrozenCaches:
     """Caches that stand still."""
 
     def __init__(self, held: Held) -> None:
-        self._caches = {name: _StillCache(held.get(name, {})) for name in READ}
+        self._caches = {name: _FrozenCache(held.get(name, {})) for name in READ}
 
-    def cache(self, kind: Kind) -> _StillCache:
+    def cache(self, kind: Kind) -> _FrozenCache:
         return self._caches[kind.key_kind]
 
 
-class _StillCache:
+class _FrozenCache:
     """As much of a `Cache` as a picture reads."""
 
     revision: Revision = 2**62

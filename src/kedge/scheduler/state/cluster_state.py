@@ -46,14 +46,14 @@ from kedge.runtime.cache import (
     NotSynced,
     by_label,
 )
-from kedge.scheduler.cycle.preemption import Lodgers, Nomination, allowed_by, may_leave
-from kedge.scheduler.policy.policies import Governance
-from kedge.scheduler.queue.hints import Hints, of_tenant
-from kedge.scheduler.queue.pending import NOTHING, Change, Pending
+from kedge.scheduler.cycle.preemption import Nomination, PreemptionInputs, allowed_by, may_leave
+from kedge.scheduler.policy.policies import Policies
+from kedge.scheduler.queue.hints import QueueingHints, of_tenant
+from kedge.scheduler.queue.pending import NOTHING, ClusterEvent, Pending
 from kedge.scheduler.state.nominations import Nominations
 from kedge.scheduler.state.shapes import PodRequest, request_of
-from kedge.scheduler.state.snapshot import Claim, Snapshot
-from kedge.scheduler.state.unreleased_claims import Lingering
+from kedge.scheduler.state.snapshot import Snapshot, SnapshotClaim
+from kedge.scheduler.state.unreleased_claims import UnreleasedClaims
 
 BY_GANG = by_label(GANG_LABEL)
 READ = (
@@ -77,7 +77,7 @@ class Assumption:
     """Of the bind; none while it is under way."""
 
 
-class Picture:
+class ClusterState:
     """One scheduler's view of the cluster."""
 
     def __init__(self, caches: CacheSet, kinds: Registry, env: Env, pending: Pending, *, scheduler: str) -> None:
@@ -92,10 +92,10 @@ class Picture:
         """By pod uid: binds under way, and binds made that no cache shows yet."""
         self._told: dict[str, AssumedBind] = {}
         """The same as records have it: each gets a copy, which must cost little."""
-        self.governance = Governance(env, self.caches, self._cached, self.assumed)
-        self.lingering = Lingering(self.snapshot, self.caches, self._cached, self._drop_claim)
+        self.governance = Policies(env, self.caches, self._cached, self.assumed)
+        self.unreleased = UnreleasedClaims(self.snapshot, self.caches, self._cached, self._drop_claim)
         self.nominated = Nominations(self.snapshot)
-        self._hints = Hints(self.snapshot, self.governance, self.nominated)
+        self._hints = QueueingHints(self.snapshot, self.governance, self.nominated)
         self._placed: dict[str, Key] = {}
         """By pod uid: the names of those that have a node and have not ended."""
         self.gated: dict[str, Object] = {}
@@ -161,7 +161,7 @@ class Picture:
                 uid: UnreleasedClaim(
                     claim.node, claim.request.namespace, dict(claim.request.wants.requests), claim.request.wants.ports
                 )
-                for uid, claim in self.lingering
+                for uid, claim in self.unreleased
             },
         )
 
@@ -194,7 +194,7 @@ class Picture:
         if assumption.uid in self.assumed:  # the cache may have shown it already
             self._tell(assumption)
             self._tell_quota(assumption)
-        self._pending.happened(Change.POD_PLACED, "a pod was placed or changed")
+        self._pending.happened(ClusterEvent.POD_PLACED, "a pod was placed or changed")
 
     def found(self, assumption: Assumption, pod: Object | None) -> None:
         """What the authority has of an assumed pod. Bound, it is counted there until the cache shows it too."""
@@ -228,7 +228,7 @@ class Picture:
         """
         if assumption is not None and self.governance.has_quota(assumption.key.namespace):
             helps = of_tenant(assumption.key.namespace)
-            self._pending.happened(Change.QUOTA, "a quota is used otherwise than was assumed", helps)
+            self._pending.happened(ClusterEvent.QUOTA, "a quota is used otherwise than was assumed", helps)
 
     def take_back(self, assumption: Assumption) -> None:
         """Nothing was sent, and nothing else happened since it was assumed: as if it had not been. Nobody is woken."""
@@ -251,8 +251,8 @@ class Picture:
             self.tell_room(nomination.node, "a place was given up")
         return nomination
 
-    def lodgers(self) -> Lodgers:
-        return Lodgers(self.pods_on, self._may_leave, self.nominated.places)
+    def lodgers(self) -> PreemptionInputs:
+        return PreemptionInputs(self.pods_on, self._may_leave, self.nominated.places)
 
     def pods_on(self, node: str) -> tuple[Object, ...]:
         """Pods that are bound to a node and have not ended."""
@@ -303,12 +303,12 @@ class Picture:
                 request = request_of(view, workload=self.governance.workload_counted(view), placed=True)
             before = None if old is None else old.as_view(PodView)
             if before is not None and before.spec.node_name and _holds(before) != _holds(view):
-                self._pending.happened(Change.BUDGET, "a hold changed")
+                self._pending.happened(ClusterEvent.BUDGET, "a hold changed")
             had = self._claim(uid, view.spec.node_name, request)
             self._tell_counted(had.request if had is not None else None, request)
             if had is None and GANG_LABEL in request.labels:  # by another hand: it is here, and needs no place
                 gang = (pod.key.namespace, request.labels[GANG_LABEL])
-                self._pending.happened(Change.GANG, "a member of its gang came", lambda each: each.gang == gang)
+                self._pending.happened(ClusterEvent.GANG, "a member of its gang came", lambda each: each.gang == gang)
         else:
             assumption = self.assumed.get(uid)
             if assumption is None:
@@ -339,19 +339,19 @@ class Picture:
     def _tell_counted(self, had: PodRequest | None, request: PodRequest) -> None:
         """A pod is counted on a node, or counts there as another than before."""
         if had is not None and had.labels != request.labels:  # one that came, to some rules; one that went, to others
-            self._pending.happened(Change.POD_PLACED | Change.POD_GONE, "a pod has other labels")
+            self._pending.happened(ClusterEvent.POD_PLACED | ClusterEvent.POD_GONE, "a pod has other labels")
         elif had is None or had.terminating != request.terminating:
-            self._pending.happened(Change.POD_PLACED, "a pod was placed or changed")
+            self._pending.happened(ClusterEvent.POD_PLACED, "a pod was placed or changed")
 
-    def _claim(self, uid: str, node: str, request: PodRequest) -> Claim | None:
+    def _claim(self, uid: str, node: str, request: PodRequest) -> SnapshotClaim | None:
         """Count a pod on a node, and tell if it has left another for it. Returns how it was counted before."""
         had = self.snapshot.claim(uid)
         if had is None or had.request is not request or had.node != node:  # an assumption that came true is counted
             self.snapshot.add_claim(uid, node, request)
         if had is not None:
-            self.lingering.forget(uid, had.node)
+            self.unreleased.forget(uid, had.node)
             if had.node != node:
-                self.tell_room(had.node, "a claim was released", always=Change.POD_GONE)
+                self.tell_room(had.node, "a claim was released", always=ClusterEvent.POD_GONE)
         return had
 
     def _count_reserved(self, uid: str, view: PodView) -> None:
@@ -361,7 +361,7 @@ class Picture:
             self._claim(uid, reserved, self.governance.request_of(view))
             return
         claim = self.snapshot.claim(uid)
-        if claim is not None and not self.lingering.has(uid, claim.node):
+        if claim is not None and not self.unreleased.has(uid, claim.node):
             self._drop_claim(uid)
 
     def _wait(self, pod: Object, uid: str, view: PodView, old: Object | None) -> None:
@@ -400,8 +400,8 @@ class Picture:
         claim = self.snapshot.claim(uid)
         if claim is None:
             return
-        if self.lingering.keep(uid, claim, revision):
-            self._pending.happened(Change.POD_GONE, "a pod is gone")
+        if self.unreleased.keep(uid, claim, revision):
+            self._pending.happened(ClusterEvent.POD_GONE, "a pod is gone")
         else:
             self._drop_claim(uid)
 
@@ -409,29 +409,29 @@ class Picture:
         claim = self.snapshot.claim(uid)
         if claim is None or not self.snapshot.remove_claim(uid):
             return
-        self.lingering.forget(uid, claim.node)
-        self.tell_room(claim.node, "a claim was released", always=Change.POD_GONE)
+        self.unreleased.forget(uid, claim.node)
+        self.tell_room(claim.node, "a claim was released", always=ClusterEvent.POD_GONE)
 
-    def tell_room(self, node: str, why: str, *, always: Change = NOTHING) -> None:
+    def tell_room(self, node: str, why: str, *, always: ClusterEvent = NOTHING) -> None:
         """A node has more left than before: those it is enough for may be tried, and whom it was made for."""
         for uid, nomination in self.nominated.on(node) if self.nominated else ():
             if not self.nominated.is_being_made(nomination):
                 self._pending.wake(uid, "room was made for it")
-        self._pending.happened(Change.ROOM, why, self._hints.room_on(node), always=always)
+        self._pending.happened(ClusterEvent.ROOM, why, self._hints.room_on(node), always=always)
 
     def _node_changed(self, change: CacheChange) -> None:
         if change.new is None:
             self.snapshot.remove_node(change.key.name)
-            self._pending.happened(Change.TOPOLOGY, "a node went")
+            self._pending.happened(ClusterEvent.TOPOLOGY, "a node went")
             self._wake_nominees(change.key.name)
             return
         if change.old is not None and change.old.uid != change.new.uid:
-            self.lingering.review(change.key.name)  # another incarnation: what the last one held is free
+            self.unreleased.review(change.key.name)  # another incarnation: what the last one held is free
         if self.snapshot.put_node(change.new.as_view(NodeView), change.new.revision):
-            what = Change.NODE | Change.ROOM
+            what = ClusterEvent.NODE | ClusterEvent.ROOM
             why = "a node came" if change.type is ChangeType.ADDED else "a node changed"
             helps = self._hints.could_go_to(change.new.as_view(NodeView))
-            self._pending.happened(what, why, helps, always=Change.TOPOLOGY)
+            self._pending.happened(what, why, helps, always=ClusterEvent.TOPOLOGY)
             self._wake_nominees(change.key.name)
 
     def _wake_nominees(self, node: str) -> None:
@@ -440,11 +440,11 @@ class Picture:
             self._pending.wake(uid, "the node changed on which a place is made for it")
 
     def _ledger_changed(self, change: CacheChange) -> None:
-        self.lingering.ledger_changed(change.key.name, change.revision)
+        self.unreleased.ledger_changed(change.key.name, change.revision)
 
     def _budget_changed(self, change: CacheChange) -> None:
         if change.new is None or (change.old is not None and allowed_by(change.new) > allowed_by(change.old)):
-            self._pending.happened(Change.BUDGET, "a budget lets pods go")
+            self._pending.happened(ClusterEvent.BUDGET, "a budget lets pods go")
 
     # -- reservations, namespaces, quotas, policies ------------------------------------------------
 
@@ -457,7 +457,7 @@ class Picture:
         uid = spec.pod.uid
         if not uid:
             gang = (change.key.namespace, change.key.name)
-            self._pending.happened(Change.GANG, "its gang's record changed", lambda each: each.gang == gang)
+            self._pending.happened(ClusterEvent.GANG, "its gang's record changed", lambda each: each.gang == gang)
             return
         if change.new is not None:
             self._reserved[uid] = spec.node_name
@@ -475,11 +475,11 @@ class Picture:
             self.snapshot.remove_namespace(change.key.name)
         elif change.old is None or change.old.metadata.labels != change.new.metadata.labels:
             self.snapshot.put_namespace(change.key.name, change.new.metadata.labels)
-            self._pending.happened(Change.NAMESPACE, "a namespace changed")
+            self._pending.happened(ClusterEvent.NAMESPACE, "a namespace changed")
 
     def _quota_changed(self, change: CacheChange) -> None:
         self.governance.put_quota(change.key, change.new)
-        self._pending.happened(Change.QUOTA, "a quota changed", of_tenant(change.key.namespace))
+        self._pending.happened(ClusterEvent.QUOTA, "a quota changed", of_tenant(change.key.namespace))
 
     def _policy_changed(self, change: CacheChange) -> None:
         policies, old, new = self.governance.policies, change.old, change.new
@@ -491,13 +491,13 @@ class Picture:
             return  # what is said of it, such as our own word, settles nothing
         if bool(policies) != had:  # pods count by what is above their ReplicaSet, or no more
             self._recount(lambda: self.caches[POD_KIND].list().value)
-        self._pending.happened(Change.POLICY, "a policy changed")
+        self._pending.happened(ClusterEvent.POLICY, "a policy changed")
 
     def _replica_set_changed(self, change: CacheChange) -> None:
         if self.governance.policies and change.type is ChangeType.ADDED:
             self.governance.forget_settings()
             self._recount(lambda: self.found_by(POD_KIND, BY_CONTROLLER, change.object.uid))
-            self._pending.happened(Change.POLICY, "what pods are replicas of is known now")
+            self._pending.happened(ClusterEvent.POLICY, "what pods are replicas of is known now")
 
     def _recount(self, which: Callable[[], Iterable[Object]]) -> None:
         """Count pods again that have a place, or get one: what they are replicas of is known otherwise now."""
@@ -509,7 +509,7 @@ class Picture:
             if pod.uid in self.nominated:
                 self.nominated.recount(pod.uid, self.governance.request_of(pod.as_view(PodView)))
             claim = self.snapshot.claim(pod.uid)
-            if claim is None or self.lingering.has(pod.uid, claim.node):
+            if claim is None or self.unreleased.has(pod.uid, claim.node):
                 continue  # not counted, or only because a ledger holds it
             request = claim.request._replace(workload=self.governance.request_of(pod.as_view(PodView)).workload)
             self.snapshot.add_claim(pod.uid, claim.node, request)

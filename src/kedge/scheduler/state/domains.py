@@ -10,7 +10,7 @@ import numpy as np
 
 from kedge.scheduler.state.columns import ABSENT, Bools, Ids, Ints, as_rows
 from kedge.scheduler.state.snapshot import Snapshot
-from kedge.scheduler.state.tallies import Tally
+from kedge.scheduler.state.tallies import PodTally
 
 
 class DomainCounts:
@@ -18,7 +18,7 @@ class DomainCounts:
 
     __slots__ = ("_column", "_seen", "_snapshot", "_version", "counted", "counts", "sizes", "tally")
 
-    def __init__(self, snapshot: Snapshot, topology_key: str, tally: Tally) -> None:
+    def __init__(self, snapshot: Snapshot, topology_key: str, tally: PodTally) -> None:
         self._snapshot = snapshot
         self._column = snapshot.column(topology_key)
         self.tally = tally

@@ -1,6 +1,6 @@
 """The part of a pod that decides where it may go. Pods that agree in it share one shape, and all work on it.
 
-`PodRequest` is what a pod asks; `Shape` is that, compiled under one policy, with only those labels that some rule
+`PodRequest` is what a pod asks; `PodShape` is that, compiled under one policy, with only those labels that some rule
 looks at. Both are pure functions of objects. `snapshot` keeps what was computed for a shape.
 """
 
@@ -196,7 +196,7 @@ def request_of(pod: PodView, *, workload: str | None = None, placed: bool = Fals
     return PodRequest(wants, metadata.namespace, labels, workload, metadata.deletion_timestamp is not None)
 
 
-class Series:
+class RequestMemo:
     """Remembers the pod asked about last: replicas come one after another and ask alike, so they get one request."""
 
     __slots__ = ("_pod", "_request", "_workload")
@@ -352,7 +352,7 @@ class ShapeKey(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Shape:
+class PodShape:
     """A `ShapeKey`, compiled."""
 
     key: ShapeKey
@@ -377,10 +377,10 @@ def shape_key(request: PodRequest, settings: Settings, mentioned: Mapping[str, i
     return ShapeKey(wants, request.namespace, projected, workload, settings)
 
 
-def compile_shape(key: ShapeKey) -> Shape:
+def compile_shape(key: ShapeKey) -> PodShape:
     wants, labels = key.wants, key.labels
     constraints = [(c, _spread(c, labels)) for c in wants.spread]
-    return Shape(
+    return PodShape(
         key=key,
         terms=pod_terms(wants.affinity, key.namespace, labels),
         spread_required=tuple(s for c, s in constraints if c.when_unsatisfiable == "DoNotSchedule"),

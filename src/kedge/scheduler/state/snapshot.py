@@ -24,7 +24,7 @@ from kedge.placement.predicates import SUSPECT
 from kedge.placement.resources import CPU, MEMORY, PODS, node_allocatable
 from kedge.scheduler.state.columns import Bools, ChangeLog, Column, Ids, Ints, grown
 from kedge.scheduler.state.shapes import NO_LABELS, PodRequest, ShapeKey, request_of
-from kedge.scheduler.state.tallies import PodClass, Tallies
+from kedge.scheduler.state.tallies import CountedPods, Tallies
 
 AMOUNT_MAX = 2**60
 """The largest amount a column holds. What is claimed or asked beyond it is held as one more, which never fits; what is
@@ -39,12 +39,12 @@ NAME = "metadata.name (field)"
 """The column of the nodes' names. No label has such a key."""
 
 
-class Claim(msgspec.Struct, frozen=True, gc=False):
+class SnapshotClaim(msgspec.Struct, frozen=True, gc=False):
     """One pod's place on one node, as the table has counted it."""
 
     node: str
     request: PodRequest
-    pods: PodClass
+    pods: CountedPods
 
 
 class NodeRow:
@@ -75,7 +75,7 @@ class Snapshot:
         self._rows: dict[str, NodeRow] = {}
         self._by_row: list[NodeRow | None] = [None] * _CAPACITY_MIN
         self._free = list(range(_CAPACITY_MIN))
-        self._claims: dict[str, Claim] = {}
+        self._claims: dict[str, SnapshotClaim] = {}
         self._columns: dict[str, Column] = {}
         self._names: list[str] = []
         self._order: Ints | None = None
@@ -184,7 +184,7 @@ class Snapshot:
         node = self._rows.get(name)
         return node if node is not None and node.offered is not None else None
 
-    def claim(self, uid: str) -> Claim | None:
+    def claim(self, uid: str) -> SnapshotClaim | None:
         return self._claims.get(uid)
 
     def claims_on(self, node: str) -> tuple[str, ...]:
@@ -295,7 +295,7 @@ class Snapshot:
             self.remove_claim(uid)
         target = self._rows.get(node) or self._new_row(node)
         pods = self.tallies.class_of(request)
-        self._claims[uid] = Claim(node, request, pods)
+        self._claims[uid] = SnapshotClaim(node, request, pods)
         target.claims[uid] = None
         self._charge(target, request, 1)
         self.tallies.place(pods, target.row)

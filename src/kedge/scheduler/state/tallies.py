@@ -1,6 +1,6 @@
 """Tallies: for each row of the node table, how many of its pods a rule is about.
 
-Pods that rules cannot tell apart are one `PodClass`; a rule weighs each class once. `snapshot` adds and removes pods;
+Pods that no rule can tell apart are one `CountedPods`; a rule weighs each once. `snapshot` adds and removes pods;
 `domains` sums a tally over zones, hosts or whatever a rule calls near.
 """
 
@@ -29,7 +29,7 @@ from kedge.scheduler.state.shapes import (
 NamespaceLabels = Mapping[str, Labels]
 
 
-class PodClass:
+class CountedPods:
     """Placed pods that no rule can tell apart, and how many of them each row has."""
 
     __slots__ = ("labels", "namespace", "ports", "rows", "tallies", "terminating", "terms", "workload")
@@ -43,50 +43,50 @@ class PodClass:
         self.ports = wants.ports
         self.terms = pod_terms(wants.affinity, request.namespace, request.labels) if wants.affinity else NO_TERMS
         self.rows: dict[int, int] = {}
-        self.tallies: list[tuple[Tally, int]] = []
+        self.tallies: list[tuple[PodTally, int]] = []
         """The tallies that count this class, and for how much each pod of it counts there."""
 
 
-class Rule(Protocol):
+class TallyRule(Protocol):
     """What a tally counts. Hashable: shapes whose rules are alike share a tally."""
 
-    def weigh(self, pods: PodClass, namespaces: NamespaceLabels) -> int:
+    def weigh(self, pods: CountedPods, namespaces: NamespaceLabels) -> int:
         """For how much one pod of the class counts; 0 for not at all."""
 
 
 @dataclass(frozen=True, slots=True)
-class Selected:
+class SelectorRule:
     """Pods of a namespace that a spread constraint's selector matches. Those on their way out count no more."""
 
     namespace: str
     selector: LabelSelector
 
-    def weigh(self, pods: PodClass, _namespaces: NamespaceLabels) -> int:
+    def weigh(self, pods: CountedPods, _namespaces: NamespaceLabels) -> int:
         if pods.terminating or pods.namespace != self.namespace:
             return 0
         return int(self.selector.matches(pods.labels))
 
 
 @dataclass(frozen=True, slots=True)
-class MeantByAll:
+class TermsRule:
     """Pods that every one of the terms means. To be near one of them is what required affinity asks."""
 
     terms: tuple[Term, ...]
 
-    def weigh(self, pods: PodClass, namespaces: NamespaceLabels) -> int:
+    def weigh(self, pods: CountedPods, namespaces: NamespaceLabels) -> int:
         labels = namespaces.get(pods.namespace, NO_LABELS)
         return int(all(term.means(pods.namespace, pods.labels, labels) for term in self.terms))
 
 
 @dataclass(frozen=True, slots=True)
-class Objecting:
+class AntiAffinityOfOthersRule:
     """Pods whose own required anti-affinity means the pod that is to be placed: the rule is symmetric."""
 
     topology_key: str
     namespace: str
     labels: Labels
 
-    def weigh(self, pods: PodClass, namespaces: NamespaceLabels) -> int:
+    def weigh(self, pods: CountedPods, namespaces: NamespaceLabels) -> int:
         labels = namespaces.get(self.namespace, NO_LABELS)
         return sum(
             term.topology_key == self.topology_key and term.means(self.namespace, self.labels, labels)
@@ -95,7 +95,7 @@ class Objecting:
 
 
 @dataclass(frozen=True, slots=True)
-class Attracting:
+class AttractionRule:
     """The pull between a pod to be placed and those there: its preferences about them, and theirs about it."""
 
     topology_key: str
@@ -103,7 +103,7 @@ class Attracting:
     labels: Labels
     preferred: tuple[WeightedTerm, ...]
 
-    def weigh(self, pods: PodClass, namespaces: NamespaceLabels) -> int:
+    def weigh(self, pods: CountedPods, namespaces: NamespaceLabels) -> int:
         key, theirs = self.topology_key, namespaces.get(pods.namespace, NO_LABELS)
         ours = namespaces.get(self.namespace, NO_LABELS)
         pull = sum(
@@ -123,32 +123,32 @@ class Attracting:
 
 
 @dataclass(frozen=True, slots=True)
-class SameWorkload:
+class WorkloadRule:
     """Replicas of one workload, which `maxZoneSkew` counts. Those on their way out count no more."""
 
     namespace: str
     workload: str
 
-    def weigh(self, pods: PodClass, _namespaces: NamespaceLabels) -> int:
+    def weigh(self, pods: CountedPods, _namespaces: NamespaceLabels) -> int:
         return int(not pods.terminating and (pods.namespace, pods.workload) == (self.namespace, self.workload))
 
 
 @dataclass(frozen=True, slots=True)
-class Clashing:
+class PortConflictRule:
     """Pods that hold a port of their node which the pod to be placed asks for."""
 
     ports: tuple[HostPort, ...]
 
-    def weigh(self, pods: PodClass, _namespaces: NamespaceLabels) -> int:
+    def weigh(self, pods: CountedPods, _namespaces: NamespaceLabels) -> int:
         return int(any(port.clashes(taken) for port in self.ports for taken in pods.ports))
 
 
-class Tally:
+class PodTally:
     """A rule's count of the pods on each row."""
 
     __slots__ = ("rows", "rule", "users", "version", "weighing")
 
-    def __init__(self, rule: Rule, capacity: int) -> None:
+    def __init__(self, rule: TallyRule, capacity: int) -> None:
         self.rule = rule
         self.rows: Ints = np.zeros(capacity, np.int64)
         self.weighing = 0
@@ -166,9 +166,9 @@ class Tallies:
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._tallies: dict[Rule, Tally] = {}
-        self._classes: dict[object, PodClass] = {}
-        self._last: tuple[PodRequest, PodClass] | None = None
+        self._tallies: dict[TallyRule, PodTally] = {}
+        self._classes: dict[object, CountedPods] = {}
+        self._last: tuple[PodRequest, CountedPods] | None = None
         """The class asked for last, which is among them: a series of pods alike need not look it up each time."""
         self.namespaces: dict[str, Labels] = {}
         self.mentioned: dict[str, int] = {}
@@ -192,7 +192,7 @@ class Tallies:
 
     # -- classes
 
-    def class_of(self, request: PodRequest) -> PodClass:
+    def class_of(self, request: PodRequest) -> CountedPods:
         """The class a pod belongs to; its tallies are known from here on."""
         last = self._last
         if last is not None and last[0] is request:
@@ -201,23 +201,23 @@ class Tallies:
         self._last = request, found
         return found
 
-    def _class_of(self, request: PodRequest) -> PodClass:
+    def _class_of(self, request: PodRequest) -> CountedPods:
         wants = request.wants
         key = request if wants.affinity is not None or wants.ports else request[1:]
         found = self._classes.get(key)
         if found is None:
-            found = self._classes[key] = PodClass(request)
+            found = self._classes[key] = CountedPods(request)
             self._weigh_class(found)
             self._mention(found)
         return found
 
-    def place(self, pods: PodClass, row: int) -> None:
+    def place(self, pods: CountedPods, row: int) -> None:
         rows = pods.rows
         rows[row] = rows.get(row, 0) + 1
         for tally, weight in pods.tallies:
             tally.add(row, weight)
 
-    def take_away(self, pods: PodClass, row: int) -> None:
+    def take_away(self, pods: CountedPods, row: int) -> None:
         left = pods.rows[row] - 1
         if left:
             pods.rows[row] = left
@@ -226,7 +226,7 @@ class Tallies:
         for tally, weight in pods.tallies:
             tally.add(row, -weight)
 
-    def forget_empty(self, request: PodRequest, pods: PodClass) -> None:
+    def forget_empty(self, request: PodRequest, pods: CountedPods) -> None:
         """Drop a class that has no pod any more."""
         if pods.rows:
             return
@@ -236,14 +236,14 @@ class Tallies:
         for tally, _ in pods.tallies:
             tally.weighing -= 1
 
-    def _weigh_class(self, pods: PodClass) -> None:
+    def _weigh_class(self, pods: CountedPods) -> None:
         for tally in self._tallies.values():
             weight = tally.rule.weigh(pods, self.namespaces)
             if weight:
                 pods.tallies.append((tally, weight))
                 tally.weighing += 1
 
-    def _mention(self, pods: PodClass) -> None:
+    def _mention(self, pods: CountedPods) -> None:
         terms = pods.terms
         if terms is NO_TERMS:
             return
@@ -261,24 +261,24 @@ class Tallies:
 
     # -- tallies
 
-    def use(self, rule: Rule) -> Tally:
+    def use(self, rule: TallyRule) -> PodTally:
         """The tally of a rule, counted at once if nobody used it yet. Each use is to be ended with `end`."""
         tally = self._tallies.get(rule)
         if tally is None:
-            tally = self._tallies[rule] = Tally(rule, self._capacity)
+            tally = self._tallies[rule] = PodTally(rule, self._capacity)
             for pods in self._classes.values():
                 self._count(tally, pods)
         tally.users += 1
         return tally
 
-    def end(self, tally: Tally) -> None:
+    def end(self, tally: PodTally) -> None:
         tally.users -= 1
         if not tally.users:
             del self._tallies[tally.rule]
             for pods in self._classes.values():
                 pods.tallies = [entry for entry in pods.tallies if entry[0] is not tally]
 
-    def _count(self, tally: Tally, pods: PodClass) -> None:
+    def _count(self, tally: PodTally, pods: CountedPods) -> None:
         weight = tally.rule.weigh(pods, self.namespaces)
         if not weight:
             return

@@ -15,10 +15,10 @@ from kedge.keys import NO_REVISION, Key, Revision
 from kedge.placement.ledger import claim_of
 from kedge.runtime.cache import Cache
 from kedge.scheduler.state.shapes import bare_request
-from kedge.scheduler.state.snapshot import Claim, Snapshot
+from kedge.scheduler.state.snapshot import Snapshot, SnapshotClaim
 
 
-class Lingering:
+class UnreleasedClaims:
     """Claims of one snapshot that rest on ledgers alone."""
 
     def __init__(
@@ -39,7 +39,7 @@ class Lingering:
         self._doubted: dict[str, Revision] = {}
         """By node: the version of its ledger that refused a bind, and so holds what is not counted here."""
 
-    def __iter__(self) -> Iterator[tuple[str, Claim]]:
+    def __iter__(self) -> Iterator[tuple[str, SnapshotClaim]]:
         """Every claim that lingers, with its uid."""
         for uids in self._claims.values():
             for uid in uids:
@@ -50,7 +50,7 @@ class Lingering:
     def has(self, uid: str, node: str) -> bool:
         return uid in self._claims.get(node, {})
 
-    def keep(self, uid: str, claim: Claim, revision: Revision) -> bool:
+    def keep(self, uid: str, claim: SnapshotClaim, revision: Revision) -> bool:
         """A pod ended or went at `revision`. True if its claim stays, for its room alone, as its ledger may hold it."""
         node = claim.node
         if uid not in self._held(node) and self._known_to(node) >= revision:
@@ -62,8 +62,8 @@ class Lingering:
 
     def forget(self, uid: str, node: str) -> None:
         """It is counted by other evidence now, or not at all."""
-        lingering = self._claims.get(node)
-        if lingering is not None and lingering.pop(uid, None) is not None and not lingering:
+        unreleased = self._claims.get(node)
+        if unreleased is not None and unreleased.pop(uid, None) is not None and not unreleased:
             del self._claims[node]
 
     # -- ledgers -----------------------------------------------------------------------------------

@@ -4,7 +4,7 @@
 `spread` and `affinity` look at the pods on other nodes too.
 """
 
-from kedge.scheduler.pipeline.filters.affinity import AffinityFilter, ApartFilter
+from kedge.scheduler.pipeline.filters.affinity import AffinityFilter, AntiAffinityFilter
 from kedge.scheduler.pipeline.filters.blockers import Blocker
 from kedge.scheduler.pipeline.filters.nodes import node_failures, selected, tolerated
 from kedge.scheduler.pipeline.filters.resources import fits_all, fits_row, shortages_all
@@ -12,7 +12,7 @@ from kedge.scheduler.pipeline.filters.spread import SpreadFilter
 
 __all__ = [
     "AffinityFilter",
-    "ApartFilter",
+    "AntiAffinityFilter",
     "Blocker",
     "SpreadFilter",
     "fits_all",

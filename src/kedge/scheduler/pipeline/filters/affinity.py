@@ -12,19 +12,19 @@ from kedge.scheduler.pipeline.filters.blockers import Blocker
 from kedge.scheduler.state.columns import ABSENT, Bools, Ints
 from kedge.scheduler.state.domains import DomainCounts
 from kedge.scheduler.state.snapshot import Snapshot
-from kedge.scheduler.state.tallies import Tally
+from kedge.scheduler.state.tallies import PodTally
 
 
-class ApartFilter:
+class AntiAffinityFilter:
     """Rows in whose domain no pod counts. A node without the topology key is near to nobody."""
 
-    def __init__(self, snapshot: Snapshot, blocker: Blocker, topology_key: str, tally: Tally) -> None:
+    def __init__(self, snapshot: Snapshot, blocker: Blocker, topology_key: str, tally: PodTally) -> None:
         self.blocker = blocker
         self.ok: Bools = np.zeros(0, np.bool_)
         self._domains = DomainCounts(snapshot, topology_key, tally)
 
     @property
-    def tally(self) -> Tally:
+    def tally(self) -> PodTally:
         return self._domains.tally
 
     def rebuild(self) -> None:
@@ -64,7 +64,9 @@ class AffinityFilter:
     The first of a series that wants to be near its own kind may go anywhere that has the topology keys.
     """
 
-    def __init__(self, snapshot: Snapshot, topology_keys: tuple[str, ...], tally: Tally, *, means_itself: bool) -> None:
+    def __init__(
+        self, snapshot: Snapshot, topology_keys: tuple[str, ...], tally: PodTally, *, means_itself: bool
+    ) -> None:
         self.blocker = Blocker(Reason.POD_AFFINITY)
         self.ok: Bools = np.zeros(0, np.bool_)
         self._parts = [DomainCounts(snapshot, key, tally) for key in dict.fromkeys(topology_keys)]
@@ -73,7 +75,7 @@ class AffinityFilter:
         self._total = 0
 
     @property
-    def tally(self) -> Tally:
+    def tally(self) -> PodTally:
         return self._parts[0].tally
 
     def rebuild(self) -> None:

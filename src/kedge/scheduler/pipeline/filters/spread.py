@@ -11,7 +11,7 @@ from kedge.scheduler.pipeline.filters.blockers import Blocker
 from kedge.scheduler.state.columns import ABSENT, EVERY, Bools, Ints, as_rows
 from kedge.scheduler.state.domains import DomainCounts
 from kedge.scheduler.state.snapshot import Snapshot
-from kedge.scheduler.state.tallies import Tally
+from kedge.scheduler.state.tallies import PodTally
 
 _MANY_PART = 16
 """Rows that are more than one in so many are not picked out."""
@@ -27,7 +27,7 @@ class SpreadFilter:
         snapshot: Snapshot,
         blocker: Blocker,
         topology_key: str,
-        tally: Tally,
+        tally: PodTally,
         *,
         skew_max: int,
         domains_min: int = 1,
@@ -46,7 +46,7 @@ class SpreadFilter:
         self._at_low = 0
 
     @property
-    def tally(self) -> Tally:
+    def tally(self) -> PodTally:
         return self._domains.tally
 
     def rebuild(self, counted: Bools, free: Bools | None = None) -> None:

@@ -18,7 +18,7 @@ from kedge.controllers.node.heartbeats import Heartbeats
 from kedge.controllers.node.plan import Standing
 from kedge.scheduler.binding.binder import Binder
 from kedge.scheduler.queue.pending import Pending
-from kedge.scheduler.state.cluster_state import Picture
+from kedge.scheduler.state.cluster_state import ClusterState
 from kedge.sim.zoo.entry import without
 
 SUSPICION = "nothing is destroyed on suspicion alone"
@@ -32,7 +32,7 @@ CLAIMED = "the bound have claims"
 
 _plan_evacuation = evacuation.plan_evacuation
 _survey = Heartbeats.survey
-_assume = Picture.assume
+_assume = ClusterState.assume
 
 
 # -- evidence --------------------------------------------------------------------------------------
@@ -186,7 +186,7 @@ async def node_never_looked_at(self: NodeKeeper) -> None:
 )
 async def assumption_ends_by_timer(self: Binder, assumption: Any) -> None:
     """A bind whose outcome is unknown is read before its place is free."""
-    self._picture.forget(assumption.uid)
+    self._cluster_state.forget(assumption.uid)
 
 
 @without(Pending, "happened", source="reconciliation: no resync path", breaks=PLACED, world="placement")
@@ -195,13 +195,13 @@ def deaf_scheduler(self: Pending, *_: Any, **__: Any) -> None:
 
 
 @without(
-    Picture,
+    ClusterState,
     "assume",
     source="watch streams: the cache taken for truth",
     breaks="neighbours stand each other",
     world="apart",
 )
-def places_not_remembered(self: Picture, pod: Any, node: str, request: Any) -> Any:
+def places_not_remembered(self: ClusterState, pod: Any, node: str, request: Any) -> Any:
     """What a scheduler has decided takes its place until the cache shows what became of it."""
     made = _assume(self, pod, node, request)
     self.forget(made.uid)

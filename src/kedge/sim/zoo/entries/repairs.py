@@ -21,7 +21,7 @@ from kedge.runtime.cache.cache import Cache
 from kedge.runtime.cache.floors import WriteFloors
 from kedge.runtime.queue.loops import LoopDetector
 from kedge.runtime.queue.order import Order
-from kedge.scheduler.state.cluster_state import Picture
+from kedge.scheduler.state.cluster_state import ClusterState
 from kedge.server.service import operations
 from kedge.sim.zoo.entry import without
 from kedge.store.memory import MemoryStore
@@ -163,8 +163,8 @@ def edited_in_place(self: Object) -> dict[str, Any]:
     return document
 
 
-@without(Picture, "_pod_changed", source="kubernetes#138434", breaks="pods that fit are bound", world="replaced")
-def namesake_takes_over(self: Picture, change: Any) -> None:
+@without(ClusterState, "_pod_changed", source="kubernetes#138434", breaks="pods that fit are bound", world="replaced")
+def namesake_takes_over(self: ClusterState, change: Any) -> None:
     """A pod that another of its name has replaced leaves nothing behind in the scheduler."""
     old, new = change.old, change.new
     if new is not None:

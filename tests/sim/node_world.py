@@ -21,7 +21,7 @@ from kedge.api.requests import Binding, DeleteOptions, ListOptions, WatchEvent, 
 from kedge.api.timestamps import format_micro_time
 from kedge.api.wellknown import NODE_LEASE_NAMESPACE
 from kedge.client.contract import Client
-from kedge.controllers.node.heartbeats import lease_key
+from kedge.controllers.shared.node_leases import lease_key
 from kedge.env import Env
 from kedge.errors import OperatingError
 from kedge.keys import Key

@@ -20,9 +20,10 @@ from kedge.api.timestamps import format_micro_time
 from kedge.api.usage import format_usage
 from kedge.api.wellknown import USAGE
 from kedge.controllers.autoscaler import plan as scaling
-from kedge.controllers.autoscaler.controller import AUTOSCALER, AutoscalerReconciler, autoscaler_controller
+from kedge.controllers.autoscaler.controller import AutoscalerReconciler, autoscaler_controller
 from kedge.controllers.deployment.controller import DeploymentReconciler, deployment_controller
 from kedge.controllers.replicaset.controller import ReplicaSetReconciler, replica_set_controller
+from kedge.controllers.shared.kinds import AUTOSCALER
 from kedge.env import Env
 from kedge.keys import Key
 from kedge.runtime import ReceivedEvidence, recheck

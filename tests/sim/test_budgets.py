@@ -17,7 +17,7 @@ from kedge.api.requests import DeleteOptions
 from kedge.controllers.budget.controller import BudgetReconciler, budget_controller
 from kedge.controllers.endpoints.controller import EndpointsReconciler, endpoints_controller
 from kedge.controllers.replicaset.controller import replica_set_controller
-from kedge.controllers.shared.drain import listed_uids
+from kedge.controllers.shared.endpoint_slices import listed_uids
 from kedge.errors import OperatingError
 from kedge.sim.cluster import Cluster, Commit
 from kedge.sim.kernel import Host, Simulation, run

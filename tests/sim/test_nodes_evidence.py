@@ -21,7 +21,8 @@ from kedge.api.wellknown import UNREACHABLE_TAINT
 from kedge.client.contract import Client
 from kedge.controllers.node.controller import NodeLifecycle, lifecycle_controller
 from kedge.controllers.node.evacuation import Evacuation
-from kedge.controllers.node.heartbeats import Heartbeats, lease_key
+from kedge.controllers.node.heartbeats import Heartbeats
+from kedge.controllers.shared.node_leases import lease_key
 from kedge.env import Env
 from kedge.errors import ReplayDiverged
 from kedge.keys import Key

@@ -8,7 +8,8 @@ from tests.objects import node
 
 from kedge.api.requests import Binding
 from kedge.api.wellknown import REPLACES
-from kedge.controllers.replicaset.controller import lost_status, replica, replica_set_controller
+from kedge.controllers.replicaset.controller import replica, replica_set_controller
+from kedge.controllers.shared.replicas import lost_status
 from kedge.keys import Key
 from kedge.sim.cluster import Cluster, Component, Seat
 from kedge.sim.kernel import NO_FAULTS, Simulation, run

@@ -8,7 +8,8 @@ from tests.unit.controllers.views import a_pod, ago, ready_pod
 
 from kedge.api.views import FrozenMap, PodDisruptionBudgetView, PodView
 from kedge.api.views.workloads import DisruptionBudgetSpec, DisruptionBudgetStatus
-from kedge.controllers.budget.controller import BudgetPlan, budget_status, plan_budget
+from kedge.controllers.budget.plan import BudgetPlan, plan_budget
+from kedge.controllers.budget.status import budget_status
 
 
 def budget(

@@ -11,7 +11,7 @@ from tests.unit.controllers.views import a_pod, ready_pod
 
 from kedge.api.views import Container, ContainerPort, ObjectMeta, PodView, ServiceView
 from kedge.api.views.core import ServicePort, ServiceSpec
-from kedge.controllers.endpoints.controller import Slice, SlicePlan, plan_slices
+from kedge.controllers.endpoints.plan import Slice, SlicePlan, plan_slices
 
 SERVICE = ServiceView(
     metadata=ObjectMeta(name="web"), spec=ServiceSpec(ports=(ServicePort(port=80, target_port=8080),))

@@ -12,8 +12,8 @@ from tests.unit.controllers.views import NOW, ago
 from kedge.api.views import ObjectMeta, OwnerReference
 from kedge.api.views.base import Annotations
 from kedge.api.wellknown import REMOVE_FINALIZERS
-from kedge.controllers.garbage.controller import GarbagePlan, Owner, plan_finalizers, plan_garbage
 from kedge.controllers.garbage.overrides import parse_override
+from kedge.controllers.garbage.plan import GarbagePlan, Owner, plan_finalizers, plan_garbage
 
 
 def owned_by(

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from tests.unit.controllers.views import ago
 
 from kedge.api.views import NamespaceView, ObjectMeta
-from kedge.controllers.namespace.controller import CONTENT, EmptyingPlan, emptying_conditions, plan_emptying
+from kedge.controllers.namespace.plan import EmptyingPlan, plan_emptying
+from kedge.controllers.namespace.status import CONTENT, emptying_conditions
 from kedge.keys import Key
 
 

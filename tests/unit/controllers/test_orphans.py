@@ -18,7 +18,7 @@ from kedge.api.views import (
     ReservationView,
 )
 from kedge.api.views.own import GangMember, NodeAllocationSpec, NodeAllocationStatus, ReservationStatus, ReservedPod
-from kedge.controllers.repair.controller import due_at, is_unhomed, orphaned_because, plan_ledger
+from kedge.controllers.repair.plan import due_at, is_unhomed, orphaned_because, plan_ledger
 
 
 def reserved(uid: str = "u", *, late: bool = False, pod_uid: str = "uid-of-web-0") -> ReservationView:

@@ -8,8 +8,8 @@ from tests.unit.controllers.views import NOW, a_pod, ago, ready_pod
 from kedge.api.views import Condition, ContainerState, ContainerStatus, PodView
 from kedge.api.views.core import ContainerStateWaiting
 from kedge.api.views.workloads import PendingReason, Progress, StageCounts
+from kedge.controllers.shared.conditions import stage_conditions
 from kedge.controllers.shared.progress import Attempt, Stage, progress_of, stage_of, sum_of_progress
-from kedge.controllers.shared.stage_conditions import stage_conditions
 
 PULLING = ContainerStatus(name="main", state=ContainerState(waiting=ContainerStateWaiting(reason="ImagePullBackOff")))
 UNSCHEDULABLE = Condition(type="PodScheduled", status="False", reason="Unschedulable")

@@ -12,7 +12,8 @@ from tests.unit.controllers.views import a_pod
 from kedge.api.codec import encode_json
 from kedge.api.kinds import Kind
 from kedge.api.objects import Object
-from kedge.controllers.quota.controller import has_freed, needs_count, zones_need_count
+from kedge.controllers.quota.plan import needs_count, zones_need_count
+from kedge.controllers.shared.quota_room import has_freed
 from kedge.keys import Key
 
 

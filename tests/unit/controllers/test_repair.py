@@ -8,7 +8,7 @@ from tests.unit.controllers.views import a_pod, ready_pod
 from kedge.api.views import Condition, PodView, ReplicaSetView
 from kedge.api.views.workloads import ReplicaSetSpec, ReplicaSetStatus
 from kedge.api.wellknown import DISRUPTION_TARGET, NODE_LOST, REPLACES
-from kedge.controllers.shared.stage_conditions import repair_condition
+from kedge.controllers.replicaset.status import repair_condition
 
 OWNER = ReplicaSetView(spec=ReplicaSetSpec(replicas=2))
 REPLACING = {REPLACES: "uid-of-web-0"}

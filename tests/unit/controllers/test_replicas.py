@@ -18,10 +18,11 @@ from kedge.api.views import Condition, PodView, ReplicaSetView
 from kedge.api.views.base import Labels, ObjectMeta
 from kedge.api.views.core import PodTemplate
 from kedge.api.views.workloads import ReplicaSetSpec
-from kedge.controllers.replicaset.controller import lost_status
-from kedge.controllers.replicaset.plan import ReplicaRules, plan_replicas, replica_counts
+from kedge.controllers.replicaset.plan import ReplicaRules, plan_replicas
+from kedge.controllers.replicaset.status import replica_counts
+from kedge.controllers.shared.kinds import POD
 from kedge.controllers.shared.pods import least_missed_first
-from kedge.controllers.shared.reconcile import POD
+from kedge.controllers.shared.replicas import lost_status
 from kedge.keys import Key
 
 

@@ -18,7 +18,7 @@ from kedge.api.views.own import PendingCount, RolloutBaseline, RolloutGates, Rol
 from kedge.controllers.deployment.plan import Bounds, plan_scales
 from kedge.controllers.rollout.gates import CacheFact, GateFacts, Outcome
 from kedge.controllers.rollout.plan import Act, Capacity, Phase, Place, RolloutFacts, RolloutPlan, plan_rollout
-from kedge.controllers.rollout.targets import replacing
+from kedge.controllers.rollout.target import replacing
 
 STAGES = (RolloutStage(name="canary", hold_seconds=60), RolloutStage(name="half", hold_seconds=0))
 SPEC = RolloutSpec(stages=STAGES, gates=RolloutGates(min_samples=1), progress_deadline_seconds=600)

@@ -14,18 +14,18 @@ from typing import Any
 
 from kedge.api.conditions import condition, find_condition, is_true
 from kedge.api.holds import hold_conditions
-from kedge.api.kinds import KINDS, Kind
+from kedge.api.kinds import Kind
 from kedge.api.objects import Object
 from kedge.api.quantity import NANO, Quantity
 from kedge.api.usage import parse_usage
 from kedge.api.views import DeploymentView, HorizontalPodAutoscalerView, PodView, ReplicaSetView
-from kedge.api.wellknown import AUTOSCALER_KIND, LEASE_KIND, NODE_LEASE_NAMESPACE, USAGE
+from kedge.api.wellknown import NODE_LEASE_NAMESPACE, USAGE
 from kedge.controllers.autoscaler.plan import ABLE, ACTIVE, ScalingLimits, ScalingPlan, TargetFacts, plan_scaling
 from kedge.controllers.autoscaler.usage import PodUsage, Proposal, UsageRules, propose
-from kedge.controllers.node.heartbeats import lease_key
-from kedge.controllers.replicaset.controller import REPLICA_FAILURE
-from kedge.controllers.shared.node_reports import Listener
-from kedge.controllers.shared.reconcile import DEPLOYMENT, POD, REPLICA_SET, held_until
+from kedge.controllers.shared.conditions import REPLICA_FAILURE
+from kedge.controllers.shared.holds import held_until
+from kedge.controllers.shared.kinds import AUTOSCALER, DEPLOYMENT, LEASE, POD, REPLICA_SET
+from kedge.controllers.shared.node_leases import Listener, lease_key
 from kedge.env import Env
 from kedge.keys import Key
 from kedge.limits import Limits
@@ -33,8 +33,6 @@ from kedge.runtime import Action, Context, Controller, ControllerRuntime, Contro
 from kedge.runtime.cache import BY_CONTROLLER, Stale
 
 NAME = "autoscaler"
-AUTOSCALER = KINDS.of_key_kind(AUTOSCALER_KIND)
-LEASE = KINDS.of_key_kind(LEASE_KIND)
 _TARGETS: dict[tuple[str, str], Kind] = {(each.api_version, each.kind): each for each in (DEPLOYMENT, REPLICA_SET)}
 
 

@@ -6,87 +6,25 @@ seen it leave: however late the cache of pods is, an eviction is never forgotten
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from typing import Any
+from collections.abc import Iterable
+from datetime import timedelta
 
-from kedge.api.conditions import condition
 from kedge.api.holds import active_hold, hold_conditions, next_hold_end
-from kedge.api.kinds import KINDS
 from kedge.api.objects import Object
 from kedge.api.owners import controller_of
 from kedge.api.selectors import label_selector
 from kedge.api.views import DeploymentView, JobView, PodDisruptionBudgetView, PodView, ReplicaSetView
-from kedge.api.wellknown import DISRUPTION_BUDGET_KIND
-from kedge.controllers.deployment.plan import scaled
-from kedge.controllers.shared.pods import is_active, is_ready
-from kedge.controllers.shared.reconcile import DEPLOYMENT, JOB, POD, REPLICA_SET, look_again, wait_out
+from kedge.controllers.budget.plan import plan_budget, still_disrupted
+from kedge.controllers.budget.status import budget_status
+from kedge.controllers.shared.actions import look_again
+from kedge.controllers.shared.holds import wait_out
+from kedge.controllers.shared.kinds import BUDGET, DEPLOYMENT, JOB, POD, REPLICA_SET
 from kedge.env import Env
 from kedge.keys import Key
 from kedge.runtime import Action, Context, Controller, ControllerRuntime, ControllerSpec, WatchSpec
 from kedge.runtime.cache import CacheChange, CacheSet
 
 NAME = "disruption"
-BUDGET = KINDS.of_key_kind(DISRUPTION_BUDGET_KIND)
-
-
-@dataclass(frozen=True, slots=True)
-class BudgetPlan:
-    """What the status is to say."""
-
-    current_healthy: int
-    desired_healthy: int
-    expected_pods: int
-    disruptions_allowed: int
-    disrupted: dict[str, datetime] = field(default_factory=dict)
-    """Evictions whose pods have not been seen to leave."""
-
-
-def plan_budget(
-    budget: PodDisruptionBudgetView, pods: Sequence[PodView], expected: int, *, pods_are_current: bool
-) -> BudgetPlan:
-    """Count. `expected` is how many pods their owners ask for.
-
-    `pods_are_current` if they are as new as the budget at least: then whatever was evicted is seen to leave, or has
-    left.
-    """
-    disrupted = {} if pods_are_current else still_disrupted(budget, pods)
-    healthy = sum(is_active(pod) and is_ready(pod) and pod.name not in disrupted for pod in pods)
-    spec = budget.spec
-    if spec.max_unavailable is not None:
-        desired = max(0, expected - scaled(spec.max_unavailable, expected, round_up=True))
-    elif isinstance(spec.min_available, str):
-        desired = scaled(spec.min_available, expected, round_up=True)
-    else:
-        desired, expected = spec.min_available or 0, len(pods)
-    allowed = max(0, healthy - desired) if expected > 0 else 0
-    return BudgetPlan(healthy, desired, expected, allowed, disrupted)
-
-
-def still_disrupted(budget: PodDisruptionBudgetView, pods: Sequence[PodView]) -> dict[str, datetime]:
-    """Evictions of pods that look as if nothing had happened to them.
-
-    An eviction names its pod here in the very commit that tells the pod to go, so it is for revisions to say whether
-    this is that pod or another of its name. Times cannot: they are of several servers' clocks.
-    """
-    staying = {pod.name for pod in pods if not pod.terminating and not pod.finished}
-    return {name: at for name, at in budget.status.disrupted_pods.items() if name in staying}
-
-
-def budget_status(budget: PodDisruptionBudgetView, plan: BudgetPlan) -> dict[str, Any]:
-    """The plan as a status; what is no longer disrupted is taken out."""
-    enough = plan.disruptions_allowed > 0
-    said = condition("DisruptionAllowed", status=enough, reason="SufficientPods" if enough else "InsufficientPods")
-    gone = {name: None for name in budget.status.disrupted_pods if name not in plan.disrupted}
-    return {
-        "currentHealthy": plan.current_healthy,
-        "desiredHealthy": plan.desired_healthy,
-        "expectedPods": plan.expected_pods,
-        "disruptionsAllowed": plan.disruptions_allowed,
-        "conditions": [said],
-        **({"disruptedPods": gone} if gone else {}),
-    }
 
 
 class BudgetReconciler:

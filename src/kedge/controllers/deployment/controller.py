@@ -27,20 +27,14 @@ from kedge.controllers.deployment.status import (
     repairs,
     rollback,
 )
-from kedge.controllers.quota.controller import RESOURCE_QUOTA, wake_blocked
-from kedge.controllers.replicaset.controller import REPLICA_FAILURE, template_priority
+from kedge.controllers.shared.actions import REFUSALS, Acts, look_again
+from kedge.controllers.shared.conditions import REPLICA_FAILURE, stage_conditions
+from kedge.controllers.shared.holds import held_until, split_held
+from kedge.controllers.shared.kinds import DEPLOYMENT, REPLICA_SET, RESOURCE_QUOTA
 from kedge.controllers.shared.ownership import ORPHANS, adoption, release, to_adopt, to_let_go, wake_claimants
 from kedge.controllers.shared.progress import Stage, sum_of_progress
-from kedge.controllers.shared.reconcile import (
-    DEPLOYMENT,
-    REFUSALS,
-    REPLICA_SET,
-    Acts,
-    held_until,
-    look_again,
-    split_held,
-)
-from kedge.controllers.shared.stage_conditions import stage_conditions
+from kedge.controllers.shared.quota_room import wake_blocked
+from kedge.controllers.shared.replicas import template_priority
 from kedge.controllers.shared.templates import (
     find_current,
     next_revision,

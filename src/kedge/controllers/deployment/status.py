@@ -16,9 +16,9 @@ from kedge.api.timestamps import format_time
 from kedge.api.views import DeploymentView, ReplicaSetView
 from kedge.api.wellknown import DEPLOYMENT_REVISION, DEPLOYMENT_REVISION_HISTORY
 from kedge.controllers.deployment.plan import Bounds
-from kedge.controllers.replicaset.controller import REPLICA_FAILURE
+from kedge.controllers.replicaset.status import REPAIR_COMPLETE
+from kedge.controllers.shared.conditions import REPLICA_FAILURE
 from kedge.controllers.shared.pods import is_ahead
-from kedge.controllers.shared.stage_conditions import REPAIR_COMPLETE
 
 AVAILABLE, PROGRESSING, ROLLBACK_OBSERVED = "Available", "Progressing", "RollbackObserved"
 NO_DEADLINE = 2**31 - 1

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from kedge.api.conditions import condition, find_condition
 from kedge.api.holds import active_hold, hold_conditions, next_hold_end
 from kedge.api.objects import Object
 from kedge.api.owners import controller_of, owner_reference
@@ -18,11 +17,6 @@ from kedge.api.timestamps import format_time
 from kedge.api.views import EndpointSliceView, JobView, PodView
 from kedge.api.wellknown import JOB_INDEX, JOB_NAME_LABEL, JOB_TRACKING_FINALIZER, JOB_UID_LABEL, SLOT
 from kedge.controllers.job.plan import (
-    COMPLETE,
-    FAILED,
-    FAILURE_TARGET,
-    SUCCESS_TARGET,
-    SUSPENDED,
     JobPlan,
     JobRules,
     count_ended,
@@ -33,29 +27,17 @@ from kedge.controllers.job.plan import (
     over_since,
     plan_job,
 )
-from kedge.controllers.quota.controller import RESOURCE_QUOTA, wake_blocked
-from kedge.controllers.replicaset.controller import (
-    REPLICA_FAILURE,
-    failure_condition,
-    lost_status,
-    template_priority,
-    wake_listed,
-)
-from kedge.controllers.shared.drain import listed_uids
+from kedge.controllers.job.status import end_conditions, suspension
+from kedge.controllers.shared.actions import REFUSALS, Acts, look_again
+from kedge.controllers.shared.conditions import REPLICA_FAILURE, failure_condition, stage_conditions
+from kedge.controllers.shared.endpoint_slices import listed_uids, wake_listed
+from kedge.controllers.shared.holds import held_until, split_held
+from kedge.controllers.shared.kinds import ENDPOINT_SLICE, JOB, POD, RESOURCE_QUOTA
 from kedge.controllers.shared.pods import is_ready
 from kedge.controllers.shared.progress import progress_of
-from kedge.controllers.shared.reconcile import (
-    ENDPOINT_SLICE,
-    JOB,
-    POD,
-    REFUSALS,
-    Acts,
-    held_until,
-    look_again,
-    split_held,
-)
+from kedge.controllers.shared.quota_room import wake_blocked
+from kedge.controllers.shared.replicas import lost_status, template_priority
 from kedge.controllers.shared.slots import free_slots, slot_name
-from kedge.controllers.shared.stage_conditions import stage_conditions
 from kedge.controllers.shared.templates import template_of
 from kedge.env import Env
 from kedge.errors import OperatingError
@@ -234,28 +216,6 @@ class JobReconciler:
                 *hold_conditions(view, view.status.conditions, now),
             ],
         }
-
-
-def end_conditions(plan: JobPlan) -> list[dict[str, Any]]:
-    """That an end is decided, and that it is reached: two conditions, because pods may take their time."""
-    target = plan.target
-    if target is None:
-        return []
-    kind, final = (SUCCESS_TARGET, COMPLETE) if target.succeeds else (FAILURE_TARGET, FAILED)
-    told = [condition(kind, status=True, reason=target.reason, message=target.message)]
-    if plan.over:
-        told.append(condition(final, status=True, reason=target.reason, message=target.message))
-    return told
-
-
-def suspension(view: JobView, plan: JobPlan, *, held: bool) -> list[dict[str, Any]]:
-    if held or plan.target is not None:
-        return []
-    if plan.suspended:
-        return [condition(SUSPENDED, status=True, reason="JobSuspended")]
-    if find_condition(view.status.conditions, SUSPENDED) is None:
-        return []
-    return [condition(SUSPENDED, status=False, reason="JobResumed")]
 
 
 def _was_of(pod: Object, key: Key) -> bool:

@@ -6,96 +6,27 @@ less: once every kind is listed empty, it is empty for good.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Sequence
 
-from kedge.api.conditions import condition, find_condition
 from kedge.api.holds import active_hold
 from kedge.api.kinds import KINDS, Kind, Registry
 from kedge.api.objects import Object
-from kedge.api.views import NamespaceView, ObjectMeta
+from kedge.api.views import NamespaceView
 from kedge.api.wellknown import (
-    DEPLOYMENT_KIND,
-    JOB_KIND,
-    NAMESPACE_KIND,
     NODE_ALLOCATION_KIND,
-    POD_KIND,
-    REPLICA_SET_KIND,
 )
-from kedge.controllers.shared.reconcile import wait_out
+from kedge.controllers.namespace.plan import plan_emptying
+from kedge.controllers.namespace.status import CONTENT, emptying_conditions
+from kedge.controllers.shared.holds import wait_out
+from kedge.controllers.shared.kinds import NAMESPACE
 from kedge.env import Env
 from kedge.errors import Conflict, Forbidden, NotFound
 from kedge.keys import Key
 from kedge.runtime import Action, Context, Controller, ControllerRuntime, ControllerSpec
 
 NAME = "namespace"
-NAMESPACE = KINDS.of_key_kind(NAMESPACE_KIND)
 FINALIZER = "kubernetes"
-_FIRST = (DEPLOYMENT_KIND, REPLICA_SET_KIND, JOB_KIND, POD_KIND)
-"""Those who make others go first, then what runs; what they stand on (quotas, settings) goes after them."""
 _NEVER = (NODE_ALLOCATION_KIND,)
-CONTENT, FINALIZERS, FAILURE = (
-    "NamespaceContentRemaining",
-    "NamespaceFinalizersRemaining",
-    "NamespaceDeletionContentFailure",
-)
-
-
-@dataclass(frozen=True, slots=True)
-class EmptyingPlan:
-    """What to delete of a namespace now, and what still stands."""
-
-    delete: tuple[Key, ...] = ()
-    remaining: Mapping[str, int] = field(default_factory=dict)
-    """How many there are of each kind, those that are on their way out included."""
-    finalizers: Mapping[str, int] = field(default_factory=dict)
-    """What they wait for."""
-
-    @property
-    def empty(self) -> bool:
-        return not self.remaining
-
-
-def plan_emptying(
-    found: Mapping[str, Sequence[tuple[Key, ObjectMeta]]], *, burst: int, held: Collection[Key] = ()
-) -> EmptyingPlan:
-    """Delete what is there, stage by stage: a later one waits until the earlier ones are gone.
-
-    What a person holds stays, and takes nobody's turn.
-    """
-    remaining = {kind: len(each) for kind, each in found.items() if each}
-    finalizers: dict[str, int] = {}
-    for each in found.values():
-        for _, metadata in each:
-            for name in metadata.finalizers if metadata.deletion_timestamp is not None else ():
-                finalizers[name] = finalizers.get(name, 0) + 1
-    first = [kind for kind in _FIRST if kind in remaining]
-    stage = first or sorted(remaining)
-    delete = [
-        key
-        for kind in stage
-        for key, metadata in found[kind]
-        if metadata.deletion_timestamp is None and key not in held
-    ]
-    return EmptyingPlan(tuple(delete[:burst]), remaining, finalizers)
-
-
-def emptying_conditions(view: NamespaceView, plan: EmptyingPlan, failure: str) -> list[dict[str, Any]]:
-    """What keeps the namespace, in Kubernetes' words; nothing for what was never in the way."""
-    said = (
-        (CONTENT, "SomeResourcesRemain", "ContentRemoved", plan.remaining),
-        (FINALIZERS, "SomeFinalizersRemain", "ContentHasNoFinalizers", plan.finalizers),
-    )
-    found = []
-    for type_, reason, otherwise, counts in said:
-        if counts or find_condition(view.status.conditions, type_) is not None:
-            words = ", ".join(f"{name}: {count}" for name, count in sorted(dict(counts).items()))
-            found.append(condition(type_, status=bool(counts), reason=reason if counts else otherwise, message=words))
-    if failure or find_condition(view.status.conditions, FAILURE) is not None:
-        reason = "ContentDeletionFailed" if failure else "ContentDeleted"
-        found.append(condition(FAILURE, status=bool(failure), reason=reason, message=failure))
-    return found
 
 
 class NamespaceReconciler:

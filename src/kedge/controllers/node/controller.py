@@ -17,9 +17,9 @@ from kedge.api.kinds import KINDS
 from kedge.api.objects import Object
 from kedge.api.owners import controller_of
 from kedge.api.views import NodeView, PodView
-from kedge.api.wellknown import DRAIN_NODE, DRAINED, LEASE_KIND, NODE_KIND, NODE_LEASE_NAMESPACE, ZONE_LABEL
+from kedge.api.wellknown import DRAIN_NODE, DRAINED, NODE_LEASE_NAMESPACE, ZONE_LABEL
 from kedge.controllers.node.evacuation import NODE_UNKNOWN, Evacuation, lost_condition, plan_evacuation
-from kedge.controllers.node.heartbeats import UNDATED, Heartbeats, Sight, lease_key
+from kedge.controllers.node.heartbeats import UNDATED, Heartbeats, Sight
 from kedge.controllers.node.plan import (
     READY,
     NodePlan,
@@ -29,7 +29,9 @@ from kedge.controllers.node.plan import (
     plan_node,
     standing_of,
 )
-from kedge.controllers.shared.reconcile import POD, wait_out
+from kedge.controllers.shared.holds import wait_out
+from kedge.controllers.shared.kinds import LEASE, NODE, POD
+from kedge.controllers.shared.node_leases import lease_key
 from kedge.env import Env
 from kedge.errors import BadRequest, NotFound, TooManyRequests
 from kedge.keys import Key
@@ -37,8 +39,6 @@ from kedge.runtime import Action, Context, Controller, ControllerRuntime, Contro
 from kedge.runtime.cache import BY_NODE, CacheChange, CacheSet
 
 NAME = "node-lifecycle"
-NODE = KINDS.of_key_kind(NODE_KIND)
-LEASE = KINDS.of_key_kind(LEASE_KIND)
 
 
 class NodeLifecycle:

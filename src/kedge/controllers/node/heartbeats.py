@@ -11,16 +11,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kedge.api.wellknown import LEASE_KIND, NODE_LEASE_NAMESPACE
 from kedge.env import Env
-from kedge.keys import Key
 
 UNDATED = "undated"
 """A word of an agent without a time. It may get one from whoever writes next, and is no new word by that."""
-
-
-def lease_key(node: str) -> Key:
-    return Key(LEASE_KIND, NODE_LEASE_NAMESPACE, node)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,76 +6,21 @@ was right stays as it is. `wake_blocked` is how whoever was refused by a quota l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from datetime import datetime, timedelta
-from typing import Any
 
-from kedge.api.conditions import is_true
 from kedge.api.holds import Hold, active_hold
-from kedge.api.kinds import KINDS, Kind
 from kedge.api.objects import Object
 from kedge.api.views import NodeAllocationView, PodView, ResourceQuotaView, ZoneQuotaView
-from kedge.api.wellknown import NAMESPACE_KIND, RESOURCE_QUOTA_KIND, ZONE_QUOTA_KIND
-from kedge.controllers.shared.reconcile import NODE_ALLOCATION, POD, look_again
+from kedge.controllers.quota.plan import needs_count, zones_need_count
+from kedge.controllers.shared.actions import look_again
+from kedge.controllers.shared.kinds import NAMESPACE, NODE_ALLOCATION, POD, RESOURCE_QUOTA, ZONE_QUOTA
 from kedge.env import Env
 from kedge.keys import Key
-from kedge.placement.ledger import claim_of
-from kedge.placement.quota import count_name, in_scope, object_cost, tracked, zone_used
-from kedge.placement.resources import Units, add, to_units
 from kedge.runtime import Action, Context, Controller, ControllerRuntime, ControllerSpec, WatchSpec
 from kedge.runtime.cache import CacheChange, CacheSet
-from kedge.runtime.spec import KeysOf
 
 NAME = "quota"
-NAMESPACE = KINDS.of_key_kind(NAMESPACE_KIND)
-RESOURCE_QUOTA = KINDS.of_key_kind(RESOURCE_QUOTA_KIND)
-ZONE_QUOTA = KINDS.of_key_kind(ZONE_QUOTA_KIND)
-
-
-def expected_use(quota: ResourceQuotaView, pods: Sequence[PodView]) -> dict[str, int]:
-    """What pods come to, of all that a quota speaks of and pods can cost. Other kinds are the service's to count."""
-    hard = set(quota.spec.hard)
-    costs = [tracked(object_cost(POD, pod), hard) for pod in pods if in_scope(quota, pod)]
-    return add(*costs) if costs else {}
-
-
-def needs_count(quota: ResourceQuotaView, pods: Sequence[PodView]) -> bool:
-    """Whether the quota was never counted, or says another number of something than there is."""
-    used = to_units(quota.status.used)
-    if set(used) != set(quota.spec.hard):
-        return True
-    expected = expected_use(quota, pods)
-    return any(used[name] != expected.get(name, 0) for name in used if _costs_pods(name))
-
-
-def _costs_pods(name: str) -> bool:
-    """Whether only pods can cost this."""
-    return name in ("pods", "cpu", "memory", count_name(POD)) or name.startswith(("requests.", "limits."))
-
-
-def expected_zone_use(
-    quota: ZoneQuotaView, tenant: str, ledgers: Iterable[NodeAllocationView]
-) -> dict[str, dict[str, int]]:
-    """What a tenant's claims in each limited zone come to."""
-    sums: dict[str, dict[str, int]] = {zone: {} for zone in quota.spec.zones}
-    for ledger in ledgers:
-        for entry in ledger.status.entries.values():
-            if entry.namespace == tenant and entry.zone in sums:
-                sums[entry.zone] = add(sums[entry.zone], claim_of(entry).requests)
-    return sums
-
-
-def zones_need_count(quota: ZoneQuotaView, tenant: str, ledgers: Iterable[NodeAllocationView]) -> bool:
-    for zone, expected in expected_zone_use(quota, tenant, ledgers).items():
-        used = zone_used(quota, zone)
-        if used is None or _amounts(used) != _amounts(expected):
-            return True
-    return False
-
-
-def _amounts(units: Units) -> dict[str, int]:
-    """Nothing of something is as good as no word of it."""
-    return {name: amount for name, amount in units.items() if amount}
 
 
 class QuotaReconciler:
@@ -128,53 +73,6 @@ def wake_uncounted(change: CacheChange, _: CacheSet) -> Iterable[Key]:
         counted = set(view.status.zones) >= set(view.spec.zones)
     if not counted:
         yield Key(NAMESPACE.key_kind, "", change.key.namespace)
-
-
-def has_freed(old: Object | None, new: Object | None) -> bool:
-    """Whether a quota has more room than it had: it limits more, or less is used, or it is gone."""
-    if old is None or new is None:
-        return new is None
-    if old.key.kind == RESOURCE_QUOTA.key_kind:
-        return _more_room([(old.view.spec.hard, old.view.status.used)], [(new.view.spec.hard, new.view.status.used)])
-    return _more_room(_zone_rooms(old.view), _zone_rooms(new.view)) or not set(old.view.spec.zones) <= set(
-        new.view.spec.zones
-    )
-
-
-def _zone_rooms(view: ZoneQuotaView) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
-    zones = sorted(view.spec.zones)
-    return [(view.spec.zones[z].hard, view.status.zones[z].used if z in view.status.zones else {}) for z in zones]
-
-
-def _more_room(
-    before: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]],
-    after: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]],
-) -> bool:
-    for (hard, used), (hard_now, used_now) in zip(before, after, strict=False):
-        was, now = _room(hard, used), _room(hard_now, used_now)
-        if any(name not in now or now[name] > room for name, room in was.items()):
-            return True  # what is no longer limited has all the room there is
-    return False
-
-
-def _room(hard: Mapping[str, Any], used: Mapping[str, Any]) -> dict[str, int]:
-    limits, taken = to_units(hard), to_units(used)
-    return {name: amount - taken.get(name, 0) for name, amount in limits.items()}
-
-
-def wake_blocked(kind: Kind, *, condition: str) -> KeysOf:
-    """For a controller of `kind` that creates what quotas count: wake those whose `condition` says that a create was
-    refused, as soon as there is room again."""
-
-    def keys_of(change: CacheChange, caches: CacheSet) -> Iterable[Key]:
-        if not has_freed(change.old, change.new):
-            return
-        for cache in caches.of_kind(kind.key_kind):
-            for each in cache.list(namespace=change.key.namespace).value:
-                if is_true(each.view.status.conditions, condition):
-                    yield each.key
-
-    return keys_of
 
 
 def quota_controller(runtime: ControllerRuntime) -> Controller:

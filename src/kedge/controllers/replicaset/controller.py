@@ -11,44 +11,34 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from kedge.api.conditions import condition, find_condition, set_condition
 from kedge.api.holds import active_hold, hold_conditions, next_hold_end
-from kedge.api.kinds import Kind
 from kedge.api.objects import Object
 from kedge.api.owners import controller_of, owner_reference
 from kedge.api.selectors import label_selector
-from kedge.api.views import EndpointSliceView, JobView, NodeAllocationView, PodView, ReplicaSetView
-from kedge.api.wellknown import GIVE_UP_IN, NODE_LOST, PODS_IN, REPLACES, SLOT
-from kedge.controllers.quota.controller import RESOURCE_QUOTA, wake_blocked
-from kedge.controllers.replicaset.plan import ReplicaPlan, ReplicaRules, plan_replicas, replica_counts
-from kedge.controllers.shared.drain import drain_patch, listed_uids, resume_patch
+from kedge.api.views import EndpointSliceView, NodeAllocationView, PodView, ReplicaSetView
+from kedge.api.wellknown import GIVE_UP_IN, PODS_IN, REPLACES, SLOT
+from kedge.controllers.replicaset.plan import ReplicaPlan, ReplicaRules, plan_replicas
+from kedge.controllers.replicaset.status import repair_condition, replica_counts
+from kedge.controllers.shared.actions import REFUSALS, Acts, look_again
+from kedge.controllers.shared.conditions import REPLICA_FAILURE, failure_condition, stage_conditions
+from kedge.controllers.shared.drain import drain_patch, resume_patch
+from kedge.controllers.shared.endpoint_slices import listed_uids, wake_listed
+from kedge.controllers.shared.holds import held_until, split_held
+from kedge.controllers.shared.kinds import ENDPOINT_SLICE, NODE, NODE_ALLOCATION, POD, REPLICA_SET, RESOURCE_QUOTA
 from kedge.controllers.shared.ownership import ORPHANS, adoption, release, to_adopt, to_let_go, wake_claimants
 from kedge.controllers.shared.pods import asks_at_most_one, is_active
 from kedge.controllers.shared.progress import progress_of
-from kedge.controllers.shared.reconcile import (
-    ENDPOINT_SLICE,
-    NODE,
-    NODE_ALLOCATION,
-    POD,
-    REFUSALS,
-    REPLICA_SET,
-    Acts,
-    held_until,
-    look_again,
-    split_held,
-)
+from kedge.controllers.shared.quota_room import wake_blocked
+from kedge.controllers.shared.replicas import lost_status, template_priority
 from kedge.controllers.shared.slots import free_slots, slot_name, slot_of
-from kedge.controllers.shared.stage_conditions import repair_condition, stage_conditions
 from kedge.controllers.shared.topology import parse_where, pinned
 from kedge.env import Env
 from kedge.errors import OperatingError
 from kedge.keys import Key
 from kedge.runtime import Action, Context, Controller, ControllerRuntime, ControllerSpec, WatchSpec
-from kedge.runtime.cache import BY_CONTROLLER, CacheChange, CacheSet
-from kedge.runtime.spec import KeysOf
+from kedge.runtime.cache import BY_CONTROLLER
 
 NAME = "replicaset"
-REPLICA_FAILURE = "ReplicaFailure"
 
 
 class ReplicaSetReconciler:
@@ -249,15 +239,6 @@ class ReplicaSetReconciler:
         }
 
 
-def failure_condition(view: ReplicaSetView | JobView, refusal: OperatingError | None) -> list[dict[str, Any]]:
-    """`ReplicaFailure`: a pod could not be made or ended. Told again when that is over."""
-    if refusal is not None:
-        return [condition(REPLICA_FAILURE, status=True, reason=f"{type(refusal).__name__}", message=refusal.message)]
-    if find_condition(view.status.conditions, REPLICA_FAILURE) is None:
-        return []
-    return [condition(REPLICA_FAILURE, status=False, reason="Succeeded")]
-
-
 def replica(owner: Object, template: Mapping[str, Any], slot: int, replaces: str = "") -> dict[str, Any]:
     """The pod of a slot, as JSON."""
     metadata = template.get("metadata") or {}
@@ -276,52 +257,7 @@ def replica(owner: Object, template: Mapping[str, Any], slot: int, replaces: str
     return {"apiVersion": "v1", "kind": "Pod", "metadata": made, "spec": template["spec"]}
 
 
-def lost_status(pod: Object, now: datetime) -> dict[str, Any]:
-    """The patch that records a pod's end, because its node was given up for lost. Its claim on the node stays."""
-    status = pod.edit().get("status") or {}
-    unready = condition("Ready", status=False, reason="PodFailed", observed_generation=pod.metadata.generation)
-    return {
-        "status": {
-            "phase": "Failed",
-            "reason": NODE_LOST,
-            "message": "its node was given up for lost",
-            "conditions": set_condition(status.get("conditions") or (), unready, now),
-        }
-    }
-
-
-def wake_listed(kind: Kind) -> KeysOf:
-    """The owners, of that kind, of the pods that a change of an EndpointSlice lists or lists no longer."""
-
-    def keys_of(change: CacheChange, caches: CacheSet) -> Iterable[Key]:
-        listings = [_listed_names(each) for each in (change.old, change.new) if each is not None]
-        moved = listings[0].symmetric_difference(*listings[1:]) if len(listings) > 1 else set().union(*listings)
-        found: dict[Key, None] = {}
-        for name in sorted(moved):
-            for cache in caches.of_kind(POD.key_kind):
-                pod = cache.get(Key(POD.key_kind, change.key.namespace, name)).value
-                owner = controller_of(pod.metadata) if pod is not None else None
-                if owner is not None and owner.kind == kind.kind:
-                    found[Key(kind.key_kind, change.key.namespace, owner.name)] = None
-        return found
-
-    return keys_of
-
-
-def _listed_names(each: Object) -> set[str]:
-    return {
-        endpoint.target_ref.name
-        for endpoint in each.as_view(EndpointSliceView).endpoints
-        if endpoint.target_ref is not None and endpoint.conditions.ready is not False
-    }
-
-
 wake_adopters = wake_claimants(REPLICA_SET)
-
-
-def template_priority(found: Object) -> int:
-    """Keys inherit the priority of the pods they stand for."""
-    return found.view.spec.template.spec.priority or 0
 
 
 def replica_set_controller(runtime: ControllerRuntime) -> Controller:

@@ -6,21 +6,18 @@ asked for; it stops counting when its end is recorded. `replicaset` carries the 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
-from kedge.api.views import PodView, ReplicaSetView
+from kedge.api.views import PodView
 from kedge.api.wellknown import REPLACES
 from kedge.controllers.shared.drain import drained_at, is_drained, must_be_marked_again, needs_draining
 from kedge.controllers.shared.pods import (
     available_at,
     is_active,
-    is_available,
     is_draining,
     is_lost,
-    is_ready,
     least_missed_first,
 )
 from kedge.errors import check
@@ -151,24 +148,3 @@ def _to_sweep(pods: Sequence[PodView], held: Collection[str], *, enough: bool) -
 
 def _age(pod: PodView) -> str:
     return str(pod.metadata.creation_timestamp or "")
-
-
-# -- status ----------------------------------------------------------------------------------------
-
-
-def replica_counts(replica_set: ReplicaSetView, pods: Sequence[PodView], now: datetime) -> dict[str, Any]:
-    """The counts of a ReplicaSet's status: replicas are those that nobody has begun to take away."""
-    spec = replica_set.spec
-    template_labels = spec.template.metadata.labels
-    active = [pod for pod in pods if is_active(pod)]
-    return {
-        "replicas": len(active),
-        "fullyLabeledReplicas": sum(_has_all(pod.labels, template_labels) for pod in active),
-        "readyReplicas": sum(is_ready(pod) for pod in active),
-        "availableReplicas": sum(is_available(pod, spec.min_ready_seconds, now) for pod in active),
-        "terminatingReplicas": sum(not pod.finished for pod in pods) - len(active),
-    }
-
-
-def _has_all(labels: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
-    return all(labels.get(name) == value for name, value in wanted.items())

@@ -16,12 +16,15 @@ from kedge.api.kinds import KINDS
 from kedge.api.objects import Object
 from kedge.api.timestamps import format_micro_time
 from kedge.api.views import RolloutView
-from kedge.api.wellknown import LEASE_KIND, NODE_LEASE_NAMESPACE, ROLLOUT_KIND
+from kedge.api.wellknown import NODE_LEASE_NAMESPACE
 from kedge.controllers.rollout.gates import CacheFact
 from kedge.controllers.rollout.plan import Act, RolloutPlan, plan_rollout
-from kedge.controllers.rollout.targets import BUDGET, NODE, POLICY, PolicyChange, TemplateChange
-from kedge.controllers.shared.node_reports import Listener
-from kedge.controllers.shared.reconcile import DEPLOYMENT, POD, REPLICA_SET, look_again, wait_out
+from kedge.controllers.rollout.policy_target import PolicyChange
+from kedge.controllers.rollout.template_target import TemplateChange
+from kedge.controllers.shared.actions import look_again
+from kedge.controllers.shared.holds import wait_out
+from kedge.controllers.shared.kinds import BUDGET, DEPLOYMENT, LEASE, NODE, POD, POLICY, REPLICA_SET, ROLLOUT
+from kedge.controllers.shared.node_leases import Listener
 from kedge.controllers.shared.templates import template_digest, template_of
 from kedge.env import Env
 from kedge.keys import Key
@@ -30,8 +33,6 @@ from kedge.runtime.cache import BY_CONTROLLER, CacheChange, CacheSet
 from kedge.runtime.status import status_of
 
 NAME = "rollout"
-ROLLOUT = KINDS.of_key_kind(ROLLOUT_KIND)
-LEASE = KINDS.of_key_kind(LEASE_KIND)
 READ = (POD, REPLICA_SET, NODE, LEASE, DEPLOYMENT, POLICY)
 """The kinds that gates read: their caches must all be past the change."""
 Sight = Callable[[], list[list[Any]]]

@@ -6,13 +6,13 @@ once the drain time is over. A pod that gets no work needs no draining. Whoever 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from datetime import datetime, timedelta
 from typing import Any
 
 from kedge.api.conditions import is_true
 from kedge.api.timestamps import format_time, parse_time
-from kedge.api.views import EndpointSliceView, PodView
+from kedge.api.views import PodView
 from kedge.api.wellknown import DRAINED, DRAINING
 from kedge.controllers.shared.pods import is_ahead, is_ready
 
@@ -51,16 +51,6 @@ def is_drained(pod: PodView, *, listed: Collection[str], drain_s: float, now: da
         or is_true(pod.status.conditions, DRAINED)
         or deadline is None
         or deadline <= now
-    )
-
-
-def listed_uids(slices: Iterable[EndpointSliceView]) -> frozenset[str]:
-    """The uids of the pods that slices send work to. An endpoint that says nothing of readiness counts as ready."""
-    return frozenset(
-        endpoint.target_ref.uid
-        for each in slices
-        for endpoint in each.endpoints
-        if endpoint.target_ref is not None and endpoint.conditions.ready is not False
     )
 
 

@@ -11,12 +11,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kedge.api.kinds import KINDS
 from kedge.api.objects import Object
 from kedge.api.owners import owner_reference
 from kedge.api.views import DeploymentView
 from kedge.api.wellknown import (
-    DEPLOYMENT_KIND,
     DEPLOYMENT_REVISION,
     DEPLOYMENT_REVISION_HISTORY,
     DESIRED_REPLICAS,
@@ -29,8 +27,8 @@ from kedge.api.wellknown import (
     UPDATED_IN,
     UPDATED_MAX,
 )
+from kedge.controllers.shared.kinds import DEPLOYMENT
 
-DEPLOYMENT = KINDS.of_key_kind(DEPLOYMENT_KIND)
 HASH_LABEL = "pod-template-hash"
 _NOT_COPIED = frozenset(
     {

@@ -12,8 +12,10 @@ from weakref import WeakKeyDictionary
 from kedge.api.objects import Object
 from kedge.client.contract import Client
 from kedge.controllers.budget import controller as budgets
+from kedge.controllers.budget.plan import plan_budget
 from kedge.controllers.repair import controller as orphans
 from kedge.controllers.repair.controller import BindingRepair, ReservationRepair
+from kedge.controllers.repair.plan import LedgerPlan
 from kedge.errors import Compacted, OutcomeUnknown, Unavailable
 from kedge.keys import NO_REVISION
 from kedge.runtime.action import Action
@@ -30,7 +32,7 @@ _ORPHANS = "testing: repair eventually removes orphaned state"
 TOO_MANY_HANDS = "no crew has more hands than it was asked for"
 SHORT = "crews are whole and say so"
 
-_plan_budget = budgets.plan_budget
+_plan_budget = plan_budget
 _push = Order.push
 _edit = Object.edit
 _list_nowait = MemoryStore.list_nowait
@@ -48,7 +50,7 @@ async def reservations_kept_for_nobody(self: ReservationRepair, ctx: Any, key: A
 @without(orphans, "plan_ledger", source=_ORPHANS, breaks="accounts are even", world="leftovers")
 def claims_of_the_dead_kept(ledger: Any, pods: Any, reserved: Any, *, out_of_service: bool) -> Any:  # noqa: ARG001
     """What a machine held that a person has given up is freed."""
-    return orphans.LedgerPlan()
+    return LedgerPlan()
 
 
 @without(BindingRepair, "reconcile", source=_ORPHANS, breaks="the bound have claims", world="leftovers")

@@ -10,7 +10,7 @@ from typing import Any
 from kedge.api.conditions import TRUE
 from kedge.controllers.autoscaler import plan as scaling
 from kedge.controllers.rollout import gates
-from kedge.controllers.rollout import targets as changes
+from kedge.controllers.rollout import target as changes
 from kedge.controllers.rollout.gates import HEALTH, Gate, Heartbeat, Outcome
 from kedge.sim.zoo.entry import without
 

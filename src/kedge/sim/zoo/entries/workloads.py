@@ -13,8 +13,10 @@ from kedge.controllers.deployment import controller as deployment
 from kedge.controllers.deployment import plan as rolling
 from kedge.controllers.deployment.plan import SetFacts
 from kedge.controllers.endpoints import controller as endpoints
+from kedge.controllers.endpoints import plan as endpoints_plan
 from kedge.controllers.garbage import controller as garbage
-from kedge.controllers.garbage.controller import GarbageCollector, Owner
+from kedge.controllers.garbage.controller import GarbageCollector
+from kedge.controllers.garbage.plan import GarbagePlan, Owner, plan_garbage
 from kedge.controllers.namespace.controller import NamespaceReconciler
 from kedge.controllers.replicaset import controller as replicaset
 from kedge.controllers.replicaset import plan as replicas
@@ -34,7 +36,7 @@ CONVERGE = ("replicas converge", "stage counts equal the store")
 
 _plan_replicas = replicas.plan_replicas
 _replica = replicaset.replica
-_owner, _plan_garbage = GarbageCollector._owner, garbage.plan_garbage
+_owner, _plan_garbage = GarbageCollector._owner, plan_garbage
 _wake_services = endpoints.wake_services
 
 
@@ -145,7 +147,9 @@ def endpoints_deaf_to_deletions(change: Any, caches: Any) -> Iterable[Key]:
     return () if change.new is None else _wake_services(change, caches)
 
 
-@without(endpoints, "is_ready", source="observability: bound, and stuck at startup", breaks=SERVED, world="serving")
+@without(
+    endpoints_plan, "is_ready", source="observability: bound, and stuck at startup", breaks=SERVED, world="serving"
+)
 def serving_before_ready(pod: Any) -> bool:
     """A Service lists as ready only what is."""
     return bool(pod.status.pod_ip)
@@ -185,7 +189,7 @@ def _key_of(collector: GarbageCollector, found: Object, ref: Any) -> Key:
 def one_owner_gone_is_enough(metadata: Any, owners: Any, *, has_dependents: bool) -> Any:
     """What another owner holds stays."""
     if metadata.deletion_timestamp is None and Owner.GONE in owners.values():
-        return garbage.GarbagePlan("Background")
+        return GarbagePlan("Background")
     return _plan_garbage(metadata, owners, has_dependents=has_dependents)
 
 

@@ -6,259 +6,46 @@ through the context of one look and write nothing: `rollouts` does.
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
-from kedge.api.kinds import KINDS
 from kedge.api.objects import Object
-from kedge.api.scopes import Workload, admits
 from kedge.api.selectors import label_selector
 from kedge.api.views import (
     DeploymentView,
-    ObjectMeta,
     PodDisruptionBudgetView,
     PodView,
     ReplicaSetView,
-    RolloutView,
-    SchedulingPolicyView,
-    Scope,
 )
-from kedge.api.views.base import Labels
-from kedge.api.views.own import PendingCount, RolloutBaseline
 from kedge.api.wellknown import (
-    DISRUPTION_BUDGET_KIND,
-    NODE_KIND,
-    OBEYED_PREFIX,
-    SCHEDULING_POLICY_KIND,
     UPDATED_IN,
     UPDATED_MAX,
 )
 from kedge.controllers.deployment.plan import resolve_bounds
 from kedge.controllers.deployment.status import count_replicas, is_complete
-from kedge.controllers.node.heartbeats import lease_key
 from kedge.controllers.rollout.gates import (
     CacheFact,
     GateFacts,
-    Heartbeat,
-    Outcome,
-    Pending,
     pending_of,
-    sample,
     sampled,
 )
 from kedge.controllers.rollout.plan import Capacity, Place, RolloutFacts
 from kedge.controllers.rollout.scopes import (
-    is_in_place,
     share_of_place,
     share_of_replicas,
     template_problem,
     where_of,
-    workload_of,
 )
-from kedge.controllers.shared.node_reports import Listener
+from kedge.controllers.rollout.target import _baseline, _Change, replacing
+from kedge.controllers.shared.kinds import BUDGET, DEPLOYMENT, NODE, POD, REPLICA_SET
+from kedge.controllers.shared.node_leases import Listener
 from kedge.controllers.shared.pods import is_active
-from kedge.controllers.shared.reconcile import DEPLOYMENT, POD, REPLICA_SET
 from kedge.controllers.shared.templates import find_current, number_of, template_digest, template_of
 from kedge.controllers.shared.topology import Where
 from kedge.keys import Key
 from kedge.runtime import Context
 from kedge.runtime.status import status_of
-
-POLICY = KINDS.of_key_kind(SCHEDULING_POLICY_KIND)
-NODE = KINDS.of_key_kind(NODE_KIND)
-BUDGET = KINDS.of_key_kind(DISRUPTION_BUDGET_KIND)
-
-
-def _baseline(name: str, pending: Pending) -> RolloutBaseline:
-    counts = [PendingCount(stage=stage, reason=reason, count=n) for (stage, reason), n in sorted(pending.items())]
-    return RolloutBaseline(name=name, pending=tuple(counts))
-
-
-def _digest(document: Any) -> str:
-    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:16]
-
-
-class _Change:
-    """What both kinds of change share: the rollout, and how its pods are looked at."""
-
-    def __init__(self, ctx: Context, found: Object, listener: Listener) -> None:
-        self.ctx = ctx
-        self._listener = listener
-        self._heartbeats: dict[str, Heartbeat | None] = {}
-        self.view = found.as_view(RolloutView)
-        self.spec, self.status = self.view.spec, self.view.status
-        self.found = found
-        self.target: Object | None = None
-
-    def _stage_index(self) -> int:
-        return min(self.status.stage, len(self.spec.stages) - 1)
-
-    def _baseline_of_stage(self) -> dict[tuple[str, str], int]:
-        name = self.spec.stages[self._stage_index()].name
-        found = next((each for each in self.status.baselines if each.name == name), None)
-        return {} if found is None else {(each.stage, each.reason): each.count for each in found.pending}
-
-    def _outcome(self, pod: PodView) -> Outcome | None:
-        heartbeat = self._heartbeat(pod.spec.node_name) if pod.spec.node_name else None
-        age_s_max = self.spec.gates.sample_age_seconds_max
-        return sample(pod, heartbeat, after=self.status.activation_revision, age_s_max=age_s_max)
-
-    def _heartbeat(self, node: str) -> Heartbeat | None:
-        if node not in self._heartbeats:
-            lease = self.ctx.get(lease_key(node))
-            silence_s = self.ctx.measured(f"the silence of {node}", lambda: self._listener.silence_s(node))
-            self._heartbeats[node] = None if lease is None else Heartbeat(lease.revision, silence_s)
-        return self._heartbeats[node]
-
-
-# -- a SchedulingPolicy ----------------------------------------------------------------------------
-
-
-class _Governed(NamedTuple):
-    pod: Object
-    workload: Workload
-    node_labels: Mapping[str, str] | None
-
-
-class PolicyChange(_Change):
-    """A policy's next version, as its canary. What it touches is who is placed how: it removes nothing."""
-
-    def __init__(self, ctx: Context, found: Object, listener: Listener) -> None:
-        super().__init__(ctx, found, listener)
-        self.target = ctx.get(Key(POLICY.key_kind, "", self.spec.target.name))
-        body = found.edit()["spec"]
-        self._settings: dict[str, Any] = body["policy"]
-        self._stages: list[dict[str, Any]] = body["stages"]
-        self.version = self._settings["version"]
-
-    def facts(self, caches: tuple[CacheFact, ...], now: datetime) -> RolloutFacts:
-        pods = self._governed()
-        scopes = [each.scope for each in self.spec.stages]
-        pending = [pending_of(pod.as_view(PodView) for pod in self._reached(scope, pods)) for scope in scopes]
-        stage = self._stage_index()
-        after = self.status.activation_revision
-        population = [pod for pod in self._reached(scopes[stage], pods) if pod.created > after]
-        place = self._place()
-        return RolloutFacts(
-            self.spec,
-            self.status,
-            self.view.generation,
-            f"{self.version}/{_digest(self._settings)}",
-            place,
-            now,
-            target_revision=0 if self.target is None else self.target.revision,
-            rolled_back=place is Place.ORIGINAL and self._is_observed(caches),
-            gates=GateFacts(
-                after,
-                caches,
-                sampled([self._outcome(pod.as_view(PodView)) for pod in population]),
-                expected=sum(not pod.as_view(PodView).terminating for pod in population),
-                pending=pending[stage],
-                baseline=self._baseline_of_stage(),
-                behind=self._behind(),
-            ),
-            baselines=tuple(_baseline(each.name, found) for each, found in zip(self.spec.stages, pending, strict=True)),
-            regress_s=self.ctx.limits.rollout_regress_s,
-        )
-
-    def _place(self) -> Place:
-        if self.target is None or self.target.metadata.deletion_timestamp is not None:
-            return Place.MISSING
-        spec = self.target.as_view(SchedulingPolicyView).spec
-        if spec.canary is None:
-            return Place.PROMOTED if spec.version == self.version else Place.ORIGINAL
-        if spec.canary.version == self.version:
-            there = self.target.edit()["spec"]["canary"]
-            wanted = self.staged(self._stage_index())["spec"]["canary"]
-            return Place.STAGED if _without_nulls(wanted) == _without_nulls(there) else Place.ELSEWHERE
-        ours_before = self.status.change.partition("/")[0] == spec.canary.version
-        return Place.ELSEWHERE if ours_before else Place.FOREIGN
-
-    def _behind(self) -> str:
-        """Every scheduler that says what it goes by must have seen the change, and one at least must say so."""
-        if self.target is None:
-            return ""
-        policy = self.target.as_view(SchedulingPolicyView)
-        names = policy.spec.scheduler_names
-        told = {
-            each.type.removeprefix(OBEYED_PREFIX): each.observed_generation
-            for each in policy.status.conditions
-            if each.type.startswith(OBEYED_PREFIX)
-        }
-        late = [name for name, seen in told.items() if seen < policy.generation and (not names or name in names)]
-        late += [name for name in names if name not in told]
-        if late:
-            words = "not seen by " + ", ".join(dict.fromkeys(late))
-            return f"{words}: is it running? One that is gone for good is to be taken out of the policy's status"
-        return "" if told else "no scheduler says that it goes by the policy"
-
-    def _is_observed(self, caches: Sequence[CacheFact]) -> bool:
-        revision = 0 if self.target is None else self.target.revision
-        return not self._behind() and bool(caches) and all(each.revision >= revision for each in caches)
-
-    def _governed(self) -> list[_Governed]:
-        """The pods that the policy speaks of at all."""
-        if self.target is None:
-            return []
-        sets: dict[str, ObjectMeta] = {each.uid: each.metadata for each in self.ctx.list(REPLICA_SET)}
-        nodes = {each.key.name: each.metadata.labels for each in self.ctx.list(NODE)}
-        spec = self.target.as_view(SchedulingPolicyView).spec
-        found = []
-        for each in self.ctx.list(POD):
-            pod = each.as_view(PodView)
-            workload = workload_of(pod, sets)
-            named = not spec.scheduler_names or pod.spec.scheduler_name in spec.scheduler_names
-            if named and admits(spec.scope, pod, workload):
-                labels = nodes.get(pod.spec.node_name, Labels()) if pod.spec.node_name else None
-                found.append(_Governed(each, workload, labels))
-        return found
-
-    def _reached(self, scope: Scope, pods: Sequence[_Governed]) -> list[Object]:
-        return [
-            each.pod
-            for each in pods
-            if admits(scope, each.pod.as_view(PodView), each.workload) and is_in_place(scope, each.node_labels)
-        ]
-
-    def before(self) -> dict[str, Any]:
-        return {}
-
-    def staged(self, stage: int) -> dict[str, Any]:
-        there: Any = {} if self.target is None else self.target.edit()["spec"].get("canary") or {}
-        wanted = {**self._settings, "scope": self._stages[stage].get("scope") or {}}
-        return {"spec": {"canary": replacing(there, wanted)}}
-
-    def promoted(self) -> dict[str, Any]:
-        there: Any = {} if self.target is None else self.target.edit()["spec"]
-        settings = {name: there.get(name) for name in ("version", "maxZoneSkew", "weights") if name in there}
-        return {"spec": {**replacing(settings, self._settings), "canary": None}}
-
-    def original(self) -> dict[str, Any]:
-        return {"spec": {"canary": None}}
-
-
-def _without_nulls(document: Any) -> Any:
-    if isinstance(document, Mapping):
-        return {name: _without_nulls(value) for name, value in document.items() if value not in (None, {}, [])}
-    return document
-
-
-def replacing(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """The merge patch that turns `there` into `wanted`: a merge leaves alone what it does not name."""
-    patch: dict[str, Any] = {name: None for name in there if name not in wanted}
-    for name, value in wanted.items():
-        old = there.get(name)
-        if isinstance(value, Mapping) and isinstance(old, Mapping):
-            patch[name] = replacing(old, value)
-        else:
-            patch[name] = value
-    return patch
-
-
-# -- a Deployment's template -----------------------------------------------------------------------
 
 
 class TemplateChange(_Change):

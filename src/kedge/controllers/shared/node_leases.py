@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kedge.api.wellknown import USAGE
+from kedge.api.wellknown import LEASE_KIND, NODE_LEASE_NAMESPACE, USAGE
 from kedge.env import Env
 from kedge.keys import Key
 from kedge.runtime.cache import CacheChange, CacheSet
@@ -54,3 +54,7 @@ class Listener:
 
     def _since(self, moment_s: float | None) -> float:
         return SILENT_S if moment_s is None else self._env.monotonic() - moment_s
+
+
+def lease_key(node: str) -> Key:
+    return Key(LEASE_KIND, NODE_LEASE_NAMESPACE, node)

@@ -1,26 +1,30 @@
-"""How a missing replica's repair stands, as conditions: unknown, release requested, replacing, complete. Pure.
+"""The status of a ReplicaSet: its counts, and how the repair of a missing replica stands. Pure.
 
-Requested and completed are told apart: `RepairComplete` is true only when every replacement is ready. Nothing here
-decides; `replicas` does.
+A repair that is requested and one that is complete are two states: `RepairComplete` is true only when every replacement
+is ready. Nothing here decides; `plan` does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from kedge.api.conditions import UNKNOWN, condition, find_condition
 from kedge.api.views import PodView, ReplicaSetView
 from kedge.api.wellknown import REPLACES
-from kedge.controllers.shared.pods import is_active, is_lost, is_ready
+from kedge.controllers.shared.pods import (
+    is_active,
+    is_available,
+    is_lost,
+    is_ready,
+)
 from kedge.controllers.shared.progress import UNDER_WAY, pending_reason, stage_of
 
 REPAIR_COMPLETE = "RepairComplete"
+
 BLOCKED = "ReplacementBlocked"
 """Why a repair is not complete: something refuses the replacement, and the message names it."""
-BOUND = "Bound"
-SCHEDULING_RETRYING = "SchedulingRetrying"
-_WITHOUT_NODE = ("admitted", "queued", "scheduled")
 
 
 def repair_condition(view: ReplicaSetView, pods: Sequence[PodView], refusal: str = "") -> list[dict[str, Any]]:
@@ -67,29 +71,19 @@ def _is_unknown(pod: PodView) -> bool:
     return found is not None and found.status == UNKNOWN
 
 
-def stage_conditions(
-    progress: Mapping[str, Any], *, asked: int, stages: Mapping[str, int] | None = None
-) -> list[dict[str, Any]]:
-    """`Bound` and `SchedulingRetrying` of a workload that asks for so many replicas.
-
-    `stages` counts those of its present template, where its progress counts others too. That none waits for a node
-    says nothing while fewer are counted than are asked for: those that are missing have none.
-    """
-    refused = [each["reason"] for each in progress["pending"] if _is_refusal(each)]
-    retrying = condition(SCHEDULING_RETRYING, status=bool(refused), reason=refused[0] if refused else "NothingToRetry")
-    return [_bound(progress["stages"] if stages is None else stages, asked), retrying]
-
-
-def _bound(stages: Mapping[str, int], asked: int) -> dict[str, Any]:
-    waiting = sum(stages.get(each, 0) for each in _WITHOUT_NODE)
-    placed = sum(stages.values()) - waiting
-    if waiting:
-        return condition(BOUND, status=False, reason="WaitingForNodes")
-    if placed < asked:
-        return condition(BOUND, status=False, reason="WaitingForReplicas")
-    return condition(BOUND, status=True, reason="AllBound")
+def replica_counts(replica_set: ReplicaSetView, pods: Sequence[PodView], now: datetime) -> dict[str, Any]:
+    """The counts of a ReplicaSet's status: replicas are those that nobody has begun to take away."""
+    spec = replica_set.spec
+    template_labels = spec.template.metadata.labels
+    active = [pod for pod in pods if is_active(pod)]
+    return {
+        "replicas": len(active),
+        "fullyLabeledReplicas": sum(_has_all(pod.labels, template_labels) for pod in active),
+        "readyReplicas": sum(is_ready(pod) for pod in active),
+        "availableReplicas": sum(is_available(pod, spec.min_ready_seconds, now) for pod in active),
+        "terminatingReplicas": sum(not pod.finished for pod in pods) - len(active),
+    }
 
 
-def _is_refusal(pending: Mapping[str, Any]) -> bool:
-    """The scheduler tried and said why it could not; as against a pod whose turn has not come."""
-    return pending["stage"] in ("queued", "scheduled") and not pending["reason"].startswith("WaitingFor")
+def _has_all(labels: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
+    return all(labels.get(name) == value for name, value in wanted.items())

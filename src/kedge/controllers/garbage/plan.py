@@ -1,0 +1,72 @@
+"""The plan of garbage collection: whether an object goes with its owners, and what its finalizers need. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from kedge.api.views import ObjectMeta
+from kedge.controllers.garbage.overrides import active_override
+
+FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
+
+
+class Owner(StrEnum):
+    """What is known of one owner."""
+
+    ALIVE = "alive"
+    WAITING = "waiting"
+    """Being deleted in the foreground: it goes after those that block it."""
+    GONE = "gone"
+    UNKNOWN = "unknown"
+    """Of a kind that is not known here: nobody can say, so it counts as alive."""
+
+
+@dataclass(frozen=True, slots=True)
+class GarbagePlan:
+    """What to do with one object for its owners' sake."""
+
+    delete: str = ""
+    """The propagation to delete it with; empty to keep it."""
+    drop: tuple[str, ...] = ()
+    """Uids of owners that are gone, while another holds it."""
+
+
+def plan_garbage(metadata: ObjectMeta, owners: Mapping[str, Owner], *, has_dependents: bool) -> GarbagePlan:
+    """Whether an object goes with its owners. `owners` are by uid; one that is not in it counts as alive."""
+    if metadata.deletion_timestamp is not None or not metadata.owner_references:
+        return GarbagePlan()
+    known = {ref.uid: owners.get(ref.uid, Owner.ALIVE) for ref in metadata.owner_references}
+    solid = [uid for uid, state in known.items() if state in (Owner.ALIVE, Owner.UNKNOWN)]
+    if solid:
+        return GarbagePlan(drop=tuple(uid for uid, state in known.items() if state in (Owner.GONE, Owner.WAITING)))
+    if any(state is Owner.WAITING for state in known.values()):
+        return GarbagePlan("Foreground" if has_dependents else "Background")
+    if ORPHAN in metadata.finalizers:
+        return GarbagePlan("Orphan")
+    return GarbagePlan("Foreground" if FOREGROUND in metadata.finalizers else "Background")
+
+
+@dataclass(frozen=True, slots=True)
+class FinalizerPlan:
+    """What the finalizers of an object that is being deleted come to."""
+
+    remove: tuple[str, ...] = ()
+    """To be dropped, on a person's word."""
+    stuck: tuple[str, ...] = ()
+    """Nobody has seen to them for long: to be told."""
+    look_again_at: datetime | None = None
+
+
+def plan_finalizers(metadata: ObjectMeta, now: datetime, *, stuck_s: float) -> FinalizerPlan:
+    """Finalizers of others are theirs to remove; unless a person says otherwise they are only told of."""
+    foreign = tuple(name for name in metadata.finalizers if name not in (FOREGROUND, ORPHAN))
+    if metadata.deletion_timestamp is None or not foreign:
+        return FinalizerPlan()
+    override = active_override(metadata, now)
+    remove = tuple(name for name in foreign if override is not None and name in override.finalizers)
+    since = metadata.deletion_timestamp + timedelta(seconds=stuck_s)
+    left = tuple(name for name in foreign if name not in remove)
+    return FinalizerPlan(remove, left if since <= now else (), since if left and since > now else None)

@@ -1,0 +1,38 @@
+"""The conditions of a Job: its end, decided and reached, and its suspension. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kedge.api.conditions import condition, find_condition
+from kedge.api.views import JobView
+from kedge.controllers.job.plan import (
+    COMPLETE,
+    FAILED,
+    FAILURE_TARGET,
+    SUCCESS_TARGET,
+    SUSPENDED,
+    JobPlan,
+)
+
+
+def end_conditions(plan: JobPlan) -> list[dict[str, Any]]:
+    """That an end is decided, and that it is reached: two conditions, because pods may take their time."""
+    target = plan.target
+    if target is None:
+        return []
+    kind, final = (SUCCESS_TARGET, COMPLETE) if target.succeeds else (FAILURE_TARGET, FAILED)
+    told = [condition(kind, status=True, reason=target.reason, message=target.message)]
+    if plan.over:
+        told.append(condition(final, status=True, reason=target.reason, message=target.message))
+    return told
+
+
+def suspension(view: JobView, plan: JobPlan, *, held: bool) -> list[dict[str, Any]]:
+    if held or plan.target is not None:
+        return []
+    if plan.suspended:
+        return [condition(SUSPENDED, status=True, reason="JobSuspended")]
+    if find_condition(view.status.conditions, SUSPENDED) is None:
+        return []
+    return [condition(SUSPENDED, status=False, reason="JobResumed")]

@@ -1,0 +1,32 @@
+"""The conditions of a namespace that is being deleted, as in Kubernetes. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kedge.api.conditions import condition, find_condition
+from kedge.api.views import NamespaceView
+from kedge.controllers.namespace.plan import EmptyingPlan
+
+CONTENT, FINALIZERS, FAILURE = (
+    "NamespaceContentRemaining",
+    "NamespaceFinalizersRemaining",
+    "NamespaceDeletionContentFailure",
+)
+
+
+def emptying_conditions(view: NamespaceView, plan: EmptyingPlan, failure: str) -> list[dict[str, Any]]:
+    """What keeps the namespace, in Kubernetes' words; nothing for what was never in the way."""
+    said = (
+        (CONTENT, "SomeResourcesRemain", "ContentRemoved", plan.remaining),
+        (FINALIZERS, "SomeFinalizersRemain", "ContentHasNoFinalizers", plan.finalizers),
+    )
+    found = []
+    for type_, reason, otherwise, counts in said:
+        if counts or find_condition(view.status.conditions, type_) is not None:
+            words = ", ".join(f"{name}: {count}" for name, count in sorted(dict(counts).items()))
+            found.append(condition(type_, status=bool(counts), reason=reason if counts else otherwise, message=words))
+    if failure or find_condition(view.status.conditions, FAILURE) is not None:
+        reason = "ContentDeletionFailed" if failure else "ContentDeleted"
+        found.append(condition(FAILURE, status=bool(failure), reason=reason, message=failure))
+    return found

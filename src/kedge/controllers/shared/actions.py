@@ -1,0 +1,49 @@
+"""What the shells of the workload controllers share: acting with a memory of the last act, and when to look again."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from datetime import datetime
+
+from kedge.api.objects import Object
+from kedge.controllers.shared.progress import Attempt
+from kedge.errors import BadRequest, Forbidden, Invalid, NotFound, OperatingError, TooLarge
+from kedge.metrics import Metrics
+from kedge.runtime import Action, Context
+
+REFUSALS = (Forbidden, Invalid, BadRequest, TooLarge, NotFound)
+"""Answers that the owner's status tells of. The others are about timing, and end the reconcile."""
+_SOON_S = 0.05
+
+
+class Acts:
+    """Carries single acts out, counts them, and remembers the last one for the status."""
+
+    def __init__(self, ctx: Context, metrics: Metrics, controller: str) -> None:
+        self._ctx = ctx
+        self._count = metrics.counter(
+            "kedge_workload_acts_total", "What workload controllers did, by controller and act", ("controller", "act")
+        )
+        self._controller = controller
+        self.last = Attempt()
+
+    async def do(self, act: str, about: str, work: Awaitable[Object]) -> Object:
+        """Await one act. Its refusal is remembered, then raised."""
+        self._count.labels(self._controller, act).inc()
+        at = self._ctx.now()
+        self.last = Attempt(f"{act} {about}", at=at)
+        try:
+            return await work
+        except OperatingError as error:
+            self.last = Attempt(f"{act} {about}", f"{type(error).__name__}: {error.message}", at)
+            raise
+
+
+def look_again(now: datetime, *moments: datetime | None, at_once: bool = False, reason: str = "") -> Action:
+    """Look again at the first of these moments, or when something changes."""
+    if at_once:
+        return Action.requeue(delay_s=0.0, reason="there is more to do")
+    first = min((moment for moment in moments if moment is not None), default=None)
+    if first is None:
+        return Action.await_change(reason=reason)
+    return Action.requeue(delay_s=max(_SOON_S, (first - now).total_seconds()), reason=reason)

@@ -1,0 +1,57 @@
+"""How a missing replica's repair stands, as conditions: unknown, release requested, replacing, complete. Pure.
+
+Requested and completed are told apart: `RepairComplete` is true only when every replacement is ready. Nothing here
+decides; `replicas` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kedge.api.conditions import condition, find_condition
+from kedge.api.views import JobView, ReplicaSetView
+from kedge.errors import OperatingError
+
+REPLICA_FAILURE = "ReplicaFailure"
+
+BOUND = "Bound"
+SCHEDULING_RETRYING = "SchedulingRetrying"
+_WITHOUT_NODE = ("admitted", "queued", "scheduled")
+
+
+def stage_conditions(
+    progress: Mapping[str, Any], *, asked: int, stages: Mapping[str, int] | None = None
+) -> list[dict[str, Any]]:
+    """`Bound` and `SchedulingRetrying` of a workload that asks for so many replicas.
+
+    `stages` counts those of its present template, where its progress counts others too. That none waits for a node
+    says nothing while fewer are counted than are asked for: those that are missing have none.
+    """
+    refused = [each["reason"] for each in progress["pending"] if _is_refusal(each)]
+    retrying = condition(SCHEDULING_RETRYING, status=bool(refused), reason=refused[0] if refused else "NothingToRetry")
+    return [_bound(progress["stages"] if stages is None else stages, asked), retrying]
+
+
+def _bound(stages: Mapping[str, int], asked: int) -> dict[str, Any]:
+    waiting = sum(stages.get(each, 0) for each in _WITHOUT_NODE)
+    placed = sum(stages.values()) - waiting
+    if waiting:
+        return condition(BOUND, status=False, reason="WaitingForNodes")
+    if placed < asked:
+        return condition(BOUND, status=False, reason="WaitingForReplicas")
+    return condition(BOUND, status=True, reason="AllBound")
+
+
+def _is_refusal(pending: Mapping[str, Any]) -> bool:
+    """The scheduler tried and said why it could not; as against a pod whose turn has not come."""
+    return pending["stage"] in ("queued", "scheduled") and not pending["reason"].startswith("WaitingFor")
+
+
+def failure_condition(view: ReplicaSetView | JobView, refusal: OperatingError | None) -> list[dict[str, Any]]:
+    """`ReplicaFailure`: a pod could not be made or ended. Told again when that is over."""
+    if refusal is not None:
+        return [condition(REPLICA_FAILURE, status=True, reason=f"{type(refusal).__name__}", message=refusal.message)]
+    if find_condition(view.status.conditions, REPLICA_FAILURE) is None:
+        return []
+    return [condition(REPLICA_FAILURE, status=False, reason="Succeeded")]

@@ -1,0 +1,46 @@
+"""Holds in the controllers: whether a person holds an object off a controller, and how its status shows that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+from kedge.api.holds import Hold, active_hold, hold_conditions
+from kedge.api.objects import Object
+from kedge.api.views import View
+from kedge.controllers.shared.actions import look_again
+from kedge.runtime import Action, Context
+
+
+def held_until(view: View, controller: str, now: datetime) -> datetime | None:
+    hold = active_hold(view, controller, now)
+    return None if hold is None else hold.until
+
+
+def split_held(found: Iterable[Object], controller: str, now: datetime) -> tuple[list[Object], list[datetime]]:
+    """Those that nobody holds off the controller, and when the holds on the others end: one that is held stops nobody
+    but itself."""
+    free, ends = [], []
+    for each in found:
+        hold = active_hold(each.metadata, controller, now)
+        if hold is None:
+            free.append(each)
+        else:
+            ends.append(hold.until)
+    return free, ends
+
+
+async def wait_out(ctx: Context, found: Object, hold: Hold, now: datetime) -> Action:
+    """Hands off until the hold ends, or is taken away. Shown in the status, where the kind has a place for it.
+
+    What was observed before stays what was observed: a status that nobody has brought up to date must not look so.
+    """
+    view: Any = found.view
+    status: Any = getattr(view, "status", None)
+    if hasattr(status, "conditions"):
+        said: dict[str, Any] = {"conditions": hold_conditions(view, status.conditions, now)}
+        if hasattr(status, "observed_generation"):
+            said["observedGeneration"] = status.observed_generation
+        await ctx.write_status(found, said)
+    return look_again(now, hold.until, reason=str(hold))

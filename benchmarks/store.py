@@ -30,7 +30,7 @@ from kedge.api.requests import Binding
 from kedge.env import Env, system_env
 from kedge.keys import Key
 from kedge.server.service import Service
-from kedge.store import Absent, Put, Store, Watch
+from kedge.store import Absent, Put, Store, StoreWatch
 from kedge.store.memory import MemoryStore
 from kedge.store.sqlite import SqliteStore
 
@@ -197,7 +197,7 @@ async def watch_cost_us(store: Store, watchers: int, deliveries: int) -> float:
     seen = 0
     done = asyncio.Event()
 
-    async def follow(stream: Watch) -> None:
+    async def follow(stream: StoreWatch) -> None:
         nonlocal seen
         async for batch in stream:
             seen += len(batch.changes)

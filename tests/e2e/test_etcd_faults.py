@@ -16,7 +16,7 @@ from kedge.env import system_env
 from kedge.errors import Compacted, OutcomeUnknown, Unavailable
 from kedge.keys import Key, Origin, Revision
 from kedge.limits import Limits
-from kedge.store.contract import Change, Delete, Put, Watch
+from kedge.store.contract import Change, Delete, Put, StoreWatch
 from kedge.store.etcd import EtcdStore, EtcdTls
 from kedge.store.etcd.layout import RESTORE_BUMP
 
@@ -73,7 +73,7 @@ async def eventually(found: Callable[[], Awaitable[bool]], what: str) -> None:
         pytest.fail(f"did not happen within {WAIT_S} s: {what}")
 
 
-async def heard_until(watch: Watch, revision: Revision) -> list[Change]:
+async def heard_until(watch: StoreWatch, revision: Revision) -> list[Change]:
     """Everything a watch tells up to a revision, each change once and in order."""
     heard: list[Change] = []
     async with asyncio.timeout(WAIT_S):

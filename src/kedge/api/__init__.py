@@ -17,7 +17,7 @@ from kedge.api.codec import (
     splice_list,
 )
 from kedge.api.defaults import apply_defaults, apply_draft_defaults
-from kedge.api.kinds import KINDS, Column, Kind, Registry
+from kedge.api.kinds import KINDS, Kind, PrinterColumn, Registry
 from kedge.api.patch import apply_json_patch, apply_merge_patch
 from kedge.api.quantity import Quantity, format_units, parse_quantity, units
 from kedge.api.selectors import (
@@ -36,7 +36,6 @@ __all__ = [
     "KINDS",
     "OBJECT_DEPTH_MAX",
     "Checked",
-    "Column",
     "Draft",
     "FieldSelector",
     "FrozenMap",
@@ -44,6 +43,7 @@ __all__ = [
     "LabelSelector",
     "NodeSelector",
     "ObjectMeta",
+    "PrinterColumn",
     "Quantity",
     "Registry",
     "Versioned",

@@ -13,7 +13,7 @@ from kedge.errors import BadRequest, NotFound, check
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class PrinterColumn:
     """One column that `kubectl get` prints."""
 
     name: str
@@ -37,7 +37,7 @@ class Kind:
     categories: tuple[str, ...] = ()
     namespaced: bool = True
     subresources: frozenset[str] = frozenset()
-    columns: tuple[Column, ...] = ()
+    columns: tuple[PrinterColumn, ...] = ()
     view: type[views.View] | None = None
     """The typed view, for kinds that kedge acts on."""
     latest_only: bool = False
@@ -149,7 +149,8 @@ class Registry:
 
 # -- the built-in kinds ----------------------------------------------------------------------------
 
-_AGE = Column("Age", "date", ".metadata.creationTimestamp")
+_Column = PrinterColumn  # the table below is dense
+_AGE = _Column("Age", "date", ".metadata.creationTimestamp")
 _STATUS = frozenset({"status"})
 _STATUS_AND_SCALE = frozenset({"status", "scale"})
 
@@ -157,19 +158,19 @@ _CORE = (
     Kind(
         group="", version="v1", kind="Namespace", plural="namespaces", singular="namespace", short_names=("ns",),
         namespaced=False, subresources=frozenset({"status", "finalize"}), view=views.NamespaceView,
-        columns=(Column("Status", path=".status.phase"), _AGE),
+        columns=(_Column("Status", path=".status.phase"), _AGE),
         selectable=frozenset({"status.phase"}),
     ),
     Kind(
         group="", version="v1", kind="Node", plural="nodes", singular="node", short_names=("no",),
         namespaced=False, subresources=_STATUS, view=views.NodeView,
         columns=(
-            Column("Status"), Column("Roles"), _AGE, Column("Version", path=".status.nodeInfo.kubeletVersion"),
-            Column("Internal-IP", path='.status.addresses[?(@.type=="InternalIP")].address', priority=1),
-            Column("External-IP", path='.status.addresses[?(@.type=="ExternalIP")].address', priority=1),
-            Column("OS-Image", path=".status.nodeInfo.osImage", priority=1),
-            Column("Kernel-Version", path=".status.nodeInfo.kernelVersion", priority=1),
-            Column("Container-Runtime", path=".status.nodeInfo.containerRuntimeVersion", priority=1),
+            _Column("Status"), _Column("Roles"), _AGE, _Column("Version", path=".status.nodeInfo.kubeletVersion"),
+            _Column("Internal-IP", path='.status.addresses[?(@.type=="InternalIP")].address', priority=1),
+            _Column("External-IP", path='.status.addresses[?(@.type=="ExternalIP")].address', priority=1),
+            _Column("OS-Image", path=".status.nodeInfo.osImage", priority=1),
+            _Column("Kernel-Version", path=".status.nodeInfo.kernelVersion", priority=1),
+            _Column("Container-Runtime", path=".status.nodeInfo.containerRuntimeVersion", priority=1),
         ),
         selectable=frozenset({"spec.unschedulable"}),
     ),
@@ -177,10 +178,10 @@ _CORE = (
         group="", version="v1", kind="Pod", plural="pods", singular="pod", short_names=("po",), categories=("all",),
         subresources=frozenset({"status", "binding", "eviction"}), view=views.PodView, has_generation=True,
         columns=(
-            Column("Ready"), Column("Status"), Column("Restarts"), _AGE,
-            Column("IP", path=".status.podIP", priority=1), Column("Node", path=".spec.nodeName", priority=1),
-            Column("Nominated Node", path=".status.nominatedNodeName", priority=1),
-            Column("Readiness Gates", priority=1),
+            _Column("Ready"), _Column("Status"), _Column("Restarts"), _AGE,
+            _Column("IP", path=".status.podIP", priority=1), _Column("Node", path=".spec.nodeName", priority=1),
+            _Column("Nominated Node", path=".status.nominatedNodeName", priority=1),
+            _Column("Readiness Gates", priority=1),
         ),
         selectable=frozenset({
             "spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName",
@@ -190,10 +191,10 @@ _CORE = (
     Kind(
         group="", version="v1", kind="Event", plural="events", singular="event", short_names=("ev",),
         columns=(
-            Column("Last Seen"), Column("Type", path=".type"), Column("Reason", path=".reason"), Column("Object"),
-            Column("Subobject", path=".involvedObject.fieldPath", priority=1), Column("Source", priority=1),
-            Column("Message", path=".message"), Column("First Seen", priority=1),
-            Column("Count", path=".count", priority=1), Column("Name", path=".metadata.name", priority=1),
+            _Column("Last Seen"), _Column("Type", path=".type"), _Column("Reason", path=".reason"), _Column("Object"),
+            _Column("Subobject", path=".involvedObject.fieldPath", priority=1), _Column("Source", priority=1),
+            _Column("Message", path=".message"), _Column("First Seen", priority=1),
+            _Column("Count", path=".count", priority=1), _Column("Name", path=".metadata.name", priority=1),
         ),
         selectable=frozenset({
             "involvedObject.kind", "involvedObject.namespace", "involvedObject.name", "involvedObject.uid",
@@ -203,26 +204,26 @@ _CORE = (
     ),
     Kind(
         group="", version="v1", kind="ConfigMap", plural="configmaps", singular="configmap", short_names=("cm",),
-        columns=(Column("Data"), _AGE),
+        columns=(_Column("Data"), _AGE),
     ),
     Kind(
         group="", version="v1", kind="Secret", plural="secrets", singular="secret",
-        columns=(Column("Type", path=".type"), Column("Data"), _AGE),
+        columns=(_Column("Type", path=".type"), _Column("Data"), _AGE),
         selectable=frozenset({"type"}),
     ),
     Kind(
         group="", version="v1", kind="Service", plural="services", singular="service", short_names=("svc",),
         categories=("all",), subresources=_STATUS, view=views.ServiceView,
         columns=(
-            Column("Type", path=".spec.type"), Column("Cluster-IP", path=".spec.clusterIP"),
-            Column("External-IP"), Column("Port(s)"), _AGE, Column("Selector", priority=1),
+            _Column("Type", path=".spec.type"), _Column("Cluster-IP", path=".spec.clusterIP"),
+            _Column("External-IP"), _Column("Port(s)"), _AGE, _Column("Selector", priority=1),
         ),
         selectable=frozenset({"spec.clusterIP", "spec.type"}),
     ),
     Kind(
         group="", version="v1", kind="ResourceQuota", plural="resourcequotas", singular="resourcequota",
         short_names=("quota",), subresources=_STATUS, view=views.ResourceQuotaView,
-        columns=(Column("Request"), Column("Limit"), _AGE),
+        columns=(_Column("Request"), _Column("Limit"), _AGE),
     ),
 )  # fmt: skip
 
@@ -230,16 +231,16 @@ _GROUPS = (
     Kind(
         group="discovery.k8s.io", version="v1", kind="EndpointSlice", plural="endpointslices",
         singular="endpointslice", view=views.EndpointSliceView, has_generation=True,
-        columns=(Column("AddressType", path=".addressType"), Column("Ports"), Column("Endpoints"), _AGE),
+        columns=(_Column("AddressType", path=".addressType"), _Column("Ports"), _Column("Endpoints"), _AGE),
     ),
     Kind(
         group="apps", version="v1", kind="Deployment", plural="deployments", singular="deployment",
         short_names=("deploy",), categories=("all",), subresources=_STATUS_AND_SCALE, view=views.DeploymentView,
         has_generation=True,
         columns=(
-            Column("Ready"), Column("Up-to-date", "integer", ".status.updatedReplicas"),
-            Column("Available", "integer", ".status.availableReplicas"), _AGE, Column("Containers", priority=1),
-            Column("Images", priority=1), Column("Selector", priority=1),
+            _Column("Ready"), _Column("Up-to-date", "integer", ".status.updatedReplicas"),
+            _Column("Available", "integer", ".status.availableReplicas"), _AGE, _Column("Containers", priority=1),
+            _Column("Images", priority=1), _Column("Selector", priority=1),
         ),
     ),
     Kind(
@@ -247,9 +248,9 @@ _GROUPS = (
         short_names=("rs",), categories=("all",), subresources=_STATUS_AND_SCALE, view=views.ReplicaSetView,
         has_generation=True,
         columns=(
-            Column("Desired", "integer", ".spec.replicas"), Column("Current", "integer", ".status.replicas"),
-            Column("Ready", "integer", ".status.readyReplicas"), _AGE, Column("Containers", priority=1),
-            Column("Images", priority=1), Column("Selector", priority=1),
+            _Column("Desired", "integer", ".spec.replicas"), _Column("Current", "integer", ".status.replicas"),
+            _Column("Ready", "integer", ".status.readyReplicas"), _AGE, _Column("Containers", priority=1),
+            _Column("Images", priority=1), _Column("Selector", priority=1),
         ),
         selectable=frozenset({"status.replicas"}),
     ),
@@ -257,8 +258,8 @@ _GROUPS = (
         group="batch", version="v1", kind="Job", plural="jobs", singular="job", categories=("all",),
         subresources=_STATUS, view=views.JobView, has_generation=True,
         columns=(
-            Column("Status"), Column("Completions"), Column("Duration"), _AGE, Column("Containers", priority=1),
-            Column("Images", priority=1), Column("Selector", priority=1),
+            _Column("Status"), _Column("Completions"), _Column("Duration"), _AGE, _Column("Containers", priority=1),
+            _Column("Images", priority=1), _Column("Selector", priority=1),
         ),
         selectable=frozenset({"status.successful"}),
     ),
@@ -267,9 +268,9 @@ _GROUPS = (
         singular="horizontalpodautoscaler", short_names=("hpa",), categories=("all",), subresources=_STATUS,
         view=views.HorizontalPodAutoscalerView, has_generation=True,
         columns=(
-            Column("Reference"), Column("Targets"), Column("MinPods", "integer", ".spec.minReplicas"),
-            Column("MaxPods", "integer", ".spec.maxReplicas"),
-            Column("Replicas", "integer", ".status.currentReplicas"), _AGE,
+            _Column("Reference"), _Column("Targets"), _Column("MinPods", "integer", ".spec.minReplicas"),
+            _Column("MaxPods", "integer", ".spec.maxReplicas"),
+            _Column("Replicas", "integer", ".status.currentReplicas"), _AGE,
         ),
     ),
     Kind(
@@ -277,9 +278,9 @@ _GROUPS = (
         singular="poddisruptionbudget", short_names=("pdb",), subresources=_STATUS,
         view=views.PodDisruptionBudgetView, has_generation=True,
         columns=(
-            Column("Min Available", path=".spec.minAvailable"),
-            Column("Max Unavailable", path=".spec.maxUnavailable"),
-            Column("Allowed Disruptions", "integer", ".status.disruptionsAllowed"), _AGE,
+            _Column("Min Available", path=".spec.minAvailable"),
+            _Column("Max Unavailable", path=".spec.maxUnavailable"),
+            _Column("Allowed Disruptions", "integer", ".status.disruptionsAllowed"), _AGE,
         ),
     ),
     Kind(
@@ -287,44 +288,44 @@ _GROUPS = (
         singular="priorityclass", short_names=("pc",), namespaced=False, view=views.PriorityClassView,
         has_generation=True,
         columns=(
-            Column("Value", "integer", ".value"), Column("Global-Default", "boolean", ".globalDefault"), _AGE,
-            Column("PreemptionPolicy", path=".preemptionPolicy"),
+            _Column("Value", "integer", ".value"), _Column("Global-Default", "boolean", ".globalDefault"), _AGE,
+            _Column("PreemptionPolicy", path=".preemptionPolicy"),
         ),
     ),
     Kind(
         group="coordination.k8s.io", version="v1", kind="Lease", plural="leases", singular="lease",
         view=views.LeaseView, latest_only=True,
-        columns=(Column("Holder", path=".spec.holderIdentity"), _AGE),
+        columns=(_Column("Holder", path=".spec.holderIdentity"), _AGE),
     ),
     Kind(
         group="admissionregistration.k8s.io", version="v1", kind="ValidatingAdmissionPolicy",
         plural="validatingadmissionpolicies", singular="validatingadmissionpolicy", namespaced=False,
         categories=("api-extensions",), subresources=_STATUS, has_generation=True,
-        columns=(Column("Validations"), Column("ParamKind"), _AGE),
+        columns=(_Column("Validations"), _Column("ParamKind"), _AGE),
     ),
     Kind(
         group="admissionregistration.k8s.io", version="v1", kind="ValidatingAdmissionPolicyBinding",
         plural="validatingadmissionpolicybindings", singular="validatingadmissionpolicybinding", namespaced=False,
         categories=("api-extensions",), has_generation=True,
-        columns=(Column("PolicyName", path=".spec.policyName"), Column("ParamRef"), _AGE),
+        columns=(_Column("PolicyName", path=".spec.policyName"), _Column("ParamRef"), _AGE),
     ),
     Kind(
         group="admissionregistration.k8s.io", version="v1", kind="MutatingAdmissionPolicy",
         plural="mutatingadmissionpolicies", singular="mutatingadmissionpolicy", namespaced=False,
         categories=("api-extensions",), has_generation=True,
-        columns=(Column("Mutations"), Column("ParamKind"), _AGE),
+        columns=(_Column("Mutations"), _Column("ParamKind"), _AGE),
     ),
     Kind(
         group="admissionregistration.k8s.io", version="v1", kind="MutatingAdmissionPolicyBinding",
         plural="mutatingadmissionpolicybindings", singular="mutatingadmissionpolicybinding", namespaced=False,
         categories=("api-extensions",), has_generation=True,
-        columns=(Column("PolicyName", path=".spec.policyName"), Column("ParamRef"), _AGE),
+        columns=(_Column("PolicyName", path=".spec.policyName"), _Column("ParamRef"), _AGE),
     ),
     Kind(
         group="apiextensions.k8s.io", version="v1", kind="CustomResourceDefinition",
         plural="customresourcedefinitions", singular="customresourcedefinition", short_names=("crd", "crds"),
         categories=("api-extensions",), namespaced=False, subresources=_STATUS, has_generation=True,
-        columns=(Column("Created At", "date", ".metadata.creationTimestamp"),),
+        columns=(_Column("Created At", "date", ".metadata.creationTimestamp"),),
     ),
 )  # fmt: skip
 
@@ -334,9 +335,9 @@ _OWN = (
         short_names=("resv",), categories=("kedge",), subresources=_STATUS, view=views.ReservationView,
         has_generation=True,
         columns=(
-            Column("Pod", path=".spec.pod.name"), Column("Node", path=".spec.nodeName"),
-            Column("Phase", path=".status.phase"), Column("Gang", path=".spec.gang"),
-            Column("Deadline", "date", ".spec.deadline"), _AGE,
+            _Column("Pod", path=".spec.pod.name"), _Column("Node", path=".spec.nodeName"),
+            _Column("Phase", path=".status.phase"), _Column("Gang", path=".spec.gang"),
+            _Column("Deadline", "date", ".spec.deadline"), _AGE,
         ),
         selectable=frozenset({"spec.nodeName", "spec.gang", "spec.workloadUID", "status.phase"}),
     ),
@@ -345,8 +346,8 @@ _OWN = (
         singular="nodeallocation", short_names=("nalloc",), categories=("kedge",), namespaced=False,
         subresources=_STATUS, view=views.NodeAllocationView, has_generation=True,
         columns=(
-            Column("CPU", path=".status.allocated.cpu"), Column("Memory", path=".status.allocated.memory"),
-            Column("Pods", path=".status.allocated.pods"), _AGE,
+            _Column("CPU", path=".status.allocated.cpu"), _Column("Memory", path=".status.allocated.memory"),
+            _Column("Pods", path=".status.allocated.pods"), _AGE,
         ),
     ),
     Kind(
@@ -354,21 +355,21 @@ _OWN = (
         singular="schedulingpolicy", short_names=("schedpol",), categories=("kedge",), namespaced=False,
         subresources=_STATUS, view=views.SchedulingPolicyView, has_generation=True,
         columns=(
-            Column("Version", path=".spec.version"), Column("Active", "boolean", ".spec.active"),
-            Column("Canary", path=".spec.canary.version"), Column("Zone-Skew", "integer", ".spec.maxZoneSkew"), _AGE,
+            _Column("Version", path=".spec.version"), _Column("Active", "boolean", ".spec.active"),
+            _Column("Canary", path=".spec.canary.version"), _Column("Zone-Skew", "integer", ".spec.maxZoneSkew"), _AGE,
         ),
     ),
     Kind(
         group="kedge.dev", version="v1", kind="ZoneQuota", plural="zonequotas", singular="zonequota",
         short_names=("zq",), categories=("kedge",), subresources=_STATUS, view=views.ZoneQuotaView,
-        has_generation=True, columns=(Column("Zones"), _AGE),
+        has_generation=True, columns=(_Column("Zones"), _AGE),
     ),
     Kind(
         group="kedge.dev", version="v1", kind="Rollout", plural="rollouts", singular="rollout",
         categories=("kedge",), subresources=_STATUS, view=views.RolloutView, has_generation=True,
         columns=(
-            Column("Target", path=".spec.target.name"), Column("Phase", path=".status.phase"),
-            Column("Stage", "integer", ".status.stage"), _AGE, Column("Reason", path=".status.reason", priority=1),
+            _Column("Target", path=".spec.target.name"), _Column("Phase", path=".status.phase"),
+            _Column("Stage", "integer", ".status.stage"), _AGE, _Column("Reason", path=".status.reason", priority=1),
         ),
     ),
 )  # fmt: skip

@@ -20,7 +20,7 @@ from kedge.keys import NO_ORIGIN, NO_REVISION, Key, Origin, Revision
 _V = TypeVar("_V")
 
 
-class _Stored(msgspec.Struct, frozen=True, eq=False, gc=False):
+class _StoredObject(msgspec.Struct, frozen=True, eq=False, gc=False):
     """What every version has. First, so that `Object` takes these by place and the rest by name."""
 
     kind: Kind
@@ -28,7 +28,7 @@ class _Stored(msgspec.Struct, frozen=True, eq=False, gc=False):
     value: bytes
 
 
-class Object(_Stored, frozen=True, eq=False, gc=False, kw_only=True):
+class Object(_StoredObject, frozen=True, eq=False, gc=False, kw_only=True):
     """Bytes with their key and revisions. Shared by every reader, so an assignment is refused."""
 
     revision: Revision

@@ -13,11 +13,11 @@ import msgspec
 
 from kedge.api.quantity import Quantity
 from kedge.api.timestamps import format_time
-from kedge.api.views.base import FrozenMap, Int32, ResourceList, Shape, Time, map_field
-from kedge.api.views.shapes import dec_hook
+from kedge.api.views.base import ApiStruct, FrozenMap, Int32, ResourceList, Time, map_field
+from kedge.api.views.schema import dec_hook
 
 
-class UsageReport(Shape, frozen=True):
+class UsageReport(ApiStruct, frozen=True):
     """One measurement of a whole node."""
 
     at: Time | None = None

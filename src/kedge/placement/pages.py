@@ -15,27 +15,27 @@ import msgspec
 from kedge.api.codec import encode_json
 from kedge.api.quantity import format_units, parse_quantity, units
 from kedge.api.views import AllocationEntry
-from kedge.api.views.own import NodeAllocationSpec
-from kedge.api.views.shapes import decoder_of
+from kedge.api.views.kedge_dev import NodeAllocationSpec
+from kedge.api.views.schema import decoder_of
 from kedge.errors import check
 from kedge.placement.ledger import Claim, ClaimState, HostPort, claim_of
 from kedge.placement.resources import Units, add, subtract
 
 
-class _StoredStatus(msgspec.Struct):
+class _StoredLedgerStatus(msgspec.Struct):
     allocated: dict[str, str] = {}
     entries: dict[str, msgspec.Raw] = {}
 
 
-class _Stored(msgspec.Struct):
+class _StoredLedger(msgspec.Struct):
     api_version: msgspec.Raw = msgspec.field(name="apiVersion")
     kind: msgspec.Raw
     metadata: msgspec.Raw
     spec: NodeAllocationSpec = NodeAllocationSpec()
-    status: _StoredStatus = msgspec.field(default_factory=_StoredStatus)
+    status: _StoredLedgerStatus = msgspec.field(default_factory=_StoredLedgerStatus)
 
 
-_DECODER = msgspec.json.Decoder(_Stored)
+_DECODER = msgspec.json.Decoder(_StoredLedger)
 
 
 class Page:

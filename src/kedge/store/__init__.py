@@ -15,7 +15,7 @@ from kedge.store.contract import (
     Reading,
     Store,
     StoreStatistics,
-    Watch,
+    StoreWatch,
     Write,
 )
 
@@ -36,6 +36,6 @@ __all__ = [
     "Reading",
     "Store",
     "StoreStatistics",
-    "Watch",
+    "StoreWatch",
     "Write",
 ]

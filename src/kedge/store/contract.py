@@ -129,14 +129,14 @@ class Batch(NamedTuple):
     revision: Revision
 
 
-class Watch(Protocol):
+class StoreWatch(Protocol):
     """A stream of batches. Ends only by an error or by `close`."""
 
     @property
     def revision(self) -> Revision:
         """Everything at or below it has been handed out. Resume with `after=revision`."""
 
-    def __aiter__(self) -> Watch: ...
+    def __aiter__(self) -> StoreWatch: ...
 
     async def __anext__(self) -> Batch:
         """
@@ -217,7 +217,7 @@ class Store(Protocol):
         A `latest_only` object read `at` a past revision may come in a newer version.
         """
 
-    async def watch(self, kind: str, *, after: Revision, namespace: str = "") -> Watch:
+    async def watch(self, kind: str, *, after: Revision, namespace: str = "") -> StoreWatch:
         """Stream every change past `after`; of all kinds if `kind` is empty.
 
         Raises:

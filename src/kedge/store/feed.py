@@ -291,7 +291,7 @@ class Feed:
 
 
 class FeedWatch:
-    """A cursor into one log of a feed. Implements `Watch`."""
+    """A cursor into one log of a feed. Implements `StoreWatch`."""
 
     __slots__ = (
         "_caught_up", "_end", "_feed", "_log", "_namespace", "_next", "_progress_wanted", "_waiter", "on_ready",

@@ -19,7 +19,7 @@ from kedge.store.contract import (
     Listing,
     Reading,
     StoreStatistics,
-    Watch,
+    StoreWatch,
     Write,
     check_commit,
     latest_only_keys,
@@ -120,7 +120,7 @@ class MemoryStore:
         self._check_open()
         return self._versions.list(kind, self._feed, namespace=namespace, at=at, start_after=start_after, limit=limit)
 
-    async def watch(self, kind: str, *, after: Revision, namespace: str = "") -> Watch:
+    async def watch(self, kind: str, *, after: Revision, namespace: str = "") -> StoreWatch:
         await _turn()
         self._check_open()
         return await self._feed.watch(kind, after=after, namespace=namespace)

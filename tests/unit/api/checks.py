@@ -37,7 +37,7 @@ def put(obj: Any, path: str, value: Any) -> None:
         obj[last] = value
 
 
-def complaints(kind: str, *changes: tuple[str, Any]) -> list[str]:
+def errors_of(kind: str, *changes: tuple[str, Any]) -> list[str]:
     obj = manifest(kind)
     for path, value in changes:
         put(obj, path, value)

@@ -27,7 +27,7 @@ from kedge.api.selectors import (
     read_fields,
 )
 from kedge.api.views import LabelSelectorSpec, NodeSelectorSpec
-from kedge.api.views.shapes import dec_hook
+from kedge.api.views.schema import dec_hook
 from kedge.errors import BadRequest
 
 keys = st.sampled_from(["app", "tier", "example.com/x", "a.b_c-d", "Z"])

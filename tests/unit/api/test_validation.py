@@ -1,11 +1,11 @@
-"""Validation: clean manifests pass, with warnings where there is reason, and all complaints come at once."""
+"""Validation: clean manifests pass, with warnings where there is reason, and all errors_of come at once."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from tests.unit.api.checks import DELETE, check, complaints, kind_of
+from tests.unit.api.checks import DELETE, check, errors_of, kind_of
 from tests.unit.api.manifests import manifest, manifests
 
 from kedge.api.codec import encode_json
@@ -101,7 +101,7 @@ def test_a_choice_that_kedge_does_not_know_is_warned_about_and_not_refused() -> 
 
 
 def test_every_bad_field_is_named_at_once_whatever_is_wrong_with_it() -> None:
-    found = complaints(
+    found = errors_of(
         "Pod",
         ("metadata/name", "Not_A_Name"),
         ("metadata/labels", {"-bad": "x"}),
@@ -171,7 +171,7 @@ def test_a_flood_of_errors_or_warnings_is_cut_short_and_counted() -> None:
 
 
 def test_a_long_value_is_not_sent_back_whole() -> None:
-    (found,) = complaints("Pod", ("metadata/labels", {"a": "x" * 100_000}))
+    (found,) = errors_of("Pod", ("metadata/labels", {"a": "x" * 100_000}))
     assert len(found) < 1000
 
 

@@ -20,7 +20,7 @@ from kedge.api.defaults import apply_defaults
 from kedge.api.kinds import KINDS, Kind
 from kedge.api.validation import _check_whole, check_object, check_update
 from kedge.api.views import View, decode_view
-from kedge.api.views.shapes import decoder_of, examine, strict_twin
+from kedge.api.views.schema import decoder_of, examine, strict_twin
 from kedge.errors import BadRequest, Invalid
 
 # -- the short cut for replicas --------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.unit.api.checks import DELETE, check, complaints
+from tests.unit.api.checks import DELETE, check, errors_of
 from tests.unit.api.manifests import manifest
 
 from kedge.errors import Invalid
@@ -255,7 +255,7 @@ RULES: list[tuple[str, str, Any, str]] = [
 
 @pytest.mark.parametrize(("kind", "path", "value", "expected"), RULES)
 def test_each_rule_has_its_complaint(kind: str, path: str, value: Any, expected: str) -> None:
-    found = complaints(kind, (path, value))
+    found = errors_of(kind, (path, value))
     assert any(expected in each for each in found), found
 
 
@@ -292,17 +292,17 @@ NODE_TERMS = "spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringEx
     ],
 )
 def test_affinity_is_held_to_its_rules(path: str, value: Any, expected: str) -> None:
-    assert any(expected in each for each in complaints("Pod", (path, value)))
+    assert any(expected in each for each in errors_of("Pod", (path, value)))
 
 
 def test_at_most_one_owner_is_the_controller() -> None:
     owner = {"apiVersion": "v1", "kind": "X", "name": "a", "uid": "u", "controller": True}
-    (found,) = complaints("Pod", ("metadata/ownerReferences", [owner, {**owner, "name": "b"}]))
+    (found,) = errors_of("Pod", ("metadata/ownerReferences", [owner, {**owner, "name": "b"}]))
     assert 'Found "true" in references for a and b' in found
 
 
 def test_a_gated_pod_has_no_node() -> None:
-    (found,) = complaints("Pod", ("spec/schedulingGates", [{"name": "g"}]), ("spec/nodeName", "n"))
+    (found,) = errors_of("Pod", ("spec/schedulingGates", [{"name": "g"}]), ("spec/nodeName", "n"))
     assert found.startswith("spec.nodeName: Forbidden")
 
 
@@ -323,10 +323,10 @@ def test_a_reservation_without_a_pod_is_a_gangs_record() -> None:
 
 
 def test_an_indexed_job_must_say_how_many() -> None:
-    (found,) = complaints("Job", ("spec/completionMode", "Indexed"), ("spec/completions", DELETE))
+    (found,) = errors_of("Job", ("spec/completionMode", "Indexed"), ("spec/completions", DELETE))
     assert found == "spec.completions: Required value: when completion mode is Indexed"
 
 
 def test_an_external_name_must_be_one() -> None:
-    found = complaints("Service", ("spec/type", "ExternalName"), ("spec/externalName", "A"))
+    found = errors_of("Service", ("spec/type", "ExternalName"), ("spec/externalName", "A"))
     assert any("spec.externalName: Invalid value" in each for each in found)

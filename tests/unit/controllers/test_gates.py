@@ -13,7 +13,7 @@ from kedge.api.scopes import Workload
 from kedge.api.views import Condition, ContainerStatus, ObjectMeta, PodView, Scope
 from kedge.api.views.base import Labels, LabelSelectorSpec, OwnerReference
 from kedge.api.views.core import ContainerState, ContainerStateWaiting
-from kedge.api.views.own import RolloutGates
+from kedge.api.views.kedge_dev import RolloutGates
 from kedge.controllers.rollout.gates import (
     CacheFact,
     GateFacts,

@@ -17,7 +17,13 @@ from kedge.api.views import (
     ReservationSpec,
     ReservationView,
 )
-from kedge.api.views.own import GangMember, NodeAllocationSpec, NodeAllocationStatus, ReservationStatus, ReservedPod
+from kedge.api.views.kedge_dev import (
+    GangMember,
+    NodeAllocationSpec,
+    NodeAllocationStatus,
+    ReservationStatus,
+    ReservedPod,
+)
 from kedge.controllers.repair.plan import due_at, is_unhomed, orphaned_because, plan_ledger
 
 

@@ -7,7 +7,7 @@ from tests.unit.controllers.views import NOW, a_pod, ago, ready_pod
 
 from kedge.api.views import Condition, ContainerState, ContainerStatus, PodView
 from kedge.api.views.core import ContainerStateWaiting
-from kedge.api.views.workloads import PendingReason, Progress, StageCounts
+from kedge.api.views.workloads import PendingReason, StageCounts, WorkloadProgress
 from kedge.controllers.shared.conditions import stage_conditions
 from kedge.controllers.shared.progress import Attempt, Stage, progress_of, stage_of, sum_of_progress
 
@@ -47,7 +47,7 @@ def test_pending_replicas_are_counted_by_reason() -> None:
         ready_pod("web-5", draining_s=3),
         a_pod("web-6", phase="Failed"),
     ]
-    progress = progress_of(pods, desired=5, listed={"uid-of-web-4"}, generation=7, before=Progress())
+    progress = progress_of(pods, desired=5, listed={"uid-of-web-4"}, generation=7, before=WorkloadProgress())
     assert progress["stages"] == {
         "admitted": 1, "queued": 2, "scheduled": 0, "bound": 0, "starting": 1, "ready": 0, "serving": 1,
     }  # fmt: skip
@@ -61,7 +61,7 @@ def test_pending_replicas_are_counted_by_reason() -> None:
 
 
 def test_a_look_that_did_nothing_keeps_the_last_action_and_writes_nothing_new() -> None:
-    before = Progress(last_action="create web-3", last_action_time=ago(9), last_error="Forbidden: no quota")
+    before = WorkloadProgress(last_action="create web-3", last_action_time=ago(9), last_error="Forbidden: no quota")
     progress = progress_of([], desired=1, listed=(), generation=1, before=before)
     assert progress["lastAction"] == "create web-3"
     assert progress["lastActionTime"] == "2029-12-31T23:59:51Z"
@@ -69,7 +69,7 @@ def test_a_look_that_did_nothing_keeps_the_last_action_and_writes_nothing_new() 
 
 
 def test_an_action_that_succeeds_clears_the_last_error() -> None:
-    before = Progress(last_action="create web-3", last_action_time=ago(9), last_error="Forbidden: no quota")
+    before = WorkloadProgress(last_action="create web-3", last_action_time=ago(9), last_error="Forbidden: no quota")
     progress = progress_of(
         [], desired=1, listed=(), generation=1, before=before, attempt=Attempt("create web-3", at=NOW)
     )
@@ -78,15 +78,15 @@ def test_an_action_that_succeeds_clears_the_last_error() -> None:
 
 
 def test_a_deployment_adds_up_what_its_replica_sets_count() -> None:
-    one = Progress(
+    one = WorkloadProgress(
         stages=StageCounts(queued=2, serving=1),
         leaving=1,
         pending=(PendingReason(stage="queued", reason="Quota", count=2),),
     )
-    other = Progress(
+    other = WorkloadProgress(
         stages=StageCounts(queued=1, ready=4), pending=(PendingReason(stage="queued", reason="Quota", count=1),)
     )
-    total = sum_of_progress([one, other], desired=8, generation=3, before=Progress(), deadline=NOW)
+    total = sum_of_progress([one, other], desired=8, generation=3, before=WorkloadProgress(), deadline=NOW)
     assert total["stages"]["queued"] == 3
     assert (total["stages"]["ready"], total["stages"]["serving"], total["leaving"]) == (4, 1, 1)
     assert total["pending"] == [{"stage": "queued", "reason": "Quota", "count": 3}]

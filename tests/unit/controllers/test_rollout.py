@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 from tests.unit.controllers.test_rolling import a_set
 from tests.unit.controllers.views import NOW, ago
 
-from kedge.api.views.own import PendingCount, RolloutBaseline, RolloutGates, RolloutSpec, RolloutStage, RolloutStatus
+from kedge.api.views.kedge_dev import (
+    PendingCount,
+    RolloutBaseline,
+    RolloutGates,
+    RolloutSpec,
+    RolloutStage,
+    RolloutStatus,
+)
 from kedge.controllers.deployment.plan import Bounds, plan_scales
 from kedge.controllers.rollout.gates import CacheFact, GateFacts, Outcome
 from kedge.controllers.rollout.plan import Act, Capacity, Phase, Place, RolloutFacts, RolloutPlan, plan_rollout

@@ -11,18 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.controllers.views import NOW, ago
 
-from kedge.api.views.shapes import dec_hook
+from kedge.api.views.schema import dec_hook
 from kedge.api.views.workloads import (
     AutoscalerSpec,
     AutoscalerStatus,
     PendingReason,
-    Progress,
     ScalingAdvice,
     ScalingBehavior,
     ScalingEvent,
     ScalingPolicy,
     ScalingRules,
     StageCounts,
+    WorkloadProgress,
 )
 from kedge.controllers.autoscaler.plan import ScalingLimits, ScalingPlan, TargetFacts, plan_scaling
 from kedge.controllers.autoscaler.usage import Proposal
@@ -36,7 +36,7 @@ def asks(replicas: int | None, *, problem: str = "") -> Proposal:
 
 def served(replicas: int, **more: Any) -> TargetFacts:
     """A target all of whose replicas are ready."""
-    progress = Progress(desired=replicas, stages=StageCounts(serving=replicas), observed_generation=1)
+    progress = WorkloadProgress(desired=replicas, stages=StageCounts(serving=replicas), observed_generation=1)
     facts: dict[str, Any] = {"replicas": replicas, "ready": replicas, "progress": progress, **more}
     return TargetFacts(**facts)
 
@@ -45,7 +45,7 @@ def pending(replicas: int, ready: int, *why: PendingReason) -> TargetFacts:
     stages = {"serving": ready}
     for each in why:
         stages[each.stage] = stages.get(each.stage, 0) + each.count
-    progress = Progress(desired=replicas, stages=StageCounts(**stages), pending=why, observed_generation=1)
+    progress = WorkloadProgress(desired=replicas, stages=StageCounts(**stages), pending=why, observed_generation=1)
     return TargetFacts(replicas=replicas, ready=ready, progress=progress)
 
 

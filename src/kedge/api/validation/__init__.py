@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from kedge.api.codec import parse_object
-from kedge.api.validation import others, own, pods, replicas, workloads
-from kedge.api.validation.complaints import Complaints
+from kedge.api.validation import core, kedge_dev, pods, replicas, workloads
+from kedge.api.validation.error_list import ErrorList
 from kedge.api.validation.metadata import check_metadata
 from kedge.api.validation.replicas import new_known_pod
 from kedge.api.validation.updates import check_update
 from kedge.api.views import PodView, View
-from kedge.api.views.shapes import Findings, dec_hook, decoder_of, examine, strict_twin
+from kedge.api.views.schema import Findings, dec_hook, decoder_of, examine, strict_twin
 from kedge.api.wellknown import (
     AUTOSCALER_KIND,
     CONFIG_MAP_KIND,
@@ -66,35 +66,35 @@ class Checked(msgspec.Struct, frozen=True, gc=False):
     """One for each field that is stored but not acted on, naming it."""
 
 
-_RULES: dict[str, Callable[[Complaints, Any], None]] = {
+_RULES: dict[str, Callable[[ErrorList, Any], None]] = {
     POD_KIND: pods.check_pod,
-    NODE_KIND: others.check_node,
-    NAMESPACE_KIND: others.check_namespace,
-    RESOURCE_QUOTA_KIND: others.check_resource_quota,
-    SERVICE_KIND: others.check_service,
-    CONFIG_MAP_KIND: others.check_config_map,
-    SECRET_KIND: others.check_secret,
-    EVENT_KIND: others.check_event,
-    ENDPOINT_SLICE_KIND: others.check_endpoint_slice,
+    NODE_KIND: core.check_node,
+    NAMESPACE_KIND: core.check_namespace,
+    RESOURCE_QUOTA_KIND: core.check_resource_quota,
+    SERVICE_KIND: core.check_service,
+    CONFIG_MAP_KIND: core.check_config_map,
+    SECRET_KIND: core.check_secret,
+    EVENT_KIND: core.check_event,
+    ENDPOINT_SLICE_KIND: core.check_endpoint_slice,
     DEPLOYMENT_KIND: workloads.check_deployment,
     REPLICA_SET_KIND: workloads.check_replica_set,
     JOB_KIND: workloads.check_job,
     AUTOSCALER_KIND: workloads.check_autoscaler,
     DISRUPTION_BUDGET_KIND: workloads.check_disruption_budget,
-    PRIORITY_CLASS_KIND: others.check_priority_class,
-    LEASE_KIND: others.check_lease,
-    RESERVATION_KIND: own.check_reservation,
-    NODE_ALLOCATION_KIND: own.check_node_allocation,
-    SCHEDULING_POLICY_KIND: own.check_scheduling_policy,
-    ZONE_QUOTA_KIND: own.check_zone_quota,
-    ROLLOUT_KIND: own.check_rollout,
+    PRIORITY_CLASS_KIND: core.check_priority_class,
+    LEASE_KIND: core.check_lease,
+    RESERVATION_KIND: kedge_dev.check_reservation,
+    NODE_ALLOCATION_KIND: kedge_dev.check_node_allocation,
+    SCHEDULING_POLICY_KIND: kedge_dev.check_scheduling_policy,
+    ZONE_QUOTA_KIND: kedge_dev.check_zone_quota,
+    ROLLOUT_KIND: kedge_dev.check_rollout,
 }
-_SHAPES: dict[str, type[View]] = {
-    CONFIG_MAP_KIND: others.ConfigMapShape,
-    SECRET_KIND: others.SecretShape,
-    EVENT_KIND: others.EventShape,
+_SCHEMAS: dict[str, type[View]] = {
+    CONFIG_MAP_KIND: core.ConfigMapSchema,
+    SECRET_KIND: core.SecretSchema,
+    EVENT_KIND: core.EventSchema,
 }
-"""What to check of kinds that have no view, because kedge keeps them for others."""
+"""What to check of kinds that have no view, because kedge keeps them for core."""
 
 
 def check_object(kind: Kind, value: bytes) -> Checked:
@@ -107,57 +107,57 @@ def check_object(kind: Kind, value: bytes) -> Checked:
     if kind.view is PodView and len(value) <= replicas.POD_BYTES_MAX:
         pod = replicas.read_known_pod(value)
         if pod is not None:
-            complaints = Complaints()
-            check_metadata(complaints, kind, pod.metadata, shared_parts_clean=True)
-            if not complaints:
+            errors = ErrorList()
+            check_metadata(errors, kind, pod.metadata, shared_parts_clean=True)
+            if not errors:
                 return Checked(pod)
     return _check_whole(kind, value)
 
 
 def _check_whole(kind: Kind, value: bytes) -> Checked:
     """As `check_object`, with no short cut."""
-    shape: type[View] = kind.view or _SHAPES.get(kind.key_kind, View)
+    schema: type[View] = kind.view or _SCHEMAS.get(kind.key_kind, View)
     try:
-        decode_names, decode = _decoders(shape)
+        decode_names, decode = _decoders(schema)
         decode_names(value)
         view = decode(value)
     except (msgspec.MsgspecError, ValueError, ArithmeticError, RecursionError):
-        return _check_slowly(kind, shape, value)
-    complaints = Complaints()
-    check_metadata(complaints, kind, view.metadata)
+        return _check_slowly(kind, schema, value)
+    errors = ErrorList()
+    check_metadata(errors, kind, view.metadata)
     rules = _RULES.get(kind.key_kind)
     if rules is not None:
-        rules(complaints, view)
-    if complaints:
-        raise invalid(kind, view, complaints.errors)
+        rules(errors, view)
+    if errors:
+        raise invalid(kind, view, errors.found)
     return Checked(view)
 
 
 @cache
-def _decoders(shape: type[View]) -> tuple[Callable[[bytes], Any], Callable[[bytes], View]]:
+def _decoders(schema: type[View]) -> tuple[Callable[[bytes], Any], Callable[[bytes], View]]:
     """One that refuses unknown fields, and one that reads the known ones."""
-    return decoder_of(strict_twin(shape)).decode, decoder_of(shape).decode
+    return decoder_of(strict_twin(schema)).decode, decoder_of(schema).decode
 
 
-def _check_slowly(kind: Kind, shape: type[View], value: bytes) -> Checked:
+def _check_slowly(kind: Kind, schema: type[View], value: bytes) -> Checked:
     """As `check_object`, for an object that has nulls, unknown fields, or fields of the wrong type."""
-    findings = examine(shape, parse_object(value))
-    view = msgspec.convert(findings.cleaned, shape, dec_hook=dec_hook)
-    complaints = Complaints()
-    check_metadata(complaints, kind, view.metadata)
+    findings = examine(schema, parse_object(value))
+    view = msgspec.convert(findings.cleaned, schema, dec_hook=dec_hook)
+    errors = ErrorList()
+    check_metadata(errors, kind, view.metadata)
     rules = _RULES.get(kind.key_kind)
     if rules is not None:
-        rules(complaints, view)
-    errors = [*findings.errors, *_unexplained(complaints.errors, findings)]
-    if errors:
-        raise invalid(kind, view, errors)
+        rules(errors, view)
+    reported = [*findings.errors, *_unexplained(errors.found, findings)]
+    if reported:
+        raise invalid(kind, view, reported)
     if kind.view is None:
         return Checked(view)
     return Checked(view, tuple(f"{path}: {NOT_ACTED_ON}" for path in findings.unknown[:REPORTED_FIELDS_MAX]))
 
 
 def _unexplained(errors: Sequence[FieldError], findings: Findings) -> list[FieldError]:
-    """Those complaints of the rules that are not merely about something the walk had to leave out."""
+    """Those errors of the rules that are not merely about something the walk had to leave out."""
     wrong = {error.path for error in findings.errors}
     chosen = {parent for path in findings.unknown for parent in _parents(path)}
     return [

@@ -12,7 +12,7 @@ from kedge.api.names import (
     qualified_name_problem,
     subdomain_problem,
 )
-from kedge.api.validation.complaints import Complaints
+from kedge.api.validation.error_list import ErrorList
 from kedge.api.views import Condition, LabelSelectorSpec, ObjectMeta, OwnerReference
 from kedge.api.wellknown import EVENT_KIND, EVENTS_API_VERSION, NAMESPACE_KIND, SERVICE_KIND
 
@@ -25,79 +25,77 @@ ANNOTATIONS_BYTES_MAX = 256 * 1024
 _NAME_RULES: dict[str, Callable[[str], str]] = {NAMESPACE_KIND: label_problem, SERVICE_KIND: label_1035_problem}
 
 
-def check_metadata(
-    complaints: Complaints, kind: Kind, metadata: ObjectMeta, *, shared_parts_clean: bool = False
-) -> None:
+def check_metadata(errors: ErrorList, kind: Kind, metadata: ObjectMeta, *, shared_parts_clean: bool = False) -> None:
     """Judge metadata. `shared_parts_clean`: its labels and owners were judged before (`replicas`)."""
     name_problem = _NAME_RULES.get(kind.key_kind, subdomain_problem)
     if metadata.name:
         problem = name_problem(metadata.name)
         if problem:
-            complaints.invalid("metadata.name", metadata.name, problem)
+            errors.invalid("metadata.name", metadata.name, problem)
     elif not metadata.generate_name:
-        complaints.required("metadata.name", "name or generateName is required")
+        errors.required("metadata.name", "name or generateName is required")
     if metadata.generate_name:
         # What is appended makes a trailing dash legal.
         complete = metadata.generate_name[:-1] + "a" if metadata.generate_name.endswith("-") else metadata.generate_name
-        complaints.name("metadata.generateName", metadata.generate_name, name_problem(complete))
+        errors.name("metadata.generateName", metadata.generate_name, name_problem(complete))
     if kind.namespaced:
         if not metadata.namespace:
-            complaints.required("metadata.namespace")
+            errors.required("metadata.namespace")
         elif problem := label_problem(metadata.namespace):
-            complaints.name("metadata.namespace", metadata.namespace, problem)
+            errors.name("metadata.namespace", metadata.namespace, problem)
     elif metadata.namespace:
-        complaints.forbidden("metadata.namespace", "not allowed on this type")
+        errors.forbidden("metadata.namespace", "not allowed on this type")
     if metadata.labels and not shared_parts_clean:
-        check_labels(complaints, metadata.labels, "metadata.labels")
+        check_labels(errors, metadata.labels, "metadata.labels")
     if metadata.annotations:
-        check_annotations(complaints, metadata.annotations, "metadata.annotations")
+        check_annotations(errors, metadata.annotations, "metadata.annotations")
     if metadata.finalizers:
-        _check_finalizers(complaints, metadata.finalizers)
+        _check_finalizers(errors, metadata.finalizers)
     if metadata.owner_references and not shared_parts_clean:
-        check_owners(complaints, metadata.owner_references)
+        check_owners(errors, metadata.owner_references)
     if metadata.generation < 0:
-        complaints.at_least("metadata.generation", metadata.generation, 0)
-    complaints.at_least("metadata.deletionGracePeriodSeconds", metadata.deletion_grace_period_seconds, 0)
+        errors.at_least("metadata.generation", metadata.generation, 0)
+    errors.at_least("metadata.deletionGracePeriodSeconds", metadata.deletion_grace_period_seconds, 0)
 
 
-def check_labels(complaints: Complaints, labels: Mapping[str, str], path: str) -> None:
+def check_labels(errors: ErrorList, labels: Mapping[str, str], path: str) -> None:
     for key, value in labels.items():
         problem = qualified_name_problem(key)
         if problem:
-            complaints.invalid(path, key, problem)
+            errors.invalid(path, key, problem)
         problem = label_value_problem(value)
         if problem:
-            complaints.invalid(path, value, problem)
+            errors.invalid(path, value, problem)
 
 
-def check_annotations(complaints: Complaints, annotations: Mapping[str, str], path: str) -> None:
+def check_annotations(errors: ErrorList, annotations: Mapping[str, str], path: str) -> None:
     characters = 0
     for key, value in annotations.items():
         characters += len(key) + len(value)
         problem = qualified_name_problem(key.lower())
         if problem:
-            complaints.invalid(path, key, problem)
+            errors.invalid(path, key, problem)
     # A character takes at most four bytes: small annotations need no exact count.
     if characters * 4 > ANNOTATIONS_BYTES_MAX and _size(annotations) > ANNOTATIONS_BYTES_MAX:
-        complaints.too_long(path, ANNOTATIONS_BYTES_MAX)
+        errors.too_long(path, ANNOTATIONS_BYTES_MAX)
 
 
 def _size(texts: Mapping[str, str]) -> int:
     return sum(len(key.encode()) + len(value.encode()) for key, value in texts.items())
 
 
-def _check_finalizers(complaints: Complaints, finalizers: Sequence[str]) -> None:
+def _check_finalizers(errors: ErrorList, finalizers: Sequence[str]) -> None:
     for index, finalizer in enumerate(finalizers):
-        complaints.name(f"metadata.finalizers[{index}]", finalizer, qualified_name_problem(finalizer))
+        errors.name(f"metadata.finalizers[{index}]", finalizer, qualified_name_problem(finalizer))
     if "orphan" in finalizers and "foregroundDeletion" in finalizers:
-        complaints.invalid(
+        errors.invalid(
             "metadata.finalizers",
             list(finalizers),
             "finalizers orphan and foregroundDeletion cannot be both set",
         )
 
 
-def check_owners(complaints: Complaints, owners: Sequence[OwnerReference]) -> None:
+def check_owners(errors: ErrorList, owners: Sequence[OwnerReference]) -> None:
     controller: OwnerReference | None = None
     for index, owner in enumerate(owners):
         if not (owner.api_version and owner.kind and owner.name and owner.uid):
@@ -109,12 +107,12 @@ def check_owners(complaints: Complaints, owners: Sequence[OwnerReference]) -> No
                 ("uid", owner.uid),
             ):
                 if not value:
-                    complaints.required(f"{path}.{attribute}")
+                    errors.required(f"{path}.{attribute}")
         if owner.kind == EVENT_KIND and owner.api_version in ("v1", EVENTS_API_VERSION):
-            complaints.invalid(f"metadata.ownerReferences[{index}]", owner.kind, "is disallowed from being an owner")
+            errors.invalid(f"metadata.ownerReferences[{index}]", owner.kind, "is disallowed from being an owner")
         if owner.controller:
             if controller is not None:
-                complaints.invalid(
+                errors.invalid(
                     "metadata.ownerReferences",
                     owner.name,
                     'Only one reference can have Controller set to true. Found "true" in references for'
@@ -126,38 +124,38 @@ def check_owners(complaints: Complaints, owners: Sequence[OwnerReference]) -> No
 # -- selectors -------------------------------------------------------------------------------------
 
 
-def check_selector(complaints: Complaints, selector: LabelSelectorSpec, path: str) -> None:
+def check_selector(errors: ErrorList, selector: LabelSelectorSpec, path: str) -> None:
     """A `LabelSelector` object."""
-    check_labels(complaints, selector.match_labels, f"{path}.matchLabels")
+    check_labels(errors, selector.match_labels, f"{path}.matchLabels")
     for index, requirement in enumerate(selector.match_expressions):
         place = f"{path}.matchExpressions[{index}]"
         match requirement.operator:
             case "In" | "NotIn":
                 if not requirement.values:
-                    complaints.required(f"{place}.values", "must be specified when `operator` is 'In' or 'NotIn'")
+                    errors.required(f"{place}.values", "must be specified when `operator` is 'In' or 'NotIn'")
             case "Exists" | "DoesNotExist":
                 if requirement.values:
-                    complaints.forbidden(
+                    errors.forbidden(
                         f"{place}.values", "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
                     )
             case _:
-                complaints.invalid(f"{place}.operator", requirement.operator, "not a valid selector operator")
-        complaints.name(f"{place}.key", requirement.key, qualified_name_problem(requirement.key))
+                errors.invalid(f"{place}.operator", requirement.operator, "not a valid selector operator")
+        errors.name(f"{place}.key", requirement.key, qualified_name_problem(requirement.key))
         for at, value in enumerate(requirement.values):
-            complaints.name(f"{place}.values[{at}]", value, label_value_problem(value))
+            errors.name(f"{place}.values[{at}]", value, label_value_problem(value))
 
 
 # -- conditions ------------------------------------------------------------------------------------
 
 
-def check_conditions(complaints: Complaints, conditions: Sequence[Condition], path: str = "status.conditions") -> None:
+def check_conditions(errors: ErrorList, conditions: Sequence[Condition], path: str = "status.conditions") -> None:
     seen: set[str] = set()
     for index, condition in enumerate(conditions):
         if not condition.type:
-            complaints.required(f"{path}[{index}].type")
+            errors.required(f"{path}[{index}].type")
         elif condition.type in seen:
-            complaints.duplicate(f"{path}[{index}].type", condition.type)
+            errors.duplicate(f"{path}[{index}].type", condition.type)
         seen.add(condition.type)
         if condition.status not in ("True", "False", "Unknown"):
-            complaints.one_of(f"{path}[{index}].status", condition.status, ("True", "False", "Unknown"))
-        complaints.at_least(f"{path}[{index}].observedGeneration", condition.observed_generation, 0)
+            errors.one_of(f"{path}[{index}].status", condition.status, ("True", "False", "Unknown"))
+        errors.at_least(f"{path}[{index}].observedGeneration", condition.observed_generation, 0)

@@ -15,7 +15,7 @@ from kedge.api.names import (
     subdomain_problem,
 )
 from kedge.api.selectors import parse_int64
-from kedge.api.validation.complaints import Complaints
+from kedge.api.validation.error_list import ErrorList
 from kedge.api.validation.metadata import check_annotations, check_conditions, check_labels, check_selector
 from kedge.api.validation.resources import check_container_amounts, check_requirements
 from kedge.api.views import (
@@ -43,54 +43,54 @@ _RESTART_POLICIES = ("Always", "OnFailure", "Never")
 _PHASES = ("Pending", "Running", "Succeeded", "Failed", "Unknown")
 
 
-def check_pod(complaints: Complaints, pod: PodView) -> None:
-    check_pod_spec(complaints, pod.spec, "spec")
-    check_pod_status(complaints, pod.status)
+def check_pod(errors: ErrorList, pod: PodView) -> None:
+    check_pod_spec(errors, pod.spec, "spec")
+    check_pod_status(errors, pod.status)
 
 
-def check_pod_status(complaints: Complaints, status: PodStatus) -> None:
+def check_pod_status(errors: ErrorList, status: PodStatus) -> None:
     if status.phase and status.phase not in _PHASES:
-        complaints.unsupported("status.phase", status.phase, _PHASES)
+        errors.unsupported("status.phase", status.phase, _PHASES)
     if status.conditions:
-        check_conditions(complaints, status.conditions)
+        check_conditions(errors, status.conditions)
     if status.pod_ip:
-        complaints.name("status.podIP", status.pod_ip, ip_problem(status.pod_ip))
+        errors.name("status.podIP", status.pod_ip, ip_problem(status.pod_ip))
 
 
-def check_template(complaints: Complaints, template: PodTemplate, path: str = "spec.template") -> None:
-    check_labels(complaints, template.metadata.labels, f"{path}.metadata.labels")
-    check_annotations(complaints, template.metadata.annotations, f"{path}.metadata.annotations")
-    check_pod_spec(complaints, template.spec, f"{path}.spec")
+def check_template(errors: ErrorList, template: PodTemplate, path: str = "spec.template") -> None:
+    check_labels(errors, template.metadata.labels, f"{path}.metadata.labels")
+    check_annotations(errors, template.metadata.annotations, f"{path}.metadata.annotations")
+    check_pod_spec(errors, template.spec, f"{path}.spec")
 
 
-def check_pod_spec(complaints: Complaints, spec: PodSpec, path: str) -> None:
+def check_pod_spec(errors: ErrorList, spec: PodSpec, path: str) -> None:
     if not spec.containers:
-        complaints.required(f"{path}.containers")
-    check_containers(complaints, spec, path)
+        errors.required(f"{path}.containers")
+    check_containers(errors, spec, path)
     if spec.node_selector:
-        check_labels(complaints, spec.node_selector, f"{path}.nodeSelector")
+        check_labels(errors, spec.node_selector, f"{path}.nodeSelector")
     if spec.tolerations:
-        _check_tolerations(complaints, spec.tolerations, f"{path}.tolerations")
+        _check_tolerations(errors, spec.tolerations, f"{path}.tolerations")
     if spec.affinity is not None:
-        _check_affinity(complaints, spec.affinity, f"{path}.affinity")
+        _check_affinity(errors, spec.affinity, f"{path}.affinity")
     if spec.topology_spread_constraints:
-        _check_spread(complaints, spec.topology_spread_constraints, f"{path}.topologySpreadConstraints")
+        _check_spread(errors, spec.topology_spread_constraints, f"{path}.topologySpreadConstraints")
     if spec.scheduling_gates:
-        _check_gates(complaints, spec, spec.scheduling_gates, path)
+        _check_gates(errors, spec, spec.scheduling_gates, path)
     if spec.overhead:
-        check_container_amounts(complaints, spec.overhead, f"{path}.overhead")
-    _check_plain_fields(complaints, spec, path)
+        check_container_amounts(errors, spec.overhead, f"{path}.overhead")
+    _check_plain_fields(errors, spec, path)
 
 
-def _check_plain_fields(complaints: Complaints, spec: PodSpec, path: str) -> None:
+def _check_plain_fields(errors: ErrorList, spec: PodSpec, path: str) -> None:
     if spec.restart_policy not in _RESTART_POLICIES:
-        complaints.one_of(f"{path}.restartPolicy", spec.restart_policy, _RESTART_POLICIES)
+        errors.one_of(f"{path}.restartPolicy", spec.restart_policy, _RESTART_POLICIES)
     if spec.preemption_policy not in PREEMPTION_POLICIES:
-        complaints.one_of(f"{path}.preemptionPolicy", spec.preemption_policy, PREEMPTION_POLICIES)
+        errors.one_of(f"{path}.preemptionPolicy", spec.preemption_policy, PREEMPTION_POLICIES)
     if spec.termination_grace_period_seconds < 0:
-        complaints.at_least(f"{path}.terminationGracePeriodSeconds", spec.termination_grace_period_seconds, 0)
+        errors.at_least(f"{path}.terminationGracePeriodSeconds", spec.termination_grace_period_seconds, 0)
     if spec.active_deadline_seconds is not None:
-        complaints.between(f"{path}.activeDeadlineSeconds", spec.active_deadline_seconds, 1, 2**31 - 1)
+        errors.between(f"{path}.activeDeadlineSeconds", spec.active_deadline_seconds, 1, 2**31 - 1)
     for attribute, name in (
         ("nodeName", spec.node_name),
         ("schedulerName", spec.scheduler_name),
@@ -99,27 +99,27 @@ def _check_plain_fields(complaints: Complaints, spec: PodSpec, path: str) -> Non
         if name:
             problem = subdomain_problem(name)
             if problem:
-                complaints.invalid(f"{path}.{attribute}", name, problem)
+                errors.invalid(f"{path}.{attribute}", name, problem)
 
 
 # -- containers ------------------------------------------------------------------------------------
 
 
-def check_containers(complaints: Complaints, spec: PodSpec, path: str) -> None:
+def check_containers(errors: ErrorList, spec: PodSpec, path: str) -> None:
     names: set[str] = set()
     host_ports: set[str] = set()
     for index, container in enumerate(spec.containers):
         place = f"{path}.containers[{index}]"
-        _check_container(complaints, container, place, names, host_ports, host_network=spec.host_network)
+        _check_container(errors, container, place, names, host_ports, host_network=spec.host_network)
         if container.restart_policy:
-            complaints.forbidden(f"{place}.restartPolicy", "may not be set for non-init containers")
+            errors.forbidden(f"{place}.restartPolicy", "may not be set for non-init containers")
     for index, container in enumerate(spec.init_containers):
         place = f"{path}.initContainers[{index}]"
         sidecar = container.restart_policy == "Always"
         ports = host_ports if sidecar else set()
-        _check_container(complaints, container, place, names, ports, host_network=spec.host_network)
+        _check_container(errors, container, place, names, ports, host_network=spec.host_network)
         if container.restart_policy and not sidecar:
-            complaints.unsupported(f"{place}.restartPolicy", container.restart_policy, ("Always",))
+            errors.unsupported(f"{place}.restartPolicy", container.restart_policy, ("Always",))
         if not sidecar:
             for attribute, probe in (
                 ("livenessProbe", container.liveness_probe),
@@ -127,13 +127,13 @@ def check_containers(complaints: Complaints, spec: PodSpec, path: str) -> None:
                 ("startupProbe", container.startup_probe),
             ):
                 if probe is not None:
-                    complaints.forbidden(
+                    errors.forbidden(
                         f"{place}.{attribute}", "may not be set for init containers without restartPolicy=Always"
                     )
 
 
 def _check_container(
-    complaints: Complaints,
+    errors: ErrorList,
     container: Container,
     path: str,
     names: set[str],
@@ -143,103 +143,103 @@ def _check_container(
 ) -> None:
     name = container.name
     if not name:
-        complaints.required(f"{path}.name")
+        errors.required(f"{path}.name")
     else:
         problem = label_problem(name)
         if problem:
-            complaints.invalid(f"{path}.name", name, problem)
+            errors.invalid(f"{path}.name", name, problem)
         if name in names:
-            complaints.duplicate(f"{path}.name", name)
+            errors.duplicate(f"{path}.name", name)
         names.add(name)
     if container.ports:
-        _check_ports(complaints, container.ports, f"{path}.ports", host_ports, host_network=host_network)
+        _check_ports(errors, container.ports, f"{path}.ports", host_ports, host_network=host_network)
     if container.env:
-        _check_env(complaints, container.env, f"{path}.env")
+        _check_env(errors, container.env, f"{path}.env")
     if container.resources.requests or container.resources.limits:
-        check_requirements(complaints, container.resources, f"{path}.resources")
+        check_requirements(errors, container.resources, f"{path}.resources")
     if container.liveness_probe is not None:
-        _check_probe(complaints, container.liveness_probe, f"{path}.livenessProbe", ready=False)
+        _check_probe(errors, container.liveness_probe, f"{path}.livenessProbe", ready=False)
     if container.readiness_probe is not None:
-        _check_probe(complaints, container.readiness_probe, f"{path}.readinessProbe", ready=True)
+        _check_probe(errors, container.readiness_probe, f"{path}.readinessProbe", ready=True)
     if container.startup_probe is not None:
-        _check_probe(complaints, container.startup_probe, f"{path}.startupProbe", ready=False)
+        _check_probe(errors, container.startup_probe, f"{path}.startupProbe", ready=False)
 
 
 def _check_ports(
-    complaints: Complaints, ports: Sequence[ContainerPort], path: str, host_ports: set[str], *, host_network: bool
+    errors: ErrorList, ports: Sequence[ContainerPort], path: str, host_ports: set[str], *, host_network: bool
 ) -> None:
     names: set[str] = set()
     for index, port in enumerate(ports):
         place = f"{path}[{index}]"
         if port.name:
-            complaints.name(f"{place}.name", port.name, port_name_problem(port.name))
+            errors.name(f"{place}.name", port.name, port_name_problem(port.name))
             if port.name in names:
-                complaints.duplicate(f"{place}.name", port.name)
+                errors.duplicate(f"{place}.name", port.name)
             names.add(port.name)
         if port.container_port == 0:
-            complaints.required(f"{place}.containerPort")
+            errors.required(f"{place}.containerPort")
         elif not 1 <= port.container_port <= 65535:
-            complaints.invalid(f"{place}.containerPort", port.container_port, port_number_problem(port.container_port))
+            errors.invalid(f"{place}.containerPort", port.container_port, port_number_problem(port.container_port))
         if port.protocol not in PROTOCOLS:
-            complaints.one_of(f"{place}.protocol", port.protocol, PROTOCOLS)
+            errors.one_of(f"{place}.protocol", port.protocol, PROTOCOLS)
         if port.host_port:
-            _check_host_port(complaints, port, place, host_ports, host_network=host_network)
+            _check_host_port(errors, port, place, host_ports, host_network=host_network)
         if port.host_ip:
-            complaints.name(f"{place}.hostIP", port.host_ip, ip_problem(port.host_ip))
+            errors.name(f"{place}.hostIP", port.host_ip, ip_problem(port.host_ip))
 
 
 def _check_host_port(
-    complaints: Complaints, port: ContainerPort, place: str, host_ports: set[str], *, host_network: bool
+    errors: ErrorList, port: ContainerPort, place: str, host_ports: set[str], *, host_network: bool
 ) -> None:
     problem = port_number_problem(port.host_port)
     if problem:
-        complaints.invalid(f"{place}.hostPort", port.host_port, problem)
+        errors.invalid(f"{place}.hostPort", port.host_port, problem)
     if host_network and port.host_port != port.container_port:
-        complaints.invalid(
+        errors.invalid(
             f"{place}.containerPort", port.container_port, "must match `hostPort` when `hostNetwork` is true"
         )
     taken = f"{port.protocol}/{port.host_ip}/{port.host_port}"
     if taken in host_ports:
-        complaints.duplicate(f"{place}.hostPort", taken)
+        errors.duplicate(f"{place}.hostPort", taken)
     host_ports.add(taken)
 
 
-def _check_env(complaints: Complaints, env: Sequence[EnvVar], path: str) -> None:
+def _check_env(errors: ErrorList, env: Sequence[EnvVar], path: str) -> None:
     for index, variable in enumerate(env):
         if not variable.name:
-            complaints.required(f"{path}[{index}].name")
+            errors.required(f"{path}[{index}].name")
         else:
             problem = env_name_problem(variable.name)
             if problem:
-                complaints.invalid(f"{path}[{index}].name", variable.name, problem)
+                errors.invalid(f"{path}[{index}].name", variable.name, problem)
         source = variable.value_from
         if source is not None:
             place = f"{path}[{index}].valueFrom"
             chosen = sum(s is not None for s in (source.config_map_key_ref, source.secret_key_ref, source.field_ref))
             if variable.value:
-                complaints.invalid(place, "", "may not be specified when `value` is not empty")
+                errors.invalid(place, "", "may not be specified when `value` is not empty")
             if not chosen:
-                complaints.required(
+                errors.required(
                     place, "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef` or `secretKeyRef`"
                 )
             elif chosen > 1:
-                complaints.invalid(place, "", "may not have more than one field specified at a time")
+                errors.invalid(place, "", "may not have more than one field specified at a time")
             for attribute, reference in (
                 ("configMapKeyRef", source.config_map_key_ref),
                 ("secretKeyRef", source.secret_key_ref),
             ):
                 if reference is not None and not reference.key:
-                    complaints.required(f"{place}.{attribute}.key")
+                    errors.required(f"{place}.{attribute}.key")
             if source.field_ref is not None and not source.field_ref.field_path:
-                complaints.required(f"{place}.fieldRef.fieldPath")
+                errors.required(f"{place}.fieldRef.fieldPath")
 
 
-def _check_probe(complaints: Complaints, probe: Probe, path: str, *, ready: bool) -> None:
+def _check_probe(errors: ErrorList, probe: Probe, path: str, *, ready: bool) -> None:
     handlers = (probe.exec is not None) + (probe.http_get is not None) + (probe.tcp_socket is not None)
     if not handlers:
-        complaints.required(path, "must specify a handler type")
+        errors.required(path, "must specify a handler type")
     elif handlers > 1:
-        complaints.forbidden(path, "may not specify more than 1 handler type")
+        errors.forbidden(path, "may not specify more than 1 handler type")
     lowest = min(
         probe.initial_delay_seconds,
         probe.timeout_seconds,
@@ -248,200 +248,196 @@ def _check_probe(complaints: Complaints, probe: Probe, path: str, *, ready: bool
         probe.failure_threshold,
     )
     if lowest < 0:
-        _check_probe_numbers(complaints, probe, path)
+        _check_probe_numbers(errors, probe, path)
     if probe.success_threshold > 1 and not ready:
-        complaints.invalid(f"{path}.successThreshold", probe.success_threshold, "must be 1")
+        errors.invalid(f"{path}.successThreshold", probe.success_threshold, "must be 1")
     grace = probe.termination_grace_period_seconds
     if grace is not None:
         if ready:
-            complaints.invalid(f"{path}.terminationGracePeriodSeconds", grace, "must not be set for readinessProbes")
+            errors.invalid(f"{path}.terminationGracePeriodSeconds", grace, "must not be set for readinessProbes")
         elif grace <= 0:
-            complaints.invalid(f"{path}.terminationGracePeriodSeconds", grace, "must be greater than 0")
+            errors.invalid(f"{path}.terminationGracePeriodSeconds", grace, "must be greater than 0")
     if probe.exec is not None and not probe.exec.command:
-        complaints.required(f"{path}.exec.command")
+        errors.required(f"{path}.exec.command")
     if probe.http_get is not None:
         if not probe.http_get.path:
-            complaints.required(f"{path}.httpGet.path")
+            errors.required(f"{path}.httpGet.path")
         if probe.http_get.scheme not in ("HTTP", "HTTPS"):
-            complaints.one_of(f"{path}.httpGet.scheme", probe.http_get.scheme, ("HTTP", "HTTPS"))
-        check_port(complaints, probe.http_get.port, f"{path}.httpGet.port")
+            errors.one_of(f"{path}.httpGet.scheme", probe.http_get.scheme, ("HTTP", "HTTPS"))
+        check_port(errors, probe.http_get.port, f"{path}.httpGet.port")
     if probe.tcp_socket is not None:
-        check_port(complaints, probe.tcp_socket.port, f"{path}.tcpSocket.port")
+        check_port(errors, probe.tcp_socket.port, f"{path}.tcpSocket.port")
 
 
-def _check_probe_numbers(complaints: Complaints, probe: Probe, path: str) -> None:
-    complaints.at_least(f"{path}.initialDelaySeconds", probe.initial_delay_seconds, 0)
-    complaints.at_least(f"{path}.timeoutSeconds", probe.timeout_seconds, 0)
-    complaints.at_least(f"{path}.periodSeconds", probe.period_seconds, 0)
-    complaints.at_least(f"{path}.successThreshold", probe.success_threshold, 0)
-    complaints.at_least(f"{path}.failureThreshold", probe.failure_threshold, 0)
+def _check_probe_numbers(errors: ErrorList, probe: Probe, path: str) -> None:
+    errors.at_least(f"{path}.initialDelaySeconds", probe.initial_delay_seconds, 0)
+    errors.at_least(f"{path}.timeoutSeconds", probe.timeout_seconds, 0)
+    errors.at_least(f"{path}.periodSeconds", probe.period_seconds, 0)
+    errors.at_least(f"{path}.successThreshold", probe.success_threshold, 0)
+    errors.at_least(f"{path}.failureThreshold", probe.failure_threshold, 0)
 
 
-def check_port(complaints: Complaints, port: int | str, path: str) -> None:
+def check_port(errors: ErrorList, port: int | str, path: str) -> None:
     """A port by number or by name."""
     problem = port_number_problem(port) if isinstance(port, int) else port_name_problem(port)
     if problem:
-        complaints.invalid(path, port, problem)
+        errors.invalid(path, port, problem)
 
 
 # -- where it may run ------------------------------------------------------------------------------
 
 
-def _check_tolerations(complaints: Complaints, tolerations: Sequence[Toleration], path: str) -> None:
+def _check_tolerations(errors: ErrorList, tolerations: Sequence[Toleration], path: str) -> None:
     for index, toleration in enumerate(tolerations):
         place = f"{path}[{index}]"
         if toleration.key:
-            complaints.name(f"{place}.key", toleration.key, qualified_name_problem(toleration.key))
+            errors.name(f"{place}.key", toleration.key, qualified_name_problem(toleration.key))
         elif toleration.operator != "Exists":
-            complaints.invalid(
+            errors.invalid(
                 f"{place}.operator",
                 toleration.operator,
                 'operator must be Exists when `key` is empty, which means "match all values and all keys"',
             )
         match toleration.operator:
             case "Equal" | "":
-                complaints.name(f"{place}.operator", toleration.value, label_value_problem(toleration.value))
+                errors.name(f"{place}.operator", toleration.value, label_value_problem(toleration.value))
             case "Exists":
                 if toleration.value:
-                    complaints.invalid(
+                    errors.invalid(
                         f"{place}.operator", toleration.value, "value must be empty when `operator` is 'Exists'"
                     )
             case _:
-                complaints.unsupported(f"{place}.operator", toleration.operator, ("Equal", "Exists"))
+                errors.unsupported(f"{place}.operator", toleration.operator, ("Equal", "Exists"))
         if toleration.effect and toleration.effect not in TAINT_EFFECTS:
-            complaints.unsupported(f"{place}.effect", toleration.effect, TAINT_EFFECTS)
+            errors.unsupported(f"{place}.effect", toleration.effect, TAINT_EFFECTS)
         if toleration.toleration_seconds is not None and toleration.effect != "NoExecute":
-            complaints.invalid(
+            errors.invalid(
                 f"{place}.effect", toleration.effect, "effect must be 'NoExecute' when `tolerationSeconds` is set"
             )
 
 
-def _check_affinity(complaints: Complaints, affinity: Affinity, path: str) -> None:
+def _check_affinity(errors: ErrorList, affinity: Affinity, path: str) -> None:
     if affinity.node_affinity is not None:
-        _check_node_affinity(complaints, affinity.node_affinity, f"{path}.nodeAffinity")
+        _check_node_affinity(errors, affinity.node_affinity, f"{path}.nodeAffinity")
     if affinity.pod_affinity is not None:
-        _check_pod_affinity(complaints, affinity.pod_affinity, f"{path}.podAffinity")
+        _check_pod_affinity(errors, affinity.pod_affinity, f"{path}.podAffinity")
     if affinity.pod_anti_affinity is not None:
-        _check_pod_affinity(complaints, affinity.pod_anti_affinity, f"{path}.podAntiAffinity")
+        _check_pod_affinity(errors, affinity.pod_anti_affinity, f"{path}.podAntiAffinity")
 
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
-def _check_node_affinity(complaints: Complaints, affinity: NodeAffinity, path: str) -> None:
+def _check_node_affinity(errors: ErrorList, affinity: NodeAffinity, path: str) -> None:
     required = affinity.required_during_scheduling_ignored_during_execution
     if required is not None:
         place = f"{path}.{_REQUIRED}.nodeSelectorTerms"
         if not required.node_selector_terms:
-            complaints.required(place, "must have at least one node selector term")
+            errors.required(place, "must have at least one node selector term")
         for index, term in enumerate(required.node_selector_terms):
-            check_node_term(complaints, term, f"{place}[{index}]")
+            check_node_term(errors, term, f"{place}[{index}]")
     for index, preferred in enumerate(affinity.preferred_during_scheduling_ignored_during_execution):
         place = f"{path}.{_PREFERRED}[{index}]"
-        _check_weight(complaints, preferred.weight, place)
-        check_node_term(complaints, preferred.preference, f"{place}.preference")
+        _check_weight(errors, preferred.weight, place)
+        check_node_term(errors, preferred.preference, f"{place}.preference")
 
 
-def _check_weight(complaints: Complaints, weight: int, path: str) -> None:
+def _check_weight(errors: ErrorList, weight: int, path: str) -> None:
     if not 1 <= weight <= 100:
-        complaints.invalid(f"{path}.weight", weight, "must be in the range 1-100")
+        errors.invalid(f"{path}.weight", weight, "must be in the range 1-100")
 
 
-def check_node_term(complaints: Complaints, term: NodeSelectorTerm, path: str) -> None:
+def check_node_term(errors: ErrorList, term: NodeSelectorTerm, path: str) -> None:
     for index, requirement in enumerate(term.match_expressions):
         place = f"{path}.matchExpressions[{index}]"
-        _check_operator(complaints, requirement.operator, requirement.values, place)
-        complaints.name(f"{place}.key", requirement.key, qualified_name_problem(requirement.key))
+        _check_operator(errors, requirement.operator, requirement.values, place)
+        errors.name(f"{place}.key", requirement.key, qualified_name_problem(requirement.key))
         if requirement.operator in ("In", "NotIn"):
             for at, value in enumerate(requirement.values):
-                complaints.name(f"{place}.values[{at}]", value, label_value_problem(value))
+                errors.name(f"{place}.values[{at}]", value, label_value_problem(value))
     for index, requirement in enumerate(term.match_fields):
         place = f"{path}.matchFields[{index}]"
         if requirement.key != "metadata.name":
-            complaints.invalid(f"{place}.key", requirement.key, "not a valid field selector key")
+            errors.invalid(f"{place}.key", requirement.key, "not a valid field selector key")
         if requirement.operator not in ("In", "NotIn"):
-            complaints.invalid(f"{place}.operator", requirement.operator, "not a valid selector operator")
+            errors.invalid(f"{place}.operator", requirement.operator, "not a valid selector operator")
         if len(requirement.values) != 1:
-            complaints.required(
+            errors.required(
                 f"{place}.values", "must be only one value when `operator` is 'In' or 'NotIn' for node field selector"
             )
 
 
-def _check_operator(complaints: Complaints, operator: str, values: Sequence[str], path: str) -> None:
+def _check_operator(errors: ErrorList, operator: str, values: Sequence[str], path: str) -> None:
     match operator:
         case "In" | "NotIn":
             if not values:
-                complaints.required(f"{path}.values", "must be specified when `operator` is 'In' or 'NotIn'")
+                errors.required(f"{path}.values", "must be specified when `operator` is 'In' or 'NotIn'")
         case "Exists" | "DoesNotExist":
             if values:
-                complaints.forbidden(
-                    f"{path}.values", "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
-                )
+                errors.forbidden(f"{path}.values", "may not be specified when `operator` is 'Exists' or 'DoesNotExist'")
         case "Gt" | "Lt":
             if len(values) != 1:
-                complaints.required(f"{path}.values", "must be specified single value when `operator` is 'Lt' or 'Gt'")
+                errors.required(f"{path}.values", "must be specified single value when `operator` is 'Lt' or 'Gt'")
             elif parse_int64(values[0]) is None:
-                complaints.invalid(f"{path}.values[0]", values[0], "must be an integer when `operator` is 'Lt' or 'Gt'")
+                errors.invalid(f"{path}.values[0]", values[0], "must be an integer when `operator` is 'Lt' or 'Gt'")
         case _:
-            complaints.invalid(f"{path}.operator", operator, "not a valid selector operator")
+            errors.invalid(f"{path}.operator", operator, "not a valid selector operator")
 
 
-def _check_pod_affinity(complaints: Complaints, affinity: PodAffinity, path: str) -> None:
+def _check_pod_affinity(errors: ErrorList, affinity: PodAffinity, path: str) -> None:
     for index, term in enumerate(affinity.required_during_scheduling_ignored_during_execution):
-        _check_pod_term(complaints, term, f"{path}.{_REQUIRED}[{index}]")
+        _check_pod_term(errors, term, f"{path}.{_REQUIRED}[{index}]")
     for index, weighted in enumerate(affinity.preferred_during_scheduling_ignored_during_execution):
         place = f"{path}.{_PREFERRED}[{index}]"
-        _check_weight(complaints, weighted.weight, place)
-        _check_pod_term(complaints, weighted.pod_affinity_term, f"{place}.podAffinityTerm")
+        _check_weight(errors, weighted.weight, place)
+        _check_pod_term(errors, weighted.pod_affinity_term, f"{place}.podAffinityTerm")
 
 
-def _check_pod_term(complaints: Complaints, term: PodAffinityTerm, path: str) -> None:
+def _check_pod_term(errors: ErrorList, term: PodAffinityTerm, path: str) -> None:
     if term.label_selector is not None:
-        check_selector(complaints, term.label_selector, f"{path}.labelSelector")
+        check_selector(errors, term.label_selector, f"{path}.labelSelector")
     if term.namespace_selector is not None:
-        check_selector(complaints, term.namespace_selector, f"{path}.namespaceSelector")
+        check_selector(errors, term.namespace_selector, f"{path}.namespaceSelector")
     for index, namespace in enumerate(term.namespaces):
-        complaints.name(f"{path}.namespaces[{index}]", namespace, label_problem(namespace))
+        errors.name(f"{path}.namespaces[{index}]", namespace, label_problem(namespace))
     if not term.topology_key:
-        complaints.required(f"{path}.topologyKey", "can not be empty")
+        errors.required(f"{path}.topologyKey", "can not be empty")
     else:
-        complaints.name(f"{path}.topologyKey", term.topology_key, qualified_name_problem(term.topology_key))
+        errors.name(f"{path}.topologyKey", term.topology_key, qualified_name_problem(term.topology_key))
     for attribute, keys in (("matchLabelKeys", term.match_label_keys), ("mismatchLabelKeys", term.mismatch_label_keys)):
-        _check_label_keys(complaints, keys, f"{path}.{attribute}", selected=term.label_selector is not None)
+        _check_label_keys(errors, keys, f"{path}.{attribute}", selected=term.label_selector is not None)
 
 
-def _check_label_keys(complaints: Complaints, keys: Sequence[str], path: str, *, selected: bool) -> None:
+def _check_label_keys(errors: ErrorList, keys: Sequence[str], path: str, *, selected: bool) -> None:
     if keys and not selected:
-        complaints.forbidden(path, "must not be specified when labelSelector is not set")
+        errors.forbidden(path, "must not be specified when labelSelector is not set")
     for index, key in enumerate(keys):
-        complaints.name(f"{path}[{index}]", key, qualified_name_problem(key))
+        errors.name(f"{path}[{index}]", key, qualified_name_problem(key))
 
 
-def _check_spread(complaints: Complaints, constraints: Sequence[TopologySpreadConstraint], path: str) -> None:
+def _check_spread(errors: ErrorList, constraints: Sequence[TopologySpreadConstraint], path: str) -> None:
     seen: set[tuple[str, str]] = set()
     for index, constraint in enumerate(constraints):
         place = f"{path}[{index}]"
         if constraint.max_skew <= 0:
-            complaints.invalid(f"{place}.maxSkew", constraint.max_skew, "must be greater than zero")
+            errors.invalid(f"{place}.maxSkew", constraint.max_skew, "must be greater than zero")
         if not constraint.topology_key:
-            complaints.required(f"{place}.topologyKey", "can not be empty")
+            errors.required(f"{place}.topologyKey", "can not be empty")
         else:
-            complaints.name(
+            errors.name(
                 f"{place}.topologyKey", constraint.topology_key, qualified_name_problem(constraint.topology_key)
             )
-        complaints.one_of(
-            f"{place}.whenUnsatisfiable", constraint.when_unsatisfiable, ("DoNotSchedule", "ScheduleAnyway")
-        )
+        errors.one_of(f"{place}.whenUnsatisfiable", constraint.when_unsatisfiable, ("DoNotSchedule", "ScheduleAnyway"))
         pair = (constraint.topology_key, constraint.when_unsatisfiable)
         if pair in seen:
-            complaints.duplicate(f"{place}.{{topologyKey, whenUnsatisfiable}}", f"{{{pair[0]}, {pair[1]}}}")
+            errors.duplicate(f"{place}.{{topologyKey, whenUnsatisfiable}}", f"{{{pair[0]}, {pair[1]}}}")
         seen.add(pair)
         if constraint.min_domains is not None:
             if constraint.min_domains <= 0:
-                complaints.invalid(f"{place}.minDomains", constraint.min_domains, "must be greater than zero")
+                errors.invalid(f"{place}.minDomains", constraint.min_domains, "must be greater than zero")
             if constraint.when_unsatisfiable != "DoNotSchedule":
-                complaints.invalid(
+                errors.invalid(
                     f"{place}.minDomains",
                     constraint.min_domains,
                     "can only use minDomains if whenUnsatisfiable=DoNotSchedule",
@@ -450,33 +446,31 @@ def _check_spread(complaints: Complaints, constraints: Sequence[TopologySpreadCo
             ("nodeAffinityPolicy", constraint.node_affinity_policy),
             ("nodeTaintsPolicy", constraint.node_taints_policy),
         ):
-            complaints.one_of(f"{place}.{attribute}", policy, ("Honor", "Ignore"))
+            errors.one_of(f"{place}.{attribute}", policy, ("Honor", "Ignore"))
         if constraint.label_selector is not None:
-            check_selector(complaints, constraint.label_selector, f"{place}.labelSelector")
+            check_selector(errors, constraint.label_selector, f"{place}.labelSelector")
         _check_label_keys(
-            complaints,
+            errors,
             constraint.match_label_keys,
             f"{place}.matchLabelKeys",
             selected=constraint.label_selector is not None,
         )
 
 
-def _check_gates(complaints: Complaints, spec: PodSpec, gates: Sequence[SchedulingGate], path: str) -> None:
-    check_unique_names(complaints, [gate.name for gate in gates], f"{path}.schedulingGates", qualified_name_problem)
+def _check_gates(errors: ErrorList, spec: PodSpec, gates: Sequence[SchedulingGate], path: str) -> None:
+    check_unique_names(errors, [gate.name for gate in gates], f"{path}.schedulingGates", qualified_name_problem)
     if spec.node_name:
-        complaints.forbidden(f"{path}.nodeName", "cannot be set until all schedulingGates have been cleared")
+        errors.forbidden(f"{path}.nodeName", "cannot be set until all schedulingGates have been cleared")
 
 
-def check_unique_names(
-    complaints: Complaints, names: Sequence[str], path: str, problem_of: Callable[[str], str]
-) -> None:
+def check_unique_names(errors: ErrorList, names: Sequence[str], path: str, problem_of: Callable[[str], str]) -> None:
     """A list of things with a `name`, each its own."""
     seen: set[str] = set()
     for index, name in enumerate(names):
         if not name:
-            complaints.required(f"{path}[{index}].name")
+            errors.required(f"{path}[{index}].name")
             continue
-        complaints.name(f"{path}[{index}].name", name, problem_of(name))
+        errors.name(f"{path}[{index}].name", name, problem_of(name))
         if name in seen:
-            complaints.duplicate(f"{path}[{index}].name", name)
+            errors.duplicate(f"{path}[{index}].name", name)
         seen.add(name)

@@ -18,12 +18,12 @@ from msgspec import UNSET, UnsetType
 from kedge.api.codec import decode_json, encode_json
 from kedge.api.defaults import filled_pod_spec
 from kedge.api.names import label_problem, subdomain_problem
-from kedge.api.validation.complaints import Complaints
+from kedge.api.validation.error_list import ErrorList
 from kedge.api.validation.metadata import check_labels, check_metadata, check_owners
 from kedge.api.validation.pods import check_pod_spec, check_pod_status
 from kedge.api.views import ObjectMeta, OwnerReference, PodSpec, PodStatus, PodView
 from kedge.api.views.base import Annotations, Int64, Labels, Time, json_name
-from kedge.api.views.shapes import decoder_of, strict_twin
+from kedge.api.views.schema import decoder_of, strict_twin
 
 if TYPE_CHECKING:
     from kedge.api.kinds import Kind
@@ -174,7 +174,7 @@ def new_known_pod(
         creation_timestamp=_time_of(now),
     )
     if annotations or metadata.finalizers:  # what else it has was judged above, or is made here
-        complaints = Complaints()
+        complaints = ErrorList()
         check_metadata(complaints, kind, metadata, shared_parts_clean=True)
         if complaints:
             return None
@@ -230,7 +230,7 @@ def _time_of(text: str) -> datetime:
 @lru_cache(maxsize=1024)
 def _clean_spec(raw: bytes) -> PodSpec | None:
     spec: PodSpec = _decode_strictly(PodSpec, raw)
-    complaints = Complaints()
+    complaints = ErrorList()
     check_pod_spec(complaints, spec, "spec")
     return None if complaints else spec
 
@@ -238,7 +238,7 @@ def _clean_spec(raw: bytes) -> PodSpec | None:
 @lru_cache(maxsize=256)
 def _clean_status(raw: bytes) -> PodStatus | None:
     status: PodStatus = _decode_strictly(PodStatus, raw)
-    complaints = Complaints()
+    complaints = ErrorList()
     check_pod_status(complaints, status)
     return None if complaints else status
 
@@ -246,7 +246,7 @@ def _clean_status(raw: bytes) -> PodStatus | None:
 @lru_cache(maxsize=4096)
 def _clean_labels(raw: bytes) -> Labels | None:
     labels: Labels = decoder_of(Labels).decode(raw)
-    complaints = Complaints()
+    complaints = ErrorList()
     check_labels(complaints, labels, "metadata.labels")
     return None if complaints else labels
 
@@ -255,7 +255,7 @@ def _clean_labels(raw: bytes) -> Labels | None:
 def _clean_owners(raw: bytes) -> tuple[OwnerReference, ...] | None:
     _strict_owners().decode(raw)
     owners: tuple[OwnerReference, ...] = decoder_of(tuple[OwnerReference, ...]).decode(raw)
-    complaints = Complaints()
+    complaints = ErrorList()
     check_owners(complaints, owners)
     return None if complaints else owners
 

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from kedge.api.names import qualified_name_problem
 from kedge.api.quantity import NANO, Quantity
-from kedge.api.validation.complaints import Complaints
+from kedge.api.validation.error_list import ErrorList
 from kedge.api.views import ResourceRequirements
 from kedge.api.wellknown import KUBERNETES_DOMAIN
 
@@ -36,28 +36,28 @@ def _whole_only(resource: str) -> bool:
     return "/" in resource or resource in ("pods", "services", "secrets", "configmaps", "resourcequotas")
 
 
-def check_amounts(complaints: Complaints, amounts: Mapping[str, Quantity], path: str) -> None:
+def check_amounts(errors: ErrorList, amounts: Mapping[str, Quantity], path: str) -> None:
     """Any resource list: names that are qualified, amounts that are not negative."""
     for resource, amount in amounts.items():
         problem = qualified_name_problem(resource)
         if problem:
-            complaints.invalid(f"{path}[{resource}]", resource, problem)
+            errors.invalid(f"{path}[{resource}]", resource, problem)
         if amount.nano < 0:
-            complaints.not_negative(f"{path}[{resource}]", amount)
+            errors.not_negative(f"{path}[{resource}]", amount)
         if amount.nano % NANO and _whole_only(resource):
-            complaints.invalid(f"{path}[{resource}]", amount, "must be an integer")
+            errors.invalid(f"{path}[{resource}]", amount, "must be an integer")
 
 
-def check_container_amounts(complaints: Complaints, amounts: Mapping[str, Quantity], path: str) -> None:
+def check_container_amounts(errors: ErrorList, amounts: Mapping[str, Quantity], path: str) -> None:
     """The requests or limits of a container, or a pod's overhead."""
     for resource, amount in amounts.items():
         problem = _problem(resource)
         if problem:
-            complaints.invalid(f"{path}[{resource}]", resource, problem)
+            errors.invalid(f"{path}[{resource}]", resource, problem)
         if amount.nano < 0:
-            complaints.not_negative(f"{path}[{resource}]", amount)
+            errors.not_negative(f"{path}[{resource}]", amount)
         if amount.nano % NANO and _whole_only(resource):
-            complaints.invalid(f"{path}[{resource}]", amount, "must be an integer")
+            errors.invalid(f"{path}[{resource}]", amount, "must be an integer")
 
 
 def _plainly_fine(limits: Mapping[str, Quantity], requests: Mapping[str, Quantity]) -> bool:
@@ -71,21 +71,21 @@ def _plainly_fine(limits: Mapping[str, Quantity], requests: Mapping[str, Quantit
     return all(resource in _STANDARD and limit.nano >= 0 for resource, limit in limits.items())
 
 
-def check_requirements(complaints: Complaints, resources: ResourceRequirements, path: str) -> None:
+def check_requirements(errors: ErrorList, resources: ResourceRequirements, path: str) -> None:
     """A container's resources: what it asks for is never more than what it may use."""
     limits, requests = resources.limits, resources.requests
     if _plainly_fine(limits, requests):
         return
     if limits:
-        check_container_amounts(complaints, limits, f"{path}.limits")
+        check_container_amounts(errors, limits, f"{path}.limits")
     if requests:
-        check_container_amounts(complaints, requests, f"{path}.requests")
+        check_container_amounts(errors, requests, f"{path}.requests")
     for resource, amount in requests.items():
         limit = limits.get(resource)
         if limit is None:
             if not is_overcommittable(resource):
-                complaints.required(f"{path}.limits", "Limit must be set for non overcommitable resources")
+                errors.required(f"{path}.limits", "Limit must be set for non overcommitable resources")
         elif amount.nano > limit.nano:
-            complaints.invalid(f"{path}.requests", amount, f"must be less than or equal to {resource} limit of {limit}")
+            errors.invalid(f"{path}.requests", amount, f"must be less than or equal to {resource} limit of {limit}")
         elif amount.nano != limit.nano and not is_overcommittable(resource):
-            complaints.invalid(f"{path}.requests", amount, f"must be equal to {resource} limit of {limit}")
+            errors.invalid(f"{path}.requests", amount, f"must be equal to {resource} limit of {limit}")

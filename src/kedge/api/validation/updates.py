@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kedge.api.codec import parse_object, same_json
-from kedge.api.validation.complaints import Complaints
+from kedge.api.validation.error_list import ErrorList
 from kedge.api.wellknown import (
     CONFIG_MAP_KIND,
     CUSTOM_RESOURCE_DEFINITION_KIND,
@@ -42,34 +42,34 @@ def check_update(kind: Kind, old: bytes, new: bytes) -> None:
         Invalid: `errors` names every field that may not change as it does.
     """
     before, after = parse_object(old), parse_object(new)
-    complaints = Complaints()
-    _check_metadata(complaints, _map(before, "metadata"), _map(after, "metadata"))
+    errors = ErrorList()
+    _check_metadata(errors, _map(before, "metadata"), _map(after, "metadata"))
     rules = _RULES.get(kind.key_kind)
     if rules is not None:
-        rules(complaints, before, after)
-    if complaints:
+        rules(errors, before, after)
+    if errors:
         metadata = _map(after, "metadata")
         name = str(metadata.get("name") or "")
-        listed = ", ".join(map(str, complaints.errors))
+        listed = ", ".join(map(str, errors.found))
         raise Invalid(
-            f'{kind.key_kind} "{name}" is invalid: {listed if len(complaints.errors) == 1 else f"[{listed}]"}',
+            f'{kind.key_kind} "{name}" is invalid: {listed if len(errors.found) == 1 else f"[{listed}]"}',
             key=Key(kind.key_kind, str(metadata.get("namespace") or ""), name) if name else None,
-            errors=complaints.errors,
+            errors=errors.found,
         )
 
 
-def _check_metadata(complaints: Complaints, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+def _check_metadata(errors: ErrorList, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
     for field in ("name", "namespace"):
         if (after.get(field) or "") != (before.get(field) or ""):
-            complaints.invalid(f"metadata.{field}", after.get(field), IMMUTABLE)
+            errors.invalid(f"metadata.{field}", after.get(field), IMMUTABLE)
     for field in _SERVER_OWNED:
         value = after.get(field)
         if value is not None and value != "" and not same_json(value, before.get(field)):
-            complaints.invalid(f"metadata.{field}", value, IMMUTABLE)
+            errors.invalid(f"metadata.{field}", value, IMMUTABLE)
     if before.get("deletionTimestamp"):
         added = [f for f in _list(after, "finalizers") if f not in _list(before, "finalizers")]
         if added:
-            complaints.forbidden(
+            errors.forbidden(
                 "metadata.finalizers",
                 f"no new finalizers can be added if the object is being deleted, found new finalizers {added!r}",
             )
@@ -84,18 +84,18 @@ _POD_RULE = (
 )
 
 
-def _check_pod(complaints: Complaints, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+def _check_pod(errors: ErrorList, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
     old, new = _map(before, "spec"), _map(after, "spec")
     if same_json(old, new):
         return
-    _check_deadline(complaints, old.get("activeDeadlineSeconds"), new.get("activeDeadlineSeconds"))
-    _check_tolerations(complaints, _list(old, "tolerations"), _list(new, "tolerations"))
+    _check_deadline(errors, old.get("activeDeadlineSeconds"), new.get("activeDeadlineSeconds"))
+    _check_tolerations(errors, _list(old, "tolerations"), _list(new, "tolerations"))
     gated = bool(_list(old, "schedulingGates"))
-    _check_gates(complaints, _list(old, "schedulingGates"), _list(new, "schedulingGates"))
+    _check_gates(errors, _list(old, "schedulingGates"), _list(new, "schedulingGates"))
     if gated:
-        _check_narrowed(complaints, old, new)
+        _check_narrowed(errors, old, new)
     if not same_json(_fixed_part(old, gated=gated), _fixed_part(new, gated=gated)):
-        complaints.forbidden("spec", _POD_RULE)
+        errors.forbidden("spec", _POD_RULE)
 
 
 def _fixed_part(spec: Mapping[str, Any], *, gated: bool) -> dict[str, Any]:
@@ -126,17 +126,17 @@ def _without_node_affinity(affinity: Any) -> Any:
     return {name: value for name, value in affinity.items() if name != "nodeAffinity" and value is not None}
 
 
-def _check_deadline(complaints: Complaints, old: Any, new: Any) -> None:
+def _check_deadline(errors: ErrorList, old: Any, new: Any) -> None:
     path = "spec.activeDeadlineSeconds"
     if old is None or (isinstance(old, int) and isinstance(new, int) and new <= old):
         return
     if new is None:
-        complaints.invalid(path, new, "must not update from a positive integer to nil value")
+        errors.invalid(path, new, "must not update from a positive integer to nil value")
     else:
-        complaints.invalid(path, new, "must be less than or equal to previous value")
+        errors.invalid(path, new, "must be less than or equal to previous value")
 
 
-def _check_tolerations(complaints: Complaints, old: list[Any], new: list[Any]) -> None:
+def _check_tolerations(errors: ErrorList, old: list[Any], new: list[Any]) -> None:
     """Old tolerations stay; only how long one lasts may change."""
 
     def identity(toleration: Any) -> Any:
@@ -145,35 +145,33 @@ def _check_tolerations(complaints: Complaints, old: list[Any], new: list[Any]) -
         return {name: value for name, value in toleration.items() if name != "tolerationSeconds"}
 
     if not all(any(same_json(identity(was), identity(now)) for now in new) for was in old):
-        complaints.forbidden("spec.tolerations", "existing toleration can not be modified except its tolerationSeconds")
+        errors.forbidden("spec.tolerations", "existing toleration can not be modified except its tolerationSeconds")
 
 
-def _check_gates(complaints: Complaints, old: list[Any], new: list[Any]) -> None:
+def _check_gates(errors: ErrorList, old: list[Any], new: list[Any]) -> None:
     added = [gate for gate in new if gate not in old]
     if added:
-        complaints.forbidden(
-            "spec.schedulingGates", f"only deletion is allowed, but found new scheduling gates {added!r}"
-        )
+        errors.forbidden("spec.schedulingGates", f"only deletion is allowed, but found new scheduling gates {added!r}")
 
 
-def _check_narrowed(complaints: Complaints, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+def _check_narrowed(errors: ErrorList, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
     """While a pod is held by gates its node constraints may be made narrower, never wider."""
     had, has = _map(old, "nodeSelector"), _map(new, "nodeSelector")
     if any(has.get(key) != value for key, value in had.items()):
-        complaints.invalid("spec.nodeSelector", dict(has), "only additions are allowed (no mutations or deletions)")
+        errors.invalid("spec.nodeSelector", dict(has), "only additions are allowed (no mutations or deletions)")
     path = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution"
     was, now = _node_terms(old), _node_terms(new)
     if not was:
         return
     if len(was) != len(now):
-        complaints.invalid(
+        errors.invalid(
             f"{path}.nodeSelectorTerms", now, "no additions/deletions to non-empty NodeSelectorTerms list are allowed"
         )
         return
     for index, (one, other) in enumerate(zip(was, now, strict=True)):
         for field in ("matchExpressions", "matchFields"):
             if _list(other, field)[: len(_list(one, field))] != _list(one, field):
-                complaints.invalid(
+                errors.invalid(
                     f"{path}.nodeSelectorTerms[{index}].{field}",
                     _list(other, field),
                     "only additions are allowed (no mutations or deletions)",
@@ -188,28 +186,28 @@ def _node_terms(spec: Mapping[str, Any]) -> list[Any]:
 # -- other kinds -----------------------------------------------------------------------------------
 
 
-def _fixed(*paths: str) -> Callable[[Complaints, Mapping[str, Any], Mapping[str, Any]], None]:
+def _fixed(*paths: str) -> Callable[[ErrorList, Mapping[str, Any], Mapping[str, Any]], None]:
     """A rule: none of these fields changes."""
 
-    def check(complaints: Complaints, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    def check(errors: ErrorList, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
         for path in paths:
             old, new = _dig(before, path), _dig(after, path)
             if not same_json(old, new):
-                complaints.invalid(path, new, IMMUTABLE)
+                errors.invalid(path, new, IMMUTABLE)
 
     return check
 
 
-def _check_job(complaints: Complaints, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-    _fixed("spec.selector", "spec.completionMode", "spec.manualSelector")(complaints, before, after)
+def _check_job(errors: ErrorList, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    _fixed("spec.selector", "spec.completionMode", "spec.manualSelector")(errors, before, after)
     old, new = _map(before, "spec"), _map(after, "spec")
     elastic = (new.get("completionMode") == "Indexed" and new.get("completions") == new.get("parallelism")
                and new.get("completions") is not None)  # fmt: skip
     if not elastic:
-        _fixed("spec.completions")(complaints, before, after)
+        _fixed("spec.completions")(errors, before, after)
     suspended = old.get("suspend") is True
     if not same_json(_job_template(old, suspended=suspended), _job_template(new, suspended=suspended)):
-        complaints.invalid("spec.template", None, IMMUTABLE)
+        errors.invalid("spec.template", None, IMMUTABLE)
 
 
 def _job_template(spec: Mapping[str, Any], *, suspended: bool) -> Any:
@@ -223,7 +221,7 @@ def _job_template(spec: Mapping[str, Any], *, suspended: bool) -> Any:
     return {**template, "spec": pod, "metadata": metadata}
 
 
-def _check_service(complaints: Complaints, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+def _check_service(errors: ErrorList, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
     old, new = _dig(before, "spec.clusterIP"), _dig(after, "spec.clusterIP")
     if (
         old
@@ -231,29 +229,29 @@ def _check_service(complaints: Complaints, before: Mapping[str, Any], after: Map
         and _dig(after, "spec.type") != "ExternalName"
         and _dig(before, "spec.type") != "ExternalName"
     ):
-        complaints.invalid("spec.clusterIPs[0]", new, "may not change once set")
+        errors.invalid("spec.clusterIPs[0]", new, "may not change once set")
 
 
-def _check_data(*fields: str) -> Callable[[Complaints, Mapping[str, Any], Mapping[str, Any]], None]:
-    def check(complaints: Complaints, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+def _check_data(*fields: str) -> Callable[[ErrorList, Mapping[str, Any], Mapping[str, Any]], None]:
+    def check(errors: ErrorList, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
         if before.get("immutable") is not True:
             return
         if after.get("immutable") is not True:
-            complaints.forbidden("immutable", "field is immutable when `immutable` is set")
+            errors.forbidden("immutable", "field is immutable when `immutable` is set")
         for field in fields:
             if not same_json(before.get(field) or {}, after.get(field) or {}):
-                complaints.forbidden(field, "field is immutable when `immutable` is set")
+                errors.forbidden(field, "field is immutable when `immutable` is set")
 
     return check
 
 
-def _check_secret(complaints: Complaints, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-    _check_data("data")(complaints, before, after)
+def _check_secret(errors: ErrorList, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    _check_data("data")(errors, before, after)
     if (before.get("type") or "Opaque") != (after.get("type") or "Opaque"):
-        complaints.invalid("type", after.get("type"), IMMUTABLE)
+        errors.invalid("type", after.get("type"), IMMUTABLE)
 
 
-_RULES: dict[str, Callable[[Complaints, Mapping[str, Any], Mapping[str, Any]], None]] = {
+_RULES: dict[str, Callable[[ErrorList, Mapping[str, Any], Mapping[str, Any]], None]] = {
     POD_KIND: _check_pod,
     DEPLOYMENT_KIND: _fixed("spec.selector"),
     REPLICA_SET_KIND: _fixed("spec.selector"),

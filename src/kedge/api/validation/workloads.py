@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from kedge.api.names import label_problem, qualified_name_problem
 from kedge.api.selectors import label_selector
-from kedge.api.validation.complaints import Complaints
+from kedge.api.validation.error_list import ErrorList
 from kedge.api.validation.metadata import check_conditions, check_selector
 from kedge.api.validation.pods import check_template
 from kedge.api.views import (
@@ -24,21 +24,21 @@ from kedge.api.views.workloads import DeploymentStrategy, MetricSpec, MetricTarg
 _PERCENT = re.compile(r"[0-9]{1,9}%", re.ASCII)
 
 
-def check_deployment(complaints: Complaints, deployment: DeploymentView) -> None:
+def check_deployment(errors: ErrorList, deployment: DeploymentView) -> None:
     spec = deployment.spec
-    complaints.at_least("spec.replicas", spec.replicas, 0)
-    _check_owned_template(complaints, spec.selector, spec.template, "deployment")
-    _check_strategy(complaints, spec.strategy)
-    complaints.at_least("spec.minReadySeconds", spec.min_ready_seconds, 0)
-    complaints.at_least("spec.revisionHistoryLimit", spec.revision_history_limit, 0)
-    complaints.at_least("spec.progressDeadlineSeconds", spec.progress_deadline_seconds, 0)
+    errors.at_least("spec.replicas", spec.replicas, 0)
+    _check_owned_template(errors, spec.selector, spec.template, "deployment")
+    _check_strategy(errors, spec.strategy)
+    errors.at_least("spec.minReadySeconds", spec.min_ready_seconds, 0)
+    errors.at_least("spec.revisionHistoryLimit", spec.revision_history_limit, 0)
+    errors.at_least("spec.progressDeadlineSeconds", spec.progress_deadline_seconds, 0)
     if 0 <= spec.progress_deadline_seconds <= spec.min_ready_seconds:
-        complaints.invalid(
+        errors.invalid(
             "spec.progressDeadlineSeconds", spec.progress_deadline_seconds, "must be greater than minReadySeconds"
         )
     status = deployment.status
     _check_counts(
-        complaints,
+        errors,
         ("observedGeneration", status.observed_generation),
         ("replicas", status.replicas),
         ("updatedReplicas", status.updated_replicas),
@@ -46,63 +46,63 @@ def check_deployment(complaints: Complaints, deployment: DeploymentView) -> None
         ("availableReplicas", status.available_replicas),
         ("unavailableReplicas", status.unavailable_replicas),
     )
-    check_conditions(complaints, status.conditions)
+    check_conditions(errors, status.conditions)
 
 
-def check_replica_set(complaints: Complaints, replica_set: ReplicaSetView) -> None:
+def check_replica_set(errors: ErrorList, replica_set: ReplicaSetView) -> None:
     spec, status = replica_set.spec, replica_set.status
-    complaints.at_least("spec.replicas", spec.replicas, 0)
-    complaints.at_least("spec.minReadySeconds", spec.min_ready_seconds, 0)
-    _check_owned_template(complaints, spec.selector, spec.template, "replicaset")
+    errors.at_least("spec.replicas", spec.replicas, 0)
+    errors.at_least("spec.minReadySeconds", spec.min_ready_seconds, 0)
+    _check_owned_template(errors, spec.selector, spec.template, "replicaset")
     _check_counts(
-        complaints,
+        errors,
         ("observedGeneration", status.observed_generation),
         ("replicas", status.replicas),
         ("fullyLabeledReplicas", status.fully_labeled_replicas),
         ("readyReplicas", status.ready_replicas),
         ("availableReplicas", status.available_replicas),
     )
-    check_conditions(complaints, status.conditions)
+    check_conditions(errors, status.conditions)
 
 
-def _check_counts(complaints: Complaints, *counts: tuple[str, int]) -> None:
+def _check_counts(errors: ErrorList, *counts: tuple[str, int]) -> None:
     for name, count in counts:
         if count < 0:
-            complaints.at_least(f"status.{name}", count, 0)
+            errors.at_least(f"status.{name}", count, 0)
 
 
 def _check_owned_template(
-    complaints: Complaints, selector: LabelSelectorSpec | None, template: PodTemplate, owner: str
+    errors: ErrorList, selector: LabelSelectorSpec | None, template: PodTemplate, owner: str
 ) -> None:
     """A controller must be able to find the pods it makes, and only ever makes pods that run for good."""
     if selector is None:
-        complaints.required("spec.selector")
+        errors.required("spec.selector")
     else:
-        known = len(complaints.errors)
-        check_selector(complaints, selector, "spec.selector")
+        known = len(errors.found)
+        check_selector(errors, selector, "spec.selector")
         if not selector.match_labels and not selector.match_expressions:
-            complaints.invalid("spec.selector", {}, f"empty selector is invalid for {owner}")
-        elif len(complaints.errors) == known and not label_selector(selector).matches(template.metadata.labels):
-            complaints.invalid(
+            errors.invalid("spec.selector", {}, f"empty selector is invalid for {owner}")
+        elif len(errors.found) == known and not label_selector(selector).matches(template.metadata.labels):
+            errors.invalid(
                 "spec.template.metadata.labels",
                 dict(template.metadata.labels),
                 "`selector` does not match template `labels`",
             )
-    check_template(complaints, template)
+    check_template(errors, template)
     if template.spec.restart_policy in ("OnFailure", "Never"):
-        complaints.unsupported("spec.template.spec.restartPolicy", template.spec.restart_policy, ("Always",))
+        errors.unsupported("spec.template.spec.restartPolicy", template.spec.restart_policy, ("Always",))
     if template.spec.active_deadline_seconds is not None:
-        complaints.forbidden(
+        errors.forbidden(
             "spec.template.spec.activeDeadlineSeconds", "activeDeadlineSeconds in ReplicaSet is not Supported"
         )
 
 
-def _check_strategy(complaints: Complaints, strategy: DeploymentStrategy) -> None:
+def _check_strategy(errors: ErrorList, strategy: DeploymentStrategy) -> None:
     rolling = strategy.rolling_update
     match strategy.type:
         case "Recreate":
             if rolling is not None:
-                complaints.forbidden(
+                errors.forbidden(
                     "spec.strategy.rollingUpdate", "may not be specified when strategy `type` is 'Recreate'"
                 )
         case "RollingUpdate":
@@ -110,21 +110,21 @@ def _check_strategy(complaints: Complaints, strategy: DeploymentStrategy) -> Non
                 return
             surge, unavailable = rolling.max_surge, rolling.max_unavailable
             path = "spec.strategy.rollingUpdate"
-            fine = check_count_or_percent(complaints, unavailable, f"{path}.maxUnavailable", percent_max=100)
-            fine = check_count_or_percent(complaints, surge, f"{path}.maxSurge") and fine
+            fine = check_count_or_percent(errors, unavailable, f"{path}.maxUnavailable", percent_max=100)
+            fine = check_count_or_percent(errors, surge, f"{path}.maxSurge") and fine
             if fine and _is_nothing(surge) and _is_nothing(unavailable):
-                complaints.invalid(f"{path}.maxUnavailable", unavailable, "may not be 0 when `maxSurge` is 0")
+                errors.invalid(f"{path}.maxUnavailable", unavailable, "may not be 0 when `maxSurge` is 0")
         case _:
-            complaints.one_of("spec.strategy.type", strategy.type, ("Recreate", "RollingUpdate"))
+            errors.one_of("spec.strategy.type", strategy.type, ("Recreate", "RollingUpdate"))
 
 
-def check_count_or_percent(complaints: Complaints, value: int | str, path: str, *, percent_max: int = 0) -> bool:
+def check_count_or_percent(errors: ErrorList, value: int | str, path: str, *, percent_max: int = 0) -> bool:
     """Whether it is a count that is not negative, or a percentage (of at most `percent_max`, unless that is 0)."""
     if isinstance(value, int):
-        complaints.at_least(path, value, 0)
+        errors.at_least(path, value, 0)
         return value >= 0
     if not _PERCENT.fullmatch(value):
-        complaints.invalid(
+        errors.invalid(
             path,
             value,
             "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%', or '93%', regex"
@@ -132,7 +132,7 @@ def check_count_or_percent(complaints: Complaints, value: int | str, path: str, 
         )
         return False
     if percent_max and int(value[:-1]) > percent_max:
-        complaints.invalid(path, value, f"must not be greater than {percent_max}%")
+        errors.invalid(path, value, f"must not be greater than {percent_max}%")
         return False
     return True
 
@@ -144,7 +144,7 @@ def _is_nothing(value: int | str) -> bool:
 # -- Job -------------------------------------------------------------------------------------------
 
 
-def check_job(complaints: Complaints, job: JobView) -> None:
+def check_job(errors: ErrorList, job: JobView) -> None:
     spec, status = job.spec, job.status
     for name, count in (
         ("parallelism", spec.parallelism),
@@ -153,31 +153,29 @@ def check_job(complaints: Complaints, job: JobView) -> None:
         ("activeDeadlineSeconds", spec.active_deadline_seconds),
         ("ttlSecondsAfterFinished", spec.ttl_seconds_after_finished),
     ):
-        complaints.at_least(f"spec.{name}", count, 0)
-    complaints.one_of("spec.completionMode", spec.completion_mode, ("NonIndexed", "Indexed"))
+        errors.at_least(f"spec.{name}", count, 0)
+    errors.one_of("spec.completionMode", spec.completion_mode, ("NonIndexed", "Indexed"))
     if spec.completion_mode == "Indexed" and spec.completions is None:
-        complaints.required("spec.completions", "when completion mode is Indexed")
+        errors.required("spec.completions", "when completion mode is Indexed")
     if spec.manual_selector and spec.selector is None:
-        complaints.required("spec.selector", "when manualSelector is true")
+        errors.required("spec.selector", "when manualSelector is true")
     if spec.selector is not None:
-        known = len(complaints.errors)
-        check_selector(complaints, spec.selector, "spec.selector")
+        known = len(errors.found)
+        check_selector(errors, spec.selector, "spec.selector")
         labels = spec.template.metadata.labels
-        if len(complaints.errors) == known and not label_selector(spec.selector).matches(labels):
-            complaints.invalid(
-                "spec.template.metadata.labels", dict(labels), "`selector` does not match template `labels`"
-            )
-    check_template(complaints, spec.template)
+        if len(errors.found) == known and not label_selector(spec.selector).matches(labels):
+            errors.invalid("spec.template.metadata.labels", dict(labels), "`selector` does not match template `labels`")
+    check_template(errors, spec.template)
     if spec.template.spec.restart_policy == "Always":
-        complaints.unsupported("spec.template.spec.restartPolicy", "Always", ("OnFailure", "Never"))
+        errors.unsupported("spec.template.spec.restartPolicy", "Always", ("OnFailure", "Never"))
     _check_counts(
-        complaints,
+        errors,
         ("active", status.active),
         ("ready", status.ready),
         ("succeeded", status.succeeded),
         ("failed", status.failed),
     )
-    check_conditions(complaints, status.conditions)
+    check_conditions(errors, status.conditions)
 
 
 # -- HorizontalPodAutoscaler -----------------------------------------------------------------------
@@ -187,108 +185,104 @@ _SCALING_PERIOD_S_MAX = 1800
 _STABILIZATION_S_MAX = 3600
 
 
-def check_autoscaler(complaints: Complaints, autoscaler: HorizontalPodAutoscalerView) -> None:
+def check_autoscaler(errors: ErrorList, autoscaler: HorizontalPodAutoscalerView) -> None:
     spec = autoscaler.spec
     if not spec.scale_target_ref.kind:
-        complaints.required("spec.scaleTargetRef.kind")
+        errors.required("spec.scaleTargetRef.kind")
     if not spec.scale_target_ref.name:
-        complaints.required("spec.scaleTargetRef.name")
-    complaints.at_least("spec.minReplicas", spec.min_replicas, 1)
+        errors.required("spec.scaleTargetRef.name")
+    errors.at_least("spec.minReplicas", spec.min_replicas, 1)
     if spec.max_replicas < 1:
-        complaints.invalid("spec.maxReplicas", spec.max_replicas, "must be greater than 0")
+        errors.invalid("spec.maxReplicas", spec.max_replicas, "must be greater than 0")
     elif spec.max_replicas < spec.min_replicas:
-        complaints.invalid("spec.maxReplicas", spec.max_replicas, "must be greater than or equal to `minReplicas`")
-    _check_metrics(complaints, spec.metrics)
+        errors.invalid("spec.maxReplicas", spec.max_replicas, "must be greater than or equal to `minReplicas`")
+    _check_metrics(errors, spec.metrics)
     if spec.behavior is not None:
-        _check_scaling(complaints, spec.behavior.scale_up, "spec.behavior.scaleUp")
-        _check_scaling(complaints, spec.behavior.scale_down, "spec.behavior.scaleDown")
-    check_conditions(complaints, autoscaler.status.conditions)
+        _check_scaling(errors, spec.behavior.scale_up, "spec.behavior.scaleUp")
+        _check_scaling(errors, spec.behavior.scale_down, "spec.behavior.scaleDown")
+    check_conditions(errors, autoscaler.status.conditions)
 
 
-def _check_metrics(complaints: Complaints, metrics: Sequence[MetricSpec]) -> None:
+def _check_metrics(errors: ErrorList, metrics: Sequence[MetricSpec]) -> None:
     for index, metric in enumerate(metrics):
         path = f"spec.metrics[{index}]"
-        complaints.one_of(f"{path}.type", metric.type, _METRIC_TYPES)
+        errors.one_of(f"{path}.type", metric.type, _METRIC_TYPES)
         match metric.type:
             case "Resource":
                 if metric.resource is None:
-                    complaints.required(f"{path}.resource", "must populate information for the given metric source")
+                    errors.required(f"{path}.resource", "must populate information for the given metric source")
                 else:
-                    _check_metric(complaints, metric.resource.name, metric.resource.target, f"{path}.resource")
+                    _check_metric(errors, metric.resource.name, metric.resource.target, f"{path}.resource")
             case "ContainerResource":
                 source = metric.container_resource
                 if source is None:
-                    complaints.required(
+                    errors.required(
                         f"{path}.containerResource", "must populate information for the given metric source"
                     )
                 else:
-                    _check_metric(complaints, source.name, source.target, f"{path}.containerResource")
-                    complaints.name(
+                    _check_metric(errors, source.name, source.target, f"{path}.containerResource")
+                    errors.name(
                         f"{path}.containerResource.container", source.container, label_problem(source.container)
                     )
             case _:
                 pass  # stored and warned about: kedge scales on resources only
 
 
-def _check_metric(complaints: Complaints, name: str, target: MetricTarget, path: str) -> None:
+def _check_metric(errors: ErrorList, name: str, target: MetricTarget, path: str) -> None:
     if not name:
-        complaints.required(f"{path}.name", "must specify a resource name")
+        errors.required(f"{path}.name", "must specify a resource name")
     else:
-        complaints.name(f"{path}.name", name, qualified_name_problem(name))
-    complaints.one_of(f"{path}.target.type", target.type, ("AverageValue", "Utilization", "Value"))
+        errors.name(f"{path}.name", name, qualified_name_problem(name))
+    errors.one_of(f"{path}.target.type", target.type, ("AverageValue", "Utilization", "Value"))
     if target.average_utilization is None and target.average_value is None:
-        complaints.required(
+        errors.required(
             f"{path}.target.averageUtilization", "must set either a target raw value or a target utilization"
         )
     if target.average_utilization is not None and target.average_utilization < 1:
-        complaints.invalid(f"{path}.target.averageUtilization", target.average_utilization, "must be greater than 0")
+        errors.invalid(f"{path}.target.averageUtilization", target.average_utilization, "must be greater than 0")
     if target.average_utilization is not None and target.average_value is not None:
-        complaints.forbidden(
-            f"{path}.target.averageValue", "may not set both a target raw value and a target utilization"
-        )
+        errors.forbidden(f"{path}.target.averageValue", "may not set both a target raw value and a target utilization")
     for attribute, amount in (("averageValue", target.average_value), ("value", target.value)):
         if amount is not None and amount.nano <= 0:
-            complaints.invalid(f"{path}.target.{attribute}", amount, "must be positive")
+            errors.invalid(f"{path}.target.{attribute}", amount, "must be positive")
 
 
-def _check_scaling(complaints: Complaints, rules: ScalingRules | None, path: str) -> None:
+def _check_scaling(errors: ErrorList, rules: ScalingRules | None, path: str) -> None:
     if rules is None:
         return
-    complaints.between(
-        f"{path}.stabilizationWindowSeconds", rules.stabilization_window_seconds, 0, _STABILIZATION_S_MAX
-    )
-    complaints.one_of(f"{path}.selectPolicy", rules.select_policy, ("Disabled", "Max", "Min"))
+    errors.between(f"{path}.stabilizationWindowSeconds", rules.stabilization_window_seconds, 0, _STABILIZATION_S_MAX)
+    errors.one_of(f"{path}.selectPolicy", rules.select_policy, ("Disabled", "Max", "Min"))
     for index, policy in enumerate(rules.policies):
         place = f"{path}.policies[{index}]"
-        complaints.one_of(f"{place}.type", policy.type, ("Percent", "Pods"))
+        errors.one_of(f"{place}.type", policy.type, ("Percent", "Pods"))
         if policy.value <= 0:
-            complaints.invalid(f"{place}.value", policy.value, "must be greater than zero")
-        complaints.between(f"{place}.periodSeconds", policy.period_seconds, 1, _SCALING_PERIOD_S_MAX)
+            errors.invalid(f"{place}.value", policy.value, "must be greater than zero")
+        errors.between(f"{place}.periodSeconds", policy.period_seconds, 1, _SCALING_PERIOD_S_MAX)
 
 
 # -- PodDisruptionBudget ---------------------------------------------------------------------------
 
 
-def check_disruption_budget(complaints: Complaints, budget: PodDisruptionBudgetView) -> None:
+def check_disruption_budget(errors: ErrorList, budget: PodDisruptionBudgetView) -> None:
     spec, status = budget.spec, budget.status
     if spec.min_available is not None and spec.max_unavailable is not None:
-        complaints.invalid(
+        errors.invalid(
             "spec", {"minAvailable": spec.min_available, "maxUnavailable": spec.max_unavailable},
             "minAvailable and maxUnavailable cannot be both set",
         )  # fmt: skip
     for name, value in (("minAvailable", spec.min_available), ("maxUnavailable", spec.max_unavailable)):
         if value is not None:
-            check_count_or_percent(complaints, value, f"spec.{name}", percent_max=100)
+            check_count_or_percent(errors, value, f"spec.{name}", percent_max=100)
     if spec.selector is not None:
-        check_selector(complaints, spec.selector, "spec.selector")
-    complaints.one_of(
+        check_selector(errors, spec.selector, "spec.selector")
+    errors.one_of(
         "spec.unhealthyPodEvictionPolicy", spec.unhealthy_pod_eviction_policy, ("AlwaysAllow", "IfHealthyBudget")
     )
     _check_counts(
-        complaints,
+        errors,
         ("disruptionsAllowed", status.disruptions_allowed),
         ("currentHealthy", status.current_healthy),
         ("desiredHealthy", status.desired_healthy),
         ("expectedPods", status.expected_pods),
     )
-    check_conditions(complaints, status.conditions)
+    check_conditions(errors, status.conditions)

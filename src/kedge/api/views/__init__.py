@@ -2,6 +2,7 @@
 
 from kedge.api.views.base import (
     EMPTY_MAP,
+    ApiStruct,
     Condition,
     FrozenMap,
     LabelSelectorRequirement,
@@ -9,7 +10,6 @@ from kedge.api.views.base import (
     ObjectMeta,
     OwnerReference,
     ResourceList,
-    Shape,
     View,
 )
 from kedge.api.views.core import (
@@ -41,7 +41,7 @@ from kedge.api.views.core import (
     TopologySpreadConstraint,
 )
 from kedge.api.views.decode import decode_as, decode_metadata, decode_view
-from kedge.api.views.own import (
+from kedge.api.views.kedge_dev import (
     AllocatedPort,
     AllocationEntry,
     NodeAllocationView,
@@ -67,6 +67,7 @@ __all__ = [
     "Affinity",
     "AllocatedPort",
     "AllocationEntry",
+    "ApiStruct",
     "Condition",
     "Container",
     "ContainerPort",
@@ -109,7 +110,6 @@ __all__ = [
     "SchedulingPolicyView",
     "Scope",
     "ServiceView",
-    "Shape",
     "Taint",
     "Toleration",
     "TopologySpreadConstraint",

@@ -89,7 +89,7 @@ def json_name(attribute: str) -> str:
     return first + "".join(_ACRONYMS.get(part) or part.capitalize() for part in rest)
 
 
-class Shape(msgspec.Struct, frozen=True, kw_only=True, rename=json_name, omit_defaults=True, gc=False):
+class ApiStruct(msgspec.Struct, frozen=True, kw_only=True, rename=json_name, omit_defaults=True, gc=False):
     """A JSON object of known fields. Every field has a default: `validation` says which ones are required."""
 
 
@@ -101,7 +101,7 @@ def map_field() -> Any:
 # -- metadata --------------------------------------------------------------------------------------
 
 
-class OwnerReference(Shape, frozen=True):
+class OwnerReference(ApiStruct, frozen=True):
     api_version: str = ""
     kind: str = ""
     name: str = ""
@@ -110,7 +110,7 @@ class OwnerReference(Shape, frozen=True):
     block_owner_deletion: bool = False
 
 
-class ObjectMeta(Shape, frozen=True):
+class ObjectMeta(ApiStruct, frozen=True):
     name: str = ""
     generate_name: str = ""
     namespace: str = ""
@@ -125,7 +125,7 @@ class ObjectMeta(Shape, frozen=True):
     deletion_grace_period_seconds: Int64 | None = None
 
 
-class View(Shape, frozen=True):
+class View(ApiStruct, frozen=True):
     """The fields of one object that kedge acts on."""
 
     metadata: ObjectMeta = ObjectMeta()
@@ -156,7 +156,7 @@ class View(Shape, frozen=True):
         return self.metadata.deletion_timestamp is not None
 
 
-class Condition(Shape, frozen=True):
+class Condition(ApiStruct, frozen=True):
     type: str = ""
     status: str = ""
     reason: str = ""
@@ -168,13 +168,13 @@ class Condition(Shape, frozen=True):
     observed_generation: Int64 = 0
 
 
-class LabelSelectorRequirement(Shape, frozen=True):
+class LabelSelectorRequirement(ApiStruct, frozen=True):
     key: str = ""
     operator: str = ""
     values: tuple[str, ...] = ()
 
 
-class LabelSelectorSpec(Shape, frozen=True):
+class LabelSelectorSpec(ApiStruct, frozen=True):
     """A `LabelSelector` as written; `selectors.label_selector` compiles it."""
 
     match_labels: Labels = map_field()

@@ -6,6 +6,7 @@ Pods and nodes carry what the scheduler, the agent and the bind need; the rest i
 from __future__ import annotations
 
 from kedge.api.views.base import (
+    ApiStruct,
     Condition,
     Int32,
     Int64,
@@ -14,7 +15,6 @@ from kedge.api.views.base import (
     LabelSelectorSpec,
     ObjectMeta,
     ResourceList,
-    Shape,
     Time,
     View,
     map_field,
@@ -23,7 +23,7 @@ from kedge.api.views.base import (
 # -- containers ------------------------------------------------------------------------------------
 
 
-class ContainerPort(Shape, frozen=True):
+class ContainerPort(ApiStruct, frozen=True):
     name: str = ""
     container_port: Int32 = 0
     host_port: Int32 = 0
@@ -31,44 +31,44 @@ class ContainerPort(Shape, frozen=True):
     protocol: str = "TCP"
 
 
-class KeySelector(Shape, frozen=True):
+class KeySelector(ApiStruct, frozen=True):
     name: str = ""
     key: str = ""
     optional: bool = False
 
 
-class FieldRef(Shape, frozen=True):
+class FieldRef(ApiStruct, frozen=True):
     api_version: str = "v1"
     field_path: str = ""
 
 
-class EnvVarSource(Shape, frozen=True):
+class EnvVarSource(ApiStruct, frozen=True):
     config_map_key_ref: KeySelector | None = None
     secret_key_ref: KeySelector | None = None
     field_ref: FieldRef | None = None
 
 
-class EnvVar(Shape, frozen=True):
+class EnvVar(ApiStruct, frozen=True):
     name: str = ""
     value: str = ""
     value_from: EnvVarSource | None = None
 
 
-class ResourceRequirements(Shape, frozen=True):
+class ResourceRequirements(ApiStruct, frozen=True):
     limits: ResourceList = map_field()
     requests: ResourceList = map_field()
 
 
-class ExecAction(Shape, frozen=True):
+class ExecAction(ApiStruct, frozen=True):
     command: tuple[str, ...] = ()
 
 
-class HTTPHeader(Shape, frozen=True):
+class HTTPHeader(ApiStruct, frozen=True):
     name: str = ""
     value: str = ""
 
 
-class HTTPGetAction(Shape, frozen=True):
+class HTTPGetAction(ApiStruct, frozen=True):
     path: str = "/"
     port: IntOrString = 0
     host: str = ""
@@ -76,12 +76,12 @@ class HTTPGetAction(Shape, frozen=True):
     http_headers: tuple[HTTPHeader, ...] = ()
 
 
-class TCPSocketAction(Shape, frozen=True):
+class TCPSocketAction(ApiStruct, frozen=True):
     port: IntOrString = 0
     host: str = ""
 
 
-class Probe(Shape, frozen=True):
+class Probe(ApiStruct, frozen=True):
     exec: ExecAction | None = None
     http_get: HTTPGetAction | None = None
     tcp_socket: TCPSocketAction | None = None
@@ -93,7 +93,7 @@ class Probe(Shape, frozen=True):
     termination_grace_period_seconds: Int64 | None = None
 
 
-class Container(Shape, frozen=True):
+class Container(ApiStruct, frozen=True):
     name: str = ""
     image: str = ""
     command: tuple[str, ...] = ()
@@ -112,32 +112,32 @@ class Container(Shape, frozen=True):
 # -- where a pod may run ---------------------------------------------------------------------------
 
 
-class NodeSelectorRequirement(Shape, frozen=True):
+class NodeSelectorRequirement(ApiStruct, frozen=True):
     key: str = ""
     operator: str = ""
     values: tuple[str, ...] = ()
 
 
-class NodeSelectorTerm(Shape, frozen=True):
+class NodeSelectorTerm(ApiStruct, frozen=True):
     match_expressions: tuple[NodeSelectorRequirement, ...] = ()
     match_fields: tuple[NodeSelectorRequirement, ...] = ()
 
 
-class NodeSelectorSpec(Shape, frozen=True):
+class NodeSelectorSpec(ApiStruct, frozen=True):
     node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
 
 
-class PreferredSchedulingTerm(Shape, frozen=True):
+class PreferredSchedulingTerm(ApiStruct, frozen=True):
     weight: Int32 = 0
     preference: NodeSelectorTerm = NodeSelectorTerm()
 
 
-class NodeAffinity(Shape, frozen=True):
+class NodeAffinity(ApiStruct, frozen=True):
     required_during_scheduling_ignored_during_execution: NodeSelectorSpec | None = None
     preferred_during_scheduling_ignored_during_execution: tuple[PreferredSchedulingTerm, ...] = ()
 
 
-class PodAffinityTerm(Shape, frozen=True):
+class PodAffinityTerm(ApiStruct, frozen=True):
     label_selector: LabelSelectorSpec | None = None
     namespaces: tuple[str, ...] = ()
     namespace_selector: LabelSelectorSpec | None = None
@@ -146,25 +146,25 @@ class PodAffinityTerm(Shape, frozen=True):
     mismatch_label_keys: tuple[str, ...] = ()
 
 
-class WeightedPodAffinityTerm(Shape, frozen=True):
+class WeightedPodAffinityTerm(ApiStruct, frozen=True):
     weight: Int32 = 0
     pod_affinity_term: PodAffinityTerm = PodAffinityTerm()
 
 
-class PodAffinity(Shape, frozen=True):
+class PodAffinity(ApiStruct, frozen=True):
     """Affinity or anti-affinity to other pods: the two have the same form."""
 
     required_during_scheduling_ignored_during_execution: tuple[PodAffinityTerm, ...] = ()
     preferred_during_scheduling_ignored_during_execution: tuple[WeightedPodAffinityTerm, ...] = ()
 
 
-class Affinity(Shape, frozen=True):
+class Affinity(ApiStruct, frozen=True):
     node_affinity: NodeAffinity | None = None
     pod_affinity: PodAffinity | None = None
     pod_anti_affinity: PodAffinity | None = None
 
 
-class Toleration(Shape, frozen=True):
+class Toleration(ApiStruct, frozen=True):
     key: str = ""
     operator: str = "Equal"
     value: str = ""
@@ -172,7 +172,7 @@ class Toleration(Shape, frozen=True):
     toleration_seconds: Int64 | None = None
 
 
-class TopologySpreadConstraint(Shape, frozen=True):
+class TopologySpreadConstraint(ApiStruct, frozen=True):
     max_skew: Int32 = 0
     topology_key: str = ""
     when_unsatisfiable: str = ""
@@ -183,14 +183,14 @@ class TopologySpreadConstraint(Shape, frozen=True):
     match_label_keys: tuple[str, ...] = ()
 
 
-class SchedulingGate(Shape, frozen=True):
+class SchedulingGate(ApiStruct, frozen=True):
     name: str = ""
 
 
 # -- Pod -------------------------------------------------------------------------------------------
 
 
-class PodSpec(Shape, frozen=True):
+class PodSpec(ApiStruct, frozen=True):
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
     node_name: str = ""
@@ -210,16 +210,16 @@ class PodSpec(Shape, frozen=True):
     host_network: bool = False
 
 
-class ContainerStateWaiting(Shape, frozen=True):
+class ContainerStateWaiting(ApiStruct, frozen=True):
     reason: str = ""
     message: str = ""
 
 
-class ContainerStateRunning(Shape, frozen=True):
+class ContainerStateRunning(ApiStruct, frozen=True):
     started_at: Time | None = None
 
 
-class ContainerStateTerminated(Shape, frozen=True):
+class ContainerStateTerminated(ApiStruct, frozen=True):
     exit_code: Int32 = 0
     signal: Int32 = 0
     reason: str = ""
@@ -229,13 +229,13 @@ class ContainerStateTerminated(Shape, frozen=True):
     container_id: str = ""
 
 
-class ContainerState(Shape, frozen=True):
+class ContainerState(ApiStruct, frozen=True):
     waiting: ContainerStateWaiting | None = None
     running: ContainerStateRunning | None = None
     terminated: ContainerStateTerminated | None = None
 
 
-class ContainerStatus(Shape, frozen=True):
+class ContainerStatus(ApiStruct, frozen=True):
     name: str = ""
     ready: bool = False
     started: bool | None = None
@@ -247,11 +247,11 @@ class ContainerStatus(Shape, frozen=True):
     container_id: str = ""
 
 
-class PodIP(Shape, frozen=True):
+class PodIP(ApiStruct, frozen=True):
     ip: str = ""
 
 
-class PodStatus(Shape, frozen=True):
+class PodStatus(ApiStruct, frozen=True):
     phase: str = ""
     conditions: tuple[Condition, ...] = ()
     reason: str = ""
@@ -277,7 +277,7 @@ class PodView(View, frozen=True):
         return self.status.phase in ("Succeeded", "Failed")
 
 
-class PodTemplate(Shape, frozen=True):
+class PodTemplate(ApiStruct, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
     spec: PodSpec = PodSpec()
 
@@ -285,14 +285,14 @@ class PodTemplate(Shape, frozen=True):
 # -- Node ------------------------------------------------------------------------------------------
 
 
-class Taint(Shape, frozen=True):
+class Taint(ApiStruct, frozen=True):
     key: str = ""
     value: str = ""
     effect: str = ""
     time_added: Time | None = None
 
 
-class NodeSpec(Shape, frozen=True):
+class NodeSpec(ApiStruct, frozen=True):
     unschedulable: bool = False
     taints: tuple[Taint, ...] = ()
     provider_id: str = ""
@@ -300,12 +300,12 @@ class NodeSpec(Shape, frozen=True):
     pod_cidrs: tuple[str, ...] = ()
 
 
-class NodeAddress(Shape, frozen=True):
+class NodeAddress(ApiStruct, frozen=True):
     type: str = ""
     address: str = ""
 
 
-class NodeSystemInfo(Shape, frozen=True):
+class NodeSystemInfo(ApiStruct, frozen=True):
     machine_id: str = ""
     system_uuid: str = ""
     boot_id: str = ""
@@ -318,7 +318,7 @@ class NodeSystemInfo(Shape, frozen=True):
     architecture: str = ""
 
 
-class NodeStatus(Shape, frozen=True):
+class NodeStatus(ApiStruct, frozen=True):
     capacity: ResourceList = map_field()
     allocatable: ResourceList = map_field()
     conditions: tuple[Condition, ...] = ()
@@ -334,11 +334,11 @@ class NodeView(View, frozen=True):
 # -- Namespace, ResourceQuota ----------------------------------------------------------------------
 
 
-class NamespaceSpec(Shape, frozen=True):
+class NamespaceSpec(ApiStruct, frozen=True):
     finalizers: tuple[str, ...] = ()
 
 
-class NamespaceStatus(Shape, frozen=True):
+class NamespaceStatus(ApiStruct, frozen=True):
     phase: str = "Active"
     conditions: tuple[Condition, ...] = ()
     resource_quotas: tuple[str, ...] = ()
@@ -353,23 +353,23 @@ class NamespaceView(View, frozen=True):
     status: NamespaceStatus = NamespaceStatus()
 
 
-class ScopedSelectorRequirement(Shape, frozen=True):
+class ScopedSelectorRequirement(ApiStruct, frozen=True):
     scope_name: str = ""
     operator: str = ""
     values: tuple[str, ...] = ()
 
 
-class ScopeSelector(Shape, frozen=True):
+class ScopeSelector(ApiStruct, frozen=True):
     match_expressions: tuple[ScopedSelectorRequirement, ...] = ()
 
 
-class ResourceQuotaSpec(Shape, frozen=True):
+class ResourceQuotaSpec(ApiStruct, frozen=True):
     hard: ResourceList = map_field()
     scopes: tuple[str, ...] = ()
     scope_selector: ScopeSelector | None = None
 
 
-class ResourceQuotaStatus(Shape, frozen=True):
+class ResourceQuotaStatus(ApiStruct, frozen=True):
     hard: ResourceList = map_field()
     used: ResourceList = map_field()
 
@@ -382,7 +382,7 @@ class ResourceQuotaView(View, frozen=True):
 # -- Service, EndpointSlice ------------------------------------------------------------------------
 
 
-class ServicePort(Shape, frozen=True):
+class ServicePort(ApiStruct, frozen=True):
     name: str = ""
     protocol: str = "TCP"
     app_protocol: str = ""
@@ -391,7 +391,7 @@ class ServicePort(Shape, frozen=True):
     node_port: Int32 = 0
 
 
-class ServiceSpec(Shape, frozen=True):
+class ServiceSpec(ApiStruct, frozen=True):
     selector: Labels = map_field()
     ports: tuple[ServicePort, ...] = ()
     type: str = "ClusterIP"
@@ -405,7 +405,7 @@ class ServiceView(View, frozen=True):
     spec: ServiceSpec = ServiceSpec()
 
 
-class ObjectReference(Shape, frozen=True):
+class ObjectReference(ApiStruct, frozen=True):
     api_version: str = ""
     kind: str = ""
     namespace: str = ""
@@ -414,13 +414,13 @@ class ObjectReference(Shape, frozen=True):
     field_path: str = ""
 
 
-class EndpointConditions(Shape, frozen=True):
+class EndpointConditions(ApiStruct, frozen=True):
     ready: bool | None = None
     serving: bool | None = None
     terminating: bool | None = None
 
 
-class Endpoint(Shape, frozen=True):
+class Endpoint(ApiStruct, frozen=True):
     addresses: tuple[str, ...] = ()
     conditions: EndpointConditions = EndpointConditions()
     hostname: str = ""
@@ -429,7 +429,7 @@ class Endpoint(Shape, frozen=True):
     target_ref: ObjectReference | None = None
 
 
-class EndpointPort(Shape, frozen=True):
+class EndpointPort(ApiStruct, frozen=True):
     name: str = ""
     protocol: str = "TCP"
     port: Int32 | None = None

@@ -8,7 +8,7 @@ import msgspec
 
 from kedge.api.codec import parse_object
 from kedge.api.views.base import ObjectMeta, View
-from kedge.api.views.shapes import dec_hook, decoder_of, examine
+from kedge.api.views.schema import dec_hook, decoder_of, examine
 from kedge.errors import Invalid, check
 
 if TYPE_CHECKING:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from kedge.api.quantity import Quantity
 from kedge.api.views.base import (
+    ApiStruct,
     Condition,
     FrozenMap,
     Int32,
     Int64,
     IntOrString,
     LabelSelectorSpec,
-    Shape,
     Time,
     View,
     map_field,
@@ -20,7 +20,7 @@ from kedge.api.views.core import PodTemplate
 # -- progress: kedge's own part of a workload's status ---------------------------------------------
 
 
-class StageCounts(Shape, frozen=True):
+class StageCounts(ApiStruct, frozen=True):
     """How many replicas are at each stage now. Each is counted once, at the furthest stage it has reached."""
 
     admitted: Int32 = 0
@@ -32,7 +32,7 @@ class StageCounts(Shape, frozen=True):
     serving: Int32 = 0
 
 
-class PendingReason(Shape, frozen=True):
+class PendingReason(ApiStruct, frozen=True):
     """Why so many replicas are not further than their stage."""
 
     stage: str = ""
@@ -40,7 +40,7 @@ class PendingReason(Shape, frozen=True):
     count: Int32 = 0
 
 
-class Progress(Shape, frozen=True):
+class WorkloadProgress(ApiStruct, frozen=True):
     desired: Int32 = 0
     stages: StageCounts = StageCounts()
     leaving: Int32 = 0
@@ -59,17 +59,17 @@ class Progress(Shape, frozen=True):
 # -- apps/v1 ---------------------------------------------------------------------------------------
 
 
-class RollingUpdate(Shape, frozen=True):
+class RollingUpdate(ApiStruct, frozen=True):
     max_surge: IntOrString = "25%"
     max_unavailable: IntOrString = "25%"
 
 
-class DeploymentStrategy(Shape, frozen=True):
+class DeploymentStrategy(ApiStruct, frozen=True):
     type: str = "RollingUpdate"
     rolling_update: RollingUpdate | None = None
 
 
-class DeploymentSpec(Shape, frozen=True):
+class DeploymentSpec(ApiStruct, frozen=True):
     replicas: Int32 = 1
     selector: LabelSelectorSpec | None = None
     template: PodTemplate = PodTemplate()
@@ -80,7 +80,7 @@ class DeploymentSpec(Shape, frozen=True):
     progress_deadline_seconds: Int32 = 600
 
 
-class DeploymentStatus(Shape, frozen=True):
+class DeploymentStatus(ApiStruct, frozen=True):
     observed_generation: Int64 = 0
     replicas: Int32 = 0
     updated_replicas: Int32 = 0
@@ -90,7 +90,7 @@ class DeploymentStatus(Shape, frozen=True):
     terminating_replicas: Int32 = 0
     collision_count: Int32 = 0
     conditions: tuple[Condition, ...] = ()
-    progress: Progress = Progress()
+    progress: WorkloadProgress = WorkloadProgress()
 
 
 class DeploymentView(View, frozen=True):
@@ -98,14 +98,14 @@ class DeploymentView(View, frozen=True):
     status: DeploymentStatus = DeploymentStatus()
 
 
-class ReplicaSetSpec(Shape, frozen=True):
+class ReplicaSetSpec(ApiStruct, frozen=True):
     replicas: Int32 = 1
     min_ready_seconds: Int32 = 0
     selector: LabelSelectorSpec | None = None
     template: PodTemplate = PodTemplate()
 
 
-class ReplicaSetStatus(Shape, frozen=True):
+class ReplicaSetStatus(ApiStruct, frozen=True):
     observed_generation: Int64 = 0
     replicas: Int32 = 0
     fully_labeled_replicas: Int32 = 0
@@ -113,7 +113,7 @@ class ReplicaSetStatus(Shape, frozen=True):
     available_replicas: Int32 = 0
     terminating_replicas: Int32 = 0
     conditions: tuple[Condition, ...] = ()
-    progress: Progress = Progress()
+    progress: WorkloadProgress = WorkloadProgress()
 
 
 class ReplicaSetView(View, frozen=True):
@@ -124,7 +124,7 @@ class ReplicaSetView(View, frozen=True):
 # -- batch/v1 --------------------------------------------------------------------------------------
 
 
-class JobSpec(Shape, frozen=True):
+class JobSpec(ApiStruct, frozen=True):
     parallelism: Int32 = 1
     completions: Int32 | None = None
     completion_mode: str = "NonIndexed"
@@ -137,12 +137,12 @@ class JobSpec(Shape, frozen=True):
     template: PodTemplate = PodTemplate()
 
 
-class UncountedTerminatedPods(Shape, frozen=True):
+class UncountedTerminatedPods(ApiStruct, frozen=True):
     succeeded: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()
 
 
-class JobStatus(Shape, frozen=True):
+class JobStatus(ApiStruct, frozen=True):
     active: Int32 = 0
     ready: Int32 = 0
     terminating: Int32 = 0
@@ -153,7 +153,7 @@ class JobStatus(Shape, frozen=True):
     completed_indexes: str = ""
     uncounted_terminated_pods: UncountedTerminatedPods = UncountedTerminatedPods()
     conditions: tuple[Condition, ...] = ()
-    progress: Progress = Progress()
+    progress: WorkloadProgress = WorkloadProgress()
 
 
 class JobView(View, frozen=True):
@@ -164,55 +164,55 @@ class JobView(View, frozen=True):
 # -- autoscaling/v2 --------------------------------------------------------------------------------
 
 
-class ScaleTargetRef(Shape, frozen=True):
+class ScaleTargetRef(ApiStruct, frozen=True):
     api_version: str = ""
     kind: str = ""
     name: str = ""
 
 
-class MetricTarget(Shape, frozen=True):
+class MetricTarget(ApiStruct, frozen=True):
     type: str = ""
     average_utilization: Int32 | None = None
     average_value: Quantity | None = None
     value: Quantity | None = None
 
 
-class ResourceMetricSource(Shape, frozen=True):
+class ResourceMetricSource(ApiStruct, frozen=True):
     name: str = ""
     target: MetricTarget = MetricTarget()
 
 
-class ContainerResourceMetricSource(Shape, frozen=True):
+class ContainerResourceMetricSource(ApiStruct, frozen=True):
     name: str = ""
     container: str = ""
     target: MetricTarget = MetricTarget()
 
 
-class MetricSpec(Shape, frozen=True):
+class MetricSpec(ApiStruct, frozen=True):
     type: str = ""
     resource: ResourceMetricSource | None = None
     container_resource: ContainerResourceMetricSource | None = None
 
 
-class ScalingPolicy(Shape, frozen=True):
+class ScalingPolicy(ApiStruct, frozen=True):
     type: str = ""
     value: Int32 = 0
     period_seconds: Int32 = 0
 
 
-class ScalingRules(Shape, frozen=True):
+class ScalingRules(ApiStruct, frozen=True):
     stabilization_window_seconds: Int32 | None = None
     select_policy: str = "Max"
     policies: tuple[ScalingPolicy, ...] = ()
     tolerance: Quantity | None = None
 
 
-class ScalingBehavior(Shape, frozen=True):
+class ScalingBehavior(ApiStruct, frozen=True):
     scale_up: ScalingRules | None = None
     scale_down: ScalingRules | None = None
 
 
-class AutoscalerSpec(Shape, frozen=True):
+class AutoscalerSpec(ApiStruct, frozen=True):
     scale_target_ref: ScaleTargetRef = ScaleTargetRef()
     min_replicas: Int32 = 1
     max_replicas: Int32 = 0
@@ -220,25 +220,25 @@ class AutoscalerSpec(Shape, frozen=True):
     behavior: ScalingBehavior | None = None
 
 
-class MetricValue(Shape, frozen=True):
+class MetricValue(ApiStruct, frozen=True):
     average_utilization: Int32 | None = None
     average_value: Quantity | None = None
     value: Quantity | None = None
 
 
-class ResourceMetricStatus(Shape, frozen=True):
+class ResourceMetricStatus(ApiStruct, frozen=True):
     name: str = ""
     container: str = ""
     current: MetricValue = MetricValue()
 
 
-class MetricStatus(Shape, frozen=True):
+class MetricStatus(ApiStruct, frozen=True):
     type: str = ""
     resource: ResourceMetricStatus | None = None
     container_resource: ResourceMetricStatus | None = None
 
 
-class ScalingAdvice(Shape, frozen=True):
+class ScalingAdvice(ApiStruct, frozen=True):
     """What the metrics asked for from a time on, until the next advice: the least and the most."""
 
     since: Time | None = None
@@ -246,7 +246,7 @@ class ScalingAdvice(Shape, frozen=True):
     high: Int32 = 0
 
 
-class ScalingEvent(Shape, frozen=True):
+class ScalingEvent(ApiStruct, frozen=True):
     """A change of size that was decided, written down before it was made."""
 
     time: Time | None = None
@@ -254,7 +254,7 @@ class ScalingEvent(Shape, frozen=True):
     after: Int32 = 0
 
 
-class AutoscalerStatus(Shape, frozen=True):
+class AutoscalerStatus(ApiStruct, frozen=True):
     observed_generation: Int64 = 0
     current_replicas: Int32 = 0
     desired_replicas: Int32 = 0
@@ -275,14 +275,14 @@ class HorizontalPodAutoscalerView(View, frozen=True):
 # -- policy/v1, scheduling.k8s.io/v1, coordination.k8s.io/v1 ---------------------------------------
 
 
-class DisruptionBudgetSpec(Shape, frozen=True):
+class DisruptionBudgetSpec(ApiStruct, frozen=True):
     min_available: IntOrString | None = None
     max_unavailable: IntOrString | None = None
     selector: LabelSelectorSpec | None = None
     unhealthy_pod_eviction_policy: str = "IfHealthyBudget"
 
 
-class DisruptionBudgetStatus(Shape, frozen=True):
+class DisruptionBudgetStatus(ApiStruct, frozen=True):
     observed_generation: Int64 = 0
     disruptions_allowed: Int32 = 0
     current_healthy: Int32 = 0
@@ -304,7 +304,7 @@ class PriorityClassView(View, frozen=True):
     description: str = ""
 
 
-class LeaseSpec(Shape, frozen=True):
+class LeaseSpec(ApiStruct, frozen=True):
     holder_identity: str = ""
     lease_duration_seconds: Int32 | None = None
     acquire_time: Time | None = None

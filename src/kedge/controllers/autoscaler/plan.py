@@ -16,11 +16,11 @@ from kedge.api.timestamps import format_micro_time, format_time
 from kedge.api.views.workloads import (
     AutoscalerSpec,
     AutoscalerStatus,
-    Progress,
     ScalingAdvice,
     ScalingEvent,
     ScalingPolicy,
     ScalingRules,
+    WorkloadProgress,
 )
 from kedge.controllers.autoscaler.usage import Proposal
 from kedge.controllers.shared.pods import is_ahead
@@ -57,7 +57,7 @@ class TargetFacts:
 
     replicas: int
     ready: int
-    progress: Progress
+    progress: WorkloadProgress
     observed: bool = True
     """Its status is about the spec it has now."""
     failure: str = ""
@@ -372,7 +372,7 @@ def _why_not(target: TargetFacts) -> tuple[str, str]:
     return "", ""
 
 
-def _counted(progress: Progress) -> int:
+def _counted(progress: WorkloadProgress) -> int:
     stages = progress.stages
     return sum(getattr(stages, stage) for stage in Stage)
 

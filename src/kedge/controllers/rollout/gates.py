@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from kedge.api.conditions import FALSE, TRUE, UNKNOWN, find_condition
 from kedge.api.views import PodView
-from kedge.api.views.own import RolloutGates
+from kedge.api.views.kedge_dev import RolloutGates
 from kedge.controllers.shared.pods import is_active
 from kedge.controllers.shared.progress import UNDER_WAY, pending_reason, stage_of
 

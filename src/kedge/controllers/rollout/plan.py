@@ -13,7 +13,7 @@ from typing import Any
 
 from kedge.api.conditions import condition
 from kedge.api.timestamps import format_micro_time
-from kedge.api.views.own import RolloutBaseline, RolloutSpec, RolloutStatus
+from kedge.api.views.kedge_dev import RolloutBaseline, RolloutSpec, RolloutStatus
 from kedge.controllers.rollout.gates import Gate, GateFacts, Judgement, Verdict, judge_gates, too_old
 from kedge.controllers.shared.pods import is_ahead
 from kedge.errors import check

@@ -12,7 +12,7 @@ from kedge.api.owners import controller_of
 from kedge.api.scopes import Workload
 from kedge.api.selectors import label_selector
 from kedge.api.views import ObjectMeta, PodView, Scope
-from kedge.api.views.own import RolloutStage
+from kedge.api.views.kedge_dev import RolloutStage
 from kedge.api.wellknown import REGION_LABEL, ZONE_LABEL
 from kedge.controllers.shared.topology import Where
 

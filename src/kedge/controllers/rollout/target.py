@@ -12,7 +12,7 @@ from kedge.api.views import (
     PodView,
     RolloutView,
 )
-from kedge.api.views.own import PendingCount, RolloutBaseline
+from kedge.api.views.kedge_dev import PendingCount, RolloutBaseline
 from kedge.controllers.rollout.gates import (
     Heartbeat,
     Outcome,

@@ -16,7 +16,7 @@ from typing import Any
 from kedge.api.conditions import FALSE, find_condition
 from kedge.api.timestamps import format_time
 from kedge.api.views import PodView
-from kedge.api.views.workloads import Progress
+from kedge.api.views.workloads import WorkloadProgress
 from kedge.controllers.shared.pods import is_active, is_ready
 
 
@@ -103,7 +103,7 @@ def progress_of(
     desired: int,
     listed: Collection[str],
     generation: int,
-    before: Progress,
+    before: WorkloadProgress,
     attempt: Attempt = NO_ATTEMPT,
     deadline: datetime | None = None,
 ) -> dict[str, Any]:
@@ -134,11 +134,11 @@ def progress_of(
 
 
 def sum_of_progress(
-    parts: Sequence[Progress],
+    parts: Sequence[WorkloadProgress],
     *,
     desired: int,
     generation: int,
-    before: Progress,
+    before: WorkloadProgress,
     attempt: Attempt = NO_ATTEMPT,
     deadline: datetime | None = None,
 ) -> dict[str, Any]:
@@ -166,7 +166,7 @@ def _written(
     leaving: int,
     pending: list[dict[str, Any]],
     generation: int,
-    before: Progress,
+    before: WorkloadProgress,
     attempt: Attempt,
     deadline: datetime | None,
 ) -> dict[str, Any]:

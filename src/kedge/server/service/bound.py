@@ -16,7 +16,7 @@ from kedge.api.conditions import set_condition
 from kedge.api.objects import Object
 from kedge.api.views import Condition, PodView
 from kedge.api.views.base import Annotations
-from kedge.api.views.shapes import decoder_of
+from kedge.api.views.schema import decoder_of
 from kedge.api.wellknown import BIND_ANNOTATION
 from kedge.server.service.core import part
 

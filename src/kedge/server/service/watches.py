@@ -17,7 +17,7 @@ from kedge.errors import BadRequest
 from kedge.keys import NO_REVISION
 from kedge.server.service.core import Core, name_only
 from kedge.server.service.reads import Matches, compile_selectors, list_objects, parse_resource_version
-from kedge.store import Batch, Change, Watch
+from kedge.store import Batch, Change, StoreWatch
 
 
 async def watch(core: Core, kind: Kind, options: WatchOptions) -> AsyncGenerator[WatchEvent, None]:
@@ -79,7 +79,7 @@ class EventStream:
         kind: Kind,
         options: WatchOptions,
         matches: Matches | None,
-        stream: Watch,
+        stream: StoreWatch,
         listed: list[WatchEvent],
     ) -> None:
         self._core = core

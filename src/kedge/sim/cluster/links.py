@@ -30,7 +30,7 @@ from kedge.limits import Limits
 from kedge.server.service import Service
 from kedge.sim.cluster.relay import Relay
 from kedge.sim.kernel import Host
-from kedge.store import Batch, Check, Entry, Listing, Reading, StoreStatistics, Watch, Write
+from kedge.store import Batch, Check, Entry, Listing, Reading, StoreStatistics, StoreWatch, Write
 from kedge.store.memory import MemoryStore
 
 _T = TypeVar("_T")
@@ -186,7 +186,7 @@ class RemoteStore:
         )
         return listing
 
-    async def watch(self, kind: str, *, after: Revision, namespace: str = "") -> Watch:
+    async def watch(self, kind: str, *, after: Revision, namespace: str = "") -> StoreWatch:
         if self._relay is not None:
             return await self._relay.watch(kind, after=after, namespace=namespace)
         return RemoteWatch(await _read(self._remote.watch(kind, after=after, namespace=namespace)), after)

@@ -15,7 +15,7 @@ from typing import Any
 from kedge.env import Env
 from kedge.errors import Compacted, OperatingError, Unavailable
 from kedge.keys import NO_REVISION, Revision
-from kedge.store import Batch, Watch
+from kedge.store import Batch, StoreWatch
 from kedge.store.feed import ALL_KINDS, Feed
 
 BACK = 1_000
@@ -40,7 +40,7 @@ class Relay:
         if self._task is None:
             self._task = self._env.spawn(self._run(), name="relay")
 
-    async def watch(self, kind: str, *, after: Revision, namespace: str = "") -> Watch:
+    async def watch(self, kind: str, *, after: Revision, namespace: str = "") -> StoreWatch:
         self.begin()
         while self._feed is None:  # and again: what had begun may be over before whoever waited for it has its turn
             try:

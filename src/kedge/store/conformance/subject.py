@@ -17,7 +17,7 @@ from kedge.env import Env, system_env
 from kedge.errors import OperatingError
 from kedge.keys import Key, Revision
 from kedge.limits import Limits
-from kedge.store.contract import Batch, Change, Entry, Put, Store, Watch
+from kedge.store.contract import Batch, Change, Entry, Put, Store, StoreWatch
 
 KIND = "Thing.conformance"
 OTHER_KIND = "Other.conformance"
@@ -135,7 +135,7 @@ async def entry_of(store: Store, wanted: Key) -> Entry | None:
 class Told:
     """Everything a watch has said, with its promises checked as it says them."""
 
-    def __init__(self, watch: Watch, after: Revision) -> None:
+    def __init__(self, watch: StoreWatch, after: Revision) -> None:
         self.watch = watch
         self.changes: list[Change] = []
         self.batches: list[Batch] = []

@@ -21,7 +21,7 @@ class Gap(Exception):
     """History between the chain's place and what came next is gone. Begin anew from a fresh read."""
 
 
-class Link(NamedTuple):
+class ChainLink(NamedTuple):
     """One etcd revision under the prefix: a commit, or (with no changes) housekeeping."""
 
     revision: Revision
@@ -41,7 +41,7 @@ class Chain:
     def revision(self) -> Revision:
         return self._meta.kedge_revision(self.etcd_revision)
 
-    def take(self, events: Iterable[Any]) -> Iterator[Link]:
+    def take(self, events: Iterable[Any]) -> Iterator[ChainLink]:
         """The commits that `events` are, in order. Raises `Gap` before the first that does not follow."""
         for etcd_revision, group in groupby(events, key=attrgetter("kv.mod_revision")):
             link = self._link(etcd_revision, list(group))
@@ -56,7 +56,7 @@ class Chain:
         self.etcd_revision = max(self.etcd_revision, etcd_revision)
         return True
 
-    def _link(self, etcd_revision: int, events: list[Any]) -> Link:
+    def _link(self, etcd_revision: int, events: list[Any]) -> ChainLink:
         layout = self._layout
         objects = [event for event in events if event.kv.key.startswith(layout.objects)]
         record, origin = None, NO_ORIGIN
@@ -77,7 +77,7 @@ class Chain:
         changes = tuple([self._change(revision, event, origin) for event in objects])
         if record is not None:
             self.commits += 1
-        return Link(revision, changes)
+        return ChainLink(revision, changes)
 
     def _change(self, revision: Revision, event: Any, origin: Any) -> Change:
         kv, key = event.kv, self._layout.parse(event.kv.key)

@@ -15,7 +15,7 @@ from kedge.errors import OperatingError
 from kedge.keys import NO_REVISION, Revision
 from kedge.store.etcd.layout import Layout
 from kedge.store.etcd.transactions import plan_compaction_turn
-from kedge.store.etcd.transport import TXN, RevisionError, Transport
+from kedge.store.etcd.transport import TXN, EtcdTransport, RevisionError
 
 if TYPE_CHECKING:
     from kedge.store.etcd.store import EtcdStore
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-async def compact_now_and_then(store: EtcdStore, transport: Transport, layout: Layout, env: Env) -> None:
+async def compact_now_and_then(store: EtcdStore, transport: EtcdTransport, layout: Layout, env: Env) -> None:
     """Run until cancelled."""
     turn, then, incarnation = 0, NO_REVISION, store.incarnation
     while True:

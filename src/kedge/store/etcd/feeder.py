@@ -16,8 +16,8 @@ from kedge.keys import Revision
 from kedge.store.etcd import messages as m
 from kedge.store.etcd.chain import Chain, Gap
 from kedge.store.etcd.layout import Layout
-from kedge.store.etcd.transactions import Standing
-from kedge.store.etcd.transport import NotSent, Transport, Unanswered, WatchStream
+from kedge.store.etcd.transactions import MetaEntry
+from kedge.store.etcd.transport import EtcdTransport, NotSent, Unanswered, WatchStream
 from kedge.store.feed import Feed
 
 _log = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ _BULK_EVENTS = 64
 class Beginning(NamedTuple):
     """Where a feed can begin: one linearizable read of the store as a whole."""
 
-    standing: Standing
+    meta_entry: MetaEntry
     etcd_revision: int
     commits: int
     objects: int
@@ -39,7 +39,7 @@ class Feeder:
 
     feed: Feed
 
-    def __init__(self, env: Env, transport: Transport, layout: Layout, store: Any) -> None:
+    def __init__(self, env: Env, transport: EtcdTransport, layout: Layout, store: Any) -> None:
         self._env = env
         self._transport = transport
         self._layout = layout
@@ -56,7 +56,7 @@ class Feeder:
         """Start a feed at `beginning`. What came before is for catch-up watches."""
         self._chain = Chain(
             self._layout,
-            beginning.standing.meta,
+            beginning.meta_entry.meta,
             etcd_revision=beginning.etcd_revision,
             commits=beginning.commits,
         )

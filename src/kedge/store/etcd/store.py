@@ -14,18 +14,18 @@ from typing import Any
 from kedge.env import Env
 from kedge.errors import BadRequest, Compacted, Conflict, Fenced, OperatingError, OutcomeUnknown, Unavailable
 from kedge.keys import NO_ORIGIN, NO_REVISION, Fence, Key, Origin, Revision
-from kedge.store.contract import Check, Entry, Listing, Reading, StoreStatistics, Watch, Write, check_commit
+from kedge.store.contract import Check, Entry, Listing, Reading, StoreStatistics, StoreWatch, Write, check_commit
 from kedge.store.etcd import messages as m
 from kedge.store.etcd.chain import Chain, Gap
 from kedge.store.etcd.compactor import compact_now_and_then
 from kedge.store.etcd.feeder import Beginning, Feeder, watch_request
 from kedge.store.etcd.layout import Layout, Meta
 from kedge.store.etcd.transactions import (
-    Standing,
+    MetaEntry,
     explain_failure,
+    meta_entry_in,
     plan_commit,
     plan_meta,
-    standing_in,
 )
 from kedge.store.etcd.transport import (
     COMPACT,
@@ -34,9 +34,9 @@ from kedge.store.etcd.transport import (
     STATUS,
     TXN,
     EtcdTls,
+    EtcdTransport,
     NotSent,
     RevisionError,
-    Transport,
     Unanswered,
 )
 from kedge.store.etcd.watch import CatchUp, EtcdWatch
@@ -57,12 +57,12 @@ UNSOUND = ("3.5.0", "3.5.1", "3.5.2")
 class EtcdStore:
     """Implements `Store`. Make one with `open`."""
 
-    def __init__(self, transport: Transport, layout: Layout, env: Env) -> None:
+    def __init__(self, transport: EtcdTransport, layout: Layout, env: Env) -> None:
         self._env = env
         self._layout = layout
         self._transport = transport
         self._feeder = Feeder(env, transport, layout, self)
-        self._standing = Standing(Meta("", ""), 0)
+        self._meta_entry = MetaEntry(Meta("", ""), 0)
         self.seen = 0
         """The newest etcd revision that an answer has named. A later answer with an older one comes from a
         restored backup."""
@@ -97,7 +97,7 @@ class EtcdStore:
         Raises:
             Unavailable: no endpoint can be reached, or the cluster has no leader.
         """
-        transport = Transport(endpoints, env, tls=tls)
+        transport = EtcdTransport(endpoints, env, tls=tls)
         store = cls(transport, Layout(prefix), env)
         try:
             store._feeder.begin(await store.read_beginning())
@@ -112,7 +112,7 @@ class EtcdStore:
 
     @property
     def incarnation(self) -> str:
-        return self._standing.meta.incarnation
+        return self._meta_entry.meta.incarnation
 
     @property
     def feed(self) -> Feed:
@@ -131,25 +131,25 @@ class EtcdStore:
         check_commit(checks, writes, self._env.limits, origin=origin)
         for _ in range(ATTEMPTS_MAX):
             self._check_open()
-            standing, seen = self._standing, self.seen
-            request = plan_commit(self._layout, standing, checks, writes, fence, origin)
+            meta_entry, seen = self._meta_entry, self.seen
+            request = plan_commit(self._layout, meta_entry, checks, writes, fence, origin)
             response = await self._transport.send_once(TXN, request)
             etcd_revision: int = response.header.revision
-            if self._is_foreign(response.header, standing, seen):
+            if self._is_foreign(response.header, meta_entry, seen):
                 wrote = bool(writes and response.succeeded)
-                await self._restored_beneath(standing, response.header, wrote=wrote)
+                await self._restored_beneath(meta_entry, response.header, wrote=wrote)
                 if not wrote:
                     continue
             elif not response.succeeded:
                 try:
-                    moved = explain_failure(self._layout, standing, response, checks, writes, fence)
+                    moved = explain_failure(self._layout, meta_entry, response, checks, writes, fence)
                 except (Conflict, Fenced):
                     self._conflicts += 1
                     raise
                 self._adopt(moved)
                 continue
             self._commits += bool(writes)
-            return self._standing.meta.kedge_revision(etcd_revision)
+            return self._meta_entry.meta.kedge_revision(etcd_revision)
         raise Unavailable("the store is being restored, nothing was written: try again")
 
     # -- reads -------------------------------------------------------------------------------------
@@ -169,9 +169,9 @@ class EtcdStore:
         return Reading(tuple(entries), at)
 
     async def _get_one(self, key: Key, at: Revision) -> tuple[Entry | None, Revision]:
-        standing, found = await self._range(at, key=self._layout.key(key))
-        entry = self._layout.entry(found.kvs[0], standing.meta) if found.kvs else None
-        return entry, at or standing.meta.kedge_revision(found.header.revision)
+        meta_entry, found = await self._range(at, key=self._layout.key(key))
+        entry = self._layout.entry(found.kvs[0], meta_entry.meta) if found.kvs else None
+        return entry, at or meta_entry.meta.kedge_revision(found.header.revision)
 
     async def list(
         self,
@@ -190,9 +190,9 @@ class EtcdStore:
         page = min(1_000, limits.store_page_objects_max)
         while True:
             wanted = min(page, limit - len(entries)) if limit else page
-            standing, found = await self._range(at, key=start, range_end=end, limit=wanted)
-            at = at or standing.meta.kedge_revision(found.header.revision)
-            entries.extend([self._layout.entry(kv, standing.meta) for kv in found.kvs])
+            meta_entry, found = await self._range(at, key=start, range_end=end, limit=wanted)
+            at = at or meta_entry.meta.kedge_revision(found.header.revision)
+            entries.extend([self._layout.entry(kv, meta_entry.meta) for kv in found.kvs])
             remaining = found.count - len(found.kvs)
             if not remaining or (limit and len(entries) >= limit):
                 return Listing(entries, at, remaining)
@@ -201,12 +201,12 @@ class EtcdStore:
             page = max(1, min(limits.store_page_objects_max, limits.store_page_bytes_max // bytes_each))
 
     async def revision(self) -> Revision:
-        standing, found = await self._read_record()
-        return standing.meta.kedge_revision(found.header.revision)
+        meta_entry, found = await self._read_record()
+        return meta_entry.meta.kedge_revision(found.header.revision)
 
     # -- watches -----------------------------------------------------------------------------------
 
-    async def watch(self, kind: str, *, after: Revision, namespace: str = "") -> Watch:
+    async def watch(self, kind: str, *, after: Revision, namespace: str = "") -> StoreWatch:
         self._check_open()
         feed = await self._wait_reached(after)
         source: FeedWatch | CatchUp
@@ -242,25 +242,25 @@ class EtcdStore:
     async def check_position(self, revision: Revision, commits: int) -> None:
         """Raise `Gap` unless history after this place is still there, and still the same history."""
         try:
-            standing, record = await self._read_record(revision)
+            meta_entry, record = await self._read_record(revision)
         except Compacted as error:
             raise Gap(error.message) from error
         if _version(record) != commits:
-            await self._restored_beneath(standing, record.header)
+            await self._restored_beneath(meta_entry, record.header)
             raise Gap(f"revision {revision} was commit {commits} and is now commit {_version(record)}")
 
     # -- history -----------------------------------------------------------------------------------
 
     async def compact(self, revision: Revision) -> None:
         self._check_open()
-        standing = self._standing
-        if revision <= max(standing.floor, standing.meta.offset):
+        meta_entry = self._meta_entry
+        if revision <= max(meta_entry.floor, meta_entry.meta.offset):
             return
         if revision > self.feed.revision and revision > (newest := await self.revision()):
             raise BadRequest(f"cannot compact to {revision}: the newest revision is {newest}")
         await self._wait_reached(revision)  # our own watches should not be overtaken by it
         try:
-            request = m.CompactionRequest(revision=revision - standing.meta.offset)
+            request = m.CompactionRequest(revision=revision - meta_entry.meta.offset)
             await self._transport.send_until_answered(COMPACT, request)
         except RevisionError as error:
             if str(error) != COMPACTED:
@@ -280,7 +280,7 @@ class EtcdStore:
         """
         self._check_open()
         response = await self._transport.send_until_answered(RANGE, m.RangeRequest(key=self._layout.meta))
-        await self._restore(self._standing, _cluster(response.header), since=response.header.revision + 1)
+        await self._restore(self._meta_entry, _cluster(response.header), since=response.header.revision + 1)
 
     # -- the rest ----------------------------------------------------------------------------------
 
@@ -289,8 +289,8 @@ class EtcdStore:
         return StoreStatistics(
             backend="etcd",
             incarnation=self.incarnation,
-            revision=max(feed.revision, self._standing.meta.kedge_revision(self.seen)),
-            compacted=max(self._compacted, self._standing.floor),
+            revision=max(feed.revision, self._meta_entry.meta.kedge_revision(self.seen)),
+            compacted=max(self._compacted, self._meta_entry.floor),
             objects=self._feeder.objects,
             history_changes=feed.history_changes,
             watchers=feed.watchers + len(self._catch_ups),
@@ -317,22 +317,22 @@ class EtcdStore:
         layout = self._layout
         while True:
             await self._learn_standing()
-            standing, record = await self._read_record()
-            at = standing.meta.kedge_revision(record.header.revision)
+            meta_entry, record = await self._read_record()
+            at = meta_entry.meta.kedge_revision(record.header.revision)
             _, found = await self._range(at, key=layout.objects, range_end=layout.objects_end, count_only=True)
-            if standing == self._standing:  # else it was restored meanwhile
-                return Beginning(standing, record.header.revision, _version(record), found.count)
+            if meta_entry == self._meta_entry:  # else it was restored meanwhile
+                return Beginning(meta_entry, record.header.revision, _version(record), found.count)
 
     # -- private: reading --------------------------------------------------------------------------
 
-    async def _range(self, at: Revision = NO_REVISION, **request: Any) -> tuple[Standing, Any]:
-        """One linearizable range, at a revision that may be gone or still to come, and the standing to read it by."""
+    async def _range(self, at: Revision = NO_REVISION, **request: Any) -> tuple[MetaEntry, Any]:
+        """One linearizable range, at a revision that may be gone or still to come, and the meta entry to read it by."""
         for _ in range(ATTEMPTS_MAX):
             self._check_open()
-            standing, seen = self._standing, self.seen
-            if at and at < standing.floor:
+            meta_entry, seen = self._meta_entry, self.seen
+            if at and at < meta_entry.floor:
                 raise self._compacted_at(at)
-            etcd_at = at - standing.meta.offset if at else 0  # to etcd 0 is the newest
+            etcd_at = at - meta_entry.meta.offset if at else 0  # to etcd 0 is the newest
             try:
                 answer = self._transport.send_until_answered(RANGE, m.RangeRequest(revision=etcd_at, **request))
                 response = await answer
@@ -340,19 +340,19 @@ class EtcdStore:
                 if str(error) == COMPACTED:
                     raise self._compacted_at(at) from error
                 await self._read_record()  # is it still to come, or was it lost with a restored backup?
-                if self._standing == standing:
+                if self._meta_entry == meta_entry:
                     await self._wait_reached(at)
                 continue
-            if not self._is_foreign(response.header, standing, seen):
-                return standing, response
-            await self._restored_beneath(standing, response.header)
+            if not self._is_foreign(response.header, meta_entry, seen):
+                return meta_entry, response
+            await self._restored_beneath(meta_entry, response.header)
         raise Unavailable("the store is being restored: try again")
 
-    async def _read_record(self, at: Revision = NO_REVISION) -> tuple[Standing, Any]:
+    async def _read_record(self, at: Revision = NO_REVISION) -> tuple[MetaEntry, Any]:
         return await self._range(at, key=self._layout.record, keys_only=True)
 
     def _compacted_at(self, at: Revision) -> Compacted:
-        oldest = max(self._compacted, self._standing.floor, at + 1)
+        oldest = max(self._compacted, self._meta_entry.floor, at + 1)
         return Compacted(f"revision {at} is no longer in history, which begins at {oldest}: list again", oldest=oldest)
 
     # -- private: watching -------------------------------------------------------------------------
@@ -401,56 +401,56 @@ class EtcdStore:
             del self._progress_wanted[: len(watches)]
 
     async def _open_catch_up(self, kind: str, after: Revision, namespace: str) -> CatchUp:
-        standing = self._standing
-        if after < max(standing.floor, self._compacted):
+        meta_entry = self._meta_entry
+        if after < max(meta_entry.floor, self._compacted):
             raise self._compacted_at(after)
         # Before it was written for the first time nothing happened in the store, whatever else etcd was used for.
-        etcd_revision = max(after - standing.meta.offset, standing.written)
-        standing, record = await self._read_record(etcd_revision + standing.meta.offset)
+        etcd_revision = max(after - meta_entry.meta.offset, meta_entry.written)
+        meta_entry, record = await self._read_record(etcd_revision + meta_entry.meta.offset)
         try:
             stream = await self._transport.watch(watch_request(self._layout, etcd_revision))
         except (NotSent, Unanswered) as error:
             raise Unavailable(f"etcd cannot be watched ({error}): try again") from error
-        chain = Chain(self._layout, standing.meta, etcd_revision=etcd_revision, commits=_version(record))
+        chain = Chain(self._layout, meta_entry.meta, etcd_revision=etcd_revision, commits=_version(record))
         return CatchUp(self, stream, chain, kind=kind, namespace=namespace, batch_max=self._env.limits.watch_batch_max)
 
     # -- private: what the store is ----------------------------------------------------------------
 
-    def _is_foreign(self, header: Any, standing: Standing, seen: int) -> bool:
+    def _is_foreign(self, header: Any, meta_entry: MetaEntry, seen: int) -> bool:
         """Whether an answer came from a restored backup: another cluster, or one that fell back."""
-        if _cluster(header) == standing.meta.cluster and header.revision >= seen:
+        if _cluster(header) == meta_entry.meta.cluster and header.revision >= seen:
             self.seen = max(self.seen, header.revision)
             return False
         return True
 
-    async def _restored_beneath(self, standing: Standing, header: Any, *, wrote: bool = False) -> None:
+    async def _restored_beneath(self, meta_entry: MetaEntry, header: Any, *, wrote: bool = False) -> None:
         """An answer came from a restored backup. Say so in the store, before anyone relies on its revisions."""
         since = header.revision + (0 if wrote else 1)
         try:
-            await self._restore(standing, _cluster(header), since=since)
+            await self._restore(meta_entry, _cluster(header), since=since)
         except OperatingError as error:
             if wrote:
                 raise OutcomeUnknown(f"the write was made in a backup that is being restored: {error}") from error
             raise Unavailable(f"the store is being restored: {error}") from error
 
-    async def _restore(self, known: Standing, cluster: str, *, since: int) -> None:
+    async def _restore(self, known: MetaEntry, cluster: str, *, since: int) -> None:
         async with self._restoring:
-            if self._standing != known:
+            if self._meta_entry != known:
                 return  # someone else in this process was first
             meta = known.meta.restored(self._env.new_uid(), cluster, since=since)
             response = await self._transport.send_once(TXN, plan_meta(self._layout, known, meta))
             if response.succeeded:
-                moved: Standing | None = Standing(meta, response.header.revision)
+                moved: MetaEntry | None = MetaEntry(meta, response.header.revision)
             else:
-                moved = standing_in(response.responses[0].response_range)
+                moved = meta_entry_in(response.responses[0].response_range)
             self._adopt(moved)
 
-    def _adopt(self, standing: Standing | None) -> None:
-        """Go on under another standing than before; every watch lists again."""
-        if standing is None:
+    def _adopt(self, meta_entry: MetaEntry | None) -> None:
+        """Go on under another meta entry than before; every watch lists again."""
+        if meta_entry is None:
             raise Unavailable(f"{self._layout.meta.decode()} is gone from etcd: open the store again")
-        if standing != self._standing:
-            self._standing, self.seen, self._compacted = standing, standing.written, NO_REVISION
+        if meta_entry != self._meta_entry:
+            self._meta_entry, self.seen, self._compacted = meta_entry, meta_entry.written, NO_REVISION
             self._feeder.begin_anew("the store was restored from a backup")
 
     async def _learn_standing(self) -> None:
@@ -458,15 +458,15 @@ class EtcdStore:
         while True:
             seen = self.seen
             response = await self._transport.send_until_answered(RANGE, m.RangeRequest(key=self._layout.meta))
-            known = standing_in(response)
+            known = meta_entry_in(response)
             cluster = _cluster(response.header)
-            fell_back = known == self._standing and response.header.revision < seen
+            fell_back = known == self._meta_entry and response.header.revision < seen
             if known is None:
                 meta = Meta(self._env.new_uid(), cluster)
             elif known.meta.cluster != cluster or fell_back:
                 meta = known.meta.restored(self._env.new_uid(), cluster, since=response.header.revision + 1)
             else:
-                self._standing, self.seen = known, response.header.revision
+                self._meta_entry, self.seen = known, response.header.revision
                 return
             try:
                 await self._transport.send_once(TXN, plan_meta(self._layout, known, meta))

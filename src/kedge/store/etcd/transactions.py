@@ -17,7 +17,7 @@ from kedge.store.etcd.layout import CommitRecord, Layout, Meta, encode_value
 from kedge.store.versions import Versions
 
 
-class Standing(NamedTuple):
+class MetaEntry(NamedTuple):
     """What a store knows of itself, and the etcd revision it was written at."""
 
     meta: Meta
@@ -31,16 +31,16 @@ class Standing(NamedTuple):
 
 def plan_commit(
     layout: Layout,
-    standing: Standing,
+    meta_entry: MetaEntry,
     checks: Sequence[Check],
     writes: Sequence[Write],
     fence: Fence | None,
     origin: Origin,
 ) -> Any:
     """The one transaction that is this commit."""
-    compares = [_at(layout.meta, standing.written)]
+    compares = [_at(layout.meta, meta_entry.written)]
     compared: dict[bytes, None] = {}
-    for condition in _conditions(layout, standing.meta, checks, writes, fence):
+    for condition in _conditions(layout, meta_entry.meta, checks, writes, fence):
         compares.append(condition)
         compared[condition.key] = None
     success = [_write_op(layout, write, origin) for write in writes]
@@ -58,23 +58,23 @@ def plan_commit(
 
 def explain_failure(
     layout: Layout,
-    standing: Standing,
+    meta_entry: MetaEntry,
     response: Any,
     checks: Sequence[Check],
     writes: Sequence[Write],
     fence: Fence | None,
-) -> Standing | None:
+) -> MetaEntry | None:
     """Raise the `Fenced` or `Conflict` that a failed commit met; or return the meta key as it now stands."""
     found = [kv for op in response.responses[1:] for kv in op.response_range.kvs]
-    entries = [layout.entry(kv, standing.meta) for kv in found]
-    moved = standing_in(response.responses[0].response_range)
-    if moved == standing:
+    entries = [layout.entry(kv, meta_entry.meta) for kv in found]
+    moved = meta_entry_in(response.responses[0].response_range)
+    if moved == meta_entry:
         Versions(entries).prove(checks, writes, fence)
         check(False, "etcd failed a transaction whose every condition holds")  # noqa: FBT003
     return moved
 
 
-def plan_meta(layout: Layout, known: Standing | None, meta: Meta) -> Any:
+def plan_meta(layout: Layout, known: MetaEntry | None, meta: Meta) -> Any:
     """Write the meta key, if it is still as `known` says."""
     return m.TxnRequest(
         compare=[_at(layout.meta, known.written if known is not None else 0)],
@@ -95,9 +95,9 @@ def plan_compaction_turn(layout: Layout, known: int) -> Any:
     )
 
 
-def standing_in(range_response: Any) -> Standing | None:
+def meta_entry_in(range_response: Any) -> MetaEntry | None:
     for kv in range_response.kvs:
-        return Standing(Meta.decode(kv.value), kv.mod_revision)
+        return MetaEntry(Meta.decode(kv.value), kv.mod_revision)
     return None
 
 

@@ -78,7 +78,7 @@ class RevisionError(Exception):
 
 
 @dataclass
-class _Member:
+class _EtcdMember:
     address: str
     channel: grpc.aio.Channel
     avoid_until_s: float = 0.0
@@ -101,14 +101,14 @@ STATUS = Method("status", "/etcdserverpb.Maintenance/Status", m.StatusRequest, m
 _WATCH = Method("watch", "/etcdserverpb.Watch/Watch", m.WatchRequest, m.WatchResponse)
 
 
-class Transport:
+class EtcdTransport:
     """Channels to the members of one etcd cluster. Sticks to one while it is well."""
 
     def __init__(self, endpoints: Sequence[str], env: Env, *, tls: EtcdTls | None = None) -> None:
         _keep_grpc_alive()
         self._env = env
         self._request_s = env.limits.store_request_s
-        self._members = [_Member(address, _channel(address, tls)) for address in map(_address, endpoints)]
+        self._members = [_EtcdMember(address, _channel(address, tls)) for address in map(_address, endpoints)]
         env.random.shuffle(self._members)  # several API servers spread over the members
         self._calls: dict[tuple[str, str], Any] = {}
         self._streams: WeakSet[WatchStream] = WeakSet()
@@ -192,14 +192,14 @@ class Transport:
 
     # -- private -----------------------------------------------------------------------------------
 
-    def _by_preference(self) -> list[_Member]:
+    def _by_preference(self) -> list[_EtcdMember]:
         now_s = self._env.monotonic()
         return sorted(self._members, key=lambda member: max(0.0, member.avoid_until_s - now_s))
 
-    def _avoid(self, member: _Member) -> None:
+    def _avoid(self, member: _EtcdMember) -> None:
         member.avoid_until_s = self._env.monotonic() + self._request_s
 
-    async def _attempt(self, member: _Member, method: Method, request: Any, timeout_s: float) -> Any:
+    async def _attempt(self, member: _EtcdMember, method: Method, request: Any, timeout_s: float) -> Any:
         began_s, outcome = self._env.monotonic(), "cancelled"
         try:
             await self._connected(member, timeout_s)
@@ -223,7 +223,7 @@ class Transport:
             self._seconds.labels(method.name, outcome).observe(self._env.monotonic() - began_s)
         return response
 
-    async def _connected(self, member: _Member, timeout_s: float) -> None:
+    async def _connected(self, member: _EtcdMember, timeout_s: float) -> None:
         """Have a connection before anything is sent: what fails here was certainly not sent."""
         channel = member.channel
         state = channel.get_state(try_to_connect=True)
@@ -241,7 +241,7 @@ class Transport:
         if state is not _READY:
             raise NotSent(f"{member.address} cannot be reached")
 
-    def _call(self, member: _Member, method: Method) -> Any:
+    def _call(self, member: _EtcdMember, method: Method) -> Any:
         call = self._calls.get((member.address, method.path))
         if call is None:
             make = member.channel.stream_stream if method is _WATCH else member.channel.unary_unary

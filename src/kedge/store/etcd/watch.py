@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from kedge.errors import Compacted, OperatingError, Unavailable
 from kedge.keys import Key, Revision
 from kedge.store.contract import Batch
-from kedge.store.etcd.chain import Chain, Gap, Link
+from kedge.store.etcd.chain import Chain, ChainLink, Gap
 from kedge.store.etcd.feeder import check_alive
 from kedge.store.etcd.transport import Unanswered, WatchStream
 from kedge.store.feed import Feed, FeedWatch
@@ -35,7 +35,7 @@ class _Store(Protocol):
 
 
 class EtcdWatch:
-    """Implements `Watch`."""
+    """Implements `StoreWatch`."""
 
     def __init__(self, store: _Store, source: FeedWatch | CatchUp, *, kind: str, namespace: str) -> None:
         self._store = store
@@ -106,7 +106,7 @@ class CatchUp:
         self, store: _Store, stream: WatchStream, chain: Chain, *, kind: str, namespace: str, batch_max: int
     ) -> None:
         self.revision = chain.revision
-        self.pending: deque[Link] = deque()
+        self.pending: deque[ChainLink] = deque()
         """Taken from etcd, not yet told."""
         self._store = store
         self._stream = stream

@@ -32,7 +32,7 @@ from kedge.store.contract import (
     Listing,
     Reading,
     StoreStatistics,
-    Watch,
+    StoreWatch,
     Write,
     check_commit,
     latest_only_keys,
@@ -323,7 +323,7 @@ class SqliteStore:
             await self._feed.wait_reached(at)
         return self._versions.list(kind, self._feed, namespace=namespace, at=at, start_after=start_after, limit=limit)
 
-    async def watch(self, kind: str, *, after: Revision, namespace: str = "") -> Watch:
+    async def watch(self, kind: str, *, after: Revision, namespace: str = "") -> StoreWatch:
         self._check_open()
         return await self._feed.watch(kind, after=after, namespace=namespace)
 

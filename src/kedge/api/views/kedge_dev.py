@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from kedge.api.views.base import (
+    ApiStruct,
     Condition,
     FrozenMap,
     Int32,
     Int64,
     LabelSelectorSpec,
     ResourceList,
-    Shape,
     Time,
     View,
     map_field,
@@ -19,17 +19,17 @@ from kedge.api.views.core import PodTemplate
 # -- NodeAllocation: the ledger of one node; only the service writes it ----------------------------
 
 
-class NodeAllocationSpec(Shape, frozen=True):
+class NodeAllocationSpec(ApiStruct, frozen=True):
     node_uid: str = ""
 
 
-class AllocatedPort(Shape, frozen=True):
+class AllocatedPort(ApiStruct, frozen=True):
     protocol: str = "TCP"
     host_ip: str = ""
     host_port: Int32 = 0
 
 
-class AllocationEntry(Shape, frozen=True):
+class AllocationEntry(ApiStruct, frozen=True):
     """What one pod holds of a node, keyed by the pod's uid."""
 
     namespace: str = ""
@@ -42,7 +42,7 @@ class AllocationEntry(Shape, frozen=True):
     """The node's zone when the claim was made: the tenant's zone quotas are charged for it until release."""
 
 
-class NodeAllocationStatus(Shape, frozen=True):
+class NodeAllocationStatus(ApiStruct, frozen=True):
     allocated: ResourceList = map_field()
     """The sum of `entries`, `pods` included."""
     entries: FrozenMap[str, AllocationEntry] = map_field()
@@ -56,19 +56,19 @@ class NodeAllocationView(View, frozen=True):
 # -- ZoneQuota: what a tenant may hold in each zone ------------------------------------------------
 
 
-class ZoneHard(Shape, frozen=True):
+class ZoneHard(ApiStruct, frozen=True):
     hard: ResourceList = map_field()
 
 
-class ZoneUsed(Shape, frozen=True):
+class ZoneUsed(ApiStruct, frozen=True):
     used: ResourceList = map_field()
 
 
-class ZoneQuotaSpec(Shape, frozen=True):
+class ZoneQuotaSpec(ApiStruct, frozen=True):
     zones: FrozenMap[str, ZoneHard] = map_field()
 
 
-class ZoneQuotaStatus(Shape, frozen=True):
+class ZoneQuotaStatus(ApiStruct, frozen=True):
     zones: FrozenMap[str, ZoneUsed] = map_field()
 
 
@@ -80,12 +80,12 @@ class ZoneQuotaView(View, frozen=True):
 # -- Reservation: a claim on a node for one pod, named by the pod's uid; or the record of a gang ----
 
 
-class ReservedPod(Shape, frozen=True):
+class ReservedPod(ApiStruct, frozen=True):
     name: str = ""
     uid: str = ""
 
 
-class ReservationSpec(Shape, frozen=True):
+class ReservationSpec(ApiStruct, frozen=True):
     pod: ReservedPod = ReservedPod()
     """Empty in the record of a gang."""
     node_name: str = ""
@@ -102,12 +102,12 @@ class ReservationSpec(Shape, frozen=True):
     """From then on anybody may supersede or remove it. It frees nothing by itself."""
 
 
-class GangMember(Shape, frozen=True):
+class GangMember(ApiStruct, frozen=True):
     name: str = ""
     node_name: str = ""
 
 
-class ReservationStatus(Shape, frozen=True):
+class ReservationStatus(ApiStruct, frozen=True):
     phase: str = ""
     """In the record of a gang: `Pending`, then `Committed` or `Aborted`."""
     members: FrozenMap[str, GangMember] = map_field()
@@ -125,7 +125,7 @@ class ReservationView(View, frozen=True):
 # -- SchedulingPolicy: versioned, scoped, canaried -------------------------------------------------
 
 
-class Scope(Shape, frozen=True):
+class Scope(ApiStruct, frozen=True):
     """Whom a policy or a stage applies to: all that every part that is set admits. Empty admits everyone."""
 
     tenants: tuple[str, ...] = ()
@@ -139,7 +139,7 @@ class Scope(Shape, frozen=True):
     """The share of the workloads that are left, chosen by a hash of their uid."""
 
 
-class PolicyCanary(Shape, frozen=True):
+class PolicyCanary(ApiStruct, frozen=True):
     """The next version, in force inside its own scope only. Rolling back is removing it: one write."""
 
     version: str = ""
@@ -148,7 +148,7 @@ class PolicyCanary(Shape, frozen=True):
     weights: FrozenMap[str, Int32] = map_field()
 
 
-class SchedulingPolicySpec(Shape, frozen=True):
+class SchedulingPolicySpec(ApiStruct, frozen=True):
     version: str = ""
     active: bool = True
     rank: Int32 = 0
@@ -162,7 +162,7 @@ class SchedulingPolicySpec(Shape, frozen=True):
     canary: PolicyCanary | None = None
 
 
-class SchedulingPolicyStatus(Shape, frozen=True):
+class SchedulingPolicyStatus(ApiStruct, frozen=True):
     observed_generation: Int64 = 0
     active_version: str = ""
     canary_version: str = ""
@@ -177,13 +177,13 @@ class SchedulingPolicyView(View, frozen=True):
 # -- Rollout: a change, in stages, behind gates ----------------------------------------------------
 
 
-class RolloutTarget(Shape, frozen=True):
+class RolloutTarget(ApiStruct, frozen=True):
     api_version: str = ""
     kind: str = ""
     name: str = ""
 
 
-class RolloutPolicy(Shape, frozen=True):
+class RolloutPolicy(ApiStruct, frozen=True):
     """The SchedulingPolicy settings that the rollout brings in."""
 
     version: str = ""
@@ -191,14 +191,14 @@ class RolloutPolicy(Shape, frozen=True):
     weights: FrozenMap[str, Int32] = map_field()
 
 
-class RolloutStage(Shape, frozen=True):
+class RolloutStage(ApiStruct, frozen=True):
     name: str = ""
     scope: Scope = Scope()
     hold_seconds: Int32 = 0
     """How long the gates must hold before the next stage."""
 
 
-class RolloutGates(Shape, frozen=True):
+class RolloutGates(ApiStruct, frozen=True):
     """What must be true, and freshly known, before a stage is left. No data means hold."""
 
     min_samples: Int32 = 1
@@ -208,7 +208,7 @@ class RolloutGates(Shape, frozen=True):
     """How many more pending pods, by reason, than before the change count as a regression."""
 
 
-class RolloutSpec(Shape, frozen=True):
+class RolloutSpec(ApiStruct, frozen=True):
     target: RolloutTarget = RolloutTarget()
     policy: RolloutPolicy | None = None
     template: PodTemplate | None = None
@@ -220,14 +220,14 @@ class RolloutSpec(Shape, frozen=True):
     on_regression: str = "RollBack"
 
 
-class RolloutGateStatus(Shape, frozen=True):
+class RolloutGateStatus(ApiStruct, frozen=True):
     name: str = ""
     status: str = ""
     reason: str = ""
     message: str = ""
 
 
-class PendingCount(Shape, frozen=True):
+class PendingCount(ApiStruct, frozen=True):
     """How many pods were pending at a stage for a reason."""
 
     stage: str = ""
@@ -235,14 +235,14 @@ class PendingCount(Shape, frozen=True):
     count: Int32 = 0
 
 
-class RolloutBaseline(Shape, frozen=True):
+class RolloutBaseline(ApiStruct, frozen=True):
     """What was pending in a stage's scope before anything was changed."""
 
     name: str = ""
     pending: tuple[PendingCount, ...] = ()
 
 
-class RolloutStatus(Shape, frozen=True):
+class RolloutStatus(ApiStruct, frozen=True):
     observed_generation: Int64 = 0
     change: str = ""
     """A digest of what is rolled out: another one begins anew."""

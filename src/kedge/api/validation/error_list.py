@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kedge.api.quantity import Quantity
-from kedge.api.views.shapes import quote
+from kedge.api.views.schema import quote
 from kedge.errors import FieldError
 
 
-class Complaints:
+class ErrorList:
     """Field errors in the order they were found. Falsy while there are none."""
 
-    __slots__ = ("errors",)
+    __slots__ = ("found",)
 
     def __init__(self) -> None:
-        self.errors: list[FieldError] = []
+        self.found: list[FieldError] = []
 
     def __bool__(self) -> bool:
-        return bool(self.errors)
+        return bool(self.found)
 
     def required(self, path: str, detail: str = "") -> None:
         self._add(path, "FieldValueRequired", f"Required value: {detail}" if detail else "Required value")
@@ -43,7 +43,7 @@ class Complaints:
         self._add(path, "FieldValueTooMany", f"Too many: {found}: must have at most {most} items")
 
     def _add(self, path: str, kind: str, message: str) -> None:
-        self.errors.append(FieldError(path, kind, message))
+        self.found.append(FieldError(path, kind, message))
 
     # -- rules that many fields share --------------------------------------------------------------
 

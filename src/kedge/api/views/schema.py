@@ -1,4 +1,4 @@
-"""What a shape's types say about JSON: maps and quantities decoded, bad and unknown fields named by path.
+"""What a schema's types say about JSON: maps and quantities decoded, bad and unknown fields named by path.
 
 `decode` and `validation` use it. The common path is one msgspec decode; `examine` walks an object field by field and
 is called only when that decode failed, to name everything wrong at once instead of the first thing.
@@ -68,31 +68,31 @@ def _labels(labels: tuple[tuple[str, str], ...]) -> Labels:
 
 
 @cache
-def decoder_of(shape: type[Any]) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(shape, dec_hook=dec_hook, float_hook=Decimal)
+def decoder_of(schema: type[Any]) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(schema, dec_hook=dec_hook, float_hook=Decimal)
 
 
 @cache
-def strict_twin(shape: type[msgspec.Struct]) -> type[msgspec.Struct]:
+def strict_twin(schema: type[msgspec.Struct]) -> type[msgspec.Struct]:
     """The same member names all the way down, refusing any other. It leaves the values alone: the view reads those."""
     members: list[tuple[str, Any, Any]] = [
         (f"m_{member.name}", _strict_type(member.type), msgspec.field(name=member.encode_name, default=None))
-        for member in msgspec.structs.fields(shape)
+        for member in msgspec.structs.fields(schema)
     ]
-    if issubclass(shape, View):
+    if issubclass(schema, View):
         members += [
             (f"m_{name}", msgspec.Raw, msgspec.field(name=name, default=None)) for name in ("apiVersion", "kind")
         ]
-    return msgspec.defstruct(f"Strict{shape.__name__}", members, gc=False, forbid_unknown_fields=True)
+    return msgspec.defstruct(f"Strict{schema.__name__}", members, gc=False, forbid_unknown_fields=True)
 
 
 def _strict_type(wanted: Any) -> Any:
     """Twins where there are structs below, unread bytes everywhere else."""
     rule = _rule(wanted)
     if isinstance(rule, _Members):
-        return strict_twin(rule.shape) | None
+        return strict_twin(rule.schema) | None
     if isinstance(rule, _Items) and isinstance(rule.item, _Members):
-        twin = strict_twin(rule.item.shape)
+        twin = strict_twin(rule.item.schema)
         return (dict[str, twin] if rule.keyed else list[twin]) | None  # type: ignore[valid-type]
     return msgspec.Raw
 
@@ -105,17 +105,17 @@ class Findings:
     """What `examine` found out about one object."""
 
     cleaned: Any = None
-    """The object without nulls, unknown and bad fields: it always converts to the shape."""
+    """The object without nulls, unknown and bad fields: it always converts to the schema."""
     errors: list[FieldError] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
-    """Paths of fields that the shape does not have."""
+    """Paths of fields that the schema does not have."""
 
 
-def examine(shape: type[msgspec.Struct], value: Any) -> Findings:
-    """Hold a decoded object against a shape and name every field that does not fit."""
+def examine(schema: type[msgspec.Struct], value: Any) -> Findings:
+    """Hold a decoded object against a schema and name every field that does not fit."""
     findings = Findings()
-    cleaned = _examine(_rule(shape), value, "", findings)
-    if isinstance(cleaned, dict) and issubclass(shape, View):
+    cleaned = _examine(_rule(schema), value, "", findings)
+    if isinstance(cleaned, dict) and issubclass(schema, View):
         findings.unknown = [path for path in findings.unknown if path not in _ENVELOPE]
     findings.cleaned = {} if cleaned is _MISSING else cleaned
     return findings
@@ -141,13 +141,13 @@ class _Items:
 
 @dataclass(frozen=True, slots=True)
 class _Members:
-    shape: type[msgspec.Struct]
+    schema: type[msgspec.Struct]
     zero: Any = field(default_factory=dict)
 
 
 @cache
-def _members(shape: type[msgspec.Struct]) -> dict[str, Any]:
-    return {member.encode_name: _rule(member.type) for member in msgspec.structs.fields(shape)}
+def _members(schema: type[msgspec.Struct]) -> dict[str, Any]:
+    return {member.encode_name: _rule(member.type) for member in msgspec.structs.fields(schema)}
 
 
 def _rule(wanted: Any) -> _Leaf | _Items | _Members:
@@ -207,7 +207,7 @@ def _examine(rule: Any, value: Any, path: str, findings: Findings) -> Any:
 
 
 def _examine_members(rule: _Members, value: dict[str, Any], path: str, findings: Findings) -> dict[str, Any]:
-    known = _members(rule.shape)
+    known = _members(rule.schema)
     fitting: dict[str, Any] = {}
     for name, item in value.items():
         place = f"{path}.{name}" if path else name

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from kedge.agent.core import Consumption, Identity, Process
+from kedge.agent.core import Consumption, ContainerProcess, Identity
 from kedge.api.views import Container, PodView, Probe
 
 
@@ -15,7 +15,7 @@ class TableDriver:
     """Whatever is started runs at once, until it is stopped or its command is `true`."""
 
     def __init__(self) -> None:
-        self._table: dict[Identity, Process] = {}
+        self._table: dict[Identity, ContainerProcess] = {}
         self._listener: Callable[[str], None] = lambda _: None
         self.cores = 0.0
         """What each process keeps busy."""
@@ -28,7 +28,7 @@ class TableDriver:
         ends = tuple(container.command) == ("true",)
         if identity not in self._table:
             now = datetime.now(UTC)
-            self._table[identity] = Process(
+            self._table[identity] = ContainerProcess(
                 identity=identity,
                 namespace=pod.namespace,
                 pod=pod.name,
@@ -49,7 +49,7 @@ class TableDriver:
             self._table[identity] = replace(process, running=False, ended_at=datetime.now(UTC))
             self._listener(identity.pod_uid)
 
-    async def processes(self) -> Sequence[Process]:
+    async def processes(self) -> Sequence[ContainerProcess]:
         return tuple(self._table.values())
 
     async def forget(self, identity: Identity) -> None:

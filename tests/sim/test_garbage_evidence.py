@@ -147,7 +147,7 @@ async def orphaned_unseen(scene: Scene) -> None:
     scene.crew.hidden.clear()
     for _, caches, _, _ in scene.crew.processes:
         for cache in caches.of_kind("ConfigMap"):
-            cache.ask_relist()
+            cache.request_relist()
 
 
 def test_a_child_that_no_cache_shows_is_let_go_as_the_others_are() -> None:

@@ -18,7 +18,7 @@ from kedge.client.contract import Client
 from kedge.errors import HeldOff
 from kedge.limits import Limits
 from kedge.runtime.cache import CacheSet
-from kedge.runtime.watch_states import Pausing, Reason, State, Streaming, Transition, Waiting
+from kedge.runtime.watch_states import PausingState, StreamingState, Transition, WaitingState, WatchReason, WatchState
 from kedge.runtime.watcher import Watcher
 from kedge.sim.cluster import Cluster
 from kedge.sim.kernel import NO_FAULTS, Simulation, find_target, run
@@ -30,7 +30,7 @@ LIMITS = Limits(watch_probe_s=600.0, watch_silence_s=600.0)
 
 def blame_the_server(self: Watcher, then: Any, error: HeldOff) -> Transition:
     """As it was: what the breaker refuses is one more failure, and the next pause is longer."""
-    return self._pause(then, Reason.UNAVAILABLE, error)
+    return self._pause(then, WatchReason.UNAVAILABLE, error)
 
 
 async def rush(self: Watcher) -> None:
@@ -71,8 +71,8 @@ def an_outage() -> Story:
         def note_streams(cache: Any) -> None:
             moved = cache.watcher_moved
 
-            def note(state: State, reason: Reason) -> None:
-                if isinstance(state, Streaming):
+            def note(state: WatchState, reason: WatchReason) -> None:
+                if isinstance(state, StreamingState):
                     came_s[cache.name] = sim.now_s
                 moved(state, reason)
 
@@ -143,10 +143,10 @@ def pauses_of(seed: int) -> Counter[str]:
     move = Watcher._move
 
     def counting(self: Watcher, transition: Transition) -> None:
-        if isinstance(transition.to, Pausing):
+        if isinstance(transition.to, PausingState):
             count["pauses"] += 1
             count["held"] += isinstance(transition.error, HeldOff)
-        count["waits"] += isinstance(transition.to, Waiting)
+        count["waits"] += isinstance(transition.to, WaitingState)
         move(self, transition)
 
     with replaced(Watcher, "_move", counting):

@@ -21,7 +21,7 @@ from kedge.keys import Key, Revision
 from kedge.limits import Limits
 from kedge.runtime.cache import Behind, Cache, CacheChange, CacheSet, ChangeType, Floor, Index, WriteFloors
 from kedge.runtime.cache.cache import CacheRelist
-from kedge.runtime.watch_states import Connecting, Reason, Transition
+from kedge.runtime.watch_states import ConnectingState, Transition, WatchReason
 from kedge.runtime.watcher import Watcher
 from kedge.server.service import Service
 from kedge.sim.cluster import API, STORE, Cluster, RemoteStore
@@ -229,11 +229,11 @@ def test_caches_never_go_back_never_lie_and_always_converge() -> None:
 
 def skip_what_was_compacted(self: Watcher, error: OperatingError) -> Transition:
     if isinstance(error, Compacted):
-        return self._pause(Connecting(error.oldest), Reason.COMPACTED, error)
-    return self._resume(Reason.UNAVAILABLE, error)
+        return self._pause(ConnectingState(error.oldest), WatchReason.COMPACTED, error)
+    return self._resume(WatchReason.UNAVAILABLE, error)
 
 
-async def no_guard(self: Watcher, _: object) -> Reason:  # noqa: ARG001
+async def no_guard(self: Watcher, _: object) -> WatchReason:  # noqa: ARG001
     await asyncio.get_running_loop().create_future()
     raise AssertionError("it never ends")
 

@@ -49,7 +49,7 @@ from kedge.observe.records import (
 )
 from kedge.runtime.action import Action
 from kedge.runtime.cache import BY_CONTROLLER, Cache, Index, Read, WriteFloors, marks_of
-from kedge.runtime.queue import Facts
+from kedge.runtime.queue import RunEffects
 from kedge.runtime.status import plan_status
 
 _T = TypeVar("_T")
@@ -326,10 +326,10 @@ class Context:
         """Used by the controller: hold a cache to the budget that was declared for every decision."""
         self._check_fresh(kind, max_age_s, declared=True)
 
-    def end(self) -> Facts:
+    def end(self) -> RunEffects:
         """Used by the controller: the decision is over. What the run did, so that a loop can be told from work."""
         self._ended = True
-        return Facts(bool(self._wrote), frozenset(self._wrote), self._saw)
+        return RunEffects(bool(self._wrote), frozenset(self._wrote), self._saw)
 
     # -- what is recorded --------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ from kedge.runtime.cache import (
     WriteFloors,
     marks_of,
 )
+from kedge.runtime.catch_up import is_caught_up, wait_caught_up
 from kedge.runtime.context import Context, Reconciler, check_action, pin_all
 from kedge.runtime.lease import LeaderElection, Leadership, SharedElection
 from kedge.runtime.queue import (
@@ -36,15 +37,14 @@ from kedge.runtime.queue import (
     Item,
     KeyReport,
     Loop,
-    Outcome,
     QueueClosed,
     QueueStatistics,
+    RunOutcome,
     WaitReason,
     Wake,
     WorkQueue,
 )
 from kedge.runtime.spec import ControllerSpec, KeysOf
-from kedge.runtime.terms import is_caught_up, wait_caught_up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,7 +344,7 @@ class Controller:
         ctx = Context(
             self._client, env, self._by_kind, self._floors, decision, fence=fence, recorded=recorder is not None
         )
-        outcome: Outcome | None = None
+        outcome: RunOutcome | None = None
         try:
             outcome = _outcome(decision, await self._reconcile(ctx, key))
         except asyncio.CancelledError as error:
@@ -352,16 +352,16 @@ class Controller:
                 decision.result = "cancelled"
                 raise
             # Something that the reconciler awaited was cancelled, and not this worker: that is its failure.
-            decision.result, outcome = "failed", Outcome.failure(error)
+            decision.result, outcome = "failed", RunOutcome.failure(error)
             env.spawn(_raise(RuntimeError(f"{key}: the reconciler let a cancellation out")), name=self.name)
         except Terminal as error:
-            decision.result, outcome = "terminal", Outcome.terminal(error)
+            decision.result, outcome = "terminal", RunOutcome.terminal(error)
         except OperatingError as error:
-            decision.result, outcome = "failed", Outcome.failure(error)
+            decision.result, outcome = "failed", RunOutcome.failure(error)
             if isinstance(error, Fenced):
                 raise  # deposed, and did not know it: the whole term is over
         except Exception as error:  # noqa: BLE001  the reconciler is anybody's: its bug is told, and stops no other key
-            decision.result, outcome = "failed", Outcome.failure(error)
+            decision.result, outcome = "failed", RunOutcome.failure(error)
             env.spawn(_raise(error), name=f"{self.name} reconciling {key}")
         finally:
             self._end(item, ctx, decision, outcome)
@@ -376,7 +376,7 @@ class Controller:
         action: Action = await self._reconciler.reconcile(ctx, key)
         return action
 
-    def _end(self, item: Item[Key], ctx: Context, decision: Decision, outcome: Outcome | None) -> None:
+    def _end(self, item: Item[Key], ctx: Context, decision: Decision, outcome: RunOutcome | None) -> None:
         if outcome is not None and outcome.error is not None:
             decision.error = f"{type(outcome.error).__name__}: {outcome.error}"
             self._failures += 1
@@ -400,15 +400,15 @@ class Controller:
         asyncio.get_running_loop().call_exception_handler({"message": str(error), "exception": error})
 
 
-def _outcome(decision: Decision, action: Action) -> Outcome:
+def _outcome(decision: Decision, action: Action) -> RunOutcome:
     check_action(decision, action)
     decision.result = action.next.value
     decision.delay_s, decision.condition, decision.reason = action.delay_s, action.condition, action.reason
     if action.next is Next.AWAIT_CHANGE:
-        return Outcome.success()
+        return RunOutcome.success()
     if action.next is Next.REQUEUE:
-        return Outcome.requeue(delay_s=action.delay_s or 0.0)
-    return Outcome.terminal(Terminal(action.reason))
+        return RunOutcome.requeue(delay_s=action.delay_s or 0.0)
+    return RunOutcome.terminal(Terminal(action.reason))
 
 
 def _wake_by(change: CacheChange) -> Wake:

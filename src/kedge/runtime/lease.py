@@ -214,7 +214,7 @@ class SharedElection:
         self._env = env
         self._election = LeaderElection(client, env, lease, identity=identity)
         self._running: asyncio.Task[None] | None = None
-        self._members: dict[_Member, None] = {}
+        self._members: dict[_ElectionMember, None] = {}
         self._joined = asyncio.Event()
 
     @property
@@ -227,7 +227,7 @@ class SharedElection:
 
     async def run(self, lead: Callable[[Leadership], Awaitable[None]]) -> None:
         """As `LeaderElection.run`, beside the other members."""
-        member = _Member(lead)
+        member = _ElectionMember(lead)
         self._members[member] = None
         self._joined.set()
         if self._running is None:
@@ -277,7 +277,7 @@ class SharedElection:
                 member.work = None
 
 
-class _Member:
+class _ElectionMember:
     """One component's part in a shared election."""
 
     def __init__(self, lead: Callable[[Leadership], Awaitable[None]]) -> None:

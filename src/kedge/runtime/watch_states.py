@@ -6,6 +6,7 @@ is nothing here that does anything.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,7 +17,7 @@ from kedge.api.requests import WatchEvent
 from kedge.keys import Revision
 
 
-class Reason(StrEnum):
+class WatchReason(StrEnum):
     """Why the watcher went from one state to the next."""
 
     STARTED = "started"
@@ -54,7 +55,7 @@ class Reason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class ListingState:
     """Reading everything, in pages."""
 
     whole: bool = False
@@ -62,14 +63,14 @@ class Listing:
 
 
 @dataclass(frozen=True, slots=True)
-class Connecting:
+class ConnectingState:
     """Asking for a stream after a revision."""
 
     after: Revision
 
 
 @dataclass(frozen=True, slots=True)
-class Streaming:
+class StreamingState:
     """Taking events from a stream."""
 
     stream: AsyncGenerator[WatchEvent, None]
@@ -77,34 +78,39 @@ class Streaming:
 
 
 @dataclass(frozen=True, slots=True)
-class Pausing:
-    """Waiting before the next attempt."""
+class PausingState:
+    """WaitingState before the next attempt."""
 
     delay_s: float
-    then: Listing | Connecting
+    then: ListingState | ConnectingState
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingState:
     """Held off by the breaker of the client, until that admits a request."""
 
-    then: Listing | Connecting
+    then: ListingState | ConnectingState
 
 
 @dataclass(frozen=True, slots=True)
-class Stopped:
+class StoppedState:
     """Nothing follows."""
 
 
-State: TypeAlias = Listing | Connecting | Streaming | Pausing | Waiting | Stopped
+WatchState: TypeAlias = ListingState | ConnectingState | StreamingState | PausingState | WaitingState | StoppedState
+
+
+def state_name(state: WatchState) -> str:
+    """The state as metrics, statistics and errors name it: `ListingState` is "listing"."""
+    return type(state).__name__.removesuffix("State").lower()
 
 
 @dataclass(frozen=True, slots=True)
 class Transition:
     """Where to go, and why."""
 
-    to: State
-    reason: Reason
+    to: WatchState
+    reason: WatchReason
     error: BaseException | None = None
 
 
@@ -122,6 +128,9 @@ class Relist(Protocol):
 
 class Sink(Protocol):
     """Takes what the watcher is told. Everything here is synchronous: no reader sees half of a change."""
+
+    relist_requested: asyncio.Event
+    """Set by the sink when it needs a list; the watcher clears it when it begins one."""
 
     @property
     def revision(self) -> Revision:
@@ -141,11 +150,11 @@ class Sink(Protocol):
     def proof(self, revision: Revision, *, asked_s: float) -> None:
         """The authority was at `revision`, or past it, when it was asked."""
 
-    def watcher_moved(self, state: State, reason: Reason) -> None: ...
+    def watcher_moved(self, state: WatchState, reason: WatchReason) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scope:
+class WatchScope:
     """Which objects of the kind. Empty means all."""
 
     namespace: str = ""

@@ -31,19 +31,20 @@ from kedge.errors import (
     unreachable,
 )
 from kedge.keys import NO_REVISION, Revision
-from kedge.runtime.authority import Authority
+from kedge.runtime.revision_probe import RevisionProbe
 from kedge.runtime.watch_states import (
-    Connecting,
-    Listing,
-    Pausing,
-    Reason,
-    Scope,
+    ConnectingState,
+    ListingState,
+    PausingState,
     Sink,
-    State,
-    Stopped,
-    Streaming,
+    StoppedState,
+    StreamingState,
     Transition,
-    Waiting,
+    WaitingState,
+    WatchReason,
+    WatchScope,
+    WatchState,
+    state_name,
 )
 
 _T = TypeVar("_T")
@@ -77,17 +78,17 @@ class Watcher:
         kind: Kind,
         sink: Sink,
         *,
-        scope: Scope | None = None,
-        authority: Authority | None = None,
+        scope: WatchScope | None = None,
+        authority: RevisionProbe | None = None,
     ) -> None:
         self._client = client
-        self._authority = authority or Authority(client, env)
+        self._authority = authority or RevisionProbe(client, env)
         self._env = env
         self._kind = kind
         self._sink = sink
-        self._scope = scope or Scope()
+        self._scope = scope or WatchScope()
         self.name = f"{kind.key_kind}{self._scope}"
-        self._state: State = Stopped()
+        self._state: WatchState = StoppedState()
         self._task: asyncio.Task[Any] | None = None
         self._failures = 0
         self._asks = 0
@@ -97,7 +98,6 @@ class Watcher:
         """When it is to list again, however well its streams are: counted from the last list, not from a stream."""
         self._stood: Revision = -1
         """Where the sink was when a stream was last found behind."""
-        self._relist_asked: asyncio.Event = asyncio.Event()
         self._transitions: Counter[str] = Counter()
         self._last_error = ""
         self._held = False
@@ -107,7 +107,7 @@ class Watcher:
         self._heard_s: float | None = None
         metrics, labels = env.metrics, ("cache",)
         self._moves = metrics.counter(
-            "kedge_watch_transitions_total", "State changes of a watcher, by why", ("cache", "to", "reason")
+            "kedge_watch_transitions_total", "WatchState changes of a watcher, by why", ("cache", "to", "reason")
         )
         self._events = metrics.counter("kedge_watch_events_total", "Events taken", labels).labels(self.name)
         self._pages = metrics.counter("kedge_watch_pages_total", "Pages listed", labels).labels(self.name)
@@ -133,12 +133,8 @@ class Watcher:
             self._task.cancel()
             await asyncio.wait({self._task})
 
-    def ask_relist(self) -> None:
-        """List again soon, because the stream may have lost something. Many who ask get one list."""
-        self._relist_asked.set()
-
     @property
-    def state(self) -> State:
+    def state(self) -> WatchState:
         return self._state
 
     @property
@@ -149,7 +145,7 @@ class Watcher:
 
     def statistics(self) -> WatcherStatistics:
         return WatcherStatistics(
-            state=_name(self._state),
+            state=state_name(self._state),
             healthy=self.healthy,
             transitions=dict(sorted(self._transitions.items())),
             failures=self._failures,
@@ -162,7 +158,7 @@ class Watcher:
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         try:
-            self._move(Transition(Listing(), Reason.STARTED))
+            self._move(Transition(ListingState(), WatchReason.STARTED))
             while True:
                 try:
                     transition = await self._handle(self._state)
@@ -170,26 +166,26 @@ class Watcher:
                     if loop.is_closed():
                         raise  # there is no time left to pause in
                     self._report(error)
-                    transition = self._pause(Listing(), Reason.FAILED, error)
+                    transition = self._pause(ListingState(), WatchReason.FAILED, error)
                 self._move(transition)
         finally:
-            self._move(Transition(Stopped(), Reason.STOPPED))
+            self._move(Transition(StoppedState(), WatchReason.STOPPED))
 
-    async def _handle(self, state: State) -> Transition:
+    async def _handle(self, state: WatchState) -> Transition:
         match state:
-            case Listing():
+            case ListingState():
                 return await self._list(state)
-            case Connecting():
+            case ConnectingState():
                 return await self._connect(state)
-            case Streaming():
+            case StreamingState():
                 return await self._stream(state)
-            case Pausing():
+            case PausingState():
                 await asyncio.sleep(state.delay_s)
-                return Transition(state.then, Reason.PAUSED)
-            case Waiting():
+                return Transition(state.then, WatchReason.PAUSED)
+            case WaitingState():
                 await self._wait_admitted()
-                return Transition(state.then, Reason.PAUSED)
-            case Stopped():
+                return Transition(state.then, WatchReason.PAUSED)
+            case StoppedState():
                 unreachable(state)  # it is entered last, when the machine has ended
         assert_never(state)
 
@@ -197,12 +193,14 @@ class Watcher:
         self._state = transition.to
         if transition.error is not None:
             self._last_error = f"{type(transition.error).__name__}: {transition.error}"
-        to = _name(transition.to)
+        to = state_name(transition.to)
         self._transitions[f"{to}: {transition.reason}"] += 1
         self._moves.labels(self.name, to, transition.reason).inc()
         self._sink.watcher_moved(transition.to, transition.reason)
 
-    def _pause(self, then: Listing | Connecting, reason: Reason, error: BaseException | None = None) -> Transition:
+    def _pause(
+        self, then: ListingState | ConnectingState, reason: WatchReason, error: BaseException | None = None
+    ) -> Transition:
         """Twice as long each time, and never quite as long as the others who lost the same server."""
         limits = self._env.limits
         ceiling_s = min(limits.watch_backoff_s * 2.0 ** min(self._failures, 32), limits.watch_backoff_s_max)
@@ -211,12 +209,12 @@ class Watcher:
         if isinstance(error, TooManyRequests):
             delay_s = max(delay_s, error.retry_after_s)
         self._backoff.set(delay_s)
-        return Transition(Pausing(delay_s, then), reason, error)
+        return Transition(PausingState(delay_s, then), reason, error)
 
-    def _wait(self, then: Listing | Connecting, error: HeldOff) -> Transition:
+    def _wait(self, then: ListingState | ConnectingState, error: HeldOff) -> Transition:
         """No failure of the server, and so no reason for longer pauses: the breaker has counted what there was."""
         self._held = True
-        return Transition(Waiting(then), Reason.HELD, error)
+        return Transition(WaitingState(then), WatchReason.HELD, error)
 
     async def _wait_admitted(self) -> None:
         """All watchers of a process wait for one breaker: they come one by one, and the first probes for the rest."""
@@ -234,16 +232,16 @@ class Watcher:
 
     # -- list --------------------------------------------------------------------------------------
 
-    async def _list(self, state: Listing) -> Transition:
+    async def _list(self, state: ListingState) -> Transition:
         asked_s = self._env.monotonic()
         floor = self._sink.revision_seen
-        self._relist_asked.clear()
+        self._sink.relist_requested.clear()
         try:
             transition = await self._list_pages(state, asked_s, floor)
         except Compacted as error:
             # Its first page was read and then compacted away. Twice in a row, and pages are no longer tried.
             self._pages_lost += 1
-            return self._pause(Listing(whole=self._pages_lost > 1), Reason.COMPACTED, error)
+            return self._pause(ListingState(whole=self._pages_lost > 1), WatchReason.COMPACTED, error)
         except HeldOff as error:
             return self._wait(state, error)
         except (OperatingError, TimeoutError) as error:
@@ -252,7 +250,7 @@ class Watcher:
             self._list_s.observe(self._env.monotonic() - asked_s)
         return transition
 
-    async def _list_pages(self, state: Listing, asked_s: float, floor: Revision) -> Transition:
+    async def _list_pages(self, state: ListingState, asked_s: float, floor: Revision) -> Transition:
         relist = self._sink.begin_relist()
         options = self._list_options(
             limit=0 if state.whole else self._env.limits.relist_page_max,
@@ -266,11 +264,11 @@ class Watcher:
             self._pages.inc()
             if page.revision < floor:
                 older = Unavailable(f"a list at {page.revision} is older than {floor}, which was seen here already")
-                return self._pause(state, Reason.OLDER, older)
+                return self._pause(state, WatchReason.OLDER, older)
             first = first or page
             if page.revision != first.revision:
                 torn = Unavailable(f"a list began at {first.revision} and went on at {page.revision}")
-                return self._pause(Listing(whole=True), Reason.TORN, torn)
+                return self._pause(ListingState(whole=True), WatchReason.TORN, torn)
             relist.add(page.objects)
             await asyncio.sleep(0)  # a page may be long: let the rest of the process run
             if not page.continue_token:
@@ -279,7 +277,7 @@ class Watcher:
         self._pages_lost = 0
         relist.apply(first.revision, asked_s=asked_s)
         self._resync_s = asked_s + self._env.limits.relist_every_s * self._env.random.uniform(0.75, 1.25)
-        return Transition(Connecting(self._sink.revision), Reason.LISTED)
+        return Transition(ConnectingState(self._sink.revision), WatchReason.LISTED)
 
     def _list_options(self, **options: Any) -> ListOptions:
         scope = self._scope
@@ -296,7 +294,7 @@ class Watcher:
 
     # -- watch -------------------------------------------------------------------------------------
 
-    async def _connect(self, state: Connecting) -> Transition:
+    async def _connect(self, state: ConnectingState) -> Transition:
         options = WatchOptions(
             namespace=self._scope.namespace,
             label_selector=self._scope.label_selector,
@@ -311,9 +309,9 @@ class Watcher:
         except (OperatingError, TimeoutError) as error:
             return self._after_failure(error)
         self._held = False
-        return Transition(Streaming(stream, self._env.monotonic()), Reason.CONNECTED)
+        return Transition(StreamingState(stream, self._env.monotonic()), WatchReason.CONNECTED)
 
-    async def _stream(self, state: Streaming) -> Transition:
+    async def _stream(self, state: StreamingState) -> Transition:
         """Read until the stream ends, by itself or because it is no good."""
         self._heard_s = self._env.monotonic()
         reader = asyncio.ensure_future(self._read(state.stream))
@@ -325,7 +323,7 @@ class Watcher:
             if reader.done():
                 return self._after_end(reader)
             if asked.done():
-                return Transition(Listing(), Reason.ASKED)
+                return Transition(ListingState(), WatchReason.ASKED)
             return self._after_guard(await guard)
         finally:
             for task in tasks:
@@ -357,13 +355,13 @@ class Watcher:
 
         The stream is read meanwhile: a cache that is doubted must not go blind for that.
         """
-        await self._relist_asked.wait()
+        await self._sink.relist_requested.wait()
         limits = self._env.limits
         pause_s = min(limits.watch_backoff_s * 2.0 ** min(self._asks, 32), limits.watch_backoff_s_max)
         self._asks += 1
         await asyncio.sleep(pause_s * self._env.random.uniform(0.5, 1.5))
 
-    async def _guard(self, state: Streaming) -> Reason:
+    async def _guard(self, state: StreamingState) -> WatchReason:
         """Ends when the stream is to be given up, with why. Nothing that arrives proves that nothing is missing."""
         limits, env = self._env.limits, self._env
         told: Revision = NO_REVISION
@@ -371,13 +369,13 @@ class Watcher:
         await asyncio.sleep(limits.watch_probe_s * _FIRST_PROBE)
         while True:
             if told > self._sink.revision:
-                return Reason.BEHIND
+                return WatchReason.BEHIND
             told = await self._probe(state.since_s)
             now_s = env.monotonic()
             if told == NO_REVISION and now_s - (self._heard_s or state.since_s) > limits.watch_silence_s:
-                return Reason.SILENT
+                return WatchReason.SILENT
             if now_s >= self._resync_s:
-                return Reason.RESYNC
+                return WatchReason.RESYNC
             if now_s - state.since_s > limits.watch_healthy_s:
                 self._failures, self._asks, self._broken = 0, 0, False
             await asyncio.sleep(self._authority.next_s(limits.watch_probe_s))
@@ -405,47 +403,43 @@ class Watcher:
     def _after_end(self, reader: asyncio.Future[None]) -> Transition:
         error = reader.exception()
         if error is None:
-            return self._resume(Reason.ENDED)
+            return self._resume(WatchReason.ENDED)
         if isinstance(error, (OperatingError, TimeoutError)):
             return self._after_failure(error)
         raise error
 
-    def _after_guard(self, reason: Reason) -> Transition:
-        if reason is Reason.RESYNC:
-            return Transition(Listing(), reason)
-        if reason is Reason.BEHIND:
+    def _after_guard(self, reason: WatchReason) -> Transition:
+        if reason is WatchReason.RESYNC:
+            return Transition(ListingState(), reason)
+        if reason is WatchReason.BEHIND:
             stood, self._stood = self._stood, self._sink.revision
             if stood == self._stood:
                 # The stream before it brought nothing either: a third may be as late. A list is of now.
-                return self._pause(Listing(), reason)
+                return self._pause(ListingState(), reason)
         return self._resume(reason)
 
     def _after_failure(self, error: OperatingError | TimeoutError) -> Transition:
         """History that is gone must be listed; so must what the server will not stream. All else resumes."""
         if isinstance(error, HeldOff):
-            return self._wait(Connecting(self._sink.revision), error)
+            return self._wait(ConnectingState(self._sink.revision), error)
         reason = _reason(error)
-        if reason in (Reason.COMPACTED, Reason.REFUSED):
-            return self._pause(Listing(), reason, error)
+        if reason in (WatchReason.COMPACTED, WatchReason.REFUSED):
+            return self._pause(ListingState(), reason, error)
         return self._resume(reason, error)
 
-    def _resume(self, reason: Reason, error: BaseException | None = None) -> Transition:
-        return self._pause(Connecting(self._sink.revision), reason, error)
+    def _resume(self, reason: WatchReason, error: BaseException | None = None) -> Transition:
+        return self._pause(ConnectingState(self._sink.revision), reason, error)
 
 
-def _reason(error: OperatingError | TimeoutError) -> Reason:
+def _reason(error: OperatingError | TimeoutError) -> WatchReason:
     match error:
         case Compacted():
-            return Reason.COMPACTED
+            return WatchReason.COMPACTED
         case Lagged():
-            return Reason.LAGGED
+            return WatchReason.LAGGED
         case Unavailable() | TooManyRequests() | OutcomeUnknown() | TimeoutError():
-            return Reason.UNAVAILABLE
-    return Reason.REFUSED
-
-
-def _name(state: State) -> str:
-    return type(state).__name__.lower()
+            return WatchReason.UNAVAILABLE
+    return WatchReason.REFUSED
 
 
 async def _raise(error: Exception) -> Coroutine[Any, Any, None]:

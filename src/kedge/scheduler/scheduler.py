@@ -18,8 +18,8 @@ from kedge.env import Env
 from kedge.keys import Fence, Key, Revision
 from kedge.observe.recording.recorder import Recorder
 from kedge.runtime.cache import CacheSet
+from kedge.runtime.catch_up import wait_caught_up
 from kedge.runtime.lease import LeaderElection, Leadership
-from kedge.runtime.terms import wait_caught_up
 from kedge.scheduler.binding.binder import Binder
 from kedge.scheduler.cycle.attempt import SchedulingCycle
 from kedge.scheduler.queue.pending import Pending, QueueStage

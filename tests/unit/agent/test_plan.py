@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kedge.agent.core.driver import Identity, Process
-from kedge.agent.core.plan import Ending, Health, PodPlan, Sight, plan_pod, restart_pause_s
+from kedge.agent.core.driver import ContainerProcess, Identity
+from kedge.agent.core.plan import Ending, Health, PodObservation, PodPlan, plan_pod, restart_pause_s
 from kedge.agent.core.status import pod_status
 from kedge.api.codec import encode_object
 from kedge.api.kinds import KINDS
@@ -37,8 +37,8 @@ def pod(**spec: Any) -> PodView:
 
 def process(
     container: str = "main", *, attempt: int = 0, running: bool = True, exit_code: int = 0, since_s: float = 0.0
-) -> Process:
-    return Process(
+) -> ContainerProcess:
+    return ContainerProcess(
         identity=Identity("u1", container, attempt, 7, "n1"),
         namespace="default",
         pod="web-0",
@@ -50,16 +50,16 @@ def process(
     )
 
 
-def plan(view: PodView | None, *processes: Process, now_s: float = 0.0, **sight: Any) -> PodPlan:
-    return plan_pod(Sight(pod=view, processes=processes, now_s=now_s, **sight), LIMITS)
+def plan(view: PodView | None, *processes: ContainerProcess, now_s: float = 0.0, **sight: Any) -> PodPlan:
+    return plan_pod(PodObservation(pod=view, processes=processes, now_s=now_s, **sight), LIMITS)
 
 
 def started(found: PodPlan) -> list[tuple[str, int]]:
     return [(each.container.name, each.attempt) for each in found.start]
 
 
-def phase(view: PodView, *processes: Process, **sight: Any) -> str:
-    seen = Sight(pod=view, processes=processes, now_s=0.0, **sight)
+def phase(view: PodView, *processes: ContainerProcess, **sight: Any) -> str:
+    seen = PodObservation(pod=view, processes=processes, now_s=0.0, **sight)
     told = pod_status(view, seen, plan_pod(seen, LIMITS), now=NOW, address="10.0.0.1", troubles={})
     return str(told["phase"])
 
@@ -195,7 +195,7 @@ processes = st.builds(
     st.booleans(),
 )
 def test_nothing_is_started_that_runs_or_ever_was_started(
-    found: list[Process], policy: str, now_s: float, leaving: bool
+    found: list[ContainerProcess], policy: str, now_s: float, leaving: bool
 ) -> None:
     metadata = {"deletionTimestamp": "2030-01-01T00:00:30Z", "deletionGracePeriodSeconds": 30} if leaving else {}
     view = pod(

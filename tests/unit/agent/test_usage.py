@@ -7,12 +7,14 @@ from datetime import UTC, datetime
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kedge.agent.core.driver import Consumption, Identity, Process
+from kedge.agent.core.driver import Consumption, ContainerProcess, Identity
 from kedge.agent.core.usage import PodRates, Sample, rates_of
 
 
-def process(pod_uid: str = "u1", container: str = "main", *, attempt: int = 0, running: bool = True) -> Process:
-    return Process(
+def process(
+    pod_uid: str = "u1", container: str = "main", *, attempt: int = 0, running: bool = True
+) -> ContainerProcess:
+    return ContainerProcess(
         identity=Identity(pod_uid, container, attempt, 0, "n1"),
         namespace="default",
         pod=pod_uid,

@@ -97,7 +97,7 @@ async def test_an_eviction_is_not_forgotten_on_the_word_of_another_history(one_h
         assert (told.current_healthy, told.disruptions_allowed, [*told.disrupted_pods]) == (2, 0, ["web-0"])
         scene.bench.wire.bend = as_it_is
         (pods,) = scene.bench.caches.of_kind("Pod")
-        pods.ask_relist()
+        pods.request_relist()
         await until(lambda: (found := pods.get(pod_key("web-0")).value) is not None and found.view.terminating)
         told = await scene.look()
         assert (told.current_healthy, told.disruptions_allowed, [*told.disrupted_pods]) == (2, 0, [])
@@ -114,6 +114,6 @@ async def test_a_namesake_of_an_evicted_pod_counts_without_one_history_too() -> 
         assert (await scene.look()).disruptions_allowed == 0
         scene.bench.wire.bend = as_it_is
         (pods,) = scene.bench.caches.of_kind("Pod")
-        pods.ask_relist()
+        pods.request_relist()
         await until_allowed(scene.bench, 1)
         assert not (await status(scene.bench)).disrupted_pods

@@ -8,7 +8,7 @@ from typing import Any
 
 from kedge.env import Env, TaskSpawner, uid_from
 from kedge.limits import Limits
-from kedge.runtime.queue import Facts, Item, Loop, Outcome, Wake, WorkQueue
+from kedge.runtime.queue import Item, Loop, RunEffects, RunOutcome, Wake, WorkQueue
 
 
 class Desk:
@@ -44,7 +44,9 @@ class Desk:
             keys.append(item.key)
         return keys
 
-    def run(self, key: str, why: str | Wake, outcome: Outcome | None = None, facts: Facts | None = None) -> float:
+    def run(
+        self, key: str, why: str | Wake, outcome: RunOutcome | None = None, facts: RunEffects | None = None
+    ) -> float:
         """Wake a key, let it run as soon as it may, and tell how long that took."""
         assert self.queue.add(key, why)
         begun_s = self.now_s
@@ -54,7 +56,7 @@ class Desk:
         self.now_s = max(self.now_s, report.next_run_s)
         item = self.take()
         assert item.key == key
-        self.queue.done(item, outcome or Outcome.success(), facts)
+        self.queue.done(item, outcome or RunOutcome.success(), facts)
         return self.now_s - begun_s
 
     def sample(self, name: str, **labels: str) -> float:
@@ -63,5 +65,5 @@ class Desk:
         return value
 
 
-def fails(text: str = "no") -> Outcome:
-    return Outcome.failure(RuntimeError(text))
+def fails(text: str = "no") -> RunOutcome:
+    return RunOutcome.failure(RuntimeError(text))

@@ -278,7 +278,7 @@ async def test_synced_does_not_latch() -> None:
         await gate.wait()
 
     bench.wire.before_list = hold
-    cache.ask_relist()
+    cache.request_relist()
     await until(lambda: cache.freshness().phase == "listing")
     assert not cache.freshness().synced
     assert cache.get(map_key("m0")).value is not None  # the old state can still be read

@@ -13,7 +13,7 @@ from kedge.api.requests import EventType, WatchEvent
 from kedge.keys import Key
 from kedge.limits import Limits
 from kedge.runtime.cache import Behind, Cache, Floor, WriteFloors
-from kedge.runtime.cache.waits import Waits
+from kedge.runtime.cache.revision_waiters import RevisionWaiters
 
 ME = Key("Deployment.apps", "default", "web")
 
@@ -178,7 +178,7 @@ async def test_floors_of_keys_that_never_run_again_are_swept_once_they_are_met()
 
 @asynchronous
 async def test_who_gives_up_again_and_again_leaves_nothing_behind_in_a_cache_that_stands_still() -> None:
-    waits = Waits()
+    waits = RevisionWaiters()
     wrote = Key("ConfigMap", "default", "x")
 
     async def come_again(revision: int) -> None:
@@ -191,7 +191,7 @@ async def test_who_gives_up_again_and_again_leaves_nothing_behind_in_a_cache_tha
 
 @asynchronous
 async def test_one_who_gives_up_behind_others_does_not_wake_them_nor_keep_them_asleep() -> None:
-    waits, reached = Waits(), [0]
+    waits, reached = RevisionWaiters(), [0]
 
     def reach(revision: int) -> None:
         reached[0] = revision

@@ -94,7 +94,7 @@ class Model:
             case "compact":
                 await self.bench.compact()
             case "relist":
-                self.cache.ask_relist()
+                self.cache.request_relist()
             case "twice":
                 wire.bend = lambda event: (event, event)
             case "turn":

@@ -8,17 +8,17 @@ import pytest
 from tests.unit.runtime.queue_desk import Desk, fails
 
 from kedge.limits import Limits
-from kedge.runtime.queue import Facts, LoopKind, Outcome, WaitReason, Wake
+from kedge.runtime.queue import LoopKind, RunEffects, RunOutcome, WaitReason, Wake
 
 LIMITS = Limits()
 OTHER = Wake("Deployment/shop/web", writer="rival")
 OWN = Wake("Deployment/shop/web", writer="test")
 USER = Wake("Deployment/shop/web", writer="alice")
-NOTHING = Facts(changed=False)
+NOTHING = RunEffects(changed=False)
 
 
-def wrote(content: object, *, target: str = "web", saw: object = None) -> Facts:
-    return Facts(changed=True, wrote=frozenset({(target, str(content))}), saw=saw)
+def wrote(content: object, *, target: str = "web", saw: object = None) -> RunEffects:
+    return RunEffects(changed=True, wrote=frozenset({(target, str(content))}), saw=saw)
 
 
 # -- loops
@@ -127,7 +127,7 @@ def test_a_key_that_asks_to_be_repeated_at_once_and_does_nothing_is_slowed() -> 
     desk = Desk()
     desk.queue.add("a", "x")
     for _ in range(LIMITS.queue_loop_runs_max + 1):
-        desk.queue.done(desk.take(), Outcome.requeue(delay_s=0.0), NOTHING)
+        desk.queue.done(desk.take(), RunOutcome.requeue(delay_s=0.0), NOTHING)
     assert desk.queue.get_nowait() is None
     report = desk.queue.explain("a")
     assert report is not None
@@ -210,7 +210,7 @@ def test_one_key_woken_by_many_different_objects_is_left_alone() -> None:
 
 def test_one_key_with_new_inputs_each_time_is_left_alone_though_it_writes_nothing() -> None:
     desk = Desk()
-    pauses = [desk.run("web", OTHER, facts=Facts(changed=False, saw=n)) for n in range(500)]
+    pauses = [desk.run("web", OTHER, facts=RunEffects(changed=False, saw=n)) for n in range(500)]
     assert_left_alone(desk, pauses)
 
 
@@ -227,8 +227,8 @@ def test_one_key_that_writes_something_new_for_each_change_of_others_is_left_alo
 def test_steps_that_each_write_another_object_are_left_alone_though_each_wakes_the_next() -> None:
     desk = Desk()
 
-    def step(n: int) -> Facts:
-        return Facts(changed=True, wrote=frozenset({(f"Pod/web-{n}", "made"), ("status", f"{n} made")}))
+    def step(n: int) -> RunEffects:
+        return RunEffects(changed=True, wrote=frozenset({(f"Pod/web-{n}", "made"), ("status", f"{n} made")}))
 
     assert_left_alone(desk, [desk.run("web", OWN, facts=step(n)) for n in range(500)])
 
@@ -257,7 +257,7 @@ def test_polling_with_a_pause_is_left_alone() -> None:
     desk = Desk()
     desk.queue.add("a", "x")
     for _ in range(100):
-        desk.queue.done(desk.take(), Outcome.requeue(delay_s=1.0), NOTHING)
+        desk.queue.done(desk.take(), RunOutcome.requeue(delay_s=1.0), NOTHING)
         desk.now_s += 1.0
     assert desk.loops == []
 
@@ -274,7 +274,7 @@ def test_retries_at_the_pace_of_the_backoff_are_no_loop() -> None:
 def test_runs_of_which_nothing_is_known_are_left_alone() -> None:
     desk = Desk()
     pauses = [desk.run("web", OTHER) for _ in range(500)]
-    pauses += [desk.run("web", OTHER, facts=Facts(changed=True)) for _ in range(500)]
+    pauses += [desk.run("web", OTHER, facts=RunEffects(changed=True)) for _ in range(500)]
     assert_left_alone(desk, pauses)
 
 

@@ -24,7 +24,7 @@ from kedge.errors import (
 )
 from kedge.keys import Key
 from kedge.runtime.cache import Cache, CacheChange, ChangeType
-from kedge.runtime.watch_states import Connecting, Listing, Pausing, Reason, Transition
+from kedge.runtime.watch_states import ConnectingState, ListingState, PausingState, Transition, WatchReason
 from kedge.runtime.watcher import Watcher
 from kedge.store import Put
 
@@ -102,8 +102,8 @@ async def test_history_that_is_gone_is_listed_and_what_was_missed_is_told_at_onc
 async def test_to_skip_what_was_compacted_would_keep_a_ghost() -> None:
     def skip(self: Watcher, error: OperatingError) -> Transition:
         if isinstance(error, Compacted):
-            return self._pause(Connecting(error.oldest), Reason.COMPACTED, error)
-        return self._resume(Reason.UNAVAILABLE, error)
+            return self._pause(ConnectingState(error.oldest), WatchReason.COMPACTED, error)
+        return self._resume(WatchReason.UNAVAILABLE, error)
 
     with replaced(Watcher, "_after_failure", skip):
         bench, cache, _ = await start()
@@ -145,8 +145,8 @@ async def test_a_stream_cut_inside_a_commit_loses_nothing_of_it() -> None:
 
     assert await both_arrive()
 
-    def resume_past_it(self: Watcher, reason: Reason, error: BaseException | None = None) -> Transition:
-        return self._pause(Connecting(self._sink.revision_seen), reason, error)
+    def resume_past_it(self: Watcher, reason: WatchReason, error: BaseException | None = None) -> Transition:
+        return self._pause(ConnectingState(self._sink.revision_seen), reason, error)
 
     with replaced(Watcher, "_resume", resume_past_it):
         assert not await both_arrive()
@@ -174,7 +174,7 @@ async def test_a_list_never_goes_back_in_time() -> None:
             if not safe:
                 unsafe.enter_context(replaced(Cache, "revision_seen", property(lambda _: 0)))
                 unsafe.enter_context(replaced(Cache, "replace", believe))
-            cache.ask_relist()
+            cache.request_relist()
             tried = watcher.statistics
             await until(lambda: tried().transitions.get("pausing: older", 0) > 2 or not equal(bench, cache))
             refused = equal(bench, cache)
@@ -281,8 +281,8 @@ async def pauses_of_an_outage(*, seed: int = 1) -> list[float]:
     pauses: list[float] = []
     moved = cache.watcher_moved
 
-    def record(state: Any, reason: Reason) -> None:
-        if isinstance(state, Pausing):
+    def record(state: Any, reason: WatchReason) -> None:
+        if isinstance(state, PausingState):
             pauses.append(state.delay_s)
         moved(state, reason)
 
@@ -306,9 +306,9 @@ async def test_pauses_double_up_to_a_bound_and_no_two_watchers_keep_step() -> No
         assert all(0.5 * c <= p <= 1.5 * c for p, c in zip(pauses, ceilings, strict=True))
     assert len(set(one) | set(other)) == 16
 
-    def every_second(self: Watcher, then: Any, reason: Reason, error: Any = None) -> Transition:
+    def every_second(self: Watcher, then: Any, reason: WatchReason, error: Any = None) -> Transition:
         self._failures += 1
-        return Transition(Pausing(0.001, then), reason, error)
+        return Transition(PausingState(0.001, then), reason, error)
 
     with replaced(Watcher, "_pause", every_second):  # as it was elsewhere: a blip becomes a storm, in step
         assert len(set(await pauses_of_an_outage(seed=1)) | set(await pauses_of_an_outage(seed=2))) == 1
@@ -329,8 +329,8 @@ async def test_failures_are_forgotten_after_a_while_of_health() -> None:
 @asynchronous
 async def test_a_server_that_says_when_to_come_back_is_believed() -> None:
     bench, cache, watcher = await start()
-    found = watcher._pause(Listing(), Reason.UNAVAILABLE, TooManyRequests("busy", retry_after_s=7.0))
-    assert isinstance(found.to, Pausing)
+    found = watcher._pause(ListingState(), WatchReason.UNAVAILABLE, TooManyRequests("busy", retry_after_s=7.0))
+    assert isinstance(found.to, PausingState)
     assert found.to.delay_s == 7.0
     await stop(bench)
 

@@ -15,7 +15,7 @@ from kedge.api.objects import Object
 from kedge.api.requests import EventType, ListOptions, ObjectList, WatchEvent
 from kedge.errors import Unavailable
 from kedge.runtime.cache import Cache, Index
-from kedge.runtime.watch_states import Reason, Stopped
+from kedge.runtime.watch_states import StoppedState, WatchReason
 from kedge.runtime.watcher import Watcher
 from kedge.store.memory import MemoryStore
 
@@ -75,7 +75,7 @@ async def test_a_dead_stream_is_noticed_although_nothing_arrives() -> None:
     assert await notices_a_dead_stream(probes=True) == "behind"
     assert await notices_a_dead_stream(probes=False) == "silent"
 
-    async def trusting(self: Watcher, _: Any) -> Reason:  # noqa: ARG001
+    async def trusting(self: Watcher, _: Any) -> WatchReason:  # noqa: ARG001
         await asyncio.get_running_loop().create_future()
         raise AssertionError("it never ends")
 
@@ -161,7 +161,7 @@ async def test_many_who_ask_for_a_list_get_one() -> None:
     bench, cache, watcher = await start()
     lists = cache.statistics().relists
     for _ in range(50):
-        cache.ask_relist()
+        cache.request_relist()
     await until(lambda: cache.statistics().relists > lists and cache.synced)
     assert cache.statistics().relists == lists + 1
     assert watcher.statistics().transitions["listing: asked"] == 1
@@ -174,7 +174,7 @@ async def test_a_cache_that_is_doubted_goes_on_to_follow_until_it_lists() -> Non
     bench, cache, watcher = await start(dataclasses.replace(QUICK, watch_backoff_s=60.0, watch_backoff_s_max=60.0))
     await until(lambda: bench.wire.streams == 1)
     lists = cache.statistics().relists
-    cache.ask_relist()
+    cache.request_relist()
     await asyncio.sleep(0.01)
     await bench.world.create(config_map("late"))
     await until(lambda: map_key("late") in {each.key for each in cache.list().value})
@@ -276,4 +276,4 @@ def test_a_watcher_whose_loop_is_closed_ends() -> None:
             except RuntimeError:
                 continue
             break
-    assert isinstance(watcher.state, Stopped)
+    assert isinstance(watcher.state, StoppedState)

@@ -321,7 +321,7 @@ def test_a_pod_that_was_bound_and_changed_before_anybody_heard_of_it_counts_as_i
         else:
             await desk.cluster.authority.patch(web.key, {"metadata": {"labels": {"app": "db"}}})
         assert cluster_state.assumed
-        cluster_state.caches["Pod"].ask_relist()
+        cluster_state.caches["Pod"].request_relist()
         await until(lambda: not cluster_state.assumed)
         claim = cluster_state.snapshot.claim(web.uid)
         assert claim is not None

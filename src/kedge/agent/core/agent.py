@@ -9,8 +9,8 @@ import asyncio
 from contextlib import suppress
 
 from kedge.agent.core.driver import Driver
-from kedge.agent.core.node import Machine, NodeKeeper
-from kedge.agent.core.pods import Ground, PodWorker
+from kedge.agent.core.node import Machine, NodeRegistration
+from kedge.agent.core.pods import PodWorker, WorkerContext
 from kedge.agent.core.usage import UsageMeter
 from kedge.api.views import NodeAllocationView
 from kedge.api.wellknown import NODE_ALLOCATION_KIND, POD_KIND
@@ -30,13 +30,16 @@ class Agent:
         self._driver = driver
         self._machine = machine
         self._caches = CacheSet(client, env)
-        self._ground = Ground(client, env, driver, machine.name)
-        self.node = NodeKeeper(client, env, machine, self._caches, UsageMeter(env, driver), self._clear)
-        self._ground.node_uid = lambda: self.node.uid
-        self._ground.keep_s = self._keep_s
-        self._ground.in_contact = lambda: self.node.in_contact
-        self._ground.contact_s = lambda: self.node.contact_s
-        self.node.on_contact = self._on_contact
+        self.node = NodeRegistration(
+            client,
+            env,
+            machine,
+            self._caches,
+            UsageMeter(env, driver),
+            clear=self._clear,
+            on_contact=self._on_contact,
+        )
+        self._context = WorkerContext(client, env, driver, self.node)
         self._workers: dict[str, PodWorker] = {}
         gauge = env.metrics.gauge("kedge_agent_pods", "Pods that are looked after")
         gauge.set_function(lambda: len(self._workers))
@@ -85,7 +88,7 @@ class Agent:
     def _worker(self, uid: str, key: Key) -> PodWorker:
         found = self._workers.get(uid)
         if found is None:
-            found = self._workers[uid] = PodWorker(self._ground, uid, key, self._on_done)
+            found = self._workers[uid] = PodWorker(self._context, uid, key, self._on_done)
         return found
 
     def _on_done(self, uid: str) -> None:
@@ -141,10 +144,6 @@ class Agent:
             await asyncio.sleep(self._env.limits.agent_retry_s)
 
     # -- contact -----------------------------------------------------------------------------------
-
-    def _keep_s(self) -> float:
-        """What is left of the time that this node may be silent before its at-most-one pods must have stopped."""
-        return self.node.contact_s + self._env.limits.agent_contact_s - self._env.monotonic()
 
     def _on_contact(self) -> None:
         for worker in self._workers.values():

@@ -30,7 +30,7 @@ class Identity(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Process:
+class ContainerProcess:
     """One process as its driver knows it. Kept after its end until the agent lets go of it."""
 
     identity: Identity
@@ -82,7 +82,7 @@ class Driver(Protocol):
     async def stop(self, identity: Identity, *, grace_s: float) -> None:
         """Ask a process to end, and kill it when the grace is over. Returns at once; a repeat may only hurry it."""
 
-    async def processes(self) -> Sequence[Process]:
+    async def processes(self) -> Sequence[ContainerProcess]:
         """Every process that was started and not let go of, whoever started it."""
 
     async def forget(self, identity: Identity) -> None:

@@ -42,7 +42,7 @@ class Machine:
     addresses: tuple[str, ...] = ()
 
 
-class NodeKeeper:
+class NodeRegistration:
     """Keeps the node registered and its lease alive."""
 
     def __init__(
@@ -52,7 +52,9 @@ class NodeKeeper:
         machine: Machine,
         caches: CacheSet,
         meter: UsageMeter,
+        *,
         clear: Callable[[], Awaitable[None]],
+        on_contact: Callable[[], None],
     ) -> None:
         self._client = client
         self._env = env
@@ -60,6 +62,8 @@ class NodeKeeper:
         self._caches = caches
         self._meter = meter
         self._clear = clear
+        self._on_contact = on_contact
+        self.name = machine.name
         self._node_kind: Kind = client.kinds.of_key_kind(NODE_KIND)
         self._lease_kind: Kind = client.kinds.of_key_kind(LEASE_KIND)
         self._key = Key(NODE_KIND, "", machine.name)
@@ -73,7 +77,6 @@ class NodeKeeper:
         self.contact_s = -math.inf
         """When the last renewal that the API confirmed was sent, by this machine's clock. None was before the first: an
         agent that comes back does not know for how long its node has been silent."""
-        self.on_contact: Callable[[], None] = lambda: None
         gauge = env.metrics.gauge("kedge_agent_contact_seconds", "Since the API last confirmed a renewal")
         gauge.set_function(lambda: env.monotonic() - self.contact_s)
 
@@ -81,6 +84,10 @@ class NodeKeeper:
     def in_contact(self) -> bool:
         """Whether this node is known to be heard: nobody can hold silence against it yet."""
         return self._env.monotonic() - self.contact_s < self._env.limits.node_suspect_s
+
+    def keep_s(self) -> float:
+        """What is left of the time that this node may be silent before its at-most-one pods must have stopped."""
+        return self.contact_s + self._env.limits.agent_contact_s - self._env.monotonic()
 
     # -- registration ------------------------------------------------------------------------------
 
@@ -186,7 +193,7 @@ class NodeKeeper:
             async with asyncio.timeout(limits.node_renew_s):
                 await self._renew()
             self.contact_s = sent_s
-            self.on_contact()
+            self._on_contact()
         except (TimeoutError, OperatingError):
             self._lease = None  # read it again
             await asyncio.sleep(limits.agent_retry_s * self._env.random.uniform(0.5, 1.5))

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from kedge.agent.core.driver import Process
+from kedge.agent.core.driver import ContainerProcess
 from kedge.api.views import Container, ContainerStatus, PodView
 from kedge.limits import Limits
 
@@ -49,7 +49,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    process: Process
+    process: ContainerProcess
     grace_s: float
     why: str
 
@@ -67,12 +67,12 @@ class PodPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sight:
+class PodObservation:
     """All that a plan is made from."""
 
     pod: PodView | None
     """None: the authority has no pod of this uid."""
-    processes: Sequence[Process]
+    processes: Sequence[ContainerProcess]
     health: Mapping[str, Health] = field(default_factory=dict)
     """By container, of its latest process."""
     now_s: float
@@ -87,7 +87,7 @@ class Sight:
     """For how much longer a person holds the pod off the agent; None if nobody does."""
 
 
-def plan_pod(sight: Sight, limits: Limits) -> PodPlan:
+def plan_pod(sight: PodObservation, limits: Limits) -> PodPlan:
     pod = sight.pod
     if pod is None:
         return _stop_all(sight, 0.0, "it is gone", Ending.CONFIRM)
@@ -117,7 +117,7 @@ def plan_pod(sight: Sight, limits: Limits) -> PodPlan:
     return PodPlan(plan.start, plan.stop, plan.ending, plan.failed, again_s)
 
 
-def latest(processes: Sequence[Process], container: str) -> Process | None:
+def latest(processes: Sequence[ContainerProcess], container: str) -> ContainerProcess | None:
     """The newest process of a container."""
     own = [each for each in processes if each.identity.container == container]
     return max(own, key=lambda each: each.identity.attempt) if own else None
@@ -145,7 +145,7 @@ def was_started(told: ContainerStatus | None) -> bool:
 # -- one container ---------------------------------------------------------------------------------
 
 
-class Stage(StrEnum):
+class ContainerStage(StrEnum):
     """Where a container stands."""
 
     START = "start"
@@ -158,34 +158,38 @@ class Stage(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class _Standing:
-    stage: Stage
+class _ContainerState:
+    stage: ContainerStage
     attempt: int = 0
     wait_s: float = 0.0
 
 
-def _standing(sight: Sight, pod: PodView, container: Container, policy: str, limits: Limits) -> _Standing:
+def _standing(
+    sight: PodObservation, pod: PodView, container: Container, policy: str, limits: Limits
+) -> _ContainerState:
     process = latest(sight.processes, container.name)
     if process is None:
         told = told_status(pod, container.name)
         if told is None or not was_started(told):
-            return _Standing(Stage.START, told.restart_count if told is not None else 0)
+            return _ContainerState(ContainerStage.START, told.restart_count if told is not None else 0)
         # The machine forgot it: it ran, and nobody knows how it ended.
         ended = told.state.terminated
         if not _restarts(policy, ended.exit_code if ended is not None else 1):
-            return _Standing(Stage.DONE if ended is not None and ended.exit_code == 0 else Stage.FAILED)
-        return _Standing(Stage.START, told.restart_count + 1)
+            return _ContainerState(
+                ContainerStage.DONE if ended is not None and ended.exit_code == 0 else ContainerStage.FAILED
+            )
+        return _ContainerState(ContainerStage.START, told.restart_count + 1)
     attempt = process.identity.attempt
     if process.running:
         healthy = sight.health.get(container.name, HEALTHY).alive
-        return _Standing(Stage.RUNNING if healthy else Stage.SICK, attempt)
+        return _ContainerState(ContainerStage.RUNNING if healthy else ContainerStage.SICK, attempt)
     if not _restarts(policy, process.exit_code):
-        return _Standing(Stage.DONE if process.exit_code == 0 else Stage.FAILED, attempt)
+        return _ContainerState(ContainerStage.DONE if process.exit_code == 0 else ContainerStage.FAILED, attempt)
     wait_s = process.since_s + restart_pause_s(_recent(process, limits), limits) - sight.now_s
-    return _Standing(Stage.PAUSE if wait_s > 0 else Stage.START, attempt + 1, max(0.0, wait_s))
+    return _ContainerState(ContainerStage.PAUSE if wait_s > 0 else ContainerStage.START, attempt + 1, max(0.0, wait_s))
 
 
-def _recent(last: Process, limits: Limits) -> int:
+def _recent(last: ContainerProcess, limits: Limits) -> int:
     """How many starts in a row came to nothing; one that ran for long is forgiven all before it."""
     if last.ended_at is not None and (last.ended_at - last.started_at).total_seconds() >= limits.agent_restart_reset_s:
         return 0
@@ -199,18 +203,18 @@ def _restarts(policy: str, exit_code: int) -> bool:
 # -- the whole pod ---------------------------------------------------------------------------------
 
 
-def _run(sight: Sight, pod: PodView, limits: Limits) -> PodPlan:
+def _run(sight: PodObservation, pod: PodView, limits: Limits) -> PodPlan:
     starts: list[Start] = []
     stops: list[Stop] = []
     waits: list[float] = []
 
-    def tend(container: Container, policy: str) -> _Standing:
+    def tend(container: Container, policy: str) -> _ContainerState:
         standing = _standing(sight, pod, container, policy, limits)
-        if standing.stage is Stage.START:
+        if standing.stage is ContainerStage.START:
             starts.append(Start(container, standing.attempt))
-        elif standing.stage is Stage.PAUSE:
+        elif standing.stage is ContainerStage.PAUSE:
             waits.append(standing.wait_s)
-        elif standing.stage is Stage.SICK:
+        elif standing.stage is ContainerStage.SICK:
             process = latest(sight.processes, container.name)
             assert process is not None
             stops.append(Stop(process, _grace_s(pod), "a probe failed"))
@@ -220,28 +224,30 @@ def _run(sight: Sight, pod: PodView, limits: Limits) -> PodPlan:
     for container in pod.spec.init_containers:
         if container.restart_policy == "Always":
             standing = tend(container, "Always")
-            ready_to_go_on = standing.stage is Stage.RUNNING and sight.health.get(container.name, HEALTHY).started
+            ready_to_go_on = (
+                standing.stage is ContainerStage.RUNNING and sight.health.get(container.name, HEALTHY).started
+            )
         elif begun:
             continue  # it did its work before the containers that run now
         else:
             # A pod that may be restarted retries its preparation until it succeeds.
             standing = tend(container, "Never" if pod.spec.restart_policy == "Never" else "OnFailure")
-            if standing.stage is Stage.FAILED:
+            if standing.stage is ContainerStage.FAILED:
                 return _stop_all(sight, _grace_s(pod), "an init container failed", Ending.RECORD)
-            ready_to_go_on = standing.stage is Stage.DONE
+            ready_to_go_on = standing.stage is ContainerStage.DONE
         if not ready_to_go_on and not begun:
             return PodPlan(tuple(starts), tuple(stops), look_again_s=min(waits, default=None))
     standings = [tend(each, pod.spec.restart_policy) for each in pod.spec.containers]
-    if all(each.stage in (Stage.DONE, Stage.FAILED) for each in standings):
+    if all(each.stage in (ContainerStage.DONE, ContainerStage.FAILED) for each in standings):
         return _stop_all(sight, _grace_s(pod), "its containers have ended", Ending.RECORD)  # sidecars go last
     return PodPlan(tuple(starts), tuple(stops), look_again_s=min(waits, default=None))
 
 
-def _has_begun(sight: Sight, pod: PodView, container: Container) -> bool:
+def _has_begun(sight: PodObservation, pod: PodView, container: Container) -> bool:
     return latest(sight.processes, container.name) is not None or was_started(told_status(pod, container.name))
 
 
-def _stop_all(sight: Sight, grace_s: float, why: str, ending: Ending) -> PodPlan:
+def _stop_all(sight: PodObservation, grace_s: float, why: str, ending: Ending) -> PodPlan:
     running = tuple(Stop(each, grace_s, why) for each in sight.processes if each.running)
     return PodPlan(stop=running, ending=Ending.NO if running else ending)
 

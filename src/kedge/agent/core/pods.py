@@ -15,8 +15,9 @@ from typing import Any
 
 import msgspec
 
-from kedge.agent.core.driver import Driver, Identity, Process, PullFailed
-from kedge.agent.core.plan import Ending, Health, PodPlan, Sight, Start, latest, plan_pod
+from kedge.agent.core.driver import ContainerProcess, Driver, Identity, PullFailed
+from kedge.agent.core.node import NodeRegistration
+from kedge.agent.core.plan import Ending, Health, PodObservation, PodPlan, Start, latest, plan_pod
 from kedge.agent.core.probes import Prober, has_probes
 from kedge.agent.core.status import pod_status
 from kedge.api.holds import active_hold, next_hold_end
@@ -35,31 +36,24 @@ NAME = "agent"
 """Under which a person holds a pod off it."""
 
 
-class Ground:
+class WorkerContext:
     """What the workers of one node share."""
 
-    def __init__(self, client: Client, env: Env, driver: Driver, node: str) -> None:
+    def __init__(self, client: Client, env: Env, driver: Driver, node: NodeRegistration) -> None:
         self.client = client
         self.env = env
         self.driver = driver
         self.node = node
-        self.node_uid: Callable[[], str] = lambda: ""
-        self.keep_s: Callable[[], float] = lambda: 0.0
-        """How much longer a pod that asks for at-most-one may run without further contact."""
-        self.in_contact: Callable[[], bool] = lambda: True
-        """Whether the node is known to be heard."""
-        self.contact_s: Callable[[], float] = lambda: math.inf
-        """When the last renewal that the API confirmed was sent."""
         metrics = env.metrics
         self.starts = metrics.counter("kedge_agent_starts_total", "Processes started, first and again", ("kind",))
         self.retries = metrics.counter("kedge_agent_retries_total", "Looks at a pod that failed and were repeated")
 
-    async def of_pod(self, uid: str) -> tuple[Process, ...]:
+    async def of_pod(self, uid: str) -> tuple[ContainerProcess, ...]:
         return tuple(each for each in await self.driver.processes() if each.identity.pod_uid == uid)
 
     async def claim_is_held(self, pod_uid: str, node_uid: str) -> bool | None:
         """Whether this incarnation's ledger has the pod's claim: the bind's own record. None if it cannot be told."""
-        found = await self.client.find(Key(NODE_ALLOCATION_KIND, "", self.node))
+        found = await self.client.find(Key(NODE_ALLOCATION_KIND, "", self.node.name))
         if found is None or not node_uid:
             return None
         ledger = found.as_view(NodeAllocationView)
@@ -72,10 +66,10 @@ class Ground:
 class PodWorker:
     """Looks after one pod, known by its uid, until nothing of it is left here."""
 
-    def __init__(self, ground: Ground, uid: str, key: Key, on_done: Callable[[str], None]) -> None:
-        self._ground = ground
-        self._env = ground.env
-        self._driver = ground.driver
+    def __init__(self, context: WorkerContext, uid: str, key: Key, on_done: Callable[[str], None]) -> None:
+        self._context = context
+        self._env = context.env
+        self._driver = context.driver
         self.uid = uid
         self.key = key
         self._seen: Object | None = None
@@ -128,7 +122,7 @@ class PodWorker:
                 failures = 0
             except OperatingError:
                 done, failures = False, failures + 1
-                self._ground.retries.inc()
+                self._context.retries.inc()
                 pause_s = min(limits.agent_retry_s * 2 ** min(failures - 1, 6), limits.agent_retry_s_max)
                 pause_s *= self._env.random.uniform(0.5, 1.5)
             if done:
@@ -140,7 +134,7 @@ class PodWorker:
 
     async def _look(self) -> tuple[bool, float | None]:
         """One look: whether the pod is done with, and when to look again at the latest."""
-        processes = await self._ground.of_pod(self.uid)
+        processes = await self._context.of_pod(self.uid)
         pod = await self._pod()
         self._tend_probers(pod, processes)
         sight = self._sight(pod, processes)
@@ -171,7 +165,7 @@ class PodWorker:
 
     async def _look_at_start(self) -> tuple[bool, float | None]:
         """Say what became of a start. What could not be started now is tried again, with a pause that grows."""
-        processes = await self._ground.of_pod(self.uid)
+        processes = await self._context.of_pod(self.uid)
         if self._seen is None or self._doubted or self._disowned:
             return False, 0.0
         pod = self._seen.as_view(PodView)
@@ -183,7 +177,7 @@ class PodWorker:
             raise Unavailable(f"{self.key} could not be started yet", key=self.key)
         return False, 0.0 if plan.stop or plan.ending else plan.look_again_s
 
-    def _sight(self, pod: PodView | None, processes: Sequence[Process]) -> Sight:
+    def _sight(self, pod: PodView | None, processes: Sequence[ContainerProcess]) -> PodObservation:
         now_s = self._env.monotonic()
         hold = None if pod is None else active_hold(pod, NAME, self._env.now())
         if pod is not None and pod.terminating and self._leaving_s is None and hold is None:
@@ -193,7 +187,7 @@ class PodWorker:
         if started is not None:
             age_s = max(age_s, (self._env.now() - started).total_seconds())
         health: dict[str, Health] = {i.container: prober.health for i, prober in self._probers.items()}
-        return Sight(
+        return PodObservation(
             pod=pod,
             processes=processes,
             health=health,
@@ -213,7 +207,7 @@ class PodWorker:
         # while the answer to this read is on its way: only a doubt older than the read is settled by it.
         self._doubted = False
         try:
-            fresh = await self._ground.client.find(self.key)
+            fresh = await self._context.client.find(self.key)
         except OperatingError:
             self._doubted = True
             raise
@@ -242,7 +236,7 @@ class PodWorker:
                 continue
             self._troubles.pop(name, None)
             node_uid = await self._may_start()
-            if not node_uid or node_uid != self._ground.node_uid():
+            if not node_uid or node_uid != self._context.node.uid:
                 return
             await self._start(pod, start, node_uid)
 
@@ -251,31 +245,31 @@ class PodWorker:
 
         Returns the incarnation of the node that this is true of; empty if it is not, or was not proved in time.
         """
-        ground = self._ground
-        node_uid, asked_s = ground.node_uid(), self._env.monotonic()
-        fresh = await ground.client.find(self.key)
+        context = self._context
+        node_uid, asked_s = context.node.uid, self._env.monotonic()
+        fresh = await context.client.find(self.key)
         if fresh is None or fresh.uid != self.uid:
             self._doubted = True
             return ""
         self._note(fresh)
         view = fresh.as_view(PodView)
-        if view.spec.node_name != ground.node or view.terminating or view.finished:
+        if view.spec.node_name != context.node.name or view.terminating or view.finished:
             return ""
         # The ledger is read after the pod: the claim came with the binding, so one that is missing now was given back.
-        held = await ground.claim_is_held(self.uid, node_uid)
+        held = await context.claim_is_held(self.uid, node_uid)
         self._disowned = held is False
         in_time = self._env.monotonic() - asked_s <= self._env.limits.agent_proof_s
         return node_uid if held and in_time else ""
 
     async def _start(self, pod: PodView, start: Start, node_uid: str) -> None:
-        bound_at = _bind_revision(pod, self._ground.node)
+        bound_at = _bind_revision(pod, self._context.node.name)
         identity = Identity(self.uid, start.container.name, start.attempt, bound_at, node_uid)
-        keep_s = self._ground.keep_s() if is_at_most_one(pod) else None
+        keep_s = self._context.node.keep_s() if is_at_most_one(pod) else None
         if keep_s is not None and keep_s <= 0:
             return  # out of contact for too long to begin anything that must not be begun twice
         await self._driver.start(identity, pod, start.container, keep_s=keep_s)
-        self._ground.starts.labels("restart" if start.attempt else "first").inc()
-        for old in await self._ground.of_pod(self.uid):
+        self._context.starts.labels("restart" if start.attempt else "first").inc()
+        for old in await self._context.of_pod(self.uid):
             if old.identity.container == identity.container and old.identity.attempt < start.attempt - 1:
                 await self._driver.forget(old.identity)
 
@@ -285,11 +279,11 @@ class PodWorker:
 
     async def keep(self) -> None:
         """Contact was made: what asks for at-most-one may live on."""
-        for process in await self._ground.of_pod(self.uid):
+        for process in await self._context.of_pod(self.uid):
             if process.running:
-                await self._driver.keep(process.identity, self._ground.keep_s())
+                await self._driver.keep(process.identity, self._context.node.keep_s())
 
-    def _tend_probers(self, pod: PodView | None, processes: Sequence[Process]) -> None:
+    def _tend_probers(self, pod: PodView | None, processes: Sequence[ContainerProcess]) -> None:
         """One prober for each process that runs and has probes."""
         wanted: dict[Identity, Any] = {}
         if pod is not None and not pod.finished:
@@ -303,7 +297,7 @@ class PodWorker:
             if identity not in self._probers:
                 self._probers[identity] = Prober(self._driver, self._env, identity, container, self.wake)
 
-    async def _tell(self, sight: Sight, plan: PodPlan) -> None:
+    async def _tell(self, sight: PodObservation, plan: PodPlan) -> None:
         seen, pod = self._seen, sight.pod
         if seen is None or pod is None or pod.finished:
             return  # its end was the last word
@@ -312,7 +306,7 @@ class PodWorker:
         patch = plan_status(seen, status, now)
         # 1. The link is whole again. 2. This says Ready. 3. The node lifecycle, which has heard no heartbeat yet, says
         # that nobody knows. 4. This says Ready. So heartbeats go first: once one was heard, the lifecycle holds back.
-        self.silenced = patch is not None and not self._ground.in_contact()
+        self.silenced = patch is not None and not self._context.node.in_contact
         if self.silenced:
             raise Unavailable(f"{self.key} is told of after the next heartbeat", key=self.key)
         if patch is None:
@@ -322,12 +316,12 @@ class PodWorker:
             return
         patch["metadata"]["uid"] = self.uid
         try:
-            self._said = (await self._ground.client.patch(self.key, patch, subresource="status")).object
+            self._said = (await self._context.client.patch(self.key, patch, subresource="status")).object
             self._said_s = self._env.monotonic()
             self._note(self._said)
         except Conflict:
             # Somebody wrote meanwhile: say it of the version there is now, at the next look.
-            fresh = await self._ground.client.find(self.key)
+            fresh = await self._context.client.find(self.key)
             if fresh is not None and fresh.uid == self.uid:
                 self._note(fresh)
             raise
@@ -337,23 +331,23 @@ class PodWorker:
         again at once, so it is said once more when the next has been heard."""
         return (
             self._said is not None
-            and self._ground.contact_s() <= self._said_s
+            and self._context.node.contact_s <= self._said_s
             and plan_status(self._said, status, now) is None
         )
 
     async def _remove(self) -> None:
         """The pod's end is on record: let it go."""
         with suppress(NotFound, Conflict):
-            written = await self._ground.client.delete(self.key, DeleteOptions(uid=self.uid, grace_s=0))
+            written = await self._context.client.delete(self.key, DeleteOptions(uid=self.uid, grace_s=0))
             if not written.removed:
                 self._note(written.object)  # finalizers hold it; its end is recorded all the same
 
-    async def _confirm(self, processes: Sequence[Process]) -> None:
+    async def _confirm(self, processes: Sequence[ContainerProcess]) -> None:
         """Say that nothing of the pod runs here, which frees what a forced deletion left, and forget it."""
-        ground = self._ground
-        if ground.node_uid() and not self._over:
+        context = self._context
+        if context.node.uid and not self._over:
             with suppress(NotFound, Conflict):  # no ledger, or another incarnation's: nothing of ours is left in it
-                await ground.client.confirm_ended(node=ground.node, node_uid=ground.node_uid(), pod_uid=self.uid)
+                await context.client.confirm_ended(node=context.node.name, node_uid=context.node.uid, pod_uid=self.uid)
         for process in processes:
             await self._driver.forget(process.identity)
 

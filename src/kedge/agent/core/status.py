@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from kedge.agent.core.driver import Process
-from kedge.agent.core.plan import HEALTHY, Ending, PodPlan, Sight, latest, told_status, was_started
+from kedge.agent.core.driver import ContainerProcess
+from kedge.agent.core.plan import HEALTHY, Ending, PodObservation, PodPlan, latest, told_status, was_started
 from kedge.api.conditions import condition
 from kedge.api.holds import hold_conditions
 from kedge.api.timestamps import format_time
@@ -18,7 +18,7 @@ from kedge.api.views import Container, ContainerState, ContainerStatus, PodView
 
 
 def pod_status(
-    pod: PodView, sight: Sight, plan: PodPlan, *, now: datetime, address: str, troubles: dict[str, str]
+    pod: PodView, sight: PodObservation, plan: PodPlan, *, now: datetime, address: str, troubles: dict[str, str]
 ) -> dict[str, Any]:
     """What the agent says of a pod: its last word, if the plan ends it. `troubles` says why a container waits."""
     main = [_container_status(pod, sight, each, troubles) for each in pod.spec.containers]
@@ -68,7 +68,9 @@ def _is_prepared(container: Container, said: dict[str, Any]) -> bool:
     return "terminated" in said["state"] and _exit_code(said) == 0
 
 
-def _container_status(pod: PodView, sight: Sight, container: Container, troubles: dict[str, str]) -> dict[str, Any]:
+def _container_status(
+    pod: PodView, sight: PodObservation, container: Container, troubles: dict[str, str]
+) -> dict[str, Any]:
     name = container.name
     process = latest(sight.processes, name)
     told = told_status(pod, name)
@@ -104,7 +106,7 @@ def _container_status(pod: PodView, sight: Sight, container: Container, troubles
     return said
 
 
-def _terminated(process: Process) -> dict[str, Any]:
+def _terminated(process: ContainerProcess) -> dict[str, Any]:
     return {
         "exitCode": process.exit_code,
         "reason": process.reason or ("Completed" if process.exit_code == 0 else "Error"),

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kedge.agent.core.driver import Consumption, Driver, Identity, Process
+from kedge.agent.core.driver import Consumption, ContainerProcess, Driver, Identity
 from kedge.api.quantity import NANO, Quantity
 from kedge.api.usage import format_usage
 from kedge.env import Env
@@ -31,7 +31,7 @@ class Sample:
     used: Mapping[Identity, Consumption] = field(default_factory=dict)
 
 
-def rates_of(processes: Sequence[Process], before: Sample, after: Sample) -> PodRates:
+def rates_of(processes: Sequence[ContainerProcess], before: Sample, after: Sample) -> PodRates:
     """What each pod used between two samples, as cores, and the memory that it holds. Pure."""
     found: PodRates = {}
     unknown: set[str] = set()

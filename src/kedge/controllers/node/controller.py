@@ -286,5 +286,5 @@ def lifecycle_controller(runtime: ControllerRuntime) -> Controller:
         runtime,
     )
     lifecycle.sight_age_s = lambda: controller.caches.cache(LEASE, namespace=NODE_LEASE_NAMESPACE).age_s
-    lifecycle.look_anew = lambda: controller.caches.cache(LEASE, namespace=NODE_LEASE_NAMESPACE).ask_relist()
+    lifecycle.look_anew = lambda: controller.caches.cache(LEASE, namespace=NODE_LEASE_NAMESPACE).request_relist()
     return controller

@@ -1,6 +1,7 @@
 """Caches that know how far and how old they are, shared by the controllers of a process; and read-your-writes."""
 
 from kedge.runtime.cache.cache import Cache, CacheStatistics, marks_of
+from kedge.runtime.cache.cache_set import CacheSet
 from kedge.runtime.cache.floors import Floor, WriteFloors
 from kedge.runtime.cache.indexes import (
     BY_CONTROLLER,
@@ -15,7 +16,6 @@ from kedge.runtime.cache.indexes import (
 )
 from kedge.runtime.cache.reads import Behind, Freshness, NotSynced, Read, Stale, Tombstone
 from kedge.runtime.cache.received import CacheChange, ChangeType, Pin, Received, ReceivedLog, Source
-from kedge.runtime.cache.shared import CacheSet
 from kedge.runtime.cache.subscribers import Handler, Subscription
 
 __all__ = [

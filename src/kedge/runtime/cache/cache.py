@@ -6,6 +6,7 @@ and can write nothing back. The cache finds; whoever claims or destroys proves i
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
@@ -24,10 +25,10 @@ from kedge.observe.records import CacheMark
 from kedge.runtime.cache.indexes import Index, IndexState
 from kedge.runtime.cache.reads import Behind, Freshness, NotSynced, Read, Stale, Tombstone
 from kedge.runtime.cache.received import CacheChange, ChangeType, ReceivedLog, Source
+from kedge.runtime.cache.revision_waiters import RevisionWaiters
 from kedge.runtime.cache.subscribers import Handler, Subscribers, Subscription
 from kedge.runtime.cache.tombstones import Tombstones
-from kedge.runtime.cache.waits import Waits
-from kedge.runtime.watch_states import Reason, Scope, State, Stopped, Streaming
+from kedge.runtime.watch_states import StoppedState, StreamingState, WatchReason, WatchScope, WatchState, state_name
 
 _UNKNOWN: tuple[Revision, float] = (2**63, -math.inf)
 """How far the authority is, before it is asked."""
@@ -55,12 +56,11 @@ class CacheStatistics:
 class Cache:
     """The objects of one kind in one scope. Made by `CacheSet`, which also runs its watcher."""
 
-    def __init__(self, client: Client, env: Env, kind: Kind, *, scope: Scope | None = None) -> None:
+    def __init__(self, client: Client, env: Env, kind: Kind, *, scope: WatchScope | None = None) -> None:
         self.kind = kind
-        self.scope = scope or Scope()
+        self.scope = scope or WatchScope()
         self.name = f"{kind.key_kind}{self.scope}"
-        self.ask_relist: Callable[[], None] = lambda: None
-        """Asks the watcher to list again. Set by whoever joins the two."""
+        self.relist_requested = asyncio.Event()
         self._client = client
         self._env = env
         self._objects: dict[Key, Object] = {}
@@ -69,7 +69,7 @@ class Cache:
         self._indexes: dict[str, IndexState] = {}
         self._tombstones = Tombstones(env)
         self._subscribers = Subscribers(self._report)
-        self._waits = Waits()
+        self._waits = RevisionWaiters()
         self.received = ReceivedLog(env.limits)
         self._revision: Revision = NO_REVISION
         self._revision_seen: Revision = NO_REVISION
@@ -79,8 +79,8 @@ class Cache:
         self._proved_s = -math.inf
         self._target: tuple[Revision, float] | None = _UNKNOWN
         """What the authority last said of itself and when it was asked, until the cache has come so far."""
-        self._state: State = Stopped()
-        self._reason = Reason.STOPPED
+        self._state: WatchState = StoppedState()
+        self._reason = WatchReason.STOPPED
         self._relists = 0
         self._stale_events = 0
         self._count(env)
@@ -194,13 +194,13 @@ class Cache:
     @property
     def synced(self) -> bool:
         """Whether it has listed and a stream brings what follows. Never latches."""
-        return self._listed and isinstance(self._state, Streaming)
+        return self._listed and isinstance(self._state, StreamingState)
 
     def freshness(self) -> Freshness:
         return Freshness(
             cache=self.name,
             synced=self.synced,
-            phase=type(self._state).__name__.lower(),
+            phase=state_name(self._state),
             reason=self._reason,
             revision=self._revision,
             age_s=self.age_s,
@@ -245,7 +245,7 @@ class Cache:
         """Whether what was written at `revision` is here; if `wrote` is given, that object's version for certain."""
         if not self._listed:
             return False
-        if wrote is None or self.scope != Scope():
+        if wrote is None or self.scope != WatchScope():
             return self._revision >= revision
         return self._revision_listed >= revision or self._known(wrote) >= revision
 
@@ -296,6 +296,10 @@ class Cache:
             relists=self._relists,
             stale_events=self._stale_events,
         )
+
+    def request_relist(self) -> None:
+        """Have the watcher list again soon, because the stream may have lost something. Many requests get one list."""
+        self.relist_requested.set()
 
     # -- declared by controllers -------------------------------------------------------------------
 
@@ -393,8 +397,8 @@ class Cache:
         self._target = (revision, asked_s)
         self._prove()
 
-    def watcher_moved(self, state: State, reason: Reason) -> None:
-        if not isinstance(state, Streaming):
+    def watcher_moved(self, state: WatchState, reason: WatchReason) -> None:
+        if not isinstance(state, StreamingState):
             # The next stream begins in the past: until the authority is asked, it proves nothing.
             self._target = _UNKNOWN
         self._state, self._reason = state, reason

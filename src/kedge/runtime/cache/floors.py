@@ -12,8 +12,8 @@ from kedge.api.kinds import Kind
 from kedge.env import Env
 from kedge.keys import Key, Revision
 from kedge.runtime.cache.cache import Cache
+from kedge.runtime.cache.cache_set import CacheSet
 from kedge.runtime.cache.reads import Behind
-from kedge.runtime.cache.shared import CacheSet
 
 
 class Floor(NamedTuple):
@@ -136,5 +136,5 @@ class WriteFloors:
         if cache.reached(revision, wrote):
             return
         self._relists.labels(cache.name, "lost" if cache.lost(revision, wrote) else "late").inc()
-        cache.ask_relist()
+        cache.request_relist()
         await cache.wait_floor(revision, wrote=wrote, within_s=max(0.0, until_s - self._env.monotonic()))

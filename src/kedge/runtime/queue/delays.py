@@ -9,7 +9,7 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import Generic
 
-from kedge.runtime.queue.entries import Entry
+from kedge.runtime.queue.entries import QueueEntry
 from kedge.runtime.queue.items import K
 
 _SWEEP_MIN = 64
@@ -18,7 +18,7 @@ _SWEEP_MIN = 64
 
 class Delays(Generic[K]):
     def __init__(self) -> None:
-        self.heap: list[tuple[float, int, Entry[K]]] = []
+        self.heap: list[tuple[float, int, QueueEntry[K]]] = []
         """Valid and void tickets. Empty, nothing waits."""
         self._tickets = 0
         self._live = 0
@@ -27,7 +27,7 @@ class Delays(Generic[K]):
     def __len__(self) -> int:
         return self._live
 
-    def put(self, entry: Entry[K], due_s: float) -> None:
+    def put(self, entry: QueueEntry[K], due_s: float) -> None:
         """Make `entry` due at `due_s`, instead of any other time it had."""
         if entry.ticket == 0:
             self._live += 1
@@ -37,7 +37,7 @@ class Delays(Generic[K]):
         heappush(self.heap, (due_s, entry.ticket, entry))
         self._sweep()
 
-    def remove(self, entry: Entry[K]) -> None:
+    def remove(self, entry: QueueEntry[K]) -> None:
         if entry.ticket != 0:
             entry.ticket = 0
             self._live -= 1
@@ -49,7 +49,7 @@ class Delays(Generic[K]):
             heappop(heap)
         return heap[0][0] if heap else None
 
-    def pop_due(self, now_s: float) -> Entry[K] | None:
+    def pop_due(self, now_s: float) -> QueueEntry[K] | None:
         """Take out one key that is due."""
         due_s = self.next_s()
         if due_s is None or due_s > now_s:

@@ -19,7 +19,7 @@ RUNNING: KeyState = KeyState.RUNNING
 NO_REASON: WaitReason = WaitReason.NONE
 
 
-class Entry(Generic[K]):
+class QueueEntry(Generic[K]):
     """Invariants:
 
     - A key has at most one entry, and the entry is in exactly one state: WAITING (in `delays`), READY (in one lane of

@@ -75,7 +75,7 @@ class OutcomeKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RunOutcome:
     """How a run ended. A key woken while it ran is run again whatever this says."""
 
     kind: OutcomeKind
@@ -83,30 +83,30 @@ class Outcome:
     delay_s: float = 0.0
 
     @classmethod
-    def success(cls) -> Outcome:
+    def success(cls) -> RunOutcome:
         """Nothing is left to do until something changes. Backoff is forgotten."""
         return SUCCESS
 
     @classmethod
-    def failure(cls, error: BaseException) -> Outcome:
+    def failure(cls, error: BaseException) -> RunOutcome:
         """Try again after a pause that grows with each failure in a row."""
         return cls(OutcomeKind.FAILURE, error)
 
     @classmethod
-    def requeue(cls, *, delay_s: float) -> Outcome:
+    def requeue(cls, *, delay_s: float) -> RunOutcome:
         """It went well; look again after a pause. Backoff is forgotten."""
         return cls(OutcomeKind.REQUEUE, None, delay_s)
 
     @classmethod
-    def terminal(cls, error: BaseException) -> Outcome:
+    def terminal(cls, error: BaseException) -> RunOutcome:
         """It cannot succeed as things stand: no retry until something changes. The error stays visible."""
         return cls(OutcomeKind.TERMINAL, error)
 
 
-SUCCESS = Outcome(OutcomeKind.SUCCESS)
+SUCCESS = RunOutcome(OutcomeKind.SUCCESS)
 
 
-class Facts(NamedTuple):
+class RunEffects(NamedTuple):
     """What a run did, so that a loop can be told from work. Fingerprints are of content, never of versions."""
 
     changed: bool

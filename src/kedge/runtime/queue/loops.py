@@ -12,7 +12,7 @@ from enum import Enum, auto
 from typing import Generic
 
 from kedge.env import Env
-from kedge.runtime.queue.items import FLOOR, RESYNC, RETRY, Facts, K, Loop, LoopKind, Wake
+from kedge.runtime.queue.items import FLOOR, RESYNC, RETRY, K, Loop, LoopKind, RunEffects, Wake
 from kedge.runtime.queue.items import REQUEUE as REQUEUE_WAKE
 
 _PLANNED = frozenset((RETRY, RESYNC, REQUEUE_WAKE, FLOOR))
@@ -60,7 +60,7 @@ class _History:
         """The error of a last run that ended for good."""
 
     def judge(
-        self, facts: Facts | None, wakes: Iterable[Wake], *, failed: bool, own: str, memory: int
+        self, facts: RunEffects | None, wakes: Iterable[Wake], *, failed: bool, own: str, memory: int
     ) -> LoopKind | _Run:
         """What this run was, given those before it."""
         if facts is None:
@@ -101,7 +101,7 @@ class LoopDetector(Generic[K]):
     # -- a run ended -------------------------------------------------------------------------------
 
     def ran(
-        self, key: K, wakes: tuple[Wake, ...], facts: Facts | None, *, error: BaseException | None, terminal: bool
+        self, key: K, wakes: tuple[Wake, ...], facts: RunEffects | None, *, error: BaseException | None, terminal: bool
     ) -> tuple[Loop[K], ...]:
         """Take note of a run. Loops, if it convicts, or goes on convicting, what woke it."""
         history = self._histories.get(key)

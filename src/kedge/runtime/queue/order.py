@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heappush
 from typing import Generic
 
 from kedge.limits import Limits
-from kedge.runtime.queue.entries import RUNNING, Entry
+from kedge.runtime.queue.entries import RUNNING, QueueEntry
 from kedge.runtime.queue.items import K
 
 _MEAN_WEIGHT = 0.25
@@ -52,7 +52,7 @@ class Lane(Generic[K]):
     def __init__(self, band: Band[K], tenant: Tenant) -> None:
         self.band = band
         self.tenant = tenant
-        self.entries: OrderedDict[Entry[K], None] = OrderedDict()
+        self.entries: OrderedDict[QueueEntry[K], None] = OrderedDict()
         self.in_flight = 0
         self.served_s = band.floor_s
         """Time it has had. Never falls, so a lane's place in a heap may be too early but never too late."""
@@ -77,7 +77,7 @@ class Band(Generic[K]):
         """Likewise, of tenants whose runs are long: they may not take every worker."""
         self.lingering: list[tuple[float, int, Lane[K]]] = []
         """Lanes that left with more than their share, until the others have caught up."""
-        self.arrivals: OrderedDict[Entry[K], None] = OrderedDict()
+        self.arrivals: OrderedDict[QueueEntry[K], None] = OrderedDict()
         """Every ready key of this priority, in order of coming."""
         self.floor_s = 0.0
         """What a tenant has had that was always there. Who comes new begins here: nobody saves up by staying away."""
@@ -100,7 +100,7 @@ class Order(Generic[K]):
         self._tickets = 0
         self._since_aged = 0
         self.ready = 0
-        self._slow_runs: dict[Entry[K], None] = {}
+        self._slow_runs: dict[QueueEntry[K], None] = {}
         """Runs of tenants that were slow, or not known, when the run began. No more than there are workers."""
 
     def __len__(self) -> int:
@@ -108,7 +108,7 @@ class Order(Generic[K]):
 
     # -- keys come and go --------------------------------------------------------------------------
 
-    def push(self, entry: Entry[K]) -> None:
+    def push(self, entry: QueueEntry[K]) -> None:
         """Put a key in line, behind those of its tenant and priority."""
         band = self._bands.get(entry.priority)
         if band is None:
@@ -130,7 +130,7 @@ class Order(Generic[K]):
         band.arrivals[entry] = None
         self.ready += 1
 
-    def remove(self, entry: Entry[K]) -> None:
+    def remove(self, entry: QueueEntry[K]) -> None:
         """Take a key out of line, wherever it stands."""
         lane = entry.lane
         del lane.entries[entry]
@@ -141,7 +141,7 @@ class Order(Generic[K]):
             lane.ticket = 0
             self._leave(lane)
 
-    def pop(self, now_s: float) -> Entry[K] | None:
+    def pop(self, now_s: float) -> QueueEntry[K] | None:
         """Take the next key out, as a run of its tenant. `end` it.
 
         None if nothing is ready, or if what is ready must leave the last workers to others.
@@ -160,7 +160,7 @@ class Order(Generic[K]):
                 return self._take(lane, aged=False)
         return None
 
-    def end(self, entry: Entry[K], used_s: float) -> None:
+    def end(self, entry: QueueEntry[K], used_s: float) -> None:
         """A run is over: its tenant pays what it took beyond what it was charged at the start."""
         lane = entry.lane
         tenant, band = lane.tenant, lane.band
@@ -226,7 +226,7 @@ class Order(Generic[K]):
             else:
                 return
 
-    def _take(self, lane: Lane[K], *, aged: bool) -> Entry[K]:
+    def _take(self, lane: Lane[K], *, aged: bool) -> QueueEntry[K]:
         band, tenant = lane.band, lane.tenant
         entry, _ = lane.entries.popitem(last=False)
         tenant.entries -= 1

@@ -14,22 +14,22 @@ from kedge.env import Env
 from kedge.errors import InvariantBroken, KedgeError, TooManyRequests, unreachable
 from kedge.keys import Key
 from kedge.runtime.queue.delays import Delays
-from kedge.runtime.queue.entries import NO_REASON, READY, RUNNING, WAITING, Entry
+from kedge.runtime.queue.entries import NO_REASON, READY, RUNNING, WAITING, QueueEntry
 from kedge.runtime.queue.items import (
     REQUEUE,
     RESYNC,
     RETRY,
     SPIN,
     SUCCESS,
-    Facts,
     Item,
     K,
     KeyReport,
     KeyState,
     Loop,
-    Outcome,
     OutcomeKind,
     QueueStatistics,
+    RunEffects,
+    RunOutcome,
     WaitReason,
     Wake,
 )
@@ -83,8 +83,8 @@ class WorkQueue(Generic[K]):
         self._tenant_of = tenant_of
         self._priority_of = priority_of
         self._on_loop = on_loop
-        self._entries: dict[K, Entry[K]] = {}
-        """Every key that is queued or running. The invariants stand with `Entry`."""
+        self._entries: dict[K, QueueEntry[K]] = {}
+        """Every key that is queued or running. The invariants stand with `QueueEntry`."""
         self.order: Order[K] = Order(env.limits, workers=workers)
         self.delays: Delays[K] = Delays()
         self.detector: LoopDetector[K] = LoopDetector(env, name=name)
@@ -184,7 +184,7 @@ class WorkQueue(Generic[K]):
                 self.refused += 1
                 self._owe_resync()
                 return False
-            entry = Entry(
+            entry = QueueEntry(
                 key,
                 self._tenant_of(key) if tenant is None else tenant,
                 self._priority_of(key) if priority is None else priority,
@@ -213,7 +213,7 @@ class WorkQueue(Generic[K]):
             self._schedule(entry, due_s, reason, now_s)
         return True
 
-    def _claim(self, entry: Entry[K], wake: Wake, priority: int | None, tenant: str | None) -> None:
+    def _claim(self, entry: QueueEntry[K], wake: Wake, priority: int | None, tenant: str | None) -> None:
         """Raise a queued key to the priority asked for; move it to another tenant, if one is named."""
         if priority is not None:
             entry.base_priority = priority
@@ -232,7 +232,7 @@ class WorkQueue(Generic[K]):
             self.order.push(entry)
             self._metrics.show_priority(entry.priority)
 
-    def _note_wake(self, entry: Entry[K], wake: Wake) -> None:
+    def _note_wake(self, entry: QueueEntry[K], wake: Wake) -> None:
         wakes = entry.wakes
         if wake in wakes:
             return
@@ -299,7 +299,7 @@ class WorkQueue(Generic[K]):
         entry.priority = entry.base_priority
         return item
 
-    def done(self, item: Item[K], outcome: Outcome = SUCCESS, facts: Facts | None = None) -> None:
+    def done(self, item: Item[K], outcome: RunOutcome = SUCCESS, facts: RunEffects | None = None) -> None:
         """A worker has finished with `item`. What the run did, if it is known, lets loops be found."""
         entry = self._out(item)
         now_s = self._monotonic()
@@ -347,14 +347,14 @@ class WorkQueue(Generic[K]):
         if not self.running:
             self._drained.wake_all()
 
-    def _out(self, item: Item[K]) -> Entry[K]:
+    def _out(self, item: Item[K]) -> QueueEntry[K]:
         """The entry of an item that a worker holds."""
         entry = self._entries.get(item.key)
         if entry is None or entry.state is not RUNNING or entry.place != item.place:
             raise InvariantBroken(f"{item.key} (item {item.place}) is not out: say done once for each item")
         return entry
 
-    def _plan_next(self, entry: Entry[K], outcome: Outcome, now_s: float) -> None:
+    def _plan_next(self, entry: QueueEntry[K], outcome: RunOutcome, now_s: float) -> None:
         """Queue the key again if it was woken while it ran or asks for it; else forget it."""
         if outcome.kind is _SUCCESS and entry.again_s is None:
             self.failing -= entry.failures > 0
@@ -392,7 +392,7 @@ class WorkQueue(Generic[K]):
             self._note_wake(entry, wake)
         self._schedule(entry, due_s, reason, now_s)
 
-    def _forget(self, entry: Entry[K]) -> None:
+    def _forget(self, entry: QueueEntry[K]) -> None:
         del self._entries[entry.key]
         if self.resync_owed:
             self._owed.wake_one()
@@ -423,7 +423,7 @@ class WorkQueue(Generic[K]):
 
     # -- due and not due ---------------------------------------------------------------------------
 
-    def _schedule(self, entry: Entry[K], due_s: float, reason: WaitReason, now_s: float) -> None:
+    def _schedule(self, entry: QueueEntry[K], due_s: float, reason: WaitReason, now_s: float) -> None:
         """Make a key that does not run ready, or have it wait."""
         entry.reason = reason
         if due_s > now_s:
@@ -435,7 +435,7 @@ class WorkQueue(Generic[K]):
                 self.delays.remove(entry)
             self._make_ready(entry, now_s)
 
-    def _make_ready(self, entry: Entry[K], ready_s: float) -> None:
+    def _make_ready(self, entry: QueueEntry[K], ready_s: float) -> None:
         entry.state = READY
         entry.ready_s = ready_s
         self.order.push(entry)
@@ -558,7 +558,7 @@ class WorkQueue(Generic[K]):
         """Every key that is queued or running."""
         return (self._report_of(entry) for entry in list(self._entries.values()))
 
-    def _report_of(self, entry: Entry[K]) -> KeyReport[K]:
+    def _report_of(self, entry: QueueEntry[K]) -> KeyReport[K]:
         running = entry.state is RUNNING
         match entry.state:
             case KeyState.RUNNING:

@@ -252,7 +252,7 @@ class SchedulingCycle:
                 try:
                     await cache.wait_floor(revision, within_s=self._env.limits.floor_wait_s)
                 except Behind:
-                    cache.ask_relist()
+                    cache.request_relist()
         finally:
             self._seeing.pop((uid, "seen"), None)
         self._pending.wake(uid, "a refusal was understood")

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kedge.agent.core import Consumption, Identity, Process, PullFailed
+from kedge.agent.core import Consumption, ContainerProcess, Identity, PullFailed
 from kedge.api.views import Container, PodView, Probe
 from kedge.api.wellknown import SIM_EXIT_CODE_LABEL, SIM_RUN_S_LABEL
 from kedge.sim.kernel import Host, Simulation
@@ -27,7 +27,7 @@ PULL, START, RUN, STOP, PROBE = "pull of image", "start of process", "run of pro
 
 @dataclass(slots=True)
 class _Entry:
-    process: Process
+    process: ContainerProcess
     kill_at_s: float = float("inf")
     keep_until_s: float = float("inf")
     cpu_s: float = 0.0
@@ -51,7 +51,7 @@ class SimulatedDriver:
         self._boots = 1
         self.started: list[Identity] = []
         """Every process that was ever started, in order."""
-        self.on_start: Callable[[Process], None] = lambda _: None
+        self.on_start: Callable[[ContainerProcess], None] = lambda _: None
         self.load_of: Callable[[str], float] | None = None
         """Of a pod uid: the cores that its processes keep busy together. Without it nothing is measured."""
 
@@ -70,7 +70,7 @@ class SimulatedDriver:
         if identity in self._entries:
             return
         now = self._host.now()
-        process = Process(
+        process = ContainerProcess(
             identity=identity,
             namespace=pod.namespace,
             pod=pod.name,
@@ -108,7 +108,7 @@ class SimulatedDriver:
             deadline_s = min(deadline_s, self._now_s() + 0.1)
         self._later(deadline_s, lambda: self._end(entry, 137 if fault else 0, ""))
 
-    async def processes(self) -> Sequence[Process]:
+    async def processes(self) -> Sequence[ContainerProcess]:
         return tuple(entry.process for entry in self._entries.values())
 
     async def forget(self, identity: Identity) -> None:
@@ -157,7 +157,7 @@ class SimulatedDriver:
     def boot_id(self) -> str:
         return f"{self.name}-{self._boots}"
 
-    def live(self) -> Iterator[Process]:
+    def live(self) -> Iterator[ContainerProcess]:
         """What runs, zombies included."""
         return (entry.process for entry in self._entries.values() if entry.process.running)
 

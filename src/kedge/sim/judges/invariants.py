@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from kedge.agent.core import Process
+from kedge.agent.core import ContainerProcess
 from kedge.api.conditions import find_condition
 from kedge.api.objects import Object
 from kedge.api.owners import controller_of
@@ -486,7 +486,7 @@ class Judge:
     def _on_storm(self, cause: str, message: str) -> None:
         self._sim.violate(OUTAGES, message, cause=cause)
 
-    def _on_start(self, driver: SimulatedDriver, process: Process) -> None:
+    def _on_start(self, driver: SimulatedDriver, process: ContainerProcess) -> None:
         for rule in self._processes:
             for cause, message in rule(self.facts, driver, process):
                 self._sim.violate(rule.__name__.replace("_", " "), message, cause=cause)

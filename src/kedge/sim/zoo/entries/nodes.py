@@ -9,8 +9,8 @@ import asyncio
 from typing import Any
 
 from kedge.agent.core.agent import Agent
-from kedge.agent.core.node import NodeKeeper
-from kedge.agent.core.pods import Ground, PodWorker
+from kedge.agent.core.node import NodeRegistration
+from kedge.agent.core.pods import PodWorker, WorkerContext
 from kedge.api.views import PodView
 from kedge.controllers.node import controller as lifecycle
 from kedge.controllers.node import evacuation
@@ -79,8 +79,8 @@ def blind_and_evicting(self: Heartbeats, zone: str, members: Any) -> dict[str, A
 # -- agents ----------------------------------------------------------------------------------------
 
 
-@without(Agent, "_keep_s", source="kubernetes#30972", breaks=ONE_COPY, world="nodes")
-def at_most_one_runs_on(self: Agent) -> float:  # noqa: ARG001
+@without(NodeRegistration, "keep_s", source="kubernetes#30972", breaks=ONE_COPY, world="nodes")
+def at_most_one_runs_on(self: NodeRegistration) -> float:  # noqa: ARG001
     """An agent out of contact stops what asks for at-most-one, before its node may be lost."""
     return 1e6
 
@@ -94,17 +94,17 @@ def at_most_one_runs_on(self: Agent) -> float:  # noqa: ARG001
 )
 async def started_from_the_cache(self: PodWorker) -> str:
     """An agent proves at the authority that a pod is bound to it, after whatever took long."""
-    return self._ground.node_uid()
+    return self._context.node.uid
 
 
 @without(
-    Ground,
+    WorkerContext,
     "claim_is_held",
     source="design: (pod uid, bind revision, node incarnation)",
     breaks=(STARTED, CLAIMED),
     world="agents",
 )
-async def claim_not_asked_for(self: Ground, *_: Any) -> bool:  # noqa: ARG001
+async def claim_not_asked_for(self: WorkerContext, *_: Any) -> bool:  # noqa: ARG001
     """An agent starts only what its incarnation has the claim of."""
     return True
 
@@ -163,13 +163,13 @@ async def gone_by_the_cache(self: PodWorker) -> PodView | None:
 
 
 @without(
-    NodeKeeper,
+    NodeRegistration,
     "_look",
     source="watch streams: synced once, assumed for ever",
     breaks=("nodes are well", STARTED),
     world="agents",
 )
-async def node_never_looked_at(self: NodeKeeper) -> None:
+async def node_never_looked_at(self: NodeRegistration) -> None:
     """An agent sees at the authority whether its node is still the same."""
 
 

@@ -18,10 +18,10 @@ from kedge.runtime.cache.cache import Cache, CacheRelist
 from kedge.runtime.cache.floors import WriteFloors
 from kedge.runtime.context import Context
 from kedge.runtime.controller import Controller
-from kedge.runtime.queue import Outcome, OutcomeKind
+from kedge.runtime.queue import OutcomeKind, RunOutcome
 from kedge.runtime.queue.entries import RUNNING
 from kedge.runtime.queue.queue import WorkQueue
-from kedge.runtime.watch_states import Connecting, Reason
+from kedge.runtime.watch_states import ConnectingState, WatchReason
 from kedge.runtime.watcher import Watcher
 from kedge.sim.zoo.entry import without
 
@@ -46,12 +46,12 @@ _apply = Cache.apply
 def resume_past_the_compacted(self: Watcher, error: Any) -> Any:
     """History that is gone is listed again."""
     if isinstance(error, Compacted):
-        return self._pause(Connecting(error.oldest), Reason.COMPACTED, error)
-    return self._resume(Reason.UNAVAILABLE, error)
+        return self._pause(ConnectingState(error.oldest), WatchReason.COMPACTED, error)
+    return self._resume(WatchReason.UNAVAILABLE, error)
 
 
 @without(Watcher, "_guard", source="kopf#996, #787", breaks=SHORT, world="crews", by="dead watches")
-async def watch_that_died(self: Watcher, state: Any) -> Reason:  # noqa: ARG001
+async def watch_that_died(self: Watcher, state: Any) -> WatchReason:  # noqa: ARG001
     """A stream that says nothing is probed, and given up."""
     await asyncio.get_running_loop().create_future()
     raise AssertionError("it never ends")
@@ -106,7 +106,7 @@ def wake_dropped_while_running(self: Any, key: Any, wake: Any, delay_s: float, r
 def failure_only_logged(self: Any, entry: Any, outcome: Any, now_s: float) -> None:
     """A key that failed is tried again."""
     failed = outcome.kind is OutcomeKind.FAILURE
-    _plan_next(self, entry, Outcome.success() if failed else outcome, now_s)
+    _plan_next(self, entry, RunOutcome.success() if failed else outcome, now_s)
 
 
 @without(

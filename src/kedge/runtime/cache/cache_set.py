@@ -8,10 +8,10 @@ from kedge.api.kinds import Kind
 from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.keys import Revision
-from kedge.runtime.authority import Authority
 from kedge.runtime.cache.cache import Cache, CacheStatistics
 from kedge.runtime.cache.reads import Freshness
-from kedge.runtime.watch_states import Scope
+from kedge.runtime.revision_probe import RevisionProbe
+from kedge.runtime.watch_states import WatchScope
 from kedge.runtime.watcher import Watcher, WatcherStatistics
 
 
@@ -21,20 +21,19 @@ class CacheSet:
     def __init__(self, client: Client, env: Env) -> None:
         self._client = client
         self._env = env
-        self._authority = Authority(client, env)
-        self._caches: dict[tuple[str, Scope], tuple[Cache, Watcher]] = {}
+        self._authority = RevisionProbe(client, env)
+        self._caches: dict[tuple[str, WatchScope], tuple[Cache, Watcher]] = {}
         self._of_kind: dict[str, tuple[Cache, ...]] = {}
         """The same caches by kind: every event of some kinds asks."""
 
     def cache(self, kind: Kind, *, namespace: str = "", label_selector: str = "", field_selector: str = "") -> Cache:
         """The cache of a kind, or of a part of it. Must be called on the event loop: it starts the watcher."""
-        scope = Scope(namespace=namespace, label_selector=label_selector, field_selector=field_selector)
+        scope = WatchScope(namespace=namespace, label_selector=label_selector, field_selector=field_selector)
         found = self._caches.get((kind.key_kind, scope))
         if found is not None:
             return found[0]
         cache = Cache(self._client, self._env, kind, scope=scope)
         watcher = Watcher(self._client, self._env, kind, cache, scope=scope, authority=self._authority)
-        cache.ask_relist = watcher.ask_relist
         self._caches[kind.key_kind, scope] = cache, watcher
         self._of_kind[kind.key_kind] = (*self._of_kind.get(kind.key_kind, ()), cache)
         watcher.start()

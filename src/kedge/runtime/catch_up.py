@@ -41,6 +41,6 @@ async def wait_caught_up(
             await cache.at_least(revision)
             return
         except Behind:
-            cache.ask_relist()
+            cache.request_relist()
         except OperatingError:  # it could not be asked, though the client has tried more than once
             await asyncio.sleep(env.limits.client_backoff_s_max * env.random.uniform(0.5, 1.5))

@@ -10,7 +10,7 @@ from tests.objects import CONFIG_MAP, NAMESPACE, asynchronous, config_map
 
 from kedge.errors import Unavailable
 from kedge.keys import NO_REVISION
-from kedge.runtime.authority import Authority
+from kedge.runtime.revision_probe import RevisionProbe
 
 
 def probes(bench: Bench) -> int:
@@ -20,7 +20,7 @@ def probes(bench: Bench) -> int:
 @asynchronous
 async def test_watchers_that_ask_together_share_one_answer_whatever_their_kinds() -> None:
     bench = await make_bench()
-    authority, now_s = Authority(bench.client, bench.env), bench.env.monotonic()
+    authority, now_s = RevisionProbe(bench.client, bench.env), bench.env.monotonic()
     kinds = (CONFIG_MAP, NAMESPACE) * 5
     answers = await asyncio.gather(*(authority.ask(kind, since_s=now_s) for kind in kinds))
     assert probes(bench) == 1
@@ -31,7 +31,7 @@ async def test_watchers_that_ask_together_share_one_answer_whatever_their_kinds(
 async def test_an_answer_to_an_earlier_question_is_no_answer() -> None:
     """1. The authority is asked. 2. Somebody writes. 3. A stream begins: only what is asked now tells how far it is."""
     bench = await make_bench()
-    authority = Authority(bench.client, bench.env)
+    authority = RevisionProbe(bench.client, bench.env)
     before = await authority.ask(CONFIG_MAP, since_s=bench.env.monotonic())
     await bench.world.create(config_map("m"))
     began_s = before.asked_s + 0.001
@@ -46,7 +46,7 @@ async def test_an_answer_to_an_earlier_question_is_no_answer() -> None:
 async def test_kinds_with_histories_of_their_own_are_asked_one_by_one() -> None:
     bench = await make_bench()
     bench.wire.one_history = False
-    authority, now_s = Authority(bench.client, bench.env), bench.env.monotonic()
+    authority, now_s = RevisionProbe(bench.client, bench.env), bench.env.monotonic()
     for kind in (CONFIG_MAP, NAMESPACE):
         assert (await authority.ask(kind, since_s=now_s)).revision > NO_REVISION
     assert probes(bench) == 2
@@ -55,7 +55,7 @@ async def test_kinds_with_histories_of_their_own_are_asked_one_by_one() -> None:
 @asynchronous
 async def test_a_question_without_an_answer_is_put_again_by_the_next_who_asks() -> None:
     bench = await make_bench()
-    authority = Authority(bench.client, bench.env)
+    authority = RevisionProbe(bench.client, bench.env)
     bench.wire.down = True
     with pytest.raises(Unavailable):
         await authority.ask(CONFIG_MAP, since_s=bench.env.monotonic())

@@ -23,7 +23,7 @@ class Answer(NamedTuple):
     asked_s: float
 
 
-class Authority:
+class RevisionProbe:
     """One answer for many. Made once a process, by its `CacheSet`."""
 
     def __init__(self, client: Client, env: Env) -> None:

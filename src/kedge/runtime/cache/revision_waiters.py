@@ -10,7 +10,7 @@ from itertools import count
 from kedge.keys import Key, Revision
 
 
-class Waits:
+class RevisionWaiters:
     """Futures by what they wait for. The cache wakes them in the step that brings it."""
 
     def __init__(self) -> None:

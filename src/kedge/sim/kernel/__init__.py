@@ -6,7 +6,8 @@ It knows nothing of control planes. Begin with `run`; `docs/simulation.md` is th
 from __future__ import annotations
 
 from kedge.sim.kernel.artefacts import Artefact, BadArtefact, make_artefact, read_artefact, write_artefact
-from kedge.sim.kernel.calls import Remote, RemoteStream
+from kedge.sim.kernel.bounds import RunBounds
+from kedge.sim.kernel.calls import Remote
 from kedge.sim.kernel.choices import Tape, TapeMismatch
 from kedge.sim.kernel.determinism import DeterminismReport, NotDeterministic, check_determinism
 from kedge.sim.kernel.faults import NO_FAULTS, FaultPlan, Faults, FixedRates, Swarm
@@ -18,7 +19,8 @@ from kedge.sim.kernel.policies import Fifo, Mixed, Pct, SchedulePolicy, Uniform
 from kedge.sim.kernel.real_io import RealIORefused
 from kedge.sim.kernel.replay import Replay, Verdict, replay
 from kedge.sim.kernel.shrink import Shrunk, shrink
-from kedge.sim.kernel.simulation import Program, RunBounds, RunOutcome, Simulation, run
+from kedge.sim.kernel.simulation import Program, RunOutcome, Simulation, run
+from kedge.sim.kernel.streams import RemoteStream
 from kedge.sim.kernel.targets import SimulationTarget, UnknownTarget, find_target, simulate
 from kedge.sim.kernel.trace import Event, Trace
 from kedge.sim.kernel.violations import Violation

@@ -171,7 +171,7 @@ def _to_json(artefact: Artefact) -> dict[str, Any]:
             "message": violation.message,
             "cause": violation.cause,
             "detail": violation.detail,
-            "told": violation.told,
+            "told": violation.stable_message,
         },
         "conditions": [{"what": condition.what, "needed": condition.needed} for condition in artefact.conditions],
         "faults": [list(event) for event in artefact.faults],

@@ -181,12 +181,12 @@ class Stream:
 class Choices:
     """All the streams of one run, recording as they go."""
 
-    def __init__(self, tape: Tape, mode: Mode) -> None:
+    def __init__(self, tape: Tape, mode: Mode, *, on_diverged: Callable[[], None]) -> None:
         self.seed = tape.seed
         self.mode = mode
         self.source = tape
         self.diverged: TapeMismatch | None = None
-        self.on_diverged: Callable[[], None] = lambda: None
+        self._on_diverged = on_diverged
         self.schedule = array("I")
         self._streams = {
             name: Stream(name, tape.seed, mode, tape.streams.get(name, ()), self.diverge) for name in STREAMS
@@ -199,7 +199,7 @@ class Choices:
         """The tape does not fit. The run stops after this step; what follows it would mean nothing."""
         if self.diverged is None:
             self.diverged = error
-            self.on_diverged()
+            self._on_diverged()
 
     def missing(self) -> int:
         """Lenient only: how many choices the tape did not have."""

@@ -15,8 +15,8 @@ from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any
 
 from kedge.errors import check
-from kedge.sim.kernel.calls import DELAYS_S
 from kedge.sim.kernel.hosts import Host
+from kedge.sim.kernel.lasting_faults import DELAYS_S
 from kedge.sim.kernel.network import RETRANSMIT_S, STALL_S_MAX
 from kedge.sim.kernel.real_io import RealIORefused
 from kedge.sim.kernel.strands import HostProcess

@@ -1,18 +1,27 @@
-"""Tasks and futures whose place in a set does not depend on their address.
+"""Tasks and futures whose order in a set does not depend on their address.
 
-`asyncio.wait` and `asyncio.all_tasks` hand out sets; a hash made from a serial number gives those sets the same
-order in every process. The serial is drawn at the first hashing, so creating a future costs nothing more.
+`asyncio.wait` and `asyncio.all_tasks` return sets; a hash made from a serial number gives those sets the same order in
+every process. The serial number is drawn at the first hashing, so creating a future costs nothing more.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, TypeVar
-
-if TYPE_CHECKING:
-    from kedge.sim.kernel.loop import SimLoop
+from typing import Any, TypeVar
 
 _T = TypeVar("_T")
+
+
+def _serial_hash(self: Any) -> int:
+    serial: int = getattr(self, "_serial", 0)
+    if not serial:
+        loop = self.get_loop()
+        loop.serials = serial = self._serial = loop.serials + 1
+    return serial
+
+
+def _is_same(self: object, other: object) -> bool:
+    return self is other
 
 
 class SimFuture(asyncio.Future[_T]):
@@ -20,16 +29,8 @@ class SimFuture(asyncio.Future[_T]):
 
     __slots__ = ("_serial",)
     _serial: int
-
-    def __hash__(self) -> int:
-        serial: int = getattr(self, "_serial", 0)
-        if not serial:
-            loop: SimLoop = self.get_loop()  # type: ignore[assignment]
-            loop.serials = serial = self._serial = loop.serials + 1
-        return serial
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
+    __hash__ = _serial_hash
+    __eq__ = _is_same
 
 
 class SimTask(asyncio.Task[_T]):
@@ -37,13 +38,5 @@ class SimTask(asyncio.Task[_T]):
 
     __slots__ = ("_serial",)
     _serial: int
-
-    def __hash__(self) -> int:
-        serial: int = getattr(self, "_serial", 0)
-        if not serial:
-            loop: SimLoop = self.get_loop()  # type: ignore[assignment]
-            loop.serials = serial = self._serial = loop.serials + 1
-        return serial
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
+    __hash__ = _serial_hash
+    __eq__ = _is_same

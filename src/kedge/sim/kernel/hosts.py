@@ -141,7 +141,7 @@ class Host:
             self._anchor = (self.monotonic(), self._loop.now)
             self._rate = rate
             if rate != 1.0:
-                self._loop.local_clock = self._world.local_clock
+                self._loop.use_host_clocks()
         self._world.note("clock", f"offset {self._offset.total_seconds()}s, rate {self._rate}", host=self.name)
 
     @property

@@ -1,7 +1,7 @@
 """The event loop: virtual time that jumps, FIFO per process, a policy that picks the process. No real I/O.
 
-`strands` says what is queued, `policies` which process is next, `trace` what is left behind, `loop_parts` and
-`refusals` what else it does and will not do. It knows nothing of links or faults: `network` and `hosts` stand on it.
+`strands` defines what is queued, `policies` picks the next process, `trace` records the steps, `loop_mixins` and
+`real_io` are its base classes. It has no links and no faults: `network` and `hosts` are built on it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import gc
 import sys
 import weakref
+from array import array
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
 from contextvars import Context, copy_context
@@ -18,9 +19,8 @@ from heapq import heappop, heappush
 from typing import Any, TypeVar, cast
 
 from kedge.errors import check
-from kedge.sim.kernel.choices import Choices
 from kedge.sim.kernel.futures import SimFuture, SimTask
-from kedge.sim.kernel.loop_mixins import ConnectingLoop, InlineExecutorLoop
+from kedge.sim.kernel.loop_mixins import ConnectingLoop, InlineExecutorLoop, LoopConnections
 from kedge.sim.kernel.policies import Chooser
 from kedge.sim.kernel.strands import STRAND, Handle, HostProcess, Strand, TimerHandle
 from kedge.sim.kernel.trace import CLOCK_JUMP, Trace
@@ -30,11 +30,13 @@ _T = TypeVar("_T")
 wake_sleeper: Any = asyncio.futures._set_result_unless_cancelled  # type: ignore[attr-defined]
 
 STEPS_A_ROUND = 8_192
-"""Steps between two looks at the limits."""
+"""Steps between two calls of `on_round`."""
 STEPS_PER_COLLECTION = 1 << 18
-"""Garbage is collected at fixed steps only: a finalizer must not run wherever the allocator happens to be."""
+"""Garbage is collected at fixed steps only, so that finalizers run at the same step in every run."""
 
 
+HostClock = Callable[[str], tuple[float, float]]
+"""Monotonic time of a host by name, and the rate of its clock."""
 ExceptionHandler = Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object]
 
 
@@ -43,30 +45,43 @@ def _name_of(coroutine: Any) -> str:
 
 
 class SimLoop(ConnectingLoop, InlineExecutorLoop):
-    """One simulated world's loop. Made by `simulation.run`, which also tears it down."""
+    """The loop of one run. `SimWorld` makes it; `teardown` closes it."""
 
-    def __init__(self, trace: Trace, choices: Choices) -> None:
+    def __init__(
+        self,
+        trace: Trace,
+        schedule: array[int],
+        *,
+        chooser: Chooser | None,
+        connections: LoopConnections,
+        on_error: Callable[[dict[str, Any]], None],
+        on_round: Callable[[], None],
+        host_clock: HostClock,
+        strand_names: dict[int, str] | None,
+    ) -> None:
+        """`on_error` gets unhandled exceptions. `on_round` runs every `STEPS_A_ROUND` steps, and may `stop`."""
         self.trace = trace
+        self.connections = connections
         self.now = 0.0
         """Virtual seconds since the run began, on the world's own clock."""
-        self.chooser: Chooser | None = None
-        self.on_round: Callable[[], None] = lambda: None
-        """Called every `STEPS_A_ROUND` steps; may `stop`."""
-        self.on_error: Callable[[dict[str, Any]], None] = print
-        """Hears of exceptions that nobody handled. `SimWorld` sets it."""
-        self.local_clock: Callable[[str], tuple[float, float]] | None = None
-        """Monotonic time and rate of a host by name. None while every host's clock is the world's."""
+        self.chooser = chooser
+        self.strand_names = strand_names
+        """The host and task of each strand, for reports. None if not asked for."""
         self.create_future: Callable[[], asyncio.Future[Any]] = partial(SimFuture, loop=self)  # cheaper than a method
-        self.strand_names: dict[int, str] | None = None
-        """Who each strand is, for reports; kept only if set to a dictionary."""
-        self._schedule = choices.schedule
+        self._on_error = on_error
+        self._on_round = on_round
+        self._host_clock = host_clock
+        self._local_clock: HostClock | None = None
+        """`host_clock`, or None while the clock of every host is the world's."""
+        self._schedule = schedule
+        """The schedule stream of the tape, to which choices are appended."""
         self._ready: list[HostProcess] = []
         self._moments: list[float] = []
-        """A heap of the moments at which something falls due."""
+        """A heap of the moments at which a timer is due."""
         self._due: dict[float, list[TimerHandle]] = {}
-        """What falls due at each of `_moments`, in the order it was asked for."""
+        """Timers due at each of `_moments`, in the order in which they were set."""
         self.serials = 0
-        """How many futures and tasks were hashed: `futures` counts them."""
+        """How many futures and tasks were hashed. Counted by `futures`."""
         self._strands = CLOCK_JUMP
         self._budget: list[None] = []
         self._stopping = False
@@ -76,10 +91,11 @@ class SimLoop(ConnectingLoop, InlineExecutorLoop):
         self._asyncgens: weakref.WeakSet[AsyncGenerator[Any, Any]] = weakref.WeakSet()
         self._task_factory: Any = None
         self._processes = 0
+        self._collections = 0
         self.root = Strand(self.new_process("world", 1), self._next_strand())
-        """Where work goes whose context was born outside the simulation."""
+        """The strand of work whose context was made outside the simulation."""
         self.world_context = self.context_on(self.root.process)
-        """For the world's own callbacks: they belong to no host, and no crash stops them."""
+        """For callbacks of the world itself: they belong to no host, and no crash stops them."""
         self._world_strand = self.world_context[STRAND]
 
     # -- identity
@@ -123,16 +139,16 @@ class SimLoop(ConnectingLoop, InlineExecutorLoop):
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> TimerHandle:
-        if callback is wake_sleeper:  # `asyncio.sleep`: only its future is ever used, so it needs no context
+        if callback is wake_sleeper:  # from `asyncio.sleep`: it only completes a future, which needs no context
             strand = STRAND.get(self.root)
         else:
             if context is None:
                 context = copy_context()
             strand = context.get(STRAND) or self.root
-        if self.local_clock is None:
+        if self._local_clock is None:
             moment = local = self.now + delay
         else:
-            local, rate = self.local_clock(strand.process.host_name)
+            local, rate = self._local_clock(strand.process.host_name)
             local += delay
             moment = self.now + delay / rate
         timer = TimerHandle(callback, args, context, strand, False, local)  # type: ignore[arg-type]  # noqa: FBT003
@@ -145,7 +161,7 @@ class SimLoop(ConnectingLoop, InlineExecutorLoop):
         return timer
 
     def call_at_moment(self, moment_s: float, callback: Callable[..., Any], *args: Any) -> None:
-        """Call back, as the world, at an exact moment of its clock: two callbacks for one moment keep their order."""
+        """Call back, as the world, at an exact moment of its clock. Callbacks due at one moment keep their order."""
         if moment_s < self.now:
             moment_s = self.now
         timer = TimerHandle(callback, args, self.world_context, self._world_strand, False, moment_s)  # noqa: FBT003
@@ -162,10 +178,14 @@ class SimLoop(ConnectingLoop, InlineExecutorLoop):
         return self.call_later(when - self.time(), callback, *args, context=context)
 
     def time(self) -> float:
-        """The monotonic clock of the host that asks."""
-        if self.local_clock is None:
+        """The monotonic clock of the current host."""
+        if self._local_clock is None:
             return self.now
-        return self.local_clock(self.current_strand().process.host_name)[0]
+        return self._local_clock(self.current_strand().process.host_name)[0]
+
+    def use_host_clocks(self) -> None:
+        """Set timers by the clock of each host from now on: one of them has another rate."""
+        self._local_clock = self._host_clock
 
     # -- tasks and futures
 
@@ -204,7 +224,7 @@ class SimLoop(ConnectingLoop, InlineExecutorLoop):
         return self.call_soon(callback, *args, context=self.context_on(process))
 
     def plain_context(self, process: HostProcess) -> Context:
-        """Where plain calls of a process run, one after the other: one context, and one strand, for all of them."""
+        """The one context, and strand, in which all plain calls to a process run, one after the other."""
         context = process.plain_context
         if context is None:
             context = process.plain_context = self.context_on(process)
@@ -234,14 +254,11 @@ class SimLoop(ConnectingLoop, InlineExecutorLoop):
         try:
             while not self._stopping:
                 self._budget = [None] * STEPS_A_ROUND
-                if self.chooser is None:
-                    self._run_in_turns(self._budget)
-                else:
-                    self._run_chosen(self._budget, self.chooser)
+                self._run_steps(self._budget, self.chooser)
                 if len(self.trace.steps) // STEPS_PER_COLLECTION > self._collections:
                     self._collections += 1
                     gc.collect()
-                self.on_round()
+                self._on_round()
                 if not self._ready and not self._stopping and not self._next_timers():
                     break
         finally:
@@ -250,48 +267,31 @@ class SimLoop(ConnectingLoop, InlineExecutorLoop):
             asyncio._set_running_loop(None)
             sys.set_asyncgen_hooks(*hooks)
 
-    _collections = 0
+    def _run_steps(self, budget: list[None], choose: Chooser | None) -> None:
+        """Run one step per item of `budget`, which `stop` and `change_policy` clear.
 
-    def _run_in_turns(self, budget: list[None]) -> None:
-        """The fair schedule: the process that has waited longest, one step each."""
-        ready = self._ready
-        record_step = self.trace.steps.append
-        for _ in budget:  # cleared by `stop`
-            if not ready and not self._next_timers():
-                return
-            process = ready.pop(0)
-            queue = process.run_queue
-            handle = queue.popleft()
-            if not handle.dropped:
-                record_step(handle.strand.number)
-                try:
-                    handle.context.run(handle.callback, *handle.args)
-                except (SystemExit, KeyboardInterrupt):
-                    raise
-                except BaseException as error:  # noqa: BLE001
-                    self._callback_failed(handle, error)
-            if queue:
-                ready.append(process)
-            else:
-                process.idle = process.open
-
-    def _run_chosen(self, budget: list[None], choose: Chooser) -> None:
-        """The policy picks a process; the tape remembers which."""
+        Without a chooser the process that has waited longest is next. Choices are recorded on the tape.
+        """
         ready = self._ready
         record_step = self.trace.steps.append
         record_choice = self._schedule.append
-        for _ in budget:  # cleared by `stop` and when the policy changes
-            bound = len(ready)
-            if bound > 1:
-                index = choose(ready)
-                record_choice(bound << 16 | index)
-                process = ready.pop(index)
-            elif bound:
-                process = ready.pop()
-            else:
-                if not self._next_timers():
+        for _ in budget:
+            if choose is None:
+                if not ready and not self._next_timers():
                     return
-                continue
+                process = ready.pop(0)
+            else:
+                bound = len(ready)
+                if bound > 1:
+                    index = choose(ready)
+                    record_choice(bound << 16 | index)
+                    process = ready.pop(index)
+                elif bound:
+                    process = ready.pop()
+                else:
+                    if not self._next_timers():
+                        return
+                    continue
             queue = process.run_queue
             handle = queue.popleft()
             if not handle.dropped:
@@ -308,7 +308,7 @@ class SimLoop(ConnectingLoop, InlineExecutorLoop):
                 process.idle = process.open
 
     def _next_timers(self) -> bool:
-        """Jump to the next moment at which something falls due, and let it wake what it wakes."""
+        """Jump to the next moment at which a timer is due, and fire its timers. False if nothing became ready."""
         moments, ready, world = self._moments, self._ready, self.root.process
         record_step, due_at = self.trace.steps.append, self._due.pop
         while moments and not ready:
@@ -323,17 +323,17 @@ class SimLoop(ConnectingLoop, InlineExecutorLoop):
                     record_step(CLOCK_JUMP)
                     self.trace.times.append(moment)
                 if timer.callback is wake_sleeper:
-                    # Waking a sleeper takes no step of its own: its next step is the event.
+                    # Completing a sleep is no step of its own: the next step of the task is.
                     future, result = timer.args
                     if not future.done():
                         future.set_result(result)
                     continue
                 process = timer.strand.process
                 if process is world:
-                    # The world's own work, such as a message arriving, is no host's step: it happens at its moment.
+                    # Work of the world, such as the arrival of a message, is no step of a host: it runs at its moment.
                     record_step(timer.strand.number)
                     try:
-                        timer.callback(*timer.args)  # in no context of a host, which is what being the world means
+                        timer.callback(*timer.args)  # outside the context of any host
                     except (SystemExit, KeyboardInterrupt):
                         raise
                     except BaseException as error:  # noqa: BLE001
@@ -348,7 +348,7 @@ class SimLoop(ConnectingLoop, InlineExecutorLoop):
         return bool(ready)
 
     def stop(self) -> None:
-        """End the run at the end of this step."""
+        """End the run after this step."""
         self._stopping = True
         self._budget.clear()
 
@@ -363,7 +363,7 @@ class SimLoop(ConnectingLoop, InlineExecutorLoop):
         task.add_done_callback(lambda _: self.stop())
         self.run_forever()
         if not task.done():
-            raise RuntimeError("the loop stopped before the future was done: nothing is left that could wake it")
+            raise RuntimeError("the loop stopped before the future was done: nothing is left that could complete it")
         return task.result()
 
     def is_running(self) -> bool:
@@ -378,8 +378,7 @@ class SimLoop(ConnectingLoop, InlineExecutorLoop):
         self._ready.clear()
         self._moments.clear()
         self._due.clear()
-        if self.wires is not None:
-            self.wires.close()
+        self.connections.close()
 
     def _check_can_run(self) -> None:
         if self._closed:
@@ -431,7 +430,7 @@ class SimLoop(ConnectingLoop, InlineExecutorLoop):
                     timer.dropped = True
         return gone
 
-    # -- what goes wrong
+    # -- errors
 
     def _callback_failed(self, handle: Handle, error: BaseException) -> None:
         self.call_exception_handler({"message": f"exception in callback {handle.describe()}", "exception": error})
@@ -443,7 +442,7 @@ class SimLoop(ConnectingLoop, InlineExecutorLoop):
         return self._handler
 
     def default_exception_handler(self, context: dict[str, Any]) -> None:
-        self.on_error(context)
+        self._on_error(context)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         if self._handler is None:
@@ -456,7 +455,7 @@ class SimLoop(ConnectingLoop, InlineExecutorLoop):
         except BaseException as error:  # noqa: BLE001
             self.default_exception_handler({"message": "the exception handler itself failed", "exception": error})
 
-    get_debug = staticmethod(bool)  # asyncio asks at every future and task; this answers False at no cost
+    get_debug = staticmethod(bool)  # asyncio calls it for every future and task; this returns False at no cost
 
     def set_debug(self, enabled: bool) -> None:
         check(not enabled, "asyncio's debug mode reads the real clock: use the trace instead")
@@ -474,5 +473,5 @@ class SimLoop(ConnectingLoop, InlineExecutorLoop):
         await asyncio.gather(*[agen.aclose() for agen in closing], return_exceptions=True)
 
     def pending(self) -> Iterable[asyncio.Task[Any]]:
-        """Tasks that have not ended, in the order in which they were made."""
+        """Tasks that have not ended, in the order in which they were created."""
         return sorted(asyncio.all_tasks(self), key=hash)

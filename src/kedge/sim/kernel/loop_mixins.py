@@ -1,4 +1,4 @@
-"""Parts of the event loop that need no virtual time: connections handed to the network, executors run inline.
+"""Parts of the event loop that need no virtual time: connections over the simulated network, executors run inline.
 
 Base classes of `loop.SimLoop`. `connections` implements `LoopConnections`; `real_io` rejects everything else.
 """
@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar
 
-from kedge.errors import check
 from kedge.sim.kernel.real_io import RefusingLoop
 
 _T = TypeVar("_T")
@@ -34,24 +33,20 @@ class LoopConnections(Protocol):
 class ConnectingLoop(RefusingLoop):
     """`create_connection` and `create_server` over the simulated network."""
 
-    wires: LoopConnections | None = None
-    """Set by `simulation.run`."""
+    connections: LoopConnections
 
     async def create_connection(
         self, protocol_factory: Callable[[], Any], host: str | None = None, port: int | None = None, **options: Any
     ) -> tuple[asyncio.Transport, Any]:
-        check(self.wires is not None, "this loop has no network: run the program with `kedge.sim.kernel.run`")
-        return await cast("LoopConnections", self.wires).connect(protocol_factory, host, port, options)
+        return await self.connections.connect(protocol_factory, host, port, options)
 
     async def create_server(  # type: ignore[override]
         self, protocol_factory: Callable[[], Any], host: Any = None, port: int | None = None, **options: Any
     ) -> asyncio.AbstractServer:
-        check(self.wires is not None, "this loop has no network: run the program with `kedge.sim.kernel.run`")
-        return cast("LoopConnections", self.wires).listen(protocol_factory, host, port, options)
+        return self.connections.listen(protocol_factory, host, port, options)
 
     async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> list[Any]:  # noqa: ARG002
-        check(self.wires is not None, "this loop has no network: run the program with `kedge.sim.kernel.run`")
-        return cast("LoopConnections", self.wires).resolve(host, port)
+        return self.connections.resolve(host, port)
 
 
 class InlineExecutorLoop(RefusingLoop):
@@ -63,7 +58,7 @@ class InlineExecutorLoop(RefusingLoop):
         func: Callable[..., _T],
         *args: Any,
     ) -> asyncio.Future[_T]:
-        """Run `func` inline, at a step of its own: a thread could not be replayed."""
+        """Run `func` inline, in a step of its own: a thread could not be replayed."""
         future: asyncio.Future[_T] = self.create_future()
 
         def work() -> None:
@@ -80,7 +75,7 @@ class InlineExecutorLoop(RefusingLoop):
         return future
 
     def set_default_executor(self, executor: Any) -> None:
-        """Accepted and ignored: everything runs inline."""
+        """Accepted and ignored: `run_in_executor` runs inline."""
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ARG002
         return None

@@ -16,7 +16,6 @@ from kedge.sim.kernel.hosts import Host
 from kedge.sim.kernel.strands import STRAND, HostProcess
 
 if TYPE_CHECKING:
-    from kedge.sim.kernel.calls import Remote
     from kedge.sim.kernel.world import SimWorld
 
 QUANTILES = 16
@@ -212,16 +211,6 @@ class Network:
             self._world.note("lost", f"{what} {source.name}>{target.name}")
             return
         arrive(target.process)
-
-    def send(self, source: Host, target: Host, name: str, message: object) -> None:
-        from kedge.sim.kernel.calls import send_message
-
-        send_message(self._world, source, target, name, message)
-
-    def remote(self, caller: Host, callee: Host, service: str, timeout_s: float | None) -> Remote:
-        from kedge.sim.kernel.calls import Remote
-
-        return Remote(self._world, caller, callee, service, self.call_timeout_s if timeout_s is None else timeout_s)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -88,6 +88,18 @@ class Mixed:
         return self.parts[seed % len(self.parts)].chooser(seed)
 
 
+def begin_schedule(policy: SchedulePolicy, choices: Choices) -> tuple[Chooser | None, str]:
+    """The chooser of a run, and the name of its policy for the tape. A recorded run is followed by `Taped`."""
+    tape = choices.source
+    chooser: Chooser | None
+    if choices.mode is Mode.RECORD:
+        chooser, name = policy.chooser(tape.seed), policy.name
+    else:
+        is_taped = tape.policy != Fifo().name and (tape.schedule or choices.mode is Mode.STRICT)
+        chooser, name = Taped(choices) if is_taped else None, tape.policy
+    return chooser, Fifo().name if chooser is None else name
+
+
 class _PctChooser:
     def __init__(self, policy: Pct, source: Random) -> None:
         horizon = policy.horizon or 1_000

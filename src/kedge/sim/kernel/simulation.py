@@ -24,14 +24,14 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
 from kedge.errors import check
-from kedge.sim.kernel.calls import strike_at_birth
-from kedge.sim.kernel.choices import Choices, Mode, Tape, TapeMismatch
-from kedge.sim.kernel.connections import SimConnections
+from kedge.sim.kernel.bounds import RunBounds
+from kedge.sim.kernel.choices import Mode, Tape, TapeMismatch
 from kedge.sim.kernel.faults import FaultPlan, Faults, Swarm
 from kedge.sim.kernel.hosts import Host
 from kedge.sim.kernel.invariants import Liveness, Safety, words_of
+from kedge.sim.kernel.lasting_faults import strike_at_birth
 from kedge.sim.kernel.network import Network
-from kedge.sim.kernel.policies import Fifo, SchedulePolicy, Taped, Uniform
+from kedge.sim.kernel.policies import SchedulePolicy, Uniform
 from kedge.sim.kernel.real_io import watch_for_the_outside_world
 from kedge.sim.kernel.teardown import tear_down, waiting_tasks
 from kedge.sim.kernel.trace import Event, Trace
@@ -41,18 +41,6 @@ from kedge.sim.kernel.world import SimWorld
 _T = TypeVar("_T")
 
 Program: TypeAlias = "Callable[[Any], Coroutine[Any, Any, Any]]"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunBounds:
-    """Where a run is stopped because it gets nowhere."""
-
-    virtual_s_max: float = 36_000.0
-    """Longer than any program waits for anything."""
-    steps_max: int = 5_000_000
-    """A run this long is a loop."""
-    steps_at_one_moment_max: int = 200_000
-    """So many steps while time stands still are a busy wait, which never ends in virtual time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,21 +234,21 @@ def run(
         raise RuntimeError("a simulation cannot run inside a running event loop: call it from plain code")
     recorded = tape if isinstance(tape, Tape) else Tape(tape)
     mode = Mode.RECORD if not isinstance(tape, Tape) else Mode.LENIENT if lenient else Mode.STRICT
-    choices = Choices(recorded, mode)
     with _one_at_a_time, _fixed_collections():
-        world = SimWorld(choices)
-        name = _set_policy(world, policy or Uniform(), mode)
-        world.faults = Faults(world, faults or Swarm())
-        world.network = Network(world)
-        world.loop.wires = SimConnections(world)
-        world.loop.on_round = _Guard(world, bounds or RunBounds()).look
-        if name_strands:
-            world.loop.strand_names = {}
+        world = SimWorld(
+            recorded,
+            mode,
+            policy=policy or Uniform(),
+            faults=faults or Swarm(),
+            bounds=bounds or RunBounds(),
+            name_strands=name_strands,
+        )
+        choices = world.choices
         try:
             result = _drive(world, program(face(world)))
             return RunOutcome(
                 seed=choices.seed,
-                tape=choices.taken(name),
+                tape=choices.taken(world.policy_name),
                 trace=world.trace,
                 hash=world.trace.hash(),
                 violation=world.violation,
@@ -275,18 +263,6 @@ def run(
             )
         finally:
             tear_down(world)
-
-
-def _set_policy(world: SimWorld, policy: SchedulePolicy, mode: Mode) -> str:
-    recorded = world.choices.source
-    if mode is Mode.RECORD:
-        world.loop.chooser = policy.chooser(recorded.seed)
-        name = policy.name
-    else:
-        if recorded.policy != Fifo().name and (recorded.schedule or mode is Mode.STRICT):
-            world.loop.chooser = Taped(world.choices)
-        name = recorded.policy
-    return Fifo().name if world.loop.chooser is None else name
 
 
 def _drive(world: SimWorld, work: Coroutine[Any, Any, _T]) -> _T | None:
@@ -315,31 +291,6 @@ def _drive(world: SimWorld, work: Coroutine[Any, Any, _T]) -> _T | None:
             )
         )
     return None
-
-
-class _Guard:
-    """Looks now and then whether the run still gets anywhere."""
-
-    def __init__(self, world: SimWorld, bounds: RunBounds) -> None:
-        self._world = world
-        self._bounds = bounds
-        self._moment = (0.0, 0)
-
-    def look(self) -> None:
-        world, bounds, loop = self._world, self._bounds, self._world.loop
-        steps = len(world.trace.steps)
-        if loop.now != self._moment[0]:
-            self._moment = (loop.now, steps)
-        if steps - self._moment[1] > bounds.steps_at_one_moment_max:
-            self._give_up(f"{steps - self._moment[1]} steps and time has not moved: a busy wait", "busy wait")
-        elif steps > bounds.steps_max:
-            self._give_up(f"{steps} steps, and no end", "steps")
-        elif loop.now > bounds.virtual_s_max:
-            self._give_up(f"{loop.now:.0f} virtual seconds, and no end", "time")
-
-    def _give_up(self, message: str, cause: str) -> None:
-        detail = "\n".join(waiting_tasks(self._world))
-        self._world.violate(Violation("the program gets somewhere", message, cause, detail))
 
 
 _one_at_a_time = threading.Lock()

@@ -16,10 +16,11 @@ from types import ModuleType
 from typing import Any
 
 from kedge.errors import KedgeError
+from kedge.sim.kernel.bounds import RunBounds
 from kedge.sim.kernel.choices import Tape
 from kedge.sim.kernel.faults import FaultPlan, Swarm
 from kedge.sim.kernel.policies import Mixed, Pct, SchedulePolicy
-from kedge.sim.kernel.simulation import MakeSimulation, Program, RunBounds, RunOutcome, Simulation, run
+from kedge.sim.kernel.simulation import MakeSimulation, Program, RunOutcome, Simulation, run
 
 CALIBRATION_SEEDS = 4
 """Runs that measure how many choices a schedule of this program has."""

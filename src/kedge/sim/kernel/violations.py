@@ -27,8 +27,8 @@ class Violation:
     detail: str = ""
     """More for a person: a traceback, or who waits for what."""
 
-    told: str = ""
-    """What the trace says of it, if not `message`: the text of an assertion depends on how the program was loaded."""
+    stable_message: str = ""
+    """Recorded in the trace instead of `message`: the text of an assertion depends on how the program was loaded."""
 
     @property
     def group(self) -> tuple[str, str]:

@@ -1,63 +1,86 @@
-"""What every part of one run shares: loop, choices, trace, hosts, and the one place where a run is found to fail.
+"""The state that all parts of one run share: loop, choices, trace, hosts, faults, network, and the violation found.
 
-`simulation.Simulation` is the face of it for programs. Parts take a `SimWorld`; none of them reaches for another part.
+`simulation.Simulation` is its facade for programs. Each part takes a `SimWorld` and reaches other parts through it.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kedge.errors import check
-from kedge.sim.kernel.choices import Choices
+from kedge.sim.kernel.bounds import RunBounds, RunGuard
+from kedge.sim.kernel.calls import Remote
+from kedge.sim.kernel.choices import Choices, Mode, Tape
+from kedge.sim.kernel.connections import SimConnections
+from kedge.sim.kernel.faults import FaultPlan, Faults
 from kedge.sim.kernel.hosts import Host
 from kedge.sim.kernel.loop import SimLoop
+from kedge.sim.kernel.messages import send_message
+from kedge.sim.kernel.network import Network
+from kedge.sim.kernel.policies import SchedulePolicy, begin_schedule
 from kedge.sim.kernel.strands import STRAND, HostProcess
 from kedge.sim.kernel.trace import Event, Trace, new_event
 from kedge.sim.kernel.violations import Violation
 
-if TYPE_CHECKING:
-    from kedge.sim.kernel.calls import Remote
-    from kedge.sim.kernel.faults import Faults
-    from kedge.sim.kernel.network import Network
-
 
 class SimWorld:
-    """One run. Everything in it hangs on this object and goes with it."""
+    """One run. Everything in it is reachable from this object and is freed with it."""
 
-    faults: Faults
-    network: Network
-
-    def __init__(self, choices: Choices) -> None:
-        self.choices = choices
+    def __init__(
+        self,
+        tape: Tape,
+        mode: Mode,
+        *,
+        policy: SchedulePolicy,
+        faults: FaultPlan,
+        bounds: RunBounds,
+        name_strands: bool = False,
+    ) -> None:
+        self.choices = Choices(tape, mode, on_diverged=self._stop)
         self.trace = Trace()
-        self.loop = SimLoop(self.trace, choices)
-        self.context = self.loop.world_context
         self.hosts: dict[str, Host] = {}
         self.violation: Violation | None = None
         self.marks: dict[str, int] = {}
         self.attachments: dict[str, Any] = {}
         self.listeners: list[Callable[[Event], None]] = []
-        """Hear every event as it is noted: scripted faults and predicates."""
+        """Called with every event as it is recorded: scripted faults and predicates."""
         self.on_death: list[Callable[[HostProcess], None]] = []
+        """Called with each process that crashed."""
         self._kept: dict[int, asyncio.Task[Any]] = {}
-        """By address, which is never an order: nothing walks through it."""
+        """By `id`, whose order is never used: nothing iterates over it."""
         self.under_way: dict[object, None] = {}
-        """Calls being carried out: they hold their tasks, which a loop does not. Nothing walks through it. Not by
-        `id`, of which the audit hook hears each time."""
+        """Calls that are being carried out. They hold their tasks, which a loop does not. Nothing iterates over it. Not
+        keyed by `id`, because each `id` call runs the audit hook."""
         self._dead: list[object] = []
-        choices.on_diverged = self.loop.stop
-        self.loop.on_error = self._unhandled
+        chooser, self.policy_name = begin_schedule(policy, self.choices)
+        self.faults = Faults(self, faults)
+        self.network = Network(self)
+        self.loop = SimLoop(
+            self.trace,
+            self.choices.schedule,
+            chooser=chooser,
+            connections=SimConnections(self),
+            on_error=self._unhandled,
+            on_round=RunGuard(self, bounds).check,
+            host_clock=self.host_clock,
+            strand_names={} if name_strands else None,
+        )
+        self.context = self.loop.world_context
+
+    def _stop(self) -> None:
+        self.loop.stop()
 
     # -- hosts
 
     def add_host(self, name: str) -> Host:
-        check(name not in self.hosts, f"there is already a host {name}: names are what links and faults go by")
+        check(name not in self.hosts, f"there is already a host {name}: links and faults are addressed by host name")
         host = self.hosts[name] = Host(self, name)
         return host
 
-    def local_clock(self, name: str) -> tuple[float, float]:
+    def host_clock(self, name: str) -> tuple[float, float]:
+        """Monotonic time of a host, and the rate of its clock."""
         host = self.hosts.get(name)
         return (self.loop.now, 1.0) if host is None else (host.monotonic(), host.clock_rate)
 
@@ -65,17 +88,17 @@ class SimWorld:
         return self.hosts.get(self.loop.current_strand().process.host_name)
 
     def remote(self, caller: Host, callee: Host, service: str, timeout_s: float | None) -> Remote:
-        return self.network.remote(caller, callee, service, timeout_s)
+        return Remote(self, caller, callee, service, self.network.call_timeout_s if timeout_s is None else timeout_s)
 
     def send(self, source: Host, target: Host, name: str, message: object) -> None:
-        self.network.send(source, target, name, message)
+        send_message(self, source, target, name, message)
 
     def bury(self, process: HostProcess) -> None:
-        """Keep a dead process's work for the rest of the run, and tell those who were talking to it."""
+        """Keep the work of a crashed process for the rest of the run, and break its connections."""
         self._dead.append(process)
-        self._dead.extend(asyncio.all_tasks(self.loop))  # a task that waits for a future nobody else holds, too
-        for tell in self.on_death:
-            tell(process)
+        self._dead.extend(asyncio.all_tasks(self.loop))  # also tasks that only their own future references
+        for notify in self.on_death:
+            notify(process)
 
     # -- tasks
 
@@ -94,10 +117,10 @@ class SimWorld:
         message = str(context.get("message") or "something failed")
         self.violate(Violation.of_error("no unhandled error", message, error))
 
-    # -- events and verdicts
+    # -- events and violations
 
     def note(self, kind: str, text: str, *, host: str | None = None) -> None:
-        """Leave an event in the trace."""
+        """Record an event in the trace."""
         if host is None:
             host = STRAND.get(self.loop.root).process.host_name
         trace = self.trace
@@ -107,17 +130,17 @@ class SimWorld:
             listener(event)
 
     def violate(self, violation: Violation) -> None:
-        """The run has failed. The first violation counts; the run ends after this step."""
+        """Fail the run. Only the first violation counts; the run ends after this step."""
         if self.violation is None:
             self.violation = violation
-            self.note("violation", f"{violation.invariant}: {violation.told or violation.message}")
+            self.note("violation", f"{violation.invariant}: {violation.stable_message or violation.message}")
             self.loop.stop()
 
     def mark(self, name: str) -> None:
         self.marks[name] = self.marks.get(name, 0) + 1
 
     def forget(self) -> None:
-        """Let go of everything, once the outcome is sealed."""
+        """Drop all references, once the outcome is complete."""
         self._kept.clear()
         self._dead.clear()
         self.under_way.clear()

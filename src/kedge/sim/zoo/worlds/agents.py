@@ -13,7 +13,7 @@ from kedge.errors import NotFound, OperatingError
 from kedge.keys import Key
 from kedge.sim.cluster.faults import ClusterSwarm
 from kedge.sim.kernel import Simulation, simulate
-from kedge.sim.kernel.calls import crash_for_a_while
+from kedge.sim.kernel.lasting_faults import crash_for_a_while
 from kedge.sim.standard import Size, World, workload
 from kedge.sim.zoo.strategies import DrawnRates
 from kedge.sim.zoo.worlds.base import NEVER_S, QUIET, plain_pod

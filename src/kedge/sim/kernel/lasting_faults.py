@@ -1,0 +1,74 @@
+"""Faults of hosts that outlast one message: crashes, pauses, partitions, and the clock or CPU a host starts with.
+
+How long each lasts is a choice on the faults stream. `calls` and `connections` strike with them at their fault points.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kedge.sim.kernel.faults import OF_HOSTS
+from kedge.sim.kernel.hosts import Host
+
+if TYPE_CHECKING:
+    from kedge.sim.kernel.world import SimWorld
+
+DELAYS_S = (0.05, 0.5, 2.0, 8.0)
+PARTITIONS_S = (0.5, 3.0, 15.0)
+OFFSETS_S = (-0.5, 0.5, -60.0, 60.0, 86_400.0)
+PAUSES_S = (0.2, 3.0, 12.0)
+DOWNTIMES_S = (0.0, 0.5, 5.0, 30.0)
+
+
+def crash_for_a_while(world: SimWorld, host: Host) -> None:
+    """Crash a mortal host, and restart it after a drawn while."""
+    if not host.mortal or not host.up:
+        return
+    downtime_s = world.faults.pick(f"long {host.name} is down", DOWNTIMES_S)
+    host.crash()
+    dead = host.process
+
+    def come_back() -> None:
+        if host.process is dead:
+            host.restart()
+
+    world.loop.call_later(downtime_s, come_back, context=world.context)
+
+
+def pause_for_a_while(world: SimWorld, host: Host) -> None:
+    """Let nothing run on a host for a drawn while, as a long collection or a suspended machine would."""
+    if host.paused or not host.up:
+        return
+    duration_s = world.faults.pick(f"long {host.name} is paused", PAUSES_S)
+    host.pause()
+    paused = host.process
+
+    def go_on() -> None:
+        if host.process is paused:
+            host.resume()
+
+    world.loop.call_later(duration_s, go_on, context=world.context)
+
+
+def cut_for_a_while(world: SimWorld, one: Host, other: Host) -> None:
+    """Cut two hosts off from each other for a drawn while: in both directions or in one."""
+    pair = f"{one.name}|{other.name}"
+    source, target, both_ways = world.faults.pick(
+        f"{pair} is cut", ((one, other, True), (one, other, False), (other, one, False))
+    )
+    partition = world.network.partition([source], [target], both_ways=both_ways)
+    duration_s = world.faults.pick(f"long {pair} is cut", PARTITIONS_S)
+    world.loop.call_later(duration_s, partition.heal, context=world.context)
+
+
+def strike_at_birth(world: SimWorld, host: Host) -> None:
+    """Ask once whether a new host has a wrong clock, one that runs fast or slow, or a slow CPU."""
+    match world.faults.at("birth of host", host.name, OF_HOSTS):
+        case "wrong clock":
+            host.skew(offset_s=world.faults.pick(f"wrong the clock of {host.name} is", OFFSETS_S))
+        case "fast clock":
+            host.skew(rate=world.faults.pick(f"fast the clock of {host.name} is", (1.001, 1.05)))
+        case "slow clock":
+            host.skew(rate=world.faults.pick(f"slow the clock of {host.name} is", (0.999, 0.95)))
+        case "slow cpu":
+            host.slow(world.faults.pick(f"slow {host.name} is", (0.000_1, 0.002)))

@@ -1,0 +1,244 @@
+"""Streams between hosts: the items of an async iterator cross a link in order, or the stream breaks.
+
+`calls` makes one of a call that returns an async iterator. A stream never has a gap: a lost item breaks it. The fault
+point `delivery of SERVICE.METHOD` is passed for each item.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, Any
+
+from kedge.errors import Unavailable
+from kedge.sim.kernel.hosts import Host
+from kedge.sim.kernel.lasting_faults import DELAYS_S
+from kedge.sim.kernel.strands import HostProcess
+
+if TYPE_CHECKING:
+    from kedge.sim.kernel.world import SimWorld
+
+DELIVERY_FAULTS = ("delay", "disconnect", "hide")
+"""At `delivery of SERVICE.METHOD`, for each item of a stream. `hide` drops one item silently."""
+STREAM_WINDOW = 64
+"""Items a stream may have in flight; past it the sender waits for the consumer."""
+
+
+class RemoteStream(AsyncIterator[Any]):
+    """The receiving end of a stream. Ends by `StopAsyncIteration`, by the sender's error, or by `Unavailable`."""
+
+    def __init__(self, sender: StreamSender) -> None:
+        self._sender = sender
+        self._items: deque[Any] = deque()
+        self._end: BaseException | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    def __aiter__(self) -> RemoteStream:
+        return self
+
+    async def __anext__(self) -> Any:
+        if self._items:
+            await asyncio.sleep(0)  # a scheduling point, even when an item is there
+        while not self._items:
+            if self._end is not None:
+                raise self._end
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        item = self._items.popleft()
+        self._sender.acknowledge()
+        return item
+
+    def close(self) -> None:
+        """Stop listening, and let the sender know."""
+        if self._end is None:
+            self._finish(StopAsyncIteration())
+            self._sender.hang_up("close")
+
+    async def aclose(self) -> None:
+        self.close()
+
+    def tell(self, method: str, *args: Any) -> None:
+        """Call a plain method of the stream at its far end, one way: no reply and no promise."""
+        self._sender.tell(method, args)
+
+    def accept(self, item: Any) -> None:
+        if self._end is None:
+            self._items.append(item)
+            self._wake()
+
+    def finish(self, error: BaseException) -> None:
+        if self._end is None:
+            self._finish(error)
+
+    def _finish(self, error: BaseException) -> None:
+        self._end = error
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class StreamSender:
+    """The sending end: pulls items from the service, and keeps at most `STREAM_WINDOW` under way.
+
+    A source that `pushes` needs no task: it says when it is ready, in the step of its host that makes it so, and what
+    it has is taken without waiting.
+    """
+
+    def __init__(self, world: SimWorld, caller: Host, callee: Host, what: str, source: Any) -> None:
+        self._world = world
+        self._caller = caller
+        self._callee = callee
+        self._what = what
+        self._source = source
+        self._task: asyncio.Task[Any] | None = None
+        self._under_way = 0
+        self._room = asyncio.Event()
+        self._full = False
+        """Whether a source that pushes waits for room."""
+        self._lives = (caller.process, callee.process)
+        self._last_arrival_s = 0.0
+        self._broken = False
+        self._point = world.faults.point(f"delivery of {what}", f"{callee.name}>{caller.name}", DELIVERY_FAULTS)
+        self.receiver = RemoteStream(self)
+        world.on_death.append(self._somebody_died)
+
+    async def pump(self) -> None:
+        self._task = asyncio.current_task()
+        try:
+            async for item in self._source:
+                if not await self._deliver(item):
+                    return
+            self._send(self.receiver.finish, StopAsyncIteration())
+        except asyncio.CancelledError:
+            if not self._broken:
+                raise
+        except Exception as error:  # noqa: BLE001
+            self._send(self.receiver.finish, error)
+        finally:
+            await self._close_source()
+
+    async def _deliver(self, item: Any) -> bool:
+        while self._under_way >= STREAM_WINDOW:
+            self._room.clear()
+            await self._room.wait()
+        return self._deliver_nowait(item)
+
+    def _deliver_nowait(self, item: Any) -> bool:
+        """Send an item, unless a fault has it otherwise. False if that broke the stream."""
+        world = self._world
+        fault = self._point.ask()
+        extra_s = 0.0
+        if fault:
+            if fault == "disconnect":
+                self._break(Unavailable(f"{self._what}: the connection was lost"))
+                return False
+            if fault == "hide":
+                return True
+            extra_s = world.faults.pick("long the delay is", DELAYS_S)
+        self._under_way += 1
+        carry = world.network.carry
+        self._send(self.receiver.accept, item if carry is None else carry(item), extra_s)
+        return True
+
+    # -- from a source that pushes
+
+    def begin_pull(self) -> None:
+        self._source.on_ready = self._pull
+        self._pull()
+
+    def _pull(self) -> None:
+        """Take what there is. A step of the sending host, in which something became ready."""
+        try:
+            while not self._broken:
+                if self._under_way >= STREAM_WINDOW:
+                    self._full = True
+                    return
+                item = self._source.take_nowait()
+                if item is None or not self._deliver_nowait(item):
+                    return
+        except Exception as error:  # noqa: BLE001  the end of iteration too
+            self._source.on_ready = None
+            self._send(self.receiver.finish, error)
+
+    def _stop(self) -> None:
+        """Take nothing more."""
+        if self._task is not None:
+            self._task.cancel()
+        elif getattr(self._source, "pushes", False):
+            self._source.on_ready = None
+            self._source.close()
+
+    # -- on the way
+
+    def _send(self, accept: Callable[[Any], None], value: Any, extra_s: float = 0.0) -> None:
+        """Send in order. A lost piece breaks the stream: there is no gap in it, ever."""
+        world, network = self._world, self._world.network
+        source, target = self._callee.name, self._caller.name
+        due_s = max(world.loop.now + network.latency_s(source, target) + extra_s, self._last_arrival_s)
+        self._last_arrival_s = due_s
+        loss = network.link(source, target).loss
+        lost = loss > 0 and world.choices.network.chance(f"loss {source}>{target}", loss)
+
+        def arrive() -> None:
+            if self._broken:
+                return
+            if lost or network.is_cut(source, target):
+                self._break(Unavailable(f"{self._what}: the connection was lost"))
+            elif self._caller.process is self._lives[0] and self._caller.up:
+                accept(value)
+
+        world.loop.call_at_moment(due_s, arrive)
+
+    def acknowledge(self) -> None:
+        self._under_way -= 1
+        self._room.set()
+        if self._full:
+            self._full = False
+            loop, process = self._world.loop, self._lives[1]
+            loop.call_soon(self._pull, context=loop.plain_context(process))
+
+    def tell(self, method: str, args: tuple[Any, ...]) -> None:
+        def arrive(process: HostProcess) -> None:
+            if process is self._lives[1] and not self._broken:
+                self._world.loop.call_on(process, getattr(self._source, method), *args)
+
+        self._world.network.transmit(self._caller, self._callee, arrive, what=f"{method} of {self._what}")
+
+    def hang_up(self, what: str) -> None:
+        """The receiver is gone: end the pump once the word of it arrives."""
+
+        def arrive(process: HostProcess) -> None:
+            if process is self._lives[1]:
+                self._broken = True
+                self._stop()
+
+        self._world.network.transmit(self._caller, self._callee, arrive, what=f"{what} of {self._what}")
+
+    def _somebody_died(self, process: HostProcess) -> None:
+        if process is self._lives[1]:
+            self._break(Unavailable(f"{self._what}: {self._callee.name} went away"))
+        elif process is self._lives[0]:
+            self._break(Unavailable(f"{self._what}: {self._caller.name} went away"))
+
+    def _break(self, error: Unavailable) -> None:
+        """Both ends learn that the connection is gone, each after its own while."""
+        if self._broken:
+            return
+        self._broken = True
+        world, network = self._world, self._world.network
+        delay_s = network.word_of_loss_s(self._callee.name, self._caller.name)
+        world.loop.call_later(delay_s, self.receiver.finish, error, context=world.context)
+        world.loop.call_later(delay_s, self._stop, context=world.context)
+
+    async def _close_source(self) -> None:
+        close: Any = getattr(self._source, "aclose", None) or getattr(self._source, "close", None)
+        if close is not None:
+            result = close()
+            if asyncio.iscoroutine(result) or hasattr(result, "__await__"):
+                await result

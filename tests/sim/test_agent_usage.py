@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from tests.kit.autoscaling import autoscaler
 from tests.objects import deployment, pod
 from tests.sim.test_agent import CALM, bind, is_ready, stage, until
-from tests.sim.test_autoscaler import autoscaler
 from tests.sim.test_cluster import CONTROLLERS, led, scheduler
 
 from kedge.agent.core import Consumption, Identity

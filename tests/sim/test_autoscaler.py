@@ -8,17 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from tests.kit.autoscaling import NAMESPACE, MeteredNodes, autoscaler, calm, failing, maker, recheck_all
+from tests.kit.controllers import QUICK, settle
+from tests.kit.workloads import StoreReader, is_serving, new_cluster
 from tests.objects import DEPLOYMENT, deployment
-from tests.sim.controllers import QUICK, settle
-from tests.sim.workloads import Hands, Reader, is_serving, stage
 
 from kedge.api.conditions import condition, find_condition
 from kedge.api.kinds import KINDS
 from kedge.api.objects import Object
-from kedge.api.quantity import Quantity
-from kedge.api.timestamps import format_micro_time
-from kedge.api.usage import format_usage
-from kedge.api.wellknown import USAGE
 from kedge.controllers.autoscaler import plan as scaling
 from kedge.controllers.autoscaler.controller import AutoscalerReconciler, autoscaler_controller
 from kedge.controllers.deployment.controller import DeploymentReconciler, deployment_controller
@@ -26,14 +23,12 @@ from kedge.controllers.replicaset.controller import ReplicaSetReconciler, replic
 from kedge.controllers.shared.kinds import AUTOSCALER
 from kedge.env import Env
 from kedge.keys import Key
-from kedge.runtime import ReceivedEvidence, recheck
-from kedge.sim.cluster import Cluster, Commit, Seat
-from kedge.sim.kernel import RunOutcome, Simulation, run
+from kedge.sim.cluster import Cluster, Commit
+from kedge.sim.kernel import Simulation, run
 
 WEB = Key("Deployment.apps", "default", "web")
 HPA = Key(AUTOSCALER.key_kind, "default", "web")
 LEASE = KINDS.of_key_kind("Lease.coordination.k8s.io")
-NAMESPACE = KINDS.of_key_kind("Namespace")
 RECONCILERS: dict[str, Callable[[Env], Any]] = {
     "deployment": DeploymentReconciler,
     "replicaset": ReplicaSetReconciler,
@@ -43,43 +38,10 @@ UNSERVED_MAX = QUICK.autoscaler_unserved_max
 
 
 @dataclass
-class Metered(Hands):
-    """Hands whose nodes renew their leases, and say there what each pod uses: its share of a load."""
-
-    load_milli: int = 0
-    binding: bool = True
-    """Whether anything finds a node."""
-    measured: bool = True
-
-    async def _handle(self, pod: Object) -> None:
-        if self.binding or pod.view.spec.node_name or pod.view.terminating:
-            await super()._handle(pod)
-
-    async def work(self) -> None:
-        await super().work()
-        serving = [pod for pod in self.reader.pods() if is_serving(pod)]
-        now = self.cluster.store_host.env().now()
-        for n in range(self.nodes):
-            name = f"node-{n}"
-            share = Quantity(self.load_milli * 1_000_000 // max(1, len(serving)))
-            pods = {pod.uid: {"main": {"cpu": share}} for pod in serving if pod.view.spec.node_name == name}
-            notes = {USAGE: format_usage(now, 1, pods)} if self.measured else {}
-            body = {
-                "metadata": {"name": name, "namespace": "kube-node-lease", "annotations": notes},
-                "spec": {"holderIdentity": name, "renewTime": format_micro_time(now)},
-            }
-            key = Key(LEASE.key_kind, "kube-node-lease", name)
-            if self.reader.get(key) is None:
-                await self.cluster.authority.create(LEASE, body)
-            else:
-                await self.cluster.authority.patch(key, body)
-
-
-@dataclass
 class NeverMore:
     """What the autoscaler asks for is at most so many beyond what the very version that it changed says is ready."""
 
-    reader: Reader
+    reader: StoreReader
     before: Object | None = None
     raised: int = 0
     sizes: list[int] = field(default_factory=list)
@@ -102,51 +64,19 @@ class NeverMore:
                 yield "lag amplified", f"from {was} to {now} while some wait for a node"
 
 
-def maker(make: Callable[..., Any]) -> Callable[[Seat], Any]:
-    lease = Key(LEASE.key_kind, "default", make.__name__.replace("_", "-"))
-    return lambda seat: make(seat.runtime(lease))
-
-
 MAKERS = [maker(each) for each in (deployment_controller, replica_set_controller, autoscaler_controller)]
 
 
-async def recheck_all(cluster: Cluster, reconcilers: dict[str, Callable[[Env], Any]]) -> int:
-    """Run every decision of every process again. How many there were."""
-    count = 0
-    for process in cluster.processes:
-        evidence = ReceivedEvidence.of(process.seat.caches)
-        for decision in reversed(list(process.seat.recorder.decisions())):
-            await recheck(decision, reconcilers[decision.controller](process.seat.env), evidence, process.seat.env)
-            count += 1
-    return count
-
-
-def autoscaler(least: int = 1, most: int = 40) -> dict[str, Any]:
-    target = {"type": "Utilization", "averageUtilization": 50}
-    return {
-        "apiVersion": "autoscaling/v2",
-        "kind": "HorizontalPodAutoscaler",
-        "metadata": {"name": "web", "namespace": "default"},
-        "spec": {
-            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
-            "minReplicas": least,
-            "maxReplicas": most,
-            "metrics": [{"type": "Resource", "resource": {"name": "cpu", "target": target}}],
-            "behavior": {"scaleDown": {"stabilizationWindowSeconds": 60}},
-        },
-    }
-
-
-async def scene(sim: Simulation) -> tuple[Cluster, Metered, Reader]:
-    cluster = await stage(sim)
+async def scene(sim: Simulation) -> tuple[Cluster, MeteredNodes, StoreReader]:
+    cluster = await new_cluster(sim)
     await cluster.authority.create(NAMESPACE, {"metadata": {"name": "kube-node-lease"}})
-    hands = Metered(cluster)
+    hands = MeteredNodes(cluster)
     cluster.boot("manager", MAKERS, copies=2, limits=QUICK)
     await cluster.authority.create(DEPLOYMENT, deployment("web", replicas=2))
-    return cluster, hands, Reader(cluster.store)
+    return cluster, hands, StoreReader(cluster.store)
 
 
-def is_sized(reader: Reader, least: int, most: int) -> bool:
+def is_sized(reader: StoreReader, least: int, most: int) -> bool:
     found = reader.get(WEB)
     pods = reader.pods()
     if found is None or not all(is_serving(pod) for pod in pods):
@@ -175,10 +105,6 @@ async def lagging_scheduler(sim: Simulation) -> tuple[int, int, int]:
     return bound.raised, max(bound.sizes), await recheck_all(cluster, RECONCILERS)
 
 
-def failing(program: Callable[[Simulation], Any], seeds: range) -> RunOutcome | None:
-    return next((each for each in (run(program, seed) for seed in seeds) if each.violation is not None), None)
-
-
 def test_the_autoscaler_does_not_amplify_scheduler_lag_and_then_meets_the_load() -> None:
     raised = rechecked = 0
     for seed in range(6):
@@ -203,16 +129,7 @@ def test_without_its_bound_it_amplifies_scheduler_lag(monkeypatch: pytest.Monkey
 # -- what people see -------------------------------------------------------------------------------
 
 
-def calm(story: Callable[[Simulation], Any]) -> None:
-    async def program(sim: Simulation) -> None:
-        sim.heal()
-        await story(sim)
-
-    outcome = run(program, 1)
-    assert outcome.violation is None, f"{outcome.violation}\n{outcome.timeline()[-1500:]}"
-
-
-def said(reader: Reader, type_: str) -> tuple[str, str, int]:
+def said(reader: StoreReader, type_: str) -> tuple[str, str, int]:
     found = reader.get(HPA)
     assert found is not None
     told = find_condition(found.view.status.conditions, type_)

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import suppress
 
+from tests.kit.controllers import REPLICA_SET, replica_set
+from tests.kit.nodes import ControllerFleet, SimpleAgent, SimpleBinder, new_cluster, node_body, objects, settle
 from tests.objects import BUDGET, NODE
-from tests.sim.controllers import REPLICA_SET, replica_set
-from tests.sim.node_world import Agent, Binder, Crew, node_body, objects, settle, stage
 from tests.sim.seeds import seeds
 
 from kedge.api.conditions import is_true
@@ -49,16 +49,16 @@ def listed(cluster: Cluster) -> frozenset[str]:
 
 
 async def evictions(sim: Simulation) -> tuple[int, int]:
-    cluster = await stage(sim)
+    cluster = await new_cluster(sim)
     sim.check_always(AtLeast(3, 4))
     for n in range(2):
         await cluster.authority.create(NODE, node_body(f"node-{n}"))
-        sim.host(f"agent-{n}").boot(Agent(cluster, f"node-{n}", server=n).start)
-    sim.host("binder").boot(Binder(cluster).start)
-    crew = Crew(cluster)
-    crew.boot(sim, budget_controller, copies=2)
-    crew.boot(sim, endpoints_controller, copies=2)
-    crew.boot(sim, replica_set_controller)
+        sim.host(f"agent-{n}").boot(SimpleAgent(cluster, f"node-{n}", server=n).start)
+    sim.host("binder").boot(SimpleBinder(cluster).start)
+    fleet = ControllerFleet(cluster)
+    fleet.boot(sim, budget_controller, copies=2)
+    fleet.boot(sim, endpoints_controller, copies=2)
+    fleet.boot(sim, replica_set_controller)
     labels = {"app": "web"}
     spec = {"minAvailable": 3, "selector": {"matchLabels": labels}}
     await cluster.authority.create(BUDGET, {"metadata": {"name": "web", "namespace": "default"}, "spec": spec})
@@ -94,7 +94,7 @@ async def evictions(sim: Simulation) -> tuple[int, int]:
         return len(there) == 4 and listed(cluster) == there and counted
 
     await settle(sim, cluster, whole)
-    return evicted, await crew.recheck({"disruption": BudgetReconciler, "endpoints": EndpointsReconciler})
+    return evicted, await fleet.recheck({"disruption": BudgetReconciler, "endpoints": EndpointsReconciler})
 
 
 @seeds(3, 24)

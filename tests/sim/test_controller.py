@@ -15,7 +15,16 @@ from typing import Any
 
 import pytest
 from tests.caches import replaced
-from tests.sim.controllers import LEASE, REPLICA_SET, NeverMore, Plant, is_complete, replica_set, settle, stage
+from tests.kit.controllers import (
+    LEASE,
+    REPLICA_SET,
+    FaultHarness,
+    ReplicaCeiling,
+    is_complete,
+    new_cluster,
+    replica_set,
+    settle,
+)
 
 from kedge.keys import Fence, Key
 from kedge.limits import Limits
@@ -38,37 +47,37 @@ NO_NETS = replace(NETS, relist_every_s=1e6, resync_every_s=1e6)
 """What is not woken is never looked at."""
 
 
-async def changes(sim: Simulation, plant: Plant, count: int) -> dict[str, int]:
+async def changes(sim: Simulation, harness: FaultHarness, count: int) -> dict[str, int]:
     """A user who changes his mind, at any moment. What he wants in the end."""
     wanted: dict[str, int] = {}
     for name in NAMES:
         wanted[name] = sim.choose_int("replicas", 0, 3)
-        await plant.cluster.authority.create(REPLICA_SET, replica_set(name, wanted[name]))
+        await harness.cluster.authority.create(REPLICA_SET, replica_set(name, wanted[name]))
     for _ in range(count):
         await asyncio.sleep(sim.choose("pause", (4.0, 0.01, 0.3, 1.0, 11.0)))
         name = sim.choose("who", NAMES)
         wanted[name] = sim.choose_int("replicas", 0, 3)
         key = Key("ReplicaSet.apps", "default", name)
-        await plant.cluster.authority.patch(key, {"spec": {"replicas": wanted[name]}})
+        await harness.cluster.authority.patch(key, {"spec": {"replicas": wanted[name]}})
         if sim.choose("compact", (False, False, False, True)):
-            await plant.cluster.compact()
+            await harness.cluster.compact()
     return wanted
 
 
 async def under_fire(
     sim: Simulation, limits: Limits = NETS, lease: Key | None = LEASE, hosts: int = 2, *, stale_lists: bool = True
 ) -> int:
-    cluster = await stage(sim, mortal=True)
-    plant = Plant(sim, cluster, limits=limits, lease=lease, stale_lists=stale_lists)
-    sim.check_always(NeverMore(3), plant)
+    cluster = await new_cluster(sim, mortal=True)
+    harness = FaultHarness(sim, cluster, limits=limits, lease=lease, stale_lists=stale_lists)
+    sim.check_always(ReplicaCeiling(3), harness)
     for n in range(hosts):
         host = sim.host(f"controller-{n}")
         host.skew(rate=sim.choose("clock rate", (1.0, 0.7, 1.4)))
-        host.boot(plant.start)
-    wanted = await changes(sim, plant, 6)
+        host.boot(harness.start)
+    wanted = await changes(sim, harness, 6)
     await settle(sim, cluster, lambda: all(is_complete(cluster, *each) for each in wanted.items()))
-    plant.check_floors()
-    return await plant.recheck()
+    harness.check_floors()
+    return await harness.recheck()
 
 
 def hunt(program: Any, seeds: range, faults: FaultPlan = EVERYTHING) -> tuple[dict[str, int], int]:

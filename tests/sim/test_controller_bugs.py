@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.caches import replaced
-from tests.sim.controllers import POD, Shop, in_a_shop, pod_of, until
+from tests.kit.controllers import POD, ControllerHarness, pod_of, until, with_harness
 from tests.sim.test_watcher import no_guard, skip_what_was_compacted
 
 from kedge import Action, Context, Controller
@@ -42,8 +42,8 @@ async def start_anyhow(self: Controller, _: Fence | None) -> None:
 def test_a_controller_whose_caches_cannot_sync_decides_nothing() -> None:
     """cluster-api#13649 (bug 2): a cache that did not sync in time is no empty world to fill."""
 
-    @in_a_shop()
-    async def test(shop: Shop) -> None:
+    @with_harness()
+    async def test(harness: ControllerHarness) -> None:
         made: list[Key] = []
 
         async def work(ctx: Context, key: Key) -> Action:
@@ -55,23 +55,23 @@ def test_a_controller_whose_caches_cannot_sync_decides_nothing() -> None:
                 await ctx.create(POD, {**pod_of(owner, 0), "metadata": metadata})
             return Action.await_change()
 
-        owner = await shop.create("web", 1)
-        await shop.cluster.authority.create(POD, pod_of(owner, 0))
-        shop.veil.mute = True
-        controller = shop.open(work, owns=(POD,))
+        owner = await harness.create("web", 1)
+        await harness.cluster.authority.create(POD, pod_of(owner, 0))
+        harness.transport.mute = True
+        controller = harness.open(work, owns=(POD,))
         controller.wake(WEB)
         await asyncio.sleep(120)
         assert made == []
-        shop.veil.mute = False
+        harness.transport.mute = False
         await until(lambda: made, within_s=120)
         await asyncio.sleep(5)
-        assert [e.key.name for e in shop.cluster.store.entries() if e.key.kind == "Pod"] == ["web-0"]
+        assert [e.key.name for e in harness.cluster.store.entries() if e.key.kind == "Pod"] == ["web-0"]
 
     broken_without(Controller, "_wait_caches", start_anyhow, test)
 
 
-@in_a_shop(NO_NETS)
-async def test_what_is_created_and_deleted_between_list_and_watch_wedges_nothing(shop: Shop) -> None:
+@with_harness(NO_NETS)
+async def test_what_is_created_and_deleted_between_list_and_watch_wedges_nothing(harness: ControllerHarness) -> None:
     """karpenter#3176 (bug 5): synced is a fact about list and stream, not a count of objects that must still come."""
     seen: list[str] = []
 
@@ -80,15 +80,15 @@ async def test_what_is_created_and_deleted_between_list_and_watch_wedges_nothing
         return Action.await_change()
 
     async def come_and_go() -> None:
-        await shop.create("ghost")
-        await shop.cluster.authority.delete(Key("ReplicaSet.apps", "default", "ghost"))
+        await harness.create("ghost")
+        await harness.cluster.authority.delete(Key("ReplicaSet.apps", "default", "ghost"))
 
-    await shop.create("web")
-    shop.veil.after_list = come_and_go
-    controller = shop.open(work)
+    await harness.create("web")
+    harness.transport.after_list = come_and_go
+    controller = harness.open(work)
     await until(lambda: "web" in seen, within_s=5)
-    await until(lambda: shop.caches.freshness()[0].synced, within_s=5)
-    await shop.create("later")
+    await until(lambda: harness.caches.freshness()[0].synced, within_s=5)
+    await harness.create("later")
     await until(lambda: "later" in seen, within_s=5)
     assert controller.statistics().leading
 
@@ -96,8 +96,8 @@ async def test_what_is_created_and_deleted_between_list_and_watch_wedges_nothing
 # -- objects that are shared -----------------------------------------------------------------------
 
 
-@in_a_shop()
-async def test_a_cached_object_cannot_be_poisoned_for_later_decisions(shop: Shop) -> None:
+@with_harness()
+async def test_a_cached_object_cannot_be_poisoned_for_later_decisions(harness: ControllerHarness) -> None:
     """kubernetes#140702 (bug 6): what one run reads, and tries to change in place, is what the next one reads."""
     refused: list[str] = []
     read: list[tuple[int, dict[str, str]]] = []
@@ -119,8 +119,8 @@ async def test_a_cached_object_cannot_be_poisoned_for_later_decisions(shop: Shop
         found.edit()["spec"]["replicas"] = 9
         return Action.await_change()
 
-    await shop.create("web", 3)
-    controller = shop.open(work)
+    await harness.create("web", 3)
+    controller = harness.open(work)
     await until(lambda: read)
     controller.wake(WEB)
     await until(lambda: len(read) == 2)
@@ -143,23 +143,23 @@ def counting(seen: dict[str, int]) -> Any:
 def test_a_watcher_that_was_too_slow_for_a_compaction_skips_nothing() -> None:
     """etcd#17529 (bug 17): what was compacted before it was read is listed, deletions too."""
 
-    @in_a_shop(replace(NO_NETS, watch_probe_s=1e6))  # nor does it ask how far the authority is
-    async def test(shop: Shop) -> None:
+    @with_harness(replace(NO_NETS, watch_probe_s=1e6))  # nor does it ask how far the authority is
+    async def test(harness: ControllerHarness) -> None:
         seen: dict[str, int] = {}
-        owner = await shop.create("web", 2)
+        owner = await harness.create("web", 2)
         for slot in range(2):
-            await shop.cluster.authority.create(POD, pod_of(owner, slot))
-        shop.open(counting(seen), owns=(POD,))
+            await harness.cluster.authority.create(POD, pod_of(owner, slot))
+        harness.open(counting(seen), owns=(POD,))
         await until(lambda: seen == {"web": 2})
         await asyncio.sleep(5)  # its streams are up
-        shop.sim.network.partition([shop.host], shop.cluster.servers)
+        harness.sim.network.partition([harness.host], harness.cluster.servers)
         await asyncio.sleep(60)  # and gone
-        await shop.cluster.authority.delete(Key("Pod", "default", "web-0"))
+        await harness.cluster.authority.delete(Key("Pod", "default", "web-0"))
         for n in range(5):
-            await shop.create(f"s{n}")
+            await harness.create(f"s{n}")
         await asyncio.sleep(1)  # the servers have heard of it
-        await shop.cluster.compact()
-        shop.sim.network.heal()
+        await harness.cluster.compact()
+        harness.sim.network.heal()
         await asyncio.sleep(240)
         assert seen == {"web": 1, **{f"s{n}": 0 for n in range(5)}}
 
@@ -169,16 +169,16 @@ def test_a_watcher_that_was_too_slow_for_a_compaction_skips_nothing() -> None:
 def test_a_stream_that_died_and_does_not_say_so_is_noticed() -> None:
     """kopf#996, #787 (bug 20): the watch is dead, and the operator must not live on without it."""
 
-    @in_a_shop(NO_NETS)
-    async def test(shop: Shop) -> None:
+    @with_harness(NO_NETS)
+    async def test(harness: ControllerHarness) -> None:
         seen: dict[str, int] = {}
-        await shop.create("web")
-        shop.open(counting(seen), owns=(POD,))
+        await harness.create("web")
+        harness.open(counting(seen), owns=(POD,))
         await until(lambda: seen == {"web": 0})
         await asyncio.sleep(5)  # the streams are up
-        assert shop.veil.streams == 2
-        shop.veil.dead = 2
-        await shop.create("later")
+        assert harness.transport.streams == 2
+        harness.transport.dead = 2
+        await harness.create("later")
         await asyncio.sleep(60)
         assert "later" in seen
 
@@ -189,18 +189,18 @@ def requests_of_an_outage(limits: Limits) -> list[int]:
     """What each of ten processes asks of a server that is down for five minutes."""
     counts: list[int] = []
 
-    @in_a_shop(limits)
-    async def test(shop: Shop) -> None:
+    @with_harness(limits)
+    async def test(harness: ControllerHarness) -> None:
         seen: dict[str, int] = {}
-        await shop.create("web")
-        shops = [shop, *(shop.another(f"other-{n}") for n in range(9))]
+        await harness.create("web")
+        shops = [harness, *(harness.another(f"other-{n}") for n in range(9))]
         for each in shops:
             each.open(counting(seen), owns=(POD,), name=each.host.name)
         await asyncio.sleep(10)
-        shop.cluster.servers[0].crash()
-        before = [len(each.veil.asked) for each in shops]
+        harness.cluster.servers[0].crash()
+        before = [len(each.transport.asked) for each in shops]
         await asyncio.sleep(300)
-        counts.extend(len(each.veil.asked) - begun for each, begun in zip(shops, before, strict=True))
+        counts.extend(len(each.transport.asked) - begun for each, begun in zip(shops, before, strict=True))
 
     test()
     return counts

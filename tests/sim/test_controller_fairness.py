@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from tests.kit.controllers import REPLICA_SET, FunctionReconciler, new_cluster, replica_set, until
 from tests.objects import NAMESPACE
-from tests.sim.controllers import REPLICA_SET, Does, replica_set, stage, until
 
 from kedge import Action, Context, Controller
 from kedge.errors import Unavailable
@@ -60,7 +60,7 @@ async def latencies(sim: Simulation, cluster: Any, yard: Yard, changes: int) -> 
 
 async def yard_of(sim: Simulation, slow_s: float) -> tuple[float, float]:
     """The lone key's worst latency, alone and in a crowd."""
-    cluster = await stage(sim, servers=1)
+    cluster = await new_cluster(sim, servers=1)
     for tenant in ("noisy", "quiet"):
         await cluster.authority.create(NAMESPACE, {"metadata": {"name": tenant}})
     await cluster.authority.create(REPLICA_SET, replica_set("lone", 0, namespace="quiet"))
@@ -68,7 +68,7 @@ async def yard_of(sim: Simulation, slow_s: float) -> tuple[float, float]:
     yard = Yard(sim, slow_s)
     controller = Controller(
         ControllerSpec(kind=REPLICA_SET),
-        Does(yard.reconcile),
+        FunctionReconciler(yard.reconcile),
         ControllerRuntime(cluster.client(host), host.env(limits=LIMITS)),
     )
     host.spawn(controller.run(), name="controller")

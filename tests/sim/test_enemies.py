@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.sim.controllers import LEASE, Shop, in_a_shop, until
+from tests.kit.controllers import LEASE, ControllerHarness, until, with_harness
 
 from kedge import Action, Context
 from kedge.api.kinds import Kind
@@ -140,12 +140,12 @@ def test_who_sees_everything_an_hour_late_is_slow_but_does_no_harm(monkeypatch: 
 
 
 def test_a_leader_whose_decisions_cannot_be_logged_leads_on_and_tells_what_it_lost(tmp_path: Path) -> None:
-    @in_a_shop()
-    async def test(shop: Shop) -> None:
+    @with_harness()
+    async def test(harness: ControllerHarness) -> None:
         directory = tmp_path / "decisions"
-        log = DecisionLog(directory, shop.env)
-        shop.recorder = Recorder(shop.env, log=log)
-        shop.host.spawn(log.run(), name="log")
+        log = DecisionLog(directory, harness.env)
+        harness.recorder = Recorder(harness.env, log=log)
+        harness.host.spawn(log.run(), name="log")
         failures = 0
 
         async def work(_: Context, key: Key) -> Action:
@@ -157,16 +157,16 @@ def test_a_leader_whose_decisions_cannot_be_logged_leads_on_and_tells_what_it_lo
 
         directory.rmdir()
         directory.touch()  # in its place is something that no segment can be made in
-        await shop.create("web")
-        controller = shop.open(work, lease=LEASE)
+        await harness.create("web")
+        controller = harness.open(work, lease=LEASE)
         await until(lambda: failures == 4)
         await asyncio.sleep(10)
-        kept = [each.result for each in shop.decisions()]
+        kept = [each.result for each in harness.decisions()]
         assert kept == ["failed", "failed", "failed", "await change"], "what failed is kept, wherever it can be"
         assert controller.statistics().leading
         assert log.statistics().lost == log.statistics().appended == 4
         assert log.statistics().last_error
-        assert not shop.reported, "a disk is no reason to bother whoever decides"
+        assert not harness.reported, "a disk is no reason to bother whoever decides"
 
         directory.unlink()
         directory.mkdir()

@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.kit.controllers import until
 from tests.objects import NAMESPACE, NODE, POD, node, pod, reservation
-from tests.sim.controllers import until
 from tests.unit.scheduler.desk import Desk, at_a_desk
 
 from kedge.api.objects import Object

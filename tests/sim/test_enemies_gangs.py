@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.kit.nodes import ControllerFleet
 from tests.objects import NODE, POD, ZONE_QUOTA, node, pod, zone_quota
 from tests.sim.committed import State
-from tests.sim.node_world import Crew
 from tests.sim.scheduling import LIMITS, Town
 from tests.sim.scheduling_state import OTHER, Accounts
 
@@ -25,9 +25,9 @@ from kedge.server.service import reservations
 from kedge.sim.cluster import Cluster, Commit
 from kedge.sim.kernel import NO_FAULTS, FaultPlan, Host, Simulation, Swarm, run
 
-CREW = tuple(f"crew-{n}" for n in range(5))
+CREW = tuple(f"fleet-{n}" for n in range(5))
 NODES = ("node-a", "node-b", "node-c")
-RECORD = Key("Reservation.kedge.dev", "default", "crew")
+RECORD = Key("Reservation.kedge.dev", "default", "fleet")
 HURRIED = replace(
     LIMITS,
     gang_chunk_max=2,
@@ -98,9 +98,9 @@ class Stops:
         yield from ()
 
 
-def crew(name: str) -> dict[str, Any]:
+def fleet(name: str) -> dict[str, Any]:
     body = pod(name, cpu="400m")
-    body["metadata"]["labels"]["kedge.dev/gang"] = "crew"
+    body["metadata"]["labels"]["kedge.dev/gang"] = "fleet"
     body["metadata"]["annotations"] = {"kedge.dev/gang-size": str(len(CREW))}
     return body
 
@@ -124,14 +124,14 @@ async def _away(sim: Simulation, *, accidents: bool) -> str:
     for name in NODES:
         await cluster.authority.create(NODE, node(name, cpu="1"))
     await cluster.authority.create(ZONE_QUOTA, zone_quota(zone_a={"cpu": "5"}))
-    repair = Crew(cluster, limits=HURRIED)
+    repair = ControllerFleet(cluster, limits=HURRIED)
     repair.boot(sim, reservation_repair_controller)
     hosts = [town.boot(name, "default-scheduler") for name in ("one", "two")]
     town.boot("three", OTHER)
     await asyncio.sleep(5)
     stops = Stops(hosts, cluster, sim.choose("stopped at", MOMENTS))
     for name in CREW:
-        await cluster.authority.create(POD, crew(name))
+        await cluster.authority.create(POD, fleet(name))
     sim.check_always(stops)
     await asyncio.wait([asyncio.ensure_future(stops.done.wait())], timeout=20)
     stops.done.set()  # if it was not by then, it is not at all
@@ -176,14 +176,14 @@ async def _accident(sim: Simulation, cluster: Cluster) -> None:
         case "namesake":
             member = sim.choose("member", CREW)
             await _leave(cluster, member)
-            await service.create(POD, crew(member))
+            await service.create(POD, fleet(member))
         case "gone" | "another" as what:
             await service.delete(Key("Node", "", name))
             for found in cluster.all("Pod"):  # as repair would
                 if found.view.spec.node_name == name:
                     await service.delete(found.key, DeleteOptions(uid=found.uid, grace_s=0))
                     if found.key.name in CREW:
-                        await service.create(POD, crew(found.key.name))
+                        await service.create(POD, fleet(found.key.name))
             if what == "another":
                 await service.create(NODE, node(name, cpu="1"))
 
@@ -277,11 +277,11 @@ async def behind(sim: Simulation) -> int:
     town = Town(sim, cluster, limits=limits, holds=("",))
     for name in NODES:
         await cluster.authority.create(NODE, node(name, cpu="1"))
-    Crew(cluster, limits=limits).boot(sim, reservation_repair_controller)
+    ControllerFleet(cluster, limits=limits).boot(sim, reservation_repair_controller)
     town.boot("one", "default-scheduler").skew(offset_s=-2 * limits.gang_wait_s, rate=1.0)
     await asyncio.sleep(5)
     for name in CREW:
-        await cluster.authority.create(POD, crew(name))
+        await cluster.authority.create(POD, fleet(name))
     await asyncio.sleep(20)
     return _bound(cluster)
 

@@ -8,8 +8,9 @@ from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
 from typing import Any
 
+from tests.kit.config_maps import a_map, key_of, maps
+from tests.kit.nodes import QUICK, ControllerFleet, find, new_cluster, settle
 from tests.objects import CONFIG_MAP, NAMESPACE
-from tests.sim.node_world import QUICK, Crew, find, objects, settle, stage
 from tests.sim.seeds import seeds
 
 from kedge.api.objects import Object
@@ -20,18 +21,6 @@ from kedge.keys import Key
 from kedge.sim.cluster import Commit
 from kedge.sim.judges.invariants import Judge
 from kedge.sim.kernel import NO_FAULTS, Simulation, run
-
-
-def a_map(name: str, *owners: Object, namespace: str = "default", **metadata: Any) -> dict[str, Any]:
-    references = [
-        {"apiVersion": "v1", "kind": "ConfigMap", "name": o.key.name, "uid": o.uid, "blockOwnerDeletion": True}
-        for o in owners
-    ]
-    return {"metadata": {"name": name, "namespace": namespace, "ownerReferences": references, **metadata}}
-
-
-def maps(store: Any, namespace: str = "default") -> set[str]:
-    return {each.key.name for each in objects(store, "ConfigMap") if each.key.namespace == namespace}
 
 
 class Kept:
@@ -47,16 +36,12 @@ class Kept:
             self.names -= missing
 
 
-def key_of(name: str, namespace: str = "default") -> Key:
-    return Key("ConfigMap", namespace, name)
-
-
 async def families(sim: Simulation) -> int:
-    cluster = await stage(sim)
+    cluster = await new_cluster(sim)
     kept = Kept()
     sim.check_always(kept)
-    crew = Crew(cluster)
-    crew.boot(sim, garbage_controller, copies=2)
+    fleet = ControllerFleet(cluster)
+    fleet.boot(sim, garbage_controller, copies=2)
     create = cluster.authority.create
 
     async def make(name: str, *owners: Object, **metadata: Any) -> Object:
@@ -85,7 +70,7 @@ async def families(sim: Simulation) -> int:
     orphan = find(cluster.store, key_of("orphaning-child"))
     assert orphan is not None
     assert not orphan.metadata.owner_references
-    return await crew.recheck({"garbage": GarbageCollector})
+    return await fleet.recheck({"garbage": GarbageCollector})
 
 
 @seeds(4, 40)
@@ -97,10 +82,10 @@ def test_children_go_with_their_last_owner_and_no_sooner(seeds: range) -> None:
 
 
 async def tenants(sim: Simulation) -> int:
-    cluster = await stage(sim)
-    crew = Crew(cluster)
-    crew.boot(sim, namespace_controller, copies=2)
-    crew.boot(sim, garbage_controller)
+    cluster = await new_cluster(sim)
+    fleet = ControllerFleet(cluster)
+    fleet.boot(sim, namespace_controller, copies=2)
+    fleet.boot(sim, garbage_controller)
     for tenant in ("shop", "bank"):
         await cluster.authority.create(NAMESPACE, {"metadata": {"name": tenant}})
         for n in range(4):
@@ -120,7 +105,7 @@ async def tenants(sim: Simulation) -> int:
 
     await settle(sim, cluster, gone)
     assert len(maps(cluster.store, "bank")) == 4
-    return await crew.recheck({"namespace": NamespaceReconciler, "garbage": GarbageCollector})
+    return await fleet.recheck({"namespace": NamespaceReconciler, "garbage": GarbageCollector})
 
 
 @seeds(4, 30)
@@ -143,8 +128,8 @@ def test_an_owner_that_waits_for_its_dependents_is_woken_by_one_that_is_let_go_o
     """Another holds the child, so it stays: what changes is that it no longer names the one that waits."""
 
     async def program(sim: Simulation) -> None:
-        cluster = await stage(sim)
-        Crew(cluster, limits=NO_NETS).boot(sim, garbage_controller)
+        cluster = await new_cluster(sim)
+        ControllerFleet(cluster, limits=NO_NETS).boot(sim, garbage_controller)
         create = cluster.authority.create
         mum, dad = [(await create(CONFIG_MAP, a_map(name))).object for name in ("mum", "dad")]
         await create(CONFIG_MAP, a_map("kid", mum, dad))
@@ -158,13 +143,13 @@ def test_an_owner_that_waits_for_its_dependents_is_woken_by_one_that_is_let_go_o
 
 def test_whatever_has_owners_is_looked_at_again_though_nothing_is_known_to_have_changed() -> None:
     async def program(sim: Simulation) -> None:
-        cluster = await stage(sim)
-        crew = Crew(cluster, limits=replace(NO_NETS, resync_every_s=20.0))
-        crew.boot(sim, garbage_controller)
+        cluster = await new_cluster(sim)
+        fleet = ControllerFleet(cluster, limits=replace(NO_NETS, resync_every_s=20.0))
+        fleet.boot(sim, garbage_controller)
         mum = (await cluster.authority.create(CONFIG_MAP, a_map("mum"))).object
         await cluster.authority.create(CONFIG_MAP, a_map("kid", mum))
         await asyncio.sleep(120)
-        looked_at = Counter(decision.key.name for decision in crew.processes[0][2].decisions())
+        looked_at = Counter(decision.key.name for decision in fleet.processes[0][2].decisions())
         assert looked_at["kid"] >= 3
         assert looked_at["mum"] == 0, "it has no owner, and nobody waits for it"
 
@@ -173,19 +158,19 @@ def test_whatever_has_owners_is_looked_at_again_though_nothing_is_known_to_have_
 
 def test_who_waits_for_its_dependents_waits_for_those_that_no_cache_has_shown() -> None:
     async def program(sim: Simulation) -> None:
-        cluster = await stage(sim)
+        cluster = await new_cluster(sim)
         Judge(cluster)
-        crew = Crew(cluster, limits=replace(NO_NETS, relist_every_s=60.0))
-        crew.boot(sim, garbage_controller)
+        fleet = ControllerFleet(cluster, limits=replace(NO_NETS, relist_every_s=60.0))
+        fleet.boot(sim, garbage_controller)
         create = cluster.authority.create
         mum = (await create(CONFIG_MAP, a_map("mum"))).object
         await asyncio.sleep(5)
-        crew.hidden.add(key_of("kid"))
+        fleet.hidden.add(key_of("kid"))
         await create(CONFIG_MAP, a_map("kid", mum))
         await cluster.authority.delete(key_of("mum"), DeleteOptions(propagation="Foreground"))
         await asyncio.sleep(20)
         assert maps(cluster.store) == {"mum", "kid"}
-        crew.hidden.clear()
+        fleet.hidden.clear()
         await asyncio.sleep(100)  # a list shows the kid at last
         assert maps(cluster.store) == set()
 

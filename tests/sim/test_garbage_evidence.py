@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from tests.caches import replaced
+from tests.kit.config_maps import a_map, key_of, maps
+from tests.kit.nodes import QUICK, ControllerFleet, find, new_cluster
 from tests.objects import CONFIG_MAP
-from tests.sim.node_world import QUICK, Crew, find, stage
-from tests.sim.test_garbage import a_map, key_of, maps
 
 from kedge.api.kinds import Kind
 from kedge.api.objects import Object
@@ -35,8 +35,8 @@ class Scene:
     """A quiet world with one collector, whose watches can be made to hide things."""
 
     def __init__(self, sim: Simulation, cluster: Cluster, limits: Limits) -> None:
-        self.cluster, self.crew = cluster, Crew(cluster, limits=limits)
-        self.crew.boot(sim, garbage_controller)
+        self.cluster, self.fleet = cluster, ControllerFleet(cluster, limits=limits)
+        self.fleet.boot(sim, garbage_controller)
 
     async def make(self, name: str, *owners: Object) -> Object:
         return (await self.cluster.authority.create(CONFIG_MAP, a_map(name, *owners))).object
@@ -45,7 +45,7 @@ class Scene:
         await self.cluster.authority.delete(key_of(name), DeleteOptions(propagation=propagation))
 
     def hide(self, name: str) -> None:
-        self.crew.hidden.add(key_of(name))
+        self.fleet.hidden.add(key_of(name))
 
     def there(self) -> set[str]:
         return maps(self.cluster.store)
@@ -55,7 +55,7 @@ Story = Callable[[Scene], Coroutine[Any, Any, None]]
 
 
 async def tell(sim: Simulation, story: Story, limits: Limits) -> set[str]:
-    scene = Scene(sim, await stage(sim), limits)
+    scene = Scene(sim, await new_cluster(sim), limits)
     await asyncio.sleep(5)
     await story(scene)
     await asyncio.sleep(60)
@@ -144,8 +144,8 @@ async def orphaned_unseen(scene: Scene) -> None:
     await asyncio.sleep(10)
     found = find(scene.cluster.store, key_of("child"))
     assert found is not None
-    scene.crew.hidden.clear()
-    for _, caches, _, _ in scene.crew.processes:
+    scene.fleet.hidden.clear()
+    for _, caches, _, _ in scene.fleet.processes:
         for cache in caches.of_kind("ConfigMap"):
             cache.request_relist()
 

@@ -8,19 +8,18 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.kit.autoscaling import autoscaler
+from tests.kit.controllers import replica_set
+from tests.kit.holds import LIMITS, Notes, annotated, bound_pod, noted
+from tests.kit.rollouts import rollout
+from tests.kit.workload_manifests import batch
 from tests.objects import config_map, deployment, node, pod, reservation, resource_quota
-from tests.sim.controllers import replica_set
-from tests.sim.test_autoscaler import autoscaler
-from tests.sim.test_rollout import rollout
-from tests.sim.test_workloads import batch
 
 from kedge.api.codec import encode_object
 from kedge.api.holds import Hold
 from kedge.api.objects import Object
-from kedge.api.requests import Binding
 from kedge.controllers import CONTROLLERS
 from kedge.keys import Key
-from kedge.limits import Limits
 from kedge.runtime import ControllerRuntime
 from kedge.sim.cluster import Cluster, Seat
 from kedge.sim.kernel import NO_FAULTS, Simulation, run
@@ -28,18 +27,9 @@ from kedge.sim.standard import budget, service
 from kedge.store import Put
 
 HOLD_S = 240.0
-LIMITS = Limits(
-    decisions_sample_every=1, repair_every_s=20.0, resync_every_s=60.0, queue_backoff_s_max=15.0, orphan_s=5.0
-)
 Acted = Callable[[], bool]
-Notes = dict[str, str]
 Case = Callable[[Cluster, Notes], Awaitable[tuple[Key, Acted]]]
 WEB = Key("Deployment.apps", "default", "web")
-
-
-def noted(body: dict[str, Any], notes: Notes) -> dict[str, Any]:
-    metadata = body["metadata"]
-    return {**body, "metadata": {**metadata, "annotations": {**metadata.get("annotations", {}), **notes}}}
 
 
 def there(cluster: Cluster, kind: str) -> Acted:
@@ -174,28 +164,11 @@ CASES: dict[str, Case] = {
 """For each controller something that it would do at once, and the object that a person holds."""
 
 
-def annotated(notes: Notes) -> dict[str, Any]:
-    return {"annotations": notes}
-
-
 async def tampered(cluster: Cluster, found: Object, edit: Callable[[dict[str, Any]], Any]) -> None:
     """Write past the service, as a bug or a broken disk would."""
     document = found.edit()
     edit(document)
     await cluster.store.commit([], [Put(found.key, encode_object(document))])
-
-
-async def bound_pod(cluster: Cluster, *, ready: bool = False, notes: Notes | None = None) -> Object:
-    await cluster.create({"apiVersion": "v1", "kind": "Node", **node("node-a")})
-    body = noted(pod("web-0"), notes or {})
-    body["metadata"]["labels"] = {"app": "web"}
-    made = await cluster.create({"apiVersion": "v1", "kind": "Pod", **body})
-    await cluster.authority.bind(Binding(pod=made.key, node="node-a"))
-    if ready:
-        conditions = [{"type": "Ready", "status": "True", "reason": "Started"}]
-        status = {"phase": "Running", "podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}], "conditions": conditions}
-        await cluster.authority.patch(made.key, {"status": status}, subresource="status")
-    return made
 
 
 async def reserved_pod(cluster: Cluster) -> Object:

@@ -6,13 +6,13 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
+from tests.kit.controllers import replica_set
+from tests.kit.holds import LIMITS, Notes, bound_pod, noted
+from tests.kit.rollouts import rollout
+from tests.kit.workload_manifests import batch
 from tests.objects import deployment, pod
-from tests.sim.controllers import replica_set
 from tests.sim.test_agent import until
 from tests.sim.test_agent_usage import calm
-from tests.sim.test_holds import LIMITS, Notes, bound_pod, noted
-from tests.sim.test_rollout import rollout
-from tests.sim.test_workloads import batch
 
 from kedge.api.holds import Hold
 from kedge.api.owners import controller_of

@@ -3,62 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from functools import partial
 
-from tests.objects import BUDGET, NODE
-from tests.sim.controllers import REPLICA_SET, replica_set
-from tests.sim.node_world import (
-    Agent,
-    Binder,
-    Crew,
+from tests.kit.controllers import REPLICA_SET, replica_set
+from tests.kit.nodes import (
+    NODES,
+    build,
     find,
-    no_pod_is_given_up_on_suspicion,
-    node_body,
     objects,
+    ready_pods,
     settle,
-    stage,
+    standing,
 )
+from tests.objects import BUDGET
 from tests.sim.seeds import seeds
 
 from kedge.api.conditions import is_true
 from kedge.controllers.node.controller import NodeLifecycle, lifecycle_controller
-from kedge.controllers.replicaset.controller import replica_set_controller
 from kedge.keys import Key
 from kedge.sim.cluster import Cluster
-from kedge.sim.kernel import NO_FAULTS, Host, Simulation, run
-
-NODES = ("node-0", "node-1", "node-2", "node-3")
-
-
-async def build(
-    sim: Simulation, *, zones: int = 2, copies: int = 2, names: Sequence[str] = NODES
-) -> tuple[Cluster, Crew, dict[str, Host], dict[str, Agent]]:
-    cluster = await stage(sim)
-    sim.check_always(no_pod_is_given_up_on_suspicion)
-    hosts, agents = {}, {}
-    for n, name in enumerate(names):
-        zone = f"zone-{n % zones}"
-        await cluster.authority.create(NODE, node_body(name, zone=zone))
-        hosts[name] = sim.host(f"agent-{name}")
-        agents[name] = Agent(cluster, name, zone=zone, server=n % 2)
-        hosts[name].boot(agents[name].start)
-    sim.host("binder").boot(Binder(cluster).start)
-    crew = Crew(cluster)
-    crew.boot(sim, lifecycle_controller, copies=copies)
-    crew.boot(sim, replica_set_controller)
-    return cluster, crew, hosts, agents
-
-
-def ready_pods(cluster: Cluster) -> dict[str, str]:
-    """Where ready pods are, by uid."""
-    pods = [each for each in objects(cluster.store, "Pod") if not each.view.finished and not each.view.terminating]
-    return {each.uid: each.view.spec.node_name for each in pods if is_true(each.view.status.conditions, "Ready")}
-
-
-def standing(cluster: Cluster, name: str, what: str) -> bool:
-    found = find(cluster.store, Key("Node", "", name))
-    return found is not None and is_true(found.view.status.conditions, what)
+from kedge.sim.kernel import NO_FAULTS, Simulation, run
 
 
 def all_well(cluster: Cluster, *, but: str = "") -> bool:
@@ -77,7 +41,7 @@ def all_well(cluster: Cluster, *, but: str = "") -> bool:
 
 async def one_dies(sim: Simulation) -> int:
     """A node dies for good. Its pods are replaced once each, elsewhere, and its claims stay."""
-    cluster, crew, _, agents = await build(sim)
+    cluster, fleet, _, agents = await build(sim)
     await cluster.authority.create(REPLICA_SET, replica_set("web", 4))
     await asyncio.sleep(30)
     victim = sim.choose("victim", NODES)
@@ -97,7 +61,7 @@ async def one_dies(sim: Simulation) -> int:
     ledger = find(cluster.store, Key("NodeAllocation.kedge.dev", "", victim))
     pods = {each.uid for each in objects(cluster.store, "Pod")}
     sim.note("ledger", f"{len(ledger.view.status.entries) if ledger else 0} claims left, {len(pods)} pods")
-    return await crew.recheck({"node-lifecycle": NodeLifecycle})
+    return await fleet.recheck({"node-lifecycle": NodeLifecycle})
 
 
 @seeds(3, 24)
@@ -147,8 +111,8 @@ def test_a_node_that_was_lost_returns_and_nothing_runs_twice() -> None:
 
 async def blind(sim: Simulation, whom: str) -> tuple[dict[str, str], dict[str, str]]:
     """Nobody is dead: the observer cannot see, or the nodes cannot reach anybody."""
-    cluster, crew, hosts, _ = await build(sim, copies=0)
-    (observer,) = crew.boot(sim, lifecycle_controller)
+    cluster, fleet, hosts, _ = await build(sim, copies=0)
+    (observer,) = fleet.boot(sim, lifecycle_controller)
     await cluster.authority.create(REPLICA_SET, replica_set("web", 4))
     await asyncio.sleep(30)
     before = ready_pods(cluster)
@@ -156,7 +120,7 @@ async def blind(sim: Simulation, whom: str) -> tuple[dict[str, str], dict[str, s
     cut = [observer] if whom == "observer" else list(hosts.values()) if whom == "nodes" else cluster.servers
     sim.network.partition(cut, [cluster.store_host] if whom == "servers" else cluster.servers)
     await asyncio.sleep(400)
-    assert crew.processes
+    assert fleet.processes
     sim.network.heal()
     await asyncio.sleep(60)
     await settle(sim, cluster, lambda: len(ready_pods(cluster)) == 4 and all_well(cluster))

@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 from tests.caches import replaced
+from tests.kit.controllers import REPLICA_SET, replica_set
+from tests.kit.nodes import QUICK, ControllerFleet, SimpleAgent, build, objects, ready_pods, standing, write_conditions
 from tests.sim import test_nodes
-from tests.sim.controllers import REPLICA_SET, replica_set
-from tests.sim.node_world import QUICK, Agent, Crew, objects, say
-from tests.sim.test_nodes import build, ready_pods, standing
 
 from kedge.api.conditions import condition, find_condition, is_true
 from kedge.api.wellknown import UNREACHABLE_TAINT
@@ -73,8 +72,8 @@ async def _unheard(sim: Simulation, replicas: int, tolerated_s: int) -> tuple[bo
     cluster, _, hosts, _ = await build(sim, copies=0, names=("node-0", "node-1"))
     released = Released()
     sim.check_always(released)
-    crew = Crew(cluster, limits=PATIENT)
-    crew.boot(sim, lifecycle_controller)
+    fleet = ControllerFleet(cluster, limits=PATIENT)
+    fleet.boot(sim, lifecycle_controller)
     body = replica_set("web", replicas)
     tolerates = {
         "key": UNREACHABLE_TAINT,
@@ -92,7 +91,7 @@ async def _unheard(sim: Simulation, replicas: int, tolerated_s: int) -> tuple[bo
         await asyncio.sleep(60)
         assert standing(cluster, victim, "Lost")
         sim.network.heal()
-    crew.hidden.add(lease_key(victim))
+    fleet.hidden.add(lease_key(victim))
     suspected = False
     for _ in range(30):
         await asyncio.sleep(2)
@@ -175,7 +174,7 @@ def test_without_a_look_at_the_authority_pods_of_a_node_that_lives_are_given_up(
 # -- an agent that speaks ---------------------------------------------------------------------------
 
 
-class Tongue(Agent):
+class Tongue(SimpleAgent):
     """An agent whose lease can no longer be renewed: it still says that its node is ready when that is doubted."""
 
     tied = False
@@ -186,11 +185,11 @@ class Tongue(Agent):
             return
         found = await client.find(Key("Node", "", self.name))
         if found is not None and not is_true(found.view.status.conditions, "Ready"):
-            await say(client, env, found, [condition("Ready", status=True, reason="AgentReady")])
+            await write_conditions(client, env, found, [condition("Ready", status=True, reason="AgentReady")])
 
 
 async def speaks(sim: Simulation) -> tuple[bool, bool, set[str], dict[str, str], dict[str, str]]:
-    with replaced(test_nodes, "Agent", Tongue):
+    with replaced(test_nodes, "SimpleAgent", Tongue):
         cluster, _, _, agents = await build(sim, copies=1)
     released = Released()
     sim.check_always(released)
@@ -225,11 +224,11 @@ def test_an_agent_that_contradicts_is_not_given_up_although_its_lease_is_old() -
 
 
 async def decided_again(sim: Simulation) -> int:
-    cluster, crew, hosts, _ = await build(sim, copies=1, names=("node-0", "node-1"))
+    cluster, fleet, hosts, _ = await build(sim, copies=1, names=("node-0", "node-1"))
     await asyncio.sleep(20)
     sim.network.partition([hosts["node-0"]], cluster.servers)
     await asyncio.sleep(60)
-    return await crew.recheck({"node-lifecycle": NodeLifecycle})
+    return await fleet.recheck({"node-lifecycle": NodeLifecycle})
 
 
 def not_recorded(_: Context, __: str, measure: Any) -> Any:

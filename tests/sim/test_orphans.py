@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from tests.kit.controllers import REPLICA_SET, pod_of, replica_set
+from tests.kit.nodes import ControllerFleet, find, held, new_cluster, node_body, objects, settle
 from tests.objects import (
     NODE,
     POD,
@@ -16,8 +18,6 @@ from tests.objects import (
     resource_quota,
     zone_quota,
 )
-from tests.sim.controllers import REPLICA_SET, pod_of, replica_set
-from tests.sim.node_world import Crew, find, node_body, objects, settle, stage
 from tests.sim.seeds import seeds
 
 from kedge.api.codec import encode_object
@@ -45,18 +45,13 @@ async def tamper(cluster: Cluster, found: Object, edit: Any) -> None:
     await cluster.store.commit([], [Put(found.key, encode_object(document))])
 
 
-def held(cluster: Cluster, name: str) -> set[str]:
-    found = find(cluster.store, Key("NodeAllocation.kedge.dev", "", name))
-    return set() if found is None else set(found.view.status.entries)
-
-
 async def left_behind(sim: Simulation) -> int:
-    cluster = await stage(sim)
-    crew = Crew(cluster)
-    crew.boot(sim, reservation_repair_controller, copies=2)
-    crew.boot(sim, ledger_repair_controller)
-    crew.boot(sim, binding_repair_controller)
-    crew.boot(sim, quota_controller)
+    cluster = await new_cluster(sim)
+    fleet = ControllerFleet(cluster)
+    fleet.boot(sim, reservation_repair_controller, copies=2)
+    fleet.boot(sim, ledger_repair_controller)
+    fleet.boot(sim, binding_repair_controller)
+    fleet.boot(sim, quota_controller)
     service = cluster.authority
     for name in ("node-a", "node-b"):
         await service.create(NODE, node_body(name))
@@ -111,8 +106,8 @@ async def left_behind(sim: Simulation) -> int:
     await service.patch(Key("Node", "", "node-a"), {"spec": {"taints": [taint]}})
     await asyncio.sleep(30)
     assert held(cluster, "node-a") == {made["kept"].uid, made["waits"].uid}
-    count = await crew.recheck({"reservation-repair": ReservationRepair, "ledger-repair": LedgerRepair})
-    return count + await crew.recheck({"binding-repair": BindingRepair, "quota": QuotaReconciler})
+    count = await fleet.recheck({"reservation-repair": ReservationRepair, "ledger-repair": LedgerRepair})
+    return count + await fleet.recheck({"binding-repair": BindingRepair, "quota": QuotaReconciler})
 
 
 @seeds(6, 40)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.kit.rollouts import POLICY, SPREAD, policy
 from tests.sim.test_agent import CALM, until
 from tests.sim.test_agent_usage import calm
-from tests.sim.test_rollout import POLICY, SPREAD, policy
 
 from kedge.api.wellknown import OBEYED_PREFIX
 from kedge.scheduler import Scheduler

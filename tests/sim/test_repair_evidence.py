@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 from tests.caches import replaced
+from tests.kit.nodes import QUICK, ControllerFleet, find, held, new_cluster, node_body
 from tests.objects import NODE, POD, RESERVATION, pod, reservation
-from tests.sim.node_world import QUICK, Crew, find, node_body, stage
-from tests.sim.test_orphans import held
 
 from kedge.api.requests import Binding, DeleteOptions
 from kedge.api.wellknown import OUT_OF_SERVICE
@@ -31,13 +30,13 @@ PATIENT = replace(QUICK, relist_every_s=100_000.0)
 """No cache is compared with the authority by itself."""
 HOME = Key("Node", "", "node-a")
 WAITS = Key("Pod", "default", "waits")
-Story = Callable[[Cluster, Crew], Coroutine[Any, Any, bool]]
+Story = Callable[[Cluster, ControllerFleet], Coroutine[Any, Any, bool]]
 
 
-async def a_pod_that_waits(cluster: Cluster, crew: Crew) -> bool:
+async def a_pod_that_waits(cluster: Cluster, fleet: ControllerFleet) -> bool:
     """A reservation is seen, and the pod that it is for is not. Whether it stands."""
     await cluster.authority.create(NODE, node_body("node-a"))
-    crew.hidden.add(WAITS)
+    fleet.hidden.add(WAITS)
     made = (await cluster.authority.create(POD, pod("waits"))).object
     body = reservation(made, "node-a")
     body["spec"]["deadline"] = "2100-01-01T00:00:00Z"
@@ -46,7 +45,7 @@ async def a_pod_that_waits(cluster: Cluster, crew: Crew) -> bool:
     return find(cluster.store, Key("Reservation.kedge.dev", "default", made.uid)) is not None
 
 
-async def a_word_taken_back(cluster: Cluster, crew: Crew) -> bool:
+async def a_word_taken_back(cluster: Cluster, fleet: ControllerFleet) -> bool:
     """A node was called out of service; that it is not any more is not seen. Whether what may run there is counted."""
     service = cluster.authority
     await service.create(NODE, node_body("node-a"))
@@ -55,16 +54,16 @@ async def a_word_taken_back(cluster: Cluster, crew: Crew) -> bool:
     taint = {"key": OUT_OF_SERVICE, "effect": "NoExecute"}
     await service.patch(HOME, {"spec": {"taints": [taint]}})
     await asyncio.sleep(5)
-    crew.hidden.add(HOME)
+    fleet.hidden.add(HOME)
     await service.patch(HOME, {"spec": {"taints": []}})
     await service.delete(made.key, DeleteOptions(grace_s=0))
     await asyncio.sleep(30)
     return made.uid in held(cluster, "node-a")
 
 
-async def a_node_unseen(cluster: Cluster, crew: Crew) -> bool:
+async def a_node_unseen(cluster: Cluster, fleet: ControllerFleet) -> bool:
     """A pod is bound to a node that the cache does not know. Whether it is still there."""
-    crew.hidden.add(HOME)
+    fleet.hidden.add(HOME)
     await cluster.authority.create(NODE, node_body("node-a"))
     made = (await cluster.authority.create(POD, pod("waits"))).object
     await cluster.authority.bind(Binding(pod=made.key, node="node-a"))
@@ -80,11 +79,11 @@ STORIES: dict[Story, Callable[..., Controller]] = {
 
 
 async def tell(sim: Simulation, story: Story) -> bool:
-    cluster = await stage(sim)
-    crew = Crew(cluster, limits=PATIENT)
-    crew.boot(sim, STORIES[story])
+    cluster = await new_cluster(sim)
+    fleet = ControllerFleet(cluster, limits=PATIENT)
+    fleet.boot(sim, STORIES[story])
     await asyncio.sleep(5)
-    return await story(cluster, crew)
+    return await story(cluster, fleet)
 
 
 async def from_cache(ctx: Context, key: Key) -> Any:

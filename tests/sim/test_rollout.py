@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 from tests.caches import replaced
+from tests.kit.autoscaling import NAMESPACE, MeteredNodes, calm, failing, maker, recheck_all
+from tests.kit.controllers import QUICK, settle
+from tests.kit.rollouts import NEXT, POLICY, ROLLOUT, SPREAD, policy, rollout
+from tests.kit.workload_manifests import WEB, web
+from tests.kit.workloads import StoreReader, is_serving, new_cluster
 from tests.objects import DEPLOYMENT
-from tests.sim.controllers import QUICK, settle
-from tests.sim.test_autoscaler import NAMESPACE, Metered, calm, failing, maker, recheck_all
-from tests.sim.test_workloads import WEB, web
-from tests.sim.workloads import Reader, is_serving, stage
 
 from kedge.api.conditions import find_condition
 from kedge.api.kinds import KINDS
@@ -27,16 +28,11 @@ from kedge.controllers.rollout.controller import RolloutReconciler, rollout_cont
 from kedge.controllers.rollout.plan import Capacity
 from kedge.env import Env
 from kedge.errors import Conflict
-from kedge.keys import Key
 from kedge.runtime.status import plan_status
 from kedge.scheduler.report.policy_status import plan_policy_status
 from kedge.sim.cluster import Cluster, Commit, RemoteTransport
 from kedge.sim.kernel import Simulation, run
 
-ROLLOUT = KINDS.of_key_kind("Rollout.kedge.dev")
-POLICY = KINDS.of_key_kind("SchedulingPolicy.kedge.dev")
-NEXT = Key(ROLLOUT.key_kind, "default", "next")
-SPREAD = Key(POLICY.key_kind, "", "spread")
 RECONCILERS: dict[str, Callable[[Env], Any]] = {
     "deployment": DeploymentReconciler,
     "replicaset": ReplicaSetReconciler,
@@ -46,8 +42,8 @@ MAKERS = [maker(each) for each in (deployment_controller, replica_set_controller
 
 
 @dataclass
-class Crashing(Metered):
-    """Hands on whose nodes some pods crash again and again."""
+class Crashing(MeteredNodes):
+    """FakeNodes on whose nodes some pods crash again and again."""
 
     crashes: Callable[[Object], bool] = lambda _: False
     obeying: bool = True
@@ -78,43 +74,24 @@ def is_new(pod: Object) -> bool:
     return bool(pod.view.spec.containers[0].image == "web:2")
 
 
-def template(image: str = "web:2") -> dict[str, Any]:
-    container = {"name": "main", "image": image, "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}}}
-    return {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [container]}}
-
-
-def rollout(*stages: dict[str, Any], **spec: Any) -> dict[str, Any]:
-    return {
-        "apiVersion": "kedge.dev/v1",
-        "kind": "Rollout",
-        "metadata": {"name": "next", "namespace": "default"},
-        "spec": {
-            "target": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
-            "template": template(),
-            "stages": list(stages),
-            **spec,
-        },
-    }
-
-
 QUARTER = {"name": "quarter", "scope": {"percent": 25}, "holdSeconds": 10}
 ALL = {"name": "all", "scope": {"percent": 100}, "holdSeconds": 5}
 
 
-async def scene(sim: Simulation) -> tuple[Cluster, Crashing, Reader]:
-    cluster = await stage(sim)
+async def scene(sim: Simulation) -> tuple[Cluster, Crashing, StoreReader]:
+    cluster = await new_cluster(sim)
     await cluster.authority.create(NAMESPACE, {"metadata": {"name": "kube-node-lease"}})
     cluster.boot("manager", MAKERS, copies=2, limits=QUICK)
-    return cluster, Crashing(cluster), Reader(cluster.store)
+    return cluster, Crashing(cluster), StoreReader(cluster.store)
 
 
-def status_of(reader: Reader) -> Any:
+def status_of(reader: StoreReader) -> Any:
     found = reader.get(NEXT)
     assert found is not None
     return found.view.status
 
 
-def all_serve(reader: Reader, image: str, replicas: int) -> bool:
+def all_serve(reader: StoreReader, image: str, replicas: int) -> bool:
     pods = reader.pods()
     of_it = [pod for pod in pods if pod.view.spec.containers[0].image == image]
     return len(pods) == len(of_it) == replicas and all(is_serving(pod) for pod in pods)
@@ -133,7 +110,7 @@ async def until(goal: Callable[[], bool], within_s: float = 400.0) -> None:
 class Staged:
     """In the first stage no more than its share has the new template; and at every moment enough serve."""
 
-    reader: Reader
+    reader: StoreReader
     share: int = 1
     serving_min: int = 4
     armed: bool = False
@@ -210,7 +187,7 @@ def test_a_template_is_rolled_out_in_stages_or_back_and_enough_serve_throughout(
 class SomebodyServes:
     """While a rollout is being taken back, and somebody served, somebody serves."""
 
-    reader: Reader
+    reader: StoreReader
     served: bool = False
 
     def __call__(self, commit: Commit) -> Iterator[tuple[str, str]]:
@@ -295,15 +272,6 @@ def _object(entry: Any) -> Object:
     return Object(KINDS.of_key_kind(entry.key.kind), entry.key, entry.value, revision=entry.modified)
 
 
-def policy() -> dict[str, Any]:
-    return {
-        "apiVersion": "kedge.dev/v1",
-        "kind": "SchedulingPolicy",
-        "metadata": {"name": "spread"},
-        "spec": {"version": "v4", "maxZoneSkew": 2},
-    }
-
-
 def policy_rollout(**spec: Any) -> dict[str, Any]:
     made = rollout(
         {"name": "one", "scope": {"workloads": ["web"], "tenants": ["default"]}, "holdSeconds": 5},
@@ -341,7 +309,7 @@ async def policy_by_stages(sim: Simulation) -> tuple[int, int]:
     return judge.advanced, await recheck_all(cluster, RECONCILERS)
 
 
-def is_promoted(reader: Reader) -> bool:
+def is_promoted(reader: StoreReader) -> bool:
     found = reader.get(SPREAD)
     if found is None or status_of(reader).phase != "Complete":
         return False

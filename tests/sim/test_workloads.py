@@ -4,37 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import Any
 
-from tests.objects import DEPLOYMENT, deployment
-from tests.sim.controllers import settle
+from tests.kit.controllers import settle
+from tests.kit.workload_manifests import BATCH, JOB, WEB, batch, image, web
+from tests.kit.workloads import FakeNodes, RolloutBounds, StoreReader, WorkloadManager, is_serving, new_cluster
+from tests.objects import DEPLOYMENT
 from tests.sim.seeds import seeds
-from tests.sim.workloads import Bounds, Hands, Manager, Reader, is_serving, stage
 
 from kedge.api.conditions import is_true
-from kedge.api.kinds import KINDS
 from kedge.controllers.job.plan import outcome_of
-from kedge.keys import Key
 from kedge.sim.cluster import Commit
 from kedge.sim.kernel import Simulation, run
 
-WEB = Key("Deployment.apps", "default", "web")
-JOB = KINDS.of_key_kind("Job.batch")
 
-
-def web(replicas: int, *, surge: int, unavailable: int) -> dict[str, Any]:
-    body = deployment("web", replicas=replicas)
-    rolling = {"maxSurge": surge, "maxUnavailable": unavailable}
-    body["spec"]["strategy"] = {"type": "RollingUpdate", "rollingUpdate": rolling}
-    return body
-
-
-def image(name: str) -> dict[str, Any]:
-    container = {"name": "main", "image": name, "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}}}
-    return {"spec": {"template": {"spec": {"containers": [container]}}}}
-
-
-def is_rolled_out(reader: Reader, name: str, replicas: int) -> bool:
+def is_rolled_out(reader: StoreReader, name: str, replicas: int) -> bool:
     """Every pod serves and is of this image, none is left over, and the status says so of the newest generation."""
     pods = reader.pods()
     if len(pods) != replicas or not all(is_serving(pod) for pod in pods):
@@ -55,10 +38,10 @@ def is_rolled_out(reader: Reader, name: str, replicas: int) -> bool:
 
 
 async def rollout(sim: Simulation) -> int:
-    cluster = await stage(sim)
-    manager, hands = Manager(sim, cluster), Hands(cluster)
-    reader = Reader(cluster.store)
-    bounds = Bounds(reader, copies_max=4, serving_min=3)
+    cluster = await new_cluster(sim)
+    manager, hands = WorkloadManager(sim, cluster), FakeNodes(cluster)
+    reader = StoreReader(cluster.store)
+    bounds = RolloutBounds(reader, copies_max=4, serving_min=3)
     sim.check_always(bounds)
     for n in range(2):
         sim.host(f"manager-{n}").boot(manager.start)
@@ -91,19 +74,11 @@ def test_a_rollout_stays_within_its_bounds_whatever_happens_and_can_be_decided_a
 
 # -- jobs ------------------------------------------------------------------------------------------
 
-BATCH = Key("Job.batch", "default", "batch")
-
-
-def batch(**spec: Any) -> dict[str, Any]:
-    container = {"name": "main", "image": "batch:1"}
-    template = {"spec": {"restartPolicy": "Never", "containers": [container]}}
-    return {"metadata": {"name": "batch", "namespace": "default"}, "spec": {**spec, "template": template}}
-
 
 class AtMost:
     """No more pods of a Job run at once than it asks for."""
 
-    def __init__(self, reader: Reader, most: int) -> None:
+    def __init__(self, reader: StoreReader, most: int) -> None:
         self._reader = reader
         self._most = most
 
@@ -116,10 +91,10 @@ class AtMost:
 
 async def job(sim: Simulation) -> int:
     """Every third pod fails, and now and then somebody deletes one that has ended."""
-    cluster = await stage(sim)
-    manager = Manager(sim, cluster)
-    hands = Hands(cluster, phase_of=lambda pod: "Failed" if int(pod.uid[:4], 16) % 3 == 0 else "Succeeded")
-    reader = Reader(cluster.store)
+    cluster = await new_cluster(sim)
+    manager = WorkloadManager(sim, cluster)
+    hands = FakeNodes(cluster, phase_of=lambda pod: "Failed" if int(pod.uid[:4], 16) % 3 == 0 else "Succeeded")
+    reader = StoreReader(cluster.store)
     sim.check_always(AtMost(reader, 2))
     for n in range(2):
         sim.host(f"manager-{n}").boot(manager.start)
@@ -141,7 +116,7 @@ async def job(sim: Simulation) -> int:
     return await manager.recheck()
 
 
-def is_finished(reader: Reader) -> bool:
+def is_finished(reader: StoreReader) -> bool:
     found = reader.get(BATCH)
     return found is not None and is_true(found.view.status.conditions, "Complete")
 

@@ -9,10 +9,10 @@ from functools import partial
 from typing import Any
 
 import pytest
+from tests.kit.controllers import QUICK, replica_set
+from tests.kit.workload_manifests import BATCH, JOB, WEB, batch, web
+from tests.kit.workloads import FakeNodes, StoreReader, WorkloadManager, new_cluster
 from tests.objects import DEPLOYMENT, POD, RESOURCE_QUOTA, pod, resource_quota
-from tests.sim.controllers import QUICK, replica_set
-from tests.sim.test_workloads import BATCH, JOB, WEB, batch, web
-from tests.sim.workloads import Hands, Manager, Reader, stage
 
 from kedge.api.conditions import is_true
 from kedge.api.kinds import KINDS, Kind
@@ -28,14 +28,14 @@ PATIENT = replace(QUICK, queue_backoff_s=900.0, queue_backoff_s_max=900.0)
 
 async def blocked(sim: Simulation, kind: Kind, key: Key, body: dict[str, Any], hard: str, free: str) -> None:
     """Somebody is refused; room is made in one of the ways there are; the refusal is over within seconds."""
-    cluster = await stage(sim)
-    reader = Reader(cluster.store)
+    cluster = await new_cluster(sim)
+    reader = StoreReader(cluster.store)
     service = cluster.authority
     await service.create(RESOURCE_QUOTA, resource_quota(**{hard: "1"}))
     other = pod("other") if hard == "pods" else replica_set("other", 0)
     await service.create(POD if hard == "pods" else REPLICA_SET, other)
-    sim.host("manager").boot(Manager(sim, cluster, limits=PATIENT).start)
-    working = asyncio.create_task(Hands(cluster, phase_of=lambda _: "Succeeded").run())
+    sim.host("manager").boot(WorkloadManager(sim, cluster, limits=PATIENT).start)
+    working = asyncio.create_task(FakeNodes(cluster, phase_of=lambda _: "Succeeded").run())
     await service.create(kind, body)
 
     def refused() -> bool:

@@ -6,8 +6,8 @@ import asyncio
 from functools import partial
 from pathlib import Path
 
+from tests.kit.nodes import objects
 from tests.objects import NAMESPACE
-from tests.sim.node_world import objects
 
 import kedge
 from kedge.api.wellknown import SYSTEM_NAMESPACE, SYSTEM_NAMESPACES

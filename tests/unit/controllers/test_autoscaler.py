@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.controllers.views import NOW, a_pod, ago
+from tests.kit.pod_views import NOW, a_pod, ago
 
 from kedge.api.quantity import Quantity, parse_quantity
 from kedge.api.usage import format_usage, parse_usage

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.controllers.views import a_pod, ago, ready_pod
+from tests.kit.pod_views import a_pod, ago, ready_pod
 
 from kedge.api.views import FrozenMap, PodDisruptionBudgetView, PodView
 from kedge.api.views.workloads import DisruptionBudgetSpec, DisruptionBudgetStatus

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from tests.unit.controllers.views import a_pod, ready_pod
+from tests.kit.pod_views import a_pod, ready_pod
 
 from kedge.api.views import Container, ContainerPort, ObjectMeta, PodView, ServiceView
 from kedge.api.views.core import ServicePort, ServiceSpec

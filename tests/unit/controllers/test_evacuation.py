@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from tests.unit.controllers.views import NOW, a_pod, ago, ready_pod
+from tests.kit.pod_views import NOW, a_pod, ago, ready_pod
 
 from kedge.api.views import NodeView, OwnerReference, PodView, Taint, Toleration
 from kedge.api.views.core import NodeSpec

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.controllers.views import NOW, ago
+from tests.kit.pod_views import NOW, ago
 
 from kedge.api.views import ObjectMeta, OwnerReference
 from kedge.api.views.base import Annotations

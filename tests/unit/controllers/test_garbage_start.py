@@ -6,8 +6,8 @@ import asyncio
 from contextlib import AbstractContextManager, nullcontext
 
 from tests.caches import QUICK, Bench, make_bench, replaced, until
+from tests.kit.config_maps import a_map, key_of
 from tests.objects import CONFIG_MAP, asynchronous, config_map
-from tests.sim.test_garbage import a_map, key_of
 
 from kedge.api.kinds import KINDS, Kind
 from kedge.api.requests import ListOptions, ObjectList

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.controllers.views import a_pod, ready_pod
+from tests.kit.pod_views import a_pod, ready_pod
 
 from kedge.api.scopes import Workload
 from kedge.api.views import Condition, ContainerStatus, ObjectMeta, PodView, Scope

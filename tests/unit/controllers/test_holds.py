@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.controllers.views import NOW, a_pod, ago
+from tests.kit.pod_views import NOW, a_pod, ago
 
 from kedge.api.holds import (
     ALL,

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.controllers.views import NOW, a_pod, ago
+from tests.kit.pod_views import NOW, a_pod, ago
 
 from kedge.api.views import Condition, JobView, PodView
 from kedge.api.views.core import PodSpec, PodTemplate

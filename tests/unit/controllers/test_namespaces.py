@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.controllers.views import ago
+from tests.kit.pod_views import ago
 
 from kedge.api.views import NamespaceView, ObjectMeta
 from kedge.controllers.namespace.plan import EmptyingPlan, plan_emptying

@@ -6,8 +6,8 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.kit.pod_views import NOW
 from tests.objects import Clock, make_env
-from tests.unit.controllers.views import NOW
 
 from kedge.api.codec import encode_json
 from kedge.api.conditions import find_condition, is_true, set_condition

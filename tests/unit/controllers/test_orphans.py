@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.controllers.views import NOW, a_pod, ago, ready_pod
+from tests.kit.pod_views import NOW, a_pod, ago, ready_pod
 
 from kedge.api.views import (
     AllocationEntry,

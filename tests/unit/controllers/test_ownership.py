@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from tests.sim.controllers import POD, REPLICA_SET, Shop, in_a_shop, pod_of, until
+from tests.kit.controllers import POD, REPLICA_SET, ControllerHarness, pod_of, until, with_harness
 
 from kedge import Action, Context, WatchSpec
 from kedge.api.objects import Object
@@ -27,8 +27,10 @@ def pod_named(owner: Object, slot: int, **reference: Any) -> dict[str, Any]:
     return body
 
 
-@in_a_shop(ALONE)
-async def test_the_owner_is_woken_by_its_group_and_those_who_select_it_if_there_is_none(shop: Shop) -> None:
+@with_harness(ALONE)
+async def test_the_owner_is_woken_by_its_group_and_those_who_select_it_if_there_is_none(
+    harness: ControllerHarness,
+) -> None:
     woken: list[str] = []
 
     async def work(_: Context, key: Key) -> Action:
@@ -36,15 +38,15 @@ async def test_the_owner_is_woken_by_its_group_and_those_who_select_it_if_there_
         return Action.await_change()
 
     async def woken_by(body: dict[str, Any]) -> list[str]:
-        await shop.cluster.authority.create(POD, body)
+        await harness.cluster.authority.create(POD, body)
         await asyncio.sleep(2)
         names = sorted(set(woken))
         woken.clear()
         return names
 
-    one = await shop.create("one")
-    await shop.create("two")
-    shop.open(work, watches=(WatchSpec(kind=POD, keys_of=wake_claimants(REPLICA_SET)),))
+    one = await harness.create("one")
+    await harness.create("two")
+    harness.open(work, watches=(WatchSpec(kind=POD, keys_of=wake_claimants(REPLICA_SET)),))
     await until(lambda: set(woken) == {"one", "two"})
     woken.clear()
     assert await woken_by(pod_named(one, 0)) == ["one"]

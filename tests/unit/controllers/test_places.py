@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.unit.controllers.views import NOW, a_pod, ready_pod
+from tests.kit.pod_views import NOW, a_pod, ready_pod
 
 from kedge.api.wellknown import REGION_LABEL, ZONE_LABEL
 from kedge.controllers.shared.pods import least_missed_first

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.controllers.views import NOW, a_pod, ago, ready_pod
+from tests.kit.pod_views import NOW, a_pod, ago, ready_pod
 
 from kedge.api.views import Condition, ContainerState, ContainerStatus, PodView
 from kedge.api.views.core import ContainerStateWaiting

@@ -6,8 +6,8 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.kit.pod_views import a_pod
 from tests.objects import RESOURCE_QUOTA, ZONE_QUOTA
-from tests.unit.controllers.views import a_pod
 
 from kedge.api.codec import encode_json
 from kedge.api.kinds import Kind

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.controllers.views import a_pod, ready_pod
+from tests.kit.pod_views import a_pod, ready_pod
 
 from kedge.api.views import Condition, PodView, ReplicaSetView
 from kedge.api.views.workloads import ReplicaSetSpec, ReplicaSetStatus

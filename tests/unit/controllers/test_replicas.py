@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.controllers.pod_world import PodWorld
-from tests.unit.controllers.views import NOW, a_pod, ready_pod
+from tests.kit.pod_histories import PodWorld
+from tests.kit.pod_views import NOW, a_pod, ready_pod
 
 from kedge.api.codec import encode_object
 from kedge.api.objects import Object

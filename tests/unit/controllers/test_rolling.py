@@ -5,20 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Any
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from tests.kit.pod_views import a_set
 
 from kedge.api.views.workloads import DeploymentSpec, DeploymentStrategy, RollingUpdate
 from kedge.controllers.deployment.plan import Bounds, ScalePlan, SetFacts, plan_scales, resolve_bounds
-
-
-def a_set(name: str, replicas: int, available: int | None = None, **more: Any) -> SetFacts:
-    """A ReplicaSet that is at rest, unless more is said."""
-    facts = SetFacts(name, replicas, copies=replicas, available=replicas if available is None else available)
-    return replace(facts, **more)
 
 
 def spec(replicas: int, surge: int | str, unavailable: int | str) -> DeploymentSpec:

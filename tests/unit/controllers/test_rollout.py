@@ -11,8 +11,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.controllers.test_rolling import a_set
-from tests.unit.controllers.views import NOW, ago
+from tests.kit.pod_views import NOW, a_set, ago
 
 from kedge.api.views.kedge_dev import (
     PendingCount,

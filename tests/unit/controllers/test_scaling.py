@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.controllers.views import NOW, ago
+from tests.kit.pod_views import NOW, ago
 
 from kedge.api.views.schema import dec_hook
 from kedge.api.views.workloads import (

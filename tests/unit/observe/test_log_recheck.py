@@ -7,7 +7,16 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from tests.sim.controllers import POD, REPLICA_SET, Does, Shop, Work, in_a_shop, pod_of, until
+from tests.kit.controllers import (
+    POD,
+    REPLICA_SET,
+    ControllerHarness,
+    FunctionReconciler,
+    Work,
+    pod_of,
+    until,
+    with_harness,
+)
 from tests.unit.observe.making import make_env
 
 from kedge import Action, Context
@@ -37,14 +46,14 @@ async def work(ctx: Context, key: Key) -> Action:
 def decided() -> list[Decision]:
     found: list[Decision] = []
 
-    @in_a_shop()
-    async def program(shop: Shop) -> None:
-        await shop.create("web")
-        await shop.create("db")
-        shop.open(work, owns=[POD])
-        await until(lambda: sum(call.verb == "patch" for each in shop.decisions() for call in each.calls) >= 2)
+    @with_harness()
+    async def program(harness: ControllerHarness) -> None:
+        await harness.create("web")
+        await harness.create("db")
+        harness.open(work, owns=[POD])
+        await until(lambda: sum(call.verb == "patch" for each in harness.decisions() for call in each.calls) >= 2)
         await asyncio.sleep(1)
-        found.extend(shop.decisions())
+        found.extend(harness.decisions())
 
     program()
     return found
@@ -52,7 +61,7 @@ def decided() -> list[Decision]:
 
 async def recheck_all(decisions: list[Decision], does: Work) -> None:
     for each in decisions:
-        await recheck(each, Does(does), RecordedEvidence(), make_env())
+        await recheck(each, FunctionReconciler(does), RecordedEvidence(), make_env())
 
 
 def logged(directory: Path, decisions: list[Decision], *, record_bytes_max: int = 1 << 20) -> list[Decision]:

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 import pytest
+from tests.kit.controllers import POD, REPLICA_SET, ControllerHarness, pod_of, until, with_harness
 from tests.objects import ALLOCATION, CONFIG_MAP, NODE, config_map, node
-from tests.sim.controllers import POD, REPLICA_SET, Shop, in_a_shop, pod_of, until
 
 from kedge import Action, Context, WatchSpec
 from kedge.api.objects import Object
@@ -78,9 +78,9 @@ def test_every_verb_of_the_context_that_writes_is_tried_here() -> None:
     assert verbs - READS == {name.partition(" ")[0] for name in WRITES}
 
 
-def state_of(shop: Shop) -> dict[Key, int]:
+def state_of(harness: ControllerHarness) -> dict[Key, int]:
     kinds = ("Pod", "ReplicaSet.apps", ALLOCATION.key_kind)
-    return {each.key: each.modified for each in shop.cluster.store.entries() if each.key.kind in kinds}
+    return {each.key: each.modified for each in harness.cluster.store.entries() if each.key.kind in kinds}
 
 
 @pytest.mark.parametrize("name", WRITES)
@@ -88,8 +88,8 @@ def state_of(shop: Shop) -> dict[Key, int]:
 def test_no_write_takes_a_timeout_for_a_failure(name: str, lost: str) -> None:
     """After an unknown outcome the authority is read, and the key runs again only on caches that have that answer."""
 
-    @in_a_shop(ONCE)
-    async def test(shop: Shop) -> None:
+    @with_harness(ONCE)
+    async def test(harness: ControllerHarness) -> None:
         runs: list[tuple[dict[Key, int], int]] = []
         leaked = ""
 
@@ -97,11 +97,11 @@ def test_no_write_takes_a_timeout_for_a_failure(name: str, lost: str) -> None:
             owner, pod, host = ctx.get(key), ctx.get(VICTIM), ctx.get(Key("Node", "", "node-a"))
             ledger = ctx.get(LEDGER)
             seen = {each.key: each.revision for each in (*ctx.list(POD), owner, ledger) if each is not None}
-            runs.append((seen, len(shop.veil.asked)))
+            runs.append((seen, len(harness.transport.asked)))
             if len(runs) > 1:
                 return Action.await_change()
-            shop.veil.mute = True  # the caches stay behind
-            shop.veil.dark, shop.veil.stuck = lost == "no reply", lost == "cancelled"
+            harness.transport.mute = True  # the caches stay behind
+            harness.transport.dark, harness.transport.stuck = lost == "no reply", lost == "cancelled"
             assert owner is not None
             assert host is not None
             assert ledger is not None
@@ -110,29 +110,29 @@ def test_no_write_takes_a_timeout_for_a_failure(name: str, lost: str) -> None:
                 await WRITES[name](ctx, world)
             raise AssertionError("the write came back")
 
-        authority = shop.cluster.authority
-        owner = await shop.create("web", 1)
+        authority = harness.cluster.authority
+        owner = await harness.create("web", 1)
         host = (await authority.create(NODE, node())).object
         gone = (await authority.create(POD, pod_of(owner, 8))).object
         await authority.bind(Binding(pod=gone.key, pod_uid=gone.uid, node="node-a", node_uid=host.uid))
         await authority.delete(gone.key, DeleteOptions(grace_s=0))
         leaked = gone.uid
         await authority.create(POD, pod_of(owner, 9))
-        before = state_of(shop)
-        controller = shop.open(work, owns=(POD,), watches=(WatchSpec(kind=NODE), WatchSpec(kind=ALLOCATION)))
-        await until(shop.decisions)
-        decision = shop.decisions()[0]
+        before = state_of(harness)
+        controller = harness.open(work, owns=(POD,), watches=(WatchSpec(kind=NODE), WatchSpec(kind=ALLOCATION)))
+        await until(harness.decisions)
+        decision = harness.decisions()[0]
         call = decision.calls[-1]
         assert call.outcome == ("OutcomeUnknown" if lost == "no reply" else "cancelled")
         assert decision.result == "failed", "neither a success nor an end"
-        after = state_of(shop)
+        after = state_of(harness)
         assert after != before, "the write was not made at all"
         controller.wake(WEB)
         await asyncio.sleep(2)
         assert len(runs) == 1, "it ran on caches that do not show what it may have done"
-        shop.veil.dark = shop.veil.stuck = shop.veil.mute = False
+        harness.transport.dark = harness.transport.stuck = harness.transport.mute = False
         await until(lambda: len(runs) >= 2)
-        since = shop.veil.asked[runs[0][1] :]
+        since = harness.transport.asked[runs[0][1] :]
         if call.key is not None:
             assert ("get", call.key) in since, "nobody read what became of it"
         shown = runs[1][0]
@@ -143,28 +143,30 @@ def test_no_write_takes_a_timeout_for_a_failure(name: str, lost: str) -> None:
     test()
 
 
-@in_a_shop(ONCE)
-async def test_what_is_read_at_the_authority_is_recorded_and_needs_no_floor(shop: Shop) -> None:
+@with_harness(ONCE)
+async def test_what_is_read_at_the_authority_is_recorded_and_needs_no_floor(harness: ControllerHarness) -> None:
     async def work(ctx: Context, key: Key) -> Action:
         assert await ctx.fresh(key) is not None
         assert await ctx.fresh(VICTIM) is None
         assert len(await ctx.fresh_list(REPLICA_SET, namespace="default")) == 1
         return Action.await_change()
 
-    await shop.create()
-    controller = shop.open(work)
-    await until(shop.decisions)
-    calls = shop.decisions()[0].calls
+    await harness.create()
+    controller = harness.open(work)
+    await until(harness.decisions)
+    calls = harness.decisions()[0].calls
     assert [(call.verb, call.outcome) for call in calls] == [("get", "read"), ("get", "absent"), ("list", "read")]
     assert controller.statistics().waiting_floors == 0
-    assert await shop.recheck(work) == 1
+    assert await harness.recheck(work) == 1
 
 
 # -- conflicts -------------------------------------------------------------------------------------
 
 
-@in_a_shop()
-async def test_a_write_on_an_old_version_is_refused_and_the_next_run_has_seen_the_newer(shop: Shop) -> None:
+@with_harness()
+async def test_a_write_on_an_old_version_is_refused_and_the_next_run_has_seen_the_newer(
+    harness: ControllerHarness,
+) -> None:
     """argo-rollouts#4073 (bug 10): newer state is never overwritten, and the conflict is not permanent."""
     runs: list[tuple[int, int]] = []
 
@@ -173,40 +175,40 @@ async def test_a_write_on_an_old_version_is_refused_and_the_next_run_has_seen_th
         assert found is not None
         runs.append((found.revision, found.view.spec.replicas))
         if len(runs) == 1:
-            shop.veil.mute = True
-            await shop.scale("web", 5)
+            harness.transport.mute = True
+            await harness.scale("web", 5)
         await ctx.write_status(found, {"replicas": found.view.spec.replicas})
         return Action.await_change()
 
-    await shop.create("web", 1)
-    controller = shop.open(work)
-    await until(shop.decisions)
-    first = shop.decisions()[0]
+    await harness.create("web", 1)
+    controller = harness.open(work)
+    await until(harness.decisions)
+    first = harness.decisions()[0]
     assert first.error.startswith("Conflict")
-    assert (await shop.get()).view.status.replicas == 0
+    assert (await harness.get()).view.status.replicas == 0
     for _ in range(5):
         controller.wake(WEB)
         await asyncio.sleep(0.5)
     assert len(runs) == 1, "it tried again on the version that was refused"
-    shop.veil.mute = False
+    harness.transport.mute = False
     await until(lambda: len(runs) >= 2)
     assert runs[1][1] == 5
     await asyncio.sleep(1)
-    found = await shop.get()
+    found = await harness.get()
     assert (found.view.status.replicas, found.view.spec.replicas) == (5, 5)
-    assert sum(each.error.startswith("Conflict") for each in shop.decisions()) == 1
+    assert sum(each.error.startswith("Conflict") for each in harness.decisions()) == 1
 
 
-@in_a_shop()
-async def test_what_was_replaced_under_its_name_is_neither_patched_nor_deleted(shop: Shop) -> None:
+@with_harness()
+async def test_what_was_replaced_under_its_name_is_neither_patched_nor_deleted(harness: ControllerHarness) -> None:
     refused: list[str] = []
 
     async def work(ctx: Context, key: Key) -> Action:
         found = ctx.get(key)
         if found is None or refused:
             return Action.await_change()
-        await shop.cluster.authority.delete(key)
-        await shop.create("web", 2)
+        await harness.cluster.authority.delete(key)
+        await harness.create("web", 2)
         for attempt in (
             ctx.patch(found, {"spec": {"replicas": 9}}),
             ctx.patch(found, {"spec": {"replicas": 9}}, any_version=True),
@@ -219,18 +221,20 @@ async def test_what_was_replaced_under_its_name_is_neither_patched_nor_deleted(s
                 refused.append(type(error).__name__)
         return Action.await_change()
 
-    await shop.create("web", 1)
-    shop.open(work)
-    await until(shop.decisions)
+    await harness.create("web", 1)
+    harness.open(work)
+    await until(harness.decisions)
     assert refused == ["Conflict"] * 4
-    assert (await shop.get()).view.spec.replicas == 2
+    assert (await harness.get()).view.spec.replicas == 2
 
 
 # -- identity --------------------------------------------------------------------------------------
 
 
-@in_a_shop()
-async def test_operation_ids_are_stable_in_a_decision_and_unique_across_runs_and_processes(shop: Shop) -> None:
+@with_harness()
+async def test_operation_ids_are_stable_in_a_decision_and_unique_across_runs_and_processes(
+    harness: ControllerHarness,
+) -> None:
     async def work(ctx: Context, key: Key) -> Action:
         found = ctx.get(key)
         assert found is not None
@@ -238,9 +242,9 @@ async def test_operation_ids_are_stable_in_a_decision_and_unique_across_runs_and
         await ctx.patch(changed, {"metadata": {"annotations": {"m": ctx.decision}}})
         return Action.await_change()
 
-    await shop.create()
-    other = shop.another("other")
-    both = (shop, other)
+    await harness.create()
+    other = harness.another("other")
+    both = (harness, other)
     for each in both:
         controller = each.open(work, name="twins")
         await until(each.decisions)
@@ -254,12 +258,12 @@ async def test_operation_ids_are_stable_in_a_decision_and_unique_across_runs_and
             assert [call.operation for call in decision.calls] == [f"{decision.id}#{n}" for n in (1, 2)][
                 : len(decision.calls)
             ]
-    found = await shop.get()
+    found = await harness.get()
     assert found.origin.decision in {decision.id for each in both for decision in each.decisions()}
 
 
-@in_a_shop(Limits(decisions_sample_every=1))
-async def test_a_repeat_after_a_lost_reply_carries_the_same_id_and_happens_once(shop: Shop) -> None:
+@with_harness(Limits(decisions_sample_every=1))
+async def test_a_repeat_after_a_lost_reply_carries_the_same_id_and_happens_once(harness: ControllerHarness) -> None:
     async def work(ctx: Context, key: Key) -> Action:
         found = ctx.get(key)
         assert found is not None
@@ -267,19 +271,19 @@ async def test_a_repeat_after_a_lost_reply_carries_the_same_id_and_happens_once(
             await ctx.patch(found, {"metadata": {"annotations": {"n": "1"}}})
         return Action.await_change()
 
-    shop.sim.faults.script("request of api.patch", "lose")
-    before = await shop.create()
-    shop.open(work)
-    await until(shop.decisions)
-    calls = shop.decisions()[0].calls
+    harness.sim.faults.script("request of api.patch", "lose")
+    before = await harness.create()
+    harness.open(work)
+    await until(harness.decisions)
+    calls = harness.decisions()[0].calls
     assert [call.outcome for call in calls] == ["done"]
-    assert len([verb for verb, _ in shop.veil.asked if verb == "patch"]) == 2
-    assert (await shop.get()).origin.operation == calls[0].operation
-    assert (await shop.get()).revision > before.revision
+    assert len([verb for verb, _ in harness.transport.asked if verb == "patch"]) == 2
+    assert (await harness.get()).origin.operation == calls[0].operation
+    assert (await harness.get()).revision > before.revision
 
 
-@in_a_shop()
-async def test_nothing_is_asked_in_the_name_of_a_decision_that_is_over(shop: Shop) -> None:
+@with_harness()
+async def test_nothing_is_asked_in_the_name_of_a_decision_that_is_over(harness: ControllerHarness) -> None:
     """A task that a reconciler leaves behind would run beside the next run of its key."""
     left: list[Context] = []
 
@@ -287,19 +291,19 @@ async def test_nothing_is_asked_in_the_name_of_a_decision_that_is_over(shop: Sho
         left.append(ctx)
         return Action.await_change()
 
-    found = await shop.create()
-    shop.open(work)
-    await until(shop.decisions)
+    found = await harness.create()
+    harness.open(work)
+    await until(harness.decisions)
     with pytest.raises(InvariantBroken, match="has ended"):
         await left[0].patch(found, {"spec": {"replicas": 9}})
-    assert (await shop.get()).view.spec.replicas == 0
+    assert (await harness.get()).view.spec.replicas == 0
 
 
 # -- what is recorded ------------------------------------------------------------------------------
 
 
-@in_a_shop()
-async def test_a_record_keeps_what_was_asked_though_the_caller_goes_on_to_change_it(shop: Shop) -> None:
+@with_harness()
+async def test_a_record_keeps_what_was_asked_though_the_caller_goes_on_to_change_it(harness: ControllerHarness) -> None:
     async def work(ctx: Context, key: Key) -> Action:
         owner = ctx.get(key)
         assert owner is not None
@@ -309,16 +313,16 @@ async def test_a_record_keeps_what_was_asked_though_the_caller_goes_on_to_change
             await ctx.ensure(CONFIG_MAP, body)
         return Action.await_change()
 
-    await shop.create()
-    shop.open(work)
-    await until(shop.decisions)
-    asked = [call.intent["metadata"]["name"] for call in shop.decisions()[0].calls]
+    await harness.create()
+    harness.open(work)
+    await until(harness.decisions)
+    asked = [call.intent["metadata"]["name"] for call in harness.decisions()[0].calls]
     assert asked == ["a", "b", "c"]
-    assert await shop.recheck(work) == 1
+    assert await harness.recheck(work) == 1
 
 
-@in_a_shop()
-async def test_a_record_tells_who_woke_it_what_it_read_and_how_far_the_caches_were(shop: Shop) -> None:
+@with_harness()
+async def test_a_record_tells_who_woke_it_what_it_read_and_how_far_the_caches_were(harness: ControllerHarness) -> None:
     async def work(ctx: Context, key: Key) -> Action:
         found = ctx.get(key)
         assert found is not None
@@ -327,10 +331,10 @@ async def test_a_record_tells_who_woke_it_what_it_read_and_how_far_the_caches_we
         await ctx.write_status(found, {"replicas": ctx.random.randrange(1, 5)})
         return Action.requeue(delay_s=3600, condition="Ready", reason="Waiting")
 
-    created = await shop.create("web", 3)
-    shop.open(work, owns=(POD,))
-    await until(shop.decisions)
-    record = shop.decisions()[0]
+    created = await harness.create("web", 3)
+    harness.open(work, owns=(POD,))
+    await until(harness.decisions)
+    record = harness.decisions()[0]
     assert record.wakes == ((str(WEB), ""),)
     assert (record.uid, record.generation, record.attempt) == (created.uid, 1, 1)
     assert [mark.cache for mark in record.marks] == ["ReplicaSet.apps", "Pod"]
@@ -347,51 +351,51 @@ async def test_a_record_tells_who_woke_it_what_it_read_and_how_far_the_caches_we
         "done",
     )
     assert call.began_s >= 1.0
-    assert call.revision == (await shop.get()).revision
+    assert call.revision == (await harness.get()).revision
     assert len(call.marks) == 2
     assert (record.result, record.delay_s, record.condition, record.reason) == ("requeue", 3600, "Ready", "Waiting")
     assert record.took_s >= 1.0
     assert record.seed is not None
-    assert shop.recorder.writer_of(WEB, call.revision) == record.id
+    assert harness.recorder.writer_of(WEB, call.revision) == record.id
 
 
 # -- staleness -------------------------------------------------------------------------------------
 
 
-@in_a_shop(Limits(decisions_sample_every=1, watch_probe_s=1.0, watch_silence_s=3600.0))
-async def test_a_declared_budget_is_enforced_before_the_reconciler_and_recorded(shop: Shop) -> None:
+@with_harness(Limits(decisions_sample_every=1, watch_probe_s=1.0, watch_silence_s=3600.0))
+async def test_a_declared_budget_is_enforced_before_the_reconciler_and_recorded(harness: ControllerHarness) -> None:
     runs: list[float] = []
 
     async def work(ctx: Context, key: Key) -> Action:
         ctx.check_fresh(REPLICA_SET, max_age_s=3000.0)
         ctx.get(key)
-        runs.append(shop.sim.now_s)
+        runs.append(harness.sim.now_s)
         return Action.await_change()
 
-    await shop.create()
-    controller = shop.open(work, max_age_s=10.0, owns=(POD,))
+    await harness.create()
+    controller = harness.open(work, max_age_s=10.0, owns=(POD,))
     await until(lambda: runs)
-    kept = shop.decisions()[0].steps[:3]
+    kept = harness.decisions()[0].steps[:3]
     assert [(step.budget_s, step.kept, step.declared) for step in kept if isinstance(step, Budget)] == [
         (10.0, True, True), (10.0, True, True), (3000.0, True, False),
     ]  # fmt: skip
-    shop.veil.mute = True
+    harness.transport.mute = True
     await asyncio.sleep(60)
     runs.clear()
     controller.wake(WEB)
     await asyncio.sleep(30)
     assert not runs, "it decided on a cache that is too old"
-    stale = shop.decisions()[-1]
+    stale = harness.decisions()[-1]
     assert stale.result == "failed"
     assert stale.error.startswith("Stale: the cache of ReplicaSet.apps is ")
     assert [type(step) for step in stale.steps] == [Budget]
-    shop.veil.mute = False
+    harness.transport.mute = False
     await until(lambda: runs)
-    assert await shop.recheck(work) >= 3
+    assert await harness.recheck(work) >= 3
 
 
-@in_a_shop(Limits(decisions_sample_every=1, watch_probe_s=1.0, watch_silence_s=3600.0))
-async def test_a_budget_of_one_decision_is_enforced_where_it_is_asked_for(shop: Shop) -> None:
+@with_harness(Limits(decisions_sample_every=1, watch_probe_s=1.0, watch_silence_s=3600.0))
+async def test_a_budget_of_one_decision_is_enforced_where_it_is_asked_for(harness: ControllerHarness) -> None:
     ends: list[str] = []
 
     async def work(ctx: Context, key: Key) -> Action:
@@ -406,16 +410,16 @@ async def test_a_budget_of_one_decision_is_enforced_where_it_is_asked_for(shop: 
         ends.append("decided")
         return Action.await_change()
 
-    await shop.create()
-    controller = shop.open(work)
+    await harness.create()
+    controller = harness.open(work)
     await until(lambda: ends == ["decided"])
-    shop.veil.mute = True
+    harness.transport.mute = True
     await asyncio.sleep(60)
     controller.wake(WEB)
     await until(lambda: ends[-1] == "Stale")
-    budgets = [step for step in shop.decisions()[-1].steps if isinstance(step, Budget)]
+    budgets = [step for step in harness.decisions()[-1].steps if isinstance(step, Budget)]
     assert [(step.budget_s, step.kept, step.declared) for step in budgets] == [(10.0, False, False)]
-    assert await shop.recheck(work) == 2
+    assert await harness.recheck(work) == 2
 
 
 # -- loops -----------------------------------------------------------------------------------------
@@ -446,16 +450,16 @@ def says(value: bool) -> Any:
 def test_two_controllers_that_undo_each_other_are_slowed_and_named(make: Callable[[Any], Any]) -> None:
     """crossplane#6751 (bug 14): a fight at full speed, with no error and no backoff, is found and its rival named."""
 
-    @in_a_shop()
-    async def test(shop: Shop) -> None:
-        await shop.create("web", 0)
-        one = shop.open(make(3 if make is replicas_of else True), name="one")
-        two = shop.open(make(5 if make is replicas_of else False), name="two")
+    @with_harness()
+    async def test(harness: ControllerHarness) -> None:
+        await harness.create("web", 0)
+        one = harness.open(make(3 if make is replicas_of else True), name="one")
+        two = harness.open(make(5 if make is replicas_of else False), name="two")
         await asyncio.sleep(30)
         early = one.statistics().runs + two.statistics().runs
         await asyncio.sleep(600)
         late = one.statistics().runs + two.statistics().runs - early
-        told = [str(error) for error in shop.reported]
+        told = [str(error) for error in harness.reported]
         assert any("which two wrote" in each and "web" in each for each in told), told
         assert any("which one wrote" in each and "web" in each for each in told), told
         assert late < 200, f"{late} runs in ten minutes"
@@ -465,8 +469,8 @@ def test_two_controllers_that_undo_each_other_are_slowed_and_named(make: Callabl
     test()
 
 
-@in_a_shop(Limits(queue_loop_runs_max=5))
-async def test_honest_fan_out_is_no_fight(shop: Shop) -> None:
+@with_harness(Limits(queue_loop_runs_max=5))
+async def test_honest_fan_out_is_no_fight(harness: ControllerHarness) -> None:
     """crossplane#7108 (bug 14): many changes of many children wake one owner; that is work, and is not slowed."""
 
     async def work(ctx: Context, key: Key) -> Action:
@@ -482,20 +486,20 @@ async def test_honest_fan_out_is_no_fight(shop: Shop) -> None:
             await ctx.patch(pod, {"metadata": {"labels": {"colour": "red"}}})
         return Action.await_change()
 
-    owner = await shop.create("web", 40)
-    counter = shop.open(work, owns=(POD,), name="counter")
-    painter = shop.open(paint, kind=POD, name="painter")
+    owner = await harness.create("web", 40)
+    counter = harness.open(work, owns=(POD,), name="counter")
+    painter = harness.open(paint, kind=POD, name="painter")
     for slot in range(40):
-        await shop.cluster.authority.create(POD, pod_of(owner, slot))
+        await harness.cluster.authority.create(POD, pod_of(owner, slot))
         await asyncio.sleep(0.05)
     await until(lambda: counter.explain(WEB) is None and painter.statistics().queue.keys == 0)
-    assert (await shop.get()).view.status.replicas == 40
-    assert not shop.reported
+    assert (await harness.get()).view.status.replicas == 40
+    assert not harness.reported
     assert not counter.statistics().queue.loops
 
 
-@in_a_shop()
-async def test_a_user_who_changes_his_mind_is_answered_at_once_each_time(shop: Shop) -> None:
+@with_harness()
+async def test_a_user_who_changes_his_mind_is_answered_at_once_each_time(harness: ControllerHarness) -> None:
     """What no controller wrote is somebody's wish: to undo it again and again is no fight."""
     counts: list[int] = []
 
@@ -506,17 +510,17 @@ async def test_a_user_who_changes_his_mind_is_answered_at_once_each_time(shop: S
         await ctx.patch(found, {"metadata": {"annotations": {"size": str(found.view.spec.replicas)}}})
         return Action.await_change()
 
-    await shop.create("web", 0)
-    shop.open(work)
+    await harness.create("web", 0)
+    harness.open(work)
     for n in range(1, 60):
-        await shop.scale("web", n % 2)
+        await harness.scale("web", n % 2)
         await asyncio.sleep(0.2)
-        assert (await shop.get()).metadata.annotations["size"] == str(n % 2)
-    assert not shop.reported
+        assert (await harness.get()).metadata.annotations["size"] == str(n % 2)
+    assert not harness.reported
 
 
-@in_a_shop()
-async def test_the_time_in_a_status_does_not_feed_itself(shop: Shop) -> None:
+@with_harness()
+async def test_the_time_in_a_status_does_not_feed_itself(harness: ControllerHarness) -> None:
     """kubeflow/notebooks PR 1343 (bug 15): a status that says `now()` is written once and not for ever."""
 
     async def work(ctx: Context, key: Key) -> Action:
@@ -525,16 +529,16 @@ async def test_the_time_in_a_status_does_not_feed_itself(shop: Shop) -> None:
         await ctx.write_status(found, {"replicas": 1, "checkedAt": ctx.now().isoformat()})
         return Action.await_change()
 
-    await shop.create()
-    controller = shop.open(work)
+    await harness.create()
+    controller = harness.open(work)
     await asyncio.sleep(300)
     assert controller.statistics().runs <= 4
-    assert sum(len(each.calls) for each in shop.decisions()) == 1
-    assert not shop.reported
+    assert sum(len(each.calls) for each in harness.decisions()) == 1
+    assert not harness.reported
 
 
-@in_a_shop()
-async def test_the_time_in_a_plain_patch_feeds_itself_and_is_slowed(shop: Shop) -> None:
+@with_harness()
+async def test_the_time_in_a_plain_patch_feeds_itself_and_is_slowed(harness: ControllerHarness) -> None:
     """kubeflow/notebooks PR 1343 (bug 15): past `write_status` the queue still finds the loop, and names it."""
 
     async def work(ctx: Context, key: Key) -> Action:
@@ -543,10 +547,10 @@ async def test_the_time_in_a_plain_patch_feeds_itself_and_is_slowed(shop: Shop) 
         await ctx.patch(found, {"metadata": {"annotations": {"checked": ctx.now().isoformat()}}})
         return Action.await_change()
 
-    await shop.create()
-    controller = shop.open(work, name="clock")
+    await harness.create()
+    controller = harness.open(work, name="clock")
     await asyncio.sleep(60)
     early = controller.statistics().runs
     await asyncio.sleep(600)
     assert controller.statistics().runs - early < 60
-    assert any("which clock wrote" in str(error) for error in shop.reported)
+    assert any("which clock wrote" in str(error) for error in harness.reported)

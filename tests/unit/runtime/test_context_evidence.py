@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from tests.caches import replaced
+from tests.kit.controllers import POD, ControllerHarness, pod_of, until, with_harness
 from tests.objects import ALLOCATION, NODE, node
-from tests.sim.controllers import POD, Shop, in_a_shop, pod_of, until
 
 from kedge import Action, Context, WatchSpec
 from kedge.api.objects import Object
@@ -34,8 +34,8 @@ def unrecorded(_: Context, __: str, measure: Any) -> Any:
     return measure()
 
 
-@in_a_shop()
-async def test_a_measurement_decides_again_as_it_did_and_is_not_made_again(shop: Shop) -> None:
+@with_harness()
+async def test_a_measurement_decides_again_as_it_did_and_is_not_made_again(harness: ControllerHarness) -> None:
     ear = Ear()
 
     async def work(ctx: Context, key: Key) -> Action:
@@ -43,15 +43,15 @@ async def test_a_measurement_decides_again_as_it_did_and_is_not_made_again(shop:
         heard = ctx.measured("what is heard", ear.listen)
         return Action.requeue(delay_s=1.0 + heard["times"], reason=f"heard {heard['times']} times")
 
-    await shop.create()
-    shop.open(work)
-    await until(lambda: len(shop.decisions()) == 3)
-    assert await shop.recheck(work) == 3  # though the ear has heard more since: the record has what it was
+    await harness.create()
+    harness.open(work)
+    await until(lambda: len(harness.decisions()) == 3)
+    assert await harness.recheck(work) == 3  # though the ear has heard more since: the record has what it was
     assert ear.heard["times"] == 3
 
 
-@in_a_shop()
-async def test_a_measurement_past_the_record_is_found_out(shop: Shop) -> None:
+@with_harness()
+async def test_a_measurement_past_the_record_is_found_out(harness: ControllerHarness) -> None:
     ear = Ear()
 
     async def work(ctx: Context, key: Key) -> Action:
@@ -62,21 +62,21 @@ async def test_a_measurement_past_the_record_is_found_out(shop: Shop) -> None:
         ctx.get(key)
         return Action.requeue(delay_s=1.0 + ctx.measured("what is seen", ear.listen)["times"])
 
-    await shop.create()
+    await harness.create()
     with replaced(Context, "measured", unrecorded):
-        shop.open(work)
-        await until(shop.decisions)
+        harness.open(work)
+        await until(harness.decisions)
     with pytest.raises(ReplayDiverged):
-        await shop.recheck(work)
-    await until(lambda: len(shop.decisions()) >= 2)
+        await harness.recheck(work)
+    await until(lambda: len(harness.decisions()) >= 2)
     with pytest.raises(ReplayDiverged):
-        await shop.recheck(asks_another)
+        await harness.recheck(asks_another)
 
 
-async def leave_a_claim(shop: Shop) -> Object:
+async def leave_a_claim(harness: ControllerHarness) -> Object:
     """A pod that was deleted by force: its claim stays until somebody knows that it has ended."""
-    service = shop.cluster.authority
-    owner = await shop.create()
+    service = harness.cluster.authority
+    owner = await harness.create()
     home = (await service.create(NODE, node())).object
     gone = (await service.create(POD, pod_of(owner, 0))).object
     await service.bind(Binding(pod=gone.key, pod_uid=gone.uid, node="node-a", node_uid=home.uid))
@@ -84,14 +84,14 @@ async def leave_a_claim(shop: Shop) -> Object:
     return gone
 
 
-async def claims(shop: Shop) -> set[str]:
-    return set((await shop.cluster.authority.get(LEDGER)).view.status.entries)
+async def claims(harness: ControllerHarness) -> set[str]:
+    return set((await harness.cluster.authority.get(LEDGER)).view.status.entries)
 
 
-@in_a_shop()
-async def test_a_claim_is_freed_on_the_word_of_a_decision_which_is_told_beside_it(shop: Shop) -> None:
-    gone = await leave_a_claim(shop)
-    assert await claims(shop) == {gone.uid}
+@with_harness()
+async def test_a_claim_is_freed_on_the_word_of_a_decision_which_is_told_beside_it(harness: ControllerHarness) -> None:
+    gone = await leave_a_claim(harness)
+    assert await claims(harness) == {gone.uid}
 
     async def work(ctx: Context, _: Key) -> Action:
         ledger = ctx.get(LEDGER)
@@ -100,41 +100,41 @@ async def test_a_claim_is_freed_on_the_word_of_a_decision_which_is_told_beside_i
             await ctx.confirm_ended(ledger, gone.uid)
         return Action.await_change()
 
-    shop.open(work, owns=(POD,), watches=(WatchSpec(kind=ALLOCATION),))
-    await until(shop.decisions)
-    assert await claims(shop) == set()
-    (first, *_) = shop.decisions()
+    harness.open(work, owns=(POD,), watches=(WatchSpec(kind=ALLOCATION),))
+    await until(harness.decisions)
+    assert await claims(harness) == set()
+    (first, *_) = harness.decisions()
     assert [(call.verb, call.outcome) for call in first.calls] == [("confirm ended", "done")]
-    assert (await shop.cluster.authority.get(LEDGER)).origin.decision == first.id
-    await shop.recheck(work)
+    assert (await harness.cluster.authority.get(LEDGER)).origin.decision == first.id
+    await harness.recheck(work)
 
 
-@in_a_shop()
-async def test_a_word_about_one_incarnation_of_a_node_says_nothing_of_the_next(shop: Shop) -> None:
+@with_harness()
+async def test_a_word_about_one_incarnation_of_a_node_says_nothing_of_the_next(harness: ControllerHarness) -> None:
     """1. A ledger is read. 2. Its node goes, and another of its name comes. 3. The word is sent."""
-    gone = await leave_a_claim(shop)
+    gone = await leave_a_claim(harness)
     refused: list[Conflict] = []
 
     async def work(ctx: Context, _: Key) -> Action:
         ledger = ctx.get(LEDGER)
         assert ledger is not None
         if not refused:
-            await shop.cluster.authority.delete(Key("Node", "", "node-a"))
-            await shop.cluster.authority.create(NODE, node())
+            await harness.cluster.authority.delete(Key("Node", "", "node-a"))
+            await harness.cluster.authority.create(NODE, node())
             with pytest.raises(Conflict) as found:
                 await ctx.confirm_ended(ledger, gone.uid)
             refused.append(found.value)
         return Action.await_change()
 
-    shop.open(work, owns=(POD,), watches=(WatchSpec(kind=ALLOCATION),))
+    harness.open(work, owns=(POD,), watches=(WatchSpec(kind=ALLOCATION),))
     await until(lambda: refused)
     assert "another incarnation" in str(refused[0])
 
 
-@in_a_shop()
-async def test_a_word_about_a_pod_that_lives_frees_nothing(shop: Shop) -> None:
-    service = shop.cluster.authority
-    owner = await shop.create()
+@with_harness()
+async def test_a_word_about_a_pod_that_lives_frees_nothing(harness: ControllerHarness) -> None:
+    service = harness.cluster.authority
+    owner = await harness.create()
     await service.create(NODE, node())
     lives = (await service.create(POD, pod_of(owner, 0))).object
     await service.bind(Binding(pod=lives.key, pod_uid=lives.uid, node="node-a"))
@@ -145,8 +145,8 @@ async def test_a_word_about_a_pod_that_lives_frees_nothing(shop: Shop) -> None:
         await ctx.confirm_ended(ledger, lives.uid)
         return Action.await_change()
 
-    shop.open(work, owns=(POD,), watches=(WatchSpec(kind=ALLOCATION),))
-    await until(shop.decisions)
+    harness.open(work, owns=(POD,), watches=(WatchSpec(kind=ALLOCATION),))
+    await until(harness.decisions)
     await asyncio.sleep(1)
-    assert shop.decisions()[0].result == "failed"
-    assert await claims(shop) == {lives.uid}
+    assert harness.decisions()[0].result == "failed"
+    assert await claims(harness) == {lives.uid}

@@ -7,8 +7,8 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from tests.kit.controllers import LEASE, POD, ControllerHarness, pod_of, until, with_harness
 from tests.objects import CONFIG_MAP, config_map
-from tests.sim.controllers import LEASE, POD, Shop, in_a_shop, pod_of, until
 
 from kedge import Action, Context, WatchSpec
 from kedge.errors import InvariantBroken, Terminal, Unavailable
@@ -21,15 +21,17 @@ WEB = Key("ReplicaSet.apps", "default", "web")
 DB = Key("ReplicaSet.apps", "default", "db")
 
 
-def pods(shop: Shop) -> list[str]:
-    return [each.key.name for each in shop.cluster.store.entries() if each.key.kind == "Pod"]
+def pods(harness: ControllerHarness) -> list[str]:
+    return [each.key.name for each in harness.cluster.store.entries() if each.key.kind == "Pod"]
 
 
 # -- how runs end ----------------------------------------------------------------------------------
 
 
-@in_a_shop()
-async def test_a_bug_of_the_reconciler_is_reported_and_retried_and_stops_no_other_key(shop: Shop) -> None:
+@with_harness()
+async def test_a_bug_of_the_reconciler_is_reported_and_retried_and_stops_no_other_key(
+    harness: ControllerHarness,
+) -> None:
     runs: dict[str, int] = {}
 
     async def work(_: Context, key: Key) -> Action:
@@ -38,34 +40,36 @@ async def test_a_bug_of_the_reconciler_is_reported_and_retried_and_stops_no_othe
             raise ValueError("a bug")
         return Action.await_change()
 
-    await shop.create("web")
-    controller = shop.open(work, workers=1)
+    await harness.create("web")
+    controller = harness.open(work, workers=1)
     await until(lambda: runs.get("web") == 4)
-    await shop.create("db")
+    await harness.create("db")
     await until(lambda: runs.get("db") == 1)
-    assert [str(error) for error in shop.reported] == ["a bug"] * 3
-    failed = [each for each in shop.decisions() if each.result == "failed"]
+    assert [str(error) for error in harness.reported] == ["a bug"] * 3
+    failed = [each for each in harness.decisions() if each.result == "failed"]
     assert [(each.attempt, each.error) for each in failed] == [(n, "ValueError: a bug") for n in (1, 2, 3)]
     assert controller.statistics().failures == 3
 
 
-@in_a_shop()
-async def test_a_failing_key_is_explained(shop: Shop) -> None:
+@with_harness()
+async def test_a_failing_key_is_explained(harness: ControllerHarness) -> None:
     async def work(_: Context, __: Key) -> Action:
         raise Unavailable("the disk is on fire")
 
-    await shop.create()
-    controller = shop.open(work)
+    await harness.create()
+    controller = harness.open(work)
     await until(lambda: (found := controller.explain(WEB)) is not None and found.failures >= 2)
     report = controller.explain(WEB)
     assert report is not None
     assert str(report.last_error) == "the disk is on fire"
     assert report.wait_reason in (WaitReason.BACKOFF, WaitReason.NONE)
-    assert not shop.reported, "an operating error is part of life"
+    assert not harness.reported, "an operating error is part of life"
 
 
-@in_a_shop()
-async def test_a_cancellation_that_a_reconciler_lets_out_ends_neither_worker_nor_controller(shop: Shop) -> None:
+@with_harness()
+async def test_a_cancellation_that_a_reconciler_lets_out_ends_neither_worker_nor_controller(
+    harness: ControllerHarness,
+) -> None:
     """kopf#996 (bug 20) in small: the operator must not live on without working, nor end without a word."""
     seen: list[str] = []
 
@@ -77,34 +81,34 @@ async def test_a_cancellation_that_a_reconciler_lets_out_ends_neither_worker_nor
             await inner
         return Action.await_change()
 
-    await shop.create("web")
-    task = shop.start(shop.controller(work, workers=1, lease=LEASE))
+    await harness.create("web")
+    task = harness.start(harness.controller(work, workers=1, lease=LEASE))
     await until(lambda: seen.count("web") == 2)
-    await shop.create("db")
+    await harness.create("db")
     await until(lambda: "db" in seen)
     assert not task.done()
-    assert len(shop.reported) == 1
+    assert len(harness.reported) == 1
     seen.clear()
-    assert await shop.recheck(work) == 3
+    assert await harness.recheck(work) == 3
 
 
-@in_a_shop()
-async def test_what_is_returned_must_be_an_action(shop: Shop) -> None:
+@with_harness()
+async def test_what_is_returned_must_be_an_action(harness: ControllerHarness) -> None:
     async def work(_: Context, __: Key) -> Any:
         return None
 
-    await shop.create()
-    shop.open(work)
-    await until(lambda: shop.reported)
-    assert isinstance(shop.reported[0], InvariantBroken)
-    assert "return an Action" in str(shop.reported[0])
-    assert await shop.recheck(work) >= 1
+    await harness.create()
+    harness.open(work)
+    await until(lambda: harness.reported)
+    assert isinstance(harness.reported[0], InvariantBroken)
+    assert "return an Action" in str(harness.reported[0])
+    assert await harness.recheck(work) >= 1
 
 
 @pytest.mark.parametrize("raised", [True, False])
 def test_a_terminal_end_is_not_tried_again_until_something_changes(raised: bool) -> None:
-    @in_a_shop(Limits(decisions_sample_every=1, resync_every_s=100_000, relist_every_s=100_000))
-    async def test(shop: Shop) -> None:
+    @with_harness(Limits(decisions_sample_every=1, resync_every_s=100_000, relist_every_s=100_000))
+    async def test(harness: ControllerHarness) -> None:
         runs: list[int] = []
 
         async def work(ctx: Context, key: Key) -> Action:
@@ -117,8 +121,8 @@ def test_a_terminal_end_is_not_tried_again_until_something_changes(raised: bool)
                 raise Terminal("it can never fit")
             return Action.terminal(reason="it can never fit", condition="Fits")
 
-        await shop.create()
-        controller = shop.open(work)
+        await harness.create()
+        controller = harness.open(work)
         await until(lambda: runs)
         await asyncio.sleep(3600)
         assert len(runs) == 1
@@ -127,26 +131,26 @@ def test_a_terminal_end_is_not_tried_again_until_something_changes(raised: bool)
         assert report.terminal
         assert report.state is KeyState.IDLE
         assert str(report.last_error) == "it can never fit"
-        assert shop.decisions()[0].result == "terminal"
-        await shop.scale("web", 7)
+        assert harness.decisions()[0].result == "terminal"
+        await harness.scale("web", 7)
         await until(lambda: len(runs) == 2)
         assert controller.explain(WEB) is None
         runs.clear()
-        assert await shop.recheck(work) == 2
+        assert await harness.recheck(work) == 2
 
     test()
 
 
-@in_a_shop(Limits(resync_every_s=100_000, relist_every_s=100_000))
-async def test_a_requeue_comes_after_its_pause_and_awaiting_a_change_waits_for_one(shop: Shop) -> None:
+@with_harness(Limits(resync_every_s=100_000, relist_every_s=100_000))
+async def test_a_requeue_comes_after_its_pause_and_awaiting_a_change_waits_for_one(harness: ControllerHarness) -> None:
     at: list[float] = []
 
     async def work(_: Context, __: Key) -> Action:
-        at.append(shop.sim.now_s)
+        at.append(harness.sim.now_s)
         return Action.requeue(delay_s=30) if len(at) == 1 else Action.await_change()
 
-    await shop.create()
-    shop.open(work)
+    await harness.create()
+    harness.open(work)
     await asyncio.sleep(3600)
     assert len(at) == 2
     assert 30 <= at[1] - at[0] < 31
@@ -155,8 +159,8 @@ async def test_a_requeue_comes_after_its_pause_and_awaiting_a_change_waits_for_o
 # -- waking ----------------------------------------------------------------------------------------
 
 
-@in_a_shop()
-async def test_a_priority_that_cannot_be_told_costs_no_wake_up(shop: Shop) -> None:
+@with_harness()
+async def test_a_priority_that_cannot_be_told_costs_no_wake_up(harness: ControllerHarness) -> None:
     seen: list[str] = []
 
     async def work(_: Context, key: Key) -> Action:
@@ -166,15 +170,15 @@ async def test_a_priority_that_cannot_be_told_costs_no_wake_up(shop: Shop) -> No
     def priority_of(_: object) -> int:
         raise KeyError("no such annotation")
 
-    await shop.create()
-    shop.open(work, priority_of=priority_of)
+    await harness.create()
+    harness.open(work, priority_of=priority_of)
     await until(lambda: seen == ["web"])
-    assert all(isinstance(error, KeyError) for error in shop.reported)
-    assert shop.reported
+    assert all(isinstance(error, KeyError) for error in harness.reported)
+    assert harness.reported
 
 
-@in_a_shop()
-async def test_higher_priorities_go_first(shop: Shop) -> None:
+@with_harness()
+async def test_higher_priorities_go_first(harness: ControllerHarness) -> None:
     order: list[str] = []
 
     async def work(_: Context, key: Key) -> Action:
@@ -182,29 +186,31 @@ async def test_higher_priorities_go_first(shop: Shop) -> None:
         return Action.await_change()
 
     for n in (1, 3, 2):
-        await shop.create(f"s{n}", n)
-    shop.open(work, workers=1, priority_of=lambda found: found.view.spec.replicas)
+        await harness.create(f"s{n}", n)
+    harness.open(work, workers=1, priority_of=lambda found: found.view.spec.replicas)
     await until(lambda: len(order) == 3)
     assert order == ["s3", "s2", "s1"]
 
 
-@in_a_shop(Limits(resync_every_s=30.0, queue_resync_spread_s=1.0, relist_every_s=100_000))
-async def test_every_key_is_looked_at_now_and_then_though_nothing_is_known_to_have_changed(shop: Shop) -> None:
+@with_harness(Limits(resync_every_s=30.0, queue_resync_spread_s=1.0, relist_every_s=100_000))
+async def test_every_key_is_looked_at_now_and_then_though_nothing_is_known_to_have_changed(
+    harness: ControllerHarness,
+) -> None:
     seen: list[float] = []
 
     async def work(_: Context, __: Key) -> Action:
-        seen.append(shop.sim.now_s)
+        seen.append(harness.sim.now_s)
         return Action.await_change()
 
-    await shop.create()
-    shop.open(work)
+    await harness.create()
+    harness.open(work)
     await asyncio.sleep(200)
     assert 4 <= len(seen) <= 10
     assert all(after - before < 30 * 1.25 + 2 for before, after in pairwise(seen))
 
 
-@in_a_shop(Limits(queue_keys_max=3, queue_resync_spread_s=0.5, resync_every_s=100_000, relist_every_s=100_000))
-async def test_what_a_full_queue_refused_is_made_good(shop: Shop) -> None:
+@with_harness(Limits(queue_keys_max=3, queue_resync_spread_s=0.5, resync_every_s=100_000, relist_every_s=100_000))
+async def test_what_a_full_queue_refused_is_made_good(harness: ControllerHarness) -> None:
     """kube-rs#1322 (bug 13): a bound may delay a reconcile, it never drops one."""
     seen: set[str] = set()
 
@@ -214,14 +220,14 @@ async def test_what_a_full_queue_refused_is_made_good(shop: Shop) -> None:
         return Action.await_change()
 
     for n in range(12):
-        await shop.create(f"s{n}")
-    controller = shop.open(work, workers=2)
+        await harness.create(f"s{n}")
+    controller = harness.open(work, workers=2)
     await until(lambda: len(seen) == 12)
     assert controller.statistics().queue.refused > 0, "the queue was never full"
 
 
-@in_a_shop(Limits(resync_every_s=100_000, relist_every_s=100_000))
-async def test_changes_during_a_run_with_every_worker_busy_are_all_looked_at(shop: Shop) -> None:
+@with_harness(Limits(resync_every_s=100_000, relist_every_s=100_000))
+async def test_changes_during_a_run_with_every_worker_busy_are_all_looked_at(harness: ControllerHarness) -> None:
     """kube-rs#1322 (bug 13): a change that comes while its key runs and no worker is free is run afterwards."""
     seen: dict[str, int] = {}
 
@@ -233,20 +239,20 @@ async def test_changes_during_a_run_with_every_worker_busy_are_all_looked_at(sho
         return Action.await_change()
 
     for n in range(6):
-        await shop.create(f"s{n}", 0)
-    shop.open(work, workers=1)
+        await harness.create(f"s{n}", 0)
+    harness.open(work, workers=1)
     for change in range(1, 4):
         await asyncio.sleep(0.7)
         for n in range(6):
-            await shop.scale(f"s{n}", change)
+            await harness.scale(f"s{n}", change)
     await until(lambda: seen == {f"s{n}": 3 for n in range(6)}, within_s=120)
 
 
 # -- read your writes ------------------------------------------------------------------------------
 
 
-@in_a_shop()
-async def test_a_key_waits_for_its_own_writes_and_its_worker_does_not(shop: Shop) -> None:
+@with_harness()
+async def test_a_key_waits_for_its_own_writes_and_its_worker_does_not(harness: ControllerHarness) -> None:
     """cluster-api#13649 (bug 2): a cache that is late must not make a second object for one intent."""
     counts: list[int] = []
 
@@ -263,13 +269,13 @@ async def test_a_key_waits_for_its_own_writes_and_its_worker_does_not(shop: Shop
             await ctx.create(POD, {**body, "metadata": {**body["metadata"], "generateName": "web-"}})
         return Action.await_change()
 
-    await shop.create("web", 1)
-    await shop.create("db")
-    controller = shop.controller(work, owns=(POD,), workers=1)
-    shop.start(controller)
+    await harness.create("web", 1)
+    await harness.create("db")
+    controller = harness.controller(work, owns=(POD,), workers=1)
+    harness.start(controller)
     await until(lambda: counts)
-    shop.veil.mute = True
-    await until(lambda: pods(shop))
+    harness.transport.mute = True
+    await until(lambda: pods(harness))
     for _ in range(4):
         controller.wake(WEB)
         await asyncio.sleep(1)
@@ -278,15 +284,17 @@ async def test_a_key_waits_for_its_own_writes_and_its_worker_does_not(shop: Shop
         assert report.wait_reason is WaitReason.FLOOR
         controller.wake(DB)
         await asyncio.sleep(0.1)
-        assert shop.decisions()[-1].key == DB, "the worker waits instead of the key"
-    shop.veil.mute = False
+        assert harness.decisions()[-1].key == DB, "the worker waits instead of the key"
+    harness.transport.mute = False
     await until(lambda: counts[-1] == 1, within_s=120)
-    assert len(pods(shop)) == 1, counts
+    assert len(pods(harness)) == 1, counts
     assert 0 not in counts[1:]
 
 
-@in_a_shop(Limits(decisions_sample_every=1, floor_relist_s=1.0, floor_wait_s=3.0))
-async def test_a_floor_that_is_not_met_in_time_fails_the_key_and_the_reconciler_is_not_asked(shop: Shop) -> None:
+@with_harness(Limits(decisions_sample_every=1, floor_relist_s=1.0, floor_wait_s=3.0))
+async def test_a_floor_that_is_not_met_in_time_fails_the_key_and_the_reconciler_is_not_asked(
+    harness: ControllerHarness,
+) -> None:
     runs: list[int] = []
 
     async def work(ctx: Context, key: Key) -> Action:
@@ -296,50 +304,52 @@ async def test_a_floor_that_is_not_met_in_time_fails_the_key_and_the_reconciler_
         await ctx.write_status(found, {"replicas": found.view.spec.replicas})
         return Action.await_change()
 
-    controller = shop.open(work)
-    await shop.create("web", 1)
-    await shop.caches.wait_synced()
+    controller = harness.open(work)
+    await harness.create("web", 1)
+    await harness.caches.wait_synced()
     await until(lambda: runs)
-    shop.veil.mute = True
+    harness.transport.mute = True
     controller.wake(WEB)
     await asyncio.sleep(30)
     assert len(runs) == 1
-    held = [each for each in shop.decisions() if each.result == "failed"]
+    held = [each for each in harness.decisions() if each.result == "failed"]
     assert len(held) >= 2
     assert all(each.error.startswith("Behind: ") and not each.calls and not each.reads for each in held)
     report = controller.explain(WEB)
     assert report is not None
     assert report.failures
-    shop.veil.mute = False
+    harness.transport.mute = False
     await until(lambda: len(runs) > 1)
     assert runs[1] > runs[0]
-    assert await shop.recheck(work) > len(held)
+    assert await harness.recheck(work) > len(held)
 
 
 # -- declarations ----------------------------------------------------------------------------------
 
 
-@in_a_shop()
-async def test_a_kind_is_declared_once_and_read_only_if_declared(shop: Shop) -> None:
+@with_harness()
+async def test_a_kind_is_declared_once_and_read_only_if_declared(harness: ControllerHarness) -> None:
     async def work(ctx: Context, _: Key) -> Action:
         ctx.list(CONFIG_MAP)
         return Action.await_change()
 
     with pytest.raises(InvariantBroken, match="declares Pod twice"):
-        shop.controller(work, owns=(POD,), watches=(WatchSpec(kind=POD, keys_of=wake_itself),))
+        harness.controller(work, owns=(POD,), watches=(WatchSpec(kind=POD, keys_of=wake_itself),))
     with pytest.raises(InvariantBroken, match="must not contain"):
-        shop.controller(work, name="apps:web")
-    await shop.create()
-    controller = shop.open(work)
-    await until(lambda: shop.reported)
-    assert "ConfigMap without declaring it" in str(shop.reported[0])
-    assert await shop.recheck(work) >= 1
+        harness.controller(work, name="apps:web")
+    await harness.create()
+    controller = harness.open(work)
+    await until(lambda: harness.reported)
+    assert "ConfigMap without declaring it" in str(harness.reported[0])
+    assert await harness.recheck(work) >= 1
     with pytest.raises(InvariantBroken, match="was run already"):
         await controller.run()
 
 
-@in_a_shop()
-async def test_a_kind_that_is_only_read_wakes_nobody_and_one_that_is_mapped_wakes_whom_it_names(shop: Shop) -> None:
+@with_harness()
+async def test_a_kind_that_is_only_read_wakes_nobody_and_one_that_is_mapped_wakes_whom_it_names(
+    harness: ControllerHarness,
+) -> None:
     woken: list[str] = []
 
     async def work(ctx: Context, key: Key) -> Action:
@@ -347,15 +357,15 @@ async def test_a_kind_that_is_only_read_wakes_nobody_and_one_that_is_mapped_wake
         ctx.list(CONFIG_MAP)
         return Action.await_change()
 
-    await shop.create("web")
-    quiet = shop.open(work, watches=(WatchSpec(kind=CONFIG_MAP),), name="quiet")
+    await harness.create("web")
+    quiet = harness.open(work, watches=(WatchSpec(kind=CONFIG_MAP),), name="quiet")
     await until(lambda: woken == ["web"])
-    await shop.cluster.authority.create(CONFIG_MAP, config_map("settings"))
+    await harness.cluster.authority.create(CONFIG_MAP, config_map("settings"))
     await asyncio.sleep(5)
     assert woken == ["web"]
     await quiet.stop()
-    shop.open(work, watches=(WatchSpec(kind=CONFIG_MAP, keys_of=lambda _, __: (WEB,)),), name="mapped")
+    harness.open(work, watches=(WatchSpec(kind=CONFIG_MAP, keys_of=lambda _, __: (WEB,)),), name="mapped")
     await until(lambda: len(woken) == 2)
-    await shop.cluster.authority.create(CONFIG_MAP, config_map("more"))
+    await harness.cluster.authority.create(CONFIG_MAP, config_map("more"))
     await until(lambda: len(woken) == 3)
-    assert shop.decisions()[-1].wakes[0][0] == "ConfigMap/default/more"
+    assert harness.decisions()[-1].wakes[0][0] == "ConfigMap/default/more"

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from tests.histories import LEASES, set_apart
-from tests.sim.controllers import LEASE, Shop, in_a_shop, until
+from tests.kit.controllers import LEASE, ControllerHarness, until, with_harness
 
 from kedge import Action, Context
 from kedge.keys import Key
@@ -22,15 +22,15 @@ async def look(_: Context, __: Key) -> Action:
 def test_a_leader_begins_though_its_lease_is_of_a_history_far_ahead_of_its_caches(said: bool) -> None:
     """To wait until a cache has come as far as another history is would be to wait for ever."""
 
-    @in_a_shop()
-    async def test(shop: Shop) -> None:
-        set_apart(shop.veil, {LEASES: FAR}, said=said)
-        controller = shop.open(look, lease=LEASE)
+    @with_harness()
+    async def test(harness: ControllerHarness) -> None:
+        set_apart(harness.transport, {LEASES: FAR}, said=said)
+        controller = harness.open(look, lease=LEASE)
         await asyncio.sleep(120)
         assert controller.statistics().leading is said
-        await shop.create()
+        await harness.create()
         await asyncio.sleep(5)
-        assert [each.fence > FAR for each in shop.decisions()] == [True] * said
+        assert [each.fence > FAR for each in harness.decisions()] == [True] * said
 
     test()
 
@@ -41,31 +41,31 @@ def second_leads_blindly(*, said: bool) -> bool:
     """
     blindly: list[bool] = []
 
-    @in_a_shop()
-    async def test(shop: Shop) -> None:
-        first = shop.controller(look, lease=LEASE)
-        leading = shop.start(first)
+    @with_harness()
+    async def test(harness: ControllerHarness) -> None:
+        first = harness.controller(look, lease=LEASE)
+        leading = harness.start(first)
         await until(lambda: first.statistics().leading)
-        await shop.create()
+        await harness.create()
         for n in range(40):
-            await shop.scale("web", n)  # while no lease changed
-        other = shop.another("other")
-        behind = await shop.cluster.store.revision()
-        set_apart(other.veil, {LEASES: -behind + 1}, said=said)
+            await harness.scale("web", n)  # while no lease changed
+        other = harness.another("other")
+        behind = await harness.cluster.store.revision()
+        set_apart(other.transport, {LEASES: -behind + 1}, said=said)
         second = other.controller(look, lease=LEASE)
         other.start(second)
         await until(lambda: other.caches.of_kind("ReplicaSet.apps"))
         await other.caches.wait_synced()
         await asyncio.sleep(0.2)
-        other.veil.mute = True
-        await shop.create("unheard")
+        other.transport.mute = True
+        await harness.create("unheard")
         await first.stop()
         await leading
         await asyncio.sleep(60)
         blindly.append(second.statistics().leading)
         if blindly[0]:
             return
-        other.veil.mute = False
+        other.transport.mute = False
         await until(lambda: second.statistics().leading)
         (cache,) = other.caches.of_kind("ReplicaSet.apps")
         assert {each.key.name for each in cache.list().value} == {"web", "unheard"}
@@ -79,12 +79,12 @@ def test_a_leader_whose_lease_is_of_a_history_far_behind_waits_for_what_its_pred
     assert second_leads_blindly(said=False)
 
 
-@in_a_shop()
-async def test_who_is_stopped_while_it_waits_for_its_caches_does_not_wait_on(shop: Shop) -> None:
-    set_apart(shop.veil, {LEASES: FAR})
-    shop.veil.mute = True
-    controller = shop.controller(look, lease=LEASE)
-    task = shop.start(controller)
+@with_harness()
+async def test_who_is_stopped_while_it_waits_for_its_caches_does_not_wait_on(harness: ControllerHarness) -> None:
+    set_apart(harness.transport, {LEASES: FAR})
+    harness.transport.mute = True
+    controller = harness.controller(look, lease=LEASE)
+    task = harness.start(controller)
     await asyncio.sleep(30)
     assert not controller.statistics().leading
     await controller.stop()

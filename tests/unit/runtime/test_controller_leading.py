@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import pytest
-from tests.sim.controllers import LEASE, POD, Shop, in_a_shop, pod_of, until
+from tests.kit.controllers import LEASE, POD, ControllerHarness, pod_of, until, with_harness
 
 from kedge import Action, Context, Controller, WatchSpec
 from kedge.api.kinds import KINDS
@@ -19,8 +19,8 @@ LEASE_KIND = KINDS.of_key_kind("Lease.coordination.k8s.io")
 WEB = Key("ReplicaSet.apps", "default", "web")
 
 
-def pods(shop: Shop) -> list[str]:
-    return [each.key.name for each in shop.cluster.store.entries() if each.key.kind == "Pod"]
+def pods(harness: ControllerHarness) -> list[str]:
+    return [each.key.name for each in harness.cluster.store.entries() if each.key.kind == "Pod"]
 
 
 def counting() -> tuple[list[str], Any]:
@@ -47,56 +47,56 @@ class Crew(NamedTuple):
 
     first: Controller
     leading: asyncio.Task[None]
-    other: Shop
+    other: ControllerHarness
     second: Controller
     standing_by: asyncio.Task[None]
 
 
-async def leader_and_standby(shop: Shop, named: Any, watches: Sequence[WatchSpec] = ()) -> Crew:
+async def leader_and_standby(harness: ControllerHarness, named: Any, watches: Sequence[WatchSpec] = ()) -> Crew:
     """`watches` are those of the one that stands by."""
-    first = shop.controller(named("first"), lease=LEASE)
-    leading = shop.start(first)
+    first = harness.controller(named("first"), lease=LEASE)
+    leading = harness.start(first)
     await until(lambda: first.statistics().leading)
-    other = shop.another("other")
+    other = harness.another("other")
     second = other.controller(named("second"), lease=LEASE, watches=watches)
     return Crew(first, leading, other, second, other.start(second))
 
 
-def holder(shop: Shop) -> str:
-    for entry in shop.cluster.store.entries():
+def holder(harness: ControllerHarness) -> str:
+    for entry in harness.cluster.store.entries():
         if entry.key == LEASE:
             held: str = Object(LEASE_KIND, entry.key, entry.value, revision=entry.modified).view.spec.holder_identity
             return held
     return ""
 
 
-@in_a_shop()
-async def test_a_stop_finishes_what_runs_starts_nothing_more_and_then_lets_go(shop: Shop) -> None:
+@with_harness()
+async def test_a_stop_finishes_what_runs_starts_nothing_more_and_then_lets_go(harness: ControllerHarness) -> None:
     began: list[str] = []
     held: list[str] = []
 
     async def work(_: Context, key: Key) -> Action:
         began.append(key.name)
         await asyncio.sleep(5)
-        held.append(holder(shop))
+        held.append(holder(harness))
         return Action.await_change()
 
     for name in ("a", "b", "c"):
-        await shop.create(name)
-    controller = shop.controller(work, workers=1, lease=LEASE)
-    task = shop.start(controller)
+        await harness.create(name)
+    controller = harness.controller(work, workers=1, lease=LEASE)
+    task = harness.start(controller)
     await until(lambda: began)
     left = await controller.stop()
     await task
     assert len(began) == 1
     assert {key.name for key in left} == {"a", "b", "c"} - set(began)
     assert held[0], "the lease was let go while a run went on"
-    assert holder(shop) == ""
-    assert [each.result for each in shop.decisions()] == ["await change"]
+    assert holder(harness) == ""
+    assert [each.result for each in harness.decisions()] == ["await change"]
 
 
-@in_a_shop()
-async def test_a_stop_that_takes_too_long_cancels_and_lets_go_all_the_same(shop: Shop) -> None:
+@with_harness()
+async def test_a_stop_that_takes_too_long_cancels_and_lets_go_all_the_same(harness: ControllerHarness) -> None:
     began: list[str] = []
 
     async def work(_: Context, key: Key) -> Action:
@@ -104,142 +104,144 @@ async def test_a_stop_that_takes_too_long_cancels_and_lets_go_all_the_same(shop:
         await asyncio.sleep(1e6)
         return Action.await_change()
 
-    await shop.create()
-    controller = shop.controller(work, lease=LEASE)
-    task = shop.start(controller)
+    await harness.create()
+    controller = harness.controller(work, lease=LEASE)
+    task = harness.start(controller)
     await until(lambda: began)
-    before_s = shop.sim.now_s
+    before_s = harness.sim.now_s
     assert await controller.stop(within_s=3) == (WEB,)
     await task
-    assert shop.sim.now_s - before_s < 5
-    assert [each.result for each in shop.decisions()] == ["cancelled"]
-    assert holder(shop) == ""
+    assert harness.sim.now_s - before_s < 5
+    assert [each.result for each in harness.decisions()] == ["cancelled"]
+    assert holder(harness) == ""
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.5, 1.0, 1.005, 1.01, 1.02, 1.03, 1.04, 1.05, 2.0, 2.01, 2.5, 9.0])
 def test_whenever_it_is_stopped_a_controller_does_not_keep_its_lease(after_s: float) -> None:
-    @in_a_shop()
-    async def test(shop: Shop) -> None:
+    @with_harness()
+    async def test(harness: ControllerHarness) -> None:
         _, named = counting()
-        await shop.create()
-        controller = shop.controller(named("one"), lease=LEASE)
-        task = shop.start(controller)
+        await harness.create()
+        controller = harness.controller(named("one"), lease=LEASE)
+        task = harness.start(controller)
         await until(lambda: controller.statistics().leading)
         await asyncio.sleep(after_s)
         await controller.stop()
         await task
-        assert holder(shop) == ""
+        assert holder(harness) == ""
 
     test()
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.001, 0.002, 0.003, 0.005, 0.008])
 def test_a_stop_does_not_cut_short_the_letting_go_that_is_under_way(after_s: float) -> None:
-    @in_a_shop()
-    async def test(shop: Shop) -> None:
+    @with_harness()
+    async def test(harness: ControllerHarness) -> None:
         _, named = counting()
-        controller = shop.controller(named("one"), lease=LEASE)
-        task = shop.start(controller)
+        controller = harness.controller(named("one"), lease=LEASE)
+        task = harness.start(controller)
         await until(lambda: controller.statistics().leading)
         controller.queue.close()  # its work is over, and the lease is on its way back
         await asyncio.sleep(after_s)
         await controller.stop()
         await task
-        assert holder(shop) == ""
+        assert holder(harness) == ""
 
     test()
 
 
-@in_a_shop()
-async def test_a_standby_stops_at_once_and_a_cancelled_leader_lets_go(shop: Shop) -> None:
+@with_harness()
+async def test_a_standby_stops_at_once_and_a_cancelled_leader_lets_go(harness: ControllerHarness) -> None:
     _, named = counting()
-    first, leading, other, second, standing_by = await leader_and_standby(shop, named)
+    first, leading, other, second, standing_by = await leader_and_standby(harness, named)
     await asyncio.sleep(5)
     assert not second.statistics().leading
-    before_s = shop.sim.now_s
+    before_s = harness.sim.now_s
     await second.stop()
     await standing_by
-    assert shop.sim.now_s - before_s < 1
+    assert harness.sim.now_s - before_s < 1
     leading.cancel()
     await asyncio.gather(leading, return_exceptions=True)
-    assert holder(shop) == ""
+    assert holder(harness) == ""
 
 
-@in_a_shop()
-async def test_standbys_are_warm_and_take_over_with_everything_that_was_left(shop: Shop) -> None:
+@with_harness()
+async def test_standbys_are_warm_and_take_over_with_everything_that_was_left(harness: ControllerHarness) -> None:
     ran, named = counting()
-    first, leading, other, second, _ = await leader_and_standby(shop, named)
-    await shop.create("web", 1)
+    first, leading, other, second, _ = await leader_and_standby(harness, named)
+    await harness.create("web", 1)
     await until(lambda: ran == ["first"])
     await asyncio.sleep(10)
     assert set(ran) == {"first"}
     await first.stop()
     await leading
-    await shop.scale("web", 2)
+    await harness.scale("web", 2)
     await until(lambda: ran[-1] == "second")
 
 
-@in_a_shop(Limits(decisions_sample_every=1, lease_retry_s=1e5, lease_renew_s=1e6, lease_s=3e6))
-async def test_a_deposed_leader_is_fenced_ends_its_term_and_competes_again(shop: Shop) -> None:
+@with_harness(Limits(decisions_sample_every=1, lease_retry_s=1e5, lease_renew_s=1e6, lease_s=3e6))
+async def test_a_deposed_leader_is_fenced_ends_its_term_and_competes_again(harness: ControllerHarness) -> None:
     """kubernetes#23731 (bug 21): the old leader is stopped by the store, though its own clock says that it leads.
 
     It never renews here, so that nothing but its write can tell it.
     """
     ran, named = counting()
-    controller = shop.controller(named("one"), lease=LEASE, workers=2)
-    task = shop.start(controller)
+    controller = harness.controller(named("one"), lease=LEASE, workers=2)
+    task = harness.start(controller)
     await until(lambda: controller.statistics().leading)
-    await shop.cluster.authority.patch(LEASE, {"spec": {"holderIdentity": "usurper"}})
-    await shop.create()
+    await harness.cluster.authority.patch(LEASE, {"spec": {"holderIdentity": "usurper"}})
+    await harness.create()
     await until(lambda: ran)
     await until(lambda: not controller.statistics().leading)
-    assert "by" not in (await shop.get()).metadata.annotations
+    assert "by" not in (await harness.get()).metadata.annotations
     assert not task.done()
-    assert [each.error.partition(":")[0] for each in shop.decisions()] == ["Fenced"]
-    await shop.cluster.authority.patch(LEASE, {"spec": {"holderIdentity": ""}})
+    assert [each.error.partition(":")[0] for each in harness.decisions()] == ["Fenced"]
+    await harness.cluster.authority.patch(LEASE, {"spec": {"holderIdentity": ""}})
     await until(lambda: controller.statistics().leading, within_s=1e6)
     await until(lambda: len(ran) >= 2)
     await asyncio.sleep(5)
-    assert (await shop.get()).metadata.annotations["by"] == "one"
-    fences = [each.modified for each in shop.cluster.store.entries() if each.key == fence_key(LEASE)]
-    assert shop.decisions()[-1].fence == fences[0]
-    assert await shop.recheck(named("one")) >= 2
+    assert (await harness.get()).metadata.annotations["by"] == "one"
+    fences = [each.modified for each in harness.cluster.store.entries() if each.key == fence_key(LEASE)]
+    assert harness.decisions()[-1].fence == fences[0]
+    assert await harness.recheck(named("one")) >= 2
 
 
-@in_a_shop()
-async def test_a_request_that_outlives_its_lease_does_not_land(shop: Shop) -> None:
+@with_harness()
+async def test_a_request_that_outlives_its_lease_does_not_land(harness: ControllerHarness) -> None:
     """kubernetes#44887 (bug 21): a write sent in one term and arriving in the next is refused by the store."""
     ran, named = counting()
-    controller = shop.controller(named("one"), lease=LEASE)
-    shop.start(controller)
+    controller = harness.controller(named("one"), lease=LEASE)
+    harness.start(controller)
     await until(lambda: controller.statistics().leading)
-    shop.sim.faults.script("request of api.patch", "delay")
-    shop.sim.faults.pick = lambda label, options: options[-1]  # type: ignore[method-assign]  # noqa: ARG005
-    await shop.create()
+    harness.sim.faults.script("request of api.patch", "delay")
+    harness.sim.faults.pick = lambda label, options: options[-1]  # type: ignore[method-assign]  # noqa: ARG005
+    await harness.create()
     await until(lambda: ran)
     await asyncio.sleep(1.5)  # the patch is under way
-    await shop.cluster.authority.patch(LEASE, {"spec": {"holderIdentity": "usurper"}})
+    await harness.cluster.authority.patch(LEASE, {"spec": {"holderIdentity": "usurper"}})
     await asyncio.sleep(12)
-    assert "by" not in (await shop.get()).metadata.annotations
+    assert "by" not in (await harness.get()).metadata.annotations
 
 
-@in_a_shop()
-async def test_a_new_leader_decides_nothing_before_its_caches_have_what_its_predecessor_wrote(shop: Shop) -> None:
+@with_harness()
+async def test_a_new_leader_decides_nothing_before_its_caches_have_what_its_predecessor_wrote(
+    harness: ControllerHarness,
+) -> None:
     """kubernetes#59848 (bug 1): a cache from before the change of leaders is no ground to decide on."""
     ran, named = counting()
-    first, leading, other, second, _ = await leader_and_standby(shop, named)
-    await shop.create()
+    first, leading, other, second, _ = await leader_and_standby(harness, named)
+    await harness.create()
     await other.caches.wait_synced()
     await asyncio.sleep(0.2)
-    other.veil.mute = True
+    other.transport.mute = True
     await asyncio.sleep(5)
     await first.stop()
     await leading
     await asyncio.sleep(20)
-    assert holder(shop).startswith("replicaset-"), "nobody took the lease"
+    assert holder(harness).startswith("replicaset-"), "nobody took the lease"
     assert not second.statistics().leading
     assert "second" not in ran
-    other.veil.mute = False
+    other.transport.mute = False
     await until(lambda: second.statistics().leading)
     second.wake(WEB)
     await until(other.decisions)
@@ -248,22 +250,24 @@ async def test_a_new_leader_decides_nothing_before_its_caches_have_what_its_pred
     assert all(mark.revision >= decision.fence for mark in decision.marks)
 
 
-@in_a_shop(Limits(watch_probe_s=3600.0, watch_silence_s=3600.0, cache_wait_s=10.0))
-async def test_a_new_leader_waits_for_all_of_its_caches_at_once(shop: Shop) -> None:
+@with_harness(Limits(watch_probe_s=3600.0, watch_silence_s=3600.0, cache_wait_s=10.0))
+async def test_a_new_leader_waits_for_all_of_its_caches_at_once(harness: ControllerHarness) -> None:
     """Six streams died without a word. Each cache is asked to list, and none after another."""
     _, named = counting()
     quiet = [WatchSpec(kind=KINDS.of_key_kind(each)) for each in ("Pod", "Node", "ConfigMap", "Secret", "Service")]
-    first, leading, other, second, _ = await leader_and_standby(shop, named, quiet)
-    await until(lambda: other.veil.streams == 6)
-    other.veil.dead = 6
+    first, leading, other, second, _ = await leader_and_standby(harness, named, quiet)
+    await until(lambda: other.transport.streams == 6)
+    other.transport.dead = 6
     await first.stop()
     await leading
-    await until(lambda: holder(shop).startswith("replicaset-"))
-    await until(lambda: second.statistics().leading, within_s=2 * shop.limits.cache_wait_s)
+    await until(lambda: holder(harness).startswith("replicaset-"))
+    await until(lambda: second.statistics().leading, within_s=2 * harness.limits.cache_wait_s)
 
 
-@in_a_shop(Limits(decisions_sample_every=1, client_attempts_max=1, client_deadline_s=3.0))
-async def test_one_machine_though_the_leader_changed_after_a_write_that_timed_out_and_was_made(shop: Shop) -> None:
+@with_harness(Limits(decisions_sample_every=1, client_attempts_max=1, client_deadline_s=3.0))
+async def test_one_machine_though_the_leader_changed_after_a_write_that_timed_out_and_was_made(
+    harness: ControllerHarness,
+) -> None:
     """k0smotron#1534 (bug 3): what has been made is known by name and by reading, not by the memory of a process."""
 
     async def work(ctx: Context, key: Key) -> Action:
@@ -273,19 +277,19 @@ async def test_one_machine_though_the_leader_changed_after_a_write_that_timed_ou
             await ctx.ensure(POD, pod_of(owner, slot))
         return Action.await_change()
 
-    first = shop.controller(work, owns=(POD,), lease=LEASE)
-    leading = shop.start(first)
+    first = harness.controller(work, owns=(POD,), lease=LEASE)
+    leading = harness.start(first)
     await until(lambda: first.statistics().leading)
-    shop.veil.dark = shop.veil.mute = True
-    await shop.create("web", 1)
-    shop.veil.mute = False
-    await until(lambda: pods(shop))
-    other = shop.another("other")
+    harness.transport.dark = harness.transport.mute = True
+    await harness.create("web", 1)
+    harness.transport.mute = False
+    await until(lambda: pods(harness))
+    other = harness.another("other")
     other.start(other.controller(work, owns=(POD,), lease=LEASE))
     await asyncio.sleep(60)  # the first cannot renew, and the other takes over
     assert other.decisions()
-    shop.veil.dark = False
+    harness.transport.dark = False
     await asyncio.sleep(60)
-    assert any(call.outcome == "OutcomeUnknown" for each in shop.decisions() for call in each.calls)
-    assert pods(shop) == ["web-0"]
+    assert any(call.outcome == "OutcomeUnknown" for each in harness.decisions() for call in each.calls)
+    assert pods(harness) == ["web-0"]
     assert not leading.done()

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.sim.controllers import Shop, in_a_shop, until
+from tests.kit.controllers import ControllerHarness, until, with_harness
 
 from kedge import Action, Context
 from kedge.api.holds import Hold
@@ -22,14 +22,14 @@ HOLD_S = 60.0
 Write = Callable[[Context, Object], Awaitable[Any]]
 
 
-async def hold(shop: Shop, controller: str) -> None:
-    name, text = Hold(controller, "ada", "a leak", shop.env.now() + timedelta(seconds=HOLD_S)).annotation()
-    await shop.cluster.authority.patch(WEB, {"metadata": {"annotations": {name: text}}})
+async def hold(harness: ControllerHarness, controller: str) -> None:
+    name, text = Hold(controller, "ada", "a leak", harness.env.now() + timedelta(seconds=HOLD_S)).annotation()
+    await harness.cluster.authority.patch(WEB, {"metadata": {"annotations": {name: text}}})
 
 
-async def state(shop: Shop) -> str:
+async def state(harness: ControllerHarness) -> str:
     try:
-        found = await shop.get()
+        found = await harness.get()
     except NotFound:
         return "gone"
     return "marked" if "seen" in found.metadata.labels else "as it was"
@@ -60,53 +60,53 @@ def works_by(write: Write) -> Callable[[Context, Key], Awaitable[Action]]:
 @pytest.mark.parametrize("write", [patch, patch_whatever_it_says, delete])
 @pytest.mark.parametrize("name", ["marker", "all"])
 def test_what_is_held_is_not_changed_before_the_hold_has_ended_and_then_it_is(write: Write, name: str) -> None:
-    @in_a_shop()
-    async def story(shop: Shop) -> None:
-        await shop.create()
-        await hold(shop, name)
-        ends_s = shop.sim.now_s + HOLD_S
-        controller = shop.open(works_by(write), name="marker")
+    @with_harness()
+    async def story(harness: ControllerHarness) -> None:
+        await harness.create()
+        await hold(harness, name)
+        ends_s = harness.sim.now_s + HOLD_S
+        controller = harness.open(works_by(write), name="marker")
         await until(lambda: (told := controller.explain(WEB)) is not None and told.failures > 0)
         report = controller.explain(WEB)
         assert report is not None
         assert "ada holds" in str(report.last_error)
         assert "a leak" in str(report.last_error)
-        while shop.sim.now_s < ends_s - 2:
-            assert await state(shop) == "as it was"
-            await until(lambda began_s=shop.sim.now_s: shop.sim.now_s > began_s + 1)  # type: ignore[misc]
+        while harness.sim.now_s < ends_s - 2:
+            assert await state(harness) == "as it was"
+            await until(lambda began_s=harness.sim.now_s: harness.sim.now_s > began_s + 1)  # type: ignore[misc]
         changed = "gone" if write is delete else "marked"
-        while await state(shop) != changed:
-            assert shop.sim.now_s < ends_s + 600, "it is held for ever"
-            await until(lambda began_s=shop.sim.now_s: shop.sim.now_s > began_s + 1)  # type: ignore[misc]
-        assert shop.sim.now_s >= ends_s - 2
-        assert await shop.recheck(works_by(write)) > 1
+        while await state(harness) != changed:
+            assert harness.sim.now_s < ends_s + 600, "it is held for ever"
+            await until(lambda began_s=harness.sim.now_s: harness.sim.now_s > began_s + 1)  # type: ignore[misc]
+        assert harness.sim.now_s >= ends_s - 2
+        assert await harness.recheck(works_by(write)) > 1
 
     story()
 
 
-@in_a_shop()
-async def test_a_hold_on_another_controller_holds_nothing(shop: Shop) -> None:
-    await shop.create()
-    await hold(shop, "garbage")
-    shop.open(works_by(patch), name="marker")
-    began_s = shop.sim.now_s
-    while await state(shop) != "marked":
-        assert shop.sim.now_s < began_s + HOLD_S / 2
-        await until(lambda from_s=shop.sim.now_s: shop.sim.now_s > from_s + 0.5)  # type: ignore[misc]
+@with_harness()
+async def test_a_hold_on_another_controller_holds_nothing(harness: ControllerHarness) -> None:
+    await harness.create()
+    await hold(harness, "garbage")
+    harness.open(works_by(patch), name="marker")
+    began_s = harness.sim.now_s
+    while await state(harness) != "marked":
+        assert harness.sim.now_s < began_s + HOLD_S / 2
+        await until(lambda from_s=harness.sim.now_s: harness.sim.now_s > from_s + 0.5)  # type: ignore[misc]
 
 
-@in_a_shop()
-async def test_the_status_of_what_is_held_may_still_be_told(shop: Shop) -> None:
+@with_harness()
+async def test_the_status_of_what_is_held_may_still_be_told(harness: ControllerHarness) -> None:
     async def work(ctx: Context, key: Key) -> Action:
         found = ctx.get(key)
         if found is not None:
             await ctx.write_status(found, {"conditions": [{"type": "Seen", "status": "True", "reason": "Looked"}]})
         return Action.await_change()
 
-    await shop.create()
-    await hold(shop, "marker")
-    shop.open(work, name="marker")
-    began_s = shop.sim.now_s
-    while not (await shop.get()).view.status.conditions:
-        assert shop.sim.now_s < began_s + HOLD_S / 2
-        await until(lambda from_s=shop.sim.now_s: shop.sim.now_s > from_s + 0.5)  # type: ignore[misc]
+    await harness.create()
+    await hold(harness, "marker")
+    harness.open(work, name="marker")
+    began_s = harness.sim.now_s
+    while not (await harness.get()).view.status.conditions:
+        assert harness.sim.now_s < began_s + HOLD_S / 2
+        await until(lambda from_s=harness.sim.now_s: harness.sim.now_s > from_s + 0.5)  # type: ignore[misc]

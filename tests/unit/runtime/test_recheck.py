@@ -11,8 +11,16 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.kit.controllers import (
+    POD,
+    REPLICA_SET,
+    ControllerHarness,
+    FunctionReconciler,
+    ReplicasReconciler,
+    until,
+    with_harness,
+)
 from tests.objects import CONFIG_MAP
-from tests.sim.controllers import POD, REPLICA_SET, Does, Replicas, Shop, in_a_shop, until
 
 from kedge import Action, Context
 from kedge.errors import Compacted, ReplayDiverged, Unavailable
@@ -157,30 +165,30 @@ HIDDEN: list[Callable[[Context, Key], Any]] = [
 
 @pytest.mark.parametrize("work", HIDDEN, ids=lambda work: work.__name__)
 def test_an_input_that_the_record_lacks_is_found(work: Any) -> None:
-    @in_a_shop()
-    async def test(shop: Shop) -> None:
+    @with_harness()
+    async def test(harness: ControllerHarness) -> None:
         COUNTER.n = -1
-        await shop.create()
-        controller = shop.open(work)
-        await until(shop.decisions)
+        await harness.create()
+        controller = harness.open(work)
+        await until(harness.decisions)
         await controller.stop()
-        decision = shop.decisions()[0]
+        decision = harness.decisions()[0]
         with pytest.raises(ReplayDiverged, match=str(WEB)):
-            await recheck(decision, Does(work), ReceivedEvidence.of(shop.caches), shop.env)
+            await recheck(decision, FunctionReconciler(work), ReceivedEvidence.of(harness.caches), harness.env)
 
     test()
 
 
-@in_a_shop()
-async def test_the_order_in_which_requests_come_back_is_such_an_input(shop: Shop) -> None:
-    await shop.create()
-    shop.sim.faults.script("request of api.get", "delay", nth=1)
-    controller = shop.open(goes_by_who_is_first)
-    await until(shop.decisions)
+@with_harness()
+async def test_the_order_in_which_requests_come_back_is_such_an_input(harness: ControllerHarness) -> None:
+    await harness.create()
+    harness.sim.faults.script("request of api.get", "delay", nth=1)
+    controller = harness.open(goes_by_who_is_first)
+    await until(harness.decisions)
     await controller.stop()
-    assert shop.decisions()[0].reason == "quick"
+    assert harness.decisions()[0].reason == "quick"
     with pytest.raises(ReplayDiverged, match=r"its get of ConfigMap/default/quick has key .* name='slow'"):
-        await shop.recheck(goes_by_who_is_first)
+        await harness.recheck(goes_by_who_is_first)
 
 
 # -- what a record has -----------------------------------------------------------------------------
@@ -216,95 +224,97 @@ async def uses_everything(ctx: Context, key: Key) -> Action:
 BY_SIZE = Index("size", lambda each: (str(each.view.spec.replicas),))
 
 
-@in_a_shop()
-async def test_all_that_goes_through_the_context_is_in_the_record(shop: Shop) -> None:
-    await shop.create("web", 1)
-    controller = shop.open(uses_everything, owns=(POD,), indexes=(BY_SIZE,))
-    await until(lambda: len(shop.decisions()) >= 3)
+@with_harness()
+async def test_all_that_goes_through_the_context_is_in_the_record(harness: ControllerHarness) -> None:
+    await harness.create("web", 1)
+    controller = harness.open(uses_everything, owns=(POD,), indexes=(BY_SIZE,))
+    await until(lambda: len(harness.decisions()) >= 3)
     await controller.stop()
-    assert {each.result for each in shop.decisions()} == {"requeue"}
-    assert await shop.recheck(uses_everything) >= 3
-    for decision in shop.decisions():
+    assert {each.result for each in harness.decisions()} == {"requeue"}
+    assert await harness.recheck(uses_everything) >= 3
+    for decision in harness.decisions():
         again = decode_decision(encode_decision(decision))
-        await recheck(again, Does(uses_everything), RecordedEvidence(), shop.env)
+        await recheck(again, FunctionReconciler(uses_everything), RecordedEvidence(), harness.env)
 
 
 def test_records_from_the_durable_log_stand_alone(tmp_path: Path) -> None:
-    @in_a_shop()
-    async def test(shop: Shop) -> None:
-        log = DecisionLog(tmp_path, shop.env)
-        shop.recorder = Recorder(shop.env, log=log)
-        await shop.create("web", 3)
-        shop.start(shop.controller(Replicas().reconcile, owns=(POD,)))
+    @with_harness()
+    async def test(harness: ControllerHarness) -> None:
+        log = DecisionLog(tmp_path, harness.env)
+        harness.recorder = Recorder(harness.env, log=log)
+        await harness.create("web", 3)
+        harness.start(harness.controller(ReplicasReconciler().reconcile, owns=(POD,)))
         await asyncio.sleep(5)
-        await shop.scale("web", 1)
+        await harness.scale("web", 1)
         await asyncio.sleep(5)
         log.close()
         read = list(read_decisions(tmp_path))
-        assert len(read) == len(shop.decisions()) > 5
+        assert len(read) == len(harness.decisions()) > 5
         for decision in read:
             assert isinstance(decision, Decision)
-            await recheck(decision, Replicas(), RecordedEvidence(), shop.env)
+            await recheck(decision, ReplicasReconciler(), RecordedEvidence(), harness.env)
             for step in decision.reads[:1]:
                 wrong = msgspec.structs.replace(decision, steps=[s for s in decision.steps if s is not step])
                 with pytest.raises(ReplayDiverged):
-                    await recheck(wrong, Replicas(), RecordedEvidence(), shop.env)
+                    await recheck(wrong, ReplicasReconciler(), RecordedEvidence(), harness.env)
 
     test()
 
 
-@in_a_shop()
-async def test_a_record_without_its_objects_says_that_it_cannot_be_run_again(shop: Shop) -> None:
-    await shop.create("web", 1)
-    shop.start(shop.controller(Replicas().reconcile, owns=(POD,)))
-    await until(shop.decisions)
-    stripped, shown = without_objects(shop.decisions()[0])
+@with_harness()
+async def test_a_record_without_its_objects_says_that_it_cannot_be_run_again(harness: ControllerHarness) -> None:
+    await harness.create("web", 1)
+    harness.start(harness.controller(ReplicasReconciler().reconcile, owns=(POD,)))
+    await until(harness.decisions)
+    stripped, shown = without_objects(harness.decisions()[0])
     stripped.objects_dropped = sum(map(len, shown))
-    for evidence in (RecordedEvidence(), ReceivedEvidence.of(shop.caches)):
+    for evidence in (RecordedEvidence(), ReceivedEvidence.of(harness.caches)):
         with pytest.raises(Compacted, match="too large"):
-            await recheck(stripped, Replicas(), evidence, shop.env)
+            await recheck(stripped, ReplicasReconciler(), evidence, harness.env)
 
 
-@in_a_shop(Limits(decisions_sample_every=1, received_log_max=4, received_pinned_max=8, decisions_kept_max=100))
-async def test_a_record_whose_log_is_gone_says_so_even_to_a_reconciler_that_swallows_errors(shop: Shop) -> None:
+@with_harness(Limits(decisions_sample_every=1, received_log_max=4, received_pinned_max=8, decisions_kept_max=100))
+async def test_a_record_whose_log_is_gone_says_so_even_to_a_reconciler_that_swallows_errors(
+    harness: ControllerHarness,
+) -> None:
     async def careless(ctx: Context, key: Key) -> Action:
         with suppress(Exception):
             ctx.get(key)
         return Action.await_change()
 
-    await shop.create()
-    shop.open(careless)
-    await until(shop.decisions)
-    first = shop.decisions()[0]
+    await harness.create()
+    harness.open(careless)
+    await until(harness.decisions)
+    first = harness.decisions()[0]
     for n in range(1, 40):
-        await shop.scale("web", n)
+        await harness.scale("web", n)
     await asyncio.sleep(30)
     with pytest.raises(Compacted):
-        await recheck(first, Does(careless), ReceivedEvidence.of(shop.caches), shop.env)
-    await recheck(first, Does(careless), RecordedEvidence(), shop.env)
+        await recheck(first, FunctionReconciler(careless), ReceivedEvidence.of(harness.caches), harness.env)
+    await recheck(first, FunctionReconciler(careless), RecordedEvidence(), harness.env)
 
 
-@in_a_shop(Limits(decisions_sample_every=1, received_log_max=4, decisions_kept_max=1000))
-async def test_a_kept_record_pins_what_it_was_decided_on(shop: Shop) -> None:
+@with_harness(Limits(decisions_sample_every=1, received_log_max=4, decisions_kept_max=1000))
+async def test_a_kept_record_pins_what_it_was_decided_on(harness: ControllerHarness) -> None:
     async def work(ctx: Context, key: Key) -> Action:
         ctx.get(key)
         return Action.await_change()
 
-    await shop.create()
-    shop.open(work)
-    await until(shop.decisions)
+    await harness.create()
+    harness.open(work)
+    await until(harness.decisions)
     for n in range(1, 40):
-        await shop.scale("web", n)
+        await harness.scale("web", n)
     await asyncio.sleep(5)
-    assert await shop.recheck(work) >= 2
-    shop.recorder.close()
-    await shop.scale("web", 50)
+    assert await harness.recheck(work) >= 2
+    harness.recorder.close()
+    await harness.scale("web", 50)
     await asyncio.sleep(5)
-    assert len(next(iter(shop.caches)).received) <= 5, "a record that is no longer held keeps the log"
+    assert len(next(iter(harness.caches)).received) <= 5, "a record that is no longer held keeps the log"
 
 
-@in_a_shop()
-async def test_a_cache_that_cannot_be_rebuilt_as_it_was_is_no_evidence(shop: Shop) -> None:
+@with_harness()
+async def test_a_cache_that_cannot_be_rebuilt_as_it_was_is_no_evidence(harness: ControllerHarness) -> None:
     """The rebuilt cache is compared with what was read: a log that lies is found out."""
 
     async def work(ctx: Context, key: Key) -> Action:
@@ -312,10 +322,10 @@ async def test_a_cache_that_cannot_be_rebuilt_as_it_was_is_no_evidence(shop: Sho
         ctx.list(REPLICA_SET)
         return Action.await_change()
 
-    await shop.create()
-    await shop.create("db")
-    shop.open(work)
-    await until(lambda: len(shop.decisions()) >= 2)
+    await harness.create()
+    await harness.create("db")
+    harness.open(work)
+    await until(lambda: len(harness.decisions()) >= 2)
 
     class Lying(ReceivedEvidence):
         def state_at(self, read: Any) -> Any:
@@ -324,29 +334,29 @@ async def test_a_cache_that_cannot_be_rebuilt_as_it_was_is_no_evidence(shop: Sho
                 held.pop(WEB)
             return held
 
-    evidence = Lying({cache.name: cache.received for cache in shop.caches})
+    evidence = Lying({cache.name: cache.received for cache in harness.caches})
     with pytest.raises(ReplayDiverged, match="in the cache as rebuilt"):
-        await recheck(shop.decisions()[0], Does(work), evidence, shop.env)
+        await recheck(harness.decisions()[0], FunctionReconciler(work), evidence, harness.env)
 
 
-@in_a_shop()
-async def test_a_body_that_cannot_be_sent_is_a_failure_that_can_be_run_again(shop: Shop) -> None:
+@with_harness()
+async def test_a_body_that_cannot_be_sent_is_a_failure_that_can_be_run_again(harness: ControllerHarness) -> None:
     async def work(ctx: Context, key: Key) -> Action:
         found = ctx.get(key)
         assert found is not None
         await ctx.create(CONFIG_MAP, {"metadata": {"name": "m", "namespace": "default"}, "data": {"a": object()}})
         return Action.await_change()
 
-    await shop.create()
-    controller = shop.open(work)
-    await until(shop.decisions)
+    await harness.create()
+    controller = harness.open(work)
+    await until(harness.decisions)
     await controller.stop()
-    assert shop.decisions()[0].result == "failed"
-    assert await shop.recheck(work) >= 1
+    assert harness.decisions()[0].result == "failed"
+    assert await harness.recheck(work) >= 1
 
 
-@in_a_shop()
-async def test_a_timeout_of_the_reconcilers_own_can_be_run_again(shop: Shop) -> None:
+@with_harness()
+async def test_a_timeout_of_the_reconcilers_own_can_be_run_again(harness: ControllerHarness) -> None:
     async def work(ctx: Context, key: Key) -> Action:
         found = ctx.get(key)
         assert found is not None
@@ -357,9 +367,9 @@ async def test_a_timeout_of_the_reconcilers_own_can_be_run_again(shop: Shop) -> 
             return Action.requeue(delay_s=60, reason="TooSlow")
         return Action.await_change()
 
-    await shop.create()
-    shop.veil.stuck = True
-    shop.open(work)
-    await until(shop.decisions)
-    assert shop.decisions()[0].reason == "TooSlow"
-    assert await shop.recheck(work) == 1
+    await harness.create()
+    harness.transport.stuck = True
+    harness.open(work)
+    await until(harness.decisions)
+    assert harness.decisions()[0].reason == "TooSlow"
+    assert await harness.recheck(work) == 1

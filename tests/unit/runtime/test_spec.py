@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from tests.kit.controllers import REPLICA_SET, ControllerHarness, pod_of, until, with_harness
 from tests.objects import POD
-from tests.sim.controllers import REPLICA_SET, Shop, in_a_shop, pod_of, until
 
 from kedge import Action, Context
 from kedge.keys import Key
@@ -18,8 +18,8 @@ ALONE = Limits(decisions_sample_every=1, resync_every_s=100_000, relist_every_s=
 """No safety net: only what is woken runs."""
 
 
-@in_a_shop(ALONE)
-async def test_a_change_of_owner_wakes_both_and_a_deletion_wakes_the_last(shop: Shop) -> None:
+@with_harness(ALONE)
+async def test_a_change_of_owner_wakes_both_and_a_deletion_wakes_the_last(harness: ControllerHarness) -> None:
     woken: list[str] = []
 
     async def work(_: Context, key: Key) -> Action:
@@ -32,32 +32,32 @@ async def test_a_change_of_owner_wakes_both_and_a_deletion_wakes_the_last(shop: 
         woken.clear()
         return names
 
-    one, two = await shop.create("one"), await shop.create("two")
-    shop.open(work, owns=(POD,))
+    one, two = await harness.create("one"), await harness.create("two")
+    harness.open(work, owns=(POD,))
     assert await next_woken() == ["one", "two"]
     body = pod_of(one, 0)
-    await shop.cluster.authority.create(POD, body)
+    await harness.cluster.authority.create(POD, body)
     assert await next_woken() == ["one"]
     key = Key("Pod", "default", "one-0")
-    await shop.cluster.authority.patch(key, {"metadata": {"labels": {"a": "b"}}})
+    await harness.cluster.authority.patch(key, {"metadata": {"labels": {"a": "b"}}})
     assert await next_woken() == ["one"]
     reference = {**body["metadata"]["ownerReferences"][0], "name": "two", "uid": two.uid}
-    await shop.cluster.authority.patch(key, {"metadata": {"ownerReferences": [reference]}})
+    await harness.cluster.authority.patch(key, {"metadata": {"ownerReferences": [reference]}})
     assert await next_woken() == ["one", "two"]
-    await shop.cluster.authority.delete(key)
+    await harness.cluster.authority.delete(key)
     assert set(await next_woken()) == {"two"}
 
 
-@in_a_shop(ALONE)
-async def test_an_owner_that_does_not_control_or_is_of_another_group_is_not_woken(shop: Shop) -> None:
+@with_harness(ALONE)
+async def test_an_owner_that_does_not_control_or_is_of_another_group_is_not_woken(harness: ControllerHarness) -> None:
     woken: list[str] = []
 
     async def work(_: Context, key: Key) -> Action:
         woken.append(key.name)
         return Action.await_change()
 
-    one = await shop.create("one")
-    shop.open(work, owns=(POD,))
+    one = await harness.create("one")
+    harness.open(work, owns=(POD,))
     await until(lambda: woken)
     woken.clear()
     for n, change in enumerate(
@@ -65,13 +65,13 @@ async def test_an_owner_that_does_not_control_or_is_of_another_group_is_not_woke
     ):
         body: dict[str, Any] = pod_of(one, n)
         body["metadata"]["ownerReferences"][0].update(change)
-        await shop.cluster.authority.create(POD, body)
+        await harness.cluster.authority.create(POD, body)
     await asyncio.sleep(5)
     assert woken == []
 
 
-@in_a_shop(ALONE)
-async def test_an_owned_kind_may_have_indexes_of_its_own(shop: Shop) -> None:
+@with_harness(ALONE)
+async def test_an_owned_kind_may_have_indexes_of_its_own(harness: ControllerHarness) -> None:
     found: list[int] = []
     by_colour = Index("colour", lambda each: (each.metadata.labels.get("colour", ""),))
 
@@ -82,18 +82,18 @@ async def test_an_owned_kind_may_have_indexes_of_its_own(shop: Shop) -> None:
         ctx.owned(POD, owner)
         return Action.await_change()
 
-    one = await shop.create("one")
-    shop.open(work, owns=(WatchSpec(kind=POD, indexes=(by_colour,)),))
+    one = await harness.create("one")
+    harness.open(work, owns=(WatchSpec(kind=POD, indexes=(by_colour,)),))
     await until(lambda: found)
     body = pod_of(one, 0)
     body["metadata"]["labels"]["colour"] = "red"
-    await shop.cluster.authority.create(POD, body)
+    await harness.cluster.authority.create(POD, body)
     await until(lambda: found[-1] == 1)
-    assert await shop.recheck(work) >= 2
+    assert await harness.recheck(work) >= 2
 
 
-@in_a_shop(ALONE)
-async def test_a_namespace_and_a_selector_narrow_what_is_followed(shop: Shop) -> None:
+@with_harness(ALONE)
+async def test_a_namespace_and_a_selector_narrow_what_is_followed(harness: ControllerHarness) -> None:
     woken: list[Key] = []
 
     async def work(ctx: Context, key: Key) -> Action:
@@ -101,18 +101,18 @@ async def test_a_namespace_and_a_selector_narrow_what_is_followed(shop: Shop) ->
         assert len(ctx.list(REPLICA_SET)) == 1
         return Action.await_change()
 
-    await shop.create("plain")
-    await shop.create("chosen")
+    await harness.create("plain")
+    await harness.create("chosen")
     chosen = Key("ReplicaSet.apps", "default", "chosen")
-    await shop.cluster.authority.patch(chosen, {"metadata": {"labels": {"mine": "yes"}}})
-    shop.open(work, namespace="default", label_selector="mine=yes")
+    await harness.cluster.authority.patch(chosen, {"metadata": {"labels": {"mine": "yes"}}})
+    harness.open(work, namespace="default", label_selector="mine=yes")
     await asyncio.sleep(5)
     assert woken == [chosen]
-    assert await shop.recheck(work) == 1
+    assert await harness.recheck(work) == 1
 
 
-@in_a_shop(ALONE)
-async def test_a_thousand_changes_of_one_key_while_it_runs_are_one_more_run(shop: Shop) -> None:
+@with_harness(ALONE)
+async def test_a_thousand_changes_of_one_key_while_it_runs_are_one_more_run(harness: ControllerHarness) -> None:
     runs: list[int] = []
 
     async def work(ctx: Context, key: Key) -> Action:
@@ -122,10 +122,10 @@ async def test_a_thousand_changes_of_one_key_while_it_runs_are_one_more_run(shop
         await asyncio.sleep(10)
         return Action.await_change()
 
-    await shop.create("web", 0)
-    shop.open(work)
+    await harness.create("web", 0)
+    harness.open(work)
     await until(lambda: runs)
     for n in range(1, 101):
-        await shop.scale("web", n)
+        await harness.scale("web", n)
     await asyncio.sleep(60)
     assert runs == [0, 100]

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.sim.controllers import REPLICA_SET, Shop, in_a_shop, until
+from tests.kit.controllers import REPLICA_SET, ControllerHarness, until, with_harness
 
 from kedge import Action, Context
 from kedge.api.conditions import condition
@@ -107,8 +107,10 @@ def test_the_input_is_left_as_it_is() -> None:
     assert msgspec.json.encode(said) == before
 
 
-@in_a_shop()
-async def test_the_generation_observed_is_that_of_the_version_read_though_a_newer_exists(shop: Shop) -> None:
+@with_harness()
+async def test_the_generation_observed_is_that_of_the_version_read_though_a_newer_exists(
+    harness: ControllerHarness,
+) -> None:
     """argo-rollouts#4073 (bug 10): a status decided on an old spec is refused; it never speaks for the new one."""
     said: list[tuple[int, int]] = []
 
@@ -116,7 +118,7 @@ async def test_the_generation_observed_is_that_of_the_version_read_though_a_newe
         found = ctx.get(key)
         assert found is not None
         if not said:
-            await shop.scale("web", 9)  # a newer one exists, and this run does not know it
+            await harness.scale("web", 9)  # a newer one exists, and this run does not know it
         said.append((found.metadata.generation, found.view.spec.replicas))
         await ctx.write_status(found, {"replicas": found.view.spec.replicas})
         return Action.await_change()
@@ -125,13 +127,13 @@ async def test_the_generation_observed_is_that_of_the_version_read_though_a_newe
 
     async def follow() -> None:
         while True:
-            view = (await shop.get()).view
+            view = (await harness.get()).view
             history.append((view.metadata.generation, view.status.observed_generation, view.status.replicas))
             await asyncio.sleep(0.001)
 
-    await shop.create("web", 1)
+    await harness.create("web", 1)
     following = asyncio.ensure_future(follow())
-    shop.open(work)
+    harness.open(work)
     await until(lambda: len(said) >= 2)
     await asyncio.sleep(1)
     following.cancel()
@@ -139,4 +141,4 @@ async def test_the_generation_observed_is_that_of_the_version_read_though_a_newe
     assert history[-1] == (2, 2, 9)
     assert all(not observed or replicas == {1: 1, 2: 9}[observed] for _, observed, replicas in history)
     assert all((generation, observed) != (2, 1) for generation, observed, _ in history)
-    assert shop.decisions()[0].generation == 1
+    assert harness.decisions()[0].generation == 1

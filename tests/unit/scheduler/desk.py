@@ -8,8 +8,8 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
+from tests.kit.controllers import ControllerHarness, UnreliableTransport, new_cluster, until
 from tests.objects import BUDGET, NODE, POD, node, pod
-from tests.sim.controllers import Shop, Veil, stage, until
 
 from kedge.api.kinds import KINDS
 from kedge.api.objects import Object
@@ -33,7 +33,7 @@ LIMITS = Limits(
 """Every record is kept, and who is not woken is never looked at."""
 
 
-class Wire(Veil):
+class Wire(UnreliableTransport):
     """A wire on which a test loses just what it wants to lose."""
 
     binds_lost = False
@@ -115,8 +115,8 @@ class Wire(Veil):
         return held.get(kind, False)
 
 
-class Desk(Shop):
-    """A shop with a scheduler."""
+class Desk(ControllerHarness):
+    """A harness with a scheduler."""
 
     def _process(self, name: str) -> tuple[Host, Env, Wire, Client]:
         host = self.sim.host(name)
@@ -137,7 +137,7 @@ class Desk(Shop):
         """Another process beside this one, that runs too."""
         other = Desk.__new__(Desk)
         other.sim, other.cluster, other.limits, other.reported = self.sim, self.cluster, self.limits, self.reported
-        other.host, other.env, other.veil, other.client = other._process(host_name)
+        other.host, other.env, other.transport, other.client = other._process(host_name)
         other.caches, other.recorder = CacheSet(other.client, other.env), Recorder(other.env)
         other.scheduler = Scheduler(other.client, other.env, name=name, caches=other.caches, recorder=other.recorder)
         other.running = other.host.spawn(other.scheduler.run(), name="scheduler")
@@ -242,7 +242,7 @@ def at_a_desk(limits: Limits = LIMITS) -> Callable[[Test], Callable[[], None]]:
         @functools.wraps(test)
         def within() -> None:
             async def program(sim: Simulation) -> None:
-                cluster = await stage(sim, servers=1)
+                cluster = await new_cluster(sim, servers=1)
                 await cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-system"}})
                 desk = Desk(sim, cluster, limits)
                 await test(desk)

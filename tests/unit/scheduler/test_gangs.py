@@ -7,8 +7,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
+from tests.kit.controllers import until
 from tests.objects import gang_record, node, reservation
-from tests.sim.controllers import until
 from tests.unit.scheduler.desk import LIMITS, Desk, at_a_desk
 
 from kedge.api.requests import Binding, GangChunk, GangPlace

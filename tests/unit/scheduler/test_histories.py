@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 from tests.histories import LEASES, set_apart
+from tests.kit.controllers import until
 from tests.objects import node
-from tests.sim.controllers import until
 from tests.unit.scheduler.desk import Desk, at_a_desk
 
 from kedge.api.wellknown import NODE_ALLOCATION_KIND

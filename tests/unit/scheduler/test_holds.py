@@ -6,8 +6,8 @@ import asyncio
 from datetime import timedelta
 
 import pytest
+from tests.kit.controllers import until
 from tests.objects import node
-from tests.sim.controllers import until
 from tests.unit.scheduler.desk import Desk, at_a_desk
 
 from kedge.api.holds import ALL, Hold

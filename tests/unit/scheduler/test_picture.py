@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.kit.controllers import new_cluster, until
 from tests.objects import NODE, POD, RESERVATION, ZONE_QUOTA, node, pod, reservation, zone_quota
-from tests.sim.controllers import stage, until
 from tests.unit.scheduler.desk import LIMITS, Desk, at_a_desk
 
 from kedge.api.kinds import KINDS
@@ -217,7 +217,7 @@ def check_ledgers(desk: Desk) -> None:
 
 def test_a_picture_kept_is_a_picture_built() -> None:
     async def program(sim: Simulation) -> None:
-        cluster = await stage(sim, servers=1)
+        cluster = await new_cluster(sim, servers=1)
         await cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-system"}})
         desk = Desk(sim, cluster, LIMITS)
         await desk.open_for(*(node(name, zone="zone-a") for name in NODES))

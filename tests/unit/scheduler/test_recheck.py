@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from tests.kit.controllers import until
 from tests.objects import POD, ZONE_QUOTA, node, pod, zone_quota
-from tests.sim.controllers import until
 from tests.unit.scheduler.desk import Desk, at_a_desk, attempt_of, choice_in
 
 from kedge.api.kinds import KINDS

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tests.kit.controllers import until
 from tests.objects import node
-from tests.sim.controllers import until
 from tests.unit.scheduler.desk import LIMITS, Desk, account_in, at_a_desk, attempt_of, choice_in
 
 from kedge.api.kinds import KINDS

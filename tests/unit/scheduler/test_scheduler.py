@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.kit.controllers import until
 from tests.objects import NODE, RESERVATION, ZONE_QUOTA, node, reservation, zone_quota
-from tests.sim.controllers import until
 from tests.unit.scheduler.desk import LIMITS, Desk, account_in, at_a_desk, attempt_of, choice_in
 
 from kedge.keys import Key

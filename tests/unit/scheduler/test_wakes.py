@@ -8,8 +8,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.kit.controllers import until
 from tests.objects import POD, ZONE_QUOTA, deployment, node, pod, zone_quota
-from tests.sim.controllers import until
 from tests.unit.scheduler.desk import LIMITS, Desk, at_a_desk, attempt_of, choice_in
 
 from kedge.api.holds import Hold

@@ -1,8 +1,8 @@
-"""A small controller in a hostile world, for simulations of the runtime: replicas kept, status said, all recorded.
+"""Harnesses for controllers: with faults, for simulations of the runtime, and without, for small tests.
 
-`Replicas` is what a user would write. `Plant` runs it on hosts that crash, and keeps every process's caches and
-records, so that each decision can be run again when the world is over. `Shop` is the same without the hostility, for
-tests of one thing at a time: a process, an API server, and a wire that withholds replies when it is told to.
+`ReplicasReconciler` is a controller as a user would write it. `FaultHarness` runs it on hosts that crash and keeps the
+caches and records of every process, so that each decision can be rechecked. `ControllerHarness` has one process, one
+API server, and a transport that withholds replies on request.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ REPLICA_SET = KINDS.of_key_kind("ReplicaSet.apps")
 LEASE = Key("Lease.coordination.k8s.io", "default", "replicas")
 
 
-class Replicas:
+class ReplicasReconciler:
     """Keeps a ReplicaSet's pods, one a slot, and says how many there are."""
 
     async def reconcile(self, ctx: Context, key: Key) -> Action:
@@ -106,12 +106,12 @@ class Process:
 class StaleLists(RemoteTransport):
     """A wire to a server that lags: now and then a list is one that was true some time ago, to another process even."""
 
-    def __init__(self, plant: Plant, remote: Any) -> None:
+    def __init__(self, harness: FaultHarness, remote: Any) -> None:
         super().__init__(remote)
-        self._plant = plant
+        self._harness = harness
 
     async def list(self, kind: Kind, options: ListOptions) -> ObjectList:
-        sim, old = self._plant.sim, self._plant.old_lists
+        sim, old = self._harness.sim, self._harness.old_lists
         fresh = await super().list(kind, options)
         if options.continue_token:
             return fresh
@@ -125,12 +125,12 @@ class StaleLists(RemoteTransport):
 
 
 @dataclass
-class Plant:
+class FaultHarness:
     """Controllers on hosts, and every process they ever were. It judges them by what is committed, as it happens."""
 
     sim: Simulation
     cluster: Cluster
-    make: Callable[[], Reconciler] = Replicas
+    make: Callable[[], Reconciler] = ReplicasReconciler
     lease: Key | None = LEASE
     limits: Limits = QUICK
     stale_lists: bool = False
@@ -158,7 +158,7 @@ class Plant:
         recorder = Recorder(env)
         spec = ControllerSpec(name="replicas", kind=REPLICA_SET, owns=(POD,))
         runtime = ControllerRuntime(client, env, caches, recorder, self.lease)
-        controller = Controller(spec, Observed(self, self.make()), runtime)
+        controller = Controller(spec, ObservedReconciler(self, self.make()), runtime)
         return Process(controller, caches, recorder, env, host, host.process.number)
 
     def believers(self) -> list[str]:
@@ -240,21 +240,21 @@ class Plant:
             self.sim.sometimes("a floor was met")
 
 
-class Observed:
-    """A reconciler whose runs are told to the plant."""
+class ObservedReconciler:
+    """A reconciler whose runs are told to the harness."""
 
-    def __init__(self, plant: Plant, inner: Reconciler) -> None:
-        self._plant = plant
+    def __init__(self, harness: FaultHarness, inner: Reconciler) -> None:
+        self._harness = harness
         self._inner = inner
         self._running: set[Key] = set()
 
     async def reconcile(self, ctx: Context, key: Key) -> Any:
-        plant, sim = self._plant, self._plant.sim
+        harness, sim = self._harness, self._harness.sim
         if key in self._running:
             sim.violate("no key runs twice at once", str(key))
         self._running.add(key)
-        plant.tokens[ctx.decision] = ctx._fence.revision if ctx._fence is not None else 0
-        sim.sometimes("two believe that they lead", len(plant.believers()) > 1)
+        harness.tokens[ctx.decision] = ctx._fence.revision if ctx._fence is not None else 0
+        sim.sometimes("two believe that they lead", len(harness.believers()) > 1)
         try:
             return await self._inner.reconcile(ctx, key)
         except Fenced:
@@ -262,7 +262,7 @@ class Observed:
             raise
         finally:
             self._running.discard(key)
-            plant.ended_s[ctx.decision] = sim.now_s
+            harness.ended_s[ctx.decision] = sim.now_s
 
 
 def pods_of(store: Any, name: str) -> list[str]:
@@ -283,7 +283,7 @@ def is_complete(cluster: Cluster, name: str, replicas: int) -> bool:
     return False
 
 
-class NeverMore:
+class ReplicaCeiling:
     """A ReplicaSet never has a pod beyond the most it ever asked for."""
 
     def __init__(self, most: int) -> None:
@@ -297,7 +297,7 @@ class NeverMore:
                     yield "too many pods", f"{pods} at revision {commit.revision}"
 
 
-async def stage(sim: Simulation, *, servers: int = 2, mortal: bool = False) -> Cluster:
+async def new_cluster(sim: Simulation, *, servers: int = 2, mortal: bool = False) -> Cluster:
     """A cluster with a namespace. With `mortal` its API servers may crash, and come back."""
     cluster = Cluster(sim, servers=servers)
     await cluster.authority.create(NAMESPACE, {"metadata": {"name": "default"}})
@@ -342,7 +342,7 @@ def written(cluster: Cluster) -> set[tuple[Key, int]]:
 Work = Callable[[Context, Key], Awaitable[Any]]
 
 
-class Does:
+class FunctionReconciler:
     """A reconciler made of a function."""
 
     def __init__(self, work: Work) -> None:
@@ -352,7 +352,7 @@ class Does:
         return await self._work(ctx, key)
 
 
-class Veil:
+class UnreliableTransport:
     """A wire behind which replies can be withheld: what was asked for is carried out, and nobody hears of it."""
 
     repeats_safely = True
@@ -414,7 +414,7 @@ class Veil:
             await stream.aclose()
 
 
-class Shop:
+class ControllerHarness:
     """One process on one host, one API server, and no faults but those that a test asks for."""
 
     def __init__(self, sim: Simulation, cluster: Cluster, limits: Limits) -> None:
@@ -422,32 +422,32 @@ class Shop:
         self.cluster = cluster
         self.limits = limits
         self.reported: list[BaseException] = []
-        self.veils: list[Veil] = []
+        self.transports: list[UnreliableTransport] = []
         asyncio.get_running_loop().set_exception_handler(
             lambda _, context: self.reported.append(context.get("exception") or RuntimeError(context["message"]))
         )
-        self.host, self.env, self.veil, self.client = self._process("shop")
+        self.host, self.env, self.transport, self.client = self._process("controller")
         self.caches = CacheSet(self.client, self.env)
         self.recorder = Recorder(self.env)
 
-    def _process(self, name: str) -> tuple[Host, Env, Veil, Client]:
+    def _process(self, name: str) -> tuple[Host, Env, UnreliableTransport, Client]:
         host = self.sim.host(name)
         env = replace(host.env(limits=self.limits), spawn=TaskSpawner())
-        veil = Veil(self.cluster.transport(host))
-        return host, env, veil, Client(veil, env, component=name)
+        transport = UnreliableTransport(self.cluster.transport(host))
+        return host, env, transport, Client(transport, env, component=name)
 
-    def another(self, name: str) -> Shop:
+    def another(self, name: str) -> ControllerHarness:
         """Another process beside this one, in the same world."""
-        other = Shop.__new__(Shop)
+        other = ControllerHarness.__new__(ControllerHarness)
         other.sim, other.cluster, other.limits = self.sim, self.cluster, self.limits
         other.reported = self.reported
-        other.host, other.env, other.veil, other.client = other._process(name)
+        other.host, other.env, other.transport, other.client = other._process(name)
         other.caches, other.recorder = CacheSet(other.client, other.env), Recorder(other.env)
         return other
 
     def controller(self, work: Work, *, lease: Key | SharedElection | None = None, **spec: Any) -> Controller:
         runtime = ControllerRuntime(self.client, self.env, self.caches, self.recorder, lease)
-        return Controller(ControllerSpec(**{"kind": REPLICA_SET, **spec}), Does(work), runtime)
+        return Controller(ControllerSpec(**{"kind": REPLICA_SET, **spec}), FunctionReconciler(work), runtime)
 
     def start(self, controller: Controller) -> asyncio.Task[None]:
         return self.host.spawn(controller.run(), name=controller.name)
@@ -476,28 +476,28 @@ class Shop:
     async def recheck(self, work: Work) -> int:
         evidence = ReceivedEvidence.of(self.caches)
         for decision in self.decisions():
-            await recheck(decision, Does(work), evidence, self.env)
+            await recheck(decision, FunctionReconciler(work), evidence, self.env)
         return len(self.decisions())
 
 
 KEEP_ALL = Limits(decisions_sample_every=1)
 
 
-def in_a_shop(
+def with_harness(
     limits: Limits = KEEP_ALL,
-) -> Callable[[Callable[[Shop], Coroutine[Any, Any, None]]], Callable[[], None]]:
-    """Run an async test in a simulated shop where nothing goes wrong by itself, and time is virtual."""
+) -> Callable[[Callable[[ControllerHarness], Coroutine[Any, Any, None]]], Callable[[], None]]:
+    """Run an async test in a simulated harness where nothing goes wrong by itself, and time is virtual."""
 
-    def decorate(test: Callable[[Shop], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    def decorate(test: Callable[[ControllerHarness], Coroutine[Any, Any, None]]) -> Callable[[], None]:
         @functools.wraps(test)
         def within() -> None:
             async def program(sim: Simulation) -> None:
-                await test(Shop(sim, await stage(sim, servers=1), limits))
+                await test(ControllerHarness(sim, await new_cluster(sim, servers=1), limits))
 
             outcome = run(program, 1, faults=NO_FAULTS)
             assert outcome.violation is None, f"{outcome.violation}\n{outcome.violation.detail}"
 
-        del within.__dict__["__wrapped__"]  # else pytest takes `shop` for a fixture
+        del within.__dict__["__wrapped__"]  # else pytest takes `harness` for a fixture
         return within
 
     return decorate

@@ -1,13 +1,13 @@
-"""A small world for simulations of the upkeep controllers: simple agents, a simple binder, controllers on hosts.
+"""A small cluster for simulations of the upkeep controllers: simple agents, a simple binder, controllers on hosts.
 
-The agents do what agents must for the control plane to be judged: heartbeats, readiness, ends, confirmations. `Crew`
-keeps every process's records, so that each decision can be run again when the world is over.
+The agents do what the controllers depend on: heartbeats, readiness, ends, confirmations. `ControllerFleet` keeps the
+records of every process, so that each decision can be rechecked.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +21,8 @@ from kedge.api.requests import Binding, DeleteOptions, ListOptions, WatchEvent, 
 from kedge.api.timestamps import format_micro_time
 from kedge.api.wellknown import NODE_LEASE_NAMESPACE
 from kedge.client.contract import Client
+from kedge.controllers.node.controller import lifecycle_controller
+from kedge.controllers.replicaset.controller import replica_set_controller
 from kedge.controllers.shared.node_leases import lease_key
 from kedge.env import Env
 from kedge.errors import OperatingError
@@ -33,6 +35,8 @@ from kedge.runtime.status import plan_status
 from kedge.sim.cluster import API, Cluster, Commit, RemoteTransport
 from kedge.sim.kernel import Host, Simulation
 
+NODES = ("node-0", "node-1", "node-2", "node-3")
+
 QUICK = Limits(
     relist_every_s=30.0,
     resync_every_s=20.0,
@@ -44,7 +48,7 @@ QUICK = Limits(
 _ZONE = "topology.kubernetes.io/zone"
 
 
-async def stage(sim: Simulation, *, servers: int = 2) -> Cluster:
+async def new_cluster(sim: Simulation, *, servers: int = 2) -> Cluster:
     cluster = Cluster(sim, servers=servers)
     for name in ("default", NODE_LEASE_NAMESPACE):
         await cluster.authority.create(NAMESPACE, {"metadata": {"name": name}})
@@ -54,7 +58,7 @@ async def stage(sim: Simulation, *, servers: int = 2) -> Cluster:
 # -- agents ----------------------------------------------------------------------------------------
 
 
-class Agent:
+class SimpleAgent:
     """One node's agent, much simplified: what is bound to it runs, what is told to go ends."""
 
     def __init__(self, cluster: Cluster, name: str, *, zone: str = "zone-a", server: int = 0) -> None:
@@ -93,7 +97,7 @@ class Agent:
             await client.patch(lease.key, {"spec": {"renewTime": now}})
         found = await client.find(Key("Node", "", self.name))
         if found is not None and not is_true(found.view.status.conditions, "Ready"):
-            await say(client, env, found, [condition("Ready", status=True, reason="AgentReady")])
+            await write_conditions(client, env, found, [condition("Ready", status=True, reason="AgentReady")])
 
     async def _work(self, client: Client, env: Env) -> None:
         listed = await client.list(POD, ListOptions(field_selector=f"spec.nodeName={self.name}"))
@@ -108,7 +112,7 @@ class Agent:
             elif not is_true(pod.view.status.conditions, "Ready"):
                 self.running.add(pod.uid)
                 ready = [condition("Ready", status=True, reason="Started")]
-                await say(client, env, pod, ready, phase="Running", podIP=f"10.0.0.{len(self.running)}")
+                await write_conditions(client, env, pod, ready, phase="Running", podIP=f"10.0.0.{len(self.running)}")
         self.running &= {uid for uid, pod in mine.items() if not pod.view.finished}
         ledger = await client.find(Key("NodeAllocation.kedge.dev", "", self.name))
         if ledger is None:
@@ -119,13 +123,15 @@ class Agent:
                     await client.confirm_ended(node=self.name, node_uid=ledger.view.spec.node_uid, pod_uid=uid)
 
 
-async def say(client: Client, env: Env, found: Object, conditions: list[dict[str, Any]], **more: Any) -> None:
+async def write_conditions(
+    client: Client, env: Env, found: Object, conditions: list[dict[str, Any]], **more: Any
+) -> None:
     patch = plan_status(found, {"conditions": conditions, **more}, env.now())
     if patch is not None:
         await client.patch(found.key, patch, subresource="status")
 
 
-class Binder:
+class SimpleBinder:
     """The simplest scheduler: the first node that takes the pod."""
 
     def __init__(self, cluster: Cluster) -> None:
@@ -154,7 +160,7 @@ class Binder:
 # -- controllers -----------------------------------------------------------------------------------
 
 
-class Veiled(RemoteTransport):
+class FilteredTransport(RemoteTransport):
     """A wire whose watches hide some keys: until it lists, a cache behind it is wrong of them, and does not know."""
 
     def __init__(self, remote: Any, hides: Callable[[Key], bool]) -> None:
@@ -174,7 +180,7 @@ class Veiled(RemoteTransport):
 
 
 @dataclass
-class Crew:
+class ControllerFleet:
     """Controllers on hosts, each process with caches and recorder of its own, and every process they ever were."""
 
     cluster: Cluster
@@ -196,7 +202,7 @@ class Crew:
     async def _start(self, host: Host, make: Callable[..., Controller], lease: Key | None) -> None:
         env = host.env(limits=self.limits)
         server = self.cluster.servers[len(self.processes) % len(self.cluster.servers)]
-        transport = Veiled(host.remote(server, API), self.hidden.__contains__)
+        transport = FilteredTransport(host.remote(server, API), self.hidden.__contains__)
         client = Client(transport, env, component=host.name)
         caches, recorder = CacheSet(client, env), Recorder(env)
         controller = make(ControllerRuntime(client, env, caches=caches, recorder=recorder, lease=lease))
@@ -271,3 +277,38 @@ def node_body(name: str, *, zone: str = "zone-a", **more: Any) -> dict[str, Any]
 
 def zone_of(found: Object) -> str:
     return str(found.metadata.labels.get(_ZONE, ""))
+
+
+async def build(
+    sim: Simulation, *, zones: int = 2, copies: int = 2, names: Sequence[str] = NODES
+) -> tuple[Cluster, ControllerFleet, dict[str, Host], dict[str, SimpleAgent]]:
+    cluster = await new_cluster(sim)
+    sim.check_always(no_pod_is_given_up_on_suspicion)
+    hosts, agents = {}, {}
+    for n, name in enumerate(names):
+        zone = f"zone-{n % zones}"
+        await cluster.authority.create(NODE, node_body(name, zone=zone))
+        hosts[name] = sim.host(f"agent-{name}")
+        agents[name] = SimpleAgent(cluster, name, zone=zone, server=n % 2)
+        hosts[name].boot(agents[name].start)
+    sim.host("binder").boot(SimpleBinder(cluster).start)
+    fleet = ControllerFleet(cluster)
+    fleet.boot(sim, lifecycle_controller, copies=copies)
+    fleet.boot(sim, replica_set_controller)
+    return cluster, fleet, hosts, agents
+
+
+def ready_pods(cluster: Cluster) -> dict[str, str]:
+    """Where ready pods are, by uid."""
+    pods = [each for each in objects(cluster.store, "Pod") if not each.view.finished and not each.view.terminating]
+    return {each.uid: each.view.spec.node_name for each in pods if is_true(each.view.status.conditions, "Ready")}
+
+
+def standing(cluster: Cluster, name: str, what: str) -> bool:
+    found = find(cluster.store, Key("Node", "", name))
+    return found is not None and is_true(found.view.status.conditions, what)
+
+
+def held(cluster: Cluster, name: str) -> set[str]:
+    found = find(cluster.store, Key("NodeAllocation.kedge.dev", "", name))
+    return set() if found is None else set(found.view.status.entries)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from kedge.api.timestamps import format_time
 from kedge.api.views import Condition, ContainerStatus, ObjectMeta, PodSpec, PodStatus, PodView
 from kedge.api.views.base import Annotations, Labels
 from kedge.api.views.core import SchedulingGate
 from kedge.api.wellknown import DISRUPTION_TARGET, DRAINING, NODE_LOST, REPLACES
+from kedge.controllers.deployment.plan import SetFacts
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -79,3 +82,9 @@ def a_pod(
 
 def ready_pod(name: str, *, node: str = "node-a", ready_s: float = 60.0, **more: object) -> PodView:
     return a_pod(name, node=node, ready_s=ready_s, **more)  # type: ignore[arg-type]
+
+
+def a_set(name: str, replicas: int, available: int | None = None, **more: Any) -> SetFacts:
+    """A ReplicaSet that is at rest, unless more is said."""
+    facts = SetFacts(name, replicas, copies=replicas, available=replicas if available is None else available)
+    return replace(facts, **more)

@@ -1,6 +1,6 @@
 """The workload controllers in a hostile world, with a stand-in for scheduler, agents and endpoints that is never wrong.
 
-`Hands` does to pods what nodes would: it binds, starts, lists, stops and ends them, straight at the authority. The
+`FakeNodes` does to pods what nodes would: it binds, starts, lists, stops and ends them, straight at the authority. The
 controllers run on hosts that crash and talk over links that lose replies, and every decision is kept.
 """
 
@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.kit.controllers import QUICK
 from tests.objects import NAMESPACE, NODE, node
-from tests.sim.controllers import QUICK
 
 from kedge.api.kinds import KINDS
 from kedge.api.objects import Object
@@ -44,7 +44,7 @@ MAKERS = (deployment_controller, replica_set_controller, job_controller)
 
 
 @dataclass
-class Manager:
+class WorkloadManager:
     """All workload controllers in one process on one host, as production runs them; and every life it had."""
 
     sim: Simulation
@@ -86,7 +86,7 @@ class Manager:
 
 
 @dataclass
-class Hands:
+class FakeNodes:
     """What nodes, scheduler and endpoints would do, done once a second and without fail."""
 
     cluster: Cluster
@@ -95,13 +95,13 @@ class Hands:
     """Whether a pod ever becomes ready."""
     phase_of: Callable[[Object], str] = lambda _: "Succeeded"
     """How the pod of a Job ends."""
-    reader: Reader = field(init=False)
+    reader: StoreReader = field(init=False)
     turn: int = 0
     ended: dict[str, str] = field(default_factory=dict)
     """Pods of Jobs by uid, and how they ended."""
 
     def __post_init__(self) -> None:
-        self.reader = Reader(self.cluster.store)
+        self.reader = StoreReader(self.cluster.store)
 
     async def run(self) -> None:
         while True:
@@ -161,7 +161,7 @@ class Hands:
         await self.cluster.authority.patch(Key(SLICE.key_kind, "default", "web"), {"endpoints": endpoints})
 
 
-class Reader:
+class StoreReader:
     """Objects of a store, each version decoded once."""
 
     def __init__(self, store: MemoryStore) -> None:
@@ -198,10 +198,10 @@ def is_serving(pod: Object) -> bool:
     )
 
 
-class Bounds:
+class RolloutBounds:
     """Safety of a rollout, judged on committed state at every commit."""
 
-    def __init__(self, reader: Reader, *, copies_max: int, serving_min: int) -> None:
+    def __init__(self, reader: StoreReader, *, copies_max: int, serving_min: int) -> None:
         self.reader = reader
         self.copies_max = copies_max
         self.serving_min = serving_min
@@ -221,7 +221,7 @@ class Bounds:
             yield "too few serve", f"{serving} at revision {commit.revision}, and at least {self.serving_min} must"
 
 
-async def stage(sim: Simulation, *, nodes: int = 3) -> Cluster:
+async def new_cluster(sim: Simulation, *, nodes: int = 3) -> Cluster:
     cluster = Cluster(sim, servers=2)
     await cluster.authority.create(NAMESPACE, {"metadata": {"name": "default"}})
     for n in range(nodes):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from tests.unit.controllers.views import NOW, a_pod
+from tests.kit.pod_views import NOW, a_pod
 
 from kedge.api.views import PodView
 from kedge.controllers.replicaset.plan import ReplicaPlan, ReplicaRules, plan_replicas

@@ -1,0 +1,1 @@
+"""Harnesses and helpers that tests of several layers share. No test module imports another test module."""

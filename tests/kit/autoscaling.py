@@ -18,7 +18,7 @@ from kedge.controllers.shared.kinds import LEASE
 from kedge.env import Env
 from kedge.keys import Key
 from kedge.runtime import ReceivedEvidence, recheck
-from kedge.sim.cluster import Cluster, Seat
+from kedge.sim.cluster import Cluster, ProcessContext
 from kedge.sim.kernel import RunOutcome, Simulation, run
 
 NAMESPACE = KINDS.of_key_kind("Namespace")
@@ -57,18 +57,20 @@ class MeteredNodes(FakeNodes):
                 await self.cluster.authority.patch(key, body)
 
 
-def maker(make: Callable[..., Any]) -> Callable[[Seat], Any]:
+def maker(make: Callable[..., Any]) -> Callable[[ProcessContext], Any]:
     lease = Key(LEASE.key_kind, "default", make.__name__.replace("_", "-"))
-    return lambda seat: make(seat.runtime(lease))
+    return lambda context: make(context.runtime(lease))
 
 
 async def recheck_all(cluster: Cluster, reconcilers: dict[str, Callable[[Env], Any]]) -> int:
     """Run every decision of every process again. How many there were."""
     count = 0
     for process in cluster.processes:
-        evidence = ReceivedEvidence.of(process.seat.caches)
-        for decision in reversed(list(process.seat.recorder.decisions())):
-            await recheck(decision, reconcilers[decision.controller](process.seat.env), evidence, process.seat.env)
+        evidence = ReceivedEvidence.of(process.context.caches)
+        for decision in reversed(list(process.context.recorder.decisions())):
+            await recheck(
+                decision, reconcilers[decision.controller](process.context.env), evidence, process.context.env
+            )
             count += 1
     return count
 

@@ -11,7 +11,7 @@ from tests.sim.test_cluster import CALM, CONTROLLERS, WEB, scheduler
 
 from kedge.server.service import mutations_of
 from kedge.sim.cluster import Cluster
-from kedge.sim.cluster.admission import ADMISSION, Fashion, PolicyPlan, chain_of, merging
+from kedge.sim.cluster.admission import ADMISSION, PolicyChurn, PolicyPlan, chain_of, merging
 from kedge.sim.cluster.faults import ClusterSwarm
 from kedge.sim.cluster.users import User
 from kedge.sim.judges.endings import check_silence, expect_settled
@@ -35,8 +35,8 @@ async def seasons(sim: Simulation) -> dict[str, Any]:
         cluster.add_node(f"node-{n}", zone=f"zone-{'ab'[n % 2]}")
     cluster.boot("manager", CONTROLLERS, copies=2)
     cluster.boot("scheduler", [scheduler], copies=2)
-    fashion = Fashion(cluster)
-    changing = asyncio.ensure_future(fashion.run())
+    churn = PolicyChurn(cluster)
+    changing = asyncio.ensure_future(churn.run())
     user = User(cluster)
     await user.apply(deployment("web", replicas=4))
     await asyncio.sleep(60)
@@ -54,7 +54,7 @@ async def seasons(sim: Simulation) -> dict[str, Any]:
         await check_silence(cluster)
     touched = [each for kind in ("Pod", "ReplicaSet.apps") for each in cluster.all(kind)]
     said = [one.revision for each in touched for one in mutations_of(each.metadata.annotations)]
-    return {"changes": fashion.changes, "written": said}
+    return {"changes": churn.changes, "written": said}
 
 
 @seeds(4, 60)

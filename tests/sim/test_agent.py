@@ -15,7 +15,7 @@ from kedge.api.wellknown import AT_MOST_ONE
 from kedge.controllers.node.controller import lifecycle_controller
 from kedge.keys import Key
 from kedge.limits import Limits
-from kedge.sim.cluster import Cluster, Commit, Component, Seat
+from kedge.sim.cluster import Cluster, Commit, Component, ProcessContext
 from kedge.sim.judges.invariants import Judge
 from kedge.sim.kernel import NO_FAULTS, FixedRates, RunOutcome, Simulation, run
 
@@ -244,8 +244,8 @@ def test_a_process_that_fails_its_liveness_probe_is_restarted() -> None:
 
 
 def mind_the_nodes(cluster: Cluster) -> None:
-    def manager(seat: Seat) -> Component:
-        return lifecycle_controller(seat.runtime())
+    def manager(context: ProcessContext) -> Component:
+        return lifecycle_controller(context.runtime())
 
     cluster.boot("manager", [manager])
 

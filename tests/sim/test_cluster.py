@@ -16,8 +16,8 @@ from kedge.keys import Key
 from kedge.limits import Limits
 from kedge.runtime import Controller
 from kedge.scheduler import Scheduler
-from kedge.sim.cluster import Cluster, Seat
-from kedge.sim.cluster.faults import ClusterSwarm, Weather
+from kedge.sim.cluster import Cluster, ProcessContext
+from kedge.sim.cluster.faults import ClusterFaults, ClusterSwarm
 from kedge.sim.cluster.users import User
 from kedge.sim.judges.endings import check_silence, expect_settled
 from kedge.sim.judges.invariants import Judge
@@ -27,18 +27,18 @@ WEB = Key("Deployment.apps", "default", "web")
 CALM = Limits(watch_probe_s=60.0, watch_silence_s=200.0, lease_retry_s=3.0)
 
 
-def led(make: Callable[..., Controller], name: str) -> Callable[[Seat], Controller]:
+def led(make: Callable[..., Controller], name: str) -> Callable[[ProcessContext], Controller]:
     """A controller that works while it holds the lease of its name."""
     lease = Key("Lease.coordination.k8s.io", "kube-system", name)
 
-    def made(seat: Seat) -> Controller:
-        return make(seat.runtime(lease))
+    def made(context: ProcessContext) -> Controller:
+        return make(context.runtime(lease))
 
     return made
 
 
-def scheduler(seat: Seat) -> Scheduler:
-    return Scheduler(seat.client, seat.env, caches=seat.caches, recorder=seat.recorder)
+def scheduler(context: ProcessContext) -> Scheduler:
+    return Scheduler(context.client, context.env, caches=context.caches, recorder=context.recorder)
 
 
 CONTROLLERS = [
@@ -49,7 +49,7 @@ CONTROLLERS = [
 
 
 async def standard(sim: Simulation, *, nodes: int = 6) -> dict[str, Any]:
-    """A rollout, a node loss, a rollback and a scaling, while the weather is bad."""
+    """A rollout, a node loss, a rollback and a scaling, under cluster faults."""
     cluster = Cluster(sim, servers=3, hostile=True, limits=CALM)
     judge = Judge(cluster)
     await cluster.set_up()
@@ -57,7 +57,7 @@ async def standard(sim: Simulation, *, nodes: int = 6) -> dict[str, Any]:
         cluster.add_node(f"node-{n}", zone=f"zone-{'abc'[n % 3]}")
     cluster.boot("manager", CONTROLLERS, copies=2)
     cluster.boot("scheduler", [scheduler], copies=2)
-    weather = asyncio.ensure_future(Weather(cluster).run())
+    faults = asyncio.ensure_future(ClusterFaults(cluster).run())
     user = User(cluster)
     await user.apply(deployment("web", replicas=nodes))
     await asyncio.sleep(60)
@@ -70,7 +70,7 @@ async def standard(sim: Simulation, *, nodes: int = 6) -> dict[str, Any]:
     await asyncio.sleep(30)
     sim.sometimes("pods were bound while faults struck", any(p.view.spec.node_name for p in cluster.all("Pod")))
     sim.heal()
-    await weather
+    await faults
     expect_settled(judge)
     await sim.converge(within_s=900, stays_s=5)
     await check_silence(cluster)

@@ -144,8 +144,10 @@ def test_a_real_clusters_dump_goes_on_where_it_was_under_every_controller() -> N
         await cluster.load(objects_of(real_dump()))
         await cluster.set_up()
         Judge(cluster)
-        cluster.boot("manager", lambda seat: all_controllers(ControllerRuntime(seat.client, seat.env, seat.caches)))
-        cluster.boot("scheduler", [lambda seat: Scheduler(seat.client, seat.env, caches=seat.caches)])
+        cluster.boot(
+            "manager", lambda context: all_controllers(ControllerRuntime(context.client, context.env, context.caches))
+        )
+        cluster.boot("scheduler", [lambda context: Scheduler(context.client, context.env, caches=context.caches)])
         uids = {"p-1", "p-2", "p-4", "p-5"}
         for _ in range(120):
             await asyncio.sleep(1)

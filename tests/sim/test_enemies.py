@@ -24,7 +24,7 @@ from kedge.observe.recording.recorder import Recorder
 from kedge.observe.recording.segments import read_decisions
 from kedge.sim.cluster import API, Cluster, RemoteTransport
 from kedge.sim.kernel import NO_FAULTS, Host, Simulation, run
-from kedge.sim.standard import LIMITS, Size, World, service, workload
+from kedge.sim.standard import LIMITS, JudgedCluster, Size, service, workload
 
 HOUR_S = 3600.0
 WEB = Key("Deployment.apps", "default", "web")
@@ -99,9 +99,9 @@ def make_late(cluster: Cluster) -> Delay:
 
 async def an_hour_late(sim: Simulation, limits: Limits, *, for_s: float) -> int:
     """A rollout, a change of size and the loss of a machine, while everybody's watches tell of an hour ago."""
-    world = World(sim, Size(nodes=4, zones=1, servers=2, schedulers=2, limits=limits))
+    world = JudgedCluster(sim, Size(nodes=4, zones=1, servers=2, schedulers=2, limits=limits))
     delay = make_late(world.cluster)
-    await world.open(weather=False)
+    await world.open(cluster_faults=False)
     user = world.user
     await user.apply(service("web", "web"))
     await user.apply(workload("Deployment", "web", 3))

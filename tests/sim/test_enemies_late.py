@@ -17,7 +17,7 @@ from kedge.keys import Key
 from kedge.limits import Limits
 from kedge.sim.cluster import API, RemoteTransport
 from kedge.sim.kernel import NO_FAULTS, Host, Simulation, run
-from kedge.sim.standard import LIMITS, Size, World, service, workload
+from kedge.sim.standard import LIMITS, JudgedCluster, Size, service, workload
 
 WEB, LEDGER = Key("Deployment.apps", "default", "web"), Key("ReplicaSet.apps", "default", "ledger")
 LATE = ("manager-0", "default-scheduler-0")
@@ -51,7 +51,7 @@ NETS = replace(SLOW, relist_every_s=900.0, watch_probe_s=400.0, watch_silence_s=
 class Lag:
     """Whose watches are late."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: JudgedCluster) -> None:
         self.delay = Delay()
         cluster = world.cluster
 
@@ -64,9 +64,9 @@ class Lag:
 
 async def an_hour_behind(sim: Simulation, limits: Limits) -> int:
     """Ninety minutes of rollouts, sizes, deletions and a lost machine. How many commits there were meanwhile."""
-    world = World(sim, Size(nodes=3, zones=1, servers=1, schedulers=2, cpu="2", limits=limits))
+    world = JudgedCluster(sim, Size(nodes=3, zones=1, servers=1, schedulers=2, cpu="2", limits=limits))
     lag = Lag(world)
-    await world.open(weather=False)
+    await world.open(cluster_faults=False)
     user, hosts = world.user, {host.name: host for host in sim.world.hosts.values()}
     await user.apply(service("web", "web"))
     await user.apply(workload("Deployment", "web", 3))
@@ -110,12 +110,12 @@ async def an_hour_behind(sim: Simulation, limits: Limits) -> int:
     return done
 
 
-def is_behind(world: World) -> bool:
+def is_behind(world: JudgedCluster) -> bool:
     """Whether somebody who is late takes pods for something else than they are."""
     cluster = world.cluster
     now = {each.key: each.revision for each in cluster.all("Pod")}
     late = (each for each in cluster.processes if each.host.name in LATE and each.host.up)
-    held = [cache.list().value for each in late for cache in each.seat.caches.of_kind("Pod")]
+    held = [cache.list().value for each in late for cache in each.context.caches.of_kind("Pod")]
     return any({each.key: each.revision for each in pods} != now for pods in held)
 
 

@@ -21,7 +21,7 @@ from kedge.api.objects import Object
 from kedge.controllers import CONTROLLERS
 from kedge.keys import Key
 from kedge.runtime import ControllerRuntime
-from kedge.sim.cluster import Cluster, Seat
+from kedge.sim.cluster import Cluster, ProcessContext
 from kedge.sim.kernel import NO_FAULTS, Simulation, run
 from kedge.sim.standard import budget, service
 from kedge.store import Put
@@ -185,7 +185,7 @@ def shown(cluster: Cluster, key: Key, controller: str) -> bool:
     found = cluster.find(key)
     conditions = (found.edit().get("status") or {}).get("conditions") or [] if found is not None else []
     told = [each["message"] for each in conditions if each["type"] == "Held" and each["status"] == "True"]
-    told += [each.reason for process in cluster.processes for each in process.seat.recorder.decisions()]
+    told += [each.reason for process in cluster.processes for each in process.context.recorder.decisions()]
     return any(f"ada holds {controller} until" in words and "looking into it" in words for words in told)
 
 
@@ -197,8 +197,8 @@ async def act(sim: Simulation, name: str, *, held: bool) -> None:
     key, acted = await CASES[name](cluster, notes)
     make = CONTROLLERS[name]
 
-    def made(seat: Seat) -> Any:
-        return make(seat.runtime())
+    def made(context: ProcessContext) -> Any:
+        return make(context.runtime())
 
     cluster.boot("manager", [made])
     assert not acted()
@@ -231,7 +231,11 @@ def test_a_hold_makes_no_old_status_look_new() -> None:
         found = (await cluster.create(budget("web", "web", 1))).key
         cluster.boot(
             "manager",
-            [lambda seat: CONTROLLERS["disruption"](ControllerRuntime(seat.client, seat.env, caches=seat.caches))],
+            [
+                lambda context: CONTROLLERS["disruption"](
+                    ControllerRuntime(context.client, context.env, caches=context.caches)
+                )
+            ],
         )
         await asyncio.sleep(20)
         name, text = Hold("disruption", "ada", "looking into it", until).annotation()

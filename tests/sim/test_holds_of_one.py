@@ -19,7 +19,7 @@ from kedge.api.owners import controller_of
 from kedge.api.requests import DeleteOptions
 from kedge.controllers import CONTROLLERS
 from kedge.keys import Key
-from kedge.sim.cluster import Cluster, Make, Seat
+from kedge.sim.cluster import Cluster, Make, ProcessContext
 from kedge.sim.kernel import Simulation
 from kedge.sim.standard import service
 
@@ -30,8 +30,8 @@ BATCH = Key("Job.batch", "default", "batch")
 
 
 def maker(name: str) -> Make:
-    def made(seat: Seat) -> Any:
-        return CONTROLLERS[name](seat.runtime())
+    def made(context: ProcessContext) -> Any:
+        return CONTROLLERS[name](context.runtime())
 
     return made
 
@@ -49,7 +49,7 @@ def failures(cluster: Cluster) -> list[str]:
     return [
         each.error
         for process in cluster.processes
-        for each in process.seat.recorder.decisions()
+        for each in process.context.recorder.decisions()
         if each.result == "failed" and "Held" in each.error
     ]
 

@@ -18,7 +18,7 @@ from kedge.api.conditions import find_condition
 from kedge.api.holds import Hold
 from kedge.controllers import CONTROLLERS
 from kedge.keys import Key
-from kedge.sim.cluster import Cluster, Commit, Seat
+from kedge.sim.cluster import Cluster, Commit, ProcessContext
 from kedge.sim.kernel import Host, Simulation
 
 WEB = Key("Deployment.apps", "default", "web")
@@ -78,8 +78,8 @@ def test_a_controller_that_dies_as_it_shows_a_hold_or_its_end_shows_both_once_an
         cluster = Cluster(sim, limits=CALM)
         await cluster.set_up()
 
-        def made(seat: Seat) -> Any:
-            return CONTROLLERS["deployment"](seat.runtime())
+        def made(context: ProcessContext) -> Any:
+            return CONTROLLERS["deployment"](context.runtime())
 
         def held() -> str:
             found = cluster.find(WEB)

@@ -14,7 +14,7 @@ from kedge.controllers.garbage.controller import garbage_controller
 from kedge.errors import OperatingError
 from kedge.keys import Key
 from kedge.limits import Limits
-from kedge.sim.cluster import Cluster, Component, Seat
+from kedge.sim.cluster import Cluster, Component, ProcessContext
 from kedge.sim.judges.invariants import OUTAGES, Judge
 from kedge.sim.judges.outages import requests_max
 from kedge.sim.kernel import NO_FAULTS, RunOutcome, Simulation, run
@@ -41,14 +41,14 @@ class Asking:
             await asyncio.sleep(0.05)
 
 
-def storm(make: Callable[[Cluster, Seat], Component], cut: str, *, lasting_s: float = 30.0) -> RunOutcome:
+def storm(make: Callable[[Cluster, ProcessContext], Component], cut: str, *, lasting_s: float = 30.0) -> RunOutcome:
     """Run a component, and take its server from it: by a crash, by a cut of its link, or by one behind the server."""
 
     async def program(sim: Simulation) -> None:
         cluster = Cluster(sim, servers=1, limits=Limits(), hostile=True)
         await cluster.set_up()
         Judge(cluster)
-        (host,) = cluster.boot("manager", [lambda seat: make(cluster, seat)])
+        (host,) = cluster.boot("manager", [lambda context: make(cluster, context)])
         await asyncio.sleep(5)
         (server,) = cluster.servers
         match cut:
@@ -68,8 +68,8 @@ CUTS = ("crash", "link", "store")
 
 @pytest.mark.parametrize("cut", ["crash", "link"])
 def test_many_keys_that_go_on_asking_without_bounds_are_a_storm(cut: str) -> None:
-    def blunt(_: Cluster, seat: Seat) -> Component:
-        transport: Any = seat.client._transport
+    def blunt(_: Cluster, context: ProcessContext) -> Component:
+        transport: Any = context.client._transport
         return Asking(lambda: transport.get(KEY), 100)
 
     violation = storm(blunt, cut).violation
@@ -78,8 +78,8 @@ def test_many_keys_that_go_on_asking_without_bounds_are_a_storm(cut: str) -> Non
 
 
 def test_a_server_that_goes_on_asking_its_store_for_them_is_one_too() -> None:
-    def blunt(_: Cluster, seat: Seat) -> Component:
-        transport: Any = seat.client._transport
+    def blunt(_: Cluster, context: ProcessContext) -> Component:
+        transport: Any = context.client._transport
         return Asking(lambda: transport.get(KEY), 400)
 
     violation = storm(blunt, "store").violation
@@ -89,8 +89,8 @@ def test_a_server_that_goes_on_asking_its_store_for_them_is_one_too() -> None:
 
 @pytest.mark.parametrize("cut", CUTS)
 def test_as_many_keys_behind_a_breaker_are_none(cut: str) -> None:
-    def careful(_: Cluster, seat: Seat) -> Component:
-        return Asking(lambda: seat.client.get(KEY), 100)
+    def careful(_: Cluster, context: ProcessContext) -> Component:
+        return Asking(lambda: context.client.get(KEY), 100)
 
     assert storm(careful, cut).violation is None
 
@@ -99,8 +99,8 @@ def test_as_many_keys_behind_a_breaker_are_none(cut: str) -> None:
 def test_a_controller_keeps_quiet_through_an_outage_and_is_found_out_if_its_breaker_never_opens(
     cut: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def controller(_: Cluster, seat: Seat) -> Component:
-        return garbage_controller(seat.runtime())
+    def controller(_: Cluster, context: ProcessContext) -> Component:
+        return garbage_controller(context.runtime())
 
     assert storm(controller, cut, lasting_s=300.0).violation is None
     monkeypatch.setattr(Breaker, "admit", lambda _: False)
@@ -118,7 +118,7 @@ def test_a_new_life_may_begin_anew_and_people_may_be_impatient() -> None:
         people = sim.host("alice")
         raw = cluster.transport(people)
         impatient = people.spawn(Asking(lambda: raw.get(KEY), 20).run(), name="impatience")
-        (host,) = cluster.boot("manager", [lambda seat: Asking(lambda: seat.client.get(KEY), 100)])
+        (host,) = cluster.boot("manager", [lambda context: Asking(lambda: context.client.get(KEY), 100)])
         for _ in range(4):
             await asyncio.sleep(4)
             host.crash()

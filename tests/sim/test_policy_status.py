@@ -10,13 +10,13 @@ from tests.sim.test_agent_usage import calm
 
 from kedge.api.wellknown import OBEYED_PREFIX
 from kedge.scheduler import Scheduler
-from kedge.sim.cluster import Cluster, Seat
+from kedge.sim.cluster import Cluster, ProcessContext
 from kedge.sim.kernel import Simulation
 
 
 def named(name: str) -> Any:
-    def made(seat: Seat) -> Scheduler:
-        return Scheduler(seat.client, seat.env, name=name, caches=seat.caches, recorder=seat.recorder)
+    def made(context: ProcessContext) -> Scheduler:
+        return Scheduler(context.client, context.env, name=name, caches=context.caches, recorder=context.recorder)
 
     return made
 

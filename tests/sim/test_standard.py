@@ -8,7 +8,7 @@ from kedge.api.wellknown import SYSTEM_NAMESPACE
 from kedge.controllers import CONTROLLERS
 from kedge.runtime import Controller
 from kedge.sim.kernel import NO_FAULTS, Simulation, find_target, run
-from kedge.sim.standard import STANDARD, WORK_COMMITS, World, run_standard
+from kedge.sim.standard import STANDARD, WORK_COMMITS, JudgedCluster, run_standard
 
 SEED = 5
 """One in which faults strike, and whatever else the story needs happens too."""
@@ -16,7 +16,7 @@ SEED = 5
 
 def test_the_standard_world_runs_every_controller_under_one_lease_a_process() -> None:
     async def program(sim: Simulation) -> tuple[list[list[str]], int, int]:
-        world = World(sim, STANDARD)
+        world = JudgedCluster(sim, STANDARD)
         await world.open()
         await asyncio.sleep(5)
         managers = [each for each in world.cluster.processes if each.host.name.startswith("manager")]

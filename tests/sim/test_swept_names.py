@@ -11,13 +11,13 @@ from kedge.api.wellknown import REPLACES
 from kedge.controllers.replicaset.controller import replica, replica_set_controller
 from kedge.controllers.shared.replicas import lost_status
 from kedge.keys import Key
-from kedge.sim.cluster import Cluster, Component, Seat
+from kedge.sim.cluster import Cluster, Component, ProcessContext
 from kedge.sim.kernel import NO_FAULTS, Simulation, run
 from kedge.sim.standard import workload
 
 
-def controller(seat: Seat) -> Component:
-    return replica_set_controller(seat.runtime())
+def controller(context: ProcessContext) -> Component:
+    return replica_set_controller(context.runtime())
 
 
 def test_a_name_that_was_swept_in_this_look_is_not_free_while_its_claim_stays() -> None:

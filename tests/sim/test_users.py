@@ -13,7 +13,7 @@ from tests.sim.test_agent_usage import calm
 
 from kedge.controllers import CONTROLLERS
 from kedge.keys import Key
-from kedge.sim.cluster import Cluster, Commit, Seat
+from kedge.sim.cluster import Cluster, Commit, ProcessContext
 from kedge.sim.cluster.users import User
 from kedge.sim.kernel import Simulation
 
@@ -31,8 +31,8 @@ async def twice_rolled_out(sim: Simulation) -> tuple[Cluster, User, Any, Any]:
     cluster = Cluster(sim, limits=CALM)
     await cluster.set_up()
 
-    def made(seat: Seat) -> Any:
-        return CONTROLLERS["deployment"](seat.runtime())
+    def made(context: ProcessContext) -> Any:
+        return CONTROLLERS["deployment"](context.runtime())
 
     cluster.boot("manager", [made])
     user = User(cluster)

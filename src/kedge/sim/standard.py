@@ -1,6 +1,6 @@
 """The standard simulation: a whole control plane for five virtual minutes, in which a rollout and a node loss happen.
 
-`World` puts the same parts together in any size, so that a theme of the zoo may have just those it is about. Every
+`JudgedCluster` puts the same parts together in any size, so that a world of the zoo may have just its own. Every
 invariant is on in every world; what a world leaves out is components, never judges.
 """
 
@@ -31,8 +31,8 @@ from kedge.keys import Key
 from kedge.limits import Limits
 from kedge.runtime.lease import SharedElection
 from kedge.scheduler import Scheduler
-from kedge.sim.cluster import Cluster, Component, Make, Node, Seat
-from kedge.sim.cluster.faults import ClusterSwarm, Weather
+from kedge.sim.cluster import Cluster, Component, Make, Node, ProcessContext
+from kedge.sim.cluster.faults import ClusterFaults, ClusterSwarm
 from kedge.sim.cluster.users import User
 from kedge.sim.judges.endings import check_silence, expect_settled
 from kedge.sim.judges.facts import LAG_S, is_ready
@@ -74,7 +74,7 @@ class Size:
     limits: Limits = LIMITS
 
 
-class World:
+class JudgedCluster:
     """A cluster under judgement, with its people."""
 
     def __init__(self, sim: Simulation, size: Size) -> None:
@@ -86,13 +86,13 @@ class World:
         """Those that are no renewals of leases."""
         sim.check_always(self._count)
         self.user = User(self.cluster, "alice")
-        self.weather: asyncio.Task[None] | None = None
+        self._cluster_faults: asyncio.Task[None] | None = None
 
     def _count(self, commit: Any) -> None:
         if any(key.kind not in NOT_WORK for key in commit.keys):
             self.commits += 1
 
-    async def open(self, *namespaces: str, weather: bool = True) -> None:
+    async def open(self, *namespaces: str, cluster_faults: bool = True) -> None:
         """Boot everything, and let the nodes register."""
         size, cluster = self.size, self.cluster
         await cluster.set_up(*namespaces)
@@ -104,16 +104,16 @@ class World:
         for name in size.names:
             if size.schedulers:
                 cluster.boot(name, [_scheduler(name)], copies=size.schedulers)
-        if weather:
-            self.weather = asyncio.ensure_future(Weather(cluster).run())
+        if cluster_faults:
+            self._cluster_faults = asyncio.ensure_future(ClusterFaults(cluster).run())
 
     async def heal(self) -> None:
         """Stop all faults, and bring back every machine whole."""
         self.sim.heal()
-        if self.weather is not None:
-            self.weather.cancel()
+        if self._cluster_faults is not None:
+            self._cluster_faults.cancel()
             with suppress(asyncio.CancelledError):
-                await self.weather
+                await self._cluster_faults
         for node in self.cluster.nodes.values():
             if not node.host.up:
                 node.come_back()
@@ -161,19 +161,19 @@ class World:
 
 def _maker(name: str) -> Make:
     make, lease = CONTROLLERS[name], lease_of(name)
-    return lambda seat: make(seat.runtime(lease))
+    return lambda context: make(context.runtime(lease))
 
 
-def _everything(seat: Seat) -> Sequence[Component]:
-    election = SharedElection(seat.client, seat.env, lease_of("every"), identity=seat.env.new_uid())
-    return all_controllers(seat.runtime(election))
+def _everything(context: ProcessContext) -> Sequence[Component]:
+    election = SharedElection(context.client, context.env, lease_of("every"), identity=context.env.new_uid())
+    return all_controllers(context.runtime(election))
 
 
 def _scheduler(name: str) -> Make:
-    def with_seat(seat: Seat) -> Component:
-        return Scheduler(seat.client, seat.env, name=name, caches=seat.caches, recorder=seat.recorder)
+    def with_context(context: ProcessContext) -> Component:
+        return Scheduler(context.client, context.env, name=name, caches=context.caches, recorder=context.recorder)
 
-    return with_seat
+    return with_context
 
 
 # -- manifests -------------------------------------------------------------------------------------
@@ -298,9 +298,9 @@ HOSTILE_S = 185.0
 """Long enough for a machine that was lost at the beginning to be given up."""
 
 
-async def run_standard(sim: Simulation, size: Size = STANDARD) -> World:
+async def run_standard(sim: Simulation, size: Size = STANDARD) -> JudgedCluster:
     """Five virtual minutes of a busy cluster; see `standard`."""
-    world = World(sim, size)
+    world = JudgedCluster(sim, size)
     await world.open()
     user, cluster = world.user, world.cluster
     begin_s = sim.now_s
@@ -337,7 +337,7 @@ async def run_standard(sim: Simulation, size: Size = STANDARD) -> World:
     return world
 
 
-async def _work_on(world: World) -> None:
+async def _work_on(world: JudgedCluster) -> None:
     """However little came through until now, from here on there is work that nothing hinders: as much as is missing."""
     user = world.user
     turn = 3
@@ -354,7 +354,7 @@ async def _work_on(world: World) -> None:
         turn += 1
 
 
-def _has_its_size(world: World) -> bool:
+def _has_its_size(world: JudgedCluster) -> bool:
     """The autoscaler has seen that as many replicas as the load is for use what they should."""
     found = world.cluster.find(AUTOSCALER)
     if found is None:

@@ -4,7 +4,7 @@
 the faults that strike at API semantics. Judges of a run are in `kedge.sim.judges`.
 """
 
-from kedge.sim.cluster.cluster import Cluster, Component, Make, MakeAll, Node, Process, Seat
+from kedge.sim.cluster.cluster import Cluster, Component, ControlPlaneProcess, Make, MakeAll, Node, ProcessContext
 from kedge.sim.cluster.faults import DISK
 from kedge.sim.cluster.links import (
     API,
@@ -23,13 +23,13 @@ __all__ = [
     "Cluster",
     "Commit",
     "Component",
+    "ControlPlaneProcess",
     "Make",
     "MakeAll",
     "Node",
-    "Process",
+    "ProcessContext",
     "RemoteStore",
     "RemoteTransport",
     "RemoteWatch",
-    "Seat",
     "WatchedStore",
 ]

@@ -1,6 +1,6 @@
 """Admission policies for a simulated cluster, as data: what they look at, what they write in, what they refuse.
 
-Scenario files write them down, and `Fashion` changes them in mid-run, not on every server at the same moment. They are
+Scenario files write them down, and `PolicyChurn` changes them in mid-run, not on every server at once. They are
 policies of the service like any other, so what they did is recorded in each object.
 """
 
@@ -76,7 +76,7 @@ def _at(body: Any, path: str) -> Any:
     return body
 
 
-class Fashion:
+class PolicyChurn:
     """What policies write changes every so often, and each server follows at its own pace: a fault like any other."""
 
     def __init__(self, cluster: Cluster, kinds: Sequence[str] = (POD_KIND, REPLICA_SET_KIND, DEPLOYMENT_KIND)) -> None:

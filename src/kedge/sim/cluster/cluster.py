@@ -50,7 +50,7 @@ class Component(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class ProcessContext:
     """What one process of the control plane has for its components: all of them share it."""
 
     client: Client
@@ -63,18 +63,18 @@ class Seat:
         return ControllerRuntime(self.client, self.env, self.caches, self.recorder, lease)
 
 
-Make = Callable[[Seat], Component]
+Make = Callable[[ProcessContext], Component]
 """Makes one component of a process. Called anew in every life of its host."""
-MakeAll = Callable[[Seat], Sequence[Component]]
+MakeAll = Callable[[ProcessContext], Sequence[Component]]
 """Makes all components of a process."""
 
 
 @dataclass(slots=True)
-class Process:
+class ControlPlaneProcess:
     """One life of one control-plane process."""
 
     host: Host
-    seat: Seat
+    context: ProcessContext
     components: tuple[Component, ...]
 
 
@@ -139,7 +139,7 @@ class Cluster:
         self.nodes: dict[str, Node] = {}
         self.on_machine: Callable[[SimulatedDriver], None] = lambda _: None
         """Called with each machine that is added: who judges processes must know them all."""
-        self.processes: list[Process] = []
+        self.processes: list[ControlPlaneProcess] = []
         """Every process of the control plane there ever was, in order of birth."""
         self._turn = 0
 
@@ -252,9 +252,9 @@ class Cluster:
     async def _run_process(self, host: Host, makers: Sequence[Make] | MakeAll, limits: Limits) -> None:
         env = host.env(limits=limits)
         client = Client(self.transport(host, server=self._next_server()), env, component=host.name)
-        seat = Seat(client, env, CacheSet(client, env), Recorder(env))
-        made = makers(seat) if callable(makers) else [make(seat) for make in makers]
-        process = Process(host, seat, tuple(made))
+        context = ProcessContext(client, env, CacheSet(client, env), Recorder(env))
+        made = makers(context) if callable(makers) else [make(context) for make in makers]
+        process = ControlPlaneProcess(host, context, tuple(made))
         self.processes.append(process)
         async with asyncio.TaskGroup() as group:
             for component in process.components:

@@ -1,7 +1,7 @@
 """What goes wrong at the meaning of the API, beyond lost messages and dead hosts, which the kernel knows.
 
 Each is a named fault point, drawn by the swarm like all others: stale lists, compaction under a watch, late status,
-conflicts by a bystander, a slow disk; and, once a while, what happens to whole clusters (`Weather`).
+conflicts by a bystander, a slow disk; and, once a while, what happens to whole clusters (`ClusterFaults`).
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from kedge.sim.kernel import Faults, Simulation, Swarm
 if TYPE_CHECKING:
     from kedge.sim.cluster import Cluster
 
-DISK, LIST, WATCH, STATUS, CHANGE, WEATHER = (
+DISK, LIST, WATCH, STATUS, CHANGE, CLUSTER_EVENT = (
     "disk of store",
     "list of api",
     "watch of api",
     "status of api",
     "change of api",
-    "weather",
+    "event of cluster",
 )
 """Fault points; what may strike at each is beside the place that asks."""
 SLOW_S = (0.05, 0.5, 4.0)
@@ -51,7 +51,7 @@ STALE_REVISIONS = (3, 20, 100)
 LIVES = (3, 0, 10)
 """How many batches a watch gives before it falls silent."""
 OUTAGES_S = (2.0, 30.0, 90.0, 240.0)
-WEATHER_EVERY_S = 5.0
+CLUSTER_FAULTS_EVERY_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ async def _stalled(stream: EventStream, lives: int) -> AsyncGenerator[Sequence[W
         await stream.aclose()
 
 
-class Weather:
+class ClusterFaults:
     """Once a while something happens to the cluster as a whole: a machine dies, a leader is deposed, a node shrinks."""
 
     KINDS = ("node death", "reboot", "depose", "shrink", "grow", "compact", "crash process", "remove node")
@@ -167,8 +167,8 @@ class Weather:
         """Ask again and again until faults have stopped. Run it on the driver."""
         sim = self._sim
         while sim.faults.active:
-            await asyncio.sleep(WEATHER_EVERY_S)
-            kind = sim.faults.at(WEATHER, "cluster", self.KINDS)
+            await asyncio.sleep(CLUSTER_FAULTS_EVERY_S)
+            kind = sim.faults.at(CLUSTER_EVENT, "cluster", self.KINDS)
             if kind:
                 with suppress(OperatingError):
                     await self._strike(kind)
@@ -204,7 +204,7 @@ class Weather:
             case "remove node":
                 await cluster.authority.delete(node.key)
             case _:
-                raise KedgeError(f"no such weather: {kind}")
+                raise KedgeError(f"no such cluster event: {kind}")
 
     async def _resize(self, key: Key, *, grow: bool) -> None:
         node = await self._cluster.authority.get(key)

@@ -33,7 +33,7 @@ from kedge.api.wellknown import (
 from kedge.errors import BadRequest
 from kedge.keys import Key
 from kedge.sim.cluster import Cluster
-from kedge.sim.judges.facts import Facts, counts, is_healthy
+from kedge.sim.judges.facts import ClusterFacts, counts, is_healthy
 from kedge.sim.judges.invariants import Judge
 
 NOT_WORK = (LEASE_KIND, FENCE_KIND, OPERATION_KIND, EVENT_KIND)
@@ -122,7 +122,7 @@ def budgets_say_what_is_healthy(judge: Judge) -> bool:
     return True
 
 
-def _matching(facts: Facts, namespace: str, labels: Mapping[str, str]) -> list[PodView]:
+def _matching(facts: ClusterFacts, namespace: str, labels: Mapping[str, str]) -> list[PodView]:
     """By equality alone, which is all that the worlds here ask for."""
     pods = _views(pod for pod in facts.pods.values() if pod.key.namespace == namespace)
     return [pod for pod in pods if all(pod.labels.get(name) == value for name, value in labels.items())]

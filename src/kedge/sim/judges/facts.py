@@ -58,7 +58,7 @@ class Changed:
 class Step:
     """One commit, as invariants see it: `facts` are those after it."""
 
-    facts: Facts
+    facts: ClusterFacts
     revision: Revision
     origin: Origin
     fence: Fence | None
@@ -79,7 +79,7 @@ class Step:
         return self.origin.decision.rpartition(":")[0]
 
 
-class Facts:
+class ClusterFacts:
     """Committed state, indexed for the invariants. One for a cluster."""
 
     def __init__(self, store: WatchedStore, now_s: Callable[[], float], limits: Limits) -> None:

@@ -40,7 +40,7 @@ from kedge.sim.judges.disruptions import taking_was_asked_for
 from kedge.sim.judges.facts import (
     LAG_S,
     Changed,
-    Facts,
+    ClusterFacts,
     Finding,
     Step,
     asks_at_most_one,
@@ -61,7 +61,7 @@ CLOCK_ERROR = 0.06
 
 
 @dataclass(frozen=True, slots=True)
-class Invariant:
+class CommitInvariant:
     """One promise, and the kinds whose changes may break it. `kinds` is empty for one about every commit."""
 
     rule: Rule
@@ -69,13 +69,13 @@ class Invariant:
     words: str
 
 
-SAFETY: list[Invariant] = []
+SAFETY: list[CommitInvariant] = []
 """Every invariant of commits, in the order in which they are asked."""
 
 
 def invariant(*kinds: str) -> Callable[[Rule], Rule]:
     def register(rule: Rule) -> Rule:
-        SAFETY.append(Invariant(rule, frozenset(kinds), rule.__name__.replace("_", " ")))
+        SAFETY.append(CommitInvariant(rule, frozenset(kinds), rule.__name__.replace("_", " ")))
         return rule
 
     return register
@@ -155,7 +155,7 @@ def the_ledger_equals_the_bindings(step: Step) -> Iterator[Finding]:
         yield from _ledger_moves(facts, changed)
 
 
-def _ledger_moves(facts: Facts, changed: Changed) -> Iterator[Finding]:
+def _ledger_moves(facts: ClusterFacts, changed: Changed) -> Iterator[Finding]:
     before, after, name = entries_of(changed.old), entries_of(changed.new), changed.key.name
     for uid, entry in before.items():
         if entry.state != ClaimState.BOUND or uid in after:
@@ -343,7 +343,7 @@ def live_copies_are_at_most_desired_plus_surge(step: Step) -> Iterator[Finding]:
             yield from _too_many(facts, step, top, sum(counts(pod) for pod in facts.pods_under(top)))
 
 
-def _too_many(facts: Facts, step: Step, owner: Object, copies: int) -> Iterator[Finding]:
+def _too_many(facts: ClusterFacts, step: Step, owner: Object, copies: int) -> Iterator[Finding]:
     most = facts.most_wanted(owner.uid, step.now_s - LAG_S)
     if most is not None and copies > most:
         yield owner.key.kind, f"{owner.key} has {copies} replicas, and never lately wanted more than {most}"
@@ -450,9 +450,9 @@ class Judge:
     def __init__(self, cluster: Cluster, *, without: tuple[str, ...] = (), limits: Limits | None = None) -> None:
         self._sim: Simulation = cluster.sim
         self.cluster = cluster
-        self.facts = Facts(cluster.store, lambda: cluster.sim.now_s, limits or cluster.limits)
+        self.facts = ClusterFacts(cluster.store, lambda: cluster.sim.now_s, limits or cluster.limits)
         self._every = [each for each in SAFETY if not each.kinds and each.rule.__name__ not in without]
-        self._by_kind: dict[str, list[Invariant]] = {}
+        self._by_kind: dict[str, list[CommitInvariant]] = {}
         for each in SAFETY:
             if each.rule.__name__ not in without:
                 for kind in sorted(each.kinds):
@@ -500,7 +500,7 @@ def _allocated(found: Object | None) -> Mapping[str, int]:
     return to_units(found.as_view(NodeAllocationView).status.allocated) if found is not None else {}
 
 
-def _quotas_of(facts: Facts, namespace: str, which: str) -> tuple[str, ...]:
+def _quotas_of(facts: ClusterFacts, namespace: str, which: str) -> tuple[str, ...]:
     """The quotas that a namespace has registered, by name."""
     found = facts.objects.get(Key(NAMESPACE_KIND, "", namespace))
     names: tuple[str, ...] = getattr(found.view.status, which) if found is not None else ()

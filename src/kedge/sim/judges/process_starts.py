@@ -12,11 +12,11 @@ from kedge.api.views import PodView
 from kedge.api.wellknown import NODE_KIND
 from kedge.keys import Key
 from kedge.sim.cluster.agents import SimulatedDriver
-from kedge.sim.judges.facts import LAG_S, Facts, Finding, asks_at_most_one
+from kedge.sim.judges.facts import LAG_S, ClusterFacts, Finding, asks_at_most_one
 
 
 def a_pod_uid_has_one_live_process(
-    facts: Facts, driver: SimulatedDriver, started: ContainerProcess
+    facts: ClusterFacts, driver: SimulatedDriver, started: ContainerProcess
 ) -> Iterator[Finding]:
     """Whatever crashed, moved or came back: one container of one pod runs once."""
     identity = started.identity
@@ -28,7 +28,7 @@ def a_pod_uid_has_one_live_process(
 
 
 def an_at_most_one_slot_has_one_live_copy(
-    facts: Facts, driver: SimulatedDriver, started: ContainerProcess
+    facts: ClusterFacts, driver: SimulatedDriver, started: ContainerProcess
 ) -> Iterator[Finding]:
     """Rather none than two, on nodes in contact and on those cut off."""
     pod = facts.pods.get(started.identity.pod_uid)
@@ -42,7 +42,7 @@ def an_at_most_one_slot_has_one_live_copy(
 
 
 def a_process_is_started_only_for_its_binding(
-    facts: Facts, driver: SimulatedDriver, started: ContainerProcess
+    facts: ClusterFacts, driver: SimulatedDriver, started: ContainerProcess
 ) -> Iterator[Finding]:
     """Only where the pod's claim is, or was a moment ago, and only by that incarnation of the node."""
     uid = started.identity.pod_uid
@@ -56,7 +56,7 @@ def a_process_is_started_only_for_its_binding(
 
 
 def running_copies_are_at_most_desired_plus_surge(
-    facts: Facts, driver: SimulatedDriver, started: ContainerProcess
+    facts: ClusterFacts, driver: SimulatedDriver, started: ContainerProcess
 ) -> Iterator[Finding]:
     """On nodes in contact no more run than were wanted while they came: what drains and what is stopping count, too.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kedge.controllers import CONTROLLERS, lease_of
 from kedge.controllers.repair.controller import BINDINGS, LEDGERS, RESERVATIONS
 from kedge.scheduler import Scheduler
-from kedge.sim.cluster import Component, Make, Seat
+from kedge.sim.cluster import Component, Make, ProcessContext
 
 __all__ = ["CONTROLLERS", "REPAIR", "controller_maker", "scheduler_maker"]
 
@@ -14,11 +14,11 @@ REPAIR = (RESERVATIONS, LEDGERS, BINDINGS)
 
 def controller_maker(name: str) -> Make:
     make, lease = CONTROLLERS[name], lease_of(name)
-    return lambda seat: make(seat.runtime(lease))
+    return lambda context: make(context.runtime(lease))
 
 
 def scheduler_maker(name: str) -> Make:
-    def made(seat: Seat) -> Component:
-        return Scheduler(seat.client, seat.env, name=name, caches=seat.caches, recorder=seat.recorder)
+    def made(context: ProcessContext) -> Component:
+        return Scheduler(context.client, context.env, name=name, caches=context.caches, recorder=context.recorder)
 
     return made

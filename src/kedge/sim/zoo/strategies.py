@@ -112,7 +112,7 @@ GENERAL = (
     Strategy(
         "deposed leaders",
         Uniform(),
-        RareFaults(("delay", "crash caller"), {"weather: depose": 0.6, "request of api.patch: delay": 0.1}),
+        RareFaults(("delay", "crash caller"), {"event of cluster: depose": 0.6, "request of api.patch: delay": 0.1}),
     ),
     Strategy("stale view", Mixed(), RareFaults(("stale", "disconnect", "compact", "delay", "crash caller"))),
 )
@@ -121,7 +121,7 @@ GENERAL = (
 SOME, MUCH = (0.04, 0.12, 0.3), (0.2, 0.5, 0.8)
 """Rates of what strikes at messages, and of what is asked about once a while."""
 LATE = {"delivery of api.watch: delay": (*SOME, 0.6)}
-COMPACTED = {"watch of api: compact": MUCH, "weather: compact": MUCH}
+COMPACTED = {"watch of api: compact": MUCH, "event of cluster: compact": MUCH}
 
 OLD_LISTS = Strategy(
     "old lists", Uniform(), DrawnRates({"delivery of api.watch: delay": MUCH, "list of api: stale": MUCH})
@@ -139,7 +139,7 @@ OF_VIEWS = (
     Strategy(
         "deposed leaders",
         Uniform(),
-        DrawnRates({"weather: depose": MUCH, "reply of api.create: crash caller": SOME, **LATE}),
+        DrawnRates({"event of cluster: depose": MUCH, "reply of api.create: crash caller": SOME, **LATE}),
     ),
     Strategy("lost replies", Fifo(), DrawnRates({f"reply of api.{verb}: lose": SOME for verb in WRITES})),
     Strategy("lost requests", Fifo(), DrawnRates({f"request of api.{verb}: lose": MUCH for verb in WRITES})),

@@ -14,7 +14,7 @@ from kedge.keys import Key
 from kedge.sim.cluster.faults import ClusterSwarm
 from kedge.sim.kernel import Simulation, simulate
 from kedge.sim.kernel.lasting_faults import crash_for_a_while
-from kedge.sim.standard import Size, World, workload
+from kedge.sim.standard import JudgedCluster, Size, workload
 from kedge.sim.zoo.strategies import DrawnRates
 from kedge.sim.zoo.worlds.base import NEVER_S, QUIET, plain_pod
 from kedge.sim.zoo.worlds.hollow_nodes import HollowNodes, manage, place
@@ -40,7 +40,7 @@ LEDGER = Key(REPLICA_SET_KIND, "default", "ledger")
 @simulate(faults=ClusterSwarm())
 async def agents(sim: Simulation) -> None:
     size = Size(nodes=2, zones=1, servers=2, schedulers=0, managers=0, limits=replace(QUIET, agent_audit_s=12.0))
-    world = World(sim, size)
+    world = JudgedCluster(sim, size)
     await world.open()
     expect(world, the_bound_have_claims)
     cluster, user = world.cluster, world.user
@@ -74,8 +74,8 @@ async def agents(sim: Simulation) -> None:
 @simulate(faults=DrawnRates())
 async def restarts(sim: Simulation) -> None:
     """Pods that run are deleted by force while their agent is away: no audit comes round, so it must remember."""
-    world = World(sim, Size(nodes=1, zones=1, servers=1, schedulers=0, managers=0, limits=QUIET_AGENTS))
-    await world.open(weather=False)
+    world = JudgedCluster(sim, Size(nodes=1, zones=1, servers=1, schedulers=0, managers=0, limits=QUIET_AGENTS))
+    await world.open(cluster_faults=False)
     cluster, user = world.cluster, world.user
     node = world.pick_node()
     while cluster.find(node.key) is None:  # noqa: ASYNC110  in virtual time it costs nothing
@@ -106,7 +106,7 @@ def _namesake(name: str) -> dict[str, Any]:
 
 @simulate(faults=ClusterSwarm())
 async def nodes(sim: Simulation) -> None:
-    world = World(sim, Size(nodes=4, zones=1, servers=2, schedulers=0, managers=0, limits=NODE_LIMITS))
+    world = JudgedCluster(sim, Size(nodes=4, zones=1, servers=2, schedulers=0, managers=0, limits=NODE_LIMITS))
     await world.open()
     HollowNodes(world, runs=False)
     manage(world, "replicaset", "node-lifecycle")

@@ -16,7 +16,7 @@ from kedge.sim.cluster.faults import ClusterSwarm
 from kedge.sim.cluster.links import Commit
 from kedge.sim.judges.invariants import Judge
 from kedge.sim.kernel import Simulation, simulate
-from kedge.sim.standard import LIMITS, Size, World, autoscaler, template, workload
+from kedge.sim.standard import LIMITS, JudgedCluster, Size, autoscaler, template, workload
 from kedge.sim.zoo.worlds.base import NO_PERIODIC_WORK
 from kedge.sim.zoo.worlds.hollow_nodes import HOLLOW_NODES, STUCK, UNKNOWN, HollowNodes, manage
 
@@ -71,8 +71,8 @@ class LagIsNotAmplified:
             yield "added", f"from {was} to {now} while some wait for a node"
 
 
-async def _open(sim: Simulation, *names: str) -> tuple[World, HollowNodes]:
-    world = World(sim, Size(nodes=0, servers=2, schedulers=0, managers=0, limits=QUICK))
+async def _open(sim: Simulation, *names: str) -> tuple[JudgedCluster, HollowNodes]:
+    world = JudgedCluster(sim, Size(nodes=0, servers=2, schedulers=0, managers=0, limits=QUICK))
     await world.open()
     paper = HollowNodes(world)
     paper.load_milli = 0

@@ -31,9 +31,9 @@ from kedge.controllers import CONTROLLERS
 from kedge.errors import OperatingError
 from kedge.keys import Key
 from kedge.runtime.status import plan_status
-from kedge.sim.cluster import Component, Seat
+from kedge.sim.cluster import Component, ProcessContext
 from kedge.sim.judges.facts import is_ready
-from kedge.sim.standard import World
+from kedge.sim.standard import JudgedCluster
 
 LOOK_S = 0.4
 STARTS_S, STOPS_S = (0.5, 4.0, 15.0), (0.5, 6.0)
@@ -49,7 +49,7 @@ RENEW_S = 4.0
 class HollowNodes:
     """Whoever plays the part of what is missing."""
 
-    def __init__(self, world: World, *, places: bool = True, runs: bool = True) -> None:
+    def __init__(self, world: JudgedCluster, *, places: bool = True, runs: bool = True) -> None:
         """`places`: the scheduler is missing. `runs`: the agents are."""
         self._cluster = world.cluster
         self._facts = world.judge.facts
@@ -164,10 +164,10 @@ async def place(authority: Any, pod: Object, node: str) -> None:
     await authority.bind(Binding(pod=pod.key, pod_uid=pod.uid, node=node))
 
 
-def manage(world: World, *names: str) -> None:
+def manage(world: JudgedCluster, *names: str) -> None:
     """One process has these controllers, and needs no lease: who leads is another world's world."""
 
-    def make_all(seat: Seat) -> list[Component]:
-        return [CONTROLLERS[name](seat.runtime()) for name in names]
+    def make_all(context: ProcessContext) -> list[Component]:
+        return [CONTROLLERS[name](context.runtime()) for name in names]
 
     world.cluster.boot("manager", make_all)

@@ -25,10 +25,10 @@ from kedge.sim.cluster import Node
 from kedge.sim.cluster.links import Commit
 from kedge.sim.judges.facts import LAG_S, owner_uid
 from kedge.sim.judges.invariants import Judge
-from kedge.sim.standard import World
+from kedge.sim.standard import JudgedCluster
 
 
-def expect(world: World, *endings: Callable[[Judge], bool]) -> None:
+def expect(world: JudgedCluster, *endings: Callable[[Judge], bool]) -> None:
     """Demand these of a world's end, by name."""
     for ending in endings:
 
@@ -157,7 +157,7 @@ class OnlyTheUnwantedIsStopped:
 
     __name__ = "only the unwanted is stopped"
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: JudgedCluster) -> None:
         self._world = world
         for node in world.cluster.nodes.values():
             node.driver.stop = partial(self._stop, node, node.driver.stop)  # type: ignore[method-assign]

@@ -11,7 +11,7 @@ from kedge.keys import Key
 from kedge.sim.cluster.faults import ClusterSwarm
 from kedge.sim.cluster.users import User
 from kedge.sim.kernel import Simulation, simulate
-from kedge.sim.standard import Size, World, zone_quota
+from kedge.sim.standard import JudgedCluster, Size, zone_quota
 from kedge.sim.zoo.worlds.base import QUIET, plain_pod
 from kedge.sim.zoo.worlds.hollow_nodes import HOLLOW_NODES, HollowNodes
 from kedge.sim.zoo.worlds.invariants import (
@@ -28,7 +28,7 @@ SCHEDULERS = ("default-scheduler", "other-scheduler")
 @simulate(faults=ClusterSwarm())
 async def placement(sim: Simulation) -> None:
     tight = sim.choose("what is scarce", ("capacity", "quota"))
-    world = World(sim, Size(nodes=0, servers=2, schedulers=1, names=SCHEDULERS, managers=0, limits=QUIET))
+    world = JudgedCluster(sim, Size(nodes=0, servers=2, schedulers=1, names=SCHEDULERS, managers=0, limits=QUIET))
     await world.open()
     expect(world, pods_that_fit_are_bound)
     NothingComesBack(world.judge)
@@ -64,7 +64,7 @@ async def placement(sim: Simulation) -> None:
 async def apart(sim: Simulation) -> None:
     """Pods that must not share a node: no bind proves that, so the scheduler must know what it has bound."""
     limits = replace(QUIET, client_attempts_max=2, client_deadline_s=4.0, lease_s=60.0, lease_renew_s=45.0)
-    world = World(sim, Size(nodes=0, servers=2, schedulers=1, managers=0, limits=limits))
+    world = JudgedCluster(sim, Size(nodes=0, servers=2, schedulers=1, managers=0, limits=limits))
     await world.open()
     NeighboursStandEachOther(world.judge)
     await HollowNodes(world, places=False).add_nodes(HOLLOW_NODES)
@@ -87,7 +87,9 @@ async def apart(sim: Simulation) -> None:
 @simulate(faults=ClusterSwarm())
 async def gangs(sim: Simulation) -> None:
     """Pods that are bound together or not at all reserve one after another, and some leave meanwhile."""
-    world = World(sim, Size(nodes=0, servers=2, schedulers=2, managers=0, limits=replace(QUIET, gang_chunk_max=1)))
+    world = JudgedCluster(
+        sim, Size(nodes=0, servers=2, schedulers=2, managers=0, limits=replace(QUIET, gang_chunk_max=1))
+    )
     await world.open()
     GangsAreWhole(world.judge)
     await HollowNodes(world, places=False).add_nodes(HOLLOW_NODES)

@@ -16,10 +16,10 @@ from kedge.api.wellknown import CONFIG_MAP_KIND
 from kedge.keys import Key
 from kedge.runtime import Action, Context, Controller, ControllerRuntime, ControllerSpec
 from kedge.runtime.queue import Loop
-from kedge.sim.cluster import Component, Seat
+from kedge.sim.cluster import Component, ProcessContext
 from kedge.sim.cluster.links import Commit
 from kedge.sim.kernel import Simulation, simulate
-from kedge.sim.standard import Size, World
+from kedge.sim.standard import JudgedCluster, Size
 from kedge.sim.zoo.strategies import DrawnRates
 from kedge.sim.zoo.worlds.base import QUIET
 
@@ -56,7 +56,7 @@ class FightsAreSlowed:
 
     __name__ = "fights are slowed"
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: JudgedCluster) -> None:
         self._sim = world.sim
         self._painted_s: deque[float] = deque()
         world.sim.check_always(self)
@@ -77,18 +77,18 @@ class Rival(Controller):
         pass
 
 
-def _painter(seat: Seat, *, colour: str) -> Component:
+def _painter(context: ProcessContext, *, colour: str) -> Component:
     return Rival(
         ControllerSpec(kind=MAP, name=colour),
         Painter(colour),
-        ControllerRuntime(seat.client, seat.env, caches=seat.caches),
+        ControllerRuntime(context.client, context.env, caches=context.caches),
     )
 
 
 @simulate(faults=DrawnRates())
 async def rivals(sim: Simulation) -> None:
     """Two controllers fight over an object, without an error; in the end a person settles it."""
-    world = World(sim, Size(nodes=0, servers=2, schedulers=0, managers=0, limits=QUIET))
+    world = JudgedCluster(sim, Size(nodes=0, servers=2, schedulers=0, managers=0, limits=QUIET))
     await world.open()
     FightsAreSlowed(world)
     for colour in ("red", "blue"):
@@ -121,19 +121,19 @@ class Clerk:
         return Action.await_change()
 
 
-def _office(seat: Seat, *, clerk: Clerk) -> Component:
+def _office(context: ProcessContext, *, clerk: Clerk) -> Component:
     return Controller(
         ControllerSpec(kind=MAP, name="clerk", workers=1),
         clerk,
-        ControllerRuntime(seat.client, seat.env, caches=seat.caches),
+        ControllerRuntime(context.client, context.env, caches=context.caches),
     )
 
 
 @simulate(faults=DrawnRates())
 async def tenants(sim: Simulation) -> None:
     """One tenant changes all that it has, and another the one thing that it has: both are served in turn."""
-    world = World(sim, Size(nodes=0, servers=1, schedulers=0, managers=0, limits=QUIET))
-    await world.open("big", "small", weather=False)
+    world = JudgedCluster(sim, Size(nodes=0, servers=1, schedulers=0, managers=0, limits=QUIET))
+    await world.open("big", "small", cluster_faults=False)
     clerk = Clerk()
     world.cluster.boot("office", [partial(_office, clerk=clerk)])
     for n in range(MANY):

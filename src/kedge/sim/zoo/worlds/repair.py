@@ -26,7 +26,7 @@ from kedge.sim.cluster.users import User
 from kedge.sim.judges.facts import is_healthy
 from kedge.sim.judges.invariants import Judge
 from kedge.sim.kernel import Simulation, simulate
-from kedge.sim.standard import Size, World, workload
+from kedge.sim.standard import JudgedCluster, Size, workload
 from kedge.sim.zoo.worlds.base import QUIET, plain_pod
 from kedge.sim.zoo.worlds.hollow_nodes import HOLLOW_NODES, HollowNodes, manage, place
 from kedge.sim.zoo.worlds.invariants import expect, the_bound_have_claims
@@ -47,7 +47,7 @@ def reservations_end(judge: Judge) -> bool:
 @simulate(faults=ClusterSwarm())
 async def leftovers(sim: Simulation) -> None:
     """Pods reserve, are bound, and are deleted by force; a machine is given up, or another takes its name."""
-    world = World(sim, Size(nodes=0, servers=2, schedulers=0, managers=0, limits=QUIET))
+    world = JudgedCluster(sim, Size(nodes=0, servers=2, schedulers=0, managers=0, limits=QUIET))
     await world.open()
     expect(world, the_bound_have_claims, reservations_end)
     machines = HollowNodes(world, places=False, runs=False)
@@ -118,7 +118,7 @@ class EvictionsSpareTheBudget:
 @simulate(faults=ClusterSwarm())
 async def evictions(sim: Simulation) -> None:
     """Two evict whatever there is, and take no refusal for an answer; a third writes notes on it."""
-    world = World(sim, Size(nodes=0, servers=2, schedulers=0, managers=0, limits=QUIET))
+    world = JudgedCluster(sim, Size(nodes=0, servers=2, schedulers=0, managers=0, limits=QUIET))
     await world.open()
     EvictionsSpareTheBudget(world.judge)
     await HollowNodes(world).add_nodes(HOLLOW_NODES)
@@ -134,7 +134,7 @@ async def evictions(sim: Simulation) -> None:
     await world.close(within_s=200, silence_s=0, stays_s=2)
 
 
-async def _evict(world: World, name: str, rounds: int) -> None:
+async def _evict(world: JudgedCluster, name: str, rounds: int) -> None:
     sim, host = world.sim, world.sim.host(name)
     transport = world.cluster.transport(host, server=1)  # bare, so that it does not wait politely
     for _ in range(rounds):
@@ -145,7 +145,7 @@ async def _evict(world: World, name: str, rounds: int) -> None:
         await asyncio.sleep(sim.choose("pause", (0.5, 0.1, 3)))
 
 
-async def _write_notes(world: World, rounds: int) -> None:
+async def _write_notes(world: JudgedCluster, rounds: int) -> None:
     user = User(world.cluster, "bob", server=1)
     for n in range(rounds):
         for pod in world.cluster.all(POD_KIND):

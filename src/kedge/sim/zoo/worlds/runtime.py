@@ -22,10 +22,10 @@ from kedge.errors import Conflict
 from kedge.keys import Key
 from kedge.limits import Limits
 from kedge.runtime import Action, Context, Controller, ControllerRuntime, ControllerSpec
-from kedge.sim.cluster import Component, Seat
+from kedge.sim.cluster import Component, ProcessContext
 from kedge.sim.cluster.links import Commit
 from kedge.sim.kernel import Simulation, simulate
-from kedge.sim.standard import LIMITS, Size, World, job
+from kedge.sim.standard import LIMITS, JudgedCluster, Size, job
 from kedge.sim.zoo.strategies import DrawnRates
 from kedge.sim.zoo.worlds.base import NO_PERIODIC_WORK
 
@@ -80,20 +80,20 @@ def _hand(crew: Object, name: dict[str, str]) -> dict[str, Any]:
     return {"metadata": {**name, "namespace": crew.key.namespace, "ownerReferences": owners}}
 
 
-def crew_controller(seat: Seat, *, drawn: bool = False) -> Component:
+def crew_controller(context: ProcessContext, *, drawn: bool = False) -> Component:
     lease = Key(LEASE_KIND, SYSTEM_NAMESPACE, "crews")
     reconciler = CrewReconciler(drawn=drawn)
     return Controller(
         ControllerSpec(kind=CREW, name="crews", owns=(HAND,)),
         reconciler,
-        ControllerRuntime(seat.client, seat.env, lease=lease, caches=seat.caches),
+        ControllerRuntime(context.client, context.env, lease=lease, caches=context.caches),
     )
 
 
 class Crews:
     """What is asked of each crew, and what must hold of them."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: JudgedCluster) -> None:
         self._world = world
         self._most: dict[str, int] = {}
         """By crew's uid: the most hands it was ever asked to have."""
@@ -147,9 +147,9 @@ class Crews:
         return True
 
 
-async def _open(sim: Simulation, limits: Limits = LIMITS_OF_CREWS, *, drawn: bool = False) -> World:
+async def _open(sim: Simulation, limits: Limits = LIMITS_OF_CREWS, *, drawn: bool = False) -> JudgedCluster:
     size = Size(nodes=0, servers=2, schedulers=0, managers=0, limits=limits)
-    world = World(sim, size)
+    world = JudgedCluster(sim, size)
     kept = Crews(world)
     await world.open()
     world.cluster.boot("manager", [partial(crew_controller, drawn=drawn)], copies=2)
@@ -189,7 +189,7 @@ async def unanswered(sim: Simulation) -> None:
     await _resize(sim, await _open(sim, limits, drawn=True))
 
 
-async def _resize(sim: Simulation, world: World) -> None:
+async def _resize(sim: Simulation, world: JudgedCluster) -> None:
     user, cluster = world.user, world.cluster
     await asyncio.sleep(sim.choose("first", (8, 2, 15)))
     for _ in range(sim.choose_int("steps", 2, 5)):

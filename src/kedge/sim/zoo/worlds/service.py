@@ -14,7 +14,7 @@ from kedge.keys import Key
 from kedge.sim.cluster.faults import ClusterSwarm
 from kedge.sim.cluster.users import User
 from kedge.sim.kernel import Simulation, simulate
-from kedge.sim.standard import Size, World, quota
+from kedge.sim.standard import JudgedCluster, Size, quota
 from kedge.sim.zoo.worlds.base import QUIET, plain_pod
 from kedge.sim.zoo.worlds.hollow_nodes import manage
 from kedge.sim.zoo.worlds.invariants import (
@@ -31,8 +31,8 @@ MUM = Key(SECRET_KIND, "default", "mum")
 
 @simulate(faults=ClusterSwarm())
 async def quotas(sim: Simulation) -> None:
-    world = World(sim, Size(nodes=0, servers=2, schedulers=0, managers=0, limits=QUIET))
-    await world.open(weather=False)
+    world = JudgedCluster(sim, Size(nodes=0, servers=2, schedulers=0, managers=0, limits=QUIET))
+    await world.open(cluster_faults=False)
     expect(world, quotas_say_what_is_used)
     await world.cluster.create(quota("few", pods="3", requests__cpu="2"))
 
@@ -55,7 +55,7 @@ async def quotas(sim: Simulation) -> None:
 
 @simulate(faults=ClusterSwarm())
 async def garbage(sim: Simulation) -> None:
-    world = World(sim, Size(nodes=0, servers=2, schedulers=0, managers=0, limits=QUIET))
+    world = JudgedCluster(sim, Size(nodes=0, servers=2, schedulers=0, managers=0, limits=QUIET))
     await world.open("shop")
     manage(world, "garbage", "namespace")
     expect(world, nothing_outlives_its_namespace, nothing_is_on_its_way_out, no_owner_is_a_ghost)

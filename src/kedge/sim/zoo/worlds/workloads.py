@@ -9,7 +9,7 @@ from kedge.api.wellknown import DEPLOYMENT_KIND, POD_KIND
 from kedge.keys import Key
 from kedge.sim.cluster.faults import ClusterSwarm
 from kedge.sim.kernel import Simulation, simulate
-from kedge.sim.standard import Size, World, service, workload
+from kedge.sim.standard import JudgedCluster, Size, service, workload
 from kedge.sim.zoo.worlds.base import QUIET, plain_pod
 from kedge.sim.zoo.worlds.hollow_nodes import HOLLOW_NODES, STARTS_S, STUCK, HollowNodes, manage
 from kedge.sim.zoo.worlds.invariants import RecreateNeverOverlaps, StoppingCopiesCount
@@ -22,8 +22,8 @@ STRATEGIES: tuple[dict[str, Any], ...] = (
 )
 
 
-async def _with_workloads(sim: Simulation) -> World:
-    world = World(sim, Size(nodes=0, servers=2, schedulers=0, managers=0, limits=QUIET))
+async def _with_workloads(sim: Simulation) -> JudgedCluster:
+    world = JudgedCluster(sim, Size(nodes=0, servers=2, schedulers=0, managers=0, limits=QUIET))
     await world.open()
     RecreateNeverOverlaps(world.judge)
     StoppingCopiesCount(world.judge)
@@ -74,7 +74,7 @@ async def rollouts(sim: Simulation) -> None:
 
 @simulate(faults=ClusterSwarm())
 async def serving(sim: Simulation) -> None:
-    world = World(sim, Size(nodes=0, servers=2, schedulers=0, managers=0, limits=QUIET))
+    world = JudgedCluster(sim, Size(nodes=0, servers=2, schedulers=0, managers=0, limits=QUIET))
     await world.open()
     await HollowNodes(world).add_nodes(HOLLOW_NODES)
     manage(world, "endpoints")

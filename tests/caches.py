@@ -6,13 +6,23 @@ import asyncio
 import dataclasses
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 from tests.objects import World, make_world
 
 from kedge.api.kinds import Kind
 from kedge.api.objects import Object
-from kedge.api.requests import EventType, ListOptions, ObjectList, WatchEvent, WatchOptions
+from kedge.api.requests import (
+    EventType,
+    List,
+    ListOptions,
+    ObjectList,
+    OpenWatch,
+    Reply,
+    Request,
+    WatchEvent,
+    WatchOptions,
+)
 from kedge.client.contract import Client
 from kedge.client.direct import DirectTransport
 from kedge.env import Env
@@ -66,7 +76,13 @@ class Wire(DirectTransport):
         """Lists that are no probes."""
         return [options for options in self.lists if options.limit != 1]
 
-    async def list(self, kind: Kind, options: ListOptions) -> ObjectList:
+    async def send(self, request: Request[Reply]) -> Reply:
+        if isinstance(request, List):
+            return cast("Reply", await self._list(request))
+        return await super().send(request)
+
+    async def _list(self, request: List) -> ObjectList:
+        options = request.options
         await self._check_up()
         if options.limit != 1:
             if self.before_list is not None:
@@ -74,14 +90,14 @@ class Wire(DirectTransport):
             if self.list_errors:
                 raise self.list_errors.pop(0)
         self.lists.append(options)
-        return self.bend_list(await super().list(kind, options))
+        return self.bend_list(await super().send(request))
 
-    async def watch(self, kind: Kind, options: WatchOptions) -> AsyncGenerator[WatchEvent, None]:
+    async def open_watch(self, request: OpenWatch) -> AsyncGenerator[WatchEvent, None]:
         await self._check_up()
-        self.watches.append(options)
+        self.watches.append(request.options)
         if self.watch_errors:
             raise self.watch_errors.pop(0)
-        events = self._events(await super().watch(kind, options))
+        events = self._events(await super().open_watch(request))
         await anext(events)  # begun: from here on it can be cut, and closes what it opened
         return events
 

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 from kedge.api.objects import Object
-from kedge.api.requests import DeleteOptions, ListOptions, ObjectList, WatchEvent, WatchOptions, WriteOptions, Written
+from kedge.api.requests import (
+    DeleteOptions,
+    ListOptions,
+    ObjectList,
+    OpenWatch,
+    Reply,
+    Request,
+    WatchEvent,
+    WatchOptions,
+    WriteOptions,
+    Written,
+)
 from kedge.errors import Conflict, Refused
 from kedge.keys import Fence, Revision
 
@@ -26,21 +37,26 @@ class Apart:
         self._ahead = ahead
         self.kinds = inner.kinds
 
-    def __getattr__(self, verb: str) -> Any:
-        send = getattr(self._inner, verb)
+    async def send(self, request: Request[Reply]) -> Reply:
+        try:
+            reply = await self._inner.send(self._sent(request))
+        except (Conflict, Refused) as error:
+            if error.key is not None and error.revision:
+                error.revision = self._told(error.key.kind, error.revision)
+            raise
+        return cast("Reply", self._answer(reply))
 
-        async def call(about: Any, *args: Any, **named: Any) -> Any:
-            kind = getattr(about, "key_kind", getattr(about, "kind", ""))
-            sent = [self._asked(kind, each) for each in args]
-            try:
-                reply = await send(about, *sent, **{name: self._asked(kind, each) for name, each in named.items()})
-            except (Conflict, Refused) as error:
-                if error.key is not None and error.revision:
-                    error.revision = self._told(error.key.kind, error.revision)
-                raise
-            return self._events(kind, reply) if verb == "watch" else self._answer(reply)
+    async def open_watch(self, request: OpenWatch) -> AsyncGenerator[WatchEvent, None]:
+        return self._events(request.target.kind, await self._inner.open_watch(self._sent(request)))
 
-        return call
+    def _sent(self, request: Any) -> Any:
+        """A request as the server is to get it."""
+        fields = {
+            name: self._asked(request.target.kind, getattr(request, name))
+            for name in ("options", "body")
+            if hasattr(request, name)
+        }
+        return msgspec.structs.replace(request, **fields)
 
     def _told(self, kind: str, revision: Revision) -> Revision:
         return revision + self._ahead.get(kind, 0)

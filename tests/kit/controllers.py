@@ -11,15 +11,15 @@ import asyncio
 import functools
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from tests.objects import NAMESPACE
 
 from kedge import Action, Context, Controller
 from kedge.api.conditions import condition, is_true
-from kedge.api.kinds import KINDS, Kind
+from kedge.api.kinds import KINDS
 from kedge.api.objects import Object
-from kedge.api.requests import ListOptions, ObjectList
+from kedge.api.requests import List, ObjectList, OpenWatch, Reply, Request
 from kedge.client.contract import Client
 from kedge.env import Env, TaskSpawner
 from kedge.errors import Fenced, OutcomeUnknown, Unavailable
@@ -110,12 +110,15 @@ class StaleLists(RemoteTransport):
         super().__init__(remote)
         self._harness = harness
 
-    async def list(self, kind: Kind, options: ListOptions) -> ObjectList:
+    async def send(self, request: Request[Reply]) -> Reply:
+        reply = await super().send(request)
+        return cast("Reply", self._aged(request, cast("ObjectList", reply))) if isinstance(request, List) else reply
+
+    def _aged(self, request: List, fresh: ObjectList) -> ObjectList:
         sim, old = self._harness.sim, self._harness.old_lists
-        fresh = await super().list(kind, options)
-        if options.continue_token:
+        if request.options.continue_token:
             return fresh
-        asked = f"{kind.key_kind} {options.limit}"
+        asked = f"{request.kind.key_kind} {request.options.limit}"
         if asked in old and sim.faults.active and sim.choose("a stale list", (False, False, False, True)):
             sim.sometimes("a stale list was served", old[asked].revision < fresh.revision)
             return old[asked]
@@ -357,7 +360,6 @@ class UnreliableTransport:
 
     repeats_safely = True
     one_history = True
-    _READS = ("get", "list", "get_scale")
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
@@ -374,33 +376,34 @@ class UnreliableTransport:
         """So many of them live on and bring nothing; those begun since are well."""
         self.after_list: Callable[[], Awaitable[object]] | None = None
         """Done once, between a list and the watch that follows it."""
-        self.asked: list[tuple[str, Any]] = []
-        """Every request: its verb and its first argument."""
+        self.asked: list[tuple[str, Key]] = []
+        """Every request: its label and its target."""
 
-    def __getattr__(self, verb: str) -> Any:
-        send = getattr(self._inner, verb)
+    async def open_watch(self, request: OpenWatch) -> AsyncGenerator[Any, None]:
+        self._note(request)
+        return self._held(await self._inner.open_watch(request))
 
-        async def call(*args: Any, **named: Any) -> Any:
-            self.asked.append((verb, args[0] if args else None))
-            reply = await send(*args, **named)
-            if verb == "watch":
-                return self._held(reply)
-            if verb == "list" and self.mute:
+    async def send(self, request: Request[Reply]) -> Reply:
+        self._note(request)
+        reply: Reply = await self._inner.send(request)
+        if isinstance(request, List):
+            if self.mute:
                 raise Unavailable("no reply")
-            if verb == "list" and self.after_list is not None:
+            if self.after_list is not None:
                 then, self.after_list = self.after_list, None
                 await then()
-            if not (self.dark or self.stuck):
-                return reply
-            if verb in self._READS:
-                if self.dark:
-                    raise Unavailable("no reply")
-                return reply
-            if self.stuck:
-                await asyncio.get_running_loop().create_future()
-            raise OutcomeUnknown("no reply")
+        if not (self.dark or self.stuck):
+            return reply
+        if request.reads:
+            if self.dark:
+                raise Unavailable("no reply")
+            return reply
+        if self.stuck:
+            await asyncio.get_running_loop().create_future()
+        raise OutcomeUnknown("no reply")
 
-        return call
+    def _note(self, request: Request[Any]) -> None:
+        self.asked.append((request.label, request.target))
 
     async def _held(self, stream: Any) -> AsyncGenerator[Any, None]:
         self.streams += 1

@@ -15,9 +15,9 @@ from typing import Any
 from tests.objects import LEASE, NAMESPACE, NODE, POD, node
 
 from kedge.api.conditions import condition, is_true
-from kedge.api.kinds import KINDS, Kind
+from kedge.api.kinds import KINDS
 from kedge.api.objects import Object
-from kedge.api.requests import Binding, DeleteOptions, ListOptions, WatchEvent, WatchOptions
+from kedge.api.requests import Binding, DeleteOptions, ListOptions, OpenWatch, WatchEvent
 from kedge.api.timestamps import format_micro_time
 from kedge.api.wellknown import NODE_LEASE_NAMESPACE
 from kedge.client.contract import Client
@@ -167,8 +167,8 @@ class FilteredTransport(RemoteTransport):
         super().__init__(remote)
         self._hides = hides
 
-    async def watch(self, kind: Kind, options: WatchOptions) -> AsyncGenerator[WatchEvent, None]:
-        return self._shown(await super().watch(kind, options))
+    async def open_watch(self, request: OpenWatch) -> AsyncGenerator[WatchEvent, None]:
+        return self._shown(await super().open_watch(request))
 
     async def _shown(self, stream: AsyncGenerator[WatchEvent, None]) -> AsyncGenerator[WatchEvent, None]:
         try:

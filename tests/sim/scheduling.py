@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from tests.sim.committed import State
 from tests.sim.scheduling_state import NODES, could_be_bound
 
-from kedge.api.requests import DeleteOptions
+from kedge.api.requests import Bind, DeleteOptions, Reply, Request, Written
 from kedge.client.contract import Client
 from kedge.controllers.quota.controller import quota_controller
 from kedge.errors import Fenced, OperatingError, OutcomeUnknown, Refused
@@ -77,8 +77,14 @@ class Observed(RemoteTransport):
 
         world.loop.call_later(3 * LIMITS.lease_s, go_on, context=world.context)
 
-    async def bind(self, request: Any, *, options: Any) -> Any:
-        self.binds_out[request.pod] = request.pod_uid
+    async def send(self, request: Request[Reply]) -> Reply:
+        if isinstance(request, Bind):
+            return cast("Reply", await self._bind(request))
+        return await super().send(request)
+
+    async def _bind(self, request: Bind) -> Written:
+        binding = request.binding
+        self.binds_out[binding.pod] = binding.pod_uid
         if self._sim.faults.active:
             held = self._sim.choose("a bind is held up", self._holds)
             if held == "stopped":
@@ -86,7 +92,7 @@ class Observed(RemoteTransport):
             if held:
                 await asyncio.sleep(self._sim.choose("for", (0.5, 2.5)))
         try:
-            return await super().bind(request, options=options)
+            return await super().send(request)
         except Refused as error:
             self._sim.sometimes("a bind was refused")
             self._sim.sometimes(f"refused: {error.refusal}")
@@ -98,7 +104,7 @@ class Observed(RemoteTransport):
             self._sim.sometimes("a bind's outcome was unknown")
             raise
         finally:
-            self.binds_out.pop(request.pod, None)
+            self.binds_out.pop(binding.pod, None)
             self.on_bind()
 
 

@@ -13,7 +13,7 @@ from tests.sim.seeds import seeds
 
 from kedge.api.conditions import is_true
 from kedge.api.kinds import KINDS
-from kedge.api.requests import DeleteOptions
+from kedge.api.requests import DeleteOptions, Evict
 from kedge.controllers.budget.controller import BudgetReconciler, budget_controller
 from kedge.controllers.endpoints.controller import EndpointsReconciler, endpoints_controller
 from kedge.controllers.replicaset.controller import replica_set_controller
@@ -75,7 +75,7 @@ async def evictions(sim: Simulation) -> tuple[int, int]:
             for pod in objects(cluster.store, "Pod"):
                 with suppress(OperatingError):
                     if not pod.view.terminating and pod.view.spec.node_name:
-                        await transport.evict(pod.key, DeleteOptions(uid=pod.uid))
+                        await transport.send(Evict(pod.key, DeleteOptions(uid=pod.uid)))
                         evicted += 1
                 await asyncio.sleep(0.3)
             await asyncio.sleep(0.3)

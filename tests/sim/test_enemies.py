@@ -14,8 +14,7 @@ import pytest
 from tests.kit.controllers import LEASE, ControllerHarness, until, with_harness
 
 from kedge import Action, Context
-from kedge.api.kinds import Kind
-from kedge.api.requests import WatchEvent, WatchOptions
+from kedge.api.requests import OpenWatch, WatchEvent
 from kedge.errors import Unavailable
 from kedge.keys import Key
 from kedge.limits import Limits
@@ -50,8 +49,8 @@ class LateTransport(RemoteTransport):
         super().__init__(remote)
         self._delay = delay
 
-    async def watch(self, kind: Kind, options: WatchOptions) -> AsyncGenerator[WatchEvent, None]:
-        return self._later(await super().watch(kind, options))
+    async def open_watch(self, request: OpenWatch) -> AsyncGenerator[WatchEvent, None]:
+        return self._later(await super().open_watch(request))
 
     async def _later(self, stream: AsyncGenerator[WatchEvent, None]) -> AsyncGenerator[WatchEvent, None]:
         loop = asyncio.get_running_loop()

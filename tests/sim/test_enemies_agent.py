@@ -10,19 +10,18 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from tests.objects import pod, pod_key
 from tests.sim.test_agent import CALM, bind, claims, until
 
-from kedge.api.requests import DeleteOptions
+from kedge.api.requests import ConfirmEnded, Create, DeleteOptions, Reply, Request
 from kedge.api.wellknown import SIM_EXIT_CODE_LABEL, SIM_RUN_S_LABEL
 from kedge.sim.cluster import API, Cluster, Commit, RemoteTransport
 from kedge.sim.judges.invariants import Judge
 from kedge.sim.kernel import NO_FAULTS, Host, Simulation, run
 
 DOWN_S = 3.0
-WORDS = ("create", "update", "patch", "delete", "confirm_ended")
 NOTES = ("start", "stop", "forget")
 
 
@@ -66,16 +65,16 @@ class FatefulTransport(RemoteTransport):
 
     def __init__(self, fate: Fate, sim: Simulation, host: Host, remote: Any) -> None:
         super().__init__(remote)
-        for verb in WORDS:
-            setattr(self, verb, partial(self._say, fate, sim, host, verb, getattr(self, verb)))
+        self._fate, self._sim, self._host = fate, sim, host
 
-    async def _say(
-        self, fate: Fate, sim: Simulation, host: Host, verb: str, send: Any, *args: Any, **named: Any
-    ) -> Any:
-        about = getattr(args[0], "key_kind", str(args[0])) if args else named["pod_uid"]
-        if about.startswith("Lease"):
-            return await send(*args, **named)
-        return await fate.undergo(host, sim, Act(verb, about), send(*args, **named))
+    async def send(self, request: Request[Reply]) -> Reply:
+        if request.reads or request.target.kind.startswith("Lease"):
+            return await super().send(request)
+        about = request.pod_uid if isinstance(request, ConfirmEnded) else str(request.target)
+        if isinstance(request, Create):
+            about = request.kind.key_kind
+        act = Act(request.label, about)
+        return cast("Reply", await self._fate.undergo(self._host, self._sim, act, super().send(request)))
 
 
 class Heard:

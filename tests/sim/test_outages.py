@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from kedge.api.requests import Get
 from kedge.client.contract.breaker import Breaker
 from kedge.controllers.garbage.controller import garbage_controller
 from kedge.errors import OperatingError
@@ -117,7 +118,7 @@ def test_a_new_life_may_begin_anew_and_people_may_be_impatient() -> None:
         cluster.servers[0].crash()
         people = sim.host("alice")
         raw = cluster.transport(people)
-        impatient = people.spawn(Asking(lambda: raw.get(KEY), 20).run(), name="impatience")
+        impatient = people.spawn(Asking(lambda: raw.send(Get(KEY)), 20).run(), name="impatience")
         (host,) = cluster.boot("manager", [lambda context: Asking(lambda: context.client.get(KEY), 100)])
         for _ in range(4):
             await asyncio.sleep(4)

@@ -1,29 +1,78 @@
-"""What callers ask of the API and what they get back: shared by the service and every client transport."""
+"""Requests to the API, as data, and the replies to them: one closed union for clients, transports and the service.
+
+`api.verbs` has a typed method for each request; the service dispatches on its type. A transport carries any of them, so
+it needs no method a verb. Labels, fault points, retries and authorization derive from the properties here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import Enum, StrEnum
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 import msgspec
 
-from kedge.api.codec import splice_list
+from kedge.api.codec import parse_object, splice_list
 from kedge.api.kinds import Kind
 from kedge.api.objects import Object
+from kedge.api.wellknown import NODE_ALLOCATION_KIND, RESERVATION_KIND
 from kedge.keys import NO_ORIGIN, NO_REVISION, Fence, Key, Origin, Revision
 
+Reply = TypeVar("Reply")
+Body = bytes | Mapping[str, Any]
+"""An object as JSON, encoded or decoded."""
 
-class WriteOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What may accompany any write."""
+# -- options -----------------------------------------------------------------------------------------
+
+
+class RequestOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of every request."""
 
     caller: str = ""
-    """Who asks, as authentication knows them."""
+    """The user, as authentication established it."""
+    origin: Origin = NO_ORIGIN
+    """The operation id of a write, and the decision behind the request."""
+
+
+class GetOptions(RequestOptions, frozen=True, kw_only=True):
+    """How fresh the object must be. The words are those of the Kubernetes API."""
+
+    resource_version: str = ""
+
+
+class ListOptions(RequestOptions, frozen=True, kw_only=True):
+    """Which objects, how many, and how fresh. The words are those of the Kubernetes API."""
+
+    namespace: str = ""
+    label_selector: str = ""
+    field_selector: str = ""
+    limit: int = 0
+    continue_token: str = ""
+    resource_version: str = ""
+    resource_version_match: str = ""
+
+
+class WatchOptions(RequestOptions, frozen=True, kw_only=True):
+    """Which objects, after which version, and for how long. The words are those of the Kubernetes API."""
+
+    namespace: str = ""
+    label_selector: str = ""
+    field_selector: str = ""
+    resource_version: str = ""
+    resource_version_match: str = ""
+    allow_bookmarks: bool = False
+    send_initial_events: bool | None = None
+    timeout_s: float | None = None
+
+
+class WriteOptions(RequestOptions, frozen=True, kw_only=True):
+    """Options of every write."""
+
     dry_run: bool = False
     """Do everything but commit."""
     fence: Fence | None = None
     """The token of a leader: the commit fails with `Fenced` once it is deposed."""
-    origin: Origin = NO_ORIGIN
     recorded: bool = True
     """Keep a record of the operation id, so that a repeat gets the first outcome. Not needed by a write that names the
     resource version it replaces, such as a lease's renewal: that can take effect only once anyhow."""
@@ -39,32 +88,16 @@ class DeleteOptions(WriteOptions, frozen=True, kw_only=True):
     propagation: str = ""
     """`Background`, `Foreground` or `Orphan`; empty for the kind's default."""
     grace_s: int | None = None
-    """How long a pod may take to stop; None for what the pod says. 0 removes the object at once."""
+    """How long a pod may take to stop; None for the pod's own grace period. 0 removes the object at once."""
 
 
-class ListOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Which objects, how many, and how fresh. The words are those of the Kubernetes API."""
+GET: Final = GetOptions()
+LIST: Final = ListOptions()
+WATCH: Final = WatchOptions()
+WRITE: Final = WriteOptions()
+DELETE: Final = DeleteOptions()
 
-    namespace: str = ""
-    label_selector: str = ""
-    field_selector: str = ""
-    limit: int = 0
-    continue_token: str = ""
-    resource_version: str = ""
-    resource_version_match: str = ""
-
-
-class WatchOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Which objects, from where on, and for how long. The words are those of the Kubernetes API."""
-
-    namespace: str = ""
-    label_selector: str = ""
-    field_selector: str = ""
-    resource_version: str = ""
-    resource_version_match: str = ""
-    allow_bookmarks: bool = False
-    send_initial_events: bool | None = None
-    timeout_s: float | None = None
+# -- bodies ------------------------------------------------------------------------------------------
 
 
 class PatchType(Enum):
@@ -74,16 +107,8 @@ class PatchType(Enum):
     MERGE = "application/merge-patch+json"
 
 
-class Written(msgspec.Struct, frozen=True):
-    """The object as the write left it. For a removal: its last state."""
-
-    object: Object
-    warnings: tuple[str, ...] = ()
-    removed: bool = False
-
-
 class Binding(msgspec.Struct, frozen=True, kw_only=True):
-    """Put this pod on that node, if what was true when it was decided still allows it."""
+    """Put this pod on that node, if the state it was decided on still allows it."""
 
     pod: Key
     pod_uid: str = ""
@@ -104,7 +129,7 @@ class GangPlace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GangChunk(msgspec.Struct, frozen=True, kw_only=True):
-    """Reserve places for some members of a gang in one commit. What describes the gang is the same in every chunk."""
+    """Reserve places for some members of a gang in one commit. The gang's own fields are the same in every chunk."""
 
     namespace: str
     gang: str
@@ -112,7 +137,7 @@ class GangChunk(msgspec.Struct, frozen=True, kw_only=True):
     size: int
     """How many members must hold a place before any is bound."""
     deadline: datetime
-    """From then on anybody may abort the gang, unless it is committed."""
+    """After it, any client may abort the gang, unless it is committed."""
     workload_uid: str = ""
     generation: int = 0
     places: Sequence[GangPlace] = ()
@@ -120,23 +145,15 @@ class GangChunk(msgspec.Struct, frozen=True, kw_only=True):
     """Commit the gang with this chunk, which must be its last."""
 
 
-class EventType(StrEnum):
-    """What a watch event says."""
-
-    ADDED = "ADDED"
-    MODIFIED = "MODIFIED"
-    DELETED = "DELETED"
-    BOOKMARK = "BOOKMARK"
+# -- replies -----------------------------------------------------------------------------------------
 
 
-class WatchEvent(msgspec.Struct, frozen=True, gc=False):
-    """One line of a watch. `object` is None for a bookmark."""
+class Written(msgspec.Struct, frozen=True):
+    """The object as the write left it. For a removal: its last state."""
 
-    type: EventType
-    object: Object | None
-    revision: Revision
-    initial_end: bool = False
-    """On the bookmark that closes the initial events: everything listed so far is the state at `revision`."""
+    object: Object
+    warnings: tuple[str, ...] = ()
+    removed: bool = False
 
 
 class ObjectList(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,3 +176,266 @@ class ObjectList(msgspec.Struct, frozen=True, kw_only=True):
             self.continue_token,
             self.remaining or 0,
         )
+
+
+class EventType(StrEnum):
+    """The type of a watch event."""
+
+    ADDED = "ADDED"
+    MODIFIED = "MODIFIED"
+    DELETED = "DELETED"
+    BOOKMARK = "BOOKMARK"
+
+
+class WatchEvent(msgspec.Struct, frozen=True, gc=False):
+    """One line of a watch. `object` is None for a bookmark."""
+
+    type: EventType
+    object: Object | None
+    revision: Revision
+    initial_end: bool = False
+    """On the bookmark that closes the initial events: everything listed so far is the state at `revision`."""
+
+
+# -- requests ----------------------------------------------------------------------------------------
+
+
+class Request(msgspec.Struct, Generic[Reply], frozen=True):
+    """One call of the API, answered with a `Reply`. `AnyRequest` lists its members."""
+
+    label: ClassVar[str]
+    """Its name in metrics, audit records, fault points and traces."""
+    verb: ClassVar[str]
+    """The Kubernetes verb that authorization checks on `target` and `subresource`."""
+    reads: ClassVar[bool] = False
+    """It has no effect, so it may be repeated after any failure."""
+    once: ClassVar[bool] = False
+    """A repeat could do more than the first attempt, even under the same operation id: it is sent once."""
+
+    @property
+    def options(self) -> RequestOptions:
+        raise NotImplementedError
+
+    @property
+    def target(self) -> Key:
+        """The object, or the collection: a part that the request leaves open is empty."""
+        raise NotImplementedError
+
+    @property
+    def subresource(self) -> str:
+        return ""
+
+    @property
+    def written_key(self) -> Key | None:
+        """The object that carries the operation id once the write is made; None if the request does not name it."""
+        target = self.target
+        return target if target.name else None
+
+
+class ObjectRequest(Request[Reply], Generic[Reply], frozen=True):
+    """A request about one object, named by its key."""
+
+    key: Key
+
+    @property
+    def target(self) -> Key:
+        return self.key
+
+
+class Get(ObjectRequest[Object], frozen=True):
+    """Read one object: the newest, and no older than the version in the options."""
+
+    label = verb = "get"
+    reads = True
+
+    options: GetOptions = GET
+
+
+class GetScale(ObjectRequest[Mapping[str, Any]], frozen=True):
+    """Read the replica count of a workload, as an `autoscaling/v1` Scale."""
+
+    label, verb = "get_scale", "get"
+    reads = True
+
+    options: GetOptions = GET
+
+    @property
+    def subresource(self) -> str:
+        return "scale"
+
+
+class List(Request[ObjectList], frozen=True):
+    """Read one page of a kind."""
+
+    label = verb = "list"
+    reads = True
+
+    kind: Kind
+    options: ListOptions = LIST
+
+    @property
+    def target(self) -> Key:
+        return Key(self.kind.key_kind, self.options.namespace, "")
+
+
+class OpenWatch(Request[None], frozen=True):
+    """Open a stream of events. It goes through `open_watch`, not `send`: its reply is the stream."""
+
+    label = verb = "watch"
+    reads = True
+
+    kind: Kind
+    options: WatchOptions = WATCH
+
+    @property
+    def target(self) -> Key:
+        return Key(self.kind.key_kind, self.options.namespace, "")
+
+
+class Create(Request[Written], frozen=True):
+    """Create an object in `namespace`, which may be left to the body."""
+
+    label = verb = "create"
+
+    kind: Kind
+    body: Body
+    namespace: str = ""
+    options: WriteOptions = WRITE
+
+    @property
+    def target(self) -> Key:
+        """With an empty name if the server generates it.
+
+        Raises:
+            BadRequest: the body is no JSON object.
+        """
+        body = self.body if isinstance(self.body, Mapping) else parse_object(self.body)
+        metadata = body.get("metadata")
+        if not isinstance(metadata, Mapping):
+            metadata = {}
+        name = metadata.get("name")
+        namespace = (self.namespace or str(metadata.get("namespace") or "")) if self.kind.namespaced else ""
+        return Key(self.kind.key_kind, namespace, name if isinstance(name, str) else "")
+
+
+class Update(ObjectRequest[Written], frozen=True):
+    """Replace an object, or a subresource of it."""
+
+    label = verb = "update"
+
+    body: Body
+    subresource: str = ""
+    options: WriteOptions = WRITE
+
+
+class Patch(ObjectRequest[Written], frozen=True):
+    """Change some fields of an object, or of a subresource of it. The body is JSON, encoded or decoded."""
+
+    label = verb = "patch"
+
+    body: Any
+    patch_type: PatchType = PatchType.MERGE
+    subresource: str = ""
+    options: WriteOptions = WRITE
+
+
+class Delete(ObjectRequest[Written], frozen=True):
+    """Delete an object: at once, or after its grace period and its finalizers."""
+
+    label = verb = "delete"
+
+    options: DeleteOptions = DELETE
+
+
+class DeleteCollection(Request[Sequence[Written]], frozen=True):
+    """Delete each object that the selection finds. A repeat would also delete objects created since."""
+
+    label, verb = "delete_collection", "deletecollection"
+    once = True
+
+    kind: Kind
+    selection: ListOptions = LIST
+    options: DeleteOptions = DELETE
+
+    @property
+    def target(self) -> Key:
+        return Key(self.kind.key_kind, self.selection.namespace, "")
+
+
+class Bind(Request[Written], frozen=True):
+    """Bind a pod to a node. The reply is the pod."""
+
+    label, verb = "bind", "create"
+
+    binding: Binding
+    options: WriteOptions = WRITE
+
+    @property
+    def target(self) -> Key:
+        return self.binding.pod
+
+    @property
+    def subresource(self) -> str:
+        return "binding"
+
+
+class Reserve(Request[Written], frozen=True):
+    """Reserve places for some members of a gang. The reply is the gang's record."""
+
+    label, verb = "reserve", "create"
+
+    chunk: GangChunk
+    options: WriteOptions = WRITE
+
+    @property
+    def target(self) -> Key:
+        return Key(RESERVATION_KIND, self.chunk.namespace, self.chunk.gang)
+
+
+class Evict(ObjectRequest[Written], frozen=True):
+    """Delete a pod if its disruption budget allows."""
+
+    label, verb = "evict", "create"
+
+    options: DeleteOptions = DELETE
+
+    @property
+    def subresource(self) -> str:
+        return "eviction"
+
+
+class ConfirmEnded(Request[Written], frozen=True):
+    """Release the claim of a pod of which nothing runs any more. The reply is the node's ledger."""
+
+    label, verb = "confirm_ended", "update"
+
+    node: str
+    node_uid: str
+    pod_uid: str
+    options: WriteOptions = WRITE
+
+    @property
+    def target(self) -> Key:
+        return Key(NODE_ALLOCATION_KIND, "", self.node)
+
+    @property
+    def written_key(self) -> Key | None:
+        return None  # every bind to the node writes the ledger too, and replaces the operation id on it
+
+
+AnyRequest = (
+    Get
+    | GetScale
+    | List
+    | OpenWatch
+    | Create
+    | Update
+    | Patch
+    | Delete
+    | DeleteCollection
+    | Bind
+    | Reserve
+    | Evict
+    | ConfirmEnded
+)
+"""The closed union. Every member but `OpenWatch` goes through `send`."""

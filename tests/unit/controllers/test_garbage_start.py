@@ -9,8 +9,8 @@ from tests.caches import QUICK, Bench, make_bench, replaced, until
 from tests.kit.config_maps import a_map, key_of
 from tests.objects import CONFIG_MAP, asynchronous, config_map
 
-from kedge.api.kinds import KINDS, Kind
-from kedge.api.requests import ListOptions, ObjectList
+from kedge.api.kinds import KINDS
+from kedge.api.requests import List, ListOptions, Reply, Request
 from kedge.controllers.garbage.controller import collected_kinds, garbage_controller
 from kedge.keys import Fence
 from kedge.runtime import Controller, ControllerRuntime
@@ -26,16 +26,16 @@ async def left_after(without: AbstractContextManager[None]) -> set[str]:
     """
     bench: Bench = await make_bench(QUICK)
     assert LATE is not CONFIG_MAP
-    listed, ask = asyncio.Event(), bench.wire.list
+    listed, ask = asyncio.Event(), bench.wire.send
 
-    async def list_late(kind: Kind, options: ListOptions) -> ObjectList:
-        if kind is LATE:
+    async def list_late(request: Request[Reply]) -> Reply:
+        if isinstance(request, List) and request.kind is LATE:
             await listed.wait()
-        return await ask(kind, options)
+        return await ask(request)
 
     owner = await bench.world.create(config_map("owner"))
     await bench.world.service.create(CONFIG_MAP, a_map("child", owner))
-    with replaced(bench.wire, "list", list_late), without:
+    with replaced(bench.wire, "send", list_late), without:
         controller = garbage_controller(ControllerRuntime(bench.client, bench.env, caches=bench.caches))
         running = asyncio.create_task(controller.run())
         await until(lambda: bench.caches.of_kind("ConfigMap") and bench.caches.of_kind("ConfigMap")[0].synced)

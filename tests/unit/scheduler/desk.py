@@ -6,14 +6,14 @@ import asyncio
 import functools
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from tests.kit.controllers import ControllerHarness, UnreliableTransport, new_cluster, until
 from tests.objects import BUDGET, NODE, POD, node, pod
 
 from kedge.api.kinds import KINDS
 from kedge.api.objects import Object
-from kedge.api.requests import DeleteOptions
+from kedge.api.requests import Bind, DeleteOptions, Evict, Get, List, OpenWatch, Reply, Request, Reserve, Written
 from kedge.client.contract import Client
 from kedge.env import Env, TaskSpawner
 from kedge.errors import Fenced, Forbidden, OutcomeUnknown, Refused, Unavailable
@@ -63,35 +63,39 @@ class Wire(UnreliableTransport):
     refuses = ""
     """A node to which no bind is let through: the service and the scheduler disagree for good."""
 
-    def __getattr__(self, verb: str) -> Any:
-        send = super().__getattr__(verb)
+    async def open_watch(self, request: OpenWatch) -> AsyncGenerator[Any, None]:
+        return self._filtered(await super().open_watch(request), request.target.kind)
 
-        async def call(*args: Any, **named: Any) -> Any:
-            about = args[0]
-            kind = getattr(about, "key_kind", getattr(about, "kind", ""))
-            if self.blind and verb in ("get", "list") and kind == "Pod":
+    async def send(self, request: Request[Reply]) -> Reply:
+        match request:
+            case Get() | List() if self.blind and request.target.kind == "Pod":
                 raise Unavailable("no reply")
-            if verb == "evict" and about.name == self.stays:
+            case Evict() if request.key.name == self.stays:
                 await asyncio.sleep(10)
-                raise Forbidden("it stays", key=about)
-            if verb == "bind" and about.pod.name == self.fences:
-                raise Fenced("another leads", key=Key("Lease.coordination.k8s.io", "kube-system", "default-scheduler"))
-            while (verb == "bind" and self.binds_held) or (verb == "reserve" and self.reserves_held):  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
-            if verb == "bind" and about.node == self.refuses:
-                self.asked.append((verb, about))
-                node_key = Key("Node", "", about.node)
-                raise Refused("no", refusal=Reason.TAINT.value, key=node_key, revision=1)
-            reply = await send(*args, **named)
-            while verb == "bind" and self.replies_held:  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
-            if verb == "watch":
-                return self._filtered(reply, kind)
-            if verb == "bind" and self.binds_lost:
-                raise OutcomeUnknown("no reply")
-            return reply
+                raise Forbidden("it stays", key=request.key)
+            case Bind():
+                return cast("Reply", await self._bind(request))
+            case Reserve():
+                while self.reserves_held:  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+        return await super().send(request)
 
-        return call
+    async def _bind(self, request: Bind) -> Written:
+        binding = request.binding
+        if binding.pod.name == self.fences:
+            raise Fenced("another leads", key=Key("Lease.coordination.k8s.io", "kube-system", "default-scheduler"))
+        while self.binds_held:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        if binding.node == self.refuses:
+            self._note(request)
+            node_key = Key("Node", "", binding.node)
+            raise Refused("no", refusal=Reason.TAINT.value, key=node_key, revision=1)
+        reply = await super().send(request)
+        while self.replies_held:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        if self.binds_lost:
+            raise OutcomeUnknown("no reply")
+        return reply
 
     async def _filtered(self, stream: Any, kind: str) -> AsyncGenerator[Any, None]:
         try:

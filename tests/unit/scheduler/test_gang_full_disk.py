@@ -6,7 +6,6 @@ import asyncio
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.objects import NODE, POD, RESERVATION, ZONE_QUOTA, node, pod, zone_quota
@@ -15,7 +14,7 @@ from tests.unit.store.sqlite_faults import Probe, sqlite_error
 
 from kedge.api.kinds import Kind
 from kedge.api.objects import Object
-from kedge.api.requests import ListOptions
+from kedge.api.requests import ListOptions, Reply, Request
 from kedge.client.contract import Client
 from kedge.client.direct import DirectTransport
 from kedge.controllers.repair.controller import reservation_repair_controller
@@ -69,23 +68,12 @@ class Ambushed(DirectTransport):
         self._disk = disk
         self._verb, self._left = verb, number
 
-    def _come(self, verb: str) -> None:
-        if verb == self._verb:
+    async def send(self, request: Request[Reply]) -> Reply:
+        if request.label == self._verb:
             self._left -= 1
             if not self._left:
                 self._disk.fill()
-
-    async def reserve(self, *args: Any, **named: Any) -> Any:
-        self._come("reserve")
-        return await super().reserve(*args, **named)
-
-    async def bind(self, *args: Any, **named: Any) -> Any:
-        self._come("bind")
-        return await super().bind(*args, **named)
-
-    async def delete(self, *args: Any, **named: Any) -> Any:
-        self._come("delete")
-        return await super().delete(*args, **named)
+        return await super().send(request)
 
 
 class Crew:

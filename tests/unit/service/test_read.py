@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from tests.objects import CONFIG_MAP, LEASE, POD, World, asynchronous, config_map, make_world, node, pod, pod_key
 
-from kedge.api.requests import Binding, EventType, ListOptions, WatchEvent, WatchOptions
+from kedge.api.requests import Binding, EventType, ListOptions, OpenWatch, WatchEvent, WatchOptions
 from kedge.errors import BadRequest, Compacted, NotFound, Unavailable
 from kedge.keys import Key
 from kedge.limits import Limits
@@ -297,7 +297,7 @@ async def test_a_watch_can_be_taken_without_waiting_unless_it_has_a_deadline() -
     world = await make_world()
     await world.create(config_map("a"))
     options = WatchOptions(label_selector="!app", allow_bookmarks=True)
-    stream = await world.service.watch_batches(CONFIG_MAP, options)
+    stream = await world.service.open_event_stream(OpenWatch(CONFIG_MAP, options))
     seen: list[tuple[str, str]] = []
 
     def take() -> None:
@@ -313,7 +313,7 @@ async def test_a_watch_can_be_taken_without_waiting_unless_it_has_a_deadline() -
     stream.on_ready = None
     stream.close()
     assert world.store.statistics().watchers == 0
-    brief = await world.service.watch_batches(CONFIG_MAP, WatchOptions(timeout_s=1.0))
+    brief = await world.service.open_event_stream(OpenWatch(CONFIG_MAP, WatchOptions(timeout_s=1.0)))
     assert not brief.pushes
     brief.close()
 

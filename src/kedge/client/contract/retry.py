@@ -6,13 +6,9 @@ What may be repeated is decided by the error alone. A write of unknown outcome n
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
 
 from kedge.env import Env
-from kedge.errors import OperatingError, OutcomeUnknown, TooManyRequests, Unavailable
-
-_T = TypeVar("_T")
+from kedge.errors import OperatingError, TooManyRequests, Unavailable
 
 NOT_CARRIED_OUT = (Unavailable, TooManyRequests)
 """Errors that say the request had no effect, and that another time it may have."""
@@ -44,15 +40,3 @@ class Backoff:
             raise error
         self._attempts_left -= 1
         await asyncio.sleep(pause_s)
-
-
-async def retry_reads(env: Env, read: Callable[[], Awaitable[_T]]) -> _T:
-    """Repeat a read that did not come through. Reading has no effect, so even an unknown outcome may be repeated."""
-    began_s = env.monotonic()
-    backoff: Backoff | None = None
-    while True:
-        try:
-            return await read()
-        except (*NOT_CARRIED_OUT, OutcomeUnknown) as error:
-            backoff = backoff or Backoff(env, began_s)
-            await backoff.pause(error)

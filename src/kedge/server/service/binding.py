@@ -7,7 +7,7 @@ the node's ledger, the tenant's zone quotas, any reservation or gang, and the sc
 from __future__ import annotations
 
 from kedge.api.codec import encode_json
-from kedge.api.requests import Binding, WriteOptions, Written
+from kedge.api.requests import Bind, Binding, ConfirmEnded, Written
 from kedge.api.views import NodeAllocationView, PodView
 from kedge.api.wellknown import GANG_LABEL, NAMESPACE_KIND, OPERATION_KIND, POD_KIND
 from kedge.errors import BadRequest, Conflict, MethodNotAllowed, NotFound
@@ -25,7 +25,8 @@ _NOT_TOLD = (NAMESPACE_KIND, OPERATION_KIND)
 """Kinds that every bind proves, and that no decision is about."""
 
 
-async def bind(core: Core, binding: Binding, options: WriteOptions) -> Written:
+async def bind(core: Core, request: Bind) -> Written:
+    binding, options = request.binding, request.options
     if not core.kind_of(binding.pod).has("binding"):
         raise MethodNotAllowed(f"{binding.pod} cannot be bound: only pods are", key=binding.pod)
     if not binding.node:
@@ -76,13 +77,14 @@ def _is_bound(core: Core, pod: PodView, allocation: Entry | None, binding: Bindi
     return page is not None and page.node_uid == binding.node_uid and uid in page
 
 
-async def confirm_ended(core: Core, node: str, node_uid: str, pod_uid: str, options: WriteOptions) -> Written:
+async def confirm_ended(core: Core, request: ConfirmEnded) -> Written:
     """The agent's word that nothing of a pod runs on its node any more: frees the claim a forced deletion left.
 
     Raises:
         NotFound: the node has no ledger.
         Conflict: the pod still exists; or the node is another incarnation now, for which this agent cannot speak.
     """
+    node, node_uid, pod_uid, options = request.node, request.node_uid, request.pod_uid, request.options
 
     async def attempt(proof: Proof) -> Staged | Written:
         repeat = await operations.first_outcome(core, proof, "confirm", claims.allocation_key(node), options)

@@ -18,12 +18,15 @@ from kedge.api.kinds import Kind, Registry
 from kedge.api.objects import Object
 from kedge.api.requests import WriteOptions, Written
 from kedge.api.timestamps import format_time
+from kedge.api.wellknown import NODE_ALLOCATION_KIND
 from kedge.env import Env
-from kedge.errors import Conflict, KedgeError, Unavailable, check
+from kedge.errors import Conflict, Forbidden, KedgeError, Unavailable, check
 from kedge.keys import NO_REVISION, Key, Origin, Revision
 from kedge.server.service.admission import AdmissionChain
 from kedge.server.service.ledgers import Ledgers
 from kedge.store import Absent, AtRevision, Check, Delete, Entry, Put, Store, Write
+
+_SERVICE_ONLY = frozenset({NODE_ALLOCATION_KIND})
 
 
 def part(document: dict[str, Any], name: str) -> dict[str, Any]:
@@ -38,6 +41,12 @@ def name_only(kind: Kind, key: Key) -> bytes:
     """What can still be shown of an object whose last state is forgotten."""
     name = {"name": key.name, **({"namespace": key.namespace} if key.namespace else {})}
     return encode_object({"apiVersion": kind.api_version, "kind": kind.kind, "metadata": name})
+
+
+def check_open_to_callers(kind: Kind) -> None:
+    """Raise `Forbidden` for a kind that no request may write."""
+    if kind.key_kind in _SERVICE_ONLY:
+        raise Forbidden(f"{kind.plural} are written by the service alone: bind, reserve or delete pods instead")
 
 
 class Staged(msgspec.Struct, frozen=True, gc=False):

@@ -16,7 +16,7 @@ import msgspec
 from kedge.api.codec import encode_object
 from kedge.api.kinds import Kind
 from kedge.api.objects import Object
-from kedge.api.requests import DeleteOptions, ListOptions, Written
+from kedge.api.requests import Delete, DeleteCollection, DeleteOptions, List, Written
 from kedge.api.timestamps import format_time
 from kedge.api.views import PodView
 from kedge.api.wellknown import NAMESPACE_KIND, POD_KIND
@@ -24,7 +24,7 @@ from kedge.errors import BadRequest, Conflict, NotFound
 from kedge.keys import NO_REVISION, Key
 from kedge.server.service import operations
 from kedge.server.service.admission import AdmissionRequest, Inputs
-from kedge.server.service.core import Core, Proof, Staged, part
+from kedge.server.service.core import Core, Proof, Staged, check_open_to_callers, part
 from kedge.server.service.effects import stage
 from kedge.server.service.reads import compile_selectors, list_objects
 
@@ -90,11 +90,11 @@ def ready_to_go(kind: Kind, found: Object) -> bool:
     return not metadata.deletion_grace_period_seconds
 
 
-async def delete(
-    core: Core, key: Key, options: DeleteOptions, *, only_if: Callable[[Object], bool] = lambda _: True
-) -> Written:
-    """Delete an object. To whoever sets `only_if`, one that it is false of is not there."""
+async def delete(core: Core, request: Delete, *, only_if: Callable[[Object], bool] = lambda _: True) -> Written:
+    """Delete an object. If `only_if` is false of it, it counts as not found."""
+    key, options = request.key, request.options
     kind = core.kind_of(key)
+    check_open_to_callers(kind)
     check_propagation(key, options)
     chain = core.admission.for_write("delete", kind, "")
 
@@ -122,13 +122,13 @@ async def delete(
     return await core.prove(attempt, options)
 
 
-async def delete_collection(
-    core: Core, kind: Kind, selection: ListOptions, options: DeleteOptions
-) -> Sequence[Written]:
-    """Delete what the list finds, if the commit still finds it so: the same incarnation, and still selected."""
+async def delete_collection(core: Core, request: DeleteCollection) -> Sequence[Written]:
+    """Delete each object that the list finds, if its commit still finds that incarnation, and still selected."""
+    kind, selection, options = request.kind, request.selection, request.options
+    check_open_to_callers(kind)
     matches = compile_selectors(kind, selection.label_selector, selection.field_selector)
     deleted = []
-    for found in (await list_objects(core, kind, selection)).objects:
+    for found in (await list_objects(core, List(kind, selection))).objects:
 
         def still_meant(now: Object, uid: str = found.uid) -> bool:
             return now.uid == uid and (matches is None or matches(now))
@@ -140,7 +140,7 @@ async def delete_collection(
             )  # each object is a deletion of its own
         try:
             own = msgspec.structs.replace(options, origin=origin)
-            deleted.append(await delete(core, found.key, own, only_if=still_meant))
+            deleted.append(await delete(core, Delete(found.key, own), only_if=still_meant))
         except NotFound:
             continue
     return deleted

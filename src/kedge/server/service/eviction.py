@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from kedge.api.codec import encode_object
 from kedge.api.objects import Object
-from kedge.api.requests import DeleteOptions, Written
+from kedge.api.requests import Evict, Written
 from kedge.api.views import PodDisruptionBudgetView, PodView
 from kedge.errors import MethodNotAllowed, NotFound, TooManyRequests
-from kedge.keys import Key
 from kedge.server.service import operations
 from kedge.server.service.budgets import budget_of
 from kedge.server.service.core import Core, Proof, Staged, part
@@ -16,12 +15,13 @@ from kedge.server.service.deletion import check_delete_preconditions, check_prop
 _RETRY_AFTER_S = 10.0
 
 
-async def evict(core: Core, key: Key, options: DeleteOptions) -> Written:
+async def evict(core: Core, request: Evict) -> Written:
     """Delete a pod if its disruption budget allows.
 
     Raises:
         TooManyRequests: the budget is spent, or its status lags its spec. Wait and ask again.
     """
+    key, options = request.key, request.options
     if not core.kind_of(key).has("eviction"):
         raise MethodNotAllowed(f"{key} cannot be evicted: only pods are", key=key)
     check_propagation(key, options)

@@ -10,7 +10,7 @@ from typing import Any
 
 from kedge.api.codec import encode_object
 from kedge.api.objects import Object
-from kedge.api.requests import GangChunk, GangPlace, WriteOptions, Written
+from kedge.api.requests import GangChunk, GangPlace, Reserve, Written
 from kedge.api.timestamps import format_time
 from kedge.api.validation import check_object
 from kedge.api.views import ReservationView
@@ -24,7 +24,7 @@ from kedge.server.service.gangs import Phase, reservation_key
 from kedge.server.service.namespaces import namespace_key
 
 
-async def reserve(core: Core, chunk: GangChunk, options: WriteOptions) -> Written:
+async def reserve(core: Core, request: Reserve) -> Written:
     """Make or confirm the gang's record and the reservations of some of its members; answers with the record.
 
     Raises:
@@ -32,6 +32,7 @@ async def reserve(core: Core, chunk: GangChunk, options: WriteOptions) -> Writte
             was reserved by this chunk; earlier ones hold.
         Conflict: the record says otherwise what the gang is: it is that of another attempt. Abort that one first.
     """
+    chunk, options = request.chunk, request.options
     limit = core.env.limits.gang_chunk_max
     core.env.metrics.gauge("kedge_service_gang_chunk", "Members in the chunk last reserved").set(len(chunk.places))
     if len(chunk.places) > limit:

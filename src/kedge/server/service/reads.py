@@ -15,7 +15,7 @@ import msgspec
 
 from kedge.api.kinds import Kind
 from kedge.api.objects import Object
-from kedge.api.requests import ListOptions, ObjectList
+from kedge.api.requests import Get, List, ListOptions, ObjectList
 from kedge.api.selectors import FieldSelector, LabelSelector, parse_field_selector, parse_label_selector
 from kedge.errors import BadRequest, Compacted, NotFound
 from kedge.keys import NO_REVISION, Key, Revision
@@ -35,10 +35,10 @@ class _Continue(msgspec.Struct, frozen=True):
     name: str
 
 
-async def get(core: Core, key: Key, resource_version: str = "") -> Object:
-    """Read one object: the newest, and no older than `resource_version` if that is given."""
+async def get(core: Core, request: Get) -> Object:
+    key = request.key
     kind = core.kind_of(key)
-    floor = parse_resource_version(resource_version)
+    floor = parse_resource_version(request.options.resource_version)
     reading = await core.store.get([key])
     if reading.revision < floor:
         reading = await core.store.get([key], at=floor)  # waits until the store has come so far
@@ -48,7 +48,8 @@ async def get(core: Core, key: Key, resource_version: str = "") -> Object:
     return core.object_of(entry)
 
 
-async def list_objects(core: Core, kind: Kind, options: ListOptions) -> ObjectList:
+async def list_objects(core: Core, request: List) -> ObjectList:
+    kind, options = request.kind, request.options
     at, start_after = _where(kind, options)
     matches = compile_selectors(kind, options.label_selector, options.field_selector)
     if at > NO_REVISION and not (options.continue_token or _exact(options)):

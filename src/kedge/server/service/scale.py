@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from kedge.api.codec import encode_object, parse_object
 from kedge.api.kinds import Kind
 from kedge.api.objects import Object
-from kedge.api.requests import PatchType, WriteOptions, Written
+from kedge.api.requests import Get, GetScale, Patch, Update, Written
 from kedge.api.selectors import label_selector
 from kedge.errors import BadRequest, FieldError, Invalid, MethodNotAllowed
 from kedge.keys import Key
 from kedge.server.service.core import Core, part
+from kedge.server.service.reads import get
 from kedge.server.service.writes import Document, change, patched
 
 
@@ -36,22 +34,27 @@ def scale_of(workload: Object) -> Document:
     }
 
 
-async def patch_scale(core: Core, key: Key, body: Any, patch_type: PatchType, options: WriteOptions) -> Written:
+async def get_scale(core: Core, request: GetScale) -> Document:
+    return scale_of(await get(core, Get(request.key, request.options)))
+
+
+async def patch_scale(core: Core, request: Patch) -> Written:
     """Patch the Scale of a workload as the commit finds it: only a patch that names a version can be too late."""
+    key = request.key
     kind = _scaled_kind(core, key)
 
     def edit(now: Document) -> Document:
         workload = Object(kind, key, encode_object(now), revision=int(now["metadata"]["resourceVersion"]))
-        return _scaled(now, key, patched(scale_of(workload), body, patch_type))
+        return _scaled(now, key, patched(scale_of(workload), request))
 
-    return await change(core, key, edit, "", options)
+    return await change(core, request, edit, "")
 
 
-async def update_scale(core: Core, key: Key, body: bytes | Mapping[str, Any], options: WriteOptions) -> Written:
-    """Set `spec.replicas` of the workload to what a Scale says. Returns the workload."""
-    _scaled_kind(core, key)
-    scale = parse_object(body)
-    return await change(core, key, lambda now: _scaled(now, key, scale), "", options)
+async def update_scale(core: Core, request: Update) -> Written:
+    """Set `spec.replicas` of the workload to that of a Scale. Returns the workload."""
+    _scaled_kind(core, request.key)
+    scale = parse_object(request.body)
+    return await change(core, request, lambda now: _scaled(now, request.key, scale), "")
 
 
 def _scaled_kind(core: Core, key: Key) -> Kind:

@@ -1,43 +1,71 @@
-"""The service: every verb of the API as a method, with no transport around it.
+"""The service: carries out every request of the API, with no transport around it.
 
-Transports (direct now, HTTP later) call this and nothing below it. It is the only part that sees a store.
+Transports (direct now, HTTP later) call `send` and `open_watch`, and nothing below. Only the service sees a store.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
-from kedge.api.kinds import KINDS, Kind, Registry
-from kedge.api.objects import Object
+from kedge.api.kinds import KINDS, Registry
 from kedge.api.requests import (
-    Binding,
-    DeleteOptions,
-    GangChunk,
-    ListOptions,
-    ObjectList,
-    PatchType,
+    Bind,
+    ConfirmEnded,
+    Create,
+    Delete,
+    DeleteCollection,
+    Evict,
+    Get,
+    GetScale,
+    List,
+    OpenWatch,
+    Patch,
+    Reply,
+    Request,
+    Reserve,
+    Update,
     WatchEvent,
-    WatchOptions,
-    WriteOptions,
     Written,
 )
+from kedge.api.verbs import Verbs
 from kedge.env import Env
 from kedge.errors import OperatingError
-from kedge.keys import Key
 from kedge.server.service import binding, deletion, eviction, gang_chunks, operations, reads, scale, watches, writes
 from kedge.server.service.admission import AdmissionChain
 from kedge.server.service.core import Core
 from kedge.store import Store
 
-_NO_OPTIONS = WriteOptions()
-_DELETE = DeleteOptions()
+
+def _update(core: Core, request: Update) -> Coroutine[Any, Any, Written]:
+    return (scale.update_scale if request.subresource == "scale" else writes.update)(core, request)
 
 
-class Service:
-    """One API server's worth of meaning. Several may stand on one store."""
+def _patch(core: Core, request: Patch) -> Coroutine[Any, Any, Written]:
+    return (scale.patch_scale if request.subresource == "scale" else writes.patch)(core, request)
+
+
+HANDLERS: Final[Mapping[type[Request[Any]], Callable[[Core, Any], Coroutine[Any, Any, Any]]]] = {
+    Get: reads.get,
+    GetScale: scale.get_scale,
+    List: reads.list_objects,
+    Create: writes.create,
+    Update: _update,
+    Patch: _patch,
+    Delete: deletion.delete,
+    DeleteCollection: deletion.delete_collection,
+    Bind: binding.bind,
+    Reserve: gang_chunks.reserve,
+    Evict: eviction.evict,
+    ConfirmEnded: binding.confirm_ended,
+}
+"""What carries out each request. Only `OpenWatch` is missing: its reply is a stream."""
+
+
+class Service(Verbs):
+    """One API server without its transport. Several may stand on one store."""
 
     def __init__(
         self, store: Store, env: Env, *, kinds: Registry = KINDS, admission: AdmissionChain | None = None
@@ -48,92 +76,19 @@ class Service:
     def kinds(self) -> Registry:
         return self._core.kinds
 
-    # -- reads -------------------------------------------------------------------------------------
+    def send(self, request: Request[Reply]) -> Coroutine[Any, Any, Reply]:
+        return HANDLERS[type(request)](self._core, request)
 
-    async def get(self, key: Key, *, resource_version: str = "") -> Object:
-        return await reads.get(self._core, key, resource_version)
+    def open_watch(self, request: OpenWatch) -> Coroutine[Any, Any, AsyncGenerator[WatchEvent, None]]:
+        return watches.watch(self._core, request)
 
-    async def list(self, kind: Kind, options: ListOptions | None = None) -> ObjectList:
-        return await reads.list_objects(self._core, kind, options or ListOptions())
-
-    async def watch(self, kind: Kind, options: WatchOptions | None = None) -> AsyncGenerator[WatchEvent, None]:
-        return await watches.watch(self._core, kind, options or WatchOptions())
-
-    async def watch_batches(self, kind: Kind, options: WatchOptions | None = None) -> watches.EventStream:
-        """As `watch`, with all that is to be said at one moment together: for transports that send it as one piece."""
-        return await watches.watch_batches(self._core, kind, options or WatchOptions())
-
-    async def get_scale(self, key: Key) -> dict[str, Any]:
-        return scale.scale_of(await self.get(key))
-
-    # -- writes ------------------------------------------------------------------------------------
-
-    def create(
-        self,
-        kind: Kind,
-        body: bytes | Mapping[str, Any],
-        *,
-        namespace: str = "",
-        options: WriteOptions = _NO_OPTIONS,
-    ) -> Coroutine[Any, Any, Written]:
-        return writes.create(self._core, kind, body, namespace, options)
-
-    async def update(
-        self,
-        key: Key,
-        body: bytes | Mapping[str, Any],
-        *,
-        subresource: str = "",
-        options: WriteOptions = _NO_OPTIONS,
-    ) -> Written:
-        if subresource == "scale":
-            return await scale.update_scale(self._core, key, body, options)
-        return await writes.update(self._core, key, body, subresource, options)
-
-    async def patch(
-        self,
-        key: Key,
-        body: Any,
-        *,
-        patch_type: PatchType = PatchType.MERGE,
-        subresource: str = "",
-        options: WriteOptions = _NO_OPTIONS,
-    ) -> Written:
-        if subresource == "scale":
-            return await scale.patch_scale(self._core, key, body, patch_type, options)
-        return await writes.patch(self._core, key, body, patch_type, subresource, options)
-
-    async def delete(self, key: Key, options: DeleteOptions = _DELETE) -> Written:
-        writes.check_open_to_callers(self._core.kind_of(key))
-        return await deletion.delete(self._core, key, options)
-
-    async def delete_collection(
-        self, kind: Kind, selection: ListOptions | None = None, options: DeleteOptions = _DELETE
-    ) -> Sequence[Written]:
-        """Delete each object that the selection finds. What vanishes meanwhile is as deleted as can be."""
-        writes.check_open_to_callers(kind)
-        return await deletion.delete_collection(self._core, kind, selection or ListOptions(), options)
-
-    def bind(self, request: Binding, *, options: WriteOptions = _NO_OPTIONS) -> Coroutine[Any, Any, Written]:
-        return binding.bind(self._core, request, options)
-
-    async def reserve(self, chunk: GangChunk, *, options: WriteOptions = _NO_OPTIONS) -> Written:
-        """Reserve places for some members of a gang; answers with the gang's record."""
-        return await gang_chunks.reserve(self._core, chunk, options)
-
-    async def evict(self, key: Key, options: DeleteOptions = _DELETE) -> Written:
-        return await eviction.evict(self._core, key, options)
-
-    async def confirm_ended(
-        self, *, node: str, node_uid: str, pod_uid: str, options: WriteOptions = _NO_OPTIONS
-    ) -> Written:
-        return await binding.confirm_ended(self._core, node, node_uid, pod_uid, options)
-
-    # -- upkeep ------------------------------------------------------------------------------------
+    def open_event_stream(self, request: OpenWatch) -> Coroutine[Any, Any, watches.EventStream]:
+        """As `open_watch`, with the events of one moment in one batch: for transports that send them in one message."""
+        return watches.watch_batches(self._core, request)
 
     async def run_upkeep(self) -> None:
         """Forget old operation ids, for ever. The composition root spawns it."""
         while True:
             await asyncio.sleep(self._core.env.limits.operation_window_s / 10)
-            with suppress(OperatingError):  # what was not swept now is swept next time
+            with suppress(OperatingError):  # the next sweep takes the rest
                 await operations.sweep(self._core)

@@ -12,7 +12,7 @@ from typing import Any
 
 from kedge.api.kinds import Kind
 from kedge.api.objects import Object
-from kedge.api.requests import EventType, ListOptions, WatchEvent, WatchOptions
+from kedge.api.requests import EventType, List, ListOptions, OpenWatch, WatchEvent, WatchOptions
 from kedge.errors import BadRequest
 from kedge.keys import NO_REVISION
 from kedge.server.service.core import Core, name_only
@@ -20,36 +20,34 @@ from kedge.server.service.reads import Matches, compile_selectors, list_objects,
 from kedge.store import Batch, Change, StoreWatch
 
 
-async def watch(core: Core, kind: Kind, options: WatchOptions) -> AsyncGenerator[WatchEvent, None]:
+async def watch(core: Core, request: OpenWatch) -> AsyncGenerator[WatchEvent, None]:
     """Stream events. Close the generator to stop.
 
     Raises:
         Compacted: the version asked for, or the place the stream stood at, is gone. List again.
         Lagged: the reader was too slow. Watch again after the last revision seen.
     """
-    events = _one_by_one(await watch_batches(core, kind, options))
+    events = _one_by_one(await watch_batches(core, request))
     await anext(events)  # begun, it closes its stream even if nobody ever reads from it
     return events
 
 
-async def watch_batches(core: Core, kind: Kind, options: WatchOptions) -> EventStream:
-    """As `watch`, with all that is to be said at one moment together. Close it: nothing else does."""
+async def watch_batches(core: Core, request: OpenWatch) -> EventStream:
+    """As `watch`, with the events of one moment in one batch. Close it: nothing else does."""
+    kind, options = request.kind, request.options
     initial = _wants_initial_events(options)
     matches = compile_selectors(kind, options.label_selector, options.field_selector)
     after = parse_resource_version(options.resource_version)
     listed: list[WatchEvent] = []
     if initial:
-        listing = await list_objects(
-            core,
-            kind,
-            ListOptions(
-                namespace=options.namespace,
-                label_selector=options.label_selector,
-                field_selector=options.field_selector,
-                resource_version=options.resource_version,
-                resource_version_match="NotOlderThan" if options.resource_version else "",
-            ),
+        selection = ListOptions(
+            namespace=options.namespace,
+            label_selector=options.label_selector,
+            field_selector=options.field_selector,
+            resource_version=options.resource_version,
+            resource_version_match="NotOlderThan" if options.resource_version else "",
         )
+        listing = await list_objects(core, List(kind, selection))
         after = listing.revision
         listed = [WatchEvent(EventType.ADDED, found, found.revision) for found in listing.objects]
         if options.send_initial_events and options.allow_bookmarks:

@@ -15,11 +15,10 @@ from kedge.api.defaults import apply_defaults, apply_draft_defaults
 from kedge.api.kinds import Kind
 from kedge.api.objects import Object
 from kedge.api.patch import apply_json_patch, apply_merge_patch
-from kedge.api.requests import PatchType, WriteOptions, Written
+from kedge.api.requests import Create, Patch, PatchType, Update, WriteOptions, Written
 from kedge.api.validation import check_object, check_update, new_known_pod
 from kedge.api.wellknown import (
     NAMESPACE_KIND,
-    NODE_ALLOCATION_KIND,
     NODE_KIND,
     POD_KIND,
     RESERVATION_KIND,
@@ -30,7 +29,7 @@ from kedge.errors import AlreadyExists, BadRequest, Conflict, FieldError, Forbid
 from kedge.keys import NO_REVISION, Key
 from kedge.server.service import operations
 from kedge.server.service.admission import AdmissionChain, AdmissionRequest, Inputs
-from kedge.server.service.core import Attempt, Core, Proof, Staged
+from kedge.server.service.core import Attempt, Core, Proof, Staged, check_open_to_callers
 from kedge.server.service.deletion import ready_to_go
 from kedge.server.service.effects import stage, stage_plain_pod
 from kedge.server.service.namespaces import FINALIZER, namespace_key
@@ -50,7 +49,6 @@ _STATUS_AT_CREATE = frozenset({NODE_KIND})
 _INITIAL_STATUS: dict[str, Document] = {POD_KIND: {"phase": "Pending"}, NAMESPACE_KIND: {"phase": "Active"}}
 _WRITABLE = frozenset({"status", "finalize"})
 """Subresources that an update or a patch may address; the others are verbs of their own."""
-_SERVICE_ONLY = frozenset({NODE_ALLOCATION_KIND})
 _SERVICE_STATUS = {
     NAMESPACE_KIND: ("resourceQuotas", "zoneQuotas"),
     RESOURCE_QUOTA_KIND: ("hard", "used"),
@@ -65,12 +63,10 @@ _RECOUNTED = {RESOURCE_QUOTA_KIND: "used", ZONE_QUOTA_KIND: "zones"}
 # -- create ----------------------------------------------------------------------------------------
 
 
-async def create(
-    core: Core, kind: Kind, body: bytes | Mapping[str, Any], namespace: str, options: WriteOptions
-) -> Written:
+async def create(core: Core, request: Create) -> Written:
+    kind, namespace, options = request.kind, request.namespace, request.options
     check_open_to_callers(kind)
-    if not isinstance(body, bytes):
-        body = encode_json(body)
+    body = request.body if isinstance(request.body, bytes) else encode_json(request.body)
     chain = core.admission.for_write("create", kind, "")
     if chain is None and kind.key_kind == POD_KIND:
         known = new_known_pod(kind, body, namespace, core.env.new_uid, core.timestamp())
@@ -211,10 +207,8 @@ def _prepare_create(core: Core, kind: Kind, draft: Draft) -> None:
 # -- update and patch ------------------------------------------------------------------------------
 
 
-async def update(
-    core: Core, key: Key, body: bytes | Mapping[str, Any], subresource: str, options: WriteOptions
-) -> Written:
-    proposed = parse_object(body)
+async def update(core: Core, request: Update) -> Written:
+    key, proposed = request.key, parse_object(request.body)
     kind = core.kind_of(key)
     proposed["apiVersion"], proposed["kind"] = _check_type(kind, proposed.get("apiVersion"), proposed.get("kind"))
     metadata = proposed.setdefault("metadata", {})
@@ -224,19 +218,17 @@ async def update(
     if metadata.setdefault("name", key.name) != key.name:
         raise BadRequest(f"the name of the object ({metadata['name']}) is not the name it was sent to ({key.name})")
     version = metadata.get("resourceVersion")
-    return await change(core, key, lambda _: parse_object(proposed), subresource, options, version=version)
+    return await change(core, request, lambda _: parse_object(proposed), request.subresource, version=version)
 
 
-async def patch(
-    core: Core, key: Key, body: bytes | Any, patch_type: PatchType, subresource: str, options: WriteOptions
-) -> Written:
-    return await change(core, key, lambda now: patched(now, body, patch_type), subresource, options)
+async def patch(core: Core, request: Patch) -> Written:
+    return await change(core, request, lambda now: patched(now, request), request.subresource)
 
 
-def patched(document: Document, body: Any, patch_type: PatchType) -> Document:
-    """`document` with a patch applied, given as bytes or as decoded JSON."""
-    change_body = decode_json(body) if isinstance(body, bytes) else body
-    if patch_type is PatchType.JSON:
+def patched(document: Document, request: Patch) -> Document:
+    """`document` with the patch of a request applied."""
+    change_body = decode_json(request.body) if isinstance(request.body, bytes) else request.body
+    if request.patch_type is PatchType.JSON:
         if not isinstance(change_body, Sequence) or isinstance(change_body, str):
             raise BadRequest("a JSON patch is a list of operations")
         result = apply_json_patch(document, change_body)
@@ -249,10 +241,9 @@ def patched(document: Document, body: Any, patch_type: PatchType) -> Document:
     return result
 
 
-async def change(
-    core: Core, key: Key, edit: Edit, subresource: str, options: WriteOptions, *, version: Any = None
-) -> Written:
-    """Bring the object from how it is to how `edit` wants it. `version` is the one it must have, if the caller says."""
+async def change(core: Core, request: Update | Patch, edit: Edit, subresource: str, *, version: Any = None) -> Written:
+    """Replace the object by the result of `edit`. `version` is the one it must have, if the request names one."""
+    key, options = request.key, request.options
     kind = core.kind_of(key)
     check_open_to_callers(kind)
     if subresource and (subresource not in kind.subresources or subresource not in _WRITABLE):
@@ -413,11 +404,6 @@ def _count_generation(kind: Kind, before: Document, after: Document) -> None:
 
 
 # -- shared ----------------------------------------------------------------------------------------
-
-
-def check_open_to_callers(kind: Kind) -> None:
-    if kind.key_kind in _SERVICE_ONLY:
-        raise Forbidden(f"{kind.plural} are written by the service alone: bind, reserve or delete pods instead")
 
 
 async def _admit(

@@ -10,20 +10,21 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from kedge.api.kinds import Kind
 from kedge.api.requests import (
-    DeleteOptions,
+    Delete,
+    List,
     ListOptions,
     ObjectList,
-    PatchType,
+    OpenWatch,
+    Patch,
+    Reply,
+    Request,
+    Update,
     WatchEvent,
-    WatchOptions,
-    WriteOptions,
-    Written,
 )
 from kedge.api.wellknown import LEASE_KIND, NODE_LEASE_NAMESPACE, SIM_TOUCHED
 from kedge.errors import Compacted, KedgeError, OperatingError
@@ -99,38 +100,31 @@ class FaultyService(Served):
         self._status = sim.faults.point(STATUS, server, ("late",))
         self._change = sim.faults.point(CHANGE, server, ("conflict",))
 
-    async def list(self, kind: Kind, options: ListOptions) -> ObjectList:
-        # Only what fills a cache, page by page, may be old: who asks for one list asks for the newest.
-        if options.limit > 1 and not options.continue_token and self._list.ask():
-            newest = (await self._service.list(kind, ListOptions(limit=1))).revision
-            old = max(1, newest - self._sim.faults.pick("old the list is", STALE_REVISIONS))
-            with suppress(Compacted):
-                asked = msgspec.structs.replace(options, resource_version=str(old), resource_version_match="Exact")
-                return await self._service.list(kind, asked)
-        return await self._service.list(kind, options)
+    async def send(self, request: Request[Reply]) -> Reply:
+        match request:
+            case List():
+                return cast("Reply", await self._send_list(request))
+            case Update() | Patch() | Delete():
+                await self._before_change(request.target, request.subresource)
+        return await self._service.send(request)
 
-    async def watch(self, kind: Kind, options: WatchOptions) -> AsyncIterator[Sequence[WatchEvent]]:
+    async def watch(self, request: OpenWatch) -> AsyncIterator[Sequence[WatchEvent]]:
         fault = self._watch.ask()
         if fault == "compact":
             await self._compact()
-        stream = await self._service.watch_batches(kind, options)
+        stream = await self._service.open_event_stream(request)
         return _stalled(stream, self._sim.faults.pick("long it lives", LIVES)) if fault == "stall" else stream
 
-    async def update(
-        self, key: Key, body: bytes | Mapping[str, Any], *, subresource: str = "", options: WriteOptions
-    ) -> Written:
-        await self._before_change(key, subresource)
-        return await self._service.update(key, body, subresource=subresource, options=options)
-
-    async def patch(
-        self, key: Key, body: Any, *, patch_type: PatchType, subresource: str = "", options: WriteOptions
-    ) -> Written:
-        await self._before_change(key, subresource)
-        return await self._service.patch(key, body, patch_type=patch_type, subresource=subresource, options=options)
-
-    async def delete(self, key: Key, options: DeleteOptions) -> Written:
-        await self._before_change(key, "")
-        return await self._service.delete(key, options)
+    async def _send_list(self, request: List) -> ObjectList:
+        # Only a list that fills a cache, page by page, may be old: any other list is of the newest revision.
+        options = request.options
+        if options.limit > 1 and not options.continue_token and self._list.ask():
+            newest = (await self._service.list(request.kind, ListOptions(limit=1))).revision
+            old = max(1, newest - self._sim.faults.pick("old the list is", STALE_REVISIONS))
+            with suppress(Compacted):
+                stale = msgspec.structs.replace(options, resource_version=str(old), resource_version_match="Exact")
+                return await self._service.list(request.kind, stale)
+        return await self._service.send(request)
 
     async def _before_change(self, key: Key, subresource: str) -> None:
         if subresource == "status" and self._status.ask():

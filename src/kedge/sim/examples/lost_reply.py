@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from kedge.api.kinds import KINDS
-from kedge.api.requests import WriteOptions
+from kedge.api.requests import Create
 from kedge.api.wellknown import NAMESPACE_KIND, POD_KIND, REPLICA_SET_KIND
 from kedge.errors import OutcomeUnknown
 from kedge.keys import Key
@@ -58,7 +58,7 @@ class CarelessReconciler:
     async def _create(self, body: dict[str, Any]) -> None:
         while True:
             try:
-                await self._transport.create(POD, body, namespace="default", options=WriteOptions())
+                await self._transport.send(Create(POD, body, "default"))
                 return
             except OutcomeUnknown:
                 await asyncio.sleep(0.1)  # "it failed, so try again": the bug

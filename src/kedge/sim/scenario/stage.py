@@ -7,23 +7,12 @@ a person names the component, the verb and the object.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, cast
 
-from kedge.api.kinds import Kind
-from kedge.api.requests import (
-    Binding,
-    DeleteOptions,
-    GangChunk,
-    PatchType,
-    WatchEvent,
-    WatchOptions,
-    WriteOptions,
-    Written,
-)
-from kedge.api.wellknown import RESERVATION_KIND
+from kedge.api.requests import OpenWatch, Reply, Request, WatchEvent, Written
 from kedge.errors import OutcomeUnknown, Refused
 from kedge.keys import Key
 from kedge.sim.cluster import API, Cluster, RemoteTransport
@@ -144,56 +133,27 @@ class _StagedTransport(RemoteTransport):
         self._host = host
         self._script = script
 
-    async def watch(self, kind: Kind, options: WatchOptions) -> AsyncGenerator[WatchEvent, None]:
-        stream = await super().watch(kind, options)
-        return cast("AsyncGenerator[WatchEvent, None]", _LateStream(stream, self._host, kind.key_kind, self._script))
+    async def open_watch(self, request: OpenWatch) -> AsyncGenerator[WatchEvent, None]:
+        stream = await super().open_watch(request)
+        late = _LateStream(stream, self._host, request.target.kind, self._script)
+        return cast("AsyncGenerator[WatchEvent, None]", late)
 
-    async def create(
-        self, kind: Kind, body: bytes | Mapping[str, Any], *, namespace: str, options: WriteOptions
-    ) -> Written:
-        name = body["metadata"].get("name", "") if isinstance(body, Mapping) else ""
-        call = super().create(kind, body, namespace=namespace, options=options)
-        return await self._write("create", Key(kind.key_kind, namespace, name), call)
-
-    async def update(
-        self, key: Key, body: bytes | Mapping[str, Any], *, subresource: str, options: WriteOptions
-    ) -> Written:
-        return await self._write("update", key, super().update(key, body, subresource=subresource, options=options))
-
-    async def patch(
-        self, key: Key, body: Any, *, patch_type: PatchType, subresource: str, options: WriteOptions
-    ) -> Written:
-        call = super().patch(key, body, patch_type=patch_type, subresource=subresource, options=options)
-        return await self._write("patch", key, call)
-
-    async def delete(self, key: Key, options: DeleteOptions) -> Written:
-        return await self._write("delete", key, super().delete(key, options))
-
-    async def bind(self, request: Binding, *, options: WriteOptions) -> Written:
-        return await self._write("bind", request.pod, super().bind(request, options=options))
-
-    async def reserve(self, chunk: GangChunk, *, options: WriteOptions) -> Written:
-        key = Key(RESERVATION_KIND, chunk.namespace, chunk.gang)
-        return await self._write("reserve", key, super().reserve(chunk, options=options))
-
-    async def evict(self, key: Key, options: DeleteOptions) -> Written:
-        return await self._write("evict", key, super().evict(key, options))
-
-    async def _write(self, verb: str, key: Key, call: Awaitable[Written]) -> Written:
-        rule = self._script.losing(self._host, verb, key)
+    async def send(self, request: Request[Reply]) -> Reply:
+        if request.label not in WRITES:
+            return await super().send(request)
+        key, what = request.target, f"{request.label} {request.target} by {self._host}"
+        rule = self._script.losing(self._host, request.label, key)
         if rule is None:
             try:
-                return await call
+                return await super().send(request)
             except Refused as error:
-                self._script.refuse(f"{verb} {key} by {self._host}: {error}")
+                self._script.refuse(f"{what}: {error}")
                 raise
-        what = f"{verb} {key} by {self._host}"
         if rule.after_commit:
-            written = await call
+            written = cast("Written", await super().send(request))
             rule.left -= 1
             self._script.strike(f"the reply to {what} is lost after the commit at revision {written.object.revision}")
         else:
-            call.close()  # type: ignore[attr-defined]
             rule.left -= 1
             self._script.strike(f"the request to {what} is lost before the commit")
         await asyncio.sleep(rule.timeout_s)

@@ -81,12 +81,12 @@ def evictions_forgotten(budget: Any, pods: Any, expected: int, *, pods_are_curre
     breaks=TOO_MANY_HANDS,
     world="unanswered",
 )
-async def lost_reply_taken_for_failure(self: Client, key: Any, options: Any, request: Any) -> Any:  # noqa: ARG001
+async def lost_reply_taken_for_failure(self: Client, request: Any) -> Any:
     """A write whose reply was lost may have been made."""
     try:
-        return await self._send(request)
+        return await self._write_once(request)
     except OutcomeUnknown as error:
-        raise Unavailable(f"{key} was not written") from error
+        raise Unavailable(f"{request.target} was not written") from error
 
 
 @without(WriteFloors, "note_unknown", source="k0smotron#1534", breaks=TOO_MANY_HANDS, world="unanswered")

@@ -14,7 +14,7 @@ from typing import Any
 
 from kedge.api.kinds import KINDS
 from kedge.api.objects import Object
-from kedge.api.requests import DeleteOptions
+from kedge.api.requests import DeleteOptions, Evict
 from kedge.api.timestamps import format_time
 from kedge.api.wellknown import NODE_KIND, OUT_OF_SERVICE, POD_KIND, RESERVATION_KIND
 from kedge.controllers.repair.controller import BINDINGS, LEDGERS, RESERVATIONS
@@ -141,7 +141,7 @@ async def _evict(world: JudgedCluster, name: str, rounds: int) -> None:
         for pod in world.cluster.all(POD_KIND):
             if pod.view.spec.node_name and pod.metadata.deletion_timestamp is None:
                 with suppress(OperatingError):
-                    await host.run(transport.evict(pod.key, DeleteOptions(uid=pod.uid)))
+                    await host.run(transport.send(Evict(pod.key, DeleteOptions(uid=pod.uid))))
         await asyncio.sleep(sim.choose("pause", (0.5, 0.1, 3)))
 
 

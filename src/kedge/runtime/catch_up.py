@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from kedge.backoff import jittered
 from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.errors import OperatingError
@@ -43,4 +44,4 @@ async def wait_caught_up(
         except Behind:
             cache.request_relist()
         except OperatingError:  # it could not be asked, though the client has tried more than once
-            await asyncio.sleep(env.limits.client_backoff_s_max * env.random.uniform(0.5, 1.5))
+            await asyncio.sleep(jittered(env.limits.client_backoff_s_max, env.random))

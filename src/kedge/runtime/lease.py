@@ -18,6 +18,7 @@ from kedge.api.requests import WriteOptions
 from kedge.api.timestamps import format_micro_time
 from kedge.api.views import LeaseView
 from kedge.api.wellknown import LEASE_KIND
+from kedge.backoff import jittered
 from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.errors import AlreadyExists, Conflict, Fenced, NotFound, OperatingError
@@ -83,7 +84,7 @@ class LeaderElection:
                 taken = None  # whatever it was, trying again later is all there is to do
             if taken is not None:
                 return taken
-            await asyncio.sleep(self._limits.lease_retry_s * self._env.random.uniform(0.5, 1.5))
+            await asyncio.sleep(jittered(self._limits.lease_retry_s, self._env.random))
 
     async def _try_once(self) -> Object | None:
         try:

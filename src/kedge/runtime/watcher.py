@@ -17,6 +17,7 @@ from typing import Any, TypeVar, assert_never
 
 from kedge.api.kinds import Kind
 from kedge.api.requests import EventType, ListOptions, ObjectList, WatchEvent, WatchOptions
+from kedge.backoff import Backoff
 from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.errors import (
@@ -115,7 +116,8 @@ class Watcher:
             self.name
         )
         self._list_s = metrics.histogram("kedge_watch_list_seconds", "Time a list took", labels).labels(self.name)
-        self._backoff = metrics.gauge("kedge_watch_backoff_seconds", "The last pause", labels).labels(self.name)
+        self._backoff = Backoff(env.limits.watch_backoff_s, env.limits.watch_backoff_s_max)
+        self._backoff_gauge = metrics.gauge("kedge_watch_backoff_seconds", "The last pause", labels).labels(self.name)
         metrics.gauge("kedge_watch_healthy", "1 while it follows its kind", labels).labels(self.name).set_function(
             lambda: float(self.healthy)
         )
@@ -202,13 +204,11 @@ class Watcher:
         self, then: ListingState | ConnectingState, reason: WatchReason, error: BaseException | None = None
     ) -> Transition:
         """Twice as long each time, and never quite as long as the others who lost the same server."""
-        limits = self._env.limits
-        ceiling_s = min(limits.watch_backoff_s * 2.0 ** min(self._failures, 32), limits.watch_backoff_s_max)
         self._failures += 1
-        delay_s = ceiling_s * self._env.random.uniform(0.5, 1.5)
+        delay_s = self._backoff.pause_s(self._failures, self._env.random)
         if isinstance(error, TooManyRequests):
             delay_s = max(delay_s, error.retry_after_s)
-        self._backoff.set(delay_s)
+        self._backoff_gauge.set(delay_s)
         return Transition(PausingState(delay_s, then), reason, error)
 
     def _wait(self, then: ListingState | ConnectingState, error: HeldOff) -> Transition:
@@ -356,10 +356,8 @@ class Watcher:
         The stream is read meanwhile: a cache that is doubted must not go blind for that.
         """
         await self._sink.relist_requested.wait()
-        limits = self._env.limits
-        pause_s = min(limits.watch_backoff_s * 2.0 ** min(self._asks, 32), limits.watch_backoff_s_max)
         self._asks += 1
-        await asyncio.sleep(pause_s * self._env.random.uniform(0.5, 1.5))
+        await asyncio.sleep(self._backoff.pause_s(self._asks, self._env.random))
 
     async def _guard(self, state: StreamingState) -> WatchReason:
         """Ends when the stream is to be given up, with why. Nothing that arrives proves that nothing is missing."""

@@ -20,6 +20,7 @@ from kedge.api.requests import WriteOptions
 from kedge.api.timestamps import format_micro_time
 from kedge.api.views import NodeView
 from kedge.api.wellknown import HOSTNAME_LABEL, LEASE_KIND, NODE_KIND, NODE_LEASE_NAMESPACE, USAGE
+from kedge.backoff import jittered
 from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.errors import AlreadyExists, Conflict, NotFound, OperatingError
@@ -105,7 +106,7 @@ class NodeRegistration:
                     return
             except OperatingError:
                 pass  # whatever it was: without a node there is nothing else to do
-            await asyncio.sleep(self._env.limits.agent_retry_s * self._env.random.uniform(0.5, 1.5))
+            await asyncio.sleep(jittered(self._env.limits.agent_retry_s, self._env.random))
 
     async def _create(self) -> Object | None:
         machine = self._machine
@@ -196,7 +197,7 @@ class NodeRegistration:
             self._on_contact()
         except (TimeoutError, OperatingError):
             self._lease = None  # read it again
-            await asyncio.sleep(limits.agent_retry_s * self._env.random.uniform(0.5, 1.5))
+            await asyncio.sleep(jittered(limits.agent_retry_s, self._env.random))
 
     async def _look(self) -> None:
         """See at the authority whether the node is still this one, and known to be ready."""

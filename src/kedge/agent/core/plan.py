@@ -12,6 +12,7 @@ from enum import StrEnum
 
 from kedge.agent.core.driver import ContainerProcess
 from kedge.api.views import Container, ContainerStatus, PodView
+from kedge.backoff import Backoff
 from kedge.limits import Limits
 
 
@@ -125,9 +126,7 @@ def latest(processes: Sequence[ContainerProcess], container: str) -> ContainerPr
 
 def restart_pause_s(restarts: int, limits: Limits) -> float:
     """How long a container that ended waits for its next start: the first does not wait."""
-    if restarts <= 0:
-        return 0.0
-    return min(limits.agent_restart_s * 2.0 ** min(restarts - 1, 16), limits.agent_restart_s_max)
+    return Backoff(limits.agent_restart_s, limits.agent_restart_s_max).ceiling_s(restarts)
 
 
 def told_status(pod: PodView, container: str) -> ContainerStatus | None:

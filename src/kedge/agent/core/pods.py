@@ -25,6 +25,7 @@ from kedge.api.objects import Object
 from kedge.api.requests import DeleteOptions
 from kedge.api.views import NodeAllocationView, PodView
 from kedge.api.wellknown import AT_MOST_ONE, BIND_ANNOTATION, NODE_ALLOCATION_KIND, NODE_KIND
+from kedge.backoff import Backoff
 from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.errors import Conflict, NotFound, OperatingError, Unavailable
@@ -113,7 +114,7 @@ class PodWorker:
 
     async def _run(self) -> None:
         failures = 0
-        limits = self._env.limits
+        backoff = Backoff(self._env.limits.agent_retry_s, self._env.limits.agent_retry_s_max)
         while True:
             self._wake.clear()
             pause_s: float | None
@@ -123,8 +124,7 @@ class PodWorker:
             except OperatingError:
                 done, failures = False, failures + 1
                 self._context.retries.inc()
-                pause_s = min(limits.agent_retry_s * 2 ** min(failures - 1, 6), limits.agent_retry_s_max)
-                pause_s *= self._env.random.uniform(0.5, 1.5)
+                pause_s = backoff.pause_s(failures, self._env.random)
             if done:
                 self._on_done(self.uid)
                 return

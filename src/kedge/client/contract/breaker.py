@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import assert_never
 
+from kedge.backoff import Backoff
 from kedge.env import Env
 from kedge.errors import HeldOff, Lagged, OutcomeUnknown, TooManyRequests, Unavailable
 
@@ -28,6 +29,7 @@ class Breaker:
         self._failures = 0
         self._opens = 0
         self._open_until_s = 0.0
+        self._backoff = Backoff(env.limits.breaker_open_s, 16 * env.limits.breaker_open_s)
         self._gauge = env.metrics.gauge("kedge_client_breaker_open", "1 while held off", ("dependency",)).labels(
             dependency
         )
@@ -86,8 +88,7 @@ class Breaker:
         self._failures += 1
         if probe or self._failures >= self._env.limits.breaker_failures_max:
             self._opens += 1
-            hold_s = self._env.limits.breaker_open_s * min(2 ** (self._opens - 1), 16)
-            self._open_until_s = self._env.monotonic() + hold_s * self._env.random.uniform(0.5, 1.5)
+            self._open_until_s = self._env.monotonic() + self._backoff.pause_s(self._opens, self._env.random)
             self._state = BreakerState.OPEN
             self._gauge.set(1)
 

@@ -27,7 +27,7 @@ from kedge.api.requests import (
 )
 from kedge.api.verbs import Verbs
 from kedge.client.contract.breaker import Breaker
-from kedge.client.contract.retry import NOT_CARRIED_OUT, Backoff
+from kedge.client.contract.retry import NOT_CARRIED_OUT, Retries
 from kedge.client.contract.slots import Slots
 from kedge.client.contract.transport import Transport
 from kedge.env import Env
@@ -139,13 +139,13 @@ class Client(Verbs):
     async def _read(self, request: Request[Reply]) -> Reply:
         """A read has no effect, so even one of unknown outcome is repeated."""
         began_s = self._env.monotonic()
-        backoff: Backoff | None = None
+        retries: Retries | None = None
         while True:
             try:
                 return await self._attempt(self._transport.send, request)
             except (*NOT_CARRIED_OUT, OutcomeUnknown) as error:
-                backoff = backoff or Backoff(self._env, began_s)
-                await backoff.pause(error)
+                retries = retries or Retries(self._env, began_s)
+                await retries.pause(error)
 
     async def _write_once(self, request: Request[Reply]) -> Reply:
         return await self._attempt(self._transport.send, self._identified(request))
@@ -153,25 +153,25 @@ class Client(Verbs):
     async def _write(self, request: Request[Reply]) -> Reply:
         request = self._identified(request)
         began_s = self._env.monotonic()
-        backoff: Backoff | None = None
+        retries: Retries | None = None
         unknown = False
         while True:
             try:
                 return await self._attempt(self._transport.send, request)
             except NOT_CARRIED_OUT as error:
-                backoff = backoff or Backoff(self._env, began_s)
+                retries = retries or Retries(self._env, began_s)
                 # This attempt had no effect, but an earlier one may have had: that stays unknown.
-                await backoff.pause(_still_unknown(request, error) if unknown else error)
+                await retries.pause(_still_unknown(request, error) if unknown else error)
             except OutcomeUnknown as error:
                 unknown = True
-                backoff = backoff or Backoff(self._env, began_s)
+                retries = retries or Retries(self._env, began_s)
                 self._unknown.inc()
                 found = await self._find_effect(request)
                 if found is not None:
                     return found
                 if not self._transport.repeats_safely:
                     raise
-                await backoff.pause(error)
+                await retries.pause(error)
 
     async def _find_effect(self, request: Request[Reply]) -> Reply | None:
         """Read whether a write took effect. None proves nothing: the write may still be on its way."""

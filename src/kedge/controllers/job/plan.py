@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from kedge.api.conditions import TRUE, find_condition
 from kedge.api.views import JobView, PodView
 from kedge.api.wellknown import JOB_INDEX, JOB_TRACKING_FINALIZER
+from kedge.backoff import Backoff
 from kedge.controllers.shared.pods import is_ahead, is_lost, least_missed_first, restarts
 
 COMPLETE, FAILED, SUSPENDED = "Complete", "Failed", "Suspended"
@@ -276,7 +277,7 @@ def next_start(pods: Sequence[PodView], rules: JobRules, now: datetime) -> datet
         return None
     if is_ahead(max(failures), now):
         return None
-    pause_s = min(rules.backoff_s_max, rules.backoff_s * 2.0 ** min(len(failures) - 1, 30))
+    pause_s = Backoff(rules.backoff_s, rules.backoff_s_max).ceiling_s(len(failures))
     return max(failures) + timedelta(seconds=pause_s)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Hashable, Iterable, Iterator
 from enum import Enum, auto
 from typing import Generic
 
+from kedge.backoff import Backoff
 from kedge.env import Env
 from kedge.runtime.queue.items import FLOOR, RESYNC, RETRY, K, Loop, LoopKind, RunEffects, Wake
 from kedge.runtime.queue.items import REQUEUE as REQUEUE_WAKE
@@ -89,6 +90,7 @@ class LoopDetector(Generic[K]):
     def __init__(self, env: Env, *, name: str) -> None:
         self._env = env
         self._limits = env.limits
+        self._backoff = Backoff(env.limits.queue_loop_hold_s, env.limits.queue_loop_hold_s_max, jitter=(0.75, 1.0))
         self._name = name
         self._histories: OrderedDict[K, _History] = OrderedDict()
         """Least recently run first; the oldest are forgotten."""
@@ -156,9 +158,8 @@ class LoopDetector(Generic[K]):
         suspect.runs += 1
         if suspect.runs < (limits.queue_loop_echoes_max if kind is LoopKind.ECHO else limits.queue_loop_runs_max):
             return None
-        whole_s = min(limits.queue_loop_hold_s * 2.0 ** min(suspect.holds, 60), limits.queue_loop_hold_s_max)
         suspect.holds += 1
-        suspect.hold_s = whole_s * self._env.random.uniform(0.75, 1.0)
+        suspect.hold_s = self._backoff.pause_s(suspect.holds, self._env.random)
         suspect.until_s = now_s + suspect.hold_s
         return _report(key, wake, suspect)
 

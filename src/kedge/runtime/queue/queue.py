@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from typing import Generic
 
+from kedge.backoff import Backoff
 from kedge.env import Env
 from kedge.errors import InvariantBroken, KedgeError, TooManyRequests, unreachable
 from kedge.keys import Key
@@ -80,6 +81,7 @@ class WorkQueue(Generic[K]):
         self._env = env
         self._monotonic = env.monotonic
         self._limits = env.limits
+        self._backoff = Backoff(env.limits.queue_backoff_s, env.limits.queue_backoff_s_max, jitter=(0.5, 1.0))
         self._tenant_of = tenant_of
         self._priority_of = priority_of
         self._on_loop = on_loop
@@ -399,8 +401,7 @@ class WorkQueue(Generic[K]):
         self._room.wake_one()
 
     def _backoff_s(self, failures: int, error: BaseException | None) -> float:
-        whole_s = min(self._limits.queue_backoff_s * 2.0 ** min(failures - 1, 60), self._limits.queue_backoff_s_max)
-        pause_s = whole_s * self._env.random.uniform(0.5, 1.0)
+        pause_s = self._backoff.pause_s(failures, self._env.random)
         if isinstance(error, TooManyRequests):
             pause_s = max(pause_s, min(error.retry_after_s, self._limits.queue_backoff_s_max))
         self._metrics.backoff_s.observe(pause_s)

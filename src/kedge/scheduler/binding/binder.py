@@ -13,6 +13,7 @@ from kedge.api.objects import Object
 from kedge.api.requests import Binding, WriteOptions
 from kedge.api.views import PodView
 from kedge.api.wellknown import NODE_ALLOCATION_KIND, NODE_KIND, POD_KIND
+from kedge.backoff import Backoff
 from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.errors import Fenced, OperatingError, OutcomeUnknown, Refused
@@ -194,13 +195,13 @@ class Binder:
 
     async def settle(self, assumption: Assumption) -> None:
         """Read at the authority what became of a bind, however often it takes."""
-        pause_s = self._env.limits.client_backoff_s
+        backoff, failures = Backoff(self._env.limits.client_backoff_s, self._env.limits.client_backoff_s_max), 0
         while self._cluster_state.assumed.get(assumption.uid) is assumption:
             try:
                 found = (await self._cluster_state.caches[POD_KIND].fresh_read(assumption.key)).value
             except OperatingError:
-                await asyncio.sleep(pause_s * self._env.random.uniform(0.5, 1.5))
-                pause_s = min(2 * pause_s, self._env.limits.client_backoff_s_max)
+                failures += 1
+                await asyncio.sleep(backoff.pause_s(failures, self._env.random))
                 continue
             self._cluster_state.found(assumption, found)
             return

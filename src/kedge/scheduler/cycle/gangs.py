@@ -15,6 +15,7 @@ from kedge.api.objects import Object
 from kedge.api.requests import DeleteOptions, GangChunk, GangPlace, WriteOptions
 from kedge.api.views import PodView, ReservationView
 from kedge.api.wellknown import GANG_SIZE, POD_KIND, RESERVATION_KIND, SLOT
+from kedge.backoff import jittered
 from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.errors import Fenced, NotFound, OperatingError
@@ -169,7 +170,7 @@ class Gangs:
             except Fenced:
                 raise
             except OperatingError:
-                await asyncio.sleep(self._env.limits.client_backoff_s_max * self._env.random.uniform(0.5, 1.5))
+                await asyncio.sleep(jittered(self._env.limits.client_backoff_s_max, self._env.random))
 
     async def _tidy(self, gang: tuple[str, str], fence: Fence) -> None:
         """Once every member is bound the record has nothing more to say."""

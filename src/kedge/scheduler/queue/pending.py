@@ -15,6 +15,7 @@ from heapq import heappop, heappush
 import msgspec
 
 from kedge.api.objects import Object
+from kedge.backoff import Backoff
 from kedge.env import Env
 from kedge.keys import Key
 from kedge.metrics import Counter
@@ -176,6 +177,7 @@ class Pending:
         self._pods: dict[str, QueuedPod] = {}
         self._active: list[tuple[int, int, int, QueuedPod]] = []
         self._backoff: list[tuple[float, int, QueuedPod]] = []
+        self._pauses = Backoff(env.limits.scheduler_backoff_s, env.limits.scheduler_backoff_s_max, jitter=(0.5, 1.0))
         self._unschedulable: dict[Hashable, _EquivalenceClass] = {}
         self._hot: dict[Hashable, None] = {}
         """Sorts of which one was woken: if it finds a place, the next is woken. Somebody is of each of them."""
@@ -456,9 +458,7 @@ class Pending:
         self.on_ready()
 
     def _back_off(self, waiting: QueuedPod, now_s: float, why: str = "backoff over") -> None:
-        limits = self._limits
-        whole_s = min(limits.scheduler_backoff_s * 2.0 ** min(waiting.failures - 1, 30), limits.scheduler_backoff_s_max)
-        self._wait_until(waiting, now_s, now_s + whole_s * self._env.random.uniform(0.5, 1.0), why)
+        self._wait_until(waiting, now_s, now_s + self._pauses.pause_s(waiting.failures, self._env.random), why)
 
     def _wait_until(self, waiting: QueuedPod, now_s: float, until_s: float, why: str) -> None:
         self._tickets += 1

@@ -12,6 +12,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
+from kedge.backoff import Backoff
 from kedge.env import Env
 from kedge.errors import Compacted, OperatingError, Unavailable
 from kedge.keys import NO_REVISION, Revision
@@ -20,8 +21,8 @@ from kedge.store.feed import ALL_KINDS, Feed
 
 BACK = 1_000
 """Revisions before its birth that a server hears of too: those who watched its former life resume there."""
-AGAIN_S = (0.05, 2.0)
-"""The first pause before a broken stream is begun again, and the longest."""
+BACKOFF = Backoff(0.05, 2.0)
+"""Pauses before a broken stream is opened again."""
 
 
 class Relay:
@@ -33,7 +34,7 @@ class Relay:
         self._feed: Feed | None = None
         self._begun = asyncio.Event()
         self._task: asyncio.Task[Any] | None = None
-        self._pause_s = AGAIN_S[0]
+        self._failures = 0
 
     def begin(self) -> None:
         """Start to listen, on the host that calls. Safe to repeat."""
@@ -66,8 +67,8 @@ class Relay:
                 self._begun.clear()
             except OperatingError:
                 pass  # whatever it was: without the store there is nothing else to do
-            await asyncio.sleep(self._pause_s * self._env.random.uniform(0.5, 1.5))
-            self._pause_s = min(2 * self._pause_s, AGAIN_S[1])
+            self._failures += 1
+            await asyncio.sleep(BACKOFF.pause_s(self._failures, self._env.random))
 
     async def _follow(self) -> None:
         """Take what the store says until it says no more."""
@@ -81,7 +82,7 @@ class Relay:
         guard = asyncio.ensure_future(self._guard(feed, stream))
         try:
             async for batch in stream:
-                self._pause_s = AGAIN_S[0]
+                self._failures = 0
                 _publish(feed, batch)
         finally:
             guard.cancel()

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from typing import Any, NamedTuple
 
+from kedge.backoff import Backoff
 from kedge.env import Env
 from kedge.errors import OperatingError, Unavailable
 from kedge.keys import Revision
@@ -45,6 +46,7 @@ class Feeder:
         self._layout = layout
         self._store = store
         self._stream: WatchStream | None = None
+        self._backoff = Backoff(0.02, env.limits.store_reconnect_s_max)
         self._sound = asyncio.Event()
         self._asked = 0  # the newest etcd revision when it was last asked how far the feed is behind
         self._gone = "it has not begun"  # why the feed must begin anew; empty while it is sound
@@ -82,14 +84,14 @@ class Feeder:
                 self._stream.close()
 
     async def run(self) -> None:
-        pause_s = 0.0
+        failures = 0
         while True:
             began_s = self._env.monotonic()
             try:
                 if self._gone:
                     self.begin(await self._store.read_beginning())
                 await self._follow()
-                pause_s = 0.0
+                failures = 0
                 continue
             except Gap as gap:
                 self.begin_anew(str(gap))
@@ -98,9 +100,9 @@ class Feeder:
                     self._reconnects.labels("broken").inc()
                     _log.info("the watch of the store is begun again: %s", error)
             if self._env.monotonic() - began_s > self._env.limits.store_reconnect_s_max:
-                pause_s = 0.0  # it had been well for a while
-            await asyncio.sleep(pause_s * (0.5 + self._env.random.random()))
-            pause_s = min(max(0.02, 2 * pause_s), self._env.limits.store_reconnect_s_max)
+                failures = 0  # it had been well for a while
+            await asyncio.sleep(self._backoff.pause_s(failures, self._env.random))
+            failures += 1
 
     def prove_idle(self, *, etcd_revision: int, commits: int) -> bool:
         """Use a linearizable read: if it found no commit that the feed lacks, nothing happened until then."""

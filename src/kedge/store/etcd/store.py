@@ -11,6 +11,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+from kedge.backoff import Backoff
 from kedge.env import Env
 from kedge.errors import BadRequest, Compacted, Conflict, Fenced, OperatingError, OutcomeUnknown, Unavailable
 from kedge.keys import NO_ORIGIN, NO_REVISION, Fence, Key, Origin, Revision
@@ -52,6 +53,9 @@ ATTEMPTS_MAX = 4
 
 UNSOUND = ("3.5.0", "3.5.1", "3.5.2")
 """Releases that can lose a member's data when it is killed (etcd#13766)."""
+
+
+_NUDGE = Backoff(0.005, 0.2)
 
 
 class EtcdStore:
@@ -380,14 +384,14 @@ class EtcdStore:
             raise Unavailable("history begins anew, but etcd cannot be reached for it: try again") from None
 
     async def _nudge(self, feed: Feed, revision: Revision) -> None:
-        pause_s = 0.005
+        failures = 0
         while feed.revision < revision:
             try:
                 await self.sync()
             except OperatingError as error:
                 _log.debug("cannot tell how far the store is: %s", error)
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, 0.2)
+            failures += 1
+            await asyncio.sleep(_NUDGE.ceiling_s(failures))
 
     async def _make_progress(self) -> None:
         while self._progress_wanted:

@@ -15,6 +15,7 @@ from weakref import WeakSet
 
 import grpc
 
+from kedge.backoff import Backoff
 from kedge.env import Env
 from kedge.errors import BadRequest, OperatingError, OutcomeUnknown, TooLarge, Unavailable
 from kedge.store.etcd import messages as m
@@ -101,6 +102,9 @@ STATUS = Method("status", "/etcdserverpb.Maintenance/Status", m.StatusRequest, m
 _WATCH = Method("watch", "/etcdserverpb.Watch/Watch", m.WatchRequest, m.WatchResponse)
 
 
+_BACKOFF = Backoff(0.02, 0.5)
+
+
 class EtcdTransport:
     """Channels to the members of one etcd cluster. Sticks to one while it is well."""
 
@@ -145,7 +149,7 @@ class EtcdTransport:
         """Send to one member after another until one answers. For reads, and for what can be repeated."""
         deadline_s = self._env.monotonic() + self._request_s
         trouble: Exception | None = None
-        pause_s = 0.02
+        failures = 0
         while True:
             for member in self._by_preference():
                 left_s = deadline_s - self._env.monotonic()
@@ -156,9 +160,9 @@ class EtcdTransport:
                     return await self._attempt(member, method, request, max(share_s, 0.05))
                 except (NotSent, Unanswered) as error:
                     trouble = error
+            failures += 1
             left_s = deadline_s - self._env.monotonic()
-            await asyncio.sleep(max(0.0, min(left_s, pause_s * (0.5 + self._env.random.random()))))
-            pause_s = min(2 * pause_s, 0.5)
+            await asyncio.sleep(max(0.0, min(left_s, _BACKOFF.pause_s(failures, self._env.random))))
 
     async def ask(self, address: str, method: Method, request: Any) -> Any:
         """Ask one member in particular."""

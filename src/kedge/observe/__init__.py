@@ -4,7 +4,7 @@ from kedge.observe.recording.aggregate import OTHER, WHOLE, FieldCount
 from kedge.observe.recording.log import DecisionLog, LogStatistics
 from kedge.observe.recording.recorder import Coverage, Recorder, RecorderStatistics
 from kedge.observe.recording.rules import KeepReason, KeepRules, Window
-from kedge.observe.recording.segments import Skipped, read_decisions
+from kedge.observe.recording.segments import SkippedPart, read_decisions
 from kedge.observe.records import Budget, CacheMark, CacheRead, Call, Clock, Decision, DecisionStep
 
 __all__ = [
@@ -25,7 +25,7 @@ __all__ = [
     "LogStatistics",
     "Recorder",
     "RecorderStatistics",
-    "Skipped",
+    "SkippedPart",
     "Window",
     "read_decisions",
 ]

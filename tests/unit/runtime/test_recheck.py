@@ -266,8 +266,8 @@ async def test_a_record_without_its_objects_says_that_it_cannot_be_run_again(har
     await harness.create("web", 1)
     harness.start(harness.controller(ReplicasReconciler().reconcile, owns=(POD,)))
     await until(harness.decisions)
-    stripped, shown = without_objects(harness.decisions()[0])
-    stripped.objects_dropped = sum(map(len, shown))
+    stripped, dropped = without_objects(harness.decisions()[0])
+    stripped.objects_dropped = dropped
     for evidence in (RecordedEvidence(), ReceivedEvidence.of(harness.caches)):
         with pytest.raises(Compacted, match="too large"):
             await recheck(stripped, ReplicasReconciler(), evidence, harness.env)

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,8 +18,9 @@ import msgspec
 
 from kedge.env import Env
 from kedge.errors import Terminal, check
-from kedge.observe.recording.segments import HEADER, SegmentEncoder, segment_path, segments
-from kedge.observe.records import Decision, without_objects
+from kedge.kept import HEADER, encode_end
+from kedge.observe.recording.segments import segment_path, segments
+from kedge.observe.records import Decision, RecordEncoder, without_objects
 
 _log = logging.getLogger("kedge.observe")
 
@@ -69,7 +71,9 @@ class DecisionLog:
         """Of the segment being written, at `_path`; -1 until there is something to write."""
         self._size = 0
         """Of that segment, as far as it is written."""
-        self._encoder = SegmentEncoder()
+        self._sections = 0
+        """How many those are: a complete segment ends with their number."""
+        self._encoder = RecordEncoder()
         self._pending: list[bytes] = []
         self._pending_bytes = 0
         self._pending_records = 0
@@ -88,13 +92,13 @@ class DecisionLog:
         limits = self._env.limits
         self._appended += 1
         try:
-            frames = self._encoder.encode(decision, limits.decision_log_record_bytes_max)
+            frames = self._encoder.decision(decision, bytes_max=limits.decision_log_record_bytes_max)
             if frames is None:
                 self._stripped += 1
                 self._stripped_total.inc()
-                bare, shown = without_objects(decision)
-                bare.objects_dropped = sum(map(len, shown))
-                frames = self._encoder.encode(bare, limits.decision_log_record_bytes_max)
+                bare, dropped = without_objects(decision)
+                bare.objects_dropped = dropped
+                frames = self._encoder.decision(bare, bytes_max=limits.decision_log_record_bytes_max)
         except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
             self._failed(
                 "encode", f"decision {decision.id} of {decision.controller} cannot be written: {error}", lost=1
@@ -116,7 +120,7 @@ class DecisionLog:
         """Hand what is pending to the operating system, in one write. From then on only the machine can lose it."""
         if not self._pending:
             return
-        batch, records = b"".join(self._pending), self._pending_records
+        batch, records, sections = b"".join(self._pending), self._pending_records, len(self._pending)
         self._pending.clear()
         self._pending_bytes = self._pending_records = 0
         try:
@@ -129,6 +133,7 @@ class DecisionLog:
             self._end_segment()
             return
         self._size += len(batch)
+        self._sections += sections
         self._written += records
         self._unsynced = True
         self._told.discard("write")
@@ -190,7 +195,7 @@ class DecisionLog:
             except FileExistsError:
                 continue  # a segment is never written by two
             break
-        self._path, self._size = path, 0
+        self._path, self._size, self._sections = path, 0, 0
         self._write(HEADER)
         self._size = len(HEADER)
         self._sync_directory()
@@ -214,7 +219,7 @@ class DecisionLog:
     def _end_segment(self) -> None:
         """Close the segment at the last batch that is whole. The next flush begins another, which stands alone."""
         check(not self._pending, "what is pending refers to versions in the segment that ends")
-        self._encoder = SegmentEncoder()
+        self._encoder = RecordEncoder()
         if self._descriptor < 0:
             return
         path, descriptor, size = self._path, self._descriptor, self._size
@@ -222,14 +227,16 @@ class DecisionLog:
         try:
             try:
                 os.ftruncate(descriptor, size)
-                os.fsync(descriptor)
+                if self._sections:
+                    size += _write_end(descriptor, size, self._sections)
+                    os.fsync(descriptor)
             finally:
                 os.close(descriptor)
-            if size <= len(HEADER):
+            if not self._sections:
                 path.unlink()
         except OSError as error:
             self._failed("close", f"segment {path} could not be closed in good order: {error}")
-        if size > len(HEADER):
+        if self._sections:
             self._closed.append((path, size))
 
     def _make_room(self) -> None:
@@ -281,3 +288,13 @@ class DecisionLog:
             ("kedge_decisions_log_pending_bytes", "Not yet written", lambda: self._pending_bytes),
         ):
             metrics.gauge(series, words).set_function(read)
+
+
+def _write_end(descriptor: int, size: int, sections: int) -> int:
+    """Mark a segment as complete. On a full disk it stays without its end, and can be read all the same."""
+    end = encode_end(sections)
+    with suppress(OSError):
+        if os.write(descriptor, end) == len(end):
+            return len(end)
+    os.ftruncate(descriptor, size)
+    return 0

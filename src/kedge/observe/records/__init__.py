@@ -11,11 +11,15 @@ from kedge.observe.records.attempt import (
     UnreleasedClaim,
 )
 from kedge.observe.records.codec import (
+    CODEC_VERSION,
+    BadRecord,
+    Record,
+    RecordEncoder,
+    RecordReader,
     Version,
     decode_decision,
     encode_decision,
     encode_plain,
-    with_objects,
     without_objects,
 )
 from kedge.observe.records.decision import (
@@ -29,15 +33,26 @@ from kedge.observe.records.decision import (
     Measured,
     NotStarted,
 )
+from kedge.observe.records.history import (
+    CommitRecord,
+    OutsideEvent,
+    ReceivedChange,
+    ReceivedEntry,
+    ReceivedPart,
+    StoreState,
+)
 
 __all__ = [
+    "CODEC_VERSION",
     "AssumedBind",
     "AttemptChoice",
+    "BadRecord",
     "Budget",
     "CacheMark",
     "CacheRead",
     "Call",
     "Clock",
+    "CommitRecord",
     "Decision",
     "DecisionStep",
     "LocalState",
@@ -45,13 +60,20 @@ __all__ = [
     "NearestNode",
     "NodeAccount",
     "NotStarted",
+    "OutsideEvent",
+    "ReceivedChange",
+    "ReceivedEntry",
+    "ReceivedPart",
+    "Record",
+    "RecordEncoder",
+    "RecordReader",
     "SchedulingAttempt",
     "ScoredNode",
+    "StoreState",
     "UnreleasedClaim",
     "Version",
     "decode_decision",
     "encode_decision",
     "encode_plain",
-    "with_objects",
     "without_objects",
 ]

@@ -1,52 +1,52 @@
-"""Decision records as bytes, with the objects they read: one record alone, or parts for a log of many.
+"""Records as sections of the kept format: object versions once each, and records that refer to them by number.
 
-`recording.segments` writes each object version once for many records. A record is never changed by encoding it.
+A stream stands alone: every version that a record refers to is before it. `recording` appends sections to a log or a
+file; `RecordReader` reads them in order. A record is never changed by encoding it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import force_setattr, replace
 
 from kedge.api.kinds import KINDS, Registry
 from kedge.api.objects import Object
-from kedge.errors import check
+from kedge.errors import KedgeError
+from kedge.kept import HEADER, Section, encode_end, encode_section, read_bytes
 from kedge.keys import Key, Origin, Revision
 from kedge.observe.records.decision import CacheRead, Call, Decision, DecisionStep
+from kedge.observe.records.history import (
+    CommitRecord,
+    OutsideEvent,
+    ReceivedChange,
+    ReceivedEntry,
+    ReceivedPart,
+    StoreState,
+)
+
+VERSION: Final = "version"
+DECISION: Final = "decision"
+STATE: Final = "state"
+COMMIT: Final = "commit"
+RECEIVED: Final = "received"
+OUTSIDE: Final = "outside"
+CODEC_VERSION: Final = 1
+"""Of all sections above. Fields may be added at the end of a record without a new one."""
+
+Record: TypeAlias = Decision | StoreState | CommitRecord | ReceivedPart | OutsideEvent
 
 
-def without_objects(decision: Decision) -> tuple[Decision, list[tuple[Object, ...]]]:
-    """The record without the objects it was shown, and those, step by step. It is left as it was."""
-    steps: list[DecisionStep] = []
-    shown: list[tuple[Object, ...]] = []
-    for step in decision.steps:
-        objects: tuple[Object, ...] = ()
-        if type(step) is CacheRead:
-            if objects := step.objects:
-                step = replace(step, objects=())
-        elif type(step) is Call and (objects := step.reply):
-            step = replace(step, reply=())
-        steps.append(step)
-        shown.append(objects)
-    return replace(decision, steps=steps), shown
-
-
-def with_objects(decision: Decision, shown: Iterable[tuple[Object, ...]]) -> Decision:
-    """Undo `without_objects`."""
-    steps: list[DecisionStep] = []
-    for step, objects in zip(decision.steps, shown, strict=True):
-        if objects:
-            check(isinstance(step, CacheRead | Call), "only reads and calls are shown objects")
-            step = replace(step, objects=objects) if isinstance(step, CacheRead) else replace(step, reply=objects)
-        steps.append(step)
-    return replace(decision, steps=steps)
+class BadRecord(KedgeError):
+    """A section is sound but cannot be decoded here. The message says why; other sections may be read."""
 
 
 class Version(NamedTuple):
-    """An object as plain data: what is left of it when its kind is looked up again."""
+    """An object as plain data, without its kind, which a registry finds again by the key."""
 
     key: Key
     revision: Revision
@@ -64,6 +64,9 @@ class Version(NamedTuple):
         return Object(kind, self.key, self.value, revision=self.revision, created=self.created, origin=self.origin)
 
 
+# -- writing ---------------------------------------------------------------------------------------
+
+
 def encode_plain(value: Any) -> Any:
     """For msgspec: an intent may hold mappings that are no dicts."""
     if isinstance(value, Mapping):
@@ -71,17 +74,269 @@ def encode_plain(value: Any) -> Any:
     raise TypeError(f"a record cannot hold a {type(value).__name__}")
 
 
-_encoder = msgspec.msgpack.Encoder(enc_hook=encode_plain)
-_decoder = msgspec.msgpack.Decoder(tuple[Decision, list[list[Version]]])
+_encoder: Final = msgspec.msgpack.Encoder(enc_hook=encode_plain)
+
+
+class RecordEncoder:
+    """Encodes the records of one stream, and knows which versions the stream has already.
+
+    It holds at most `versions_max` versions; then it forgets all, and writes again what is referred to again.
+    """
+
+    def __init__(self, versions_max: int = 1 << 62) -> None:
+        self._versions_max = versions_max
+        self._known: dict[tuple[Key, Revision], tuple[int, bytes, Origin, Revision]] = {}
+        """Number, value, origin and creation: not the object, which may hold its decoded view."""
+        self._numbers = 0
+        self._new: list[Object] = []
+        """Versions that the record being encoded is the first to refer to. The last has number `_numbers - 1`."""
+
+    def decision(self, decision: Decision, *, bytes_max: int = 1 << 62) -> list[bytes] | None:
+        """The sections to append, versions first; None if they would be more than `bytes_max`.
+
+        Raises:
+            TypeError, ValueError, OverflowError, RecursionError: the record holds what cannot be written.
+        """
+        steps = decision.steps
+        first = self._begin()
+        try:
+            decision.steps = [
+                self._read(step) if type(step) is CacheRead else self._call(step) if type(step) is Call else step
+                for step in steps
+            ]
+            return self._sections(DECISION, _encoder.encode(decision), first, bytes_max)
+        except BaseException:
+            self._forget(first)
+            raise
+        finally:
+            decision.steps = steps
+
+    def _read(self, step: CacheRead) -> CacheRead:
+        objects = step.objects
+        if not objects:
+            return step
+        numbers: Any = tuple(map(self._number, objects))
+        return CacheRead(step.cache, step.verb, step.about, step.place, step.revision, step.age_s, step.found, numbers)
+
+    def _call(self, step: Call) -> Call:
+        return replace(step, reply=tuple(map(self._number, step.reply))) if step.reply else step
+
+    def state(self, state: StoreState) -> list[bytes]:
+        return self._record(STATE, lambda: (state.revision, state.at, self._all(state.objects)))
+
+    def commit(self, commit: CommitRecord) -> list[bytes]:
+        return self._record(COMMIT, lambda: (commit.revision, commit.at, self._all(commit.written), commit.deleted))
+
+    def received(self, part: ReceivedPart) -> list[bytes]:
+        return self._record(RECEIVED, lambda: (*part[:4], self._all(part.base), self._entries(part.entries)))
+
+    def outside(self, event: OutsideEvent) -> list[bytes]:
+        return self._record(OUTSIDE, lambda: event)
+
+    def _entries(self, entries: Iterable[ReceivedEntry]) -> list[Any]:
+        return [
+            (
+                each.place,
+                each.source,
+                each.revision,
+                [
+                    (change.type, change.key, None if change.new is None else self._number(change.new), *change[3:])
+                    for change in each.changes
+                ],
+            )
+            for each in entries
+        ]
+
+    def _record(self, name: str, content: Callable[[], Any]) -> list[bytes]:
+        first = self._begin()
+        try:
+            made = self._sections(name, _encoder.encode(content()), first, 1 << 62)
+        except BaseException:
+            self._forget(first)
+            raise
+        assert made is not None
+        return made
+
+    def _sections(self, name: str, body: bytes, first: int, bytes_max: int) -> list[bytes] | None:
+        made = [
+            encode_section(VERSION, _encoder.encode((number, *Version.of(each))), version=CODEC_VERSION)
+            for number, each in enumerate(self._new, first)
+        ]
+        made.append(encode_section(name, body, version=CODEC_VERSION))
+        if sum(map(len, made)) > bytes_max:
+            self._forget(first)
+            return None
+        self._new.clear()
+        return made
+
+    def _begin(self) -> int:
+        if len(self._known) >= self._versions_max:
+            self._known.clear()
+        return self._numbers
+
+    def _forget(self, first: int) -> None:
+        """None of the last record will be in the stream, so no later record may refer to its versions."""
+        for each in self._new:
+            self._known.pop((each.key, each.revision), None)
+        self._new.clear()
+        self._numbers = first
+
+    def _all(self, objects: Iterable[Object]) -> list[int]:
+        return list(map(self._number, objects))
+
+    def _number(self, found: Object) -> int:
+        place = (found.key, found.revision)
+        known = self._known.get(place)
+        # A revision names one version of a key, but not of a dry run, nor of an object's last state once removed.
+        if known is not None:
+            number, value, origin, created = known
+            if value == found.value and origin == found.origin and created == found.created:
+                return number
+        number = self._numbers
+        self._numbers = number + 1
+        self._known[place] = (number, found.value, found.origin, found.created)
+        self._new.append(found)
+        return number
+
+
+# -- reading ---------------------------------------------------------------------------------------
+
+_WireEntry: TypeAlias = tuple[int, str, Revision, list[tuple[str, Key, int | None, Revision, bool]]]
+_version: Final = msgspec.msgpack.Decoder(tuple[int, Key, Revision, Revision, Origin, bytes])
+_decision: Final = msgspec.msgpack.Decoder(Decision)
+_state: Final = msgspec.msgpack.Decoder(tuple[Revision, datetime, list[int]])
+_commit: Final = msgspec.msgpack.Decoder(tuple[Revision, datetime, list[int], tuple[Key, ...]])
+_received: Final = msgspec.msgpack.Decoder(tuple[str, str, int, Revision, list[int], list[_WireEntry]])
+_outside: Final = msgspec.msgpack.Decoder(OutsideEvent)
+
+
+class RecordReader:
+    """Decodes the sections of one stream, in order. Each version becomes an object once, and only when it is needed."""
+
+    def __init__(self, kinds: Registry = KINDS) -> None:
+        self._kinds = kinds
+        self._versions: dict[int, Version] = {}
+        self._objects: dict[int, Object] = {}
+
+    def read(self, section: Section) -> Record | None:
+        """The record in a section; None for a version, and for a section of another layer.
+
+        Raises:
+            BadRecord: it cannot be decoded, or refers to a version that was lost or whose kind is not known here.
+        """
+        read = _READERS.get(section.name)
+        if read is None:
+            return None
+        if section.version != CODEC_VERSION:
+            raise BadRecord(
+                f"section {section.name!r} has codec version {section.version}, and this build reads"
+                f" {CODEC_VERSION}: use a matching kedge"
+            )
+        try:
+            return read(self, section.body)
+        except (msgspec.MsgspecError, KedgeError, LookupError, ValueError) as error:
+            raise BadRecord(f"a record {section.name!r} cannot be decoded: {error}") from error
+
+    def _add_version(self, body: bytes) -> None:
+        number, key, revision, created, origin, value = _version.decode(body)
+        self._versions[number] = Version(key, revision, created, origin, value)
+        self._objects.pop(number, None)
+
+    def _read_decision(self, body: bytes) -> Decision:
+        decision = _decision.decode(body)
+        for step in decision.steps:
+            name = "objects" if type(step) is CacheRead else "reply" if type(step) is Call else ""
+            if name and (numbers := getattr(step, name)):
+                force_setattr(step, name, self._all(numbers))
+        return decision
+
+    def _read_state(self, body: bytes) -> StoreState:
+        revision, at, numbers = _state.decode(body)
+        return StoreState(revision, at, self._all(numbers))
+
+    def _read_commit(self, body: bytes) -> CommitRecord:
+        revision, at, numbers, deleted = _commit.decode(body)
+        return CommitRecord(revision, at, self._all(numbers), deleted)
+
+    def _read_received(self, body: bytes) -> ReceivedPart:
+        process, cache, place, revision, base, entries = _received.decode(body)
+        made = [
+            ReceivedEntry(
+                at,
+                source,
+                reached,
+                tuple(
+                    [
+                        ReceivedChange(kind, key, None if number is None else self._find(number), changed, missed)
+                        for kind, key, number, changed, missed in changes
+                    ]
+                ),
+            )
+            for at, source, reached, changes in entries
+        ]
+        return ReceivedPart(process, cache, place, revision, self._all(base), tuple(made))
+
+    def _read_outside(self, body: bytes) -> OutsideEvent:
+        return _outside.decode(body)
+
+    def _all(self, numbers: Iterable[int]) -> tuple[Object, ...]:
+        return tuple(map(self._find, numbers))
+
+    def _find(self, number: int) -> Object:
+        found = self._objects.get(number)
+        if found is None:
+            version = self._versions.get(number)
+            if version is None:
+                raise LookupError(f"it refers to version {number}, which is not in this file")
+            found = self._objects[number] = version.object(self._kinds)
+        return found
+
+
+_READERS: Final[dict[str, Callable[[RecordReader, bytes], Record | None]]] = {
+    VERSION: RecordReader._add_version,
+    DECISION: RecordReader._read_decision,
+    STATE: RecordReader._read_state,
+    COMMIT: RecordReader._read_commit,
+    RECEIVED: RecordReader._read_received,
+    OUTSIDE: RecordReader._read_outside,
+}
+
+
+# -- one record alone ------------------------------------------------------------------------------
+
+
+def without_objects(decision: Decision) -> tuple[Decision, int]:
+    """A copy of the record without the objects it read, and how many those were."""
+    steps: list[DecisionStep] = []
+    dropped = 0
+    for step in decision.steps:
+        if type(step) is CacheRead and step.objects:
+            dropped += len(step.objects)
+            step = replace(step, objects=())
+        elif type(step) is Call and step.reply:
+            dropped += len(step.reply)
+            step = replace(step, reply=())
+        steps.append(step)
+    return replace(decision, steps=steps), dropped
 
 
 def encode_decision(decision: Decision) -> bytes:
-    """One record with its objects. A log of many writes each version once instead: `observe.segments`."""
-    bare, shown = without_objects(decision)
-    return _encoder.encode((bare, [[Version.of(each) for each in objects] for objects in shown]))
+    """One record with its objects, as a stream of its own."""
+    made = RecordEncoder().decision(decision)
+    assert made is not None
+    return b"".join((HEADER, *made, encode_end(len(made))))
 
 
 def decode_decision(data: bytes, *, kinds: Registry = KINDS) -> Decision:
-    """Read what `encode_decision` wrote."""
-    bare, shown = _decoder.decode(data)
-    return with_objects(bare, [tuple([each.object(kinds) for each in objects]) for objects in shown])
+    """Read what `encode_decision` wrote.
+
+    Raises:
+        BadRecord: it is damaged, or has no decision.
+    """
+    reader = RecordReader(kinds)
+    for section in read_bytes(data, Path("decision")):
+        if not isinstance(section, Section):
+            raise BadRecord(f"the record is damaged: {section}")
+        if isinstance(found := reader.read(section), Decision):
+            return found
+    raise BadRecord("there is no decision in it")

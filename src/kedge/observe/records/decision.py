@@ -7,13 +7,18 @@ the version that was read.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
 from kedge.api.objects import Object
 from kedge.keys import NO_REVISION, Key, Revision
 from kedge.observe.records.attempt import SchedulingAttempt
+
+if TYPE_CHECKING:
+    Objects = tuple[Object, ...]
+else:
+    Objects = tuple[Any, ...]  # in bytes, the numbers of their versions: `codec` replaces them
 
 
 class CacheMark(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -39,7 +44,7 @@ class CacheRead(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="rea
     age_s: float
     found: int
     """Of a get the revision found, 0 for an absence; of the others how many objects."""
-    objects: tuple[Object, ...] = ()
+    objects: Objects = ()
     """The answer itself, where the record must stand without its received log."""
 
 
@@ -63,7 +68,7 @@ class Call(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="call"):
     """What it left or found."""
     error: dict[str, Any] | None = None
     """The error as a `Status`."""
-    reply: tuple[Object, ...] = ()
+    reply: Objects = ()
     marks: tuple[CacheMark, ...] = ()
     """The caches when it came back: other things ran meanwhile."""
 

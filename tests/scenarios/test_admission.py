@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from kedge.sim.scenario import Played, ScenarioError, parse_scenario, play_scenario
+from kedge.sim.scenario import ScenarioError, ScenarioRun, parse_scenario, run_scenario
 
 HEAD = """\
 scenario: small
@@ -31,8 +31,8 @@ WEB = """\
 """
 
 
-def play(rest: str) -> Played:
-    return play_scenario(parse_scenario(HEAD + rest))
+def play(rest: str) -> ScenarioRun:
+    return run_scenario(parse_scenario(HEAD + rest))
 
 
 def test_a_policy_of_the_world_writes_into_what_it_looks_at_and_the_object_says_so() -> None:

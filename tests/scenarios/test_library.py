@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from kedge.sim.scenario import library_names, load_scenario, parse_scenario, play_scenario
+from kedge.sim.scenario import library_names, load_scenario, parse_scenario, run_scenario
 
 WEAK = [(name, each.name, each.breaks) for name in library_names() for each in load_scenario(name).weak]
 
 
 @pytest.mark.parametrize("name", library_names())
 def test_the_real_controllers_pass(name: str) -> None:
-    played = play_scenario(load_scenario(name))
+    played = run_scenario(load_scenario(name))
     assert played.passed, f"{played.violation}\n" + "\n".join("  ".join(row) for row in played.timeline[-40:])
 
 
 @pytest.mark.parametrize(("name", "without", "breaks"), WEAK)
 def test_a_weak_variant_breaks_what_its_file_says(name: str, without: str, breaks: str) -> None:
-    played = play_scenario(load_scenario(name), without=without)
+    played = run_scenario(load_scenario(name), without=without)
     assert played.violation is not None, f"{name} passes without {without}"
     assert played.violation.invariant == breaks
 
@@ -33,20 +33,20 @@ def test_every_scenario_is_named_as_its_file_tells_its_lesson_and_has_a_weak_var
 
 def test_the_same_file_and_seed_give_the_same_run_and_another_seed_another() -> None:
     found = load_scenario("stale-policy-canary")
-    first, second = play_scenario(found), play_scenario(found)
+    first, second = run_scenario(found), run_scenario(found)
     assert first.outcome.hash == second.outcome.hash
     assert first.timeline == second.timeline
-    assert play_scenario(found, seed=found.seed + 1).outcome.hash != first.outcome.hash
+    assert run_scenario(found, seed=found.seed + 1).outcome.hash != first.outcome.hash
 
 
 def test_a_safeguard_is_back_after_a_weak_run() -> None:
     found = load_scenario("stale-policy-canary")
-    assert not play_scenario(found, without="bind-from-cache").passed
-    assert play_scenario(found).passed
+    assert not run_scenario(found, without="bind-from-cache").passed
+    assert run_scenario(found).passed
 
 
 def test_a_timeline_tells_steps_faults_and_what_was_committed_in_order() -> None:
-    played = play_scenario(load_scenario("stale-policy-canary"))
+    played = run_scenario(load_scenario("stale-policy-canary"))
     kinds = {kind for _, kind, _ in played.timeline}
     assert {"step", "fault", "committed", "refused", "held"} <= kinds
     times = [at for at, _, _ in played.timeline]
@@ -57,9 +57,7 @@ def test_a_timeline_tells_steps_faults_and_what_was_committed_in_order() -> None
 
 
 def test_a_timeline_tells_every_stage_of_a_lost_node() -> None:
-    words = [
-        words for _, kind, words in play_scenario(load_scenario("missing-replica")).timeline if kind == "committed"
-    ]
+    words = [words for _, kind, words in run_scenario(load_scenario("missing-replica")).timeline if kind == "committed"]
     stages = [
         "Node node-b1 says Suspect=True (HeartbeatLate)",
         "Node node-b1 says Ready=Unknown (NodeStatusUnknown)",
@@ -98,7 +96,7 @@ expect:
 
 
 def test_a_timeline_tells_what_a_person_holds_and_when_that_ends() -> None:
-    played = play_scenario(parse_scenario(HELD))
+    played = run_scenario(parse_scenario(HELD))
     assert played.passed, played.violation
     words = [words for _, _, words in played.timeline]
     held, free = words.index("Deployment web says Held=True (HeldByPerson)"), "Deployment web says Held=False"

@@ -15,8 +15,8 @@ from kedge.sim.scenario import (
     library_names,
     load_scenario,
     parse_scenario,
-    play_scenario,
     read_scenario,
+    run_scenario,
 )
 from kedge.sim.scenario.steps import VERBS
 
@@ -126,7 +126,7 @@ expect:
     )
     lost, restarted = found.steps
     assert (found.seed, lost.at_s, restarted.at_s, restarted.after_s) == (7, 90.0, None, 0.5)
-    assert lost.words == "lose reply to bind on Pod/default/web-* by default-scheduler"
+    assert lost.summary == "lose reply to bind on Pod/default/web-* by default-scheduler"
     assert restarted.when is not None
     always, bound = found.expect
     assert (always.name, always.within_s) == ("number of pods at most 3", None)
@@ -135,7 +135,7 @@ expect:
 
 def test_an_expectation_that_does_not_come_true_fails_the_run_by_its_name() -> None:
     expect = "expect:\n  - {name: a ghost appears, object: Pod/ghost, within: 5s}\n"
-    played = play_scenario(parse_scenario(HEAD + "steps: []\n" + expect))
+    played = run_scenario(parse_scenario(HEAD + "steps: []\n" + expect))
     assert played.violation is not None
     assert played.violation.invariant == "a ghost appears"
     assert "line 8: not within 5s: Pod/default/ghost is there, but it is not there" in played.violation.message
@@ -144,7 +144,7 @@ def test_an_expectation_that_does_not_come_true_fails_the_run_by_its_name() -> N
 def test_what_must_hold_always_fails_the_run_at_the_commit_that_breaks_it() -> None:
     steps = "steps:\n  - admit: {apiVersion: v1, kind: ConfigMap, metadata: {name: a}}\n    at: 3s\n"
     expect = "expect:\n  - {name: no config, count: ConfigMap, at most: 0, always: true}\n"
-    played = play_scenario(parse_scenario(HEAD + steps + expect))
+    played = run_scenario(parse_scenario(HEAD + steps + expect))
     assert played.violation is not None
     assert played.violation.invariant == "no config"
     assert played.violation.message.startswith("line 10: ")
@@ -152,7 +152,7 @@ def test_what_must_hold_always_fails_the_run_at_the_commit_that_breaks_it() -> N
 
 def test_a_moment_that_never_comes_fails_the_run_and_names_the_step() -> None:
     steps = "steps:\n  - {when: {struck: anything}, waiting at most: 10s, note: never}\n"
-    played = play_scenario(parse_scenario(HEAD + steps))
+    played = run_scenario(parse_scenario(HEAD + steps))
     assert played.violation is not None
     assert played.violation.invariant == "step 1 has its moment"
     assert played.violation.message.startswith("line 7: ")
@@ -171,7 +171,7 @@ def test_a_moment_that_never_comes_fails_the_run_and_names_the_step() -> None:
     ],
 )
 def test_a_step_that_cannot_be_done_says_why(step: str, saying: str) -> None:
-    played = play_scenario(parse_scenario(HEAD + f"steps:\n  - {step}\n"))
+    played = run_scenario(parse_scenario(HEAD + f"steps:\n  - {step}\n"))
     assert played.violation is not None
     assert played.violation.invariant == "step 1 can be done"
     assert played.violation.message.startswith("line 7: ")
@@ -180,7 +180,7 @@ def test_a_step_that_cannot_be_done_says_why(step: str, saying: str) -> None:
 
 def test_a_world_that_cannot_be_set_up_says_why() -> None:
     objects = "  objects:\n    - {apiVersion: v1, kind: Pod, metadata: {name: web}}\n"
-    played = play_scenario(parse_scenario(HEAD + objects + "steps: []\n"))
+    played = run_scenario(parse_scenario(HEAD + objects + "steps: []\n"))
     assert played.violation is not None
     assert played.violation.invariant == "the world can be set up"
     assert "spec.containers" in played.violation.message
@@ -195,13 +195,13 @@ def test_a_name_that_nothing_has_is_told_with_the_nearest(tmp_path: Path) -> Non
 
 def test_a_safeguard_that_there_is_not_is_refused() -> None:
     with pytest.raises(ScenarioError, match="there is no safeguard 'luck' to remove"):
-        play_scenario(parse_scenario(HEAD + "steps: []\n"), without="luck")
+        run_scenario(parse_scenario(HEAD + "steps: []\n"), without="luck")
 
 
 def test_the_file_in_the_docs_is_played_as_it_stands() -> None:
     page = (Path(__file__).parents[2] / "docs" / "scenarios.md").read_text()
     (content,) = re.findall(r"^```yaml\n(.*?)^```$", page, re.M | re.S)
-    played = play_scenario(parse_scenario(content))
+    played = run_scenario(parse_scenario(content))
     assert played.passed, played.violation
 
 
@@ -232,9 +232,9 @@ def test_a_kept_run_brings_the_dump_that_it_began_with(tmp_path: Path) -> None:
     (tmp_path / "clusters" / "d.json").write_text(json.dumps(real_dump()))
     file = tmp_path / "dumped.yaml"
     file.write_text(DUMPED.replace("cluster.json", "'clusters/d.json'"))
-    played = play_scenario(read_scenario(file))
+    played = run_scenario(read_scenario(file))
     place = keep_run(played, tmp_path / "runs")
-    again = play_scenario(read_scenario(place / "scenario.yaml"))
+    again = run_scenario(read_scenario(place / "scenario.yaml"))
     assert again.outcome.hash == played.outcome.hash
     assert (place / "scenario.yaml").read_text().rstrip() == DUMPED.replace("cluster.json", "'dump.json'").rstrip()
 
@@ -243,7 +243,7 @@ def test_a_world_may_begin_with_the_dump_of_a_real_cluster(tmp_path: Path) -> No
     (tmp_path / "cluster.json").write_text(json.dumps(real_dump()))
     file = tmp_path / "dumped.yaml"
     file.write_text(DUMPED)
-    played = play_scenario(read_scenario(file))
+    played = run_scenario(read_scenario(file))
     assert played.passed, f"{played.violation}"
 
 

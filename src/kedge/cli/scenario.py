@@ -1,4 +1,4 @@
-"""`kedge scenario list` and `kedge scenario run FILE|NAME`: play an incident on a simulated cluster, and tell it."""
+"""`kedge scenario list` and `kedge scenario run FILE|NAME`: run an incident on a simulated cluster."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from kedge.sim.scenario import Played, Scenario
+    from kedge.sim.scenario import Scenario, ScenarioRun
 
 _STYLES = {"step": "bold", "fault": "yellow", "refused": "yellow", "violation": "bold red", "held": "green"}
 
 
 @click.group()
 def scenario() -> None:
-    """Play incidents written as files: a world, what happens in it, and what must come of it."""
+    """Run incidents written as YAML files: a cluster, the steps of the incident, and the expected outcome."""
 
 
 @scenario.command("list")
 def list_command() -> None:
     """List the scenarios that ship with kedge, with the safeguards that their weak variants lack.
 
-    Two lines each, so that they fit a narrow terminal: the lesson a scenario comes from is under its name.
+    Two lines each, to fit a narrow terminal: the lesson of a scenario is under its name.
     """
     from kedge.sim.scenario import library_names, load_scenario
 
@@ -36,16 +36,18 @@ def list_command() -> None:
 
 @scenario.command("run")
 @click.argument("name", metavar="FILE|NAME")
-@click.option("--weak", is_flag=True, help="Play the weak variant: the same without the first safeguard that it names.")
-@click.option("--without", default="", metavar="SAFEGUARD", help="Play it without this safeguard.")
+@click.option("--weak", is_flag=True, help="Run the weak variant: the same without the first safeguard that it names.")
+@click.option("--without", default="", metavar="SAFEGUARD", help="Run it without this safeguard.")
 @click.option("--seed", type=click.IntRange(min=0), help="Another seed than the file's.")
-@click.option("--quiet", "-q", is_flag=True, help="Tell the timeline only of a run that fails.")
-@click.option("--out", "-o", type=click.Path(file_okay=False), metavar="DIR", help="Keep the run in a folder there.")
+@click.option("--quiet", "-q", is_flag=True, help="Print the timeline only if the run fails.")
+@click.option(
+    "--out", "-o", type=click.Path(file_okay=False), metavar="DIR", help="Keep the run in a folder of this directory."
+)
 def run_command(name: str, weak: bool, without: str, seed: int | None, quiet: bool, out: str | None) -> None:
-    """Play a scenario and tell its timeline.
+    """Run a scenario and print its timeline.
 
-    Ends with 0 if every expectation and every invariant held, with 1 and the timeline if one did not. With --out, the
-    file, the outcome, the timeline, every event and every object of the end are kept.
+    Exits with 0 if every expectation and every invariant held, else with 1 and the timeline. --out keeps the file, the
+    outcome, the timeline, every event and the final objects.
     """
     from pathlib import Path
 
@@ -58,53 +60,53 @@ def run_command(name: str, weak: bool, without: str, seed: int | None, quiet: bo
             if not found.weak:
                 raise click.ClickException(f"{found.name} has no weak variant: name a safeguard with --without")
             without = found.weak[0].name
-        played = _play(found, without, seed)
-        kept = keep_run(played, Path(out)) if out else None
+        done = _run(found, without, seed)
+        kept = keep_run(done, Path(out)) if out else None
     except KedgeError as error:
         raise click.ClickException(str(error)) from error
-    if not (quiet and played.passed):
-        _tell(played)
-    click.echo(_verdict(played))
+    if not (quiet and done.passed):
+        _print_timeline(done)
+    click.echo(_verdict(done))
     if kept is not None:
         click.echo(f"kept:   {kept}")
-    raise SystemExit(0 if played.passed else 1)
+    raise SystemExit(0 if done.passed else 1)
 
 
-def _play(found: Scenario, without: str, seed: int | None) -> Played:
-    """Play it, with a bar for whoever looks."""
+def _run(found: Scenario, without: str, seed: int | None) -> ScenarioRun:
+    """Run it, with a progress bar on a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    from kedge.sim.scenario import play_scenario
+    from kedge.sim.scenario import run_scenario
 
     columns = (TextColumn("steps"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=len(found.steps))
-        return play_scenario(
+        return run_scenario(
             found,
             without=without,
             seed=seed,
-            on_step=lambda number, words: bar.update(task, completed=number, description=words[:60]),
+            on_step=lambda number, text: bar.update(task, completed=number, description=text[:60]),
         )
 
 
-def _tell(played: Played) -> None:
+def _print_timeline(done: ScenarioRun) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     console = Console(soft_wrap=True)
-    console.print(Text(played.scenario.story))
+    console.print(Text(done.scenario.story))
     console.print()
     table = Table("TIME", "WHAT", "", box=None, pad_edge=False)
-    for at, kind, words in played.timeline:
-        table.add_row(at, kind, Text(words), style=_STYLES.get(kind, ""))
+    for at, kind, text in done.timeline:
+        table.add_row(at, kind, Text(text), style=_STYLES.get(kind, ""))
     console.print(table)
     console.print()
 
 
-def _verdict(played: Played) -> str:
-    run = f"{played.scenario.name}{f' without {played.without}' if played.without else ''}, seed {played.outcome.seed}"
-    if played.violation is None:
+def _verdict(done: ScenarioRun) -> str:
+    run = f"{done.scenario.name}{f' without {done.without}' if done.without else ''}, seed {done.outcome.seed}"
+    if done.violation is None:
         return f"passed: {run}; every expectation and every invariant held"
-    return f"failed: {run}\nbroken: {played.violation.invariant}\nseen:   {played.violation.message}"
+    return f"failed: {run}\nbroken: {done.violation.invariant}\nseen:   {done.violation.message}"

@@ -7,17 +7,17 @@
 from kedge.sim.scenario.document import ScenarioError
 from kedge.sim.scenario.keeping import keep_run
 from kedge.sim.scenario.library import library_names, load_scenario
-from kedge.sim.scenario.runner import Played, play_scenario
+from kedge.sim.scenario.runner import ScenarioRun, run_scenario
 from kedge.sim.scenario.schema import Scenario, parse_scenario, read_scenario
 
 __all__ = [
-    "Played",
     "Scenario",
     "ScenarioError",
+    "ScenarioRun",
     "keep_run",
     "library_names",
     "load_scenario",
     "parse_scenario",
-    "play_scenario",
     "read_scenario",
+    "run_scenario",
 ]

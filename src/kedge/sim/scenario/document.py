@@ -24,7 +24,7 @@ class ScenarioError(KedgeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
+class SourceLocation:
     """A place in a file."""
 
     file: str
@@ -39,12 +39,12 @@ class Where:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class YamlNode:
     """A value and its place. Mappings and lists hold parts in turn."""
 
     value: Any
-    where: Where
-    keys: dict[str, Where] | None = None
+    where: SourceLocation
+    keys: dict[str, SourceLocation] | None = None
     """Of a mapping: where each key stands."""
 
     def plain(self) -> Any:
@@ -59,7 +59,7 @@ class Part:
         self.where.fail(message)
 
 
-def parse(text: str, file: str) -> Part:
+def parse(text: str, file: str) -> YamlNode:
     """Read one YAML document.
 
     Raises:
@@ -69,33 +69,33 @@ def parse(text: str, file: str) -> Part:
     try:
         node = loader.get_single_node()
         if node is None:
-            Where(file).fail("the file is empty: begin with `scenario: NAME`")
-        return _part(loader, node, file)
+            SourceLocation(file).fail("the file is empty: begin with `scenario: NAME`")
+        return _node_of(loader, node, file)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        where = Where(file, mark.line + 1, mark.column + 1) if mark is not None else Where(file)
+        where = SourceLocation(file, mark.line + 1, mark.column + 1) if mark is not None else SourceLocation(file)
         raise ScenarioError(f"{where}: this is no YAML: {error.problem}") from error
     except yaml.YAMLError as error:
-        raise ScenarioError(f"{Where(file)}: this is no YAML: {error}") from error
+        raise ScenarioError(f"{SourceLocation(file)}: this is no YAML: {error}") from error
     finally:
         loader.dispose()
 
 
-def _part(loader: yaml.SafeLoader, node: yaml.Node, file: str) -> Part:
-    where = Where(file, node.start_mark.line + 1, node.start_mark.column + 1)
+def _node_of(loader: yaml.SafeLoader, node: yaml.Node, file: str) -> YamlNode:
+    where = SourceLocation(file, node.start_mark.line + 1, node.start_mark.column + 1)
     if isinstance(node, yaml.SequenceNode):
-        return Part([_part(loader, each, file) for each in node.value], where)
+        return YamlNode([_node_of(loader, each, file) for each in node.value], where)
     if not isinstance(node, yaml.MappingNode):
-        return Part(loader.construct_object(node), where)
-    found: dict[str, Part] = {}
-    keys: dict[str, Where] = {}
+        return YamlNode(loader.construct_object(node), where)
+    found: dict[str, YamlNode] = {}
+    keys: dict[str, SourceLocation] = {}
     for key, value in node.value:
-        at = Where(file, key.start_mark.line + 1, key.start_mark.column + 1)
+        at = SourceLocation(file, key.start_mark.line + 1, key.start_mark.column + 1)
         name = str(key.value)  # the text itself: `on` and `1` are names here
         if name in found:
             at.fail(f"{name!r} is here twice: keep one (the first is on line {keys[name].line})")
-        found[name], keys[name] = _part(loader, value, file), at
-    return Part(found, where, keys)
+        found[name], keys[name] = _node_of(loader, value, file), at
+    return YamlNode(found, where, keys)
 
 
 # -- reading -------------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ def _part(loader: yaml.SafeLoader, node: yaml.Node, file: str) -> Part:
 class Fields:
     """A mapping that is read field by field; `done` complains of what nobody asked for."""
 
-    def __init__(self, part: Part, what: str) -> None:
+    def __init__(self, part: YamlNode, what: str) -> None:
         if not isinstance(part.value, dict):
             part.fail(f"{what} is a mapping, such as `name: value`; this is {describe(part.value)}")
         self.part = part
@@ -115,7 +115,7 @@ class Fields:
     def __contains__(self, name: str) -> bool:
         return name in self._left
 
-    def need(self, name: str, read: Callable[[Part], _T]) -> _T:
+    def need(self, name: str, read: Callable[[YamlNode], _T]) -> _T:
         self._asked.append(name)
         if name not in self._left:
             near = difflib.get_close_matches(name, self._left, n=1, cutoff=0.6)
@@ -124,7 +124,7 @@ class Fields:
             self.part.fail(f"{self._what} lacks `{name}`: add it")
         return read(self._left.pop(name))
 
-    def take(self, name: str, read: Callable[[Part], _T], default: _T) -> _T:
+    def take(self, name: str, read: Callable[[YamlNode], _T], default: _T) -> _T:
         self._asked.append(name)
         return read(self._left.pop(name)) if name in self._left else default
 
@@ -135,7 +135,7 @@ class Fields:
         for name in self._left:
             self._place(name).fail(f"{self._what} has no `{name}`{suggest(name, [*self._asked, *also])}")
 
-    def _place(self, name: str) -> Where:
+    def _place(self, name: str) -> SourceLocation:
         return (self.part.keys or {}).get(name, self.part.where)
 
 
@@ -158,25 +158,25 @@ def describe(value: Any) -> str:
     return f"{value!r}"
 
 
-def text(part: Part) -> str:
+def text(part: YamlNode) -> str:
     if not isinstance(part.value, str) or not part.value:
         part.fail(f"this is a text, and {describe(part.value)} is none: put it in quotes")
     return str(part.value)
 
 
-def number(part: Part) -> int:
+def number(part: YamlNode) -> int:
     if not isinstance(part.value, int) or isinstance(part.value, bool) or part.value < 0:
         part.fail(f"this is a whole number from 0 up, and {describe(part.value)} is none")
     return int(part.value)
 
 
-def flag(part: Part) -> bool:
+def flag(part: YamlNode) -> bool:
     if not isinstance(part.value, bool):
         part.fail(f"this is `true` or `false`, and {describe(part.value)} is neither")
     return bool(part.value)
 
 
-def seconds(part: Part) -> float:
+def seconds(part: YamlNode) -> float:
     """A duration such as `8s` or `1m30s`, in seconds."""
     try:
         nanoseconds = parse_duration(part.value) if isinstance(part.value, str) else -1
@@ -187,17 +187,17 @@ def seconds(part: Part) -> float:
     return nanoseconds / 1e9
 
 
-def texts(part: Part) -> tuple[str, ...]:
+def texts(part: YamlNode) -> tuple[str, ...]:
     return tuple(text(each) for each in items(part))
 
 
-def items(part: Part) -> list[Part]:
+def items(part: YamlNode) -> list[YamlNode]:
     if not isinstance(part.value, list):
         part.fail(f"this is a list, each item after a dash; {describe(part.value)} is none")
     return list(part.value)
 
 
-def mapping(part: Part) -> dict[str, Any]:
+def mapping(part: YamlNode) -> dict[str, Any]:
     if not isinstance(part.value, dict):
         part.fail(f"this is a mapping, such as `name: value`; {describe(part.value)} is none")
     plain: dict[str, Any] = part.plain()
@@ -209,5 +209,5 @@ def plain_mapping(fields: Fields, name: str) -> dict[str, Any]:
     return fields.need(name, mapping) if name in fields else {}
 
 
-def anything(part: Part) -> Any:
+def anything(part: YamlNode) -> Any:
     return part.plain()

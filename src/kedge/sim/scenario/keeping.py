@@ -14,7 +14,7 @@ from kedge.api.kinds import KINDS
 from kedge.api.objects import Object
 from kedge.api.wellknown import FENCE_KIND, OPERATION_KIND
 from kedge.sim.scenario.document import ScenarioError
-from kedge.sim.scenario.runner import Played
+from kedge.sim.scenario.runner import ScenarioRun
 from kedge.sim.scenario.schema import Scenario
 from kedge.store import Entry
 
@@ -23,7 +23,7 @@ SCENARIO, OUTCOME, TIMELINE, TRACE, OBJECTS, DUMP = (
 )  # fmt: skip
 
 
-def keep_run(played: Played, folder: Path) -> Path:
+def keep_run(played: ScenarioRun, folder: Path) -> Path:
     """Write a run into a folder of its own below `folder`. A run of the same name and seed takes its place.
 
     Raises:
@@ -60,7 +60,7 @@ def _source(scenario: Scenario) -> str:
     return "\n".join(lines)
 
 
-def summary_of(played: Played) -> dict[str, Any]:
+def summary_of(played: ScenarioRun) -> dict[str, Any]:
     """How a run ended, and how to play it again."""
     again = ["kedge", "scenario", "run", SCENARIO, "--seed", str(played.outcome.seed)]
     if played.without:

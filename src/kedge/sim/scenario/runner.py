@@ -22,14 +22,14 @@ from kedge.sim.cluster.users import User
 from kedge.sim.judges.endings import check_silence, expect_settled
 from kedge.sim.judges.invariants import Judge
 from kedge.sim.kernel import NO_FAULTS, RunOutcome, Simulation, Violation, run
-from kedge.sim.scenario.claims import Claim
+from kedge.sim.scenario.components import controller_maker, scheduler_maker
 from kedge.sim.scenario.document import ScenarioError
-from kedge.sim.scenario.parts import controller_maker, scheduler_maker
-from kedge.sim.scenario.schema import Expectation, Scenario, Step
-from kedge.sim.scenario.stage import Script, StagedCluster
-from kedge.sim.scenario.steps import Play, StepFailed, namespace_of
+from kedge.sim.scenario.predicates import Predicate
+from kedge.sim.scenario.safeguards import find_weakness
+from kedge.sim.scenario.schema import Expectation, Scenario, ScenarioStep
+from kedge.sim.scenario.scripted_faults import FaultScript, ScriptedCluster
+from kedge.sim.scenario.steps import ScenarioState, StepFailed, namespace_of
 from kedge.sim.scenario.telling import Narrator, timeline
-from kedge.sim.scenario.weak import find_weakness
 from kedge.store import Entry
 
 OPEN_S_MAX = 120.0
@@ -39,7 +39,7 @@ SLICE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class ScenarioRun:
     """What came of a run."""
 
     scenario: Scenario
@@ -59,14 +59,14 @@ class Played:
         return self.violation is None
 
 
-def play_scenario(
+def run_scenario(
     scenario: Scenario,
     *,
     without: str = "",
     seed: int | None = None,
     on_step: Callable[[int, str], None] = lambda *_: None,
-) -> Played:
-    """Play a file. `without` takes a safeguard out; `on_step` is told of each step as it comes.
+) -> ScenarioRun:
+    """Run a scenario. `without` removes a safeguard; `on_step` is called before each step.
 
     Raises:
         ScenarioError: there is no safeguard of that name.
@@ -74,20 +74,20 @@ def play_scenario(
     patch = find_weakness(without) if without else nullcontext
     if patch is None:
         raise ScenarioError(f"there is no safeguard {without!r} to remove: a scenario's `weak` part names its own")
-    left: list[_Performance] = []
+    left: list[_ScenarioRunner] = []
 
     async def program(sim: Simulation) -> None:
-        left.append(_Performance(sim, scenario, on_step))
+        left.append(_ScenarioRunner(sim, scenario, on_step))
         await left[0].run()
 
     with patch():
         outcome = run(program, scenario.seed if seed is None else seed, faults=NO_FAULTS)
     (performance,) = left
     told = timeline(outcome, begin_s=performance.begin_s)
-    return Played(scenario, without, outcome, told, tuple(performance.cluster.store.entries()))
+    return ScenarioRun(scenario, without, outcome, told, tuple(performance.cluster.store.entries()))
 
 
-class _Performance:
+class _ScenarioRunner:
     """One run of one file."""
 
     def __init__(self, sim: Simulation, scenario: Scenario, on_step: Callable[[int, str], None]) -> None:
@@ -97,12 +97,12 @@ class _Performance:
         """When the scene was set."""
         self._on_step = on_step
         plan = scenario.world
-        self.cluster = StagedCluster(
-            sim, Script(sim), servers=plan.servers, limits=plan.limits, admission=chain_of(plan.admission)
+        self.cluster = ScriptedCluster(
+            sim, FaultScript(sim), servers=plan.servers, limits=plan.limits, admission=chain_of(plan.admission)
         )
         self.cluster.script.on_strike = self._look
-        self._waiting: list[tuple[Claim, asyncio.Event]] = []
-        self._play = Play(self.cluster, User(self.cluster))
+        self._waiting: list[tuple[Predicate, asyncio.Event]] = []
+        self._state = ScenarioState(self.cluster, User(self.cluster))
 
     async def run(self) -> None:
         try:
@@ -149,7 +149,7 @@ class _Performance:
         deadline_s = self._sim.now_s + OPEN_S_MAX
         while not self._nodes_ready() and self._sim.now_s < deadline_s:  # noqa: ASYNC110
             await asyncio.sleep(LOOK_S)
-        self._play.remember_policies()
+        self._state.remember_policies()
 
     def _nodes_ready(self) -> bool:
         ready = 0
@@ -160,69 +160,71 @@ class _Performance:
 
     # -- steps and demands -----------------------------------------------------------------------------
 
-    async def _take(self, number: int, step: Step) -> bool:
+    async def _take(self, number: int, step: ScenarioStep) -> bool:
         """Wait for a step's moment and do it. False if the run is over."""
         sim = self._sim
         if step.at_s is not None:
             await asyncio.sleep(max(0.0, self.begin_s + step.at_s - sim.now_s))
         if step.when is not None and not await self._wait(step.when, step.when_within_s):
-            seen = step.when.seen(self.cluster)
+            mismatch = step.when.mismatch(self.cluster)
             sim.violate(
                 f"step {number + 1} has its moment",
-                f"line {step.line}: {step.when.words}: {seen} after {step.when_within_s:g}s",
+                f"line {step.line}: {step.when.summary}: {mismatch} after {step.when_within_s:g}s",
             )
             return False
         await asyncio.sleep(step.after_s)
         if sim.world.violation is not None:
             return False
-        self._on_step(number, step.words)
-        sim.note("step", step.words)
+        self._on_step(number, step.summary)
+        sim.note("step", step.summary)
         if step.expectation is not None:
             return await self._demand(step.expectation)
         assert step.verb is not None
         try:
-            await step.verb.act(self._play, step.args)
+            await step.verb.act(self._state, step.args)
         except (StepFailed, OperatingError) as error:
-            sim.violate(f"step {number + 1} can be done", f"line {step.line}: {step.words}: {error}")
+            sim.violate(f"step {number + 1} can be done", f"line {step.line}: {step.summary}: {error}")
             return False
         return True
 
-    async def _wait(self, claim: Claim, within_s: float) -> bool:
+    async def _wait(self, predicate: Predicate, within_s: float) -> bool:
         deadline_s = self._sim.now_s + within_s
-        if not claim.seen(self.cluster):
+        if not predicate.mismatch(self.cluster):
             return True
         came = asyncio.Event()
-        self._waiting.append((claim, came))
+        self._waiting.append((predicate, came))
         # In slices, because a run that has failed has nothing more to wait for.
         while not came.is_set() and self._sim.now_s < deadline_s and self._sim.world.violation is None:
             with suppress(TimeoutError):
                 await asyncio.wait_for(came.wait(), min(SLICE_S, deadline_s - self._sim.now_s))
-        self._waiting.remove((claim, came))
+        self._waiting.remove((predicate, came))
         return came.is_set()
 
     def _look(self, _: object = None) -> None:
         """Called at every commit and every strike: what was true for one commit only is seen too."""
-        for claim, came in self._waiting:
-            if not claim.seen(self.cluster):
+        for predicate, came in self._waiting:
+            if not predicate.mismatch(self.cluster):
                 came.set()
 
     async def _demand(self, expectation: Expectation) -> bool:
         within_s = expectation.within_s or 0.0
-        if await self._wait(expectation.claim, within_s):
+        if await self._wait(expectation.predicate, within_s):
             self._sim.note("held", expectation.name)
             return True
         if self._sim.world.violation is None:
-            seen = expectation.claim.seen(self.cluster)
-            words = f"line {expectation.line}: not within {within_s:g}s: {expectation.claim.words}, but {seen}"
-            self._sim.violate(expectation.name, words)
+            mismatch = expectation.predicate.mismatch(self.cluster)
+            message = (
+                f"line {expectation.line}: not within {within_s:g}s: {expectation.predicate.summary}, but {mismatch}"
+            )
+            self._sim.violate(expectation.name, message)
         return False
 
     def _always(self, expectation: Expectation) -> Callable[[Commit], Iterator[tuple[str, str]]]:
         def rule(commit: Commit) -> Iterator[tuple[str, str]]:
-            seen = expectation.claim.seen(self.cluster)
-            if seen:
-                words = f"line {expectation.line}: {expectation.claim.words}, but {seen} (revision {commit.revision})"
-                yield "expectation", words
+            mismatch = expectation.predicate.mismatch(self.cluster)
+            if mismatch:
+                found = f"{expectation.predicate.summary}, but {mismatch} (revision {commit.revision})"
+                yield "expectation", f"line {expectation.line}: {found}"
 
         rule.__name__ = expectation.name
         return rule

@@ -15,12 +15,12 @@ from kedge.errors import KedgeError
 from kedge.limits import Limits
 from kedge.sim.cluster.admission import PolicyPlan
 from kedge.sim.cluster.dump import BadDump, read_dump
-from kedge.sim.scenario.claims import Claim, parse_claim, read_claim
+from kedge.sim.scenario.components import CONTROLLERS
 from kedge.sim.scenario.document import (
     Fields,
-    Part,
     ScenarioError,
-    Where,
+    SourceLocation,
+    YamlNode,
     flag,
     items,
     mapping,
@@ -32,16 +32,16 @@ from kedge.sim.scenario.document import (
     text,
     texts,
 )
-from kedge.sim.scenario.parts import CONTROLLERS
+from kedge.sim.scenario.predicates import Predicate, parse_predicate, read_predicate
+from kedge.sim.scenario.safeguards import find_weakness, weaknesses
 from kedge.sim.scenario.steps import VERBS, Verb, policies_named
-from kedge.sim.scenario.weak import find_weakness, weaknesses
 from kedge.sim.standard import LIMITS
 
 SETTLE_S = 900.0
 
 
 @dataclass(frozen=True, slots=True)
-class NodePlan:
+class ScenarioNode:
     name: str
     zone: str
     resources: Mapping[str, str]
@@ -50,20 +50,20 @@ class NodePlan:
 
 
 @dataclass(frozen=True, slots=True)
-class DumpPlan:
+class ScenarioDump:
     """The dump of a real cluster, and where the scenario names its file."""
 
     objects: tuple[Mapping[str, Any], ...]
     name: str
-    where: Where
+    where: SourceLocation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorldPlan:
+class ScenarioWorld:
     """What is there when a scenario begins."""
 
     servers: int
-    nodes: tuple[NodePlan, ...]
+    nodes: tuple[ScenarioNode, ...]
     schedulers: Mapping[str, int]
     """Copies by name: those of one name elect a leader, those of two work side by side."""
     controllers: tuple[str, ...]
@@ -72,40 +72,40 @@ class WorldPlan:
     namespaces: tuple[str, ...]
     objects: tuple[Mapping[str, Any], ...]
     admission: tuple[PolicyPlan, ...]
-    dump: DumpPlan | None
+    dump: ScenarioDump | None
     """What a real cluster held: it is there before everything else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:
-    """A claim that must come true in time, or that must never fail."""
+    """A predicate that must come true in time, or that must never fail."""
 
     name: str
-    claim: Claim
+    predicate: Predicate
     within_s: float | None
     """None for one that holds always."""
     line: int
-    """Where it stands in its file."""
+    """Its line in the file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class ScenarioStep:
     """One thing that happens, and what it waits for."""
 
     at_s: float | None
     after_s: float
-    when: Claim | None
+    when: Predicate | None
     when_within_s: float
     verb: Verb | None
     args: Mapping[str, Any]
     expectation: Expectation | None
-    words: str
+    summary: str
     line: int
-    """Where it stands in its file."""
+    """Its line in the file."""
 
 
 @dataclass(frozen=True, slots=True)
-class Weakness:
+class WeakVariant:
     """A variant that must fail, and by what."""
 
     name: str
@@ -120,10 +120,10 @@ class Scenario:
     lesson: str
     story: str
     seed: int
-    world: WorldPlan
-    steps: tuple[Step, ...]
+    world: ScenarioWorld
+    steps: tuple[ScenarioStep, ...]
     expect: tuple[Expectation, ...]
-    weak: tuple[Weakness, ...]
+    weak: tuple[WeakVariant, ...]
     settle_s: float
     """0 for one that does not ask everything to settle in the end."""
     source: str
@@ -155,7 +155,7 @@ def parse_scenario(content: str, file: str = "scenario.yaml") -> Scenario:
         world=whole.need("world", _world),
         steps=whole.need("steps", lambda part: tuple(_step(each) for each in items(part))),
         expect=whole.take("expect", lambda part: tuple(_expectation(each) for each in items(part)), ()),
-        weak=whole.take("weak", lambda part: tuple(_weakness(each) for each in items(part)), ()),
+        weak=whole.take("weak", lambda part: tuple(_weak_variant(each) for each in items(part)), ()),
         settle_s=whole.take("settles within", seconds, SETTLE_S),
         source=content,
     )
@@ -166,9 +166,9 @@ def parse_scenario(content: str, file: str = "scenario.yaml") -> Scenario:
 # -- world -----------------------------------------------------------------------------------------
 
 
-def _world(part: Part) -> WorldPlan:
+def _world(part: YamlNode) -> ScenarioWorld:
     world = Fields(part, "`world`")
-    found = WorldPlan(
+    found = ScenarioWorld(
         servers=world.take("servers", _some, 1),
         dump=world.take("dump", _dump, None) if "dump" in world else None,
         nodes=world.take("nodes", lambda part: tuple(_node(each) for each in items(part)), ()),
@@ -186,46 +186,46 @@ def _world(part: Part) -> WorldPlan:
     return found
 
 
-def _dump(part: Part) -> DumpPlan | None:
+def _dump(part: YamlNode) -> ScenarioDump | None:
     """The objects of a file that kubectl wrote; its name is relative to the scenario's own file."""
     path = Path(part.where.file).parent / text(part)
     try:
-        return DumpPlan(tuple(read_dump(path)), text(part), part.where)
+        return ScenarioDump(tuple(read_dump(path)), text(part), part.where)
     except OSError as error:
         part.fail(f"the dump cannot be read ({error}): write it with kubectl get nodes,pods,deployments -A -o json")
     except BadDump as error:
         part.fail(str(error))
 
 
-def _some(part: Part) -> int:
+def _some(part: YamlNode) -> int:
     if number(part) == 0:
         part.fail("there must be at least 1")
     return number(part)
 
 
-def _node(part: Part) -> NodePlan:
+def _node(part: YamlNode) -> ScenarioNode:
     node = Fields(part, "a node")
     name, zone = node.need("name", text), node.take("zone", text, "zone-a")
     given, labels = plain_mapping(node, "resources"), plain_mapping(node, "labels")
     taints = node.need("taints", items) if "taints" in node else []
     node.done()
     resources = {resource: str(amount) for resource, amount in given.items()}
-    return NodePlan(name, zone, resources, labels, tuple(mapping(each) for each in taints))
+    return ScenarioNode(name, zone, resources, labels, tuple(mapping(each) for each in taints))
 
 
-def _schedulers(part: Part) -> Mapping[str, int]:
+def _schedulers(part: YamlNode) -> Mapping[str, int]:
     mapping(part)
     return {name: _some(each) for name, each in part.value.items()}
 
 
-def _controllers(part: Part) -> tuple[str, ...]:
+def _controllers(part: YamlNode) -> tuple[str, ...]:
     for each in items(part):
         if text(each) not in CONTROLLERS:
             each.fail(f"there is no controller `{each.value}`{suggest(each.value, CONTROLLERS)}")
     return texts(part)
 
 
-def _limits(part: Part) -> Limits:
+def _limits(part: YamlNode) -> Limits:
     known = {each.name: each for each in fields(Limits)}
     given = mapping(part)
     for name, each in part.value.items():
@@ -240,7 +240,7 @@ def _limits(part: Part) -> Limits:
         part.fail(str(error))
 
 
-def manifest(part: Part) -> dict[str, Any]:
+def manifest(part: YamlNode) -> dict[str, Any]:
     """An object as `kubectl apply` takes it; its fields are checked by admission when it is applied."""
     body = mapping(part)
     for name in ("apiVersion", "kind"):
@@ -258,11 +258,11 @@ def manifest(part: Part) -> dict[str, Any]:
 # -- steps and expectations ------------------------------------------------------------------------
 
 
-def _step(part: Part) -> Step:
+def _step(part: YamlNode) -> ScenarioStep:
     step = Fields(part, "a step")
     at_s = step.take("at", seconds, -1.0)
     after_s = step.take("after", seconds, 0.0)
-    when = step.take("when", parse_claim, None) if "when" in step else None
+    when = step.take("when", parse_predicate, None) if "when" in step else None
     when_within_s = step.take("waiting at most", seconds, 120.0)
     if at_s >= 0 and (when is not None or after_s):
         part.fail("a step has `at`, or `when` and `after`: keep one")
@@ -277,13 +277,13 @@ def _step(part: Part) -> Step:
     args: Mapping[str, Any] = {}
     if name == "expect":
         expectation = step.need("expect", _expectation)
-        words = f"expect {expectation.name}"
+        summary = f"expect {expectation.name}"
     else:
         verb = VERBS[name]
         args = step.need(name, verb.read)
-        words = verb.tell(args)
+        summary = verb.summary(args)
     step.done(also=["when", *VERBS, "expect"])
-    return Step(
+    return ScenarioStep(
         at_s=at_s if at_s >= 0 else None,
         after_s=after_s,
         when=when,
@@ -291,32 +291,32 @@ def _step(part: Part) -> Step:
         verb=verb,
         args=args,
         expectation=expectation,
-        words=words,
+        summary=summary,
         line=part.where.line,
     )
 
 
-def _expectation(part: Part) -> Expectation:
+def _expectation(part: YamlNode) -> Expectation:
     fields = Fields(part, "an expectation")
-    claim = read_claim(fields)
-    name = fields.take("name", text, "") or claim.words
+    predicate = read_predicate(fields)
+    name = fields.take("name", text, "") or predicate.summary
     always = fields.take("always", flag, False)  # noqa: FBT003
     within_s = fields.take("within", seconds, -1.0)
     fields.done()
     if always == (within_s >= 0):
         part.fail("an expectation is in time or always: give it `within: 60s`, or `always: true`")
-    return Expectation(name=name, claim=claim, within_s=None if always else within_s, line=part.where.line)
+    return Expectation(name=name, predicate=predicate, within_s=None if always else within_s, line=part.where.line)
 
 
-def _weakness(part: Part) -> Weakness:
+def _weak_variant(part: YamlNode) -> WeakVariant:
     fields = Fields(part, "a weak variant")
     name = fields.need("without", _weakness_name)
     breaks = fields.need("breaks", text)
     fields.done()
-    return Weakness(name, breaks)
+    return WeakVariant(name, breaks)
 
 
-def _weakness_name(part: Part) -> str:
+def _weakness_name(part: YamlNode) -> str:
     if find_weakness(text(part)) is None:
         part.fail(f"there is no safeguard `{part.value}` to remove{suggest(part.value, weaknesses())}")
     return text(part)

@@ -1,7 +1,7 @@
-"""What can happen in a scenario, in the lessons' own words: each verb with its arguments and what it does.
+"""The verbs of scenario steps: the arguments and the action of each.
 
-A verb's arguments are checked when the file is read; `Play` is what they act on. Whoever adds a verb writes one
-function here, and one line in `docs/scenarios.md`.
+Arguments are checked when the file is read; verbs act on a `ScenarioState`. A new verb is one function here and one
+line in `docs/scenarios.md`.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from kedge.sim.cluster.admission import PolicyPlan, chain_of
 from kedge.sim.cluster.users import User
 from kedge.sim.judges.facts import is_healthy
 from kedge.sim.kernel import Host
-from kedge.sim.scenario.claims import key_named, kind_named
+from kedge.sim.scenario.components import REPAIR, controller_maker
 from kedge.sim.scenario.document import (
     Fields,
-    Part,
+    YamlNode,
     flag,
     items,
     mapping,
@@ -36,8 +36,8 @@ from kedge.sim.scenario.document import (
     text,
     texts,
 )
-from kedge.sim.scenario.parts import REPAIR, controller_maker
-from kedge.sim.scenario.stage import WRITES, LateWatch, LostReply, StagedCluster, hosts_of
+from kedge.sim.scenario.predicates import key_named, kind_named
+from kedge.sim.scenario.scripted_faults import WRITES, LateWatch, LostReply, ScriptedCluster, hosts_of
 
 
 class StepFailed(KedgeError):
@@ -45,10 +45,10 @@ class StepFailed(KedgeError):
 
 
 @dataclass
-class Play:
+class ScenarioState:
     """A scenario that is being played: what steps act on."""
 
-    cluster: StagedCluster
+    cluster: ScriptedCluster
     user: User
     policies: dict[Key, dict[str, Mapping[str, Any]]] = field(default_factory=dict)
     """By policy, the spec of each version that was ever in force here."""
@@ -113,8 +113,8 @@ class Play:
         return self.cluster.processes[self.cluster.processes.index(process) + 1 :]
 
 
-Act = Callable[[Play, Any], Awaitable[None]]
-Read = Callable[[Part], Any]
+Act = Callable[[ScenarioState, Any], Awaitable[None]]
+Read = Callable[[YamlNode], Any]
 NEEDED = object()
 
 
@@ -128,7 +128,7 @@ class Verb:
     """The argument that a plain value stands for; `whole` if the value is the argument itself."""
     arguments: Mapping[str, tuple[Read, Any]]
 
-    def read(self, part: Part) -> Mapping[str, Any]:
+    def read(self, part: YamlNode) -> Mapping[str, Any]:
         """The arguments, checked."""
         if self.sole == "whole" or (self.sole and not isinstance(part.value, dict)):
             name = self.sole
@@ -146,18 +146,18 @@ class Verb:
         fields.done()
         return found
 
-    def tell(self, args: Mapping[str, Any]) -> str:
+    def summary(self, args: Mapping[str, Any]) -> str:
         if self.sole == "whole" and isinstance(body := args["whole"], dict):
             return f"{self.name} {body['kind']}/{body['metadata']['name']}"
-        said = [
-            _worded(value) if name == self.sole else f"{name} {_worded(value)}"
+        shown = [
+            _format(value) if name == self.sole else f"{name} {_format(value)}"
             for name, value in args.items()
             if value is not self.arguments[name][1] and value not in ("", ())
         ]
-        return " ".join([self.name, *said])
+        return " ".join([self.name, *shown])
 
 
-def _worded(value: Any) -> str:
+def _format(value: Any) -> str:
     match value:
         case float():
             return f"{value:g}s"
@@ -196,41 +196,41 @@ def may(read: Read, default: Any) -> tuple[Read, Any]:
     return read, default
 
 
-def _manifest(part: Part) -> dict[str, Any]:
+def _manifest(part: YamlNode) -> dict[str, Any]:
     from kedge.sim.scenario.schema import manifest
 
     return manifest(part)
 
 
-def _write_verb(part: Part) -> str:
+def _write_verb(part: YamlNode) -> str:
     if text(part) not in WRITES:
         part.fail(f"`{part.value}` is no write{suggest(part.value, WRITES)}")
     return text(part)
 
 
-def _quantity(part: Part) -> Quantity:
+def _quantity(part: YamlNode) -> Quantity:
     try:
         return parse_quantity(str(part.value))
     except ValueError as error:
         part.fail(f"{error}: write an amount, such as 4 or 500m")
 
 
-def _moment(part: Part) -> bool:
+def _moment(part: YamlNode) -> bool:
     if part.value not in ("commit", "nothing"):
         part.fail("a reply is lost after `commit`, or, with the request, after `nothing`: write one of them")
     return bool(part.value == "commit")
 
 
-def _copies(part: Part) -> tuple[str, ...]:
+def _copies(part: YamlNode) -> tuple[str, ...]:
     return texts(part) if isinstance(part.value, list) else (text(part),)
 
 
-def policies_named(part: Part) -> tuple[PolicyPlan, ...]:
+def policies_named(part: YamlNode) -> tuple[PolicyPlan, ...]:
     """Admission policies; none for an empty list."""
     return tuple(_policy(each) for each in items(part))
 
 
-def _policy(part: Part) -> PolicyPlan:
+def _policy(part: YamlNode) -> PolicyPlan:
     fields = Fields(part, "an admission policy")
     name = fields.need("name", text)
     kinds = fields.need("kinds", lambda part: tuple(kind_named(each).key_kind for each in items(part)))
@@ -245,14 +245,14 @@ def _policy(part: Part) -> PolicyPlan:
     return PolicyPlan(name, kinds, merge, refuse, where, verbs)
 
 
-def _admitted_verb(part: Part) -> str:
+def _admitted_verb(part: YamlNode) -> str:
     if text(part) not in ("create", "update", "delete"):
         part.fail(f"`{part.value}` is not admitted: write create, update or delete")
     return text(part)
 
 
 def namespace_of(body: Mapping[str, Any]) -> str:
-    """Where a manifest belongs: `default` if it does not say, empty if its kind is in no namespace."""
+    """Namespace of a manifest: `default` if it has none, empty for a cluster-scoped kind."""
     kind = KINDS.of_api(body["apiVersion"], body["kind"])
     return body["metadata"].get("namespace", "default") if kind.namespaced else ""
 
@@ -261,87 +261,87 @@ def namespace_of(body: Mapping[str, Any]) -> str:
 
 
 @verb("admit", sole="whole", whole=must(_manifest))
-async def admit(play: Play, args: Any) -> None:
-    await play.user.apply(args["whole"], namespace=namespace_of(args["whole"]))
-    play.remember_policies()
+async def admit(state: ScenarioState, args: Any) -> None:
+    await state.user.apply(args["whole"], namespace=namespace_of(args["whole"]))
+    state.remember_policies()
 
 
 @verb("scale", workload=must(key_named), to=must(number))
-async def scale(play: Play, args: Any) -> None:
-    await play.user.scale(args["workload"], args["to"])
+async def scale(state: ScenarioState, args: Any) -> None:
+    await state.user.scale(args["workload"], args["to"])
 
 
 @verb("roll out", workload=must(key_named), image=must(text))
-async def roll_out(play: Play, args: Any) -> None:
-    await play.user.roll_out(args["workload"], args["image"])
+async def roll_out(state: ScenarioState, args: Any) -> None:
+    await state.user.roll_out(args["workload"], args["image"])
 
 
 @verb("roll back", sole="workload", workload=must(key_named))
-async def roll_back(play: Play, args: Any) -> None:
-    if await play.user.roll_back(args["workload"]) is None:
+async def roll_back(state: ScenarioState, args: Any) -> None:
+    if await state.user.roll_back(args["workload"]) is None:
         raise StepFailed(f"{args['workload']} has no revision before: roll it out first")
 
 
 @verb("load", workload=must(key_named), cpu=must(_quantity))
-async def load(play: Play, args: Any) -> None:
+async def load(state: ScenarioState, args: Any) -> None:
     """From now on its ready replicas share so much work; nodes report it with their heartbeats."""
-    play.ready_pods(args["workload"])
-    play.loads[args["workload"]] = args["cpu"]
-    for node in play.cluster.nodes.values():
-        node.driver.load_of = play.load_of
+    state.ready_pods(args["workload"])
+    state.loads[args["workload"]] = args["cpu"]
+    for node in state.cluster.nodes.values():
+        node.driver.load_of = state.load_of
 
 
 @verb("roll back policy", policy=must(text), to=must(text))
-async def roll_back_policy(play: Play, args: Any) -> None:
+async def roll_back_policy(state: ScenarioState, args: Any) -> None:
     """Put back what a version of a policy said, as it stood when it was in force."""
     key = Key(SCHEDULING_POLICY_KIND, "", args["policy"])
-    versions = play.policies.get(key, {})
+    versions = state.policies.get(key, {})
     if args["to"] not in versions:
         raise StepFailed(f"{key} never was at {args['to']}: it was at {', '.join(versions) or 'none'}")
     gone = {name: None for version in versions.values() for name in version}
-    await play.user.patch(key, {"spec": {**gone, **versions[args["to"]]}})
+    await state.user.patch(key, {"spec": {**gone, **versions[args["to"]]}})
 
 
 @verb("change", object=must(key_named), patch=must(mapping), subresource=may(text, ""))
-async def change(play: Play, args: Any) -> None:
-    await play.user.patch(args["object"], args["patch"], subresource=args["subresource"])
-    play.remember_policies()
+async def change(state: ScenarioState, args: Any) -> None:
+    await state.user.patch(args["object"], args["patch"], subresource=args["subresource"])
+    state.remember_policies()
 
 
 @verb("delete", sole="object", object=must(key_named), force=may(flag, False))  # noqa: FBT003
-async def delete(play: Play, args: Any) -> None:
-    await play.user.delete(args["object"], force=args["force"])
+async def delete(state: ScenarioState, args: Any) -> None:
+    await state.user.delete(args["object"], force=args["force"])
 
 
 @verb("change admission", policies=must(policies_named), server=may(text, ""))
-async def change_admission(play: Play, args: Any) -> None:
+async def change_admission(state: ScenarioState, args: Any) -> None:
     """From now on writes are admitted by these policies and no others; on one server first, if it is named."""
-    servers = [host.name for host in play.cluster.servers]
+    servers = [host.name for host in state.cluster.servers]
     if args["server"] and args["server"] not in servers:
         raise StepFailed(f"there is no server {args['server']}: there is {', '.join(servers)}")
-    play.admissions += 1
-    chain = chain_of(args["policies"], revision=play.admissions)
-    play.cluster.admit_by(chain, servers=[args["server"]] if args["server"] else ())
+    state.admissions += 1
+    chain = chain_of(args["policies"], revision=state.admissions)
+    state.cluster.admit_by(chain, servers=[args["server"]] if args["server"] else ())
 
 
 @verb("cordon", sole="node", node=must(text))
-async def cordon(play: Play, args: Any) -> None:
-    await play.user.cordon(play.node(args["node"]).name)
+async def cordon(state: ScenarioState, args: Any) -> None:
+    await state.user.cordon(state.node(args["node"]).name)
 
 
 @verb("uncordon", sole="node", node=must(text))
-async def uncordon(play: Play, args: Any) -> None:
-    await play.user.cordon(play.node(args["node"]).name, cordoned=False)
+async def uncordon(state: ScenarioState, args: Any) -> None:
+    await state.user.cordon(state.node(args["node"]).name, cordoned=False)
 
 
 # -- links -------------------------------------------------------------------------------------------
 
 
 @verb("delay watch", of=must(kind_named), by=must(seconds), to=may(text, ""))
-async def delay_watch(play: Play, args: Any) -> None:
+async def delay_watch(state: ScenarioState, args: Any) -> None:
     """From now on, for so long, what the watch brings is held back; then it comes, in order."""
-    until_s = play.cluster.sim.now_s + args["by"]
-    play.cluster.script.late.append(LateWatch(args["of"].key_kind, args["to"], until_s))
+    until_s = state.cluster.sim.now_s + args["by"]
+    state.cluster.script.late.append(LateWatch(args["of"].key_kind, args["to"], until_s))
 
 
 @verb(
@@ -353,72 +353,72 @@ async def delay_watch(play: Play, args: Any) -> None:
     times=may(number, 1),
     timeout=may(seconds, 1.0),
 )
-async def lose_reply(play: Play, args: Any) -> None:
+async def lose_reply(state: ScenarioState, args: Any) -> None:
     rule = LostReply(args["to"], args["by"], args["on"], args["after"], args["timeout"], args["times"])
-    play.cluster.script.lost.append(rule)
+    state.cluster.script.lost.append(rule)
 
 
 @verb("partition node", sole="node", node=must(text), lasting=may(seconds, 0.0))
-async def partition_node(play: Play, args: Any) -> None:
+async def partition_node(state: ScenarioState, args: Any) -> None:
     """Cut a node off from every server. What it runs runs on."""
-    sim = play.cluster.sim
-    cut = sim.faults.partition(play.node(args["node"]).host, play.cluster.servers)
+    sim = state.cluster.sim
+    cut = sim.faults.partition(state.node(args["node"]).host, state.cluster.servers)
     if args["lasting"]:
-        play.later(args["lasting"], cut.heal)
+        state.later(args["lasting"], cut.heal)
 
 
 # -- components and machines -------------------------------------------------------------------------
 
 
 @verb("restart leader", sole="of", of=must(text), down=may(seconds, 1.0))
-async def restart_leader(play: Play, args: Any) -> None:
+async def restart_leader(state: ScenarioState, args: Any) -> None:
     """Crash whoever leads; it comes back after `down`, as a new process with new caches."""
-    _bounce(play, play.leader(args["of"]), args["down"])
+    _bounce(state, state.leader(args["of"]), args["down"])
 
 
 @verb("restart", sole="component", component=must(text), down=may(seconds, 1.0))
-async def restart(play: Play, args: Any) -> None:
-    hosts = hosts_of(play.cluster, args["component"])
+async def restart(state: ScenarioState, args: Any) -> None:
+    hosts = hosts_of(state.cluster, args["component"])
     if not hosts:
         raise StepFailed(f"nothing of the name {args['component']} runs here")
     for host in hosts:
-        _bounce(play, host, args["down"])
+        _bounce(state, host, args["down"])
 
 
-def _bounce(play: Play, host: Host, down_s: float) -> None:
+def _bounce(state: ScenarioState, host: Host, down_s: float) -> None:
     host.crash()
-    play.later(down_s, lambda: None if host.up else host.restart())
+    state.later(down_s, lambda: None if host.up else host.restart())
 
 
 @verb("lose node", sole="node", node=may(text, ""), of=may(key_named, None), lasting=may(seconds, 0.0))
-async def lose_node(play: Play, args: Any) -> None:
+async def lose_node(state: ScenarioState, args: Any) -> None:
     """Cut a machine's power: its agent and its processes are gone. `of` a workload: a machine that runs it."""
-    node = play.node(args["node"]) if args["node"] else play.node_of(args["of"])
+    node = state.node(args["node"]) if args["node"] else state.node_of(args["of"])
     node.die()
     if args["lasting"]:
-        play.later(args["lasting"], lambda: None if node.host.up else node.come_back())
+        state.later(args["lasting"], lambda: None if node.host.up else node.come_back())
 
 
 @verb("bring back node", sole="node", node=must(text))
-async def bring_back_node(play: Play, args: Any) -> None:
-    node = play.node(args["node"])
+async def bring_back_node(state: ScenarioState, args: Any) -> None:
+    node = state.node(args["node"])
     if not node.host.up:
         node.come_back()
 
 
 @verb("repair scans", sole="for", **{"for": may(_copies, REPAIR)})
-async def repair_scans(play: Play, args: Any) -> None:
+async def repair_scans(state: ScenarioState, args: Any) -> None:
     """Start repair: its first look is at everything there is, and it stays."""
     for each in args["for"]:
         if each not in REPAIR:
             raise StepFailed(f"there is no repair {each!r}: there is {', '.join(REPAIR)}")
-    play.scans += 1
-    play.cluster.boot(f"repair-{play.scans}", [controller_maker(name) for name in args["for"]])
+    state.scans += 1
+    state.cluster.boot(f"repair-{state.scans}", [controller_maker(name) for name in args["for"]])
 
 
 @verb("note", sole="words", words=must(text))
-async def note(play: Play, args: Any) -> None:
+async def note(state: ScenarioState, args: Any) -> None:
     """Nothing happens: a line for the timeline."""
 
 
-__all__ = ["VERBS", "Play", "StepFailed", "Verb"]
+__all__ = ["VERBS", "ScenarioState", "StepFailed", "Verb"]

@@ -17,21 +17,21 @@ from kedge.api.wellknown import POD_KIND
 from kedge.errors import KedgeError
 from kedge.keys import Key
 from kedge.sim.judges.facts import counts, is_healthy
-from kedge.sim.scenario.document import Fields, Part, anything, flag, number, plain_mapping, suggest, text
-from kedge.sim.scenario.stage import StagedCluster
+from kedge.sim.scenario.document import Fields, YamlNode, anything, flag, number, plain_mapping, suggest, text
+from kedge.sim.scenario.scripted_faults import ScriptedCluster
 
 
-class Claim(Protocol):
+class Predicate(Protocol):
     """Something that is true of a cluster or not."""
 
     @property
-    def words(self) -> str: ...
+    def summary(self) -> str: ...
 
-    def seen(self, cluster: StagedCluster) -> str:
+    def mismatch(self, cluster: ScriptedCluster) -> str:
         """What there is instead; empty if it holds."""
 
 
-def kind_named(part: Part) -> Kind:
+def kind_named(part: YamlNode) -> Kind:
     word = text(part)
     try:
         return KINDS.resolve(word)
@@ -39,12 +39,12 @@ def kind_named(part: Part) -> Kind:
         part.fail(f"there is no kind `{word}`{suggest(word, (kind.kind for kind in KINDS))}")
 
 
-def key_named(part: Part) -> Key:
+def key_named(part: YamlNode) -> Key:
     """`Kind/name` or `Kind/namespace/name`."""
     pieces = text(part).split("/")
     if len(pieces) not in (2, 3) or not all(pieces):
         part.fail(f"this names an object, as in Pod/web or Pod/default/web; {part.value!r} does not")
-    kind = kind_named(Part(pieces[0], part.where))
+    kind = kind_named(YamlNode(pieces[0], part.where))
     if len(pieces) == 3 and not kind.namespaced:
         part.fail(f"a {kind.kind} is in no namespace: write {pieces[0]}/{pieces[2]}")
     namespace = (pieces[1] if len(pieces) == 3 else "default") if kind.namespaced else ""
@@ -52,7 +52,7 @@ def key_named(part: Part) -> Key:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class Comparison:
     """`is`, `at least` and `at most`, as far as they were given."""
 
     equal: Any = None
@@ -60,7 +60,7 @@ class Bounds:
     most: int | None = None
 
     @property
-    def words(self) -> str:
+    def summary(self) -> str:
         if self.equal is not None:
             return f"is {self.equal}"
         parts = [f"at least {self.least}"] if self.least is not None else []
@@ -74,9 +74,9 @@ class Bounds:
         return (self.least is None or amount >= self.least) and (self.most is None or amount <= self.most)
 
 
-def _bounds(fields: Fields, what: str) -> Bounds:
-    found = Bounds(fields.take("is", anything, None), _number(fields, "at least"), _number(fields, "at most"))
-    if found == Bounds():
+def _comparison(fields: Fields, what: str) -> Comparison:
+    found = Comparison(fields.take("is", anything, None), _number(fields, "at least"), _number(fields, "at most"))
+    if found == Comparison():
         fields.part.fail(f"{what} is compared with something: add `is`, `at least` or `at most`")
     return found
 
@@ -86,7 +86,7 @@ def _number(fields: Fields, name: str) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class ObjectClaim:
+class ObjectPredicate:
     """An object is there, or not; or a condition or a field of it says something."""
 
     key: Key
@@ -95,32 +95,32 @@ class ObjectClaim:
     status: str = ""
     reason: str = ""
     path: str = ""
-    bounds: Bounds = field(default_factory=Bounds)
+    comparison: Comparison = field(default_factory=Comparison)
 
     @property
-    def words(self) -> str:
+    def summary(self) -> str:
         if not self.exists:
             return f"{self.key} is not there"
         if self.condition:
             return f"{self.key} says {self.condition}={self.status}{f' ({self.reason})' if self.reason else ''}"
         if self.path:
-            return f"{self.path} of {self.key} {self.bounds.words}"
+            return f"{self.path} of {self.key} {self.comparison.summary}"
         return f"{self.key} is there"
 
-    def seen(self, cluster: StagedCluster) -> str:
+    def mismatch(self, cluster: ScriptedCluster) -> str:
         found = cluster.find(self.key)
         if (found is not None) != self.exists:
             return "it is there" if found is not None else "it is not there"
         if found is None:
             return ""
         if self.condition:
-            return self._condition_seen(found)
+            return self._condition_mismatch(found)
         if self.path:
             value = _at(found.edit(), self.path)
-            return "" if self.bounds.hold(value) else f"it is {value}"
+            return "" if self.comparison.hold(value) else f"it is {value}"
         return ""
 
-    def _condition_seen(self, found: Object) -> str:
+    def _condition_mismatch(self, found: Object) -> str:
         conditions = (found.edit().get("status") or {}).get("conditions") or []
         told = next((each for each in conditions if each.get("type") == self.condition), None)
         if told is None:
@@ -137,27 +137,31 @@ def _at(body: Any, path: str) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class CountClaim:
+class CountPredicate:
     """So many objects of a kind, chosen by labels and, of pods, by how far they are."""
 
     kind: Kind
     labels: Mapping[str, str]
     traits: Mapping[str, Any]
     """Of pods: `live`, `bound`, `ready`, and the `node`."""
-    bounds: Bounds
+    comparison: Comparison
 
     @property
-    def words(self) -> str:
+    def summary(self) -> str:
         chosen = [f"{name}={value}" for name, value in self.labels.items()]
         chosen += [
             f"on {value}" if name == "node" else name if value else f"not {name}" for name, value in self.traits.items()
         ]
         about = f" ({', '.join(chosen)})" if chosen else ""
-        return f"number of {self.kind.plural}{about} {self.bounds.words}"
+        return f"number of {self.kind.plural}{about} {self.comparison.summary}"
 
-    def seen(self, cluster: StagedCluster) -> str:
+    def mismatch(self, cluster: ScriptedCluster) -> str:
         found = [each for each in cluster.all(self.kind.key_kind) if self._fits(each)]
-        return "" if self.bounds.hold(len(found)) else f"there are {len(found)}: {', '.join(e.key.name for e in found)}"
+        return (
+            ""
+            if self.comparison.hold(len(found))
+            else f"there are {len(found)}: {', '.join(e.key.name for e in found)}"
+        )
 
     def _fits(self, found: Object) -> bool:
         if any(found.metadata.labels.get(name) != value for name, value in self.labels.items()):
@@ -175,57 +179,57 @@ class CountClaim:
 
 
 @dataclass(frozen=True, slots=True)
-class StruckClaim:
+class FaultPredicate:
     """A scripted fault has struck."""
 
     containing: str
 
     @property
-    def words(self) -> str:
+    def summary(self) -> str:
         return f"struck: {self.containing}"
 
-    def seen(self, cluster: StagedCluster) -> str:
+    def mismatch(self, cluster: ScriptedCluster) -> str:
         return "" if any(self.containing in words for words in cluster.script.struck) else "it has not struck"
 
 
 @dataclass(frozen=True, slots=True)
-class RefusedClaim:
+class RefusalPredicate:
     """The authority has refused a bind or a reservation that no longer fitted."""
 
     containing: str
 
     @property
-    def words(self) -> str:
+    def summary(self) -> str:
         return f"refused: {self.containing}"
 
-    def seen(self, cluster: StagedCluster) -> str:
+    def mismatch(self, cluster: ScriptedCluster) -> str:
         return "" if any(self.containing in words for words in cluster.script.refused) else "it was not refused"
 
 
-def read_claim(fields: Fields) -> Claim:
-    """Take a claim's own fields out of a mapping that may have others."""
+def read_predicate(fields: Fields) -> Predicate:
+    """Take a predicate's own fields out of a mapping that may have others."""
     subjects = [name for name in ("object", "count", "struck", "refused") if name in fields]
     if len(subjects) != 1:
         fields.part.fail("say what this is about: exactly one of `object`, `count`, `struck` and `refused`")
     if subjects == ["struck"]:
-        return StruckClaim(fields.need("struck", text))
+        return FaultPredicate(fields.need("struck", text))
     if subjects == ["refused"]:
-        return RefusedClaim(fields.need("refused", text))
-    return _object_claim(fields) if subjects == ["object"] else _count_claim(fields)
+        return RefusalPredicate(fields.need("refused", text))
+    return _object_predicate(fields) if subjects == ["object"] else _count_predicate(fields)
 
 
-def _object_claim(fields: Fields) -> ObjectClaim:
+def _object_predicate(fields: Fields) -> ObjectPredicate:
     key = fields.need("object", key_named)
     if "condition" in fields:
         condition, status = fields.need("condition", text), fields.take("status", text, "True")
-        return ObjectClaim(key, condition=condition, status=status, reason=fields.take("reason", text, ""))
+        return ObjectPredicate(key, condition=condition, status=status, reason=fields.take("reason", text, ""))
     if "field" in fields:
         path = fields.need("field", text)
-        return ObjectClaim(key, path=path, bounds=_bounds(fields, f"`{path}`"))
-    return ObjectClaim(key, exists=fields.take("exists", flag, True))  # noqa: FBT003
+        return ObjectPredicate(key, path=path, comparison=_comparison(fields, f"`{path}`"))
+    return ObjectPredicate(key, exists=fields.take("exists", flag, True))  # noqa: FBT003
 
 
-def _count_claim(fields: Fields) -> CountClaim:
+def _count_predicate(fields: Fields) -> CountPredicate:
     kind = fields.need("count", kind_named)
     labels = {name: str(value) for name, value in plain_mapping(fields, "labels").items()}
     traits: dict[str, Any] = {name: fields.need(name, flag) for name in ("live", "bound", "ready") if name in fields}
@@ -233,11 +237,11 @@ def _count_claim(fields: Fields) -> CountClaim:
         traits["node"] = fields.need("node", text)
     if traits and kind.kind != POD_KIND:
         fields.part.fail(f"only pods are counted by `{next(iter(traits))}`: remove it")
-    return CountClaim(kind, labels, traits, _bounds(fields, "a count"))
+    return CountPredicate(kind, labels, traits, _comparison(fields, "a count"))
 
 
-def parse_claim(part: Part) -> Claim:
-    fields = Fields(part, "a claim")
-    claim = read_claim(fields)
+def parse_predicate(part: YamlNode) -> Predicate:
+    fields = Fields(part, "a predicate")
+    predicate = read_predicate(fields)
     fields.done()
-    return claim
+    return predicate

@@ -1,7 +1,7 @@
-"""The scripted faults of a scenario, at the API's meaning: this watch is late, the reply to that write is lost.
+"""Scripted faults of a scenario, at API semantics: a late watch, a lost reply to a named write.
 
-`StagedCluster` is the simulated cluster with transports that ask a `Script`. It differs from the swarm's faults in that
-a person names the component, the verb and the object.
+`ScriptedCluster` is the simulated cluster with transports that follow a `FaultScript`. Unlike a swarm, the scenario
+names component, verb and object.
 """
 
 from __future__ import annotations
@@ -56,16 +56,16 @@ class LateWatch:
 
 
 @dataclass
-class Script:
+class FaultScript:
     """What is to go wrong, as the steps have said so far."""
 
     sim: Simulation
     lost: list[LostReply] = field(default_factory=list)
     late: list[LateWatch] = field(default_factory=list)
     struck: list[str] = field(default_factory=list)
-    """Every scripted fault that struck, in words."""
+    """Every scripted fault that struck, as text."""
     refused: list[str] = field(default_factory=list)
-    """Every claim that the authority refused, in words."""
+    """Every write that the API server refused, as text."""
     on_strike: Callable[[], None] = lambda: None
 
     def strike(self, words: str) -> None:
@@ -89,21 +89,21 @@ class Script:
         return max((each.until_s for each in self.late if each.kind == kind and host.startswith(each.to)), default=0.0)
 
 
-class StagedCluster(Cluster):
+class ScriptedCluster(Cluster):
     """A cluster whose links follow a script."""
 
-    def __init__(self, sim: Simulation, script: Script, **more: Any) -> None:
+    def __init__(self, sim: Simulation, script: FaultScript, **more: Any) -> None:
         self.script = script
         super().__init__(sim, **more)
 
     def transport(self, host: Host, *, server: int = 0) -> RemoteTransport:
-        return _StagedTransport(host.remote(self.servers[server], API), host.name, self.script)
+        return _ScriptedTransport(host.remote(self.servers[server], API), host.name, self.script)
 
 
 class _LateStream:
     """A watch that brings nothing while the script holds it, and then all of it, in order."""
 
-    def __init__(self, stream: Any, host: str, kind: str, script: Script) -> None:
+    def __init__(self, stream: Any, host: str, kind: str, script: FaultScript) -> None:
         self._stream = stream
         self._host = host
         self._kind = kind
@@ -127,8 +127,8 @@ class _LateStream:
         await self._stream.aclose()
 
 
-class _StagedTransport(RemoteTransport):
-    def __init__(self, remote: Any, host: str, script: Script) -> None:
+class _ScriptedTransport(RemoteTransport):
+    def __init__(self, remote: Any, host: str, script: FaultScript) -> None:
         super().__init__(remote)
         self._host = host
         self._script = script

@@ -12,13 +12,14 @@ from kedge.runtime.queue.items import (
     Loop,
     LoopKind,
     OutcomeKind,
+    QueueClosed,
     QueueStatistics,
     RunEffects,
     RunOutcome,
     WaitReason,
     Wake,
 )
-from kedge.runtime.queue.queue import RESYNC_PRIORITY, QueueClosed, WorkQueue
+from kedge.runtime.queue.queue import RESYNC_PRIORITY, WorkQueue
 
 __all__ = [
     "FLOOR",

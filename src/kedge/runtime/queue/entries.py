@@ -1,4 +1,4 @@
-"""One key inside the queue: where it stands and what is known of it.
+"""One key inside the queue: its state, its failures and its wake-ups.
 
 Neighbours: `queue` moves entries between states, `order` and `delays` hold them. An entry moves nothing by itself.
 """
@@ -12,7 +12,7 @@ from kedge.runtime.queue.items import K, KeyState, WaitReason, Wake
 if TYPE_CHECKING:
     from kedge.runtime.queue.order import Lane
 
-# Looking a member up in its enumeration is slow enough to show where every add, get and done does it.
+# A member lookup on an enumeration is slow enough to show in a profile, and every add, get and done does it.
 WAITING: KeyState = KeyState.WAITING
 READY: KeyState = KeyState.READY
 RUNNING: KeyState = KeyState.RUNNING
@@ -58,9 +58,9 @@ class QueueEntry(Generic[K]):
     ready_s: float
     """Set once it is READY: since when."""
     lane: Lane[K]
-    """Set while READY: the lane it stands in; while RUNNING: the one that pays for it."""
+    """Set while READY: the lane it is in; while RUNNING: the lane that is charged for the run."""
     place: int
-    """Set while RUNNING, with the rest below: the item that is out. `done` takes no other."""
+    """Set while RUNNING, as are the fields below: the number of the item that is out. `done` accepts no other."""
     begun_s: float
     charged_s: float
     reserved: bool
@@ -72,18 +72,18 @@ class QueueEntry(Generic[K]):
         self.key = key
         self.tenant = tenant
         self.base_priority = priority
-        """What its retries and requeues have."""
+        """The priority of its retries and requeues."""
         self.priority = priority
-        """What this turn in the queue has: the highest that was asked for."""
+        """The priority of this turn in the queue: the highest of its adds."""
         self.state = WAITING
         self.reason = NO_REASON
         self.ticket = 0
-        """Its valid ticket in `delays`; others of this entry are void. 0 unless WAITING."""
+        """Its valid ticket in `delays`; all others of this entry are void. 0 unless WAITING."""
         self.again_s: float | None = None
-        """Only while RUNNING: it was added meanwhile, and is due then."""
+        """Only while RUNNING: it was added during the run, and is due then."""
         self.added_s = added_s
         self.failures = 0
         self.last_error: BaseException | None = None
         self.wakes: list[Wake] = []
-        """Since the last run began, each once, bounded."""
+        """The distinct wake-ups since the last run began, bounded."""
         self.wakes_dropped = 0

@@ -1,6 +1,6 @@
-"""What goes in and out of a work queue: wake-ups, items, outcomes, facts about a run, and reports about a key.
+"""Data of a work queue: wake-ups, items, outcomes, the effects of a run, reports and statistics. All of it is frozen.
 
-All of it is frozen data. `queue` makes it and takes it; nothing here decides anything.
+`queue` makes and takes it; nothing here decides anything.
 """
 
 from __future__ import annotations
@@ -10,32 +10,48 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Generic, NamedTuple, TypeVar
 
+from kedge.errors import KedgeError
+from kedge.keys import Key
+
 K = TypeVar("K", bound=Hashable)
 
 
+class QueueClosed(KedgeError):
+    """The queue hands out nothing more. Finish the item you hold, call `done`, and stop."""
+
+
+def namespace_of(key: object) -> str:
+    """The tenant of an object's key."""
+    return key.namespace if isinstance(key, Key) else ""
+
+
+def no_priority(_: object) -> int:
+    return 0
+
+
 class Wake(NamedTuple):
-    """Why a key was added. Goes to the record and to the detector of loops, never to the logic."""
+    """Why a key was added. It goes to the decision record and the loop detector; no logic depends on it."""
 
     what: str
-    """What changed: the object, not its version, so that the same cause has the same name each time."""
+    """The object that changed, without its version, so that the same cause has the same name each time."""
     writer: str = ""
-    """Who changed it, where that is known. The queue's own name stands for its own controller."""
+    """The controller that changed it, where that is known. The queue's own name stands for its own controller."""
 
 
 RETRY = Wake("retry")
 """A failed run's backoff ended."""
 REQUEUE = Wake("requeue")
-"""A run asked to be repeated after a pause."""
+"""A run requested a repeat after a delay."""
 SPIN = Wake("requeue at once")
-"""A run asked to be repeated with next to no pause: a loop, unless it gets somewhere."""
+"""A run requested a repeat with next to no delay: a loop, unless it makes progress."""
 FLOOR = Wake("own writes seen")
-"""The caches have brought what the key wrote, and it was woken meanwhile."""
+"""The caches have received the writes of the key, and it was woken while it waited for them."""
 RESYNC = Wake("resync")
 """The safety net: nothing is known to have changed."""
 
 
 class Item(NamedTuple, Generic[K]):
-    """One key, handed to one worker. Give it back with `done`, whatever happened."""
+    """One key, handed to one worker. Return it with `done`, however the run ended."""
 
     key: K
     tenant: str
@@ -43,9 +59,9 @@ class Item(NamedTuple, Generic[K]):
     attempt: int
     """1 for the first run, and one more after each failure in a row."""
     wakes: tuple[Wake, ...]
-    """What woke it since its last run, oldest first."""
+    """The wake-ups since its last run, oldest first."""
     wakes_dropped: int
-    """Different ones past the bound, of which only the number is known."""
+    """How many distinct wake-ups were dropped at the bound."""
     added_s: float
     """Monotonic time of the oldest add that this run answers."""
     ready_s: float
@@ -54,11 +70,11 @@ class Item(NamedTuple, Generic[K]):
     place: int
     """Its place in the order of dequeueing: 1 for the first item this queue handed out."""
     aged: bool
-    """Whether it was handed out before keys of a higher priority, because it had waited too long."""
+    """Whether it was handed out before keys of a higher priority because it had waited too long."""
 
     @property
     def waited_s(self) -> float:
-        """How long it stood ready before a worker took it."""
+        """How long it was ready before a worker took it."""
         return self.begun_s - self.ready_s
 
     @property
@@ -76,7 +92,7 @@ class OutcomeKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """How a run ended. A key woken while it ran is run again whatever this says."""
+    """How a run ended. A key that was woken during its run is run again in any case."""
 
     kind: OutcomeKind
     error: BaseException | None = None
@@ -84,22 +100,22 @@ class RunOutcome:
 
     @classmethod
     def success(cls) -> RunOutcome:
-        """Nothing is left to do until something changes. Backoff is forgotten."""
+        """Nothing is left to do until something changes. Resets the backoff."""
         return SUCCESS
 
     @classmethod
     def failure(cls, error: BaseException) -> RunOutcome:
-        """Try again after a pause that grows with each failure in a row."""
+        """Try again after a backoff that grows with each failure in a row."""
         return cls(OutcomeKind.FAILURE, error)
 
     @classmethod
     def requeue(cls, *, delay_s: float) -> RunOutcome:
-        """It went well; look again after a pause. Backoff is forgotten."""
+        """The run succeeded; repeat it after a delay. Resets the backoff."""
         return cls(OutcomeKind.REQUEUE, None, delay_s)
 
     @classmethod
     def terminal(cls, error: BaseException) -> RunOutcome:
-        """It cannot succeed as things stand: no retry until something changes. The error stays visible."""
+        """It cannot succeed in the current state: no retry until something changes. The error stays visible."""
         return cls(OutcomeKind.TERMINAL, error)
 
 
@@ -107,36 +123,36 @@ SUCCESS = RunOutcome(OutcomeKind.SUCCESS)
 
 
 class RunEffects(NamedTuple):
-    """What a run did, so that a loop can be told from work. Fingerprints are of content, never of versions."""
+    """The effects of a run, which distinguish work from a loop. Fingerprints are of content, never of versions."""
 
     changed: bool
-    """Whether anything was written that made a difference."""
+    """Whether any write changed an object."""
     wrote: frozenset[tuple[Hashable, Hashable]] = frozenset()
-    """Each target written, with a fingerprint of what was written to it."""
+    """Each object written, with a fingerprint of its new content."""
     saw: Hashable = None
-    """A fingerprint of the inputs, own writes left out. One not seen lately means that there was something to do."""
+    """A fingerprint of the inputs, own writes excluded. A fingerprint not seen lately means that there was work."""
 
 
 class KeyState(Enum):
     WAITING = "waiting"
-    """Not yet due: a delayed add, a backoff, a requeue, or a loop being slowed."""
+    """Not yet due: a delayed add, a backoff, a requeue, or a loop that is throttled."""
     READY = "ready"
-    """Due, and in line for a worker."""
+    """Due, and waiting for a worker."""
     RUNNING = "running"
     """With a worker."""
     IDLE = "idle"
-    """Not queued, and remembered for what it did."""
+    """Not queued; its last runs are remembered."""
 
 
 class WaitReason(Enum):
     NONE = ""
-    QUEUED = "in line for a worker"
+    QUEUED = "waiting for a worker"
     DELAYED = "added with a delay"
     BACKOFF = "backing off after a failure"
-    REQUEUE = "asked to be looked at later"
+    REQUEUE = "requeued by its last run"
     RESYNC = "resync, spread out"
-    LOOPING = "slowed, because it runs in a loop"
-    FLOOR = "waiting for the caches to bring what it wrote"
+    LOOPING = "throttled, because it runs in a loop"
+    FLOOR = "waiting for the caches to receive its writes"
 
 
 class LoopKind(Enum):
@@ -147,22 +163,22 @@ class LoopKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Loop(Generic[K]):
-    """A key caught in a loop, and what keeps waking it."""
+    """A key that runs in a loop, and the wake-up that keeps it there."""
 
     key: K
     kind: LoopKind
     woken_by: Wake
     runs: int
-    """Runs in a row that this wake-up caused for nothing."""
+    """Runs in a row that this wake-up caused without progress."""
     hold_s: float
-    """How long the next wake-up of this sort is held back. Others are not."""
+    """How long the next wake-up of this kind is held back. Others are not."""
     holds: int
-    """How often that was done: 1 when the loop is found."""
+    """How often it was held back: 1 when the loop is found."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyReport(Generic[K]):
-    """Everything the queue knows of one key."""
+    """Everything the queue knows about one key."""
 
     key: K
     state: KeyState
@@ -180,13 +196,13 @@ class KeyReport(Generic[K]):
     wakes: tuple[Wake, ...]
     last_error: BaseException | None
     terminal: bool
-    """Its last run ended for good; only a change wakes it."""
+    """Its last run was terminal; only a change wakes it."""
     loop: Loop[K] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueStatistics(Generic[K]):
-    """One look at the whole queue."""
+    """The whole queue at one moment."""
 
     keys: int
     ready: int
@@ -204,7 +220,7 @@ class QueueStatistics(Generic[K]):
     aged: int
     """Items handed out before a higher priority because they had waited too long."""
     refused: int
-    """Adds refused because the queue was full; each time a resync is owed."""
+    """Adds rejected because the queue was full; each one makes a resync due."""
     resync_owed: bool
     closed: bool
     loops: tuple[Loop[K], ...] = field(default=())

@@ -1,7 +1,7 @@
-"""Tells work from loops: keys that keep being woken and get nowhere, with or without writes.
+"""Detects loops: keys that keep being woken without making progress, with or without writes.
 
-A run is judged by what it wrote and saw; its cost is put down to what woke it. Only that wake-up is slowed: others pass
-at once, so a key in a loop still answers to real changes. What is not known about a run is never held against it.
+A run is judged by its reads and writes and attributed to its wake-ups. Only those wake-ups are throttled: others pass
+at once, so a key in a loop still reacts to real changes. A run whose effects are unknown is never counted as a loop.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from kedge.runtime.queue.items import FLOOR, RESYNC, RETRY, K, Loop, LoopKind, R
 from kedge.runtime.queue.items import REQUEUE as REQUEUE_WAKE
 
 _PLANNED = frozenset((RETRY, RESYNC, REQUEUE_WAKE, FLOOR))
-"""Wake-ups that come at the queue's own pace: they cannot run hot."""
-_GRAVITY = {LoopKind.FUTILE: 0, LoopKind.ECHO: 1, LoopKind.OSCILLATION: 2}
+"""Wake-ups that the queue itself paces: they cannot run hot."""
+_SEVERITY = {LoopKind.FUTILE: 0, LoopKind.ECHO: 1, LoopKind.OSCILLATION: 2}
 
 
 class _Run(Enum):
-    """What a run that was no loop's says."""
+    """The verdict on a run that is not part of a loop."""
 
     PROGRESS = auto()
-    """There was something to do, and it was done."""
+    """There was work, and it was done."""
     NEUTRAL = auto()
-    """It says nothing."""
+    """Evidence for neither."""
 
 
 class _Suspect:
-    """One sort of wake-up of one key, and how many runs in a row it has caused for nothing."""
+    """One kind of wake-up of one key, and how many runs in a row it has caused without progress."""
 
     __slots__ = ("hold_s", "holds", "kind", "last_s", "runs", "until_s")
 
@@ -40,14 +40,14 @@ class _Suspect:
         self.runs = 0
         self.last_s = 0.0
         self.holds = 0
-        """How often it was held back. 0: suspected, not convicted."""
+        """How often it was held back. 0: suspected, not yet throttled."""
         self.hold_s = 0.0
         self.until_s = 0.0
-        """Wake-ups of this sort wait until then."""
+        """Wake-ups of this kind wait until then."""
 
 
 class _History:
-    """What one key did lately. Fingerprints are kept as hashes: they are only ever compared."""
+    """The last runs of one key. Fingerprints are kept as hashes: they are only compared."""
 
     __slots__ = ("saw", "suspects", "targets", "terminal", "wrote")
 
@@ -58,19 +58,19 @@ class _History:
         self.suspects: dict[Wake, _Suspect] = {}
         """Least recently seen first."""
         self.terminal: BaseException | None = None
-        """The error of a last run that ended for good."""
+        """The error of the last run, if it was terminal."""
 
     def judge(
         self, facts: RunEffects | None, wakes: Iterable[Wake], *, failed: bool, own: str, memory: int
     ) -> LoopKind | _Run:
-        """What this run was, given those before it."""
+        """The verdict on this run, given those before it."""
         if facts is None:
             return LoopKind.FUTILE if failed else _Run.NEUTRAL
         news = facts.saw is not None and _is_new(self.saw, facts.saw, memory)
         if not facts.changed:
             return _Run.PROGRESS if news else LoopKind.FUTILE
         if not facts.wrote:
-            return _Run.PROGRESS  # what it wrote is not known
+            return _Run.PROGRESS  # its writes are not known
         content_is_new = _is_new(self.wrote, facts.wrote, memory)
         targets_are_new = _is_new(self.targets, frozenset([target for target, _ in facts.wrote]), memory)
         if news:
@@ -85,7 +85,7 @@ class _History:
 
 
 class LoopDetector(Generic[K]):
-    """The histories of the keys that ran last, and the keys among them that are slowed."""
+    """The histories of the keys that ran last, and the keys among them that are throttled."""
 
     def __init__(self, env: Env, *, name: str) -> None:
         self._env = env
@@ -94,8 +94,8 @@ class LoopDetector(Generic[K]):
         self._name = name
         self._histories: OrderedDict[K, _History] = OrderedDict()
         """Least recently run first; the oldest are forgotten."""
-        self.slowed: dict[K, None] = {}
-        """Keys with a convicted suspect, among those remembered. The rest need not ask `hold_until_s`."""
+        self.throttled: dict[K, None] = {}
+        """Remembered keys with a throttled wake-up. For all others `hold_until_s` is 0."""
 
     def __len__(self) -> int:
         return len(self._histories)
@@ -105,14 +105,14 @@ class LoopDetector(Generic[K]):
     def ran(
         self, key: K, wakes: tuple[Wake, ...], facts: RunEffects | None, *, error: BaseException | None, terminal: bool
     ) -> tuple[Loop[K], ...]:
-        """Take note of a run. Loops, if it convicts, or goes on convicting, what woke it."""
+        """Take note of a run. Returns loops, if it shows, or shows again, that its wake-ups cause no progress."""
         history = self._histories.get(key)
         if history is None:
             if facts is None and error is None:
                 return ()
             history = self._histories[key] = _History()
             while len(self._histories) > self._limits.queue_loop_keys_max:
-                self.slowed.pop(self._histories.popitem(last=False)[0], None)
+                self.throttled.pop(self._histories.popitem(last=False)[0], None)
         else:
             self._histories.move_to_end(key)
         history.terminal = error if terminal else None
@@ -125,10 +125,10 @@ class LoopDetector(Generic[K]):
             if history.suspects:
                 for wake in wakes:
                     history.suspects.pop(wake, None)
-                self._note_slowed(key, history)
+                self._note_throttled(key, history)
             return ()
-        # Writes that come back are a fight at any pace; runs that do nothing are the safety net at work.
-        # So is the echo of an own write that finds nothing to do: what wrote is judged by itself, and this ends there.
+        # Writes that come back are a conflict at any pace; planned runs that do nothing are the safety net at work.
+        # So is the echo of an own write that finds nothing to do: the run that wrote was judged, and the echo ends.
         ended = error is None
         counted = [
             wake
@@ -136,9 +136,9 @@ class LoopDetector(Generic[K]):
             if verdict is not LoopKind.FUTILE or (wake not in _PLANNED and not (ended and wake.writer == self._name))
         ]
         found = [self._suspect(key, history, wake, verdict) for wake in counted]
-        self._note_slowed(key, history)
+        self._note_throttled(key, history)
         loops = [loop for loop in found if loop is not None]
-        # An echo comes along with whatever else is wrong. It is held too, but blamed only where it is alone.
+        # An echo accompanies any other loop. It is throttled too, but reported only where it is the only cause.
         rivals = [loop for loop in loops if loop.woken_by.writer != self._name]
         return tuple(rivals or loops)
 
@@ -152,8 +152,8 @@ class LoopDetector(Generic[K]):
         elif self._is_over(suspect, now_s):
             suspect.runs = suspect.holds = 0
         history.suspects[wake] = suspect
-        if suspect.runs == 0 or _GRAVITY[kind] > _GRAVITY[suspect.kind]:
-            suspect.kind = kind  # a fight has runs in between that find nothing to do; it is a fight all the same
+        if suspect.runs == 0 or _SEVERITY[kind] > _SEVERITY[suspect.kind]:
+            suspect.kind = kind  # a conflict has futile runs in between; it remains a conflict
         suspect.last_s = now_s
         suspect.runs += 1
         if suspect.runs < (limits.queue_loop_echoes_max if kind is LoopKind.ECHO else limits.queue_loop_runs_max):
@@ -164,22 +164,22 @@ class LoopDetector(Generic[K]):
         return _report(key, wake, suspect)
 
     def _is_over(self, suspect: _Suspect, now_s: float) -> bool:
-        """Whether it has been quiet for so long that another run is not of the same loop."""
+        """Whether it was quiet for so long that another run is not part of the same loop."""
         limits = self._limits
         gap_s = limits.queue_loop_gap_s if suspect.kind is LoopKind.FUTILE else limits.queue_fight_gap_s
         return now_s - suspect.last_s > gap_s + 2 * suspect.hold_s
 
-    def _note_slowed(self, key: K, history: _History) -> None:
+    def _note_throttled(self, key: K, history: _History) -> None:
         if any(suspect.holds for suspect in history.suspects.values()):
-            self.slowed[key] = None
+            self.throttled[key] = None
         else:
-            self.slowed.pop(key, None)
+            self.throttled.pop(key, None)
 
     # -- a key is woken ----------------------------------------------------------------------------
 
     def hold_until_s(self, key: K, wakes: Iterable[Wake]) -> float:
-        """Before when these wake-ups shall not run the key. 0 if one of them is above suspicion."""
-        if key not in self.slowed:
+        """The time before which these wake-ups must not run the key. 0 if one of them is not throttled."""
+        if key not in self.throttled:
             return 0.0
         suspects = self._histories[key].suspects
         untils = [suspect.until_s if (suspect := suspects.get(wake)) is not None else 0.0 for wake in wakes]
@@ -192,22 +192,22 @@ class LoopDetector(Generic[K]):
         return history.terminal if history is not None else None
 
     def loop(self, key: K) -> Loop[K] | None:
-        """The loop `key` is in, put down to what woke it most; to its own writes only if nothing else did."""
-        if key not in self.slowed:
+        """The loop of `key`, attributed to its most frequent wake-up; to its own writes only if there is no other."""
+        if key not in self.throttled:
             return None
         now_s = self._env.monotonic()
-        convicted = [
+        throttled = [
             (wake, suspect)
             for wake, suspect in self._histories[key].suspects.items()
             if suspect.holds and not self._is_over(suspect, now_s)
         ]
-        if not convicted:
+        if not throttled:
             return None
-        wake, suspect = max(convicted, key=lambda each: (each[0].writer != self._name, each[1].runs))
+        wake, suspect = max(throttled, key=lambda each: (each[0].writer != self._name, each[1].runs))
         return _report(key, wake, suspect)
 
     def loops(self) -> Iterator[Loop[K]]:
-        for key in self.slowed:
+        for key in self.throttled:
             found = self.loop(key)
             if found is not None:
                 yield found
@@ -218,7 +218,7 @@ def _report(key: K, wake: Wake, suspect: _Suspect) -> Loop[K]:
 
 
 def _is_new(seen: list[int], value: Hashable, memory: int) -> bool:
-    """Whether `value` was not seen lately. It is now."""
+    """Whether `value` is not among the last seen. Adds it."""
     mark = hash(value)
     if mark in seen:
         return False

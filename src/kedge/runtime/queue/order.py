@@ -1,7 +1,7 @@
-"""Which ready key is next: strict priority with aging, and inside a priority each tenant its share of time.
+"""The order of ready keys: strict priority with aging, and fair queueing between the tenants of a priority.
 
-A deficit round robin whose quantum tends to nothing: the tenant that has been served least goes next, ties in turn, and
-what a run really took is charged to its tenant. No step walks over keys or tenants. Knows nothing of delays or retries.
+A deficit round robin with a quantum near zero: the tenant that has been served least goes next, ties in turn, and each
+tenant is charged the actual time of its runs. No step walks over keys or tenants. Delays and retries are not its job.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from kedge.runtime.queue.entries import RUNNING, QueueEntry
 from kedge.runtime.queue.items import K
 
 _MEAN_WEIGHT = 0.25
-"""Of the newest run in a tenant's mean: four slow runs show, one does not damn."""
+"""Weight of the newest run in a tenant's mean: four slow runs show, one alone does not."""
 _QUICKER = 0.25
-"""A tenant whose runs take less than this part of the slowest's may have the workers that are kept from it."""
+"""A slow tenant whose runs take less than this share of the others' may use the reserved workers."""
 _LOOK_MAX = 32
-"""Slow tenants, from the least served, among whom one is looked for that is quick beside those who run."""
+"""How many slow tenants, from the least served, are compared with the running ones."""
 _SWEEP_MIN = 64
-"""Void tickets below this cost less than a sweep."""
+"""Below this a sweep costs more than the void tickets do."""
 
 
 class Tenant:
-    """One tenant over all priorities: how much it has running, and how long its runs take."""
+    """One tenant over all priorities: its runs in flight, and how long its runs take."""
 
     __slots__ = ("entries", "in_flight", "mean_s", "name")
 
@@ -35,17 +35,17 @@ class Tenant:
         self.name = name
         self.in_flight = 0
         self.entries = 0
-        """Ready keys. A tenant with none, and nothing in flight, is forgotten."""
+        """Ready keys. A tenant with none and nothing in flight is dropped."""
         self.mean_s: float | None = None
-        """Of its runs; None before the first has ended."""
+        """Mean time of its runs; None before the first has ended."""
 
     def is_slow(self, slow_s: float) -> bool:
-        """Whether its next run may hold a worker for long. One that is not known yet may show itself once."""
+        """Whether its next run may hold a worker for long. A new tenant gets one run before it counts as slow."""
         return self.in_flight > 0 if self.mean_s is None else self.mean_s > slow_s
 
 
 class Lane(Generic[K]):
-    """One tenant's ready keys in one priority, in order of coming."""
+    """One tenant's ready keys in one priority, in order of arrival."""
 
     __slots__ = ("band", "credit_s", "entries", "in_flight", "served_s", "tenant", "ticket")
 
@@ -55,9 +55,9 @@ class Lane(Generic[K]):
         self.entries: OrderedDict[QueueEntry[K], None] = OrderedDict()
         self.in_flight = 0
         self.served_s = band.floor_s
-        """Time it has had. Never falls, so a lane's place in a heap may be too early but never too late."""
+        """Virtual time: the service it has had. Never falls: its place in a heap may be too early, never too late."""
         self.credit_s = 0.0
-        """Charged in advance and not used: the next charges are paid from it."""
+        """Charged in advance and not used: later charges are taken from it first."""
         self.ticket = 0
         """Its valid ticket in a heap of its band; 0 while it has no key ready."""
 
@@ -65,29 +65,29 @@ class Lane(Generic[K]):
 class Band(Generic[K]):
     """One priority."""
 
-    __slots__ = ("active", "arrivals", "floor_s", "in_flight", "lanes", "lingering", "open", "priority", "reserved")
+    __slots__ = ("active", "arrivals", "floor_s", "in_debt", "in_flight", "lanes", "open", "priority", "reserved")
 
     def __init__(self, priority: int) -> None:
         self.priority = priority
         self.lanes: dict[str, Lane[K]] = {}
-        """With ready keys or runs, or with more than their share behind them, which they cannot shed by leaving."""
+        """With ready keys or runs, or still over their share: leaving does not clear a debt."""
         self.open: list[tuple[float, int, Lane[K]]] = []
         """Lanes with ready keys whose tenants' runs are short, least served first."""
         self.reserved: list[tuple[float, int, Lane[K]]] = []
-        """Likewise, of tenants whose runs are long: they may not take every worker."""
-        self.lingering: list[tuple[float, int, Lane[K]]] = []
-        """Lanes that left with more than their share, until the others have caught up."""
+        """The same for tenants whose runs are long: they may not take every worker."""
+        self.in_debt: list[tuple[float, int, Lane[K]]] = []
+        """Lanes that became empty over their share, until the others have caught up."""
         self.arrivals: OrderedDict[QueueEntry[K], None] = OrderedDict()
-        """Every ready key of this priority, in order of coming."""
+        """Every ready key of this priority, in order of arrival."""
         self.floor_s = 0.0
-        """What a tenant has had that was always there. Who comes new begins here: nobody saves up by staying away."""
+        """Virtual time of a continuously active tenant. New tenants start here, so idle time earns no credit."""
         self.active = 0
         """Lanes with ready keys or runs."""
         self.in_flight = 0
 
 
 class Order(Generic[K]):
-    """The ready keys, and the runs that their tenants still have to pay for."""
+    """The ready keys, and the runs that are still to be charged."""
 
     def __init__(self, limits: Limits, *, workers: int = 0) -> None:
         self._limits = limits
@@ -101,7 +101,7 @@ class Order(Generic[K]):
         self._since_aged = 0
         self.ready = 0
         self._slow_runs: dict[QueueEntry[K], None] = {}
-        """Runs of tenants that were slow, or not known, when the run began. No more than there are workers."""
+        """Runs of tenants that were slow or new when the run began. At most one per worker."""
 
     def __len__(self) -> int:
         return self.ready
@@ -109,7 +109,7 @@ class Order(Generic[K]):
     # -- keys come and go --------------------------------------------------------------------------
 
     def push(self, entry: QueueEntry[K]) -> None:
-        """Put a key in line, behind those of its tenant and priority."""
+        """Append a key to the lane of its tenant and priority."""
         band = self._bands.get(entry.priority)
         if band is None:
             band = self._bands[entry.priority] = Band(entry.priority)
@@ -131,7 +131,7 @@ class Order(Generic[K]):
         self.ready += 1
 
     def remove(self, entry: QueueEntry[K]) -> None:
-        """Take a key out of line, wherever it stands."""
+        """Remove a key, wherever it is in its lane."""
         lane = entry.lane
         del lane.entries[entry]
         lane.tenant.entries -= 1
@@ -142,9 +142,9 @@ class Order(Generic[K]):
             self._leave(lane)
 
     def pop(self, now_s: float) -> QueueEntry[K] | None:
-        """Take the next key out, as a run of its tenant. `end` it.
+        """Take out the next key, as a run of its tenant; call `end` when the run is over.
 
-        None if nothing is ready, or if what is ready must leave the last workers to others.
+        None if nothing is ready, or if only slow tenants are and the remaining workers are reserved.
         """
         if not self.ready:
             return None
@@ -161,7 +161,7 @@ class Order(Generic[K]):
         return None
 
     def end(self, entry: QueueEntry[K], used_s: float) -> None:
-        """A run is over: its tenant pays what it took beyond what it was charged at the start."""
+        """A run is over: charge its tenant the time beyond the charge at the start."""
         lane = entry.lane
         tenant, band = lane.tenant, lane.band
         lane.in_flight -= 1
@@ -182,9 +182,9 @@ class Order(Generic[K]):
     # -- the choice --------------------------------------------------------------------------------
 
     def _aged_lane(self, now_s: float) -> Lane[K] | None:
-        """A lane of a lower priority whose turn it is because a key there has waited too long.
+        """A lane of a lower priority that goes next because a key in it has waited too long.
 
-        At most every n-th item is given away like this, so that much old work of low priority cannot take over.
+        At most every n-th item is chosen this way, so that a backlog of low priority cannot take over.
         """
         first = True
         oldest_s, chosen = now_s - self._limits.queue_aging_s, None
@@ -193,7 +193,7 @@ class Order(Generic[K]):
             if not band.arrivals:
                 continue
             if first:
-                first = False  # the highest is next anyway
+                first = False  # the highest priority is next anyway
                 continue
             ready_s = next(iter(band.arrivals)).ready_s
             if ready_s <= oldest_s and (lane := self._least_served(band)) is not None:
@@ -201,7 +201,7 @@ class Order(Generic[K]):
         return chosen
 
     def _least_served(self, band: Band[K]) -> Lane[K] | None:
-        """The lane that has had least, of those that may have a worker now."""
+        """The least served lane, of those that may use a worker now."""
         if band.reserved:
             self._settle(band.reserved, slow=True)
         self._settle(band.open, slow=False)
@@ -215,7 +215,7 @@ class Order(Generic[K]):
         return min(heads)[2] if heads else None
 
     def _settle(self, heap: list[tuple[float, int, Lane[K]]], *, slow: bool) -> None:
-        """Get void and outdated tickets out of the way, until the first is true."""
+        """Remove void tickets and renew outdated ones, until the first is valid."""
         while heap:
             served_s, ticket, lane = heap[0]
             if lane.ticket != ticket:
@@ -238,14 +238,14 @@ class Order(Generic[K]):
         if entry.reserved:
             self._slow_runs[entry] = None
         band.floor_s = max(band.floor_s, lane.served_s)
-        # Charged before it runs: several workers would else all take from one tenant before its first run ends.
+        # Charged before it runs: otherwise several workers would take from one tenant before its first run ends.
         entry.charged_s = max(self._limits.queue_service_s_min, tenant.mean_s or 0.0)
         self._charge(lane, entry.charged_s)
         lane.in_flight += 1
         band.in_flight += 1
         tenant.in_flight += 1
         if lane.entries:
-            self._enter(lane)  # behind those that have had as much
+            self._enter(lane)  # behind lanes that have been served as much
         else:
             lane.ticket = 0
         return entry
@@ -258,8 +258,8 @@ class Order(Generic[K]):
         ceiling_s = max(lane.served_s, band.floor_s + self._limits.queue_debt_s_max)
         cost_s = min(cost_s, ceiling_s - lane.served_s)
         lane.served_s += cost_s
-        band.floor_s += cost_s / band.active  # of what was charged: else the floor would overtake those who paid less
-        if band.lingering:
+        band.floor_s += cost_s / band.active  # by what was charged: else it overtakes lanes charged less
+        if band.in_debt:
             self._forget_caught_up(band)
 
     # -- places in heaps ---------------------------------------------------------------------------
@@ -268,9 +268,9 @@ class Order(Generic[K]):
         return self._slow_in_flight_max > 0 and lane.tenant.is_slow(self._limits.queue_slow_s)
 
     def _is_much_quicker(self, tenant: Tenant) -> bool:
-        """Whether a slow tenant may have a worker that is kept free: it has few runs beside it that are like its own.
+        """Whether a slow tenant may use a reserved worker: few running tenants are as slow as it.
 
-        Beside runs of minutes one of a second is quick, and need not wait for them.
+        Next to runs of minutes a run of a second is quick, and need not wait for them.
         """
         if tenant.mean_s is None:
             return False
@@ -290,26 +290,26 @@ class Order(Generic[K]):
     # -- leaving -----------------------------------------------------------------------------------
 
     def _leave(self, lane: Lane[K]) -> None:
-        """A lane with nothing left is forgotten, unless it has had more than its share."""
+        """Drop a lane that is empty, unless it is over its share."""
         if lane.in_flight or lane.entries:
             return
         band = lane.band
         band.active -= 1
         if lane.served_s > band.floor_s:
-            heappush(band.lingering, (lane.served_s, self._next_ticket(), lane))
+            heappush(band.in_debt, (lane.served_s, self._next_ticket(), lane))
         else:
             self._forget(lane)
         if not band.arrivals and not band.in_flight:
-            # Nobody is left to compete with, so nobody owes anything.
+            # No lane is left to compete with, so debts end.
             for each in list(band.lanes.values()):
                 self._forget(each)
             del self._bands[band.priority]
             self._priorities.remove(-band.priority)
 
     def _forget_caught_up(self, band: Band[K]) -> None:
-        lingering = band.lingering
-        while lingering and lingering[0][0] <= band.floor_s:
-            lane = heappop(lingering)[2]
+        in_debt = band.in_debt
+        while in_debt and in_debt[0][0] <= band.floor_s:
+            lane = heappop(in_debt)[2]
             if not lane.entries and not lane.in_flight and lane.served_s <= band.floor_s:
                 self._forget(lane)
 
@@ -341,7 +341,7 @@ class Order(Generic[K]):
         return len(band.arrivals) if band is not None else 0
 
     def oldest_ready_s(self) -> float | None:
-        """When the key that has been ready longest became so."""
+        """When the key that has been ready longest became ready."""
         heads = (next(iter(band.arrivals)).ready_s for band in self._bands.values() if band.arrivals)
         return min(heads, default=None)
 

@@ -1,7 +1,7 @@
-"""The work queue: each key once, never twice at once, never lost; fair between tenants; slow to those that fail.
+"""The work queue: each key once, never twice at once, never lost; fair between tenants; with backoff after failures.
 
-Neighbours: `order` chooses among ready keys, `delays` holds those not yet due, `loops` finds keys that get nowhere.
-It runs nothing itself and knows no objects: workers `get`, act, and say `done`.
+Neighbours: `order` chooses among ready keys, `delays` holds those not yet due, `loops` finds keys that run without
+progress, `reports` describes the queue. It runs nothing itself and knows no objects: workers call `get` and `done`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from typing import Generic
 
 from kedge.backoff import Backoff
 from kedge.env import Env
-from kedge.errors import InvariantBroken, KedgeError, TooManyRequests, unreachable
-from kedge.keys import Key
-from kedge.runtime.queue.delays import Delays
+from kedge.errors import InvariantBroken, TooManyRequests, unreachable
+from kedge.runtime.queue.delays import Delays, DelayTimer
 from kedge.runtime.queue.entries import NO_REASON, READY, RUNNING, WAITING, QueueEntry
 from kedge.runtime.queue.items import (
     REQUEUE,
@@ -25,46 +24,34 @@ from kedge.runtime.queue.items import (
     Item,
     K,
     KeyReport,
-    KeyState,
     Loop,
     OutcomeKind,
+    QueueClosed,
     QueueStatistics,
     RunEffects,
     RunOutcome,
     WaitReason,
     Wake,
+    namespace_of,
+    no_priority,
 )
 from kedge.runtime.queue.loops import LoopDetector
 from kedge.runtime.queue.metrics import QueueMetrics
 from kedge.runtime.queue.order import Order
+from kedge.runtime.queue.reports import report_entry, report_idle, report_queue
 from kedge.runtime.queue.waiters import Waiters
 
 RESYNC_PRIORITY = -(2**31) - 1
 """Below every priority an object can have."""
 _QUEUED: WaitReason = WaitReason.QUEUED
 _SUCCESS: OutcomeKind = OutcomeKind.SUCCESS
-_TIMER_S_MIN = 0.001
-"""A timer is never set nearer: rounding would else make it ring before the time, again and again."""
-
-
-class QueueClosed(KedgeError):
-    """The queue hands out nothing more. Finish what you hold, say `done`, and stop."""
-
-
-def namespace_of(key: object) -> str:
-    """The tenant of an object's key."""
-    return key.namespace if isinstance(key, Key) else ""
-
-
-def no_priority(_: object) -> int:
-    return 0
 
 
 class WorkQueue(Generic[K]):
-    """Keys that are to be looked at again.
+    """Keys that are to be reconciled.
 
-    `workers` is how many will `get`; with it, tenants whose runs are long leave some workers to the others.
-    `on_loop` hears of each loop when it is found. Everything but waiting happens in the call itself.
+    `workers` is how many tasks will call `get`; with it, tenants whose runs are long leave some workers to the others.
+    `on_loop` is called with each loop when it is found. Everything but waiting happens in the call itself.
     """
 
     def __init__(
@@ -86,7 +73,7 @@ class WorkQueue(Generic[K]):
         self._priority_of = priority_of
         self._on_loop = on_loop
         self._entries: dict[K, QueueEntry[K]] = {}
-        """Every key that is queued or running. The invariants stand with `QueueEntry`."""
+        """Every key that is queued or running. The invariants are in the docstring of `QueueEntry`."""
         self.order: Order[K] = Order(env.limits, workers=workers)
         self.delays: Delays[K] = Delays()
         self.detector: LoopDetector[K] = LoopDetector(env, name=name)
@@ -94,7 +81,7 @@ class WorkQueue(Generic[K]):
         self.failing = 0
         """Entries with `failures` above 0."""
         self.resync_owed = False
-        """An add was refused since the last resync began: some key may be due, and the queue does not know which."""
+        """An add was refused since the last resync began: a key may be due that is not in the queue."""
         self.closed = False
         self.adds = self.gets = self.aged = self.refused = self.successes = 0
         self.service_s = 0.0
@@ -102,9 +89,8 @@ class WorkQueue(Generic[K]):
         self._room = Waiters()
         self._owed = Waiters()
         self._drained = Waiters()
-        self._timer: asyncio.TimerHandle | None = None
-        """Rings when the soonest delay ends. Set only while somebody waits: `get` looks for itself."""
-        self._timer_s = 0.0
+        self._timer = DelayTimer(env.monotonic, self._on_timer)
+        """Set only while a `get` waits: `get` itself promotes due keys first."""
         self._metrics = QueueMetrics(env, self)
 
     def __len__(self) -> int:
@@ -122,18 +108,18 @@ class WorkQueue(Generic[K]):
         priority: int | None = None,
         tenant: str | None = None,
     ) -> bool:
-        """Have `key` run, at once or after a delay. Added already, it runs at the earlier time and the higher priority.
+        """Run `key`, at once or after a delay. A key that is queued keeps the earlier time and the higher priority.
 
-        False if it was not taken: the queue is closed, or full, and then a resync is owed (`wait_resync_owed`).
+        Returns False if it was rejected: the queue is closed, or it is full and a resync is owed (`wait_resync_owed`).
         """
         wake = why if isinstance(why, Wake) else Wake(why)
         reason = WaitReason.DELAYED if delay_s > 0 else _QUEUED
         return self._add(key, wake, delay_s, reason, priority=priority, tenant=tenant)
 
     async def resync(self, keys: Iterable[K], *, spread_s: float | None = None) -> None:
-        """Have every key looked at, in case a change was missed: at low priority, spread out, and waiting for room.
+        """Add every key, in case a change was missed: at low priority, spread out, and waiting for room.
 
-        Keys that are backing off keep their pause. If it is not finished, a resync is owed.
+        Keys that are backing off keep their delay. If it does not finish, a resync is owed.
 
         Raises:
             QueueClosed: the queue was closed first.
@@ -158,12 +144,12 @@ class WorkQueue(Generic[K]):
         entry = self._entries.get(key)
         self._metrics.resyncs.inc()
         if entry is not None and entry.reason in (WaitReason.BACKOFF, WaitReason.LOOPING):
-            self._note_wake(entry, RESYNC)  # it will run, and a resync is no reason to hurry it
+            self._note_wake(entry, RESYNC)  # it will run anyway; a resync does not shorten its delay
             return
         self._add(key, RESYNC, delay_s, WaitReason.RESYNC, priority=None, tenant=None)
 
     async def wait_resync_owed(self) -> None:
-        """Until adds were refused for want of room, and there is room again. Then list everything and `resync` it.
+        """Wait until adds were refused because the queue was full, and it has room again. Then list and `resync`.
 
         Raises:
             QueueClosed: the queue was closed.
@@ -202,7 +188,7 @@ class WorkQueue(Generic[K]):
         self.adds += 1
         self._note_wake(entry, wake)
         due_s = now_s + delay_s
-        if key in self.detector.slowed:
+        if key in self.detector.throttled:
             until_s = self.detector.hold_until_s(key, (wake,))
             if until_s > due_s:
                 due_s, reason = until_s, WaitReason.LOOPING
@@ -216,7 +202,7 @@ class WorkQueue(Generic[K]):
         return True
 
     def _claim(self, entry: QueueEntry[K], wake: Wake, priority: int | None, tenant: str | None) -> None:
-        """Raise a queued key to the priority asked for; move it to another tenant, if one is named."""
+        """Raise a queued key to the requested priority; move it to another tenant, if one is given."""
         if priority is not None:
             entry.base_priority = priority
         asked = RESYNC_PRIORITY if wake is RESYNC else entry.base_priority
@@ -252,7 +238,7 @@ class WorkQueue(Generic[K]):
     # -- running -----------------------------------------------------------------------------------
 
     async def get(self) -> Item[K]:
-        """The next key to run, when there is one. Whoever gets it must say `done`.
+        """Wait for the next key to run. The caller must call `done` for it.
 
         Raises:
             QueueClosed: the queue hands out nothing more. Stop.
@@ -302,7 +288,7 @@ class WorkQueue(Generic[K]):
         return item
 
     def done(self, item: Item[K], outcome: RunOutcome = SUCCESS, facts: RunEffects | None = None) -> None:
-        """A worker has finished with `item`. What the run did, if it is known, lets loops be found."""
+        """A worker has finished with `item`. The effects of the run, if they are known, let loops be found."""
         entry = self._out(item)
         now_s = self._monotonic()
         used_s = max(0.0, now_s - entry.begun_s)
@@ -318,16 +304,16 @@ class WorkQueue(Generic[K]):
         )
         self._plan_next(entry, outcome, now_s)
         if self.order.ready:
-            self._getters.wake_one()  # a worker that was kept free for others may be needed now
+            self._getters.wake_one()  # a worker that was reserved for other tenants may be needed now
         if not self.running:
             self._drained.wake_all()
         for loop in loops:
             self._report(loop)
 
     def put_back(self, item: Item[K], *, delay_s: float = 0.0, reason: WaitReason = _QUEUED) -> None:
-        """A worker took `item` and did not run it: it is as if it had not been handed out, and waits for `delay_s`.
+        """Return an item that was not run: it is queued as if it had not been handed out, and waits for `delay_s`.
 
-        Its failures and what woke it are kept. An add that comes meanwhile makes it ready at once, as always.
+        Its failures and wake-ups are kept. An add during the delay makes it ready at once, as always.
         """
         entry = self._out(item)
         now_s = self._monotonic()
@@ -353,18 +339,18 @@ class WorkQueue(Generic[K]):
         """The entry of an item that a worker holds."""
         entry = self._entries.get(item.key)
         if entry is None or entry.state is not RUNNING or entry.place != item.place:
-            raise InvariantBroken(f"{item.key} (item {item.place}) is not out: say done once for each item")
+            raise InvariantBroken(f"{item.key} (item {item.place}) is not running: call done once for each item")
         return entry
 
     def _plan_next(self, entry: QueueEntry[K], outcome: RunOutcome, now_s: float) -> None:
-        """Queue the key again if it was woken while it ran or asks for it; else forget it."""
+        """Queue the key again if it was woken while it ran, or if the outcome asks for it; else drop it."""
         if outcome.kind is _SUCCESS and entry.again_s is None:
             self.failing -= entry.failures > 0
             self._forget(entry)
             return
         plans: list[tuple[float, WaitReason, Wake | None]] = []
         if entry.again_s is not None:
-            # Judged only now, the run may have shown that what woke the key meanwhile is a loop.
+            # The run was judged after these wake-ups came: it may have shown that they belong to a loop.
             hold_s = 0.0 if entry.wakes_dropped else self.detector.hold_until_s(entry.key, entry.wakes)
             held = hold_s > entry.again_s
             plans.append((max(entry.again_s, hold_s), WaitReason.LOOPING if held else entry.again_reason, None))
@@ -425,7 +411,7 @@ class WorkQueue(Generic[K]):
     # -- due and not due ---------------------------------------------------------------------------
 
     def _schedule(self, entry: QueueEntry[K], due_s: float, reason: WaitReason, now_s: float) -> None:
-        """Make a key that does not run ready, or have it wait."""
+        """Make a key that is not running ready, or put it into `delays`."""
         entry.reason = reason
         if due_s > now_s:
             entry.state = WAITING
@@ -446,7 +432,7 @@ class WorkQueue(Generic[K]):
             self._getters.wake_one()
 
     def _promote(self, now_s: float) -> None:
-        """Make ready what has become due."""
+        """Make the keys that have become due ready."""
         while (entry := self.delays.pop_due(now_s)) is not None:
             self._make_ready(entry, entry.due_s)
 
@@ -454,32 +440,23 @@ class WorkQueue(Generic[K]):
         due_s = self.delays.next_s()
         if due_s is None or self.closed or not (waiting or self._getters):
             return
-        if self._timer is not None:
-            if self._timer_s <= due_s:
-                return
-            self._timer.cancel()
-        self._timer_s = due_s
-        pause_s = max(due_s - self._monotonic(), _TIMER_S_MIN)
-        self._timer = asyncio.get_running_loop().call_later(pause_s, self._ring)
+        self._timer.set(due_s)
 
-    def _ring(self) -> None:
-        self._timer = None
+    def _on_timer(self) -> None:
         self._promote(self._monotonic())
         self._set_timer()
 
     # -- stopping ----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Take nothing more and hand out nothing more. What is running goes on; what is queued stays visible."""
+        """Accept and hand out nothing more. Running items go on; queued keys stay visible in reports."""
         self.closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._timer.cancel()
         for waiters in (self._getters, self._room, self._owed):
             waiters.wake_all()
 
     async def drain(self) -> tuple[K, ...]:
-        """Close, wait until every worker has said `done`, and tell which keys are left undone."""
+        """Close, wait until `done` was called for every running item, and return the keys that are left."""
         self.close()
         while self.running:
             await self._drained.wait()
@@ -487,7 +464,7 @@ class WorkQueue(Generic[K]):
 
     def _check_open(self) -> None:
         if self.closed:
-            raise QueueClosed(f"queue {self.name} is closed: finish what you hold, and stop")
+            raise QueueClosed(f"queue {self.name} is closed: finish the item you hold, and stop")
 
     # -- looking -----------------------------------------------------------------------------------
 
@@ -505,82 +482,19 @@ class WorkQueue(Generic[K]):
     def statistics(self) -> QueueStatistics[K]:
         if not self.closed:
             self._promote(self._monotonic())
-        ready_by_tenant: dict[str, int] = {}
-        running_by_tenant: dict[str, int] = {}
-        for tenant in self.order.tenants.values():
-            if tenant.entries:
-                ready_by_tenant[tenant.name] = tenant.entries
-            if tenant.in_flight:
-                running_by_tenant[tenant.name] = tenant.in_flight
-        return QueueStatistics(
-            keys=len(self._entries),
-            ready=self.order.ready,
-            waiting=self.waiting,
-            running=self.running,
-            failing=self.failing,
-            ready_by_priority=self.order.by_priority(),
-            ready_by_tenant=ready_by_tenant,
-            running_by_tenant=running_by_tenant,
-            oldest_ready_s=self.oldest_ready_s,
-            adds=self.adds,
-            gets=self.gets,
-            aged=self.aged,
-            refused=self.refused,
-            resync_owed=self.resync_owed,
-            closed=self.closed,
-            loops=tuple(self.detector.loops()),
-        )
+        return report_queue(self)
 
     def explain(self, key: K) -> KeyReport[K] | None:
-        """What is known of `key`; None if it is neither queued nor running nor remembered for anything."""
+        """The report of `key`; None if it is neither queued nor running nor remembered for its last runs."""
         entry = self._entries.get(key)
         if entry is not None:
-            return self._report_of(entry)
+            return report_entry(entry, self.detector, self._monotonic())
         loop, terminal = self.detector.loop(key), self.detector.terminal(key)
         if loop is None and terminal is None:
             return None
-        return KeyReport(
-            key=key,
-            state=KeyState.IDLE,
-            tenant=self._tenant_of(key),
-            priority=self._priority_of(key),
-            failures=0,
-            wait_reason=WaitReason.NONE,
-            next_run_s=None,
-            age_s=0.0,
-            woken_again=False,
-            wakes=(),
-            last_error=terminal,
-            terminal=terminal is not None,
-            loop=loop,
-        )
+        return report_idle(key, self._tenant_of(key), self._priority_of(key), loop, terminal)
 
     def reports(self) -> Iterator[KeyReport[K]]:
         """Every key that is queued or running."""
-        return (self._report_of(entry) for entry in list(self._entries.values()))
-
-    def _report_of(self, entry: QueueEntry[K]) -> KeyReport[K]:
-        running = entry.state is RUNNING
-        match entry.state:
-            case KeyState.RUNNING:
-                next_run_s = entry.again_s
-            case KeyState.WAITING:
-                next_run_s = entry.due_s
-            case _:
-                next_run_s = entry.ready_s
-        terminal = self.detector.terminal(entry.key)
-        return KeyReport(
-            key=entry.key,
-            state=entry.state,
-            tenant=entry.tenant,
-            priority=entry.priority,
-            failures=entry.failures,
-            wait_reason=WaitReason.QUEUED if entry.state is READY else entry.reason,
-            next_run_s=next_run_s,
-            age_s=self._monotonic() - (entry.begun_s if running else entry.added_s),
-            woken_again=entry.again_s is not None,
-            wakes=tuple(entry.wakes),
-            last_error=entry.last_error or terminal,
-            terminal=terminal is not None,
-            loop=self.detector.loop(entry.key),
-        )
+        now_s = self._monotonic()
+        return (report_entry(entry, self.detector, now_s) for entry in list(self._entries.values()))

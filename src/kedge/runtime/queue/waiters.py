@@ -1,6 +1,6 @@
 """Tasks that wait for the queue to change.
 
-Who is woken and then cancelled passes the wake-up on: one that dies with its receiver would be lost.
+A waiter that is woken and then cancelled passes the wake-up on; otherwise the wake-up would be lost with it.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import asyncio
 
 class Waiters:
     def __init__(self) -> None:
-        self._futures: dict[asyncio.Future[None], None] = {}  # in order of coming
+        self._futures: dict[asyncio.Future[None], None] = {}  # in order of arrival
 
     def __len__(self) -> int:
         return len(self._futures)
 
     async def wait(self) -> None:
-        """Until woken. Look again at what was waited for: somebody else may have been faster."""
+        """Wait until woken. Check the condition again: another task may have been faster."""
         future = asyncio.get_running_loop().create_future()
         self._futures[future] = None
         try:

@@ -19,7 +19,7 @@ from kedge.api.conditions import condition, find_condition, is_true
 from kedge.api.wellknown import UNREACHABLE_TAINT
 from kedge.client.contract import Client
 from kedge.controllers.node.controller import NodeLifecycle, lifecycle_controller
-from kedge.controllers.node.evacuation import Evacuation
+from kedge.controllers.node.evacuation import EvacuationPlan
 from kedge.controllers.node.heartbeats import Heartbeats
 from kedge.controllers.shared.node_leases import lease_key
 from kedge.env import Env
@@ -132,7 +132,7 @@ def test_pods_of_a_node_whose_renewals_a_cache_missed_stay_in_service() -> None:
     outcome = run(doubted, 1, faults=NO_FAULTS)
     assert outcome.violation is None, outcome.violation
     assert outcome.result == set()
-    with replaced(Evacuation, "rests_on_silence", property(lambda _: False)):
+    with replaced(EvacuationPlan, "rests_on_silence", property(lambda _: False)):
         worse = run(doubted, 1, faults=NO_FAULTS)
     # The agent says otherwise each time, and whoever owns the pod is woken for nothing again and again.
     assert "which node-lifecycle wrote" in str(worse.violation), worse.violation
@@ -164,7 +164,7 @@ def test_without_a_look_at_the_authority_a_node_that_lives_is_given_up() -> None
 
 
 def test_without_a_look_at_the_authority_pods_of_a_node_that_lives_are_given_up() -> None:
-    with replaced(Evacuation, "rests_on_silence", property(lambda _: False)):
+    with replaced(EvacuationPlan, "rests_on_silence", property(lambda _: False)):
         outcome = run(partial(unheard, tolerated_s=70), 1, faults=NO_FAULTS)
     _, released, returned = outcome.result
     assert released

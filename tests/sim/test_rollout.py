@@ -25,7 +25,7 @@ from kedge.controllers.deployment.controller import DeploymentReconciler, deploy
 from kedge.controllers.replicaset.controller import ReplicaSetReconciler, replica_set_controller
 from kedge.controllers.rollout import gates
 from kedge.controllers.rollout.controller import RolloutReconciler, rollout_controller
-from kedge.controllers.rollout.plan import Capacity
+from kedge.controllers.rollout.plan import RollbackCapacity
 from kedge.env import Env
 from kedge.errors import Conflict
 from kedge.runtime.status import plan_status
@@ -236,7 +236,7 @@ def test_a_rollback_never_takes_the_only_healthy_capacity() -> None:
 
 
 def test_without_its_safeguard_a_rollback_leaves_nobody_to_serve(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Capacity, "is_safe", True)
+    monkeypatch.setattr(RollbackCapacity, "is_safe", True)
     found = failing(rollback_of_all_there_is, range(5))
     assert found is not None
     assert found.violation is not None
@@ -327,7 +327,7 @@ def test_a_policy_goes_from_stage_to_stage_with_data_only() -> None:
 
 
 def test_without_its_safeguard_a_policy_advances_without_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    open_gate = gates.Gate("Samples", "True", "EnoughSamples")
+    open_gate = gates.GateStatus("Samples", "True", "EnoughSamples")
     monkeypatch.setattr(gates, "_samples", lambda *_: open_gate)
     monkeypatch.setattr(gates, "_health", lambda *_: open_gate)
     found = failing(policy_by_stages, range(5))

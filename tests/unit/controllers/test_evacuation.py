@@ -12,9 +12,9 @@ from tests.kit.pod_views import NOW, a_pod, ago, ready_pod
 from kedge.api.views import NodeView, OwnerReference, PodView, Taint, Toleration
 from kedge.api.views.core import NodeSpec
 from kedge.api.wellknown import NOT_READY_TAINT, UNREACHABLE_TAINT
-from kedge.controllers.node.evacuation import Evacuation, plan_evacuation, release_after_s
-from kedge.controllers.node.heartbeats import Sight
-from kedge.controllers.node.plan import Standing
+from kedge.controllers.node.evacuation import EvacuationPlan, plan_evacuation, release_after_s
+from kedge.controllers.node.heartbeats import NodeHealth
+from kedge.controllers.node.plan import NodeState
 from kedge.limits import Limits
 
 LIMITS = Limits()
@@ -30,64 +30,64 @@ def tolerating(pod: PodView, *tolerations: Toleration) -> PodView:
 
 
 def plan(
-    standing: Standing, trusted_s: float, *pods: PodView, taints: tuple[Taint, ...] = (), **more: Any
-) -> Evacuation:
+    state: NodeState, trusted_s: float, *pods: PodView, taints: tuple[Taint, ...] = (), **more: Any
+) -> EvacuationPlan:
     node = NodeView(spec=NodeSpec(taints=taints))
     blind = more.pop("blind", "")
-    return plan_evacuation(node, standing, Sight(trusted_s, trusted_s, blind=blind), pods, LIMITS, NOW, **more)
+    return plan_evacuation(node, state, NodeHealth(trusted_s, trusted_s, blind=blind), pods, LIMITS, NOW, **more)
 
 
-def destroys(steps: Evacuation) -> bool:
+def destroys(steps: EvacuationPlan) -> bool:
     """Whether any of it cannot be taken back."""
     return bool(steps.release or steps.remove or steps.end)
 
 
 def test_a_suspect_node_costs_nobody_anything() -> None:
     assert plan(
-        Standing.SUSPECT, 39.0, owned(ready_pod("web-0")), owned(a_pod("web-1", node="node-a", lost=True))
+        NodeState.SUSPECT, 39.0, owned(ready_pod("web-0")), owned(a_pod("web-1", node="node-a", lost=True))
     ).silent
 
 
 def test_the_pods_of_an_unknown_node_are_unknown_and_stay() -> None:
-    steps = plan(Standing.UNKNOWN, 60.0, owned(ready_pod("web-0")), owned(a_pod("web-1", node="node-a")))
+    steps = plan(NodeState.UNKNOWN, 60.0, owned(ready_pod("web-0")), owned(a_pod("web-1", node="node-a")))
     assert [pod.name for pod in steps.unknown] == ["web-0"]
     assert not destroys(steps)
 
 
 def test_the_pods_of_a_lost_node_are_released_by_their_owners_and_removed_if_they_have_none() -> None:
-    steps = plan(Standing.LOST, 120.0, owned(ready_pod("web-0")), a_pod("alone", node="node-a"))
+    steps = plan(NodeState.LOST, 120.0, owned(ready_pod("web-0")), a_pod("alone", node="node-a"))
     assert [pod.name for pod in steps.release] == ["web-0"]
     assert [pod.name for pod in steps.remove] == ["alone"]
 
 
 def test_what_was_asked_for_once_is_not_asked_for_again() -> None:
-    assert not plan(Standing.LOST, 300.0, owned(a_pod("web-0", node="node-a", lost=True))).release
+    assert not plan(NodeState.LOST, 300.0, owned(a_pod("web-0", node="node-a", lost=True))).release
 
 
 def test_a_node_that_returns_takes_its_pods_back() -> None:
-    steps = plan(Standing.READY, 0.0, owned(a_pod("web-0", node="node-a", lost=True)), owned(ready_pod("web-1")))
+    steps = plan(NodeState.READY, 0.0, owned(a_pod("web-0", node="node-a", lost=True)), owned(ready_pod("web-1")))
     assert [pod.name for pod in steps.take_back] == ["web-0"]
     assert not destroys(steps)
 
 
 def test_a_new_observer_releases_nothing_before_it_has_waited_itself() -> None:
-    steps = plan(Standing.LOST, 5.0, owned(ready_pod("web-0")))
+    steps = plan(NodeState.LOST, 5.0, owned(ready_pod("web-0")))
     assert not destroys(steps)
-    assert steps.look_again_s == 115.0
+    assert steps.requeue_after_s == 115.0
 
 
 def test_nothing_is_released_or_hidden_while_the_zone_is_blind() -> None:
-    steps = plan(Standing.LOST, 500.0, owned(ready_pod("web-0")), blind="3 of 3")
+    steps = plan(NodeState.LOST, 500.0, owned(ready_pod("web-0")), blind="3 of 3")
     assert steps.silent
 
 
 def test_a_persons_word_needs_no_waiting() -> None:
-    assert plan(Standing.LOST, 0.0, owned(ready_pod("web-0")), out_of_service=True, blind="all").release
+    assert plan(NodeState.LOST, 0.0, owned(ready_pod("web-0")), out_of_service=True, blind="all").release
 
 
 def test_a_held_pod_is_left_alone() -> None:
     pod = owned(ready_pod("web-0"))
-    assert plan(Standing.LOST, 500.0, pod, held=[pod.uid]).silent
+    assert plan(NodeState.LOST, 500.0, pod, held=[pod.uid]).silent
 
 
 @given(st.one_of(st.none(), st.integers(-5, 1000)))
@@ -104,29 +104,29 @@ def test_a_taint_of_a_node_in_contact_ends_what_does_not_bear_it() -> None:
     taint = Taint(key="maintenance", effect="NoExecute", time_added=ago(30))
     bears = [Toleration(key="maintenance", operator="Exists", toleration_seconds=each) for each in (20, 60, None)]
     pods = [owned(ready_pod("none")), *(tolerating(owned(ready_pod(f"t{n}")), each) for n, each in enumerate(bears))]
-    steps = plan(Standing.READY, 0.0, *pods, taints=(taint,))
+    steps = plan(NodeState.READY, 0.0, *pods, taints=(taint,))
     assert [pod.name for pod in steps.end] == ["none", "t0"]
-    assert steps.look_again_s == 30.0
+    assert steps.requeue_after_s == 30.0
 
 
 def test_a_node_that_is_not_ready_keeps_its_pods_for_as_long_as_a_silent_one() -> None:
     young = Taint(key=NOT_READY_TAINT, effect="NoExecute", time_added=ago(60))
     old = Taint(key=NOT_READY_TAINT, effect="NoExecute", time_added=ago(LIMITS.node_lost_s))
     pod = owned(ready_pod("web-0"))
-    assert not plan(Standing.READY, 0.0, pod, taints=(young,)).end
-    assert plan(Standing.READY, 0.0, pod, taints=(old,)).end
+    assert not plan(NodeState.READY, 0.0, pod, taints=(young,)).end
+    assert plan(NodeState.READY, 0.0, pod, taints=(old,)).end
 
 
-standings = st.sampled_from(Standing)
+states = st.sampled_from(NodeState)
 
 
-@given(standings, st.floats(0, 300), st.booleans(), st.booleans())
+@given(states, st.floats(0, 300), st.booleans(), st.booleans())
 def test_nothing_ends_for_silence_unless_its_node_is_lost_and_was_silent_long_enough(
-    standing: Standing, trusted_s: float, blind: bool, lost: bool
+    state: NodeState, trusted_s: float, blind: bool, lost: bool
 ) -> None:
     pods = owned(a_pod("web-0", node="node-a", lost=lost)), a_pod("alone", node="node-a")
-    steps = plan(standing, trusted_s, *pods, blind="cut off" if blind else "")
+    steps = plan(state, trusted_s, *pods, blind="cut off" if blind else "")
     if destroys(steps):
-        assert standing is Standing.LOST
+        assert state is NodeState.LOST
         assert trusted_s >= LIMITS.node_lost_s
         assert not blind

@@ -13,7 +13,7 @@ from kedge.api.views import ObjectMeta, OwnerReference
 from kedge.api.views.base import Annotations
 from kedge.api.wellknown import REMOVE_FINALIZERS
 from kedge.controllers.garbage.overrides import parse_override
-from kedge.controllers.garbage.plan import GarbagePlan, Owner, plan_finalizers, plan_garbage
+from kedge.controllers.garbage.plan import GarbagePlan, OwnerState, plan_finalizers, plan_garbage
 
 
 def owned_by(
@@ -28,13 +28,15 @@ def owned_by(
     )
 
 
-@given(st.dictionaries(st.sampled_from("abcd"), st.sampled_from(Owner)), st.booleans())
-def test_an_object_goes_only_when_none_of_its_owners_is_left(owners: dict[str, Owner], has_dependents: bool) -> None:
+@given(st.dictionaries(st.sampled_from("abcd"), st.sampled_from(OwnerState)), st.booleans())
+def test_an_object_goes_only_when_none_of_its_owners_is_left(
+    owners: dict[str, OwnerState], has_dependents: bool
+) -> None:
     plan = plan_garbage(owned_by(*owners), owners, has_dependents=has_dependents)
-    alive = [each for each in owners.values() if each in (Owner.ALIVE, Owner.UNKNOWN)]
+    alive = [each for each in owners.values() if each in (OwnerState.ALIVE, OwnerState.UNKNOWN)]
     assert bool(plan.delete) == (bool(owners) and not alive)
     assert not (plan.delete and plan.drop)
-    assert all(owners[uid] in (Owner.GONE, Owner.WAITING) for uid in plan.drop)
+    assert all(owners[uid] in (OwnerState.GONE, OwnerState.WAITING) for uid in plan.drop)
 
 
 def test_an_owner_that_nobody_asked_about_counts_as_alive() -> None:
@@ -42,11 +44,11 @@ def test_an_owner_that_nobody_asked_about_counts_as_alive() -> None:
 
 
 def test_what_goes_already_is_let_go_in_peace() -> None:
-    assert plan_garbage(owned_by("a", deleted_s=1), {"a": Owner.GONE}, has_dependents=False) == GarbagePlan()
+    assert plan_garbage(owned_by("a", deleted_s=1), {"a": OwnerState.GONE}, has_dependents=False) == GarbagePlan()
 
 
 def test_how_an_object_goes_depends_on_who_waits_for_it() -> None:
-    waiting, gone = {"a": Owner.WAITING}, {"a": Owner.GONE}
+    waiting, gone = {"a": OwnerState.WAITING}, {"a": OwnerState.GONE}
     assert plan_garbage(owned_by("a"), waiting, has_dependents=True).delete == "Foreground"
     assert plan_garbage(owned_by("a"), waiting, has_dependents=False).delete == "Background"
     assert plan_garbage(owned_by("a"), gone, has_dependents=True).delete == "Background"
@@ -59,7 +61,7 @@ WORD = "finalizers=a.example/b,c owner=ada until=2030-01-01T01:00:00Z reason=its
 def test_finalizers_of_others_are_told_of_and_kept() -> None:
     young = plan_finalizers(owned_by(finalizers=("a.example/b",), deleted_s=10), NOW, stuck_s=300)
     assert not young.stuck
-    assert young.look_again_at == NOW + timedelta(seconds=290)
+    assert young.requeue_at == NOW + timedelta(seconds=290)
     old = plan_finalizers(owned_by(finalizers=("a.example/b", "foregroundDeletion"), deleted_s=301), NOW, stuck_s=300)
     assert old.stuck == ("a.example/b",)
     assert not old.remove

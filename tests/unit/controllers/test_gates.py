@@ -16,42 +16,42 @@ from kedge.api.views.core import ContainerState, ContainerStateWaiting
 from kedge.api.views.kedge_dev import RolloutGates
 from kedge.controllers.rollout.gates import (
     CacheFact,
+    GateEvaluation,
     GateFacts,
+    GateResult,
     Heartbeat,
-    Judgement,
-    Outcome,
-    Verdict,
-    judge_gates,
+    SampleOutcome,
+    evaluate_gates,
     pending_of,
     sample,
 )
 from kedge.controllers.rollout.scopes import (
     is_in_place,
-    share_of_place,
     share_of_replicas,
+    share_of_topology,
     template_problem,
     workload_of,
 )
 
 RULES = RolloutGates(min_samples=2, sample_age_seconds_max=60, ready_percent_min=100)
 FRESH = (CacheFact("Pod", 120, 1.0), CacheFact("Node", 101, 2.0))
-GOOD, BAD, ERROR, OLD = Outcome.GOOD, Outcome.BAD, Outcome.ERROR, Outcome.OLD
+GOOD, BAD, ERROR, OLD = SampleOutcome.GOOD, SampleOutcome.BAD, SampleOutcome.ERROR, SampleOutcome.OLD
 
 
 def judge(
-    *samples: Outcome,
+    *samples: SampleOutcome,
     caches: tuple[CacheFact, ...] = FRESH,
     expected: int = 0,
     pending: Mapping[tuple[str, str], int] | None = None,
     baseline: Mapping[tuple[str, str], int] | None = None,
     rules: RolloutGates = RULES,
     behind: str = "",
-) -> Judgement:
+) -> GateEvaluation:
     facts = GateFacts(100, caches, samples, expected, pending or {}, baseline or {}, behind)
-    return judge_gates(rules, facts)
+    return evaluate_gates(rules, facts)
 
 
-def why(judgement: Judgement) -> str:
+def why(judgement: GateEvaluation) -> str:
     return "" if judgement.shut is None else judgement.shut.reason
 
 
@@ -59,12 +59,12 @@ def why(judgement: Judgement) -> str:
 
 
 def test_every_gate_is_open_on_fresh_and_good_samples() -> None:
-    assert judge(GOOD, GOOD, expected=2).verdict is Verdict.OPEN
+    assert judge(GOOD, GOOD, expected=2).result is GateResult.OPEN
 
 
 def test_a_cache_that_is_not_past_the_change_shuts_every_gate() -> None:
     found = judge(GOOD, GOOD, caches=(CacheFact("Pod", 120, 1.0), CacheFact("Node", 99, 1.0)))
-    assert found.verdict is Verdict.SHUT
+    assert found.result is GateResult.SHUT
     assert why(found) == "CacheBehind"
     assert all(each.status == "Unknown" for each in found.gates)
 
@@ -76,7 +76,7 @@ def test_an_old_cache_shuts_every_gate(age_s: float) -> None:
 
 def test_without_caches_or_before_the_change_is_in_force_nothing_is_judged() -> None:
     assert why(judge(GOOD, GOOD, caches=())) == "NotActive"
-    assert why(judge_gates(RULES, GateFacts(0, FRESH, (GOOD, GOOD)))) == "NotActive"
+    assert why(evaluate_gates(RULES, GateFacts(0, FRESH, (GOOD, GOOD)))) == "NotActive"
 
 
 def test_who_has_not_acted_on_the_change_shuts_every_gate() -> None:
@@ -85,7 +85,7 @@ def test_who_has_not_acted_on_the_change_shuts_every_gate() -> None:
 
 def test_on_old_caches_not_even_a_regression_is_believed() -> None:
     worse = {("queued", "Unschedulable"): 9}
-    assert judge(GOOD, GOOD, pending=worse, caches=(CacheFact("Pod", 120, 99.0),)).verdict is Verdict.SHUT
+    assert judge(GOOD, GOOD, pending=worse, caches=(CacheFact("Pod", 120, 99.0),)).result is GateResult.SHUT
 
 
 # -- samples and health ----------------------------------------------------------------------------
@@ -94,31 +94,31 @@ def test_on_old_caches_not_even_a_regression_is_believed() -> None:
 def test_no_data_is_no_reason_to_go_on() -> None:
     """flagger#1011: traffic stopped in the middle of an analysis, and the canary advanced."""
     found = judge(expected=0)
-    assert found.verdict is Verdict.SHUT
+    assert found.result is GateResult.SHUT
     assert why(found) == "NoData"
 
 
 def test_errors_are_never_good() -> None:
     """argo-rollouts#4479: an analysis whose every measurement errored was a success."""
-    assert judge(ERROR, ERROR, ERROR).verdict is Verdict.SHUT
-    assert judge(GOOD, GOOD, ERROR).verdict is Verdict.SHUT
+    assert judge(ERROR, ERROR, ERROR).result is GateResult.SHUT
+    assert judge(GOOD, GOOD, ERROR).result is GateResult.SHUT
     assert judge(GOOD, GOOD, ERROR).gates[2].reason == "SamplesErrored"
 
 
 def test_errors_and_what_is_old_do_not_count_towards_the_samples_that_are_needed() -> None:
     assert why(judge(GOOD, ERROR, OLD)) == "TooFewSamples"
     lenient = RolloutGates(min_samples=2, ready_percent_min=0)
-    assert judge(ERROR, ERROR, rules=lenient).verdict is Verdict.SHUT
+    assert judge(ERROR, ERROR, rules=lenient).result is GateResult.SHUT
 
 
 def test_replicas_that_should_be_there_and_are_not_count_as_not_ready() -> None:
-    assert judge(GOOD, GOOD, expected=3).verdict is Verdict.SHUT
+    assert judge(GOOD, GOOD, expected=3).result is GateResult.SHUT
     lenient = RolloutGates(min_samples=2, ready_percent_min=60)
-    assert judge(GOOD, GOOD, expected=3, rules=lenient).verdict is Verdict.OPEN
+    assert judge(GOOD, GOOD, expected=3, rules=lenient).result is GateResult.OPEN
 
 
 def test_not_being_ready_shuts_a_gate_and_is_no_regression() -> None:
-    assert judge(GOOD, BAD).verdict is Verdict.SHUT
+    assert judge(GOOD, BAD).result is GateResult.SHUT
 
 
 # -- pending reasons -------------------------------------------------------------------------------
@@ -126,30 +126,30 @@ def test_not_being_ready_shuts_a_gate_and_is_no_regression() -> None:
 
 def test_more_pending_for_a_reason_than_before_the_change_is_a_regression() -> None:
     before = {("queued", "Unschedulable"): 2}
-    assert judge(GOOD, GOOD, pending=before, baseline=before).verdict is Verdict.OPEN
-    assert judge(GOOD, GOOD, pending={("queued", "Unschedulable"): 3}, baseline=before).verdict is Verdict.REGRESSED
-    assert judge(pending={("starting", "CrashLoopBackOff"): 1}, baseline=before).verdict is Verdict.REGRESSED
+    assert judge(GOOD, GOOD, pending=before, baseline=before).result is GateResult.OPEN
+    assert judge(GOOD, GOOD, pending={("queued", "Unschedulable"): 3}, baseline=before).result is GateResult.REGRESSED
+    assert judge(pending={("starting", "CrashLoopBackOff"): 1}, baseline=before).result is GateResult.REGRESSED
 
 
 def test_as_many_more_as_are_allowed_are_none() -> None:
     rules = RolloutGates(min_samples=2, pending_increase_max=1)
-    assert judge(GOOD, GOOD, pending={("queued", "Unschedulable"): 1}, rules=rules).verdict is Verdict.OPEN
+    assert judge(GOOD, GOOD, pending={("queued", "Unschedulable"): 1}, rules=rules).result is GateResult.OPEN
 
 
 def test_another_reason_going_away_does_not_make_up_for_a_new_one() -> None:
     before, now = {("queued", "Unschedulable"): 5}, {("starting", "ErrImagePull"): 1}
-    assert judge(GOOD, GOOD, pending=now, baseline=before).verdict is Verdict.REGRESSED
+    assert judge(GOOD, GOOD, pending=now, baseline=before).result is GateResult.REGRESSED
 
 
 @pytest.mark.parametrize("reason", ["WaitingForScheduler", "WaitingForAgent", "ContainersNotReady"])
 def test_waiting_for_ones_turn_is_no_regression(reason: str) -> None:
-    assert judge(GOOD, GOOD, pending={("queued", reason): 4}).verdict is Verdict.OPEN
+    assert judge(GOOD, GOOD, pending={("queued", reason): 4}).result is GateResult.OPEN
 
 
 # -- what pods say ---------------------------------------------------------------------------------
 
 
-def ask(pod: PodView, revision: int = 150, age_s: float = 5) -> Outcome | None:
+def ask(pod: PodView, revision: int = 150, age_s: float = 5) -> SampleOutcome | None:
     return sample(pod, Heartbeat(revision, age_s), after=100, age_s_max=60)
 
 
@@ -200,7 +200,7 @@ keys = st.tuples(st.sampled_from(["queued", "starting"]), st.sampled_from(["Unsc
 
 
 @given(
-    st.lists(st.sampled_from(list(Outcome)), max_size=8),
+    st.lists(st.sampled_from(list(SampleOutcome)), max_size=8),
     st.integers(0, 8),
     st.dictionaries(keys, st.integers(1, 5)),
     st.dictionaries(keys, st.integers(1, 5)),
@@ -211,7 +211,7 @@ keys = st.tuples(st.sampled_from(["queued", "starting"]), st.sampled_from(["Unsc
     ),
 )  # fmt: skip
 def test_an_open_gate_always_stands_on_enough_fresh_good_and_unregressed_evidence(
-    samples: list[Outcome],
+    samples: list[SampleOutcome],
     expected: int,
     pending: dict[tuple[str, str], int],
     baseline: dict[tuple[str, str], int],
@@ -220,7 +220,7 @@ def test_an_open_gate_always_stands_on_enough_fresh_good_and_unregressed_evidenc
 ) -> None:
     known = tuple(CacheFact(f"cache {n}", *each) for n, each in enumerate(caches))
     found = judge(*samples, caches=known, expected=expected, pending=pending, baseline=baseline, rules=rules)
-    if found.verdict is Verdict.OPEN:
+    if found.result is GateResult.OPEN:
         assert known
         assert all(each.revision >= 100 and each.age_s <= rules.sample_age_seconds_max for each in known)
         assert samples.count(GOOD) + samples.count(BAD) >= rules.min_samples
@@ -229,7 +229,7 @@ def test_an_open_gate_always_stands_on_enough_fresh_good_and_unregressed_evidenc
         assert unschedulable <= baseline.get(("queued", "Unschedulable"), 0) + rules.pending_increase_max
     # One more sample that errored never opens a gate that was shut.
     worse = judge(*samples, ERROR, caches=known, expected=expected, pending=pending, baseline=baseline, rules=rules)
-    assert worse.verdict is not Verdict.OPEN or found.verdict is Verdict.OPEN
+    assert worse.result is not GateResult.OPEN or found.result is GateResult.OPEN
 
 
 # -- scopes ----------------------------------------------------------------------------------------
@@ -272,7 +272,7 @@ def test_a_stage_of_a_template_reaches_its_deployment_or_says_why_not() -> None:
 def test_a_stage_by_zones_adds_those_that_are_there_and_one_at_least(
     percent: int, there: int, elsewhere: int, share: int
 ) -> None:
-    assert share_of_place(Scope(percent=percent), 10, there, elsewhere) == share
+    assert share_of_topology(Scope(percent=percent), 10, there, elsewhere) == share
 
 
 @pytest.mark.parametrize(("percent", "replicas", "share"), [(10, 3, 1), (50, 3, 2), (100, 3, 3), (1, 1, 1), (50, 0, 0)])

@@ -67,10 +67,10 @@ def test_fewer_at_once_ends_those_missed_least() -> None:
 def test_a_queue_of_work_that_one_found_empty_starts_no_more() -> None:
     status = JobStatus(start_time=ago(9), succeeded=1)
     running = plan(a_job(status, completions=None, parallelism=3), a_run("j-0"))
-    assert (running.create, running.delete, running.target) == ((), (), None)
+    assert (running.create, running.delete, running.outcome) == ((), (), None)
     ended = plan(a_job(status, completions=None, parallelism=3))
-    assert ended.target is not None
-    assert ended.target.succeeds
+    assert ended.outcome is not None
+    assert ended.outcome.succeeds
 
 
 def test_a_suspended_job_runs_nothing() -> None:
@@ -96,7 +96,7 @@ def test_failures_in_a_row_pause_the_next_start_and_a_success_forgets_them() -> 
     status = JobStatus(start_time=ago(50), failed=2)
     waiting = plan(a_job(status), *failed, rules=rules)
     assert waiting.create == ()
-    assert waiting.look_again_at == NOW + timedelta(seconds=15)
+    assert waiting.requeue_at == NOW + timedelta(seconds=15)
     later = a_run("j-2", "Succeeded", marked=False, age_s=1)
     assert len(plan(a_job(replace_status(status, succeeded=1)), *failed, later, rules=rules).create) == 2
 
@@ -116,9 +116,9 @@ def replace_status(status: JobStatus, **changes: Any) -> JobStatus:
 
 def test_an_ended_pod_is_written_down_before_its_finalizer_goes() -> None:
     found = plan(a_job(), a_run("j-0", "Succeeded"), a_run("j-1", "Failed"))
-    assert found.tally.uncounted_succeeded == ("uid-of-j-0",)
-    assert found.tally.uncounted_failed == ("uid-of-j-1",)
-    assert (found.tally.succeeded, found.tally.failed) == (0, 0)
+    assert found.counts.uncounted_succeeded == ("uid-of-j-0",)
+    assert found.counts.uncounted_failed == ("uid-of-j-1",)
+    assert (found.counts.succeeded, found.counts.failed) == (0, 0)
     assert names(found.unmark) == ["j-0", "j-1"]
 
 
@@ -127,31 +127,31 @@ def test_it_moves_into_the_count_when_its_pod_is_gone_or_free(pods: list[PodView
     waiting = UncountedTerminatedPods(succeeded=("uid-of-j-0",))
     status = JobStatus(start_time=ago(9), succeeded=1, uncounted_terminated_pods=waiting)
     found = plan(a_job(status), *pods)
-    assert (found.tally.succeeded, found.tally.uncounted_succeeded) == (2, ())
+    assert (found.counts.succeeded, found.counts.uncounted_succeeded) == (2, ())
 
 
 def test_while_it_has_its_finalizer_it_is_not_counted_again() -> None:
     waiting = UncountedTerminatedPods(succeeded=("uid-of-j-0",))
     status = JobStatus(start_time=ago(9), succeeded=1, uncounted_terminated_pods=waiting)
     found = plan(a_job(status), a_run("j-0", "Succeeded"))
-    assert (found.tally.succeeded, found.tally.uncounted_succeeded) == (1, ("uid-of-j-0",))
-    assert found.tally.succeeded_in_all == 2
+    assert (found.counts.succeeded, found.counts.uncounted_succeeded) == (1, ("uid-of-j-0",))
+    assert found.counts.succeeded_in_all == 2
 
 
 def test_a_pod_that_was_counted_and_freed_is_not_counted_again() -> None:
     found = plan(a_job(JobStatus(start_time=ago(9), succeeded=1)), a_run("j-0", "Succeeded", marked=False))
-    assert found.tally.succeeded_in_all == 1
+    assert found.counts.succeeded_in_all == 1
 
 
 def test_a_pod_deleted_before_it_had_a_node_has_failed() -> None:
     gone = a_pod("j-0", terminating=True, finalizers=(JOB_TRACKING_FINALIZER,))
-    assert plan(a_job(), gone).tally.uncounted_failed == ("uid-of-j-0",)
+    assert plan(a_job(), gone).counts.uncounted_failed == ("uid-of-j-0",)
 
 
 def test_only_so_many_are_written_down_at_once() -> None:
     pods = [a_run(f"j-{n}", "Succeeded") for n in range(5)]
     found = plan(a_job(completions=9), *pods, rules=replace(RULES, uncounted_max=2))
-    assert len(found.tally.uncounted) == 2
+    assert len(found.counts.uncounted) == 2
 
 
 # -- the end ---------------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ def test_only_so_many_are_written_down_at_once() -> None:
 def test_a_job_is_over_only_when_nothing_runs_and_everything_is_counted() -> None:
     status = JobStatus(start_time=ago(9), succeeded=3)
     ending = plan(a_job(status), a_run("j-3"))
-    assert ending.target is not None
+    assert ending.outcome is not None
     assert names(ending.delete) == ["j-3"]
     assert not ending.over
     assert not plan(a_job(status), a_run("j-3", terminating=True)).over
@@ -185,21 +185,21 @@ def test_a_job_is_over_only_when_nothing_runs_and_everything_is_counted() -> Non
 )
 def test_a_job_fails_for_a_reason(job: JobView, pods: list[PodView], reason: str) -> None:
     found = plan(job, *pods)
-    assert found.target is not None
-    assert (found.target.succeeds, found.target.reason) == (False, reason)
+    assert found.outcome is not None
+    assert (found.outcome.succeeds, found.outcome.reason) == (False, reason)
 
 
 def test_as_many_failures_as_the_limit_are_borne() -> None:
-    assert plan(a_job(JobStatus(start_time=ago(9), failed=1), backoff_limit=1)).target is None
-    assert plan(a_job(active_deadline_seconds=11)).target is None
-    assert plan(a_job(active_deadline_seconds=11)).look_again_at == NOW + timedelta(seconds=1)
+    assert plan(a_job(JobStatus(start_time=ago(9), failed=1), backoff_limit=1)).outcome is None
+    assert plan(a_job(active_deadline_seconds=11)).outcome is None
+    assert plan(a_job(active_deadline_seconds=11)).requeue_at == NOW + timedelta(seconds=1)
 
 
 def test_an_end_that_was_decided_stays_decided() -> None:
     decided = Condition(type="FailureTarget", status="True", reason="DeadlineExceeded", message="late")
     found = plan(a_job(JobStatus(start_time=ago(9), succeeded=3, conditions=(decided,))))
-    assert found.target is not None
-    assert not found.target.succeeds
+    assert found.outcome is not None
+    assert not found.outcome.succeeds
     assert found.over
 
 
@@ -219,7 +219,7 @@ def test_the_lowest_indexes_that_are_not_done_nor_running_are_next() -> None:
 def test_an_index_counts_once_however_often_it_succeeds() -> None:
     job = a_job(completion_mode="Indexed", completions=2, parallelism=2)
     found = plan(job, an_indexed("j-0-0", 0, "Succeeded"), an_indexed("j-0-1", 0, "Succeeded"))
-    assert found.tally.succeeded_in_all == found.tally.succeeded == 1
+    assert found.counts.succeeded_in_all == found.counts.succeeded == 1
     assert found.create == (1,)
 
 
@@ -300,20 +300,20 @@ class JobWorld:
                 self._put(msgspec.structs.replace(now, metadata=msgspec.structs.replace(now.metadata, finalizers=())))
 
     def _write_status(self, plan: JobPlan) -> None:
-        tally, conditions = plan.tally, list(self.status.conditions)
-        if plan.target is not None and not conditions:
-            kind = "SuccessCriteriaMet" if plan.target.succeeds else "FailureTarget"
-            conditions.append(Condition(type=kind, status="True", reason=plan.target.reason))
-        if plan.over and plan.target is not None:
-            conditions.append(Condition(type="Complete" if plan.target.succeeds else "Failed", status="True"))
+        counts, conditions = plan.counts, list(self.status.conditions)
+        if plan.outcome is not None and not conditions:
+            kind = "SuccessCriteriaMet" if plan.outcome.succeeds else "FailureTarget"
+            conditions.append(Condition(type=kind, status="True", reason=plan.outcome.reason))
+        if plan.over and plan.outcome is not None:
+            conditions.append(Condition(type="Complete" if plan.outcome.succeeds else "Failed", status="True"))
         self.status = msgspec.structs.replace(
             self.status,
-            succeeded=tally.succeeded,
-            failed=tally.failed,
+            succeeded=counts.succeeded,
+            failed=counts.failed,
             uncounted_terminated_pods=UncountedTerminatedPods(
-                succeeded=tally.uncounted_succeeded, failed=tally.uncounted_failed
+                succeeded=counts.uncounted_succeeded, failed=counts.uncounted_failed
             ),
-            completed_indexes=format_indexes(tally.completed),
+            completed_indexes=format_indexes(counts.completed),
             conditions=tuple(conditions),
         )
 

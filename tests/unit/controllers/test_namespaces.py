@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from tests.kit.pod_views import ago
 
 from kedge.api.views import NamespaceView, ObjectMeta
-from kedge.controllers.namespace.plan import EmptyingPlan, plan_emptying
-from kedge.controllers.namespace.status import CONTENT, emptying_conditions
+from kedge.controllers.namespace.plan import NamespacePlan, plan_namespace
+from kedge.controllers.namespace.status import CONTENT, namespace_conditions
 from kedge.keys import Key
 
 
@@ -24,10 +24,10 @@ def there(kind: str, *going: int, finalizers: tuple[str, ...] = ()) -> list[tupl
 
 def test_those_who_make_and_run_go_before_what_they_stand_on() -> None:
     found = {"ConfigMap": there("ConfigMap", 0), "Pod": there("Pod", 0, 1)}
-    plan = plan_emptying(found, burst=10)
+    plan = plan_namespace(found, burst=10)
     assert [key.kind for key in plan.delete] == ["Pod"]
     assert plan.remaining == {"ConfigMap": 1, "Pod": 2}
-    assert [key.kind for key in plan_emptying({"ConfigMap": there("ConfigMap", 0), "Pod": []}, burst=10).delete] == [
+    assert [key.kind for key in plan_namespace({"ConfigMap": there("ConfigMap", 0), "Pod": []}, burst=10).delete] == [
         "ConfigMap"
     ]
 
@@ -35,17 +35,17 @@ def test_those_who_make_and_run_go_before_what_they_stand_on() -> None:
 def test_what_a_person_holds_stays_and_takes_nobodys_turn() -> None:
     found = {"Pod": there("Pod", 0, 0, 0)}
     held = [found["Pod"][0][0], found["Pod"][1][0]]
-    plan = plan_emptying(found, burst=2, held=held)
+    plan = plan_namespace(found, burst=2, held=held)
     assert [key.name for key in plan.delete] == ["pod-2"]
     assert plan.remaining == {"Pod": 3}
 
 
 def test_what_stands_in_the_way_is_said() -> None:
-    plan = plan_emptying({"Pod": there("Pod", 1, finalizers=("a.example/b",))}, burst=10)
+    plan = plan_namespace({"Pod": there("Pod", 1, finalizers=("a.example/b",))}, burst=10)
     assert not plan.delete
-    said = {each["type"]: (each["status"], each["message"]) for each in emptying_conditions(NamespaceView(), plan, "")}
+    said = {each["type"]: (each["status"], each["message"]) for each in namespace_conditions(NamespaceView(), plan, "")}
     assert said == {CONTENT: ("True", "Pod: 1"), "NamespaceFinalizersRemaining": ("True", "a.example/b: 1")}
-    assert emptying_conditions(NamespaceView(), EmptyingPlan(), "") == []
+    assert namespace_conditions(NamespaceView(), NamespacePlan(), "") == []
 
 
 @given(st.dictionaries(st.sampled_from(["Pod", "ConfigMap", "Deployment.apps"]), st.lists(st.booleans(), max_size=5)))
@@ -53,7 +53,7 @@ def test_emptying_ends_and_deletes_each_object_once(counts: dict[str, list[bool]
     world = {kind: there(kind, *going) for kind, going in counts.items()}
     deleted: list[Key] = []
     for _ in range(40):
-        plan = plan_emptying(world, burst=2)
+        plan = plan_namespace(world, burst=2)
         if plan.empty:
             break
         assert len(plan.delete) <= 2
@@ -69,5 +69,5 @@ def test_emptying_ends_and_deletes_each_object_once(counts: dict[str, list[bool]
         if leaving:
             kind, gone = leaving[0]
             world[kind] = [each for each in world[kind] if each[0] != gone]
-    assert plan_emptying(world, burst=2).empty
+    assert plan_namespace(world, burst=2).empty
     assert len(deleted) == len(set(deleted)) == sum(not each for going in counts.values() for each in going)

@@ -13,13 +13,13 @@ from kedge.api.codec import encode_json
 from kedge.api.conditions import find_condition, is_true, set_condition
 from kedge.api.views import NodeView, decode_as
 from kedge.api.wellknown import DRAIN_NODE, NOT_READY_TAINT, OUT_OF_SERVICE, UNREACHABLE_TAINT
-from kedge.controllers.node.heartbeats import UNDATED, Heartbeats, Sight, blindness
-from kedge.controllers.node.plan import LOST, NodePlan, Standing, next_standing, plan_node, standing_of
+from kedge.controllers.node.heartbeats import UNDATED, Heartbeats, NodeHealth, blindness
+from kedge.controllers.node.plan import LOST, NodePlan, NodeState, next_state, plan_node, state_of
 from kedge.limits import Limits
 from kedge.placement.predicates import SUSPECT
 
 LIMITS = Limits()
-ORDER = list(Standing)
+ORDER = list(NodeState)
 
 
 def a_node(document: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -43,12 +43,14 @@ def carry_out(document: dict[str, Any], plan: NodePlan) -> dict[str, Any]:
     return {**document, "spec": spec, "status": {"conditions": conditions}}
 
 
-def silent(seconds: float, **more: Any) -> Sight:
-    return Sight(seconds, seconds, **more)
+def silent(seconds: float, **more: Any) -> NodeHealth:
+    return NodeHealth(seconds, seconds, **more)
 
 
-sights = st.builds(
-    lambda silence, trusted, heard, blind: Sight(silence, min(silence, trusted), heard, "cut off" if blind else ""),
+healths = st.builds(
+    lambda silence, trusted, heard, blind: NodeHealth(
+        silence, min(silence, trusted), heard, "cut off" if blind else ""
+    ),
     st.floats(0, 400),
     st.floats(0, 400),
     st.booleans(),
@@ -56,28 +58,28 @@ sights = st.builds(
 )
 
 
-@given(st.sampled_from(Standing), sights)
-def test_a_node_moves_on_by_silence_and_back_only_when_it_is_heard(was: Standing, sight: Sight) -> None:
-    now = next_standing(was, sight, LIMITS)
+@given(st.sampled_from(NodeState), healths)
+def test_a_node_moves_on_by_silence_and_back_only_when_it_is_heard(was: NodeState, health: NodeHealth) -> None:
+    now = next_state(was, health, LIMITS)
     if ORDER.index(now) < ORDER.index(was):
-        assert now is Standing.READY
-        assert sight.heard
-        assert sight.silence_s < LIMITS.node_suspect_s
-    if now is Standing.LOST and was is not Standing.LOST:
-        assert sight.trusted_s >= LIMITS.node_lost_s
-        assert not sight.blind
-    if sight.blind and ORDER.index(was) <= ORDER.index(Standing.SUSPECT):
-        assert ORDER.index(now) <= ORDER.index(Standing.SUSPECT)
+        assert now is NodeState.READY
+        assert health.heard
+        assert health.silence_s < LIMITS.node_suspect_s
+    if now is NodeState.LOST and was is not NodeState.LOST:
+        assert health.trusted_s >= LIMITS.node_lost_s
+        assert not health.blind
+    if health.blind and ORDER.index(was) <= ORDER.index(NodeState.SUSPECT):
+        assert ORDER.index(now) <= ORDER.index(NodeState.SUSPECT)
 
 
-@given(st.lists(sights, min_size=1, max_size=8), st.booleans())
-def test_what_was_said_needs_no_second_saying(seen: list[Sight], cordoned: bool) -> None:
+@given(st.lists(healths, min_size=1, max_size=8), st.booleans())
+def test_what_was_said_needs_no_second_saying(seen: list[NodeHealth], cordoned: bool) -> None:
     document = a_node({"spec": {"unschedulable": cordoned}})
-    for sight in seen:
-        plan = plan_node(view(document), sight, LIMITS, NOW)
+    for health in seen:
+        plan = plan_node(view(document), health, LIMITS, NOW)
         document = carry_out(document, plan)
-        again = plan_node(view(document), sight, LIMITS, NOW)
-        assert again.standing is plan.standing
+        again = plan_node(view(document), health, LIMITS, NOW)
+        assert again.state is plan.state
         assert not again.conditions
         assert again.taints is None
 
@@ -108,28 +110,28 @@ def test_the_stages_come_one_after_another_and_each_says_what_it_stops() -> None
 
 def test_a_node_is_not_given_up_before_its_turn() -> None:
     plan = plan_node(view(a_node()), silent(500), LIMITS, NOW, may_lose=False)
-    assert plan.standing is Standing.UNKNOWN
-    assert plan.look_again_s <= LIMITS.node_suspect_s
+    assert plan.state is NodeState.UNKNOWN
+    assert plan.requeue_after_s <= LIMITS.node_suspect_s
 
 
 def test_a_new_observer_takes_nothing_back_that_it_did_not_hear() -> None:
     document = a_node()
     document = carry_out(document, plan_node(view(document), silent(130), LIMITS, NOW))
     plan = plan_node(view(document), silent(0), LIMITS, NOW)  # it has just begun to look
-    assert plan.standing is Standing.LOST
+    assert plan.state is NodeState.LOST
     assert not plan.conditions
 
 
 def test_a_person_may_say_that_a_node_is_gone_for_good() -> None:
     taint = {"key": OUT_OF_SERVICE, "effect": "NoExecute", "value": "ada pulled the plug"}
     plan = plan_node(view(a_node({"spec": {"taints": [taint]}})), silent(0, heard=True), LIMITS, NOW, may_lose=False)
-    assert plan.standing is Standing.LOST
+    assert plan.state is NodeState.LOST
 
 
 def test_an_agent_that_says_not_ready_is_believed_and_its_node_is_tainted() -> None:
     document = a_node({"status": {"conditions": [{"type": "Ready", "status": "False"}]}})
     plan = plan_node(view(document), silent(1, heard=True), LIMITS, NOW)
-    assert plan.standing is Standing.READY
+    assert plan.state is NodeState.READY
     assert plan.taints is not None
     assert {(t["key"], t["effect"]) for t in plan.taints} == {
         (NOT_READY_TAINT, "NoSchedule"),
@@ -145,7 +147,7 @@ def test_taints_of_others_stay_and_cordons_are_shown() -> None:
     document["metadata"]["annotations"] = {DRAIN_NODE: "new disks"}
     document["spec"]["unschedulable"] = False
     assert plan_node(view(document), silent(0, heard=True), LIMITS, NOW).cordon
-    assert standing_of(view(document)) is Standing.READY
+    assert state_of(view(document)) is NodeState.READY
 
 
 # -- the observer ----------------------------------------------------------------------------------

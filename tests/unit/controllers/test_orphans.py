@@ -24,7 +24,7 @@ from kedge.api.views.kedge_dev import (
     ReservationStatus,
     ReservedPod,
 )
-from kedge.controllers.repair.plan import due_at, is_unhomed, orphaned_because, plan_ledger
+from kedge.controllers.repair.plan import due_at, has_lost_node, orphan_reason, plan_ledger
 
 
 def reserved(uid: str = "u", *, late: bool = False, pod_uid: str = "uid-of-web-0") -> ReservationView:
@@ -41,12 +41,12 @@ def ledger(node_uid: str = "n1", **states: str) -> NodeAllocationView:
 
 def test_a_reservation_stands_while_its_pod_waits() -> None:
     waiting = a_pod("web-0")
-    assert orphaned_because(reserved(), waiting, NOW) == ""
-    assert orphaned_because(reserved(), None, NOW) == "its pod is gone"
-    assert orphaned_because(reserved(pod_uid="another"), waiting, NOW) == "its pod is gone"
-    assert orphaned_because(reserved(), a_pod("web-0", phase="Failed"), NOW) == "its pod has ended"
-    assert orphaned_because(reserved(), ready_pod("web-0"), NOW) == "its pod is bound"
-    assert orphaned_because(reserved(late=True), waiting, NOW) == "its deadline has passed"
+    assert orphan_reason(reserved(), waiting, NOW) == ""
+    assert orphan_reason(reserved(), None, NOW) == "its pod is gone"
+    assert orphan_reason(reserved(pod_uid="another"), waiting, NOW) == "its pod is gone"
+    assert orphan_reason(reserved(), a_pod("web-0", phase="Failed"), NOW) == "its pod has ended"
+    assert orphan_reason(reserved(), ready_pod("web-0"), NOW) == "its pod is bound"
+    assert orphan_reason(reserved(late=True), waiting, NOW) == "its deadline has passed"
 
 
 def test_a_deadline_that_had_passed_when_it_was_set_counts_some_time_after() -> None:
@@ -58,29 +58,27 @@ def test_a_deadline_that_had_passed_when_it_was_set_counts_some_time_after() -> 
             reserved(late=True), metadata=ObjectMeta(uid="u", creation_timestamp=ago(since_s))
         )
 
-    assert orphaned_because(made(39), waiting, NOW, grace_s=40) == ""
+    assert orphan_reason(made(39), waiting, NOW, grace_s=40) == ""
     assert due_at(made(39), NOW, 40) == ago(-1)
-    assert orphaned_because(made(40), waiting, NOW, grace_s=40) == "its deadline has passed"
-    assert orphaned_because(made(-5), waiting, NOW, grace_s=40) == "its deadline has passed", (
-        "a server's clock is ahead"
-    )
-    assert orphaned_because(made(39), None, NOW, grace_s=40) == "its pod is gone", "that is no matter of time"
+    assert orphan_reason(made(40), waiting, NOW, grace_s=40) == "its deadline has passed"
+    assert orphan_reason(made(-5), waiting, NOW, grace_s=40) == "its deadline has passed", "a server's clock is ahead"
+    assert orphan_reason(made(39), None, NOW, grace_s=40) == "its pod is gone", "that is no matter of time"
 
 
 def test_of_two_for_one_intent_the_later_goes() -> None:
-    assert orphaned_because(reserved("b"), a_pod("web-0"), NOW, older=[reserved("a")])
-    assert not orphaned_because(reserved("a"), a_pod("web-0"), NOW, older=[])
+    assert orphan_reason(reserved("b"), a_pod("web-0"), NOW, older=[reserved("a")])
+    assert not orphan_reason(reserved("a"), a_pod("web-0"), NOW, older=[])
 
 
 def test_a_gangs_record_stays_while_anybody_holds_anything_under_it() -> None:
     over = ReservationView(spec=ReservationSpec(gang_size=2, deadline=ago(1)))
-    assert orphaned_because(over, None, NOW) == "the gang is over"
+    assert orphan_reason(over, None, NOW) == "the gang is over"
     members = ReservationStatus(members=FrozenMap({"u": GangMember(name="web-0")}))
     held = ReservationView(spec=over.spec, status=members)
-    assert orphaned_because(held, None, NOW, held=lambda uid: uid == "u") == ""
-    assert orphaned_because(held, None, NOW, held=lambda _: False) == "the gang is over"
+    assert orphan_reason(held, None, NOW, held=lambda uid: uid == "u") == ""
+    assert orphan_reason(held, None, NOW, held=lambda _: False) == "the gang is over"
     early = ReservationView(spec=ReservationSpec(gang_size=2, deadline=ago(-60)), status=members)
-    assert orphaned_because(early, None, NOW, held=lambda _: False) == ""
+    assert orphan_reason(early, None, NOW, held=lambda _: False) == ""
 
 
 @given(st.sampled_from(["Reserved", "Bound"]), st.sampled_from(["", "Running", "Failed"]), st.booleans(), st.booleans())
@@ -100,9 +98,9 @@ def test_a_claim_of_what_may_run_is_freed_only_on_a_persons_word(
 def test_a_bound_pod_is_at_home_while_its_nodes_ledger_has_it() -> None:
     home = NodeView(metadata=ObjectMeta(uid="n1"))
     pod = ready_pod("web-0", uid="u")
-    assert not is_unhomed(pod, home, ledger(u="Bound"))
-    assert is_unhomed(pod, None, ledger(u="Bound"))
-    assert is_unhomed(pod, home, ledger())  # the node came back as another, and holds nothing of its former self
-    assert not is_unhomed(pod, home, ledger("n0"))  # its ledger is still being handed on
-    assert not is_unhomed(a_pod("web-0"), None, None)
-    assert not is_unhomed(a_pod("web-0", node="node-a", phase="Failed"), None, None)
+    assert not has_lost_node(pod, home, ledger(u="Bound"))
+    assert has_lost_node(pod, None, ledger(u="Bound"))
+    assert has_lost_node(pod, home, ledger())  # the node came back as another, and holds nothing of its former self
+    assert not has_lost_node(pod, home, ledger("n0"))  # its ledger is still being handed on
+    assert not has_lost_node(a_pod("web-0"), None, None)
+    assert not has_lost_node(a_pod("web-0", node="node-a", phase="Failed"), None, None)

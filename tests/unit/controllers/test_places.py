@@ -8,8 +8,8 @@ import pytest
 from tests.kit.pod_views import NOW, a_pod, ready_pod
 
 from kedge.api.wellknown import REGION_LABEL, ZONE_LABEL
-from kedge.controllers.shared.pods import least_missed_first
-from kedge.controllers.shared.topology import Where, parse_where, pinned
+from kedge.controllers.shared.pods import in_deletion_order
+from kedge.controllers.shared.topology import TopologySelector, parse_topology, pin_to_topology
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
@@ -21,7 +21,7 @@ def terms(spec: dict[str, Any]) -> list[dict[str, Any]]:
 
 def test_a_pod_that_asked_for_nothing_asks_for_the_place() -> None:
     spec: dict[str, Any] = {"containers": []}
-    assert terms(pinned(spec, Where(zones=("a", "b")))) == [
+    assert terms(pin_to_topology(spec, TopologySelector(zones=("a", "b")))) == [
         {"matchExpressions": [{"key": ZONE_LABEL, "operator": "In", "values": ["a", "b"]}]}
     ]
     assert spec == {"containers": []}
@@ -36,7 +36,7 @@ def test_a_pod_that_asked_for_something_asks_for_the_place_as_well() -> None:
             "nodeAffinity": {REQUIRED: {"nodeSelectorTerms": own}, "preferred": "kept"},
         }
     }
-    made = pinned(spec, Where(zones=("a",), regions=("north",)))
+    made = pin_to_topology(spec, TopologySelector(zones=("a",), regions=("north",)))
     there = [
         {"key": ZONE_LABEL, "operator": "In", "values": ["a"]},
         {"key": REGION_LABEL, "operator": "In", "values": ["north"]},
@@ -52,12 +52,12 @@ def test_a_pod_that_asked_for_something_asks_for_the_place_as_well() -> None:
 
 @pytest.mark.parametrize("text", [None, "", "zone-a", "[]", "{}", '{"zones": 3}'])
 def test_what_names_no_place_pins_nobody(text: str | None) -> None:
-    assert parse_where(text) is None
+    assert parse_topology(text) is None
 
 
 def test_a_place_reads_back_as_it_was_written() -> None:
-    where = Where(zones=("a",), regions=("north",), stage="first")
-    assert parse_where(where.as_text()) == where
+    where = TopologySelector(zones=("a",), regions=("north",), stage="first")
+    assert parse_topology(where.as_text()) == where
     assert where.has({ZONE_LABEL: "a", REGION_LABEL: "north"})
     assert not where.has({ZONE_LABEL: "a", REGION_LABEL: "south"})
     assert not where.has({ZONE_LABEL: "b", REGION_LABEL: "north"})
@@ -66,5 +66,5 @@ def test_a_place_reads_back_as_it_was_written() -> None:
 
 def test_those_in_the_way_are_given_up_first_but_none_that_is_available_before_one_that_is_not() -> None:
     here, there, waiting = ready_pod("web-0"), ready_pod("web-1"), a_pod("web-2", node="node-a", phase="Running")
-    order = least_missed_first([here, there, waiting], now=NOW, first={there.uid})
+    order = in_deletion_order([here, there, waiting], now=NOW, first={there.uid})
     assert [pod.name for pod in order] == ["web-2", "web-1", "web-0"]

@@ -9,7 +9,7 @@ from kedge.api.views import Condition, ContainerState, ContainerStatus, PodView
 from kedge.api.views.core import ContainerStateWaiting
 from kedge.api.views.workloads import PendingReason, StageCounts, WorkloadProgress
 from kedge.controllers.shared.conditions import stage_conditions
-from kedge.controllers.shared.progress import Attempt, Stage, progress_of, stage_of, sum_of_progress
+from kedge.controllers.shared.progress import LastAction, ReplicaStage, progress_of, stage_of, sum_of_progress
 
 PULLING = ContainerStatus(name="main", state=ContainerState(waiting=ContainerStateWaiting(reason="ImagePullBackOff")))
 UNSCHEDULABLE = Condition(type="PodScheduled", status="False", reason="Unschedulable")
@@ -18,22 +18,22 @@ UNSCHEDULABLE = Condition(type="PodScheduled", status="False", reason="Unschedul
 @pytest.mark.parametrize(
     ("pod", "stage"),
     [
-        (a_pod(gated=True), Stage.ADMITTED),
-        (a_pod(), Stage.QUEUED),
-        (a_pod(conditions=(UNSCHEDULABLE,)), Stage.QUEUED),
-        (a_pod(nominated="node-a"), Stage.SCHEDULED),
-        (a_pod(node="node-a", phase="Pending"), Stage.BOUND),
-        (a_pod(node="node-a", phase="Pending", statuses=(PULLING,)), Stage.STARTING),
-        (a_pod(node="node-a", phase="Running"), Stage.STARTING),
-        (ready_pod("web-0"), Stage.READY),
-        (ready_pod("web-1"), Stage.SERVING),
+        (a_pod(gated=True), ReplicaStage.ADMITTED),
+        (a_pod(), ReplicaStage.QUEUED),
+        (a_pod(conditions=(UNSCHEDULABLE,)), ReplicaStage.QUEUED),
+        (a_pod(nominated="node-a"), ReplicaStage.SCHEDULED),
+        (a_pod(node="node-a", phase="Pending"), ReplicaStage.BOUND),
+        (a_pod(node="node-a", phase="Pending", statuses=(PULLING,)), ReplicaStage.STARTING),
+        (a_pod(node="node-a", phase="Running"), ReplicaStage.STARTING),
+        (ready_pod("web-0"), ReplicaStage.READY),
+        (ready_pod("web-1"), ReplicaStage.SERVING),
         (ready_pod("web-1", draining_s=1), None),
         (ready_pod("web-1", terminating=True), None),
         (ready_pod("web-1", phase="Failed"), None),
     ],
     ids=lambda value: str(value) if not isinstance(value, PodView) else "",
 )
-def test_a_replica_is_counted_at_the_furthest_stage_it_has_reached(pod: PodView, stage: Stage | None) -> None:
+def test_a_replica_is_counted_at_the_furthest_stage_it_has_reached(pod: PodView, stage: ReplicaStage | None) -> None:
     assert stage_of(pod, {"uid-of-web-1"}) is stage
 
 
@@ -71,7 +71,7 @@ def test_a_look_that_did_nothing_keeps_the_last_action_and_writes_nothing_new() 
 def test_an_action_that_succeeds_clears_the_last_error() -> None:
     before = WorkloadProgress(last_action="create web-3", last_action_time=ago(9), last_error="Forbidden: no quota")
     progress = progress_of(
-        [], desired=1, listed=(), generation=1, before=before, attempt=Attempt("create web-3", at=NOW)
+        [], desired=1, listed=(), generation=1, before=before, last_action=LastAction("create web-3", at=NOW)
     )
     assert progress["lastError"] is None
     assert progress["lastActionTime"] == "2030-01-01T00:00:00Z"

@@ -21,7 +21,7 @@ from kedge.api.views.workloads import ReplicaSetSpec
 from kedge.controllers.replicaset.plan import ReplicaRules, plan_replicas
 from kedge.controllers.replicaset.status import replica_counts
 from kedge.controllers.shared.kinds import POD
-from kedge.controllers.shared.pods import least_missed_first
+from kedge.controllers.shared.pods import in_deletion_order
 from kedge.controllers.shared.replicas import lost_status
 from kedge.keys import Key
 
@@ -137,7 +137,7 @@ def test_a_draining_pod_goes_when_its_time_is_over_and_not_before() -> None:
     pod = ready_pod("web-0", draining_s=4)
     waiting = plan(0, pod, listed={"uid-of-web-0"}, drain_s=10)
     assert waiting.silent
-    assert waiting.look_again_at == NOW + timedelta(seconds=6)
+    assert waiting.requeue_at == NOW + timedelta(seconds=6)
     assert names(plan(0, pod, listed={"uid-of-web-0"}, drain_s=4).delete) == ["web-0"]
 
 
@@ -150,7 +150,7 @@ def test_a_draining_pod_that_is_needed_again_is_kept_instead_of_making_another()
 def test_times_in_the_far_future_are_a_wrong_clocks_and_are_not_waited_for() -> None:
     marked = ready_pod("web-0", draining_s=-86_400)
     assert names(plan(0, marked, listed={"uid-of-web-0"}).drain) == ["web-0"]
-    assert plan(1, ready_pod("web-0", ready_s=-86_400), min_ready_s=10).look_again_at is None
+    assert plan(1, ready_pod("web-0", ready_s=-86_400), min_ready_s=10).requeue_at is None
 
 
 def test_a_held_pod_is_neither_drained_nor_deleted_nor_released_nor_swept() -> None:
@@ -182,7 +182,7 @@ ORDERED = [
 @given(st.permutations(ORDERED))
 def test_the_surplus_gives_up_what_is_missed_least(pods: list[PodView]) -> None:
     siblings = [pod for pod in pods if pod.spec.node_name != "b"]
-    given_up = least_missed_first(pods, siblings=siblings, min_ready_s=10, now=NOW)
+    given_up = in_deletion_order(pods, siblings=siblings, min_ready_s=10, now=NOW)
     assert names(given_up) == names(ORDERED)
 
 
@@ -217,7 +217,7 @@ def test_status_counts_replicas_that_nobody_has_begun_to_take_away() -> None:
 
 
 def test_a_pod_that_will_be_available_is_looked_at_then() -> None:
-    assert plan(1, ready_pod("web-0", ready_s=3), min_ready_s=10).look_again_at == NOW + timedelta(seconds=7)
+    assert plan(1, ready_pod("web-0", ready_s=3), min_ready_s=10).requeue_at == NOW + timedelta(seconds=7)
 
 
 # -- properties ------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.kit.pod_views import a_set
 
 from kedge.api.views.workloads import DeploymentSpec, DeploymentStrategy, RollingUpdate
-from kedge.controllers.deployment.plan import Bounds, ScalePlan, SetFacts, plan_scales, resolve_bounds
+from kedge.controllers.deployment.plan import RollingBounds, ScalePlan, SetFacts, plan_scales, resolve_bounds
 
 
 def spec(replicas: int, surge: int | str, unavailable: int | str) -> DeploymentSpec:
@@ -26,80 +26,82 @@ def spec(replicas: int, surge: int | str, unavailable: int | str) -> DeploymentS
 @pytest.mark.parametrize(
     ("replicas", "surge", "unavailable", "bounds"),
     [
-        (10, "25%", "25%", Bounds(3, 2)),
-        (3, "25%", "25%", Bounds(1, 0)),
-        (1, "0%", "25%", Bounds(0, 1)),
-        (10, 0, "9%", Bounds(0, 1)),
-        (4, 2, 1, Bounds(2, 1)),
-        (2, 0, 5, Bounds(0, 2)),
-        (0, "25%", "25%", Bounds(0, 0)),
+        (10, "25%", "25%", RollingBounds(3, 2)),
+        (3, "25%", "25%", RollingBounds(1, 0)),
+        (1, "0%", "25%", RollingBounds(0, 1)),
+        (10, 0, "9%", RollingBounds(0, 1)),
+        (4, 2, 1, RollingBounds(2, 1)),
+        (2, 0, 5, RollingBounds(0, 2)),
+        (0, "25%", "25%", RollingBounds(0, 0)),
     ],
 )
 def test_percentages_of_surge_are_rounded_up_and_of_unavailable_down(
-    replicas: int, surge: int | str, unavailable: int | str, bounds: Bounds
+    replicas: int, surge: int | str, unavailable: int | str, bounds: RollingBounds
 ) -> None:
     assert resolve_bounds(spec(replicas, surge, unavailable)) == bounds
 
 
 def test_recreate_may_have_none_available() -> None:
-    assert resolve_bounds(DeploymentSpec(replicas=3, strategy=DeploymentStrategy(type="Recreate"))) == Bounds(0, 3)
+    assert resolve_bounds(DeploymentSpec(replicas=3, strategy=DeploymentStrategy(type="Recreate"))) == RollingBounds(
+        0, 3
+    )
 
 
 # -- rolling update --------------------------------------------------------------------------------
 
 
 def test_the_first_replica_set_gets_all_replicas_at_once() -> None:
-    assert plan_scales(3, Bounds(1, 0), new=None, old=[]) == ScalePlan({}, first_size=3)
+    assert plan_scales(3, RollingBounds(1, 0), new=None, old=[]) == ScalePlan({}, first_size=3)
 
 
 def test_a_new_replica_set_begins_with_the_surge() -> None:
-    assert plan_scales(4, Bounds(1, 1), new=None, old=[a_set("old", 4)]).first_size == 1
+    assert plan_scales(4, RollingBounds(1, 1), new=None, old=[a_set("old", 4)]).first_size == 1
 
 
 def test_old_replicas_are_given_up_when_new_ones_are_available() -> None:
-    plan = plan_scales(4, Bounds(1, 0), new=a_set("new", 1), old=[a_set("old", 4)])
+    plan = plan_scales(4, RollingBounds(1, 0), new=a_set("new", 1), old=[a_set("old", 4)])
     assert plan.sizes == {"old": 3}
 
 
 def test_a_new_replica_that_is_not_available_frees_no_old_one() -> None:
-    plan = plan_scales(4, Bounds(1, 0), new=a_set("new", 1, available=0), old=[a_set("old", 4)])
+    plan = plan_scales(4, RollingBounds(1, 0), new=a_set("new", 1, available=0), old=[a_set("old", 4)])
     assert plan.sizes == {}
 
 
 def test_old_replicas_that_serve_nobody_go_first() -> None:
     old = [a_set("older", 2, created="1"), a_set("old", 3, available=0, created="2")]
-    plan = plan_scales(5, Bounds(1, 1), new=a_set("new", 1, available=0), old=old)
+    plan = plan_scales(5, RollingBounds(1, 1), new=a_set("new", 1, available=0), old=old)
     assert plan.sizes == {"old": 2}
 
 
 def test_copies_that_still_drain_take_up_the_surge() -> None:
     draining = a_set("old", 3, copies=4)
-    assert plan_scales(4, Bounds(1, 0), new=a_set("new", 1), old=[draining]).sizes == {}
-    assert plan_scales(4, Bounds(1, 0), new=a_set("new", 1), old=[a_set("old", 3)]).sizes == {"new": 2}
+    assert plan_scales(4, RollingBounds(1, 0), new=a_set("new", 1), old=[draining]).sizes == {}
+    assert plan_scales(4, RollingBounds(1, 0), new=a_set("new", 1), old=[a_set("old", 3)]).sizes == {"new": 2}
 
 
 def test_nothing_grows_while_a_replica_set_has_not_seen_its_size() -> None:
     unaware = a_set("old", 3, copies=0, observed=False)
-    plan = plan_scales(4, Bounds(1, 0), new=a_set("new", 1, available=0), old=[unaware])
+    plan = plan_scales(4, RollingBounds(1, 0), new=a_set("new", 1, available=0), old=[unaware])
     assert plan.sizes == {}
     assert plan.waits_for == "old to see its size"
-    assert plan_scales(4, Bounds(1, 0), new=None, old=[unaware]).first_size == 0
+    assert plan_scales(4, RollingBounds(1, 0), new=None, old=[unaware]).first_size == 0
 
 
 def test_a_rollout_that_is_done_plans_nothing() -> None:
-    assert plan_scales(4, Bounds(1, 0), new=a_set("new", 4), old=[a_set("old", 0)]) == ScalePlan({})
+    assert plan_scales(4, RollingBounds(1, 0), new=a_set("new", 4), old=[a_set("old", 0)]) == ScalePlan({})
 
 
 def test_a_held_replica_set_keeps_its_size() -> None:
-    plan = plan_scales(4, Bounds(1, 0), new=a_set("new", 1), old=[a_set("old", 4, held=True)])
+    plan = plan_scales(4, RollingBounds(1, 0), new=a_set("new", 1), old=[a_set("old", 4, held=True)])
     assert plan.sizes == {}
 
 
 def test_a_rollback_keeps_the_healthy_replicas_until_others_are() -> None:
     """The template goes back in mid-rollout: what was old is new, and what serves stays until it can be spared."""
-    plan = plan_scales(4, Bounds(1, 1), new=a_set("first", 1), old=[a_set("second", 2)])
+    plan = plan_scales(4, RollingBounds(1, 1), new=a_set("first", 1), old=[a_set("second", 2)])
     assert plan.sizes == {"first": 3}
-    plan = plan_scales(4, Bounds(1, 1), new=a_set("first", 3, available=1), old=[a_set("second", 2)])
+    plan = plan_scales(4, RollingBounds(1, 1), new=a_set("first", 3, available=1), old=[a_set("second", 2)])
     assert plan.sizes == {}
 
 
@@ -108,49 +110,53 @@ def test_a_rollback_keeps_the_healthy_replicas_until_others_are() -> None:
 
 def test_recreate_ends_every_old_replica_before_a_new_one_begins() -> None:
     old = a_set("old", 3)
-    assert plan_scales(3, Bounds(0, 3), new=None, old=[old], recreate=True) == ScalePlan({"old": 0})
+    assert plan_scales(3, RollingBounds(0, 3), new=None, old=[old], recreate=True) == ScalePlan({"old": 0})
     ending = replace(old, replicas=0, copies=1)
-    waiting = plan_scales(3, Bounds(0, 3), new=None, old=[ending], recreate=True)
+    waiting = plan_scales(3, RollingBounds(0, 3), new=None, old=[ending], recreate=True)
     assert (waiting.sizes, waiting.first_size) == ({}, None)
     unaware = replace(old, replicas=0, copies=0, observed=False)
-    assert plan_scales(3, Bounds(0, 3), new=None, old=[unaware], recreate=True).first_size is None
+    assert plan_scales(3, RollingBounds(0, 3), new=None, old=[unaware], recreate=True).first_size is None
     gone = replace(old, replicas=0, copies=0)
-    assert plan_scales(3, Bounds(0, 3), new=None, old=[gone], recreate=True).first_size == 3
+    assert plan_scales(3, RollingBounds(0, 3), new=None, old=[gone], recreate=True).first_size == 3
 
 
 # -- scaling and pausing ---------------------------------------------------------------------------
 
 
 def test_a_paused_rollout_makes_no_replica_set_and_moves_none() -> None:
-    assert plan_scales(4, Bounds(1, 1), new=None, old=[a_set("old", 4)], paused=True) == ScalePlan({})
+    assert plan_scales(4, RollingBounds(1, 1), new=None, old=[a_set("old", 4)], paused=True) == ScalePlan({})
     mix = plan_scales(
-        4, Bounds(1, 1), new=a_set("new", 2, desired=4, most=5), old=[a_set("old", 3, desired=4, most=5)], paused=True
+        4,
+        RollingBounds(1, 1),
+        new=a_set("new", 2, desired=4, most=5),
+        old=[a_set("old", 3, desired=4, most=5)],
+        paused=True,
     )
     assert mix.sizes == {}
 
 
 def test_a_paused_deployment_still_scales() -> None:
-    assert plan_scales(7, Bounds(2, 1), new=None, old=[a_set("old", 4)], paused=True).sizes == {"old": 7}
+    assert plan_scales(7, RollingBounds(2, 1), new=None, old=[a_set("old", 4)], paused=True).sizes == {"old": 7}
 
 
 def test_a_resize_in_mid_rollout_keeps_the_mix() -> None:
     new, old = a_set("new", 5, desired=10, most=13), a_set("old", 8, desired=10, most=13, created="0")
-    plan = plan_scales(15, Bounds(3, 2), new=replace(new, created="1"), old=[old])
+    plan = plan_scales(15, RollingBounds(3, 2), new=replace(new, created="1"), old=[old])
     assert plan.sizes == {"old": 11, "new": 7}
-    smaller = plan_scales(5, Bounds(3, 2), new=replace(new, created="1"), old=[old])
+    smaller = plan_scales(5, RollingBounds(3, 2), new=replace(new, created="1"), old=[old])
     assert smaller.sizes == {"old": 5, "new": 3}
 
 
 def test_what_rounding_leaves_goes_to_the_largest() -> None:
     old, new = a_set("old", 6, desired=10, most=11), a_set("new", 5, desired=10, most=11)
-    assert sum(plan_scales(12, Bounds(2, 2), new=new, old=[old]).sizes.values()) == 14
+    assert sum(plan_scales(12, RollingBounds(2, 2), new=new, old=[old]).sizes.values()) == 14
 
 
 @given(st.integers(0, 20), st.integers(0, 20), st.lists(st.integers(1, 15), min_size=2, max_size=4), st.integers(0, 5))
 def test_a_resize_never_leaves_the_bounds(desired: int, before: int, sizes: list[int], surge: int) -> None:
     assume(desired != before)
     every = [a_set(f"s{n}", size, desired=before, most=before + surge) for n, size in enumerate(sizes)]
-    plan = plan_scales(desired, Bounds(surge, 1), new=every[0], old=every[1:])
+    plan = plan_scales(desired, RollingBounds(surge, 1), new=every[0], old=every[1:])
     after = [plan.sizes.get(each.name, each.replicas) for each in every]
     limit = desired + surge if desired else 0
     assert all(size >= 0 for size in after)
@@ -218,7 +224,7 @@ class RolloutWorld:
     """A Deployment with its ReplicaSets, the newest last."""
 
     desired: int
-    bounds: Bounds
+    bounds: RollingBounds
     recreate: bool = False
     paused: bool = False
     revisions: int = 1
@@ -307,7 +313,7 @@ def test_a_rollout_stays_within_surge_and_unavailable_and_comes_to_rest(
     chance: Random, desired: int, surge: int, unavailable: int, recreate: bool
 ) -> None:
     """Templates change at any moment, ReplicaSets are late, pods start when they like."""
-    bounds = Bounds(0, desired) if recreate else resolve_bounds(spec(desired, surge, unavailable))
+    bounds = RollingBounds(0, desired) if recreate else resolve_bounds(spec(desired, surge, unavailable))
     world = RolloutWorld(desired, bounds, recreate)
     world.settle()
     for _ in range(40):

@@ -21,17 +21,25 @@ from kedge.api.views.kedge_dev import (
     RolloutStage,
     RolloutStatus,
 )
-from kedge.controllers.deployment.plan import Bounds, plan_scales
-from kedge.controllers.rollout.gates import CacheFact, GateFacts, Outcome
-from kedge.controllers.rollout.plan import Act, Capacity, Phase, Place, RolloutFacts, RolloutPlan, plan_rollout
+from kedge.controllers.deployment.plan import RollingBounds, plan_scales
+from kedge.controllers.rollout.gates import CacheFact, GateFacts, SampleOutcome
+from kedge.controllers.rollout.plan import (
+    RollbackCapacity,
+    RolloutAction,
+    RolloutFacts,
+    RolloutPhase,
+    RolloutPlan,
+    TargetState,
+    plan_rollout,
+)
 from kedge.controllers.rollout.target import replacing
 
 STAGES = (RolloutStage(name="canary", hold_seconds=60), RolloutStage(name="half", hold_seconds=0))
 SPEC = RolloutSpec(stages=STAGES, gates=RolloutGates(min_samples=1), progress_deadline_seconds=600)
 CACHES = (CacheFact("Pod", 500, 1.0),)
-GOOD = GateFacts(100, CACHES, (Outcome.GOOD,))
+GOOD = GateFacts(100, CACHES, (SampleOutcome.GOOD,))
 SILENT = GateFacts(100, CACHES)
-WORSE = GateFacts(100, CACHES, (Outcome.GOOD,), pending={("queued", "Unschedulable"): 3})
+WORSE = GateFacts(100, CACHES, (SampleOutcome.GOOD,), pending={("queued", "Unschedulable"): 3})
 BASELINES = (RolloutBaseline(name="canary", pending=(PendingCount(stage="queued", reason="X", count=1),)),)
 
 
@@ -48,7 +56,7 @@ def under_way(**more: Any) -> RolloutStatus:
 
 
 def look(status: RolloutStatus, gates: GateFacts = GOOD, *, spec: RolloutSpec = SPEC, **more: Any) -> RolloutPlan:
-    facts: dict[str, Any] = {"place": Place.STAGED, "change": "v5", "generation": 1, "now": NOW, **more}
+    facts: dict[str, Any] = {"target_state": TargetState.STAGED, "change": "v5", "generation": 1, "now": NOW, **more}
     return plan_rollout(RolloutFacts(spec, status, gates=gates, **facts))
 
 
@@ -56,51 +64,51 @@ def look(status: RolloutStatus, gates: GateFacts = GOOD, *, spec: RolloutSpec = 
 
 
 def test_the_baseline_is_on_record_before_anything_is_changed() -> None:
-    made = look(RolloutStatus(), place=Place.ORIGINAL, baselines=BASELINES)
-    assert (made.phase, made.act, made.begins) == (Phase.PROGRESSING, Act.NONE, True)
+    made = look(RolloutStatus(), target_state=TargetState.ORIGINAL, baselines=BASELINES)
+    assert (made.phase, made.act, made.begins) == (RolloutPhase.PROGRESSING, RolloutAction.NONE, True)
     assert made.baselines == BASELINES
     assert made.activation_revision == 0
 
 
 @pytest.mark.parametrize("caches", [(), (CacheFact("Pod", 500, 61.0),)])
 def test_no_baseline_is_taken_on_old_caches(caches: tuple[CacheFact, ...]) -> None:
-    made = look(RolloutStatus(), GateFacts(0, caches), place=Place.ORIGINAL)
-    assert (made.phase, made.reason, made.begins) == (Phase.PENDING, "CacheStale", False)
+    made = look(RolloutStatus(), GateFacts(0, caches), target_state=TargetState.ORIGINAL)
+    assert (made.phase, made.reason, made.begins) == (RolloutPhase.PENDING, "CacheStale", False)
 
 
-@pytest.mark.parametrize("place", [Place.FOREIGN, Place.STAGED, Place.MISSING])
-def test_a_target_that_is_taken_or_missing_is_waited_for(place: Place) -> None:
-    made = look(RolloutStatus(), place=place)
-    assert (made.phase, made.act) == (Phase.PENDING, Act.NONE)
+@pytest.mark.parametrize("target_state", [TargetState.FOREIGN, TargetState.STAGED, TargetState.MISSING])
+def test_a_target_that_is_taken_or_missing_is_waited_for(target_state: TargetState) -> None:
+    made = look(RolloutStatus(), target_state=target_state)
+    assert (made.phase, made.act) == (RolloutPhase.PENDING, RolloutAction.NONE)
 
 
 def test_a_change_that_is_there_already_is_complete() -> None:
-    assert look(RolloutStatus(), place=Place.PROMOTED).phase is Phase.COMPLETE
+    assert look(RolloutStatus(), target_state=TargetState.PROMOTED).phase is RolloutPhase.COMPLETE
 
 
 def test_a_rollout_that_was_changed_takes_its_old_change_back_first() -> None:
-    made = look(under_way(change="v4"), place=Place.ELSEWHERE)
-    assert (made.act, made.reason, made.change) == (Act.ROLL_BACK, "Superseding", "v4")
+    made = look(under_way(change="v4"), target_state=TargetState.ELSEWHERE)
+    assert (made.act, made.reason, made.change) == (RolloutAction.ROLL_BACK, "Superseding", "v4")
     waiting = under_way(change="v4", phase="Pending")
-    assert look(waiting, place=Place.ORIGINAL).reason == "Superseding"
-    assert look(waiting, place=Place.ORIGINAL, rolled_back=True).begins
+    assert look(waiting, target_state=TargetState.ORIGINAL).reason == "Superseding"
+    assert look(waiting, target_state=TargetState.ORIGINAL, rolled_back=True).begins
 
 
 def test_after_a_complete_rollout_the_next_change_begins_anew() -> None:
-    assert look(under_way(change="v4", phase="Complete", stage=2), place=Place.ORIGINAL).begins
+    assert look(under_way(change="v4", phase="Complete", stage=2), target_state=TargetState.ORIGINAL).begins
 
 
 # -- stages ----------------------------------------------------------------------------------------
 
 
 def test_a_stage_that_is_not_in_force_is_put_in_force() -> None:
-    made = look(under_way(activation_revision=0), place=Place.ORIGINAL)
-    assert (made.act, made.stage) == (Act.ACTIVATE, 0)
+    made = look(under_way(activation_revision=0), target_state=TargetState.ORIGINAL)
+    assert (made.act, made.stage) == (RolloutAction.ACTIVATE, 0)
 
 
 def test_what_was_put_in_force_and_not_written_down_counts_from_now() -> None:
     made = look(under_way(activation_revision=0), target_revision=321)
-    assert (made.act, made.activation_revision, made.stage_started_at) == (Act.NONE, 321, NOW)
+    assert (made.act, made.activation_revision, made.stage_started_at) == (RolloutAction.NONE, 321, NOW)
 
 
 def test_gates_must_stay_open_for_as_long_as_the_stage_says() -> None:
@@ -117,29 +125,29 @@ def test_a_gate_that_shuts_starts_the_wait_anew() -> None:
 
 def test_no_data_holds() -> None:
     made = look(under_way(healthy_since=ago(3600)), SILENT)
-    assert (made.phase, made.reason, made.stage, made.act) == (Phase.HOLDING, "NoData", 0, Act.NONE)
+    assert (made.phase, made.reason, made.stage, made.act) == (RolloutPhase.HOLDING, "NoData", 0, RolloutAction.NONE)
 
 
 def test_after_the_last_stage_the_change_is_promoted_then_complete() -> None:
     passed = look(under_way(stage=1))
     assert passed.stage == 2
     promoting = look(under_way(stage=2, activation_revision=0))
-    assert promoting.act is Act.PROMOTE
-    done = look(under_way(stage=2, activation_revision=0), place=Place.PROMOTED)
-    assert (done.phase, done.act, done.looks_again) == (Phase.COMPLETE, Act.NONE, False)
+    assert promoting.act is RolloutAction.PROMOTE
+    done = look(under_way(stage=2, activation_revision=0), target_state=TargetState.PROMOTED)
+    assert (done.phase, done.act, done.requeues) == (RolloutPhase.COMPLETE, RolloutAction.NONE, False)
 
 
 def test_a_target_that_somebody_else_changed_is_left_alone() -> None:
-    made = look(under_way(), place=Place.FOREIGN)
-    assert (made.phase, made.reason, made.act) == (Phase.PAUSED, "TargetChanged", Act.NONE)
+    made = look(under_way(), target_state=TargetState.FOREIGN)
+    assert (made.phase, made.reason, made.act) == (RolloutPhase.PAUSED, "TargetChanged", RolloutAction.NONE)
 
 
 def test_a_person_can_pause_and_go_on() -> None:
     paused = msgspec.structs.replace(SPEC, paused=True)
-    assert look(under_way(healthy_since=ago(90)), spec=paused).phase is Phase.PAUSED
-    assert look(under_way(), WORSE, spec=paused).act is Act.NONE
+    assert look(under_way(healthy_since=ago(90)), spec=paused).phase is RolloutPhase.PAUSED
+    assert look(under_way(), WORSE, spec=paused).act is RolloutAction.NONE
     again = look(under_way(phase="Paused", reason="PausedByPerson"))
-    assert (again.phase, again.stage_started_at) == (Phase.PROGRESSING, NOW)
+    assert (again.phase, again.stage_started_at) == (RolloutPhase.PROGRESSING, NOW)
 
 
 # -- deadline --------------------------------------------------------------------------------------
@@ -148,16 +156,16 @@ def test_a_person_can_pause_and_go_on() -> None:
 def test_past_its_deadline_it_pauses_and_never_rolls_back_by_itself() -> None:
     late = under_way(stage_started_at=ago(600))
     made = look(late, SILENT)
-    assert (made.phase, made.reason, made.act) == (Phase.PAUSED, "DeadlineExceeded", Act.NONE)
+    assert (made.phase, made.reason, made.act) == (RolloutPhase.PAUSED, "DeadlineExceeded", RolloutAction.NONE)
     paused = under_way(phase="Paused", reason="DeadlineExceeded", stage_started_at=ago(99_999))
-    assert look(paused, SILENT).phase is Phase.PAUSED
-    assert look(paused, GOOD).phase is Phase.PAUSED
+    assert look(paused, SILENT).phase is RolloutPhase.PAUSED
+    assert look(paused, GOOD).phase is RolloutPhase.PAUSED
 
 
 def test_a_changed_rollout_gets_its_time_anew() -> None:
     paused = under_way(phase="Paused", reason="DeadlineExceeded", stage_started_at=ago(99_999))
     made = look(paused, SILENT, generation=2)
-    assert (made.phase, made.stage_started_at) == (Phase.HOLDING, NOW)
+    assert (made.phase, made.stage_started_at) == (RolloutPhase.HOLDING, NOW)
 
 
 def test_a_clock_in_the_future_is_not_waited_for() -> None:
@@ -170,9 +178,13 @@ def test_a_clock_in_the_future_is_not_waited_for() -> None:
 
 def test_a_regression_rolls_back_once_it_has_lasted() -> None:
     first = look(under_way(), WORSE)
-    assert (first.phase, first.reason, first.regressing_since) == (Phase.HOLDING, "Regressing", NOW)
+    assert (first.phase, first.reason, first.regressing_since) == (RolloutPhase.HOLDING, "Regressing", NOW)
     lasting = look(under_way(regressing_since=ago(30)), WORSE)
-    assert (lasting.phase, lasting.act, lasting.rollback_observed) == (Phase.ROLLING_BACK, Act.ROLL_BACK, False)
+    assert (lasting.phase, lasting.act, lasting.rollback_observed) == (
+        RolloutPhase.ROLLING_BACK,
+        RolloutAction.ROLL_BACK,
+        False,
+    )
     over = look(under_way(regressing_since=ago(29)), GOOD)
     assert over.regressing_since is None
 
@@ -180,41 +192,41 @@ def test_a_regression_rolls_back_once_it_has_lasted() -> None:
 def test_a_regression_pauses_where_that_is_asked_for() -> None:
     spec = msgspec.structs.replace(SPEC, on_regression="Pause")
     made = look(under_way(regressing_since=ago(30)), WORSE, spec=spec)
-    assert (made.phase, made.reason, made.act) == (Phase.PAUSED, "Regressed", Act.NONE)
+    assert (made.phase, made.reason, made.act) == (RolloutPhase.PAUSED, "Regressed", RolloutAction.NONE)
     stays = look(under_way(phase="Paused", reason="Regressed", regressing_since=ago(900)), WORSE, spec=spec)
-    assert (stays.phase, stays.act) == (Phase.PAUSED, Act.NONE)
+    assert (stays.phase, stays.act) == (RolloutPhase.PAUSED, RolloutAction.NONE)
 
 
 def test_a_regression_rolls_back_also_what_a_deadline_paused() -> None:
     paused = under_way(phase="Paused", reason="DeadlineExceeded", regressing_since=ago(30))
-    assert look(paused, WORSE).act is Act.ROLL_BACK
+    assert look(paused, WORSE).act is RolloutAction.ROLL_BACK
 
 
 def test_a_rollback_is_observed_when_it_is_seen_in_force_and_not_when_it_was_asked_for() -> None:
     back = under_way(phase="RollingBack")
-    asked = look(back, place=Place.ORIGINAL)
-    assert (asked.phase, asked.rollback_observed) == (Phase.ROLLING_BACK, False)
-    seen = look(back, place=Place.ORIGINAL, rolled_back=True)
-    assert (seen.phase, seen.rollback_observed) == (Phase.ROLLED_BACK, True)
+    asked = look(back, target_state=TargetState.ORIGINAL)
+    assert (asked.phase, asked.rollback_observed) == (RolloutPhase.ROLLING_BACK, False)
+    seen = look(back, target_state=TargetState.ORIGINAL, rolled_back=True)
+    assert (seen.phase, seen.rollback_observed) == (RolloutPhase.ROLLED_BACK, True)
     told = {each["type"]: each["status"] for each in seen.as_json()["conditions"]}
     assert told["RollbackObserved"] == "True"
 
 
 def test_a_rollback_waits_rather_than_take_the_only_healthy_capacity() -> None:
     back = under_way(phase="RollingBack")
-    alone = Capacity(healthy_before=0, healthy_changed=2, kept=0)
+    alone = RollbackCapacity(healthy_before=0, healthy_changed=2, kept=0)
     made = look(back, capacity=alone)
-    assert (made.phase, made.reason, made.act) == (Phase.ROLLING_BACK, "OnlyHealthyCapacity", Act.NONE)
-    assert look(back, capacity=replace(alone, healthy_before=1)).act is Act.ROLL_BACK
-    assert look(back, capacity=replace(alone, kept=1)).act is Act.ROLL_BACK
-    assert look(back, capacity=replace(alone, healthy_changed=0)).act is Act.ROLL_BACK
+    assert (made.phase, made.reason, made.act) == (RolloutPhase.ROLLING_BACK, "OnlyHealthyCapacity", RolloutAction.NONE)
+    assert look(back, capacity=replace(alone, healthy_before=1)).act is RolloutAction.ROLL_BACK
+    assert look(back, capacity=replace(alone, kept=1)).act is RolloutAction.ROLL_BACK
+    assert look(back, capacity=replace(alone, healthy_changed=0)).act is RolloutAction.ROLL_BACK
 
 
 def test_a_rollback_keeps_what_disruption_budgets_ask_for() -> None:
     back = under_way(phase="RollingBack")
-    budgeted = Capacity(healthy_before=1, healthy_changed=3, kept=1, floor=3)
-    assert look(back, capacity=budgeted).act is Act.NONE
-    assert look(back, capacity=replace(budgeted, kept=3)).act is Act.ROLL_BACK
+    budgeted = RollbackCapacity(healthy_before=1, healthy_changed=3, kept=1, floor=3)
+    assert look(back, capacity=budgeted).act is RolloutAction.NONE
+    assert look(back, capacity=replace(budgeted, kept=3)).act is RolloutAction.ROLL_BACK
 
 
 # -- always ----------------------------------------------------------------------------------------
@@ -230,17 +242,17 @@ class World:
     """The stage that is in force; None for none, and one more than the last for all."""
     revision: int = 100
 
-    def place(self) -> Place:
+    def target_state(self) -> TargetState:
         if self.staged is None:
-            return Place.ORIGINAL
+            return TargetState.ORIGINAL
         if self.staged >= len(STAGES):
-            return Place.PROMOTED
-        return Place.STAGED if self.staged == min(self.status.stage, len(STAGES) - 1) else Place.ELSEWHERE
+            return TargetState.PROMOTED
+        return TargetState.STAGED if self.staged == min(self.status.stage, len(STAGES) - 1) else TargetState.ELSEWHERE
 
-    def step(self, gates: GateFacts, capacity: Capacity, *, crash: bool) -> RolloutPlan:
+    def step(self, gates: GateFacts, capacity: RollbackCapacity, *, crash: bool) -> RolloutPlan:
         seen = replace(gates, activation_revision=self.status.activation_revision)
         facts = RolloutFacts(
-            SPEC, self.status, 1, "v5", self.place(), self.now, target_revision=self.revision, gates=seen,
+            SPEC, self.status, 1, "v5", self.target_state(), self.now, target_revision=self.revision, gates=seen,
             capacity=capacity, rolled_back=self.staged is None,
         )  # fmt: skip
         plan = plan_rollout(facts)
@@ -250,18 +262,18 @@ class World:
         )
         if crash:
             return plan
-        if plan.act is Act.ACTIVATE:
+        if plan.act is RolloutAction.ACTIVATE:
             self.revision += 10
             self.staged = plan.stage
             self.status = msgspec.structs.replace(self.status, activation_revision=self.revision)
-        elif plan.act is Act.PROMOTE:
+        elif plan.act is RolloutAction.PROMOTE:
             self.staged = len(STAGES)
-        elif plan.act is Act.ROLL_BACK:
+        elif plan.act is RolloutAction.ROLL_BACK:
             self.staged = None
         return plan
 
 
-outcomes = st.lists(st.sampled_from(list(Outcome)), max_size=3).map(tuple)
+outcomes = st.lists(st.sampled_from(list(SampleOutcome)), max_size=3).map(tuple)
 pendings: st.SearchStrategy[Mapping[tuple[str, str], int]] = st.sampled_from(
     [{}, {}, {("queued", "WaitingForScheduler"): 2}, {("queued", "Unschedulable"): 2}]
 )
@@ -271,13 +283,13 @@ looks = st.tuples(
     pendings,
     st.integers(80, 200),
     st.booleans(),
-    st.sampled_from([Capacity(), Capacity(healthy_changed=2), Capacity(1, 1)]),
+    st.sampled_from([RollbackCapacity(), RollbackCapacity(healthy_changed=2), RollbackCapacity(1, 1)]),
 )
 
 
 @given(st.lists(looks, min_size=1, max_size=30))
 def test_whatever_happens_it_goes_on_only_with_data_and_back_only_with_cause(
-    story: list[tuple[int, tuple[Outcome, ...], Mapping[tuple[str, str], int], int, bool, Capacity]],
+    story: list[tuple[int, tuple[SampleOutcome, ...], Mapping[tuple[str, str], int], int, bool, RollbackCapacity]],
 ) -> None:
     world = World(RolloutStatus(), NOW)
     for seconds, samples, pending, revision, crash, capacity in story:
@@ -287,18 +299,18 @@ def test_whatever_happens_it_goes_on_only_with_data_and_back_only_with_cause(
         plan = world.step(gates, capacity, crash=crash)
         worse = ("queued", "Unschedulable") in pending
         if plan.stage > before.stage:
-            assert Outcome.GOOD in samples
-            assert Outcome.ERROR not in samples
+            assert SampleOutcome.GOOD in samples
+            assert SampleOutcome.ERROR not in samples
             assert revision >= before.activation_revision > 0
             assert not worse
-        if plan.act is Act.ROLL_BACK:
+        if plan.act is RolloutAction.ROLL_BACK:
             assert capacity.is_safe
             assert before.phase == "RollingBack" or (worse and before.regressing_since is not None)
         if world.staged is not None and staged is None:
             assert before.change == "v5", "the baseline was not on record when the target was changed"
         if before.phase in ("Complete", "RolledBack"):
-            assert plan.act is Act.NONE
-        if plan.phase is Phase.ROLLED_BACK:
+            assert plan.act is RolloutAction.NONE
+        if plan.phase is RolloutPhase.ROLLED_BACK:
             assert world.staged is None
 
 
@@ -306,7 +318,7 @@ def test_whatever_happens_it_goes_on_only_with_data_and_back_only_with_cause(
 
 
 def test_a_deployment_gives_its_new_template_to_no_more_replicas_than_it_may() -> None:
-    bounds = Bounds(surge=1, unavailable=0)
+    bounds = RollingBounds(surge=1, unavailable=0)
     first = plan_scales(4, bounds, new=None, old=[a_set("old", 4)], updated_max=2)
     assert first.first_size == 1
     grown = plan_scales(4, bounds, new=a_set("new", 2), old=[a_set("old", 2)], updated_max=2)
@@ -322,7 +334,7 @@ def test_a_deployment_gives_its_new_template_to_no_more_replicas_than_it_may() -
 def test_a_cap_is_never_passed_and_the_old_ones_that_it_leaves_are_kept(
     desired: int, surge: int, unavailable: int, cap: int, new: int, old: int
 ) -> None:
-    bounds = Bounds(surge, unavailable if surge or unavailable else 1)
+    bounds = RollingBounds(surge, unavailable if surge or unavailable else 1)
     made = plan_scales(desired, bounds, new=a_set("new", new), old=[a_set("old", old)], updated_max=cap)
     sizes = {"new": new, "old": old, **made.sizes}
     if new <= desired:

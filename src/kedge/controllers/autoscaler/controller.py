@@ -25,7 +25,7 @@ from kedge.controllers.autoscaler.usage import PodUsage, Proposal, UsageRules, p
 from kedge.controllers.shared.conditions import REPLICA_FAILURE
 from kedge.controllers.shared.holds import held_until
 from kedge.controllers.shared.kinds import AUTOSCALER, DEPLOYMENT, LEASE, POD, REPLICA_SET
-from kedge.controllers.shared.node_leases import Listener, lease_key
+from kedge.controllers.shared.node_leases import LeaseAges, lease_key
 from kedge.env import Env
 from kedge.keys import Key
 from kedge.limits import Limits
@@ -40,7 +40,7 @@ class AutoscalerReconciler:
     """One look at one autoscaler."""
 
     def __init__(self, env: Env) -> None:
-        self.listener = Listener(env)
+        self.lease_ages = LeaseAges(env)
         self._plans = env.metrics.counter(
             "kedge_autoscaler_plans_total", "Looks at autoscalers, by what came of them", ("result",)
         )
@@ -76,7 +76,7 @@ class AutoscalerReconciler:
         limits = ctx.limits
         stale = _too_old(ctx)
         facts = _facts_of(target, stale)
-        usage = _usage_of(ctx, pods, self.listener)
+        usage = _usage_of(ctx, pods, self.lease_ages)
         rules = _usage_rules(view, limits)
         proposals: list[Proposal] = [
             propose(metric, facts.replicas, pods, usage, rules, now) for metric in view.spec.metrics
@@ -155,7 +155,7 @@ def _too_old(ctx: Context) -> str:
     return ""
 
 
-def _usage_of(ctx: Context, pods: Sequence[PodView], listener: Listener) -> dict[str, PodUsage]:
+def _usage_of(ctx: Context, pods: Sequence[PodView], lease_ages: LeaseAges) -> dict[str, PodUsage]:
     """By pod uid, from the leases of the nodes the pods are on. A text that is no report reports nothing."""
     found: dict[str, PodUsage] = {}
     for node in dict.fromkeys(pod.spec.node_name for pod in pods if pod.spec.node_name):
@@ -168,7 +168,7 @@ def _usage_of(ctx: Context, pods: Sequence[PodView], listener: Listener) -> dict
         except ValueError:
             continue
         if report.at is not None:
-            age_s = ctx.measured(f"the age of the report of {node}", partial(listener.report_age_s, node))
+            age_s = ctx.measured(f"the age of the report of {node}", partial(lease_ages.report_age_s, node))
             for uid, containers in report.pods.items():
                 found[uid] = PodUsage(report.at, age_s, report.window_seconds, containers)
     return found
@@ -201,7 +201,7 @@ def autoscaler_controller(runtime: ControllerRuntime) -> Controller:
                 WatchSpec(kind=DEPLOYMENT),
                 WatchSpec(kind=REPLICA_SET, indexes=(BY_CONTROLLER,)),
                 WatchSpec(kind=POD, indexes=(BY_CONTROLLER,)),
-                WatchSpec(kind=LEASE, namespace=NODE_LEASE_NAMESPACE, keys_of=reconciler.listener.hear),
+                WatchSpec(kind=LEASE, namespace=NODE_LEASE_NAMESPACE, keys_of=reconciler.lease_ages.observe),
             ),
         ),
         reconciler,

@@ -24,7 +24,7 @@ from kedge.api.views.workloads import (
 )
 from kedge.controllers.autoscaler.usage import Proposal
 from kedge.controllers.shared.pods import is_ahead
-from kedge.controllers.shared.progress import Stage
+from kedge.controllers.shared.progress import ReplicaStage
 from kedge.errors import check
 
 ABLE, ACTIVE, LIMITED, HELD_BACK = "AbleToScale", "ScalingActive", "ScalingLimited", "ScalingHeldBack"
@@ -38,7 +38,7 @@ UP_DEFAULT = ScalingRules(
 DOWN_DEFAULT = ScalingRules(
     stabilization_window_seconds=300, policies=(ScalingPolicy(type="Percent", value=100, period_seconds=15),)
 )
-_UNPLACED = (Stage.ADMITTED, Stage.QUEUED, Stage.SCHEDULED)
+_UNPLACED = (ReplicaStage.ADMITTED, ReplicaStage.QUEUED, ReplicaStage.SCHEDULED)
 """Replicas at these have no node: another would join them."""
 
 
@@ -374,7 +374,7 @@ def _why_not(target: TargetFacts) -> tuple[str, str]:
 
 def _counted(progress: WorkloadProgress) -> int:
     stages = progress.stages
-    return sum(getattr(stages, stage) for stage in Stage)
+    return sum(getattr(stages, stage) for stage in ReplicaStage)
 
 
 # -- conditions ------------------------------------------------------------------------------------

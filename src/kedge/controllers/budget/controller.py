@@ -16,8 +16,8 @@ from kedge.api.selectors import label_selector
 from kedge.api.views import DeploymentView, JobView, PodDisruptionBudgetView, PodView, ReplicaSetView
 from kedge.controllers.budget.plan import plan_budget, still_disrupted
 from kedge.controllers.budget.status import budget_status
-from kedge.controllers.shared.actions import look_again
-from kedge.controllers.shared.holds import wait_out
+from kedge.controllers.shared.actions import requeue_at
+from kedge.controllers.shared.holds import hold_off
 from kedge.controllers.shared.kinds import BUDGET, DEPLOYMENT, JOB, POD, REPLICA_SET
 from kedge.env import Env
 from kedge.keys import Key
@@ -40,7 +40,7 @@ class BudgetReconciler:
         budget, now = found.as_view(PodDisruptionBudgetView), ctx.now()
         hold = active_hold(budget, NAME, now)
         if hold is not None:
-            return await wait_out(ctx, found, hold, now)
+            return await hold_off(ctx, found, hold, now)
         selector = label_selector(budget.spec.selector)
         listed = [each for each in ctx.list(POD, namespace=key.namespace) if selector.matches(each.metadata.labels)]
         living = [pod for pod in (each.as_view(PodView) for each in listed) if not pod.finished]
@@ -55,7 +55,7 @@ class BudgetReconciler:
         await ctx.write_status(found, status)
         self._allowed.labels(key.namespace, key.name).set(plan.disruptions_allowed)
         again = now + timedelta(seconds=ctx.limits.budget_again_s) if plan.disrupted else None
-        return look_again(now, again, next_hold_end(budget, now))
+        return requeue_at(now, again, next_hold_end(budget, now))
 
     async def _are_the_latest(self, ctx: Context, pods: Iterable[Object]) -> bool:
         """Whether these are at the authority as they were read: then none of them was told to go before the read."""

@@ -17,22 +17,22 @@ from kedge.api.owners import controller_of
 from kedge.api.selectors import label_selector
 from kedge.api.views import DeploymentView, ReplicaSetView
 from kedge.api.wellknown import DEPLOYMENT_REVISION, DESIRED_REPLICAS, MAX_REPLICAS, UPDATED_MAX
-from kedge.controllers.deployment.plan import Bounds, ScalePlan, SetFacts, plan_scales, resolve_bounds
+from kedge.controllers.deployment.plan import RollingBounds, ScalePlan, SetFacts, plan_scales, resolve_bounds
 from kedge.controllers.deployment.status import (
     availability,
     count_replicas,
+    evaluate_progress,
     failures,
     is_complete,
-    judge_progress,
     repairs,
     rollback,
 )
-from kedge.controllers.shared.actions import REFUSALS, Acts, look_again
+from kedge.controllers.shared.actions import REFUSALS, ActionRecorder, requeue_at
 from kedge.controllers.shared.conditions import REPLICA_FAILURE, stage_conditions
 from kedge.controllers.shared.holds import held_until, split_held
 from kedge.controllers.shared.kinds import DEPLOYMENT, REPLICA_SET, RESOURCE_QUOTA
-from kedge.controllers.shared.ownership import ORPHANS, adoption, release, to_adopt, to_let_go, wake_claimants
-from kedge.controllers.shared.progress import Stage, sum_of_progress
+from kedge.controllers.shared.ownership import ORPHANS, adoption, release, to_adopt, to_release, wake_claimants
+from kedge.controllers.shared.progress import ReplicaStage, sum_of_progress
 from kedge.controllers.shared.quota_room import wake_blocked
 from kedge.controllers.shared.replicas import template_priority
 from kedge.controllers.shared.templates import (
@@ -46,7 +46,7 @@ from kedge.controllers.shared.templates import (
     template_hash,
     template_of,
 )
-from kedge.controllers.shared.topology import place_marks
+from kedge.controllers.shared.topology import topology_annotations
 from kedge.env import Env
 from kedge.errors import OperatingError
 from kedge.keys import Key
@@ -57,7 +57,7 @@ NAME = "deployment"
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class DeploymentFacts:
     """What one look at a Deployment found."""
 
     deployment: Object
@@ -66,7 +66,7 @@ class Scene:
     current: Object | None
     template: Mapping[str, Any]
     digest: str
-    bounds: Bounds
+    bounds: RollingBounds
     now: datetime
 
     @property
@@ -93,36 +93,36 @@ class DeploymentReconciler:
         claims, held_off = (False, []) if held is not None else await self._claim_sets(ctx, deployment, view, now)
         if claims:
             return Action.requeue(delay_s=0.0, reason="its ReplicaSets are others now")
-        scene = _look(ctx, deployment, view, now)
-        plan = self._plan(scene) if held is None else ScalePlan({})
-        acts, refusal = Acts(ctx, self._metrics, NAME), None
+        facts = _gather(ctx, deployment, view, now)
+        plan = self._plan(facts) if held is None else ScalePlan({})
+        acts, refusal = ActionRecorder(ctx, self._metrics, NAME), None
         collides = False
         try:
             if held is None:
-                collides = await self._carry_out(ctx, acts, scene, plan)
-                deployment = await self._say_revision(ctx, acts, scene)
+                collides = await self._carry_out(ctx, acts, facts, plan)
+                deployment = await self._write_revision(ctx, acts, facts)
         except REFUSALS as error:
             refusal = error
-        status, deadline = self._status(scene, plan, acts, refusal, collides=collides)
+        status, deadline = self._status(facts, plan, acts, refusal, collides=collides)
         await ctx.write_status(deployment, status)
         if refusal is not None:
             raise refusal
-        set_holds = [held_until(each.as_view(ReplicaSetView), NAME, now) for each in scene.sets]
-        return look_again(now, next_hold_end(view, now), deadline, *set_holds, *held_off, reason=plan.waits_for)
+        set_holds = [held_until(each.as_view(ReplicaSetView), NAME, now) for each in facts.sets]
+        return requeue_at(now, next_hold_end(view, now), deadline, *set_holds, *held_off, reason=plan.waits_for)
 
     # -- deciding ----------------------------------------------------------------------------------
 
-    def _plan(self, scene: Scene) -> ScalePlan:
-        spec = scene.view.spec
-        current = scene.current
+    def _plan(self, facts: DeploymentFacts) -> ScalePlan:
+        spec = facts.view.spec
+        current = facts.current
         return plan_scales(
             spec.replicas,
-            scene.bounds,
-            new=None if current is None else facts_of(current, scene.now),
-            old=[facts_of(each, scene.now) for each in scene.old],
+            facts.bounds,
+            new=None if current is None else set_facts(current, facts.now),
+            old=[set_facts(each, facts.now) for each in facts.old],
             recreate=spec.strategy.type == "Recreate",
             paused=spec.paused,
-            updated_max=number_of(scene.deployment, UPDATED_MAX),
+            updated_max=number_of(facts.deployment, UPDATED_MAX),
         )
 
     # -- acting ------------------------------------------------------------------------------------
@@ -134,106 +134,114 @@ class DeploymentReconciler:
         selector = label_selector(view.spec.selector)
         orphans = to_adopt(ctx.by_index(REPLICA_SET, ORPHANS, deployment.key.namespace), selector)
         adopt, ends = split_held(orphans, NAME, now)
-        let_go, _ = split_held(to_let_go(ctx.owned(REPLICA_SET, deployment), selector), NAME, now)
+        released, _ = split_held(to_release(ctx.owned(REPLICA_SET, deployment), selector), NAME, now)
         if adopt:
             # A cache may still show an owner that is gone: who adopts for it would make garbage of what lives.
             fresh = await ctx.fresh(deployment.key)
             if fresh is None or fresh.uid != deployment.uid or fresh.metadata.deletion_timestamp is not None:
                 adopt = []
-        acts = Acts(ctx, self._metrics, NAME)
+        acts = ActionRecorder(ctx, self._metrics, NAME)
         for each in adopt:
             await acts.do("adopt", each.key.name, ctx.patch(each, adoption(each, DEPLOYMENT, deployment)))
-        for each in let_go:
+        for each in released:
             await acts.do("let go", each.key.name, ctx.patch(each, release(each, deployment)))
-        return bool(adopt or let_go), ends
+        return bool(adopt or released), ends
 
-    async def _carry_out(self, ctx: Context, acts: Acts, scene: Scene, plan: ScalePlan) -> bool:
+    async def _carry_out(self, ctx: Context, acts: ActionRecorder, facts: DeploymentFacts, plan: ScalePlan) -> bool:
         """Size the ReplicaSets, make the current one, drop those past the history. Whether a name was taken."""
-        if plan.first_size is not None and not scene.view.spec.paused:
-            return await self._create(ctx, acts, scene, plan.first_size)
-        for each in scene.sets:
-            patch = self._set_patch(scene, each, plan.sizes.get(each.key.name))
+        if plan.first_size is not None and not facts.view.spec.paused:
+            return await self._create(ctx, acts, facts, plan.first_size)
+        for each in facts.sets:
+            patch = self._set_patch(facts, each, plan.sizes.get(each.key.name))
             if "replicas" in patch.get("spec", {}):
                 await acts.do("scale", f"{each.key.name} to {patch['spec']['replicas']}", ctx.patch(each, patch))
             elif patch:
                 await acts.do("annotate", each.key.name, ctx.patch(each, patch))
-        for each in past_history(scene):
+        for each in past_history(facts):
             await acts.do("drop", each.key.name, ctx.delete(each))
         return False
 
-    async def _create(self, ctx: Context, acts: Acts, scene: Scene, size: int) -> bool:
-        suffix = template_hash(scene.digest, scene.view.status.collision_count)
-        name, namespace = f"{scene.deployment.key.name}-{suffix}", scene.deployment.key.namespace
+    async def _create(self, ctx: Context, acts: ActionRecorder, facts: DeploymentFacts, size: int) -> bool:
+        suffix = template_hash(facts.digest, facts.view.status.collision_count)
+        name, namespace = f"{facts.deployment.key.name}-{suffix}", facts.deployment.key.namespace
         there = ctx.get(Key(REPLICA_SET.key_kind, namespace, name))
         if there is not None:
             # Ours and on its way out: wait until the name is free. Another's, or another template's: take another name.
             owner = controller_of(there.metadata)
-            ours = owner is not None and owner.uid == scene.deployment.uid
+            ours = owner is not None and owner.uid == facts.deployment.uid
             return not (ours and there.metadata.deletion_timestamp is not None)
-        revision = next_revision(None, scene.old)
+        revision = next_revision(None, facts.old)
         annotations = set_annotations(
-            scene.deployment, scene.digest, revision, scene.view.spec.replicas, scene.most, None
+            facts.deployment, facts.digest, revision, facts.view.spec.replicas, facts.most, None
         )
-        annotations |= {name: text for name, text in place_marks(scene.deployment).current.items() if text is not None}
-        body = replica_set_body(scene.deployment, scene.template, suffix, size, annotations)
+        annotations |= {
+            name: text for name, text in topology_annotations(facts.deployment).current.items() if text is not None
+        }
+        body = replica_set_body(facts.deployment, facts.template, suffix, size, annotations)
         await acts.do("create", f"{name} with {size}", ctx.ensure(REPLICA_SET, body))
         return False
 
-    def _set_patch(self, scene: Scene, each: Object, size: int | None) -> dict[str, Any]:
+    def _set_patch(self, facts: DeploymentFacts, each: Object, size: int | None) -> dict[str, Any]:
         """What is to change of one ReplicaSet; nothing if it is as it should be."""
-        view, spec = each.as_view(ReplicaSetView), scene.view.spec
-        if each.metadata.deletion_timestamp is not None or active_hold(view, NAME, scene.now) is not None:
+        view, spec = each.as_view(ReplicaSetView), facts.view.spec
+        if each.metadata.deletion_timestamp is not None or active_hold(view, NAME, facts.now) is not None:
             return {}
-        marks, wanted = place_marks(scene.deployment), dict[str, str | None]()
-        if each is scene.current:
+        marks, wanted = topology_annotations(facts.deployment), dict[str, str | None]()
+        if each is facts.current:
             wanted |= set_annotations(
-                scene.deployment, scene.digest, next_revision(each, scene.old), spec.replicas, scene.most, each
+                facts.deployment, facts.digest, next_revision(each, facts.old), spec.replicas, facts.most, each
             )
             wanted |= marks.current
         elif size is not None or view.spec.replicas:
-            wanted |= {DESIRED_REPLICAS: str(spec.replicas), MAX_REPLICAS: str(scene.most), **marks.old}
+            wanted |= {DESIRED_REPLICAS: str(spec.replicas), MAX_REPLICAS: str(facts.most), **marks.old}
         notes = {name: text for name, text in wanted.items() if each.metadata.annotations.get(name) != text}
         changed: dict[str, Any] = {}
         if size is not None and size != view.spec.replicas:
             changed["replicas"] = size
-        if each is scene.current and view.spec.min_ready_seconds != spec.min_ready_seconds:
+        if each is facts.current and view.spec.min_ready_seconds != spec.min_ready_seconds:
             changed["minReadySeconds"] = spec.min_ready_seconds
         patch: dict[str, Any] = {"spec": changed} if changed else {}
         return {**patch, "metadata": {"annotations": notes}} if notes else patch
 
-    async def _say_revision(self, ctx: Context, acts: Acts, scene: Scene) -> Object:
+    async def _write_revision(self, ctx: Context, acts: ActionRecorder, facts: DeploymentFacts) -> Object:
         """Write the current revision on the Deployment, where `kubectl rollout history` looks for it."""
-        if scene.current is None:
-            return scene.deployment
-        revision = str(next_revision(scene.current, scene.old))
-        if scene.deployment.metadata.annotations.get(DEPLOYMENT_REVISION) == revision:
-            return scene.deployment
+        if facts.current is None:
+            return facts.deployment
+        revision = str(next_revision(facts.current, facts.old))
+        if facts.deployment.metadata.annotations.get(DEPLOYMENT_REVISION) == revision:
+            return facts.deployment
         patch = {"metadata": {"annotations": {DEPLOYMENT_REVISION: revision}}}
-        return await acts.do("revise", f"to {revision}", ctx.patch(scene.deployment, patch))
+        return await acts.do("revise", f"to {revision}", ctx.patch(facts.deployment, patch))
 
     # -- telling -----------------------------------------------------------------------------------
 
     def _status(
-        self, scene: Scene, plan: ScalePlan, acts: Acts, refusal: OperatingError | None, *, collides: bool
+        self,
+        facts: DeploymentFacts,
+        plan: ScalePlan,
+        acts: ActionRecorder,
+        refusal: OperatingError | None,
+        *,
+        collides: bool,
     ) -> tuple[dict[str, Any], datetime | None]:
-        view, now = scene.view, scene.now
-        sets = [each.as_view(ReplicaSetView) for each in scene.sets]
-        current = None if scene.current is None else scene.current.as_view(ReplicaSetView)
+        view, now = facts.view, facts.now
+        sets = [each.as_view(ReplicaSetView) for each in facts.sets]
+        current = None if facts.current is None else facts.current.as_view(ReplicaSetView)
         counts = count_replicas(current, sets)
-        verdict = judge_progress(view, counts, now, waits_for=plan.waits_for)
+        verdict = evaluate_progress(view, counts, now, waits_for=plan.waits_for)
         progress = sum_of_progress(
             [each.status.progress for each in sets],
             desired=view.spec.replicas,
             generation=view.generation,
             before=view.status.progress,
-            attempt=acts.last,
+            last_action=acts.last,
             deadline=verdict.deadline,
         )
         status: dict[str, Any] = {
             **counts.as_json(),
             "progress": progress,
             "conditions": [
-                availability(view, counts, scene.bounds),
+                availability(view, counts, facts.bounds),
                 verdict.condition,
                 *(failures(view, sets) if refusal is None else [_refused(refusal)]),
                 *repairs(view, sets),
@@ -252,7 +260,7 @@ def stages_of(current: ReplicaSetView | None) -> dict[str, int]:
     if current is None or current.status.observed_generation < current.generation:
         return {}
     stages = current.status.progress.stages
-    return {str(stage): getattr(stages, stage) for stage in Stage}
+    return {str(stage): getattr(stages, stage) for stage in ReplicaStage}
 
 
 def _refused(refusal: OperatingError) -> dict[str, Any]:
@@ -264,15 +272,15 @@ def _refused(refusal: OperatingError) -> dict[str, Any]:
     }
 
 
-def _look(ctx: Context, deployment: Object, view: DeploymentView, now: datetime) -> Scene:
+def _gather(ctx: Context, deployment: Object, view: DeploymentView, now: datetime) -> DeploymentFacts:
     sets = ctx.owned(REPLICA_SET, deployment)
     template = template_of(deployment)
     digest = template_digest(template)
     current = find_current(sets, template, digest)
-    return Scene(deployment, view, sets, current, template, digest, resolve_bounds(view.spec), now)
+    return DeploymentFacts(deployment, view, sets, current, template, digest, resolve_bounds(view.spec), now)
 
 
-def facts_of(each: Object, now: datetime) -> SetFacts:
+def set_facts(each: Object, now: datetime) -> SetFacts:
     """A ReplicaSet as the plan sees it. One that is being deleted has no size any more, but still has copies."""
     view = each.as_view(ReplicaSetView)
     going = each.metadata.deletion_timestamp is not None
@@ -290,23 +298,23 @@ def facts_of(each: Object, now: datetime) -> SetFacts:
     )
 
 
-def past_history(scene: Scene) -> list[Object]:
+def past_history(facts: DeploymentFacts) -> list[Object]:
     """Old ReplicaSets beyond the history limit, once the rollout is complete: empty ones only, the oldest first."""
-    if scene.current is None:
+    if facts.current is None:
         return []
-    sets = [each.as_view(ReplicaSetView) for each in scene.sets]
-    counts = count_replicas(scene.current.as_view(ReplicaSetView), sets)
-    if not is_complete(scene.view, counts):
+    sets = [each.as_view(ReplicaSetView) for each in facts.sets]
+    counts = count_replicas(facts.current.as_view(ReplicaSetView), sets)
+    if not is_complete(facts.view, counts):
         return []
-    empty = [each for each in scene.old if _is_empty(each, scene.now)]
+    empty = [each for each in facts.old if _is_empty(each, facts.now)]
     empty.sort(key=lambda each: (revision_of(each), str(each.metadata.creation_timestamp), each.key.name))
-    surplus = len(scene.old) - scene.view.spec.revision_history_limit
+    surplus = len(facts.old) - facts.view.spec.revision_history_limit
     return empty[: max(0, surplus)]
 
 
 def _is_empty(each: Object, now: datetime) -> bool:
     view = each.as_view(ReplicaSetView)
-    facts = facts_of(each, now)
+    facts = set_facts(each, now)
     return not facts.held and not view.terminating and facts.observed and facts.copies_max == 0
 
 

@@ -14,26 +14,26 @@ from kedge.errors import check
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class RollingBounds:
     """How far a rolling update may go above and below the replicas desired."""
 
     surge: int
     unavailable: int
 
 
-def resolve_bounds(spec: DeploymentSpec) -> Bounds:
+def resolve_bounds(spec: DeploymentSpec) -> RollingBounds:
     """The bounds as counts. As in Kubernetes a percentage of surge is rounded up, one of unavailable down.
 
     Should both come to nothing, one replica may be unavailable: without any room a rollout could not move.
     """
     rolling = spec.strategy.rolling_update
     if spec.strategy.type == "Recreate":
-        return Bounds(0, spec.replicas)
+        return RollingBounds(0, spec.replicas)
     surge = scaled(rolling.max_surge if rolling is not None else "25%", spec.replicas, round_up=True)
     unavailable = scaled(rolling.max_unavailable if rolling is not None else "25%", spec.replicas, round_up=False)
     if surge == 0 and unavailable == 0:
         unavailable = 1
-    return Bounds(surge, min(unavailable, spec.replicas))
+    return RollingBounds(surge, min(unavailable, spec.replicas))
 
 
 def scaled(value: int | str, total: int, *, round_up: bool) -> int:
@@ -88,7 +88,7 @@ class ScalePlan:
 
 def plan_scales(
     desired: int,
-    bounds: Bounds,
+    bounds: RollingBounds,
     *,
     new: SetFacts | None,
     old: Sequence[SetFacts],
@@ -135,7 +135,7 @@ def _room(limit: int, every: Sequence[SetFacts]) -> int:
 
 
 def _roll(
-    desired: int, bounds: Bounds, new: SetFacts | None, old: Sequence[SetFacts], updated_max: int | None
+    desired: int, bounds: RollingBounds, new: SetFacts | None, old: Sequence[SetFacts], updated_max: int | None
 ) -> ScalePlan:
     every = [*old, new] if new is not None else [*old]
     size = new.replicas if new is not None else 0
@@ -207,7 +207,7 @@ def _unended(others: Sequence[SetFacts]) -> str:
 
 
 def _resize(
-    desired: int, bounds: Bounds, new: SetFacts | None, old: Sequence[SetFacts], *, recreate: bool
+    desired: int, bounds: RollingBounds, new: SetFacts | None, old: Sequence[SetFacts], *, recreate: bool
 ) -> ScalePlan:
     every = [*old, new] if new is not None else [*old]
     active = [each for each in every if each.replicas > 0]

@@ -15,7 +15,7 @@ from kedge.api.conditions import FALSE, TRUE, condition, find_condition
 from kedge.api.timestamps import format_time
 from kedge.api.views import DeploymentView, ReplicaSetView
 from kedge.api.wellknown import DEPLOYMENT_REVISION, DEPLOYMENT_REVISION_HISTORY
-from kedge.controllers.deployment.plan import Bounds
+from kedge.controllers.deployment.plan import RollingBounds
 from kedge.controllers.replicaset.status import REPAIR_COMPLETE
 from kedge.controllers.shared.conditions import REPLICA_FAILURE
 from kedge.controllers.shared.pods import is_ahead
@@ -26,7 +26,7 @@ NO_DEADLINE = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class ReplicaCounts:
     """A Deployment's replicas as its ReplicaSets report them."""
 
     replicas: int
@@ -47,9 +47,9 @@ class Counts:
         }
 
 
-def count_replicas(current: ReplicaSetView | None, sets: Sequence[ReplicaSetView]) -> Counts:
+def count_replicas(current: ReplicaSetView | None, sets: Sequence[ReplicaSetView]) -> ReplicaCounts:
     available = sum(each.status.available_replicas for each in sets)
-    return Counts(
+    return ReplicaCounts(
         replicas=sum(each.status.replicas for each in sets),
         updated=current.status.replicas if current is not None else 0,
         ready=sum(each.status.ready_replicas for each in sets),
@@ -59,13 +59,13 @@ def count_replicas(current: ReplicaSetView | None, sets: Sequence[ReplicaSetView
     )
 
 
-def is_complete(view: DeploymentView, counts: Counts) -> bool:
+def is_complete(view: DeploymentView, counts: ReplicaCounts) -> bool:
     """All replicas are of the current template and available, and no other is left."""
     desired = view.spec.replicas
     return counts.updated == counts.replicas == counts.available == desired and counts.terminating == 0
 
 
-def has_progressed(view: DeploymentView, counts: Counts) -> bool:
+def has_progressed(view: DeploymentView, counts: ReplicaCounts) -> bool:
     """Whether the counts are further than those of the last status."""
     before = view.status
     return (
@@ -78,22 +78,26 @@ def has_progressed(view: DeploymentView, counts: Counts) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ProgressResult:
     """How the rollout goes, and by when it must have gone further."""
 
     condition: dict[str, Any]
     deadline: datetime | None = None
 
 
-def judge_progress(view: DeploymentView, counts: Counts, now: datetime, *, waits_for: str = "") -> Verdict:
+def evaluate_progress(
+    view: DeploymentView, counts: ReplicaCounts, now: datetime, *, waits_for: str = ""
+) -> ProgressResult:
     """The `Progressing` condition."""
     known = find_condition(view.status.conditions, PROGRESSING)
     generation = view.generation
     if view.spec.paused:
-        return Verdict(condition(PROGRESSING, status=None, reason="DeploymentPaused", observed_generation=generation))
+        return ProgressResult(
+            condition(PROGRESSING, status=None, reason="DeploymentPaused", observed_generation=generation)
+        )
     words = f"{counts.updated} of {view.spec.replicas} updated, {counts.available} available, {counts.replicas} in all"
     if is_complete(view, counts):
-        return Verdict(
+        return ProgressResult(
             condition(
                 PROGRESSING,
                 status=True,
@@ -120,7 +124,7 @@ def judge_progress(view: DeploymentView, counts: Counts, now: datetime, *, waits
         late = f"no progress for {view.spec.progress_deadline_seconds} s: {words}"
         if waits_for:
             late += f"; it waits for {waits_for}"
-        return Verdict(
+        return ProgressResult(
             condition(
                 PROGRESSING,
                 status=False,
@@ -134,10 +138,10 @@ def judge_progress(view: DeploymentView, counts: Counts, now: datetime, *, waits
     made = condition(PROGRESSING, status=True, reason=reason, message=words, observed_generation=generation)
     if anew:
         made["lastUpdateTime"] = format_time(now)
-    return Verdict(made, deadline)
+    return ProgressResult(made, deadline)
 
 
-def availability(view: DeploymentView, counts: Counts, bounds: Bounds) -> dict[str, Any]:
+def availability(view: DeploymentView, counts: ReplicaCounts, bounds: RollingBounds) -> dict[str, Any]:
     enough = counts.available >= view.spec.replicas - bounds.unavailable
     return condition(
         AVAILABLE,

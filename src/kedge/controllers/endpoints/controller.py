@@ -20,8 +20,8 @@ from kedge.api.wellknown import (
     ZONE_LABEL,
 )
 from kedge.controllers.endpoints.plan import Json, Slice, plan_slices
-from kedge.controllers.shared.actions import look_again
-from kedge.controllers.shared.holds import split_held, wait_out
+from kedge.controllers.shared.actions import requeue_at
+from kedge.controllers.shared.holds import hold_off, split_held
 from kedge.controllers.shared.kinds import ENDPOINT_SLICE, NODE, POD, SERVICE
 from kedge.env import Env
 from kedge.keys import Key
@@ -74,7 +74,7 @@ class EndpointsReconciler:
         view, now = service.as_view(ServiceView), ctx.now()
         hold = active_hold(view, NAME, now)
         if hold is not None:
-            return await wait_out(ctx, service, hold, now)
+            return await hold_off(ctx, service, hold, now)
         selector = service_selector(view)
         if selector is None:
             return Action.await_change(reason="somebody else keeps its endpoints")
@@ -104,7 +104,7 @@ class EndpointsReconciler:
             if name in touchable:
                 self._slices.labels("delete").inc()
                 await ctx.delete(ours[name])
-        return look_again(now, *ends)
+        return requeue_at(now, *ends)
 
     def _zones(self, ctx: Context, pods: Iterable[PodView]) -> dict[str, str]:
         zones = {}

@@ -15,8 +15,8 @@ from kedge.api.kinds import KINDS, Kind, Registry
 from kedge.api.objects import Object
 from kedge.api.views import OwnerReference
 from kedge.api.wellknown import EVENT_KIND, LEASE_KIND, NODE_ALLOCATION_KIND, PRIORITY_CLASS_KIND
-from kedge.controllers.garbage.plan import FOREGROUND, ORPHAN, Owner, plan_finalizers, plan_garbage
-from kedge.controllers.shared.actions import look_again
+from kedge.controllers.garbage.plan import FOREGROUND, ORPHAN, OwnerState, plan_finalizers, plan_garbage
+from kedge.controllers.shared.actions import requeue_at
 from kedge.env import Env
 from kedge.errors import BadRequest, Forbidden, NotFound
 from kedge.keys import Key
@@ -39,24 +39,24 @@ class GarbageCollector:
         self._followed = collected_kinds(kinds)
         self._acts = env.metrics.counter("kedge_garbage_total", "What was collected, by act and kind", ("act", "kind"))
         self._stuck = env.metrics.gauge("kedge_finalizers_stuck", "Deletions that wait for a finalizer", ("finalizer",))
-        self._told: dict[Key, tuple[str, ...]] = {}
+        self._reported: dict[Key, tuple[str, ...]] = {}
         """For the gauge alone."""
 
     async def reconcile(self, ctx: Context, key: Key) -> Action:
         found = ctx.get(key)
         if found is None:
-            self._tell(key, ())
+            self._count_stuck(key, ())
             return Action.await_change(reason="it is gone")
         now = ctx.now()
         hold = active_hold(found.metadata, NAME, now)
         if hold is not None:
-            return look_again(now, hold.until, reason=str(hold))
+            return requeue_at(now, hold.until, reason=str(hold))
         if found.metadata.deletion_timestamp is not None:
             return await self._see_off(ctx, found, now)
         if not found.metadata.owner_references:
             return Action.await_change()
         owners = {ref.uid: await self._owner(ctx, found, ref) for ref in found.metadata.owner_references}
-        waiting = Owner.WAITING in owners.values()
+        waiting = OwnerState.WAITING in owners.values()
         dependents = waiting and any(True for _ in self._dependents(ctx, found))
         plan = plan_garbage(found.metadata, owners, has_dependents=dependents)
         if plan.delete:
@@ -66,24 +66,24 @@ class GarbageCollector:
             self._acts.labels("drop owner", key.kind).inc()
             await ctx.patch(found, without_owners(found, plan.drop))
         return Action.await_change(
-            reason="" if Owner.UNKNOWN not in owners.values() else "an owner is of no known kind"
+            reason="" if OwnerState.UNKNOWN not in owners.values() else "an owner is of no known kind"
         )
 
-    async def _owner(self, ctx: Context, found: Object, ref: OwnerReference) -> Owner:
+    async def _owner(self, ctx: Context, found: Object, ref: OwnerReference) -> OwnerState:
         """Whether an owner lives. The cache may vouch for it; only the authority may bury it."""
         try:
             kind = self._kinds.of_api(ref.api_version, ref.kind)
         except (BadRequest, NotFound):
-            return Owner.UNKNOWN
+            return OwnerState.UNKNOWN
         if kind.namespaced and not found.key.namespace:
-            return Owner.UNKNOWN  # it does not say in which namespace
+            return OwnerState.UNKNOWN  # it does not say in which namespace
         key = Key(kind.key_kind, found.key.namespace if kind.namespaced else "", ref.name)
         owner = ctx.get(key) if kind in self._followed else None
         if owner is None or owner.uid != ref.uid or _waits(owner, ref):
             owner = await ctx.fresh(key)
         if owner is None or owner.uid != ref.uid:
-            return Owner.GONE
-        return Owner.WAITING if _waits(owner, ref) else Owner.ALIVE
+            return OwnerState.GONE
+        return OwnerState.WAITING if _waits(owner, ref) else OwnerState.ALIVE
 
     def _dependents(self, ctx: Context, owner: Object) -> Iterable[Object]:
         for kind in self._followed:
@@ -106,13 +106,13 @@ class GarbageCollector:
             await ctx.patch(found, without_finalizers(found, (FOREGROUND,)))
             return Action.await_change(reason="its dependents are gone")
         plan = plan_finalizers(found.metadata, now, stuck_s=ctx.limits.finalizer_stuck_s)
-        self._tell(found.key, plan.stuck)
+        self._count_stuck(found.key, plan.stuck)
         if plan.remove:
             self._acts.labels("override", found.key.kind).inc()
             await ctx.patch(found, without_finalizers(found, plan.remove))
         if plan.stuck:
             await self._report(ctx, found, plan.stuck)
-        return look_again(now, plan.look_again_at, reason=f"waits for {', '.join(plan.stuck)}" if plan.stuck else "")
+        return requeue_at(now, plan.requeue_at, reason=f"waits for {', '.join(plan.stuck)}" if plan.stuck else "")
 
     async def _is_blocked(self, ctx: Context, owner: Object) -> bool:
         """Whether the authority knows of a dependent that is to go first: a cache of its kind may be late."""
@@ -156,14 +156,14 @@ class GarbageCollector:
         except (NotFound, Forbidden):
             return  # its namespace is going, or is none: the metric tells
 
-    def _tell(self, key: Key, stuck: tuple[str, ...]) -> None:
-        before = self._told.pop(key, ())
+    def _count_stuck(self, key: Key, stuck: tuple[str, ...]) -> None:
+        before = self._reported.pop(key, ())
         for name in before:
             self._stuck.labels(name).dec()
         for name in stuck:
             self._stuck.labels(name).inc()
         if stuck:
-            self._told[key] = stuck
+            self._reported[key] = stuck
 
 
 def _waits(owner: Object, ref: OwnerReference) -> bool:

@@ -13,7 +13,7 @@ from kedge.controllers.garbage.overrides import active_override
 FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
 
 
-class Owner(StrEnum):
+class OwnerState(StrEnum):
     """What is known of one owner."""
 
     ALIVE = "alive"
@@ -34,15 +34,17 @@ class GarbagePlan:
     """Uids of owners that are gone, while another holds it."""
 
 
-def plan_garbage(metadata: ObjectMeta, owners: Mapping[str, Owner], *, has_dependents: bool) -> GarbagePlan:
+def plan_garbage(metadata: ObjectMeta, owners: Mapping[str, OwnerState], *, has_dependents: bool) -> GarbagePlan:
     """Whether an object goes with its owners. `owners` are by uid; one that is not in it counts as alive."""
     if metadata.deletion_timestamp is not None or not metadata.owner_references:
         return GarbagePlan()
-    known = {ref.uid: owners.get(ref.uid, Owner.ALIVE) for ref in metadata.owner_references}
-    solid = [uid for uid, state in known.items() if state in (Owner.ALIVE, Owner.UNKNOWN)]
+    known = {ref.uid: owners.get(ref.uid, OwnerState.ALIVE) for ref in metadata.owner_references}
+    solid = [uid for uid, state in known.items() if state in (OwnerState.ALIVE, OwnerState.UNKNOWN)]
     if solid:
-        return GarbagePlan(drop=tuple(uid for uid, state in known.items() if state in (Owner.GONE, Owner.WAITING)))
-    if any(state is Owner.WAITING for state in known.values()):
+        return GarbagePlan(
+            drop=tuple(uid for uid, state in known.items() if state in (OwnerState.GONE, OwnerState.WAITING))
+        )
+    if any(state is OwnerState.WAITING for state in known.values()):
         return GarbagePlan("Foreground" if has_dependents else "Background")
     if ORPHAN in metadata.finalizers:
         return GarbagePlan("Orphan")
@@ -57,7 +59,7 @@ class FinalizerPlan:
     """To be dropped, on a person's word."""
     stuck: tuple[str, ...] = ()
     """Nobody has seen to them for long: to be told."""
-    look_again_at: datetime | None = None
+    requeue_at: datetime | None = None
 
 
 def plan_finalizers(metadata: ObjectMeta, now: datetime, *, stuck_s: float) -> FinalizerPlan:

@@ -28,7 +28,7 @@ from kedge.controllers.job.plan import (
     plan_job,
 )
 from kedge.controllers.job.status import end_conditions, suspension
-from kedge.controllers.shared.actions import REFUSALS, Acts, look_again
+from kedge.controllers.shared.actions import REFUSALS, ActionRecorder, requeue_at
 from kedge.controllers.shared.conditions import REPLICA_FAILURE, failure_condition, stage_conditions
 from kedge.controllers.shared.endpoint_slices import listed_uids, wake_listed
 from kedge.controllers.shared.holds import held_until, split_held
@@ -60,15 +60,15 @@ class JobReconciler:
 
     async def reconcile(self, ctx: Context, key: Key) -> Action:
         job = ctx.get(key)
-        acts = Acts(ctx, self._metrics, NAME)
+        acts = ActionRecorder(ctx, self._metrics, NAME)
         now = ctx.now()
         held_off = await self._let_orphans_go(ctx, acts, key, job, now)
         if job is None or job.metadata.deletion_timestamp is not None:
-            return look_again(now, *held_off, reason="it is gone, or going: its pods are garbage")
+            return requeue_at(now, *held_off, reason="it is gone, or going: its pods are garbage")
         view = job.as_view(JobView)
         held = held_until(view, NAME, now)
         if is_over(view):
-            return await self._end(ctx, acts, job, view, now) if held is None else look_again(now, held)
+            return await self._end(ctx, acts, job, view, now) if held is None else requeue_at(now, held)
         pods = ctx.owned(POD, job)
         views = [pod.as_view(PodView) for pod in pods]
         plan = self._plan(ctx, view, views, now, held=held is not None)
@@ -78,7 +78,7 @@ class JobReconciler:
         except REFUSALS as error:
             refusal = error
         before = view.status.uncounted_terminated_pods
-        self._uncounted.inc(len(plan.tally.uncounted - {*before.succeeded, *before.failed}))
+        self._uncounted.inc(len(plan.counts.uncounted - {*before.succeeded, *before.failed}))
         listed = listed_uids(
             each.as_view(EndpointSliceView) for each in ctx.list(ENDPOINT_SLICE, namespace=key.namespace)
         )
@@ -87,19 +87,17 @@ class JobReconciler:
         # Only now that the status names them may they go: whoever crashes here finds them there.
         for pod in plan.unmark:
             found = next(each for each in pods if each.uid == pod.uid)
-            await acts.do("count", pod.name, ctx.patch(found, without_mark(found)))
+            await acts.do("count", pod.name, ctx.patch(found, without_tracking(found)))
         if refusal is not None:
             raise refusal
         pod_holds = [held_until(pod, NAME, now) for pod in views]
-        return look_again(
-            now, next_hold_end(view, now), plan.look_again_at, *pod_holds, *held_off, at_once=plan.curtailed
-        )
+        return requeue_at(now, next_hold_end(view, now), plan.requeue_at, *pod_holds, *held_off, at_once=plan.curtailed)
 
     def _plan(self, ctx: Context, view: JobView, pods: Sequence[PodView], now: datetime, *, held: bool) -> JobPlan:
         limits = ctx.limits
         if held:
-            tally = count_ended(view, pods, 0)
-            return JobPlan(tally)
+            counts = count_ended(view, pods, 0)
+            return JobPlan(counts)
         rules = JobRules(limits.pod_burst, limits.job_backoff_s, limits.job_backoff_s_max, limits.job_uncounted_max)
         held_pods = frozenset(pod.uid for pod in pods if active_hold(pod, NAME, now) is not None)
         return plan_job(view, pods, rules, now, held=held_pods)
@@ -107,7 +105,7 @@ class JobReconciler:
     # -- acting ------------------------------------------------------------------------------------
 
     async def _let_orphans_go(
-        self, ctx: Context, acts: Acts, key: Key, job: Object | None, now: datetime
+        self, ctx: Context, acts: ActionRecorder, key: Key, job: Object | None, now: datetime
     ) -> list[datetime]:
         """Pods of a Job that is gone or going are not counted any more: their finalizer would keep them for ever.
 
@@ -130,11 +128,11 @@ class JobReconciler:
         living = fresh.uid if fresh is not None and fresh.metadata.deletion_timestamp is None else None
         for pod in left:
             if not _is_of(pod, living):
-                await acts.do("let go", pod.key.name, ctx.patch(pod, without_mark(pod)))
+                await acts.do("let go", pod.key.name, ctx.patch(pod, without_tracking(pod)))
         return ends
 
     async def _carry_out(
-        self, ctx: Context, acts: Acts, job: Object, plan: JobPlan, pods: Mapping[str, Object], now: datetime
+        self, ctx: Context, acts: ActionRecorder, job: Object, plan: JobPlan, pods: Mapping[str, Object], now: datetime
     ) -> None:
         for pod in plan.release:
             found = pods[pod.uid]
@@ -155,7 +153,7 @@ class JobReconciler:
                 "create", slot_name(prefix, slot), ctx.ensure(POD, job_pod(job, template, prefix, slot, index))
             )
 
-    async def _end(self, ctx: Context, acts: Acts, job: Object, view: JobView, now: datetime) -> Action:
+    async def _end(self, ctx: Context, acts: ActionRecorder, job: Object, view: JobView, now: datetime) -> Action:
         """A Job that is over waits for the end of its time to live."""
         since, ttl_s = over_since(view), view.spec.ttl_seconds_after_finished
         if ttl_s is None or since is None:
@@ -164,7 +162,7 @@ class JobReconciler:
         if goes_at <= now:
             await acts.do("delete", job.key.name, ctx.delete(job, propagation="Background"))
             return Action.await_change(reason="its time to live is over")
-        return look_again(now, goes_at, reason="it is over")
+        return requeue_at(now, goes_at, reason="it is over")
 
     # -- telling -----------------------------------------------------------------------------------
 
@@ -174,14 +172,14 @@ class JobReconciler:
         pods: Sequence[PodView],
         plan: JobPlan,
         listed: frozenset[str],
-        acts: Acts,
+        acts: ActionRecorder,
         refusal: OperatingError | None,
         now: datetime,
         *,
         held: bool,
     ) -> dict[str, Any]:
         running = [pod for pod in pods if outcome_of(pod) is None]
-        spec, tally = view.spec, plan.tally
+        spec, counts = view.spec, plan.counts
         started = view.status.start_time
         if not held:
             started = None if plan.suspended else started or now
@@ -191,22 +189,22 @@ class JobReconciler:
             listed=listed,
             generation=view.generation,
             before=view.status.progress,
-            attempt=acts.last,
-            deadline=None if plan.target is not None else deadline_of(view),
+            last_action=acts.last,
+            deadline=None if plan.outcome is not None else deadline_of(view),
         )
         return {
             "active": sum(not pod.terminating for pod in running),
             "ready": sum(is_ready(pod) and not pod.terminating for pod in running),
             "terminating": sum(pod.terminating for pod in running),
-            "succeeded": tally.succeeded,
-            "failed": tally.failed,
+            "succeeded": counts.succeeded,
+            "failed": counts.failed,
             "uncountedTerminatedPods": {
-                "succeeded": list(tally.uncounted_succeeded),
-                "failed": list(tally.uncounted_failed),
+                "succeeded": list(counts.uncounted_succeeded),
+                "failed": list(counts.uncounted_failed),
             },
-            "completedIndexes": format_indexes(tally.completed) or None,
+            "completedIndexes": format_indexes(counts.completed) or None,
             "startTime": None if started is None else format_time(started),
-            "completionTime": format_time(now) if plan.over and plan.target and plan.target.succeeds else None,
+            "completionTime": format_time(now) if plan.over and plan.outcome and plan.outcome.succeeds else None,
             "progress": progress,
             "conditions": [
                 *end_conditions(plan),
@@ -256,7 +254,7 @@ def job_pod(job: Object, template: Mapping[str, Any], prefix: str, slot: int, in
     }
 
 
-def without_mark(pod: Object) -> dict[str, Any]:
+def without_tracking(pod: Object) -> dict[str, Any]:
     kept: Iterable[str] = (each for each in pod.metadata.finalizers if each != JOB_TRACKING_FINALIZER)
     return {"metadata": {"finalizers": list(kept) or None}}
 

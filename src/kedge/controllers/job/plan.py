@@ -14,7 +14,7 @@ from kedge.api.conditions import TRUE, find_condition
 from kedge.api.views import JobView, PodView
 from kedge.api.wellknown import JOB_INDEX, JOB_TRACKING_FINALIZER
 from kedge.backoff import Backoff
-from kedge.controllers.shared.pods import is_ahead, is_lost, least_missed_first, restarts
+from kedge.controllers.shared.pods import in_deletion_order, is_ahead, is_lost, restarts
 
 COMPLETE, FAILED, SUSPENDED = "Complete", "Failed", "Suspended"
 SUCCESS_TARGET, FAILURE_TARGET = "SuccessCriteriaMet", "FailureTarget"
@@ -32,7 +32,7 @@ class JobRules:
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class JobCounts:
     """Ended pods: counted for good, and written down but not yet counted."""
 
     succeeded: int
@@ -58,7 +58,7 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class JobOutcome:
     """How the Job is to end: decided, and done once nothing runs and all is counted."""
 
     succeeds: bool
@@ -70,8 +70,8 @@ class Target:
 class JobPlan:
     """What to do now, and what to say."""
 
-    tally: Tally
-    target: Target | None = None
+    counts: JobCounts
+    outcome: JobOutcome | None = None
     over: bool = False
     """The target is reached: nothing runs, everything is counted."""
     want: int = 0
@@ -84,7 +84,7 @@ class JobPlan:
     unmark: tuple[PodView, ...] = ()
     """Written down by this plan's tally: once that is committed, the finalizer may go."""
     suspended: bool = False
-    look_again_at: datetime | None = None
+    requeue_at: datetime | None = None
     curtailed: bool = False
 
     @property
@@ -96,17 +96,17 @@ def plan_job(
     job: JobView, pods: Sequence[PodView], rules: JobRules, now: datetime, *, held: Collection[str] = ()
 ) -> JobPlan:
     """One step of a Job that is not over. `pods` are all that it owns; `held` the uids a person holds."""
-    tally = count_ended(job, pods, rules.uncounted_max)
+    counts = count_ended(job, pods, rules.uncounted_max)
     running = [pod for pod in pods if outcome_of(pod) is None]
     active = [pod for pod in running if not pod.terminating]
-    target = known_target(job) or _decide(job, tally, running, now)
+    outcome = decided_outcome(job) or _decide(job, counts, running, now)
     left = sum(JOB_TRACKING_FINALIZER in pod.metadata.finalizers for pod in pods if outcome_of(pod) is not None)
-    over = target is not None and not running and left == 0 and not tally.uncounted
+    over = outcome is not None and not running and left == 0 and not counts.uncounted
     lost = [pod for pod in running if is_lost(pod) and pod.uid not in held]
-    want = 0 if target is not None or job.spec.suspend else _want(job, tally, len(active))
+    want = 0 if outcome is not None or job.spec.suspend else _want(job, counts, len(active))
 
     surplus = [pod for pod in active if pod.uid not in held and pod not in lost]
-    given_up = least_missed_first(surplus, now=now)[: max(0, len(active) - len(lost) - want)]
+    given_up = in_deletion_order(surplus, now=now)[: max(0, len(active) - len(lost) - want)]
     missing = max(0, want - len(running))
     retry_at = next_start(pods, rules, now) if missing else None
     if retry_at is not None and retry_at > now:
@@ -116,21 +116,21 @@ def plan_job(
     unmark = [
         pod
         for pod in pods
-        if pod.uid in tally.uncounted and JOB_TRACKING_FINALIZER in pod.metadata.finalizers and pod.uid not in held
+        if pod.uid in counts.uncounted and JOB_TRACKING_FINALIZER in pod.metadata.finalizers and pod.uid not in held
     ]
-    waits = [retry_at, deadline_of(job) if target is None else None]
+    waits = [retry_at, deadline_of(job) if outcome is None else None]
     burst = rules.burst
     return JobPlan(
-        tally,
-        target,
+        counts,
+        outcome,
         over=over,
         want=want,
-        create=_indexes(job, tally, running, min(missing, burst)),
+        create=_indexes(job, counts, running, min(missing, burst)),
         delete=tuple(given_up[:burst]),
         release=tuple(lost[:burst]),
         unmark=tuple(unmark[:burst]),
-        suspended=job.spec.suspend and target is None,
-        look_again_at=min((at for at in waits if at is not None and at > now), default=None),
+        suspended=job.spec.suspend and outcome is None,
+        requeue_at=min((at for at in waits if at is not None and at > now), default=None),
         curtailed=burst < max(missing, len(given_up), len(lost), len(unmark)),
     )
 
@@ -147,7 +147,7 @@ def outcome_of(pod: PodView) -> bool | None:
     return None
 
 
-def count_ended(job: JobView, pods: Sequence[PodView], uncounted_max: int) -> Tally:
+def count_ended(job: JobView, pods: Sequence[PodView], uncounted_max: int) -> JobCounts:
     """The next tally. A uid moves into the count only when its pod is gone or has lost its finalizer; a pod is written
     down only while it has it."""
     status = job.status
@@ -163,11 +163,13 @@ def count_ended(job: JobView, pods: Sequence[PodView], uncounted_max: int) -> Ta
     still_succeeded += [pod.uid for pod in fresh if outcome_of(pod)]
     still_failed += [pod.uid for pod in fresh if not outcome_of(pod)]
     if job.spec.completion_mode != "Indexed":
-        return Tally(succeeded, failed, tuple(still_succeeded), tuple(still_failed))
+        return JobCounts(succeeded, failed, tuple(still_succeeded), tuple(still_failed))
     done = {index_of(pod) for pod in fresh if outcome_of(pod)} | set(parse_indexes(status.completed_indexes))
     most = job.spec.completions or 0
     completed = frozenset(index for index in done if index is not None and index < most)
-    return Tally(len(completed), failed, tuple(still_succeeded), tuple(still_failed), completed=completed, indexed=True)
+    return JobCounts(
+        len(completed), failed, tuple(still_succeeded), tuple(still_failed), completed=completed, indexed=True
+    )
 
 
 def index_of(pod: PodView) -> int | None:
@@ -213,29 +215,29 @@ def over_since(job: JobView) -> datetime | None:
     return None
 
 
-def known_target(job: JobView) -> Target | None:
+def decided_outcome(job: JobView) -> JobOutcome | None:
     """An end that was decided before: it stays decided."""
     for kind, succeeds in ((FAILURE_TARGET, False), (SUCCESS_TARGET, True)):
         found = find_condition(job.status.conditions, kind)
         if found is not None and found.status == TRUE:
-            return Target(succeeds, found.reason, found.message)
+            return JobOutcome(succeeds, found.reason, found.message)
     return None
 
 
-def _decide(job: JobView, tally: Tally, running: Sequence[PodView], now: datetime) -> Target | None:
+def _decide(job: JobView, counts: JobCounts, running: Sequence[PodView], now: datetime) -> JobOutcome | None:
     spec = job.spec
     if spec.suspend:
         return None
-    succeeded = tally.succeeded_in_all
+    succeeded = counts.succeeded_in_all
     if spec.completions is not None and succeeded >= spec.completions:
-        return Target(True, "CompletionsReached", f"{succeeded} of {spec.completions} succeeded")  # noqa: FBT003
+        return JobOutcome(True, "CompletionsReached", f"{succeeded} of {spec.completions} succeeded")  # noqa: FBT003
     if spec.completions is None and succeeded > 0 and not running:
-        return Target(True, "CompletionsReached", f"{succeeded} succeeded, and none is left")  # noqa: FBT003
-    if tally.failed_in_all > spec.backoff_limit or _restarted_too_often(job, running):
-        return Target(False, "BackoffLimitExceeded", "Job has reached the specified backoff limit")  # noqa: FBT003
+        return JobOutcome(True, "CompletionsReached", f"{succeeded} succeeded, and none is left")  # noqa: FBT003
+    if counts.failed_in_all > spec.backoff_limit or _restarted_too_often(job, running):
+        return JobOutcome(False, "BackoffLimitExceeded", "Job has reached the specified backoff limit")  # noqa: FBT003
     deadline = deadline_of(job)
     if deadline is not None and deadline <= now:
-        return Target(False, "DeadlineExceeded", "Job was active longer than specified deadline")  # noqa: FBT003
+        return JobOutcome(False, "DeadlineExceeded", "Job was active longer than specified deadline")  # noqa: FBT003
     return None
 
 
@@ -253,18 +255,18 @@ def deadline_of(job: JobView) -> datetime | None:
     return job.status.start_time + timedelta(seconds=job.spec.active_deadline_seconds)
 
 
-def _want(job: JobView, tally: Tally, active: int) -> int:
+def _want(job: JobView, counts: JobCounts, active: int) -> int:
     spec = job.spec
     if spec.completions is None:
         # A queue of work that nobody counted: once one has found it empty, no more are started.
-        return spec.parallelism if tally.succeeded_in_all == 0 else min(active, spec.parallelism)
-    return max(0, min(spec.parallelism, spec.completions - tally.succeeded_in_all))
+        return spec.parallelism if counts.succeeded_in_all == 0 else min(active, spec.parallelism)
+    return max(0, min(spec.parallelism, spec.completions - counts.succeeded_in_all))
 
 
-def _indexes(job: JobView, tally: Tally, running: Sequence[PodView], count: int) -> tuple[int | None, ...]:
+def _indexes(job: JobView, counts: JobCounts, running: Sequence[PodView], count: int) -> tuple[int | None, ...]:
     if job.spec.completion_mode != "Indexed":
         return (None,) * count
-    busy = {index_of(pod) for pod in running} | tally.completed
+    busy = {index_of(pod) for pod in running} | counts.completed
     free = (index for index in range(job.spec.completions or 0) if index not in busy)
     return tuple(index for index, _ in zip(free, range(count), strict=False))
 

@@ -18,18 +18,18 @@ from kedge.controllers.job.plan import (
 
 def end_conditions(plan: JobPlan) -> list[dict[str, Any]]:
     """That an end is decided, and that it is reached: two conditions, because pods may take their time."""
-    target = plan.target
-    if target is None:
+    outcome = plan.outcome
+    if outcome is None:
         return []
-    kind, final = (SUCCESS_TARGET, COMPLETE) if target.succeeds else (FAILURE_TARGET, FAILED)
-    told = [condition(kind, status=True, reason=target.reason, message=target.message)]
+    kind, final = (SUCCESS_TARGET, COMPLETE) if outcome.succeeds else (FAILURE_TARGET, FAILED)
+    told = [condition(kind, status=True, reason=outcome.reason, message=outcome.message)]
     if plan.over:
-        told.append(condition(final, status=True, reason=target.reason, message=target.message))
+        told.append(condition(final, status=True, reason=outcome.reason, message=outcome.message))
     return told
 
 
 def suspension(view: JobView, plan: JobPlan, *, held: bool) -> list[dict[str, Any]]:
-    if held or plan.target is not None:
+    if held or plan.outcome is not None:
         return []
     if plan.suspended:
         return [condition(SUSPENDED, status=True, reason="JobSuspended")]

@@ -15,9 +15,9 @@ from kedge.api.views import NamespaceView
 from kedge.api.wellknown import (
     NODE_ALLOCATION_KIND,
 )
-from kedge.controllers.namespace.plan import plan_emptying
-from kedge.controllers.namespace.status import CONTENT, emptying_conditions
-from kedge.controllers.shared.holds import wait_out
+from kedge.controllers.namespace.plan import plan_namespace
+from kedge.controllers.namespace.status import CONTENT, namespace_conditions
+from kedge.controllers.shared.holds import hold_off
 from kedge.controllers.shared.kinds import NAMESPACE
 from kedge.env import Env
 from kedge.errors import Conflict, Forbidden, NotFound
@@ -43,13 +43,13 @@ class NamespaceReconciler:
         view, now = found.as_view(NamespaceView), ctx.now()
         hold = active_hold(view, NAME, now)
         if hold is not None:
-            return await wait_out(ctx, found, hold, now)
+            return await hold_off(ctx, found, hold, now)
         if FINALIZER not in view.spec.finalizers:
             return Action.await_change(reason="it waits for the finalizers of others")
         objects = {kind.key_kind: await self._list(ctx, kind, key.name) for kind in self._kinds}
         by_key = {each.key: each for there in objects.values() for each in there}
         holds = {each: hold for each in by_key if (hold := active_hold(by_key[each].metadata, NAME, now)) is not None}
-        plan = plan_emptying(
+        plan = plan_namespace(
             {kind: [(each.key, each.metadata) for each in there] for kind, there in objects.items()},
             burst=ctx.limits.pod_burst,
             held=holds,
@@ -61,7 +61,7 @@ class NamespaceReconciler:
             left = [name for name in view.spec.finalizers if name != FINALIZER]
             await ctx.patch(found, {"spec": {"finalizers": left}}, subresource="finalize")
             return Action.await_change(reason="it is empty")
-        await ctx.write_status(found, {"conditions": emptying_conditions(view, plan, failure)})
+        await ctx.write_status(found, {"conditions": namespace_conditions(view, plan, failure)})
         reason = "; ".join(["it is not empty yet", *(f"{each}: {hold}" for each, hold in holds.items())][:5])
         return Action.requeue(delay_s=ctx.limits.namespace_retry_s, condition=CONTENT, reason=reason)
 

@@ -19,7 +19,7 @@ _FIRST = (DEPLOYMENT_KIND, REPLICA_SET_KIND, JOB_KIND, POD_KIND)
 
 
 @dataclass(frozen=True, slots=True)
-class EmptyingPlan:
+class NamespacePlan:
     """What to delete of a namespace now, and what still stands."""
 
     delete: tuple[Key, ...] = ()
@@ -33,9 +33,9 @@ class EmptyingPlan:
         return not self.remaining
 
 
-def plan_emptying(
+def plan_namespace(
     found: Mapping[str, Sequence[tuple[Key, ObjectMeta]]], *, burst: int, held: Collection[Key] = ()
-) -> EmptyingPlan:
+) -> NamespacePlan:
     """Delete what is there, stage by stage: a later one waits until the earlier ones are gone.
 
     What a person holds stays, and takes nobody's turn.
@@ -54,4 +54,4 @@ def plan_emptying(
         for key, metadata in found[kind]
         if metadata.deletion_timestamp is None and key not in held
     ]
-    return EmptyingPlan(tuple(delete[:burst]), remaining, finalizers)
+    return NamespacePlan(tuple(delete[:burst]), remaining, finalizers)

@@ -6,7 +6,7 @@ from typing import Any
 
 from kedge.api.conditions import condition, find_condition
 from kedge.api.views import NamespaceView
-from kedge.controllers.namespace.plan import EmptyingPlan
+from kedge.controllers.namespace.plan import NamespacePlan
 
 CONTENT, FINALIZERS, FAILURE = (
     "NamespaceContentRemaining",
@@ -15,7 +15,7 @@ CONTENT, FINALIZERS, FAILURE = (
 )
 
 
-def emptying_conditions(view: NamespaceView, plan: EmptyingPlan, failure: str) -> list[dict[str, Any]]:
+def namespace_conditions(view: NamespaceView, plan: NamespacePlan, failure: str) -> list[dict[str, Any]]:
     """What keeps the namespace, in Kubernetes' words; nothing for what was never in the way."""
     said = (
         (CONTENT, "SomeResourcesRemain", "ContentRemoved", plan.remaining),

@@ -18,25 +18,25 @@ from kedge.api.objects import Object
 from kedge.api.owners import controller_of
 from kedge.api.views import NodeView, PodView
 from kedge.api.wellknown import DRAIN_NODE, DRAINED, NODE_LEASE_NAMESPACE, ZONE_LABEL
-from kedge.controllers.node.evacuation import NODE_UNKNOWN, Evacuation, lost_condition, plan_evacuation
-from kedge.controllers.node.heartbeats import UNDATED, Heartbeats, Sight
+from kedge.controllers.node.evacuation import NODE_UNKNOWN, EvacuationPlan, lost_condition, plan_evacuation
+from kedge.controllers.node.heartbeats import UNDATED, Heartbeats, NodeHealth
 from kedge.controllers.node.plan import (
     READY,
     NodePlan,
-    Standing,
+    NodeState,
     is_out_of_service,
-    next_standing,
+    next_state,
     plan_node,
-    standing_of,
+    state_of,
 )
-from kedge.controllers.shared.holds import wait_out
+from kedge.controllers.shared.holds import hold_off
 from kedge.controllers.shared.kinds import LEASE, NODE, POD
 from kedge.controllers.shared.node_leases import lease_key
 from kedge.env import Env
 from kedge.errors import BadRequest, NotFound, TooManyRequests
 from kedge.keys import Key
 from kedge.runtime import Action, Context, Controller, ControllerRuntime, ControllerSpec, WatchSpec
-from kedge.runtime.cache import BY_NODE, CacheChange, CacheSet
+from kedge.runtime.cache import BY_NODE, Cache, CacheChange, CacheSet
 
 NAME = "node-lifecycle"
 
@@ -44,14 +44,13 @@ NAME = "node-lifecycle"
 class NodeLifecycle:
     """One look at one node. `heartbeats` is the only thing it keeps between looks, and is asked through `measured`."""
 
-    def __init__(self, env: Env, heartbeats: Heartbeats | None = None) -> None:
+    def __init__(
+        self, env: Env, heartbeats: Heartbeats | None = None, lease_cache: Callable[[], Cache] | None = None
+    ) -> None:
         self._heartbeats = heartbeats or Heartbeats(env)
-        self.sight_age_s: Callable[[], float] = lambda: math.inf
-        """How old the sight of leases is; set by whoever joins this to its caches."""
-        self.look_anew: Callable[[], None] = lambda: None
-        """Has the leases listed anew, because the sight of them was wrong; likewise."""
+        self._lease_cache = lease_cache
         self._acts = env.metrics.counter("kedge_node_acts_total", "What was done about nodes and their pods", ("act",))
-        self._standings = env.metrics.gauge("kedge_nodes", "Nodes by standing at their last look", ("standing",))
+        self._states = env.metrics.gauge("kedge_nodes", "Nodes by state when last reconciled", ("state",))
         self._last: dict[str, str] = {}
         """For the gauge alone."""
 
@@ -61,33 +60,33 @@ class NodeLifecycle:
             self._count(key.name, "")
             return Action.await_change(reason="it is gone")
         view, now = node.as_view(NodeView), ctx.now()
-        sight = self._look(ctx, node, view)
+        health = self._look(ctx, node, view)
         hold = active_hold(view, NAME, now)
         if hold is not None:
-            return await wait_out(ctx, node, hold, now)
-        plan = plan_node(view, sight, ctx.limits, now, may_lose=False)
-        if plan.standing is Standing.UNKNOWN and next_standing(plan.standing, sight, ctx.limits) is Standing.LOST:
+            return await hold_off(ctx, node, hold, now)
+        plan = plan_node(view, health, ctx.limits, now, may_lose=False)
+        if plan.state is NodeState.UNKNOWN and next_state(plan.state, health, ctx.limits) is NodeState.LOST:
             # It would be given up: see first whether it is as silent at the authority, then wait for its turn.
             if not await self._is_silent(ctx, key.name):
                 return Action.requeue(delay_s=1.0, reason="its lease has moved on")
             zone = view.labels.get(ZONE_LABEL, "")
             if ctx.measured(f"the turn of {zone}", lambda: self._heartbeats.may_lose(zone)):
-                plan = plan_node(view, sight, ctx.limits, now)
-        returned = plan.standing is Standing.READY and standing_of(view) is not Standing.READY
+                plan = plan_node(view, health, ctx.limits, now)
+        returned = plan.state is NodeState.READY and state_of(view) is not NodeState.READY
         again_s = None
         if returned:  # pods first, so that a node that is well has no pods that are not
-            again_s = await self._evacuate(ctx, node, plan, sight, now)
+            again_s = await self._evacuate(ctx, node, plan, health, now)
         node = await self._say(ctx, node, view, plan, now)
         if not returned:
-            again_s = await self._evacuate(ctx, node, plan, sight, now)
+            again_s = await self._evacuate(ctx, node, plan, health, now)
         drain_s = await self._drain(ctx, node, plan, now)
-        self._count(key.name, plan.standing)
-        delays = [each for each in (plan.look_again_s, again_s, drain_s) if each is not None]
-        return Action.requeue(delay_s=min(delays), condition=plan.standing, reason=plan.reason)
+        self._count(key.name, plan.state)
+        delays = [each for each in (plan.requeue_after_s, again_s, drain_s) if each is not None]
+        return Action.requeue(delay_s=min(delays), condition=plan.state, reason=plan.reason)
 
     # -- looking -----------------------------------------------------------------------------------
 
-    def _look(self, ctx: Context, node: Object, view: NodeView) -> Sight:
+    def _look(self, ctx: Context, node: Object, view: NodeView) -> NodeHealth:
         """What this process knows of the node's silence, and of its zone's if that matters."""
         lease = ctx.get(lease_key(node.key.name))
         about = node.key.name
@@ -95,33 +94,36 @@ class NodeLifecycle:
         # Only its agent says that it is ready, and says it anew when others have said that nobody knows.
         word = str(ready.last_transition_time or UNDATED) if ready is not None and ready.status == TRUE else ""
         seen = ctx.measured(
-            f"the silence of {about}", lambda: self._heartbeats.look(about, self.sight_age_s(), word=word)
+            f"the silence of {about}", lambda: self._heartbeats.look(about, self._lease_age_s(), word=word)
         )
         silence_s, heard = float(seen["silence_s"]), bool(seen["heard"]) and lease is not None
         if silence_s < ctx.limits.node_suspect_s:
-            return Sight(silence_s, silence_s, heard)
+            return NodeHealth(silence_s, silence_s, heard)
         zone = view.labels.get(ZONE_LABEL, "")
         members: dict[str, list[str]] = {}
         for each in ctx.list(NODE):
             if not is_out_of_service(each.as_view(NodeView)):
                 members.setdefault(each.metadata.labels.get(ZONE_LABEL, ""), []).append(each.key.name)
         found = ctx.measured(f"the sight of {zone}", lambda: self._heartbeats.survey(zone, members))
-        return Sight(silence_s, min(silence_s, float(found["clear_s"])), heard, str(found["blind"]))
+        return NodeHealth(silence_s, min(silence_s, float(found["clear_s"])), heard, str(found["blind"]))
 
     async def _is_silent(self, ctx: Context, name: str) -> bool:
         """Whether the authority has heard no more than the cache shows. If it has, the cache missed it."""
         known, now = ctx.get(lease_key(name)), await ctx.fresh(lease_key(name))
         silent = (known.revision if known else 0) == (now.revision if now else 0)
-        if not silent:
-            self.look_anew()
+        if not silent and self._lease_cache is not None:
+            self._lease_cache().request_relist()
         return silent
+
+    def _lease_age_s(self) -> float:
+        return math.inf if self._lease_cache is None else self._lease_cache().age_s
 
     # -- saying ------------------------------------------------------------------------------------
 
     async def _say(self, ctx: Context, node: Object, view: NodeView, plan: NodePlan, now: datetime) -> Object:
         conditions = [*plan.conditions, *hold_conditions(view, view.status.conditions, now)]
         if conditions:
-            self._acts.labels(f"say {plan.standing}").inc()
+            self._acts.labels(f"say {plan.state}").inc()
             node = await ctx.write_status(node, {"conditions": conditions})
         if plan.taints is not None or plan.cordon:
             spec: dict[str, Any] = {}
@@ -135,24 +137,26 @@ class NodeLifecycle:
 
     # -- pods --------------------------------------------------------------------------------------
 
-    async def _evacuate(self, ctx: Context, node: Object, plan: NodePlan, sight: Sight, now: datetime) -> float | None:
+    async def _evacuate(
+        self, ctx: Context, node: Object, plan: NodePlan, health: NodeHealth, now: datetime
+    ) -> float | None:
         view = node.as_view(NodeView)
-        troubled = plan.standing is not Standing.READY or standing_of(view) is not Standing.READY
+        troubled = plan.state is not NodeState.READY or state_of(view) is not NodeState.READY
         if not troubled and not any(taint.effect == "NoExecute" for taint in view.spec.taints):
             return None
         pods = {pod.uid: pod for pod in ctx.by_index(POD, BY_NODE, node.key.name)}
         views = [pod.as_view(PodView) for pod in pods.values()]
         held = frozenset(pod.uid for pod in views if active_hold(pod, NAME, now) is not None)
         out = is_out_of_service(view)
-        steps = plan_evacuation(view, plan.standing, sight, views, ctx.limits, now, held=held, out_of_service=out)
+        steps = plan_evacuation(view, plan.state, health, views, ctx.limits, now, held=held, out_of_service=out)
         if steps.rests_on_silence and not out and not await self._is_silent(ctx, view.name):
             return 1.0  # else agent and observer would each take back what the other says of a pod
         await self._carry_out(ctx, steps, pods)
-        if plan.standing is Standing.LOST and (out or not sight.blind):
+        if plan.state is NodeState.LOST and (out or not health.blind):
             await self._remove_abandoned(ctx, [pod for uid, pod in pods.items() if uid not in held])
-        return steps.look_again_s
+        return steps.requeue_after_s
 
-    async def _carry_out(self, ctx: Context, steps: Evacuation, pods: dict[str, Object]) -> None:
+    async def _carry_out(self, ctx: Context, steps: EvacuationPlan, pods: dict[str, Object]) -> None:
         burst = ctx.limits.pod_burst
         unknown = condition("Ready", status=None, reason=NODE_UNKNOWN, message="nothing is heard of its node")
         for pod in steps.unknown[:burst]:
@@ -201,7 +205,7 @@ class NodeLifecycle:
             if shown.finished:
                 continue
             left.append(pod.key.name)
-            if shown.terminating or active_hold(shown, NAME, now) is not None or plan.standing is Standing.LOST:
+            if shown.terminating or active_hold(shown, NAME, now) is not None or plan.state is NodeState.LOST:
                 continue
             try:
                 await self._do("evict", ctx.evict(pod))
@@ -219,14 +223,14 @@ class NodeLifecycle:
         self._acts.labels(act).inc()
         await work
 
-    def _count(self, node: str, standing: str) -> None:
+    def _count(self, node: str, state: str) -> None:
         before = self._last.get(node, "")
-        if before != standing:
+        if before != state:
             if before:
-                self._standings.labels(before).dec()
-            if standing:
-                self._standings.labels(standing).inc()
-                self._last[node] = standing
+                self._states.labels(before).dec()
+            if state:
+                self._states.labels(state).inc()
+                self._last[node] = state
             else:
                 self._last.pop(node, None)
                 self._heartbeats.forget(node)
@@ -239,7 +243,7 @@ def in_trouble(node: Object) -> bool:
     """Whether its pods concern anybody here: most nodes are well, and most changes of pods are nothing to them."""
     view = node.as_view(NodeView)
     return (
-        standing_of(view) is not Standing.READY
+        state_of(view) is not NodeState.READY
         or DRAIN_NODE in view.metadata.annotations
         or any(taint.effect == "NoExecute" for taint in view.spec.taints)
     )
@@ -263,13 +267,15 @@ def wake_node_of_pod(change: CacheChange, caches: CacheSet) -> Iterable[Key]:
 def lifecycle_controller(runtime: ControllerRuntime) -> Controller:
     """The controller, ready to run."""
     heartbeats = Heartbeats(runtime.env)
-    lifecycle = NodeLifecycle(runtime.env, heartbeats)
+
+    def lease_cache() -> Cache:
+        return controller.caches.cache(LEASE, namespace=NODE_LEASE_NAMESPACE)
 
     def hear(change: CacheChange, caches: CacheSet) -> Iterable[Key]:
         """Every renewal is heard; it wakes only a node that was thought to be silent."""
         if change.new is None:
             return ()
-        heartbeats.note(change.key.name, lifecycle.sight_age_s(), renewed=change.old is not None)
+        heartbeats.note(change.key.name, lease_cache().age_s, renewed=change.old is not None)
         node = _known_node(caches, change.key.name)
         return (node.key,) if node is not None and in_trouble(node) else ()
 
@@ -282,9 +288,7 @@ def lifecycle_controller(runtime: ControllerRuntime) -> Controller:
                 WatchSpec(kind=POD, keys_of=wake_node_of_pod, indexes=(BY_NODE,)),
             ),
         ),
-        lifecycle,
+        NodeLifecycle(runtime.env, heartbeats, lease_cache),
         runtime,
     )
-    lifecycle.sight_age_s = lambda: controller.caches.cache(LEASE, namespace=NODE_LEASE_NAMESPACE).age_s
-    lifecycle.look_anew = lambda: controller.caches.cache(LEASE, namespace=NODE_LEASE_NAMESPACE).request_relist()
     return controller

@@ -14,8 +14,8 @@ from kedge.api.conditions import find_condition, is_true
 from kedge.api.owners import controller_of
 from kedge.api.views import NodeView, PodView, Taint
 from kedge.api.wellknown import DISRUPTION_TARGET, NODE_LOST, NOT_READY_TAINT, UNREACHABLE_TAINT
-from kedge.controllers.node.heartbeats import Sight
-from kedge.controllers.node.plan import Standing
+from kedge.controllers.node.heartbeats import NodeHealth
+from kedge.controllers.node.plan import NodeState
 from kedge.controllers.shared.pods import is_lost
 from kedge.limits import Limits
 from kedge.placement.predicates import tolerates
@@ -26,7 +26,7 @@ _LOST_TAINT = Taint(key=UNREACHABLE_TAINT, effect="NoExecute")
 
 
 @dataclass(frozen=True, slots=True)
-class Evacuation:
+class EvacuationPlan:
     """What to do with the pods of a node. Each is to be touched only as it was seen."""
 
     unknown: tuple[PodView, ...] = ()
@@ -39,7 +39,7 @@ class Evacuation:
     """They have nobody who could release them."""
     end: tuple[PodView, ...] = ()
     """A taint of a node in contact does not let them stay."""
-    look_again_s: float | None = None
+    requeue_after_s: float | None = None
 
     @property
     def rests_on_silence(self) -> bool:
@@ -53,25 +53,25 @@ class Evacuation:
 
 def plan_evacuation(
     node: NodeView,
-    standing: Standing,
-    sight: Sight,
+    state: NodeState,
+    health: NodeHealth,
     pods: Sequence[PodView],
     limits: Limits,
     now: datetime,
     *,
     held: Collection[str] = (),
     out_of_service: bool = False,
-) -> Evacuation:
+) -> EvacuationPlan:
     """What a node's standing means for its pods. `held` are the uids that a person holds."""
     running = [pod for pod in pods if not pod.finished and pod.uid not in held]
-    if standing in (Standing.READY, Standing.SUSPECT):
+    if state in (NodeState.READY, NodeState.SUSPECT):
         # Suspicion alone takes nothing back: only a node that was heard is as good as before.
-        back = tuple(pod for pod in running if is_lost(pod)) if standing is Standing.READY else ()
-        ended = _tainted(node, running, sight, limits, now) if standing is Standing.READY else ((), None)
-        return Evacuation(take_back=back, end=ended[0], look_again_s=ended[1])
-    unknown = () if sight.blind else tuple(pod for pod in running if is_true(pod.status.conditions, "Ready"))
-    if standing is Standing.UNKNOWN:
-        return Evacuation(unknown=unknown)
+        back = tuple(pod for pod in running if is_lost(pod)) if state is NodeState.READY else ()
+        ended = _tainted(node, running, health, limits, now) if state is NodeState.READY else ((), None)
+        return EvacuationPlan(take_back=back, end=ended[0], requeue_after_s=ended[1])
+    unknown = () if health.blind else tuple(pod for pod in running if is_true(pod.status.conditions, "Ready"))
+    if state is NodeState.UNKNOWN:
+        return EvacuationPlan(unknown=unknown)
     release: list[PodView] = []
     remove: list[PodView] = []
     waits: list[float] = []
@@ -79,11 +79,11 @@ def plan_evacuation(
         after_s = 0.0 if out_of_service else release_after_s(pod, limits)
         if after_s is None or is_lost(pod):
             continue
-        if not out_of_service and (sight.blind or sight.trusted_s < after_s):
-            waits.append(max(1.0, after_s - sight.trusted_s))
+        if not out_of_service and (health.blind or health.trusted_s < after_s):
+            waits.append(max(1.0, after_s - health.trusted_s))
             continue
         (remove if controller_of(pod) is None else release).append(pod)
-    return Evacuation(unknown, tuple(release), (), tuple(remove), look_again_s=min(waits, default=None))
+    return EvacuationPlan(unknown, tuple(release), (), tuple(remove), requeue_after_s=min(waits, default=None))
 
 
 def release_after_s(pod: PodView, limits: Limits) -> float | None:
@@ -105,7 +105,7 @@ def _tolerated_s(pod: PodView, taint: Taint) -> float | None:
 
 
 def _tainted(
-    node: NodeView, pods: Sequence[PodView], sight: Sight, limits: Limits, now: datetime
+    node: NodeView, pods: Sequence[PodView], health: NodeHealth, limits: Limits, now: datetime
 ) -> tuple[tuple[PodView, ...], float | None]:
     """Pods that a `NoExecute` taint ends now, and the seconds until it ends the next."""
     end: dict[str, PodView] = {}
@@ -114,7 +114,7 @@ def _tainted(
         if (
             taint.effect != "NoExecute"
             or taint.key == UNREACHABLE_TAINT
-            or (taint.key == NOT_READY_TAINT and sight.blind)
+            or (taint.key == NOT_READY_TAINT and health.blind)
         ):
             continue
         for pod in pods:

@@ -18,7 +18,7 @@ UNDATED = "undated"
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class NodeHealth:
     """What is known of one node's silence."""
 
     silence_s: float = 0.0
@@ -32,7 +32,7 @@ class Sight:
 
 
 @dataclass(slots=True)
-class _Heard:
+class _LastHeartbeat:
     at_s: float
     renewed: bool
     word: str | None = None
@@ -50,7 +50,7 @@ class Heartbeats:
 
     def __init__(self, env: Env) -> None:
         self._env = env
-        self._heard: dict[str, _Heard] = {}
+        self._heartbeats_seen: dict[str, _LastHeartbeat] = {}
         self._zones: dict[str, _Zone] = {}
         self._proved_s = -math.inf
         """Up to here this process has seen everything there was to see."""
@@ -62,11 +62,13 @@ class Heartbeats:
     def note(self, node: str, age_s: float, *, renewed: bool) -> None:
         """A lease was seen: for the first time, or changed. `age_s` is the age of the cache that showed it."""
         self._prove(age_s)
-        before = self._heard.get(node)
-        self._heard[node] = _Heard(self._env.monotonic(), renewed, None if before is None else before.word)
+        before = self._heartbeats_seen.get(node)
+        self._heartbeats_seen[node] = _LastHeartbeat(
+            self._env.monotonic(), renewed, None if before is None else before.word
+        )
 
     def forget(self, node: str) -> None:
-        self._heard.pop(node, None)
+        self._heartbeats_seen.pop(node, None)
 
     def look(self, node: str, age_s: float, *, word: str = "") -> dict[str, Any]:
         """What is known of one node now, as JSON. One that was never heard of is silent from now on.
@@ -75,7 +77,7 @@ class Heartbeats:
         good as a renewal: nobody is given up who speaks, whatever keeps the lease from being renewed.
         """
         self._prove(age_s)
-        heard = self._heard.setdefault(node, _Heard(self._env.monotonic(), renewed=False, word=word))
+        heard = self._heartbeats_seen.setdefault(node, _LastHeartbeat(self._env.monotonic(), renewed=False, word=word))
         if word and heard.word not in (None, UNDATED, word):
             heard.at_s, heard.renewed = self._env.monotonic(), True
         heard.word = word
@@ -120,7 +122,7 @@ class Heartbeats:
         return max(0.0, self._proved_s - max(moment_s, self._whole_s))
 
     def _is_silent(self, node: str) -> bool:
-        heard = self._heard.get(node)
+        heard = self._heartbeats_seen.get(node)
         return heard is None or self._since(heard.at_s) >= self._env.limits.node_suspect_s
 
 

@@ -16,7 +16,7 @@ from kedge.api.conditions import FALSE, UNKNOWN, condition, find_condition, is_t
 from kedge.api.timestamps import format_time
 from kedge.api.views import NodeView, Taint
 from kedge.api.wellknown import DRAIN_NODE, NOT_READY_TAINT, OUT_OF_SERVICE, UNREACHABLE_TAINT, UNSCHEDULABLE_TAINT
-from kedge.controllers.node.heartbeats import Sight
+from kedge.controllers.node.heartbeats import NodeHealth
 from kedge.limits import Limits
 from kedge.placement.predicates import SUSPECT
 
@@ -26,7 +26,7 @@ STATUS_UNKNOWN = "NodeStatusUnknown"
 """Why a node is neither ready nor not: nobody has heard of it."""
 
 
-class Standing(StrEnum):
+class NodeState(StrEnum):
     """How much is held against a node."""
 
     READY = "Ready"
@@ -35,19 +35,19 @@ class Standing(StrEnum):
     LOST = "Lost"
 
 
-_ORDER = list(Standing)
+_ORDER = list(NodeState)
 
 
 @dataclass(frozen=True, slots=True)
 class NodePlan:
     """What a node is now, and what is to be written of it."""
 
-    standing: Standing
+    state: NodeState
     conditions: tuple[dict[str, Any], ...] = ()
     taints: tuple[dict[str, Any], ...] | None = None
     """All of its taints as they are to be; None to leave them."""
     cordon: bool = False
-    look_again_s: float = 0.0
+    requeue_after_s: float = 0.0
     """When time alone may change the plan."""
     reason: str = ""
 
@@ -57,79 +57,79 @@ def is_out_of_service(node: NodeView) -> bool:
     return any(taint.key == OUT_OF_SERVICE for taint in node.spec.taints)
 
 
-def standing_of(node: NodeView) -> Standing:
+def state_of(node: NodeView) -> NodeState:
     """What was last said of it."""
     conditions = node.status.conditions
     if is_true(conditions, LOST):
-        return Standing.LOST
+        return NodeState.LOST
     ready = find_condition(conditions, READY)
     if ready is not None and ready.status == UNKNOWN:
-        return Standing.UNKNOWN
-    return Standing.SUSPECT if is_true(conditions, SUSPECT) else Standing.READY
+        return NodeState.UNKNOWN
+    return NodeState.SUSPECT if is_true(conditions, SUSPECT) else NodeState.READY
 
 
-def next_standing(was: Standing, sight: Sight, limits: Limits, *, out_of_service: bool = False) -> Standing:
+def next_state(was: NodeState, health: NodeHealth, limits: Limits, *, out_of_service: bool = False) -> NodeState:
     """What a node is, from what it was and what was heard of it. Whether it may be given up now is asked elsewhere."""
     if out_of_service:
-        return Standing.LOST
-    if sight.heard and sight.silence_s < limits.node_suspect_s:
-        return Standing.READY
-    reached = Standing.READY
-    if sight.silence_s >= limits.node_suspect_s:
-        reached = Standing.SUSPECT
-    if not sight.blind and sight.trusted_s >= limits.node_unknown_s:
-        reached = Standing.UNKNOWN
-    if not sight.blind and sight.trusted_s >= limits.node_lost_s:
-        reached = Standing.LOST
+        return NodeState.LOST
+    if health.heard and health.silence_s < limits.node_suspect_s:
+        return NodeState.READY
+    reached = NodeState.READY
+    if health.silence_s >= limits.node_suspect_s:
+        reached = NodeState.SUSPECT
+    if not health.blind and health.trusted_s >= limits.node_unknown_s:
+        reached = NodeState.UNKNOWN
+    if not health.blind and health.trusted_s >= limits.node_lost_s:
+        reached = NodeState.LOST
     return max(was, reached, key=_ORDER.index)
 
 
-def plan_node(node: NodeView, sight: Sight, limits: Limits, now: datetime, *, may_lose: bool = True) -> NodePlan:
+def plan_node(node: NodeView, health: NodeHealth, limits: Limits, now: datetime, *, may_lose: bool = True) -> NodePlan:
     """What to say of a node. `may_lose` is false while it is not its turn to be given up."""
-    was, out = standing_of(node), is_out_of_service(node)
-    standing = next_standing(was, sight, limits, out_of_service=out)
-    if standing is Standing.LOST and was is not Standing.LOST and not (may_lose or out):
-        standing = Standing.UNKNOWN
-    conditions = _conditions(node, was, standing, limits, out_of_service=out)
-    taints = _taints(node, standing, now)
+    was, out = state_of(node), is_out_of_service(node)
+    state = next_state(was, health, limits, out_of_service=out)
+    if state is NodeState.LOST and was is not NodeState.LOST and not (may_lose or out):
+        state = NodeState.UNKNOWN
+    conditions = _conditions(node, was, state, limits, out_of_service=out)
+    taints = _taints(node, state, now)
     return NodePlan(
-        standing,
+        state,
         conditions,
         taints if _differ(taints, node.spec.taints) else None,
         cordon=DRAIN_NODE in node.metadata.annotations and not node.spec.unschedulable,
-        look_again_s=_look_again_s(standing, sight, limits),
-        reason=sight.blind,
+        requeue_after_s=_requeue_after_s(state, health, limits),
+        reason=health.blind,
     )
 
 
 def _conditions(
-    node: NodeView, was: Standing, standing: Standing, limits: Limits, *, out_of_service: bool
+    node: NodeView, was: NodeState, state: NodeState, limits: Limits, *, out_of_service: bool
 ) -> tuple[dict[str, Any], ...]:
     generation = node.metadata.generation
     found: list[dict[str, Any]] = []
-    suspect = standing is not Standing.READY
+    suspect = state is not NodeState.READY
     if suspect != is_true(node.status.conditions, SUSPECT):
         reason, message = ("HeartbeatLate", "its heartbeats are late") if suspect else ("HeartbeatSeen", "")
         found.append(condition(SUSPECT, status=suspect, reason=reason, message=message, observed_generation=generation))
     ready = find_condition(node.status.conditions, READY)
-    unknown = standing in (Standing.UNKNOWN, Standing.LOST)
+    unknown = state in (NodeState.UNKNOWN, NodeState.LOST)
     if unknown and (ready is None or ready.status != UNKNOWN):
         words = "a person says so" if out_of_service else f"silent for {limits.node_unknown_s:.0f} s"
         found.append(condition(READY, status=None, reason=STATUS_UNKNOWN, message=words))
-    if standing is Standing.LOST and was is not Standing.LOST:
+    if state is NodeState.LOST and was is not NodeState.LOST:
         reason = "OutOfService" if out_of_service else "HeartbeatsLost"
         words = "a person says so" if out_of_service else f"silent for {limits.node_lost_s:.0f} s"
         found.append(condition(LOST, status=True, reason=reason, message=words, observed_generation=generation))
-    if was is Standing.LOST and standing is not Standing.LOST:
+    if was is NodeState.LOST and state is not NodeState.LOST:
         found.append(condition(LOST, status=False, reason="HeartbeatSeen", observed_generation=generation))
     return tuple(found)
 
 
-def _taints(node: NodeView, standing: Standing, now: datetime) -> tuple[dict[str, Any], ...]:
+def _taints(node: NodeView, state: NodeState, now: datetime) -> tuple[dict[str, Any], ...]:
     """The taints as Kubernetes sets them: ours as the node is, everybody else's as they are."""
     wanted: list[tuple[str, str]] = []
     ready = find_condition(node.status.conditions, READY)
-    if standing in (Standing.UNKNOWN, Standing.LOST):
+    if state in (NodeState.UNKNOWN, NodeState.LOST):
         wanted += [(UNREACHABLE_TAINT, "NoSchedule"), (UNREACHABLE_TAINT, "NoExecute")]
     elif ready is not None and ready.status == FALSE:
         wanted += [(NOT_READY_TAINT, "NoSchedule"), (NOT_READY_TAINT, "NoExecute")]
@@ -162,12 +162,12 @@ def _differ(wanted: Sequence[dict[str, Any]], taints: Sequence[Taint]) -> bool:
     return [(t["key"], t.get("value", ""), t["effect"], "timeAdded" in t) for t in wanted] != [*map(said, taints)]
 
 
-def _look_again_s(standing: Standing, sight: Sight, limits: Limits) -> float:
+def _requeue_after_s(state: NodeState, health: NodeHealth, limits: Limits) -> float:
     """Until the next step could be due. Never longer than silence takes to be noticed: to look is also to see."""
     marks = {
-        Standing.READY: limits.node_suspect_s - sight.silence_s,
-        Standing.SUSPECT: limits.node_unknown_s - sight.trusted_s,
-        Standing.UNKNOWN: limits.node_lost_s - sight.trusted_s,
-        Standing.LOST: limits.node_suspect_s,
+        NodeState.READY: limits.node_suspect_s - health.silence_s,
+        NodeState.SUSPECT: limits.node_unknown_s - health.trusted_s,
+        NodeState.UNKNOWN: limits.node_lost_s - health.trusted_s,
+        NodeState.LOST: limits.node_suspect_s,
     }
-    return min(max(marks[standing], limits.node_suspect_s / 10), limits.node_suspect_s)
+    return min(max(marks[state], limits.node_suspect_s / 10), limits.node_suspect_s)

@@ -13,7 +13,7 @@ from kedge.api.holds import Hold, active_hold
 from kedge.api.objects import Object
 from kedge.api.views import NodeAllocationView, PodView, ResourceQuotaView, ZoneQuotaView
 from kedge.controllers.quota.plan import needs_count, zones_need_count
-from kedge.controllers.shared.actions import look_again
+from kedge.controllers.shared.actions import requeue_at
 from kedge.controllers.shared.kinds import NAMESPACE, NODE_ALLOCATION, POD, RESOURCE_QUOTA, ZONE_QUOTA
 from kedge.env import Env
 from kedge.keys import Key
@@ -45,7 +45,7 @@ class QuotaReconciler:
         holds = [await self._count(ctx, quota, field, now) for quota, field in wrong]
         again = now + timedelta(seconds=ctx.limits.repair_every_s)
         ends = [hold.until for hold in holds if hold is not None]
-        return look_again(now, again, *ends, reason="; ".join(str(hold) for hold in holds if hold is not None))
+        return requeue_at(now, again, *ends, reason="; ".join(str(hold) for hold in holds if hold is not None))
 
     async def _count(self, ctx: Context, quota: Object, field: str, now: datetime) -> Hold | None:
         """Ask for a count. Right whatever else was written: the service counts in the commit that writes it.

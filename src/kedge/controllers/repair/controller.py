@@ -17,9 +17,9 @@ from kedge.api.owners import controller_of
 from kedge.api.views import NodeAllocationView, NodeView, PodView, ReservationView
 from kedge.api.wellknown import DISRUPTION_TARGET, NODE_LOST
 from kedge.controllers.node.plan import is_out_of_service
-from kedge.controllers.repair.plan import LedgerPlan, due_at, is_unhomed, orphaned_because, plan_ledger
-from kedge.controllers.shared.actions import look_again
-from kedge.controllers.shared.holds import wait_out
+from kedge.controllers.repair.plan import LedgerPlan, due_at, has_lost_node, orphan_reason, plan_ledger
+from kedge.controllers.shared.actions import requeue_at
+from kedge.controllers.shared.holds import hold_off
 from kedge.controllers.shared.kinds import NODE, NODE_ALLOCATION, POD, RESERVATION
 from kedge.controllers.shared.pods import is_lost
 from kedge.env import Env
@@ -54,19 +54,19 @@ class ReservationRepair:
         view, now = found.as_view(ReservationView), ctx.now()
         hold = active_hold(view, RESERVATIONS, now)
         if hold is not None:
-            return await wait_out(ctx, found, hold, now)
+            return await hold_off(ctx, found, hold, now)
         pod_key = Key(POD.key_kind, key.namespace, view.spec.pod.name)
         grace_s = ctx.limits.orphan_s
 
         def because(view: ReservationView, pod: PodView | None, older: Iterable[ReservationView]) -> str:
             held = partial(_is_held, ctx, key)
-            return orphaned_because(view, pod, now, older=older, held=held, grace_s=grace_s)
+            return orphan_reason(view, pod, now, older=older, held=held, grace_s=grace_s)
 
         if not because(view, _pod(ctx.get(pod_key)), self._older(ctx, found)):
             due = due_at(view, now, grace_s)
             if due is not None and due <= now:  # a gang that is bound late: when all of it is, its record may go
                 return Action.requeue(delay_s=grace_s, reason="its members hold their places")
-            return look_again(now, due)
+            return requeue_at(now, due)
         # By cache it stands for nothing. Whether that is so, only the authority says.
         live = await ctx.fresh(key)
         if live is None or live.uid != found.uid:
@@ -138,7 +138,7 @@ class LedgerRepair:
         node = ctx.get(Key(NODE.key_kind, "", key.name))
         hold = active_hold(node.metadata, LEDGERS, now) if node is not None else None
         if hold is not None:
-            return look_again(now, hold.until, reason=str(hold))
+            return requeue_at(now, hold.until, reason=str(hold))
         plan = self._plan(ctx, ledger, out_of_service=_is_out(node))
         self._leaked.labels(key.name).set(len(plan.leaked))
         if plan.free:
@@ -198,15 +198,15 @@ class BindingRepair:
         pod, now = found.as_view(PodView), ctx.now()
         name = pod.spec.node_name
         node_key, ledger_key = Key(NODE.key_kind, "", name), Key(NODE_ALLOCATION.key_kind, "", name)
-        if not is_unhomed(pod, _node(ctx.get(node_key)), _ledger(ctx.get(ledger_key))) or is_lost(pod):
+        if not has_lost_node(pod, _node(ctx.get(node_key)), _ledger(ctx.get(ledger_key))) or is_lost(pod):
             return Action.await_change()
         hold = active_hold(pod, BINDINGS, now)
         if hold is not None:
-            return look_again(now, hold.until, reason=str(hold))
+            return requeue_at(now, hold.until, reason=str(hold))
         # Oldest last: what is proved of the pod must hold when the others are read.
         live = await ctx.fresh(key)
         node, ledger = _node(await ctx.fresh(node_key)), _ledger(await ctx.fresh(ledger_key))
-        if live is None or live.uid != found.uid or not is_unhomed(live.as_view(PodView), node, ledger):
+        if live is None or live.uid != found.uid or not has_lost_node(live.as_view(PodView), node, ledger):
             return Action.requeue(delay_s=1.0, reason="the cache was behind")
         self._repairs.labels("binding").inc()
         if controller_of(pod) is None or pod.terminating:

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from kedge.api.views import NodeAllocationView, NodeView, PodView, ReservationView
 
 
-def orphaned_because(
+def orphan_reason(
     reservation: ReservationView,
     pod: PodView | None,
     now: datetime,
@@ -81,7 +81,7 @@ def plan_ledger(
     return LedgerPlan(tuple(free), tuple(leaked))
 
 
-def is_unhomed(pod: PodView, node: NodeView | None, ledger: NodeAllocationView | None) -> bool:
+def has_lost_node(pod: PodView, node: NodeView | None, ledger: NodeAllocationView | None) -> bool:
     """Whether a bound pod's node is gone, or is another incarnation than the one it was bound to."""
     if not pod.spec.node_name or pod.finished:
         return False

@@ -19,19 +19,19 @@ from kedge.api.views import EndpointSliceView, NodeAllocationView, PodView, Repl
 from kedge.api.wellknown import GIVE_UP_IN, PODS_IN, REPLACES, SLOT
 from kedge.controllers.replicaset.plan import ReplicaPlan, ReplicaRules, plan_replicas
 from kedge.controllers.replicaset.status import repair_condition, replica_counts
-from kedge.controllers.shared.actions import REFUSALS, Acts, look_again
+from kedge.controllers.shared.actions import REFUSALS, ActionRecorder, requeue_at
 from kedge.controllers.shared.conditions import REPLICA_FAILURE, failure_condition, stage_conditions
 from kedge.controllers.shared.drain import drain_patch, resume_patch
 from kedge.controllers.shared.endpoint_slices import listed_uids, wake_listed
 from kedge.controllers.shared.holds import held_until, split_held
 from kedge.controllers.shared.kinds import ENDPOINT_SLICE, NODE, NODE_ALLOCATION, POD, REPLICA_SET, RESOURCE_QUOTA
-from kedge.controllers.shared.ownership import ORPHANS, adoption, release, to_adopt, to_let_go, wake_claimants
+from kedge.controllers.shared.ownership import ORPHANS, adoption, release, to_adopt, to_release, wake_claimants
 from kedge.controllers.shared.pods import asks_at_most_one, is_active
 from kedge.controllers.shared.progress import progress_of
 from kedge.controllers.shared.quota_room import wake_blocked
 from kedge.controllers.shared.replicas import lost_status, template_priority
 from kedge.controllers.shared.slots import free_slots, slot_name, slot_of
-from kedge.controllers.shared.topology import parse_where, pinned
+from kedge.controllers.shared.topology import parse_topology, pin_to_topology
 from kedge.env import Env
 from kedge.errors import OperatingError
 from kedge.keys import Key
@@ -71,7 +71,7 @@ class ReplicaSetReconciler:
             ghosts = await self._find_ghosts(ctx, owner, views)
             rules = replace(rules, ghosts=len(ghosts))
             plan = self._plan(ctx, owner, rules, views, listed, now)
-        acts, refusal = Acts(ctx, self._metrics, NAME), None
+        acts, refusal = ActionRecorder(ctx, self._metrics, NAME), None
         try:
             await self._carry_out(ctx, acts, plan, {pod.uid: pod for pod in pods}, now)
             await self._create(ctx, acts, owner, plan.create, {*ghosts, *(pod.name for pod in views)})
@@ -82,8 +82,8 @@ class ReplicaSetReconciler:
             raise refusal
         ghosts_at = now + timedelta(seconds=ctx.limits.ghost_look_s) if rules.ghosts else None
         pod_holds = [held_until(pod, NAME, now) for pod in views]
-        return look_again(
-            now, next_hold_end(view, now), ghosts_at, plan.look_again_at, *pod_holds, *held_off, at_once=plan.curtailed
+        return requeue_at(
+            now, next_hold_end(view, now), ghosts_at, plan.requeue_at, *pod_holds, *held_off, at_once=plan.curtailed
         )
 
     # -- deciding ----------------------------------------------------------------------------------
@@ -113,7 +113,7 @@ class ReplicaSetReconciler:
 
     def _in_the_way(self, ctx: Context, owner: Object, views: Sequence[PodView]) -> Collection[str]:
         """The uids of pods in the zones or regions where another template is rolled out."""
-        where = parse_where(owner.metadata.annotations.get(GIVE_UP_IN))
+        where = parse_topology(owner.metadata.annotations.get(GIVE_UP_IN))
         if where is None:
             return ()
         names = dict.fromkeys(pod.spec.node_name for pod in views if pod.spec.node_name)
@@ -158,21 +158,21 @@ class ReplicaSetReconciler:
         """
         selector = label_selector(view.spec.selector)
         adopt, ends = split_held(to_adopt(ctx.by_index(POD, ORPHANS, owner.key.namespace), selector), NAME, now)
-        let_go, _ = split_held(to_let_go(ctx.owned(POD, owner), selector), NAME, now)
+        released, _ = split_held(to_release(ctx.owned(POD, owner), selector), NAME, now)
         if adopt:
             # A cache may still show an owner that is gone: who adopts for it would make garbage of what lives.
             fresh = await ctx.fresh(owner.key)
             if fresh is None or fresh.uid != owner.uid or fresh.metadata.deletion_timestamp is not None:
                 adopt = []
-        acts = Acts(ctx, self._metrics, NAME)
+        acts = ActionRecorder(ctx, self._metrics, NAME)
         for pod in adopt[: ctx.limits.pod_burst]:
             await acts.do("adopt", pod.key.name, ctx.patch(pod, adoption(pod, REPLICA_SET, owner)))
-        for pod in let_go[: ctx.limits.pod_burst]:
+        for pod in released[: ctx.limits.pod_burst]:
             await acts.do("let go", pod.key.name, ctx.patch(pod, release(pod, owner)))
-        return bool(adopt or let_go), ends
+        return bool(adopt or released), ends
 
     async def _carry_out(
-        self, ctx: Context, acts: Acts, plan: ReplicaPlan, pods: Mapping[str, Object], now: datetime
+        self, ctx: Context, acts: ActionRecorder, plan: ReplicaPlan, pods: Mapping[str, Object], now: datetime
     ) -> None:
         for pod in plan.release:
             found = pods[pod.uid]
@@ -187,7 +187,7 @@ class ReplicaSetReconciler:
             await acts.do("sweep", pod.name, ctx.delete(pods[pod.uid]))
 
     async def _create(
-        self, ctx: Context, acts: Acts, owner: Object, replaced: Sequence[str], names: Collection[str]
+        self, ctx: Context, acts: ActionRecorder, owner: Object, replaced: Sequence[str], names: Collection[str]
     ) -> None:
         """Make pods in the lowest free slots. `names` are not free: there were pods of those names, or claims."""
         if not replaced:
@@ -201,9 +201,9 @@ class ReplicaSetReconciler:
 
         slots = free_slots(name, len(replaced), is_taken)
         template = owner.edit()["spec"]["template"]
-        where = parse_where(owner.metadata.annotations.get(PODS_IN))
+        where = parse_topology(owner.metadata.annotations.get(PODS_IN))
         if where is not None:
-            template["spec"] = pinned(template["spec"], where)
+            template["spec"] = pin_to_topology(template["spec"], where)
         for slot, uid in zip(slots, replaced, strict=True):
             about = slot_name(name, slot) + (f" in place of {uid}" if uid else "")
             await acts.do("create", about, ctx.ensure(POD, replica(owner, template, slot, uid)))
@@ -215,7 +215,7 @@ class ReplicaSetReconciler:
         view: ReplicaSetView,
         pods: Sequence[PodView],
         listed: frozenset[str],
-        acts: Acts,
+        acts: ActionRecorder,
         refusal: OperatingError | None,
         now: datetime,
     ) -> dict[str, Any]:
@@ -225,7 +225,7 @@ class ReplicaSetReconciler:
             listed=listed,
             generation=view.generation,
             before=view.status.progress,
-            attempt=acts.last,
+            last_action=acts.last,
         )
         return {
             **replica_counts(view, pods, now),

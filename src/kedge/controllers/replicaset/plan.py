@@ -15,10 +15,10 @@ from kedge.api.wellknown import REPLACES
 from kedge.controllers.shared.drain import drained_at, is_drained, must_be_marked_again, needs_draining
 from kedge.controllers.shared.pods import (
     available_at,
+    in_deletion_order,
     is_active,
     is_draining,
     is_lost,
-    least_missed_first,
 )
 from kedge.errors import check
 
@@ -49,7 +49,7 @@ class ReplicaPlan:
     """Lost with their node: their end is to be recorded. Only then is a replacement planned."""
     sweep: tuple[PodView, ...] = ()
     """Ended, and replaced or not needed."""
-    look_again_at: datetime | None = None
+    requeue_at: datetime | None = None
     """When time alone may change the plan: a drain that ends, a pod that becomes available."""
     curtailed: bool = False
     """The burst cut it short: there is more to do at once."""
@@ -83,7 +83,7 @@ def plan_replicas(
     draining = [pod for pod in pods if is_draining(pod) and not pod.finished and not pod.terminating]
     copies = sum(not pod.finished for pod in pods) + rules.ghosts
 
-    ranked = least_missed_first(draining, siblings=siblings, min_ready_s=rules.min_ready_s, now=now)
+    ranked = in_deletion_order(draining, siblings=siblings, min_ready_s=rules.min_ready_s, now=now)
     missing = max(0, rules.want - len(active))
     wanted_back = [pod for pod in reversed(ranked) if pod.uid not in held and pod.uid not in gone_soon]
     resume, missing_still = wanted_back[:missing], max(0, missing - len(wanted_back))
@@ -93,7 +93,7 @@ def plan_replicas(
     free = [pod for pod in active if pod.uid not in gone_soon]
     surplus = max(0, len(free) - rules.want)
     choice = [pod for pod in free if pod.uid not in held]
-    ranked = least_missed_first(choice, siblings=siblings, min_ready_s=rules.min_ready_s, now=now, first=first)
+    ranked = in_deletion_order(choice, siblings=siblings, min_ready_s=rules.min_ready_s, now=now, first=first)
     given_up = ranked[:surplus]
 
     leaving = [pod for pod in draining if pod.uid not in kept and pod.uid not in held and pod.uid not in gone_soon]
@@ -112,7 +112,7 @@ def plan_replicas(
         delete=tuple(delete[:burst]),
         release=tuple(lost[:burst]),
         sweep=tuple(sweep[:burst]),
-        look_again_at=min((at for at in waits if at is not None), default=None),
+        requeue_at=min((at for at in waits if at is not None), default=None),
         curtailed=burst < max(create, len(drain), len(resume), len(delete), len(lost), len(sweep)),
     )
 

@@ -17,14 +17,14 @@ from kedge.api.objects import Object
 from kedge.api.timestamps import format_micro_time
 from kedge.api.views import RolloutView
 from kedge.api.wellknown import NODE_LEASE_NAMESPACE
+from kedge.controllers.rollout.deployment_target import DeploymentTarget
 from kedge.controllers.rollout.gates import CacheFact
-from kedge.controllers.rollout.plan import Act, RolloutPlan, plan_rollout
-from kedge.controllers.rollout.policy_target import PolicyChange
-from kedge.controllers.rollout.template_target import TemplateChange
-from kedge.controllers.shared.actions import look_again
-from kedge.controllers.shared.holds import wait_out
+from kedge.controllers.rollout.plan import RolloutAction, RolloutPlan, plan_rollout
+from kedge.controllers.rollout.policy_target import PolicyTarget
+from kedge.controllers.shared.actions import requeue_at
+from kedge.controllers.shared.holds import hold_off
 from kedge.controllers.shared.kinds import BUDGET, DEPLOYMENT, LEASE, NODE, POD, POLICY, REPLICA_SET, ROLLOUT
-from kedge.controllers.shared.node_leases import Listener
+from kedge.controllers.shared.node_leases import LeaseAges
 from kedge.controllers.shared.templates import template_digest, template_of
 from kedge.env import Env
 from kedge.keys import Key
@@ -35,16 +35,14 @@ from kedge.runtime.status import status_of
 NAME = "rollout"
 READ = (POD, REPLICA_SET, NODE, LEASE, DEPLOYMENT, POLICY)
 """The kinds that gates read: their caches must all be past the change."""
-Sight = Callable[[], list[list[Any]]]
-"""How far and how old this process's caches are: name, revision and age of each."""
 
 
 class RolloutReconciler:
     """One look at one Rollout. Its own process it asks for its sight and its hearing alone, through `measured`."""
 
-    def __init__(self, env: Env, sight: Sight | None = None) -> None:
-        self.sight: Sight = sight or list
-        self.listener = Listener(env)
+    def __init__(self, env: Env, cache_facts: Callable[[], list[list[Any]]] | None = None) -> None:
+        self._cache_facts = cache_facts or list
+        self.lease_ages = LeaseAges(env)
         self._plans = env.metrics.counter("kedge_rollout_plans_total", "Looks at rollouts, by phase", ("phase",))
 
     async def reconcile(self, ctx: Context, key: Key) -> Action:
@@ -54,17 +52,17 @@ class RolloutReconciler:
         view, now = found.as_view(RolloutView), ctx.now()
         hold = active_hold(view, NAME, now)
         if hold is not None:
-            return await wait_out(ctx, found, hold, now)
-        caches = tuple(CacheFact(*each) for each in ctx.measured("the caches", self.sight))
-        change: PolicyChange | TemplateChange
-        change = (PolicyChange if view.spec.policy is not None else TemplateChange)(ctx, found, self.listener)
+            return await hold_off(ctx, found, hold, now)
+        caches = tuple(CacheFact(*each) for each in ctx.measured("the caches", self._cache_facts))
+        change: PolicyTarget | DeploymentTarget
+        change = (PolicyTarget if view.spec.policy is not None else DeploymentTarget)(ctx, found, self.lease_ages)
         plan = _kept_off(plan_rollout(change.facts(caches, now)), change.target, now)
         self._plans.labels(plan.phase).inc()
         found = await self._tell(ctx, found, view, plan, change, now)
-        if plan.act is not Act.NONE:
+        if plan.act is not RolloutAction.NONE:
             await self._act(ctx, found, plan, change)
-        if not plan.looks_again:
-            return look_again(now, next_hold_end(view, now), reason=plan.reason)
+        if not plan.requeues:
+            return requeue_at(now, next_hold_end(view, now), reason=plan.reason)
         return Action.requeue(delay_s=ctx.limits.rollout_look_s, reason=plan.reason)
 
     async def _tell(
@@ -73,7 +71,7 @@ class RolloutReconciler:
         found: Object,
         view: RolloutView,
         plan: RolloutPlan,
-        change: PolicyChange | TemplateChange,
+        change: PolicyTarget | DeploymentTarget,
         now: datetime,
     ) -> Object:
         times = plan.times_as_json()
@@ -86,30 +84,34 @@ class RolloutReconciler:
         conditions = [*status["conditions"], *hold_conditions(view, view.status.conditions, now)]
         return await ctx.write_status(found, {**status, "conditions": conditions})
 
-    async def _act(self, ctx: Context, found: Object, plan: RolloutPlan, change: PolicyChange | TemplateChange) -> None:
+    async def _act(
+        self, ctx: Context, found: Object, plan: RolloutPlan, change: PolicyTarget | DeploymentTarget
+    ) -> None:
         target = change.target
         if target is None:
             return
         match plan.act:
-            case Act.ACTIVATE:
+            case RolloutAction.ACTIVATE:
                 written = await ctx.patch(target, change.staged(plan.stage))
                 # Not sooner than the change was made: what is older than this proves nothing of it.
                 status = {"activationRevision": written.revision, "stageStartedAt": format_micro_time(ctx.now())}
-                if isinstance(change, TemplateChange):
+                if isinstance(change, DeploymentTarget):
                     status["activeDigest"] = template_digest(template_of(written))
                 await ctx.patch(found, {"status": status}, subresource="status")
-            case Act.PROMOTE:
+            case RolloutAction.PROMOTE:
                 await ctx.patch(target, change.promoted())
-            case Act.ROLL_BACK:
+            case RolloutAction.ROLL_BACK:
                 await ctx.patch(target, change.original())
-            case Act.NONE:
+            case RolloutAction.NONE:
                 pass
 
 
 def _kept_off(plan: RolloutPlan, target: Object | None, now: datetime) -> RolloutPlan:
     """The plan without its act, and with a word about that, if a person holds the target off rollouts."""
-    hold = active_hold(target.metadata, NAME, now) if target is not None and plan.act is not Act.NONE else None
-    return plan if hold is None else replace(plan, act=Act.NONE, reason="TargetHeld", message=str(hold))
+    hold = (
+        active_hold(target.metadata, NAME, now) if target is not None and plan.act is not RolloutAction.NONE else None
+    )
+    return plan if hold is None else replace(plan, act=RolloutAction.NONE, reason="TargetHeld", message=str(hold))
 
 
 # -- the controller --------------------------------------------------------------------------------
@@ -132,7 +134,18 @@ def _wake_rollouts(change: CacheChange, caches: CacheSet) -> list[Key]:
 
 def rollout_controller(runtime: ControllerRuntime) -> Controller:
     """The controller, ready to run."""
-    reconciler = RolloutReconciler(runtime.env)
+
+    def cache_facts() -> list[list[Any]]:
+        caches = [
+            controller.caches.cache(each, namespace=NODE_LEASE_NAMESPACE if each is LEASE else "") for each in READ
+        ]
+        # Kinds that share no history cannot be compared with the change: none of them counts as past it.
+        return [
+            [each.kind.kind, each.revision if runtime.client.one_history else 0, min(each.age_s, 1e9)]
+            for each in caches
+        ]
+
+    reconciler = RolloutReconciler(runtime.env, cache_facts)
     controller = Controller(
         ControllerSpec(
             name=NAME,
@@ -143,23 +156,11 @@ def rollout_controller(runtime: ControllerRuntime) -> Controller:
                 WatchSpec(kind=REPLICA_SET, indexes=(BY_CONTROLLER,)),
                 WatchSpec(kind=POD, indexes=(BY_CONTROLLER,)),
                 WatchSpec(kind=NODE),
-                WatchSpec(kind=LEASE, namespace=NODE_LEASE_NAMESPACE, keys_of=reconciler.listener.hear),
+                WatchSpec(kind=LEASE, namespace=NODE_LEASE_NAMESPACE, keys_of=reconciler.lease_ages.observe),
                 WatchSpec(kind=BUDGET),
             ),
         ),
         reconciler,
         runtime,
     )
-
-    def sight() -> list[list[Any]]:
-        caches = [
-            controller.caches.cache(each, namespace=NODE_LEASE_NAMESPACE if each is LEASE else "") for each in READ
-        ]
-        # Kinds that share no history cannot be compared with the change: none of them counts as past it.
-        return [
-            [each.kind.kind, each.revision if runtime.client.one_history else 0, min(each.age_s, 1e9)]
-            for each in caches
-        ]
-
-    reconciler.sight = sight
     return controller

@@ -22,7 +22,7 @@ Pending = Mapping[tuple[str, str], int]
 FRESHNESS, SAMPLES, HEALTH, PENDING = "Freshness", "Samples", "Health", "PendingReasons"
 
 
-class Outcome(StrEnum):
+class SampleOutcome(StrEnum):
     """What one pod says of the change."""
 
     GOOD = "good"
@@ -57,7 +57,7 @@ class GateFacts:
 
     activation_revision: int = 0
     caches: tuple[CacheFact, ...] = ()
-    samples: tuple[Outcome, ...] = ()
+    samples: tuple[SampleOutcome, ...] = ()
     expected: int = 0
     """How many pods there should be to sample; those that there are count too, if they are more."""
     pending: Pending = field(default_factory=dict)
@@ -67,7 +67,7 @@ class GateFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
+class GateStatus:
     name: str
     status: str
     reason: str
@@ -77,84 +77,84 @@ class Gate:
         return {"name": self.name, "status": self.status, "reason": self.reason, "message": self.message}
 
 
-class Verdict(StrEnum):
+class GateResult(StrEnum):
     OPEN = "open"
     SHUT = "shut"
     REGRESSED = "regressed"
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
-    verdict: Verdict
-    gates: tuple[Gate, ...]
+class GateEvaluation:
+    result: GateResult
+    gates: tuple[GateStatus, ...]
 
     @property
-    def shut(self) -> Gate | None:
+    def shut(self) -> GateStatus | None:
         """The first gate that is not open."""
         return next((each for each in self.gates if each.status != TRUE), None)
 
 
-def judge_gates(rules: RolloutGates, facts: GateFacts) -> Judgement:
+def evaluate_gates(rules: RolloutGates, facts: GateFacts) -> GateEvaluation:
     """Judge every gate. On caches that are behind the change, or old, nothing can be judged, not even a regression."""
     fresh = _freshness(rules, facts)
     if fresh.status != TRUE:
-        rest = [Gate(name, UNKNOWN, "NotJudged") for name in (SAMPLES, HEALTH, PENDING)]
-        return Judgement(Verdict.SHUT, (fresh, *rest))
+        rest = [GateStatus(name, UNKNOWN, "NotJudged") for name in (SAMPLES, HEALTH, PENDING)]
+        return GateEvaluation(GateResult.SHUT, (fresh, *rest))
     pending = _pending(rules, facts)
     gates = (fresh, _samples(rules, facts), _health(rules, facts), pending)
     if pending.status == FALSE:
-        return Judgement(Verdict.REGRESSED, gates)
-    return Judgement(Verdict.OPEN if all(each.status == TRUE for each in gates) else Verdict.SHUT, gates)
+        return GateEvaluation(GateResult.REGRESSED, gates)
+    return GateEvaluation(GateResult.OPEN if all(each.status == TRUE for each in gates) else GateResult.SHUT, gates)
 
 
-def _freshness(rules: RolloutGates, facts: GateFacts) -> Gate:
+def _freshness(rules: RolloutGates, facts: GateFacts) -> GateStatus:
     if not facts.activation_revision or not facts.caches:
-        return Gate(FRESHNESS, UNKNOWN, "NotActive", "the change is not in force")
+        return GateStatus(FRESHNESS, UNKNOWN, "NotActive", "the change is not in force")
     behind = [each.name for each in facts.caches if each.revision < facts.activation_revision]
     if behind:
-        return Gate(FRESHNESS, UNKNOWN, "CacheBehind", f"not past the change: {', '.join(behind)}")
+        return GateStatus(FRESHNESS, UNKNOWN, "CacheBehind", f"not past the change: {', '.join(behind)}")
     if facts.behind:
-        return Gate(FRESHNESS, UNKNOWN, "ChangeNotObserved", facts.behind)
+        return GateStatus(FRESHNESS, UNKNOWN, "ChangeNotObserved", facts.behind)
     old = too_old(facts.caches, rules.sample_age_seconds_max)
     if old:
-        return Gate(FRESHNESS, UNKNOWN, "CacheStale", f"too old: {', '.join(old)}")
-    return Gate(FRESHNESS, TRUE, "CachesPastChange")
+        return GateStatus(FRESHNESS, UNKNOWN, "CacheStale", f"too old: {', '.join(old)}")
+    return GateStatus(FRESHNESS, TRUE, "CachesPastChange")
 
 
 def too_old(caches: Iterable[CacheFact], age_s_max: float) -> list[str]:
     return [each.name for each in caches if not each.age_s <= age_s_max]
 
 
-def _samples(rules: RolloutGates, facts: GateFacts) -> Gate:
-    known = sum(each in (Outcome.GOOD, Outcome.BAD) for each in facts.samples)
+def _samples(rules: RolloutGates, facts: GateFacts) -> GateStatus:
+    known = sum(each in (SampleOutcome.GOOD, SampleOutcome.BAD) for each in facts.samples)
     if known < rules.min_samples:
         reason = "TooFewSamples" if known else "NoData"
-        return Gate(SAMPLES, UNKNOWN, reason, f"{known} of at least {rules.min_samples} since the change")
-    return Gate(SAMPLES, TRUE, "EnoughSamples")
+        return GateStatus(SAMPLES, UNKNOWN, reason, f"{known} of at least {rules.min_samples} since the change")
+    return GateStatus(SAMPLES, TRUE, "EnoughSamples")
 
 
-def _health(rules: RolloutGates, facts: GateFacts) -> Gate:
+def _health(rules: RolloutGates, facts: GateFacts) -> GateStatus:
     # Of all there are or should be: one that errored, waits or says nothing is one that is not good.
     whole = max(facts.expected, len(facts.samples))
-    good = sum(each is Outcome.GOOD for each in facts.samples)
+    good = sum(each is SampleOutcome.GOOD for each in facts.samples)
     if not whole:
-        return Gate(HEALTH, UNKNOWN, "NoData")
+        return GateStatus(HEALTH, UNKNOWN, "NoData")
     if good * 100 < rules.ready_percent_min * whole:
         words = f"{good} of {whole} are known to be ready, and {rules.ready_percent_min} percent must be"
-        errors = sum(each is Outcome.ERROR for each in facts.samples)
-        return Gate(HEALTH, FALSE, "SamplesErrored" if errors else "NotReady", words)
-    return Gate(HEALTH, TRUE, "Ready")
+        errors = sum(each is SampleOutcome.ERROR for each in facts.samples)
+        return GateStatus(HEALTH, FALSE, "SamplesErrored" if errors else "NotReady", words)
+    return GateStatus(HEALTH, TRUE, "Ready")
 
 
-def _pending(rules: RolloutGates, facts: GateFacts) -> Gate:
+def _pending(rules: RolloutGates, facts: GateFacts) -> GateStatus:
     worse = [
         f"{count} {stage} ({reason}), {facts.baseline.get((stage, reason), 0)} before"
         for (stage, reason), count in sorted(facts.pending.items())
         if reason not in UNDER_WAY and count > facts.baseline.get((stage, reason), 0) + rules.pending_increase_max
     ]
     if worse:
-        return Gate(PENDING, FALSE, "PendingIncreased", "; ".join(worse))
-    return Gate(PENDING, TRUE, "NoRegression")
+        return GateStatus(PENDING, FALSE, "PendingIncreased", "; ".join(worse))
+    return GateStatus(PENDING, TRUE, "NoRegression")
 
 
 # -- what pods say ---------------------------------------------------------------------------------
@@ -174,22 +174,22 @@ def pending_of(pods: Iterable[PodView]) -> Counter[tuple[str, str]]:
     return found
 
 
-def sample(pod: PodView, heartbeat: Heartbeat | None, *, after: int, age_s_max: float) -> Outcome | None:
+def sample(pod: PodView, heartbeat: Heartbeat | None, *, after: int, age_s_max: float) -> SampleOutcome | None:
     """What a pod says of a change made at revision `after`; None for one that says nothing: it waits, or leaves.
 
     An agent writes a pod's status when it changes and its node's lease all the time: the status is as fresh as that.
     """
     if pod.finished:
-        return Outcome.GOOD if pod.status.phase == "Succeeded" else Outcome.BAD
+        return SampleOutcome.GOOD if pod.status.phase == "Succeeded" else SampleOutcome.BAD
     if not is_active(pod) or not pod.spec.node_name:
         return None
     if heartbeat is None or heartbeat.revision <= after or heartbeat.silence_s > age_s_max:
-        return Outcome.OLD
+        return SampleOutcome.OLD
     ready = find_condition(pod.status.conditions, "Ready")
     if ready is None:
         return None  # its agent has not come to it yet
-    return {TRUE: Outcome.GOOD, FALSE: Outcome.BAD}.get(ready.status, Outcome.ERROR)
+    return {TRUE: SampleOutcome.GOOD, FALSE: SampleOutcome.BAD}.get(ready.status, SampleOutcome.ERROR)
 
 
-def sampled(outcomes: Sequence[Outcome | None]) -> tuple[Outcome, ...]:
+def sampled(outcomes: Sequence[SampleOutcome | None]) -> tuple[SampleOutcome, ...]:
     return tuple(each for each in outcomes if each is not None)

@@ -14,14 +14,14 @@ from typing import Any
 from kedge.api.conditions import condition
 from kedge.api.timestamps import format_micro_time
 from kedge.api.views.kedge_dev import RolloutBaseline, RolloutSpec, RolloutStatus
-from kedge.controllers.rollout.gates import Gate, GateFacts, Judgement, Verdict, judge_gates, too_old
+from kedge.controllers.rollout.gates import GateEvaluation, GateFacts, GateResult, GateStatus, evaluate_gates, too_old
 from kedge.controllers.shared.pods import is_ahead
 from kedge.errors import check
 
 PROGRESSING, ROLLBACK_OBSERVED = "Progressing", "RollbackObserved"
 
 
-class Phase(StrEnum):
+class RolloutPhase(StrEnum):
     PENDING = "Pending"
     PROGRESSING = "Progressing"
     HOLDING = "Holding"
@@ -31,7 +31,7 @@ class Phase(StrEnum):
     COMPLETE = "Complete"
 
 
-class Place(StrEnum):
+class TargetState(StrEnum):
     """How the target stands to the change."""
 
     MISSING = "missing"
@@ -47,7 +47,7 @@ class Place(StrEnum):
     """Somebody else has changed it."""
 
 
-class Act(StrEnum):
+class RolloutAction(StrEnum):
     NONE = ""
     ACTIVATE = "activate"
     PROMOTE = "promote"
@@ -55,7 +55,7 @@ class Act(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Capacity:
+class RollbackCapacity:
     """What a rollback could take away. A policy's takes nothing, which is what the defaults say."""
 
     healthy_before: int = 0
@@ -84,7 +84,7 @@ class RolloutFacts:
     generation: int
     change: str
     """A digest of what is to be rolled out."""
-    place: Place
+    target_state: TargetState
     now: datetime
     target_revision: int = 0
     rolled_back: bool = False
@@ -94,7 +94,7 @@ class RolloutFacts:
     gates: GateFacts = field(default_factory=GateFacts)
     baselines: tuple[RolloutBaseline, ...] = ()
     """What is pending now, in the scope of each stage."""
-    capacity: Capacity = field(default_factory=Capacity)
+    capacity: RollbackCapacity = field(default_factory=RollbackCapacity)
     regress_s: float = 30.0
 
 
@@ -102,23 +102,23 @@ class RolloutFacts:
 class RolloutPlan:
     """What to write, then what to do."""
 
-    phase: Phase
+    phase: RolloutPhase
     reason: str
     message: str = ""
-    act: Act = Act.NONE
+    act: RolloutAction = RolloutAction.NONE
     stage: int = 0
     activation_revision: int = 0
     stage_started_at: datetime | None = None
     healthy_since: datetime | None = None
     regressing_since: datetime | None = None
     baselines: tuple[RolloutBaseline, ...] = ()
-    gates: tuple[Gate, ...] = ()
+    gates: tuple[GateStatus, ...] = ()
     change: str = ""
     begins: bool = False
     """It is the first word on this change: what there is to go back to is written down with it."""
     rollback_observed: bool | None = None
     """None if there was no rollback."""
-    looks_again: bool = True
+    requeues: bool = True
     """Time alone may change something."""
 
     def times_as_json(self) -> dict[str, str | None]:
@@ -130,7 +130,7 @@ class RolloutPlan:
         }
 
     def as_json(self) -> dict[str, Any]:
-        moving = self.phase in (Phase.PROGRESSING, Phase.HOLDING, Phase.COMPLETE)
+        moving = self.phase in (RolloutPhase.PROGRESSING, RolloutPhase.HOLDING, RolloutPhase.COMPLETE)
         conditions = [condition(PROGRESSING, status=moving, reason=self.reason, message=self.message)]
         if self.rollback_observed is not None:
             reason = "SeenInForce" if self.rollback_observed else self.reason
@@ -166,21 +166,21 @@ def plan_rollout(facts: RolloutFacts) -> RolloutPlan:
     status = facts.status
     if status.change != facts.change:
         return _begin(facts)
-    match Phase(status.phase or "Pending"):
-        case Phase.COMPLETE | Phase.ROLLED_BACK:
+    match RolloutPhase(status.phase or "Pending"):
+        case RolloutPhase.COMPLETE | RolloutPhase.ROLLED_BACK:
             return _stay(facts)
-        case Phase.ROLLING_BACK:
+        case RolloutPhase.ROLLING_BACK:
             return _roll_back(facts, _as_told(facts))
-        case Phase.PENDING | Phase.PROGRESSING | Phase.HOLDING | Phase.PAUSED:
+        case RolloutPhase.PENDING | RolloutPhase.PROGRESSING | RolloutPhase.HOLDING | RolloutPhase.PAUSED:
             return _go_on(facts)
 
 
 def _as_told(facts: RolloutFacts) -> RolloutPlan:
     """The plan that changes nothing."""
     status = facts.status
-    gates = tuple(Gate(each.name, each.status, each.reason, each.message) for each in status.gates)
+    gates = tuple(GateStatus(each.name, each.status, each.reason, each.message) for each in status.gates)
     return RolloutPlan(
-        Phase(status.phase or "Pending"),
+        RolloutPhase(status.phase or "Pending"),
         status.reason,
         status.message,
         stage=status.stage,
@@ -201,8 +201,8 @@ def _sane(moment: datetime | None, now: datetime) -> datetime | None:
 
 def _stay(facts: RolloutFacts) -> RolloutPlan:
     told = _as_told(facts)
-    observed = True if told.phase is Phase.ROLLED_BACK else None
-    return replace(told, rollback_observed=observed, looks_again=False)
+    observed = True if told.phase is RolloutPhase.ROLLED_BACK else None
+    return replace(told, rollback_observed=observed, requeues=False)
 
 
 # -- beginning -------------------------------------------------------------------------------------
@@ -210,30 +210,32 @@ def _stay(facts: RolloutFacts) -> RolloutPlan:
 
 def _begin(facts: RolloutFacts) -> RolloutPlan:
     """Take the baseline, before anything is changed. A change that is underway under another name is waited for."""
-    over = facts.status.phase in (Phase.COMPLETE, Phase.ROLLED_BACK)
-    wait = RolloutPlan(Phase.PENDING, "", change="" if over else facts.status.change)
+    over = facts.status.phase in (RolloutPhase.COMPLETE, RolloutPhase.ROLLED_BACK)
+    wait = RolloutPlan(RolloutPhase.PENDING, "", change="" if over else facts.status.change)
     if facts.problem:
         return replace(wait, reason="NotPossible", message=facts.problem)
     if facts.spec.paused:
         return replace(wait, reason="PausedByPerson")
-    match facts.place:
-        case Place.MISSING:
+    match facts.target_state:
+        case TargetState.MISSING:
             return replace(wait, reason="TargetMissing")
-        case Place.PROMOTED:
-            return replace(wait, phase=Phase.COMPLETE, reason="AlreadyInForce", change=facts.change, looks_again=False)
-        case Place.STAGED | Place.ELSEWHERE if facts.status.change:
+        case TargetState.PROMOTED:
+            return replace(
+                wait, phase=RolloutPhase.COMPLETE, reason="AlreadyInForce", change=facts.change, requeues=False
+            )
+        case TargetState.STAGED | TargetState.ELSEWHERE if facts.status.change:
             return _supersede(facts, wait)
-        case Place.FOREIGN | Place.STAGED | Place.ELSEWHERE:
+        case TargetState.FOREIGN | TargetState.STAGED | TargetState.ELSEWHERE:
             return replace(wait, reason="TargetTaken", message="another change of the target is under way")
-        case Place.ORIGINAL:
-            if facts.status.change and facts.status.phase == Phase.PENDING and not facts.rolled_back:
+        case TargetState.ORIGINAL:
+            if facts.status.change and facts.status.phase == RolloutPhase.PENDING and not facts.rolled_back:
                 return replace(wait, reason="Superseding", message="the change before is being taken back")
     caches = facts.gates.caches
     old = too_old(caches, facts.spec.gates.sample_age_seconds_max)
     if old or not caches:
         return replace(wait, reason="CacheStale", message=f"too old for a baseline: {', '.join(old)}")
     return RolloutPlan(
-        Phase.PROGRESSING,
+        RolloutPhase.PROGRESSING,
         "BaselineTaken",
         stage_started_at=facts.now,
         baselines=facts.baselines,
@@ -247,7 +249,7 @@ def _supersede(facts: RolloutFacts, wait: RolloutPlan) -> RolloutPlan:
     if not facts.capacity.is_safe:
         return replace(wait, reason="OnlyHealthyCapacity", message="the change before holds all healthy replicas")
     words = "the change before is being taken back"
-    return replace(wait, reason="Superseding", message=words, act=Act.ROLL_BACK)
+    return replace(wait, reason="Superseding", message=words, act=RolloutAction.ROLL_BACK)
 
 
 # -- a stage ---------------------------------------------------------------------------------------
@@ -256,19 +258,19 @@ def _supersede(facts: RolloutFacts, wait: RolloutPlan) -> RolloutPlan:
 def _go_on(facts: RolloutFacts) -> RolloutPlan:
     told = _as_told(facts)
     if facts.problem:
-        return replace(told, phase=Phase.PAUSED, reason="NotPossible", message=facts.problem)
-    if facts.place in (Place.MISSING, Place.FOREIGN):
+        return replace(told, phase=RolloutPhase.PAUSED, reason="NotPossible", message=facts.problem)
+    if facts.target_state in (TargetState.MISSING, TargetState.FOREIGN):
         words = "its target is not what this rollout made of it: change the rollout to begin anew"
-        return replace(told, phase=Phase.PAUSED, reason="TargetChanged", message=words)
+        return replace(told, phase=RolloutPhase.PAUSED, reason="TargetChanged", message=words)
     if facts.spec.paused:
-        return replace(told, phase=Phase.PAUSED, reason="PausedByPerson", message="", healthy_since=None)
-    if told.phase is Phase.PAUSED:
+        return replace(told, phase=RolloutPhase.PAUSED, reason="PausedByPerson", message="", healthy_since=None)
+    if told.phase is RolloutPhase.PAUSED:
         if told.reason in ("DeadlineExceeded", "Regressed") and facts.generation == facts.status.observed_generation:
             return _watch_paused(facts, told)
         # A person has changed the rollout, or unpaused it: the stage gets its time anew.
         told = replace(
             told,
-            phase=Phase.PROGRESSING,
+            phase=RolloutPhase.PROGRESSING,
             reason="Resumed",
             message="",
             stage_started_at=facts.now,
@@ -276,14 +278,14 @@ def _go_on(facts: RolloutFacts) -> RolloutPlan:
         )
     if told.stage >= len(facts.spec.stages):
         return _promote(facts, told)
-    if facts.place is not Place.STAGED:
+    if facts.target_state is not TargetState.STAGED:
         stage = facts.spec.stages[told.stage].name
         return replace(
             told,
-            phase=Phase.PROGRESSING,
+            phase=RolloutPhase.PROGRESSING,
             reason="StageActivated",
             message=f"stage {stage}",
-            act=Act.ACTIVATE,
+            act=RolloutAction.ACTIVATE,
             activation_revision=0,
             healthy_since=None,
             regressing_since=None,
@@ -297,19 +299,19 @@ def _go_on(facts: RolloutFacts) -> RolloutPlan:
 
 
 def _judge(facts: RolloutFacts, told: RolloutPlan) -> RolloutPlan:
-    judgement = judge_gates(facts.spec.gates, facts.gates)
+    judgement = evaluate_gates(facts.spec.gates, facts.gates)
     told = replace(told, gates=judgement.gates)
-    match judgement.verdict:
-        case Verdict.REGRESSED:
+    match judgement.result:
+        case GateResult.REGRESSED:
             return _regressing(facts, told, judgement)
-        case Verdict.OPEN:
+        case GateResult.OPEN:
             return _healthy(facts, replace(told, regressing_since=None))
-        case Verdict.SHUT:
-            held = replace(told, phase=Phase.HOLDING, healthy_since=None, regressing_since=None)
+        case GateResult.SHUT:
+            held = replace(told, phase=RolloutPhase.HOLDING, healthy_since=None, regressing_since=None)
             return _within_deadline(facts, _because(held, judgement))
 
 
-def _because(plan: RolloutPlan, judgement: Judgement) -> RolloutPlan:
+def _because(plan: RolloutPlan, judgement: GateEvaluation) -> RolloutPlan:
     gate = judgement.shut
     return plan if gate is None else replace(plan, reason=gate.reason, message=f"{gate.name}: {gate.message}")
 
@@ -319,19 +321,19 @@ def _within_deadline(facts: RolloutFacts, plan: RolloutPlan) -> RolloutPlan:
     began = plan.stage_started_at or facts.now
     if facts.now < began + timedelta(seconds=facts.spec.progress_deadline_seconds):
         return plan
-    return replace(plan, phase=Phase.PAUSED, reason="DeadlineExceeded")
+    return replace(plan, phase=RolloutPhase.PAUSED, reason="DeadlineExceeded")
 
 
-def _regressing(facts: RolloutFacts, told: RolloutPlan, judgement: Judgement) -> RolloutPlan:
+def _regressing(facts: RolloutFacts, told: RolloutPlan, judgement: GateEvaluation) -> RolloutPlan:
     since = told.regressing_since or facts.now
-    told = replace(_because(told, judgement), phase=Phase.HOLDING, healthy_since=None, regressing_since=since)
+    told = replace(_because(told, judgement), phase=RolloutPhase.HOLDING, healthy_since=None, regressing_since=since)
     gate = next(each for each in judgement.gates if each.status == "False" and each.reason == "PendingIncreased")
     told = replace(told, message=f"{gate.name}: {gate.message}")
     if facts.now < since + timedelta(seconds=facts.regress_s):
         return _within_deadline(facts, replace(told, reason="Regressing"))
     if facts.spec.on_regression == "Pause":
-        return replace(told, phase=Phase.PAUSED, reason="Regressed")
-    return _roll_back(facts, replace(told, phase=Phase.ROLLING_BACK, reason="Regressed"))
+        return replace(told, phase=RolloutPhase.PAUSED, reason="Regressed")
+    return _roll_back(facts, replace(told, phase=RolloutPhase.ROLLING_BACK, reason="Regressed"))
 
 
 def _healthy(facts: RolloutFacts, told: RolloutPlan) -> RolloutPlan:
@@ -339,10 +341,10 @@ def _healthy(facts: RolloutFacts, told: RolloutPlan) -> RolloutPlan:
     since = told.healthy_since or facts.now
     if facts.now < since + timedelta(seconds=stage.hold_seconds):
         words = f"stage {stage.name}: every gate must stay open for {stage.hold_seconds} s"
-        return replace(told, phase=Phase.PROGRESSING, reason="GatesOpen", message=words, healthy_since=since)
+        return replace(told, phase=RolloutPhase.PROGRESSING, reason="GatesOpen", message=words, healthy_since=since)
     return replace(
         told,
-        phase=Phase.PROGRESSING,
+        phase=RolloutPhase.PROGRESSING,
         reason="StagePassed",
         message=f"stage {stage.name}",
         stage=told.stage + 1,
@@ -353,20 +355,24 @@ def _healthy(facts: RolloutFacts, told: RolloutPlan) -> RolloutPlan:
 
 
 def _promote(facts: RolloutFacts, told: RolloutPlan) -> RolloutPlan:
-    if facts.place is Place.PROMOTED:
-        return replace(told, phase=Phase.COMPLETE, reason="Promoted", message="", looks_again=False)
-    return replace(told, phase=Phase.PROGRESSING, reason="Promoting", message="", act=Act.PROMOTE)
+    if facts.target_state is TargetState.PROMOTED:
+        return replace(told, phase=RolloutPhase.COMPLETE, reason="Promoted", message="", requeues=False)
+    return replace(told, phase=RolloutPhase.PROGRESSING, reason="Promoting", message="", act=RolloutAction.PROMOTE)
 
 
 def _watch_paused(facts: RolloutFacts, told: RolloutPlan) -> RolloutPlan:
     """Paused for want of progress: it goes no further by itself, but a regression that lasts still rolls it back."""
-    if facts.place is not Place.STAGED or not told.activation_revision or told.stage >= len(facts.spec.stages):
+    if (
+        facts.target_state is not TargetState.STAGED
+        or not told.activation_revision
+        or told.stage >= len(facts.spec.stages)
+    ):
         return told
-    judgement = judge_gates(facts.spec.gates, facts.gates)
-    if judgement.verdict is not Verdict.REGRESSED:
+    judgement = evaluate_gates(facts.spec.gates, facts.gates)
+    if judgement.result is not GateResult.REGRESSED:
         return replace(told, gates=judgement.gates, regressing_since=None)
     plan = _regressing(facts, replace(told, gates=judgement.gates), judgement)
-    if plan.phase is Phase.ROLLING_BACK:
+    if plan.phase is RolloutPhase.ROLLING_BACK:
         return plan
     return replace(told, gates=judgement.gates, regressing_since=plan.regressing_since)
 
@@ -376,22 +382,22 @@ def _watch_paused(facts: RolloutFacts, told: RolloutPlan) -> RolloutPlan:
 
 def _roll_back(facts: RolloutFacts, told: RolloutPlan) -> RolloutPlan:
     """Take the change back, unless the only healthy capacity would go with it; done when that is seen in force."""
-    told = replace(told, phase=Phase.ROLLING_BACK, healthy_since=None, rollback_observed=False)
-    if facts.place is Place.ORIGINAL:
+    told = replace(told, phase=RolloutPhase.ROLLING_BACK, healthy_since=None, rollback_observed=False)
+    if facts.target_state is TargetState.ORIGINAL:
         if facts.rolled_back:
             words = "the target is as it was before"
             return replace(
-                told, phase=Phase.ROLLED_BACK, reason="RolledBack", message=words, rollback_observed=True,
-                looks_again=False,
+                told, phase=RolloutPhase.ROLLED_BACK, reason="RolledBack", message=words, rollback_observed=True,
+                requeues=False,
             )  # fmt: skip
         return replace(told, reason="RollbackRequested", message="taken back, and not yet seen in force everywhere")
-    if facts.place in (Place.MISSING, Place.FOREIGN):
+    if facts.target_state in (TargetState.MISSING, TargetState.FOREIGN):
         words = "somebody else has changed the target: there is nothing of this rollout to take back"
-        return replace(told, phase=Phase.PAUSED, reason="TargetChanged", message=words)
+        return replace(told, phase=RolloutPhase.PAUSED, reason="TargetChanged", message=words)
     if not facts.capacity.is_safe:
         words = (
             f"{facts.capacity.healthy_changed} healthy replicas have the change and {facts.capacity.healthy_before} do"
             f" not; {facts.capacity.floor} must stay, and the target's strategy keeps {facts.capacity.kept}"
         )
         return replace(told, reason="OnlyHealthyCapacity", message=words)
-    return replace(told, reason="RollbackRequested", message=told.message, act=Act.ROLL_BACK)
+    return replace(told, reason="RollbackRequested", message=told.message, act=RolloutAction.ROLL_BACK)

@@ -24,29 +24,29 @@ from kedge.controllers.rollout.gates import (
     pending_of,
     sampled,
 )
-from kedge.controllers.rollout.plan import Place, RolloutFacts
+from kedge.controllers.rollout.plan import RolloutFacts, TargetState
 from kedge.controllers.rollout.scopes import (
     is_in_place,
     workload_of,
 )
-from kedge.controllers.rollout.target import _baseline, _Change, _digest, replacing
+from kedge.controllers.rollout.target import RolloutTarget, _baseline, _digest, replacing
 from kedge.controllers.shared.kinds import NODE, POD, POLICY, REPLICA_SET
-from kedge.controllers.shared.node_leases import Listener
+from kedge.controllers.shared.node_leases import LeaseAges
 from kedge.keys import Key
 from kedge.runtime import Context
 
 
-class _Governed(NamedTuple):
+class _GovernedPod(NamedTuple):
     pod: Object
     workload: Workload
     node_labels: Mapping[str, str] | None
 
 
-class PolicyChange(_Change):
+class PolicyTarget(RolloutTarget):
     """A policy's next version, as its canary. What it touches is who is placed how: it removes nothing."""
 
-    def __init__(self, ctx: Context, found: Object, listener: Listener) -> None:
-        super().__init__(ctx, found, listener)
+    def __init__(self, ctx: Context, found: Object, lease_ages: LeaseAges) -> None:
+        super().__init__(ctx, found, lease_ages)
         self.target = ctx.get(Key(POLICY.key_kind, "", self.spec.target.name))
         body = found.edit()["spec"]
         self._settings: dict[str, Any] = body["policy"]
@@ -60,16 +60,16 @@ class PolicyChange(_Change):
         stage = self._stage_index()
         after = self.status.activation_revision
         population = [pod for pod in self._reached(scopes[stage], pods) if pod.created > after]
-        place = self._place()
+        target_state = self._target_state()
         return RolloutFacts(
             self.spec,
             self.status,
             self.view.generation,
             f"{self.version}/{_digest(self._settings)}",
-            place,
+            target_state,
             now,
             target_revision=0 if self.target is None else self.target.revision,
-            rolled_back=place is Place.ORIGINAL and self._is_observed(caches),
+            rolled_back=target_state is TargetState.ORIGINAL and self._is_observed(caches),
             gates=GateFacts(
                 after,
                 caches,
@@ -83,18 +83,18 @@ class PolicyChange(_Change):
             regress_s=self.ctx.limits.rollout_regress_s,
         )
 
-    def _place(self) -> Place:
+    def _target_state(self) -> TargetState:
         if self.target is None or self.target.metadata.deletion_timestamp is not None:
-            return Place.MISSING
+            return TargetState.MISSING
         spec = self.target.as_view(SchedulingPolicyView).spec
         if spec.canary is None:
-            return Place.PROMOTED if spec.version == self.version else Place.ORIGINAL
+            return TargetState.PROMOTED if spec.version == self.version else TargetState.ORIGINAL
         if spec.canary.version == self.version:
             there = self.target.edit()["spec"]["canary"]
             wanted = self.staged(self._stage_index())["spec"]["canary"]
-            return Place.STAGED if _without_nulls(wanted) == _without_nulls(there) else Place.ELSEWHERE
+            return TargetState.STAGED if _without_nulls(wanted) == _without_nulls(there) else TargetState.ELSEWHERE
         ours_before = self.status.change.partition("/")[0] == spec.canary.version
-        return Place.ELSEWHERE if ours_before else Place.FOREIGN
+        return TargetState.ELSEWHERE if ours_before else TargetState.FOREIGN
 
     def _behind(self) -> str:
         """Every scheduler that says what it goes by must have seen the change, and one at least must say so."""
@@ -118,7 +118,7 @@ class PolicyChange(_Change):
         revision = 0 if self.target is None else self.target.revision
         return not self._behind() and bool(caches) and all(each.revision >= revision for each in caches)
 
-    def _governed(self) -> list[_Governed]:
+    def _governed(self) -> list[_GovernedPod]:
         """The pods that the policy speaks of at all."""
         if self.target is None:
             return []
@@ -132,10 +132,10 @@ class PolicyChange(_Change):
             named = not spec.scheduler_names or pod.spec.scheduler_name in spec.scheduler_names
             if named and admits(spec.scope, pod, workload):
                 labels = nodes.get(pod.spec.node_name, Labels()) if pod.spec.node_name else None
-                found.append(_Governed(each, workload, labels))
+                found.append(_GovernedPod(each, workload, labels))
         return found
 
-    def _reached(self, scope: Scope, pods: Sequence[_Governed]) -> list[Object]:
+    def _reached(self, scope: Scope, pods: Sequence[_GovernedPod]) -> list[Object]:
         return [
             each.pod
             for each in pods

@@ -14,7 +14,7 @@ from kedge.api.selectors import label_selector
 from kedge.api.views import ObjectMeta, PodView, Scope
 from kedge.api.views.kedge_dev import RolloutStage
 from kedge.api.wellknown import REGION_LABEL, ZONE_LABEL
-from kedge.controllers.shared.topology import Where
+from kedge.controllers.shared.topology import TopologySelector
 
 
 def workload_of(pod: PodView, sets: Mapping[str, ObjectMeta]) -> Workload:
@@ -51,13 +51,13 @@ def template_problem(scope: Scope, namespace: str, workload: str, labels: Mappin
     return "" if scope.percent > 0 else "it reaches 0 percent"
 
 
-def where_of(stage: RolloutStage) -> Where | None:
+def topology_of(stage: RolloutStage) -> TopologySelector | None:
     """The zones and regions that a stage is about; None for one that is about all."""
     scope = stage.scope
-    return Where(scope.zones, scope.regions, stage.name) if scope.zones or scope.regions else None
+    return TopologySelector(scope.zones, scope.regions, stage.name) if scope.zones or scope.regions else None
 
 
-def share_of_place(scope: Scope, replicas: int, there: int, elsewhere: int) -> int:
+def share_of_topology(scope: Scope, replicas: int, there: int, elsewhere: int) -> int:
     """How many replicas may be of the new template, when `there` are in the places of a stage, of either template.
 
     What has it already, `elsewhere`, keeps it: a stage only adds. At least one is added, or there would be nothing to

@@ -15,11 +15,11 @@ from kedge.api.views import (
 from kedge.api.views.kedge_dev import PendingCount, RolloutBaseline
 from kedge.controllers.rollout.gates import (
     Heartbeat,
-    Outcome,
     Pending,
+    SampleOutcome,
     sample,
 )
-from kedge.controllers.shared.node_leases import Listener, lease_key
+from kedge.controllers.shared.node_leases import LeaseAges, lease_key
 from kedge.runtime import Context
 
 
@@ -32,12 +32,12 @@ def _digest(document: Any) -> str:
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:16]
 
 
-class _Change:
+class RolloutTarget:
     """What both kinds of change share: the rollout, and how its pods are looked at."""
 
-    def __init__(self, ctx: Context, found: Object, listener: Listener) -> None:
+    def __init__(self, ctx: Context, found: Object, lease_ages: LeaseAges) -> None:
         self.ctx = ctx
-        self._listener = listener
+        self._lease_ages = lease_ages
         self._heartbeats: dict[str, Heartbeat | None] = {}
         self.view = found.as_view(RolloutView)
         self.spec, self.status = self.view.spec, self.view.status
@@ -52,7 +52,7 @@ class _Change:
         found = next((each for each in self.status.baselines if each.name == name), None)
         return {} if found is None else {(each.stage, each.reason): each.count for each in found.pending}
 
-    def _outcome(self, pod: PodView) -> Outcome | None:
+    def _outcome(self, pod: PodView) -> SampleOutcome | None:
         heartbeat = self._heartbeat(pod.spec.node_name) if pod.spec.node_name else None
         age_s_max = self.spec.gates.sample_age_seconds_max
         return sample(pod, heartbeat, after=self.status.activation_revision, age_s_max=age_s_max)
@@ -60,7 +60,7 @@ class _Change:
     def _heartbeat(self, node: str) -> Heartbeat | None:
         if node not in self._heartbeats:
             lease = self.ctx.get(lease_key(node))
-            silence_s = self.ctx.measured(f"the silence of {node}", lambda: self._listener.silence_s(node))
+            silence_s = self.ctx.measured(f"the silence of {node}", lambda: self._lease_ages.silence_s(node))
             self._heartbeats[node] = None if lease is None else Heartbeat(lease.revision, silence_s)
         return self._heartbeats[node]
 

@@ -6,7 +6,7 @@ from collections.abc import Awaitable
 from datetime import datetime
 
 from kedge.api.objects import Object
-from kedge.controllers.shared.progress import Attempt
+from kedge.controllers.shared.progress import LastAction
 from kedge.errors import BadRequest, Forbidden, Invalid, NotFound, OperatingError, TooLarge
 from kedge.metrics import Metrics
 from kedge.runtime import Action, Context
@@ -16,7 +16,7 @@ REFUSALS = (Forbidden, Invalid, BadRequest, TooLarge, NotFound)
 _SOON_S = 0.05
 
 
-class Acts:
+class ActionRecorder:
     """Carries single acts out, counts them, and remembers the last one for the status."""
 
     def __init__(self, ctx: Context, metrics: Metrics, controller: str) -> None:
@@ -25,21 +25,21 @@ class Acts:
             "kedge_workload_acts_total", "What workload controllers did, by controller and act", ("controller", "act")
         )
         self._controller = controller
-        self.last = Attempt()
+        self.last = LastAction()
 
     async def do(self, act: str, about: str, work: Awaitable[Object]) -> Object:
         """Await one act. Its refusal is remembered, then raised."""
         self._count.labels(self._controller, act).inc()
         at = self._ctx.now()
-        self.last = Attempt(f"{act} {about}", at=at)
+        self.last = LastAction(f"{act} {about}", at=at)
         try:
             return await work
         except OperatingError as error:
-            self.last = Attempt(f"{act} {about}", f"{type(error).__name__}: {error.message}", at)
+            self.last = LastAction(f"{act} {about}", f"{type(error).__name__}: {error.message}", at)
             raise
 
 
-def look_again(now: datetime, *moments: datetime | None, at_once: bool = False, reason: str = "") -> Action:
+def requeue_at(now: datetime, *moments: datetime | None, at_once: bool = False, reason: str = "") -> Action:
     """Look again at the first of these moments, or when something changes."""
     if at_once:
         return Action.requeue(delay_s=0.0, reason="there is more to do")

@@ -9,7 +9,7 @@ from typing import Any
 from kedge.api.holds import Hold, active_hold, hold_conditions
 from kedge.api.objects import Object
 from kedge.api.views import View
-from kedge.controllers.shared.actions import look_again
+from kedge.controllers.shared.actions import requeue_at
 from kedge.runtime import Action, Context
 
 
@@ -31,7 +31,7 @@ def split_held(found: Iterable[Object], controller: str, now: datetime) -> tuple
     return free, ends
 
 
-async def wait_out(ctx: Context, found: Object, hold: Hold, now: datetime) -> Action:
+async def hold_off(ctx: Context, found: Object, hold: Hold, now: datetime) -> Action:
     """Hands off until the hold ends, or is taken away. Shown in the status, where the kind has a place for it.
 
     What was observed before stays what was observed: a status that nobody has brought up to date must not look so.
@@ -43,4 +43,4 @@ async def wait_out(ctx: Context, found: Object, hold: Hold, now: datetime) -> Ac
         if hasattr(status, "observed_generation"):
             said["observedGeneration"] = status.observed_generation
         await ctx.write_status(found, said)
-    return look_again(now, hold.until, reason=str(hold))
+    return requeue_at(now, hold.until, reason=str(hold))

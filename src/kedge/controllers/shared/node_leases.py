@@ -18,25 +18,25 @@ SILENT_S = 1e9
 
 
 @dataclass(slots=True)
-class _Heard:
+class _LeaseTimes:
     renewed_s: float | None = None
     reported_s: float | None = None
 
 
-class Listener:
+class LeaseAges:
     """Fed by the watch of node leases, in standbys too."""
 
     def __init__(self, env: Env) -> None:
         self._env = env
-        self._nodes: dict[str, _Heard] = {}
+        self._nodes: dict[str, _LeaseTimes] = {}
 
-    def hear(self, change: CacheChange, _: CacheSet) -> tuple[Key, ...]:
+    def observe(self, change: CacheChange, _: CacheSet) -> tuple[Key, ...]:
         """Note a lease that changed. Wakes nobody."""
         old, new, name = change.old, change.new, change.key.name
         if new is None:
             self._nodes.pop(name, None)
         elif old is not None and old.uid == new.uid:
-            heard, now_s = self._nodes.setdefault(name, _Heard()), self._env.monotonic()
+            heard, now_s = self._nodes.setdefault(name, _LeaseTimes()), self._env.monotonic()
             heard.renewed_s = now_s
             if old.metadata.annotations.get(USAGE) != new.metadata.annotations.get(USAGE):
                 heard.reported_s = now_s

@@ -32,7 +32,7 @@ def to_adopt(orphans: Iterable[Object], selector: LabelSelector) -> list[Object]
     ]
 
 
-def to_let_go(owned: Iterable[Object], selector: LabelSelector) -> list[Object]:
+def to_release(owned: Iterable[Object], selector: LabelSelector) -> list[Object]:
     return [
         each
         for each in owned

@@ -75,7 +75,7 @@ def restarts(pod: PodView) -> int:
     return sum(each.restart_count for each in pod.status.container_statuses)
 
 
-def least_missed_first(
+def in_deletion_order(
     pods: Sequence[PodView],
     *,
     siblings: Sequence[PodView] = (),
@@ -93,10 +93,10 @@ def least_missed_first(
     for each in siblings or pods:
         if is_active(each) and each.spec.node_name:
             crowd[each.spec.node_name] = crowd.get(each.spec.node_name, 0) + 1
-    return sorted(pods, key=lambda pod: _worth(pod, crowd, min_ready_s, now, first))
+    return sorted(pods, key=lambda pod: _deletion_rank(pod, crowd, min_ready_s, now, first))
 
 
-def _worth(
+def _deletion_rank(
     pod: PodView, crowd: Mapping[str, int], min_ready_s: int, now: datetime, first: Collection[str]
 ) -> tuple[object, ...]:
     return (

@@ -20,7 +20,7 @@ from kedge.api.views.workloads import WorkloadProgress
 from kedge.controllers.shared.pods import is_active, is_ready
 
 
-class Stage(StrEnum):
+class ReplicaStage(StrEnum):
     """How far a replica has come. Each is counted once, at its furthest stage."""
 
     ADMITTED = "admitted"
@@ -49,44 +49,44 @@ UNDER_WAY = frozenset(
     }
 )
 """Reasons that only say whose turn it is. They keep gates shut, and neither block nor regress: nobody has refused."""
-_ORDER: dict[str, int] = {str(stage): place for place, stage in enumerate(Stage)}
+_ORDER: dict[str, int] = {str(stage): place for place, stage in enumerate(ReplicaStage)}
 
 
-def stage_of(pod: PodView, listed: Collection[str]) -> Stage | None:
+def stage_of(pod: PodView, listed: Collection[str]) -> ReplicaStage | None:
     """The stage of a replica; None for a pod that is leaving or has ended. `listed` are the uids that get work."""
     if not is_active(pod):
         return None
     if is_ready(pod):
-        return Stage.SERVING if pod.uid in listed else Stage.READY
+        return ReplicaStage.SERVING if pod.uid in listed else ReplicaStage.READY
     if pod.spec.node_name:
         answered = pod.status.start_time is not None or bool(pod.status.container_statuses)
-        return Stage.STARTING if answered or pod.status.phase not in ("", "Pending") else Stage.BOUND
+        return ReplicaStage.STARTING if answered or pod.status.phase not in ("", "Pending") else ReplicaStage.BOUND
     if pod.status.nominated_node_name:
-        return Stage.SCHEDULED
-    return Stage.ADMITTED if pod.spec.scheduling_gates else Stage.QUEUED
+        return ReplicaStage.SCHEDULED
+    return ReplicaStage.ADMITTED if pod.spec.scheduling_gates else ReplicaStage.QUEUED
 
 
-def pending_reason(pod: PodView, stage: Stage) -> str:
+def pending_reason(pod: PodView, stage: ReplicaStage) -> str:
     """Why a replica is not further, in one word: what the scheduler or the agent wrote, or whose turn it is."""
     match stage:
-        case Stage.ADMITTED:
+        case ReplicaStage.ADMITTED:
             return "SchedulingGated"
-        case Stage.QUEUED | Stage.SCHEDULED:
+        case ReplicaStage.QUEUED | ReplicaStage.SCHEDULED:
             found = find_condition(pod.status.conditions, "PodScheduled")
             told = found.reason if found is not None and found.status == FALSE else ""
-            return told or ("WaitingForScheduler" if stage is Stage.QUEUED else "WaitingForBind")
-        case Stage.BOUND:
+            return told or ("WaitingForScheduler" if stage is ReplicaStage.QUEUED else "WaitingForBind")
+        case ReplicaStage.BOUND:
             return "WaitingForAgent"
-        case Stage.STARTING:
+        case ReplicaStage.STARTING:
             statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
             waiting = [each.state.waiting.reason for each in statuses if each.state.waiting is not None]
             return next(filter(None, waiting), "ContainersNotReady")
-        case Stage.READY | Stage.SERVING:
+        case ReplicaStage.READY | ReplicaStage.SERVING:
             return ""
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class LastAction:
     """What a reconcile did last, and how that went."""
 
     action: str = ""
@@ -94,7 +94,7 @@ class Attempt:
     at: datetime | None = None
 
 
-NO_ATTEMPT = Attempt()
+NO_ACTION = LastAction()
 
 
 def progress_of(
@@ -104,12 +104,12 @@ def progress_of(
     listed: Collection[str],
     generation: int,
     before: WorkloadProgress,
-    attempt: Attempt = NO_ATTEMPT,
+    last_action: LastAction = NO_ACTION,
     deadline: datetime | None = None,
 ) -> dict[str, Any]:
     """`status.progress` of a workload whose replicas these are. Without an attempt, the last one stays on record."""
-    stages: Counter[Stage] = Counter()
-    reasons: Counter[tuple[Stage, str]] = Counter()
+    stages: Counter[ReplicaStage] = Counter()
+    reasons: Counter[tuple[ReplicaStage, str]] = Counter()
     leaving = 0
     for pod in pods:
         stage = stage_of(pod, listed)
@@ -123,12 +123,12 @@ def progress_of(
     pending = sorted(reasons.items(), key=lambda item: (_ORDER[item[0][0]], item[0][1]))
     return _written(
         desired,
-        {str(stage): stages[stage] for stage in Stage},
+        {str(stage): stages[stage] for stage in ReplicaStage},
         leaving,
         [{"stage": str(stage), "reason": reason, "count": count} for (stage, reason), count in pending],
         generation,
         before,
-        attempt,
+        last_action,
         deadline,
     )
 
@@ -139,7 +139,7 @@ def sum_of_progress(
     desired: int,
     generation: int,
     before: WorkloadProgress,
-    attempt: Attempt = NO_ATTEMPT,
+    last_action: LastAction = NO_ACTION,
     deadline: datetime | None = None,
 ) -> dict[str, Any]:
     """`status.progress` of a workload whose replicas are counted by its parts, as a Deployment's by ReplicaSets."""
@@ -155,7 +155,7 @@ def sum_of_progress(
         [{"stage": stage, "reason": reason, "count": count} for (stage, reason), count in pending],
         generation,
         before,
-        attempt,
+        last_action,
         deadline,
     )
 
@@ -167,13 +167,13 @@ def _written(
     pending: list[dict[str, Any]],
     generation: int,
     before: WorkloadProgress,
-    attempt: Attempt,
+    last_action: LastAction,
     deadline: datetime | None,
 ) -> dict[str, Any]:
     # What is not there is written as null: a merge leaves alone what is not named.
-    action = attempt.action or before.last_action
-    error = attempt.error if attempt.action or attempt.error else before.last_error
-    at = attempt.at if attempt.action else before.last_action_time
+    action = last_action.action or before.last_action
+    error = last_action.error if last_action.action or last_action.error else before.last_error
+    at = last_action.at if last_action.action else before.last_action_time
     return {
         "desired": desired,
         "stages": stages,

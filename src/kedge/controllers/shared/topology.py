@@ -17,7 +17,7 @@ from kedge.api.objects import Object
 from kedge.api.wellknown import GIVE_UP_IN, PODS_IN, REGION_LABEL, UPDATED_IN, ZONE_LABEL
 
 
-class Where(msgspec.Struct, frozen=True):
+class TopologySelector(msgspec.Struct, frozen=True):
     """Some zones, some regions, or both. `stage` only tells one stage of a rollout from another."""
 
     zones: tuple[str, ...] = ()
@@ -34,16 +34,16 @@ class Where(msgspec.Struct, frozen=True):
         return encode_json(self).decode()
 
 
-def parse_where(text: str | None) -> Where | None:
+def parse_topology(text: str | None) -> TopologySelector | None:
     """What an annotation says; None for nothing, and for what cannot be read: a person may have written anything."""
     try:
-        found = msgspec.json.decode(text, type=Where) if text else None
+        found = msgspec.json.decode(text, type=TopologySelector) if text else None
     except msgspec.MsgspecError:
         return None
     return found if found is not None and (found.zones or found.regions) else None
 
 
-def pinned(spec: Mapping[str, Any], where: Where) -> dict[str, Any]:
+def pin_to_topology(spec: Mapping[str, Any], where: TopologySelector) -> dict[str, Any]:
     """A pod's spec that may run there only, and where it might have run before."""
     asked = [(ZONE_LABEL, where.zones), (REGION_LABEL, where.regions)]
     there = [{"key": key, "operator": "In", "values": list(names)} for key, names in asked if names]
@@ -62,13 +62,13 @@ _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
+class TopologyAnnotations:
     """The annotations that one ReplicaSet of a Deployment is to have; None for one that it is not to have."""
 
     current: Mapping[str, str | None]
     old: Mapping[str, str | None]
 
 
-def place_marks(deployment: Object) -> Marks:
+def topology_annotations(deployment: Object) -> TopologyAnnotations:
     text = deployment.metadata.annotations.get(UPDATED_IN)
-    return Marks(current={PODS_IN: text, GIVE_UP_IN: None}, old={PODS_IN: None, GIVE_UP_IN: text})
+    return TopologyAnnotations(current={PODS_IN: text, GIVE_UP_IN: None}, old={PODS_IN: None, GIVE_UP_IN: text})

@@ -15,7 +15,7 @@ from kedge.api.views import PodView
 from kedge.controllers.node import controller as lifecycle
 from kedge.controllers.node import evacuation
 from kedge.controllers.node.heartbeats import Heartbeats
-from kedge.controllers.node.plan import Standing
+from kedge.controllers.node.plan import NodeState
 from kedge.scheduler.binding.binder import Binder
 from kedge.scheduler.queue.pending import Pending
 from kedge.scheduler.state.cluster_state import ClusterState
@@ -47,8 +47,8 @@ _assume = ClusterState.assume
 )
 def lost_on_suspicion(
     node: Any,
-    standing: Standing,
-    sight: Any,
+    state: NodeState,
+    health: Any,
     pods: Any,
     limits: Any,
     now: Any,
@@ -57,11 +57,11 @@ def lost_on_suspicion(
     out_of_service: bool = False,
 ) -> Any:
     """A suspect node's pods are not given up before its grace is over."""
-    late = standing in (Standing.SUSPECT, Standing.UNKNOWN)
+    late = state in (NodeState.SUSPECT, NodeState.UNKNOWN)
     return _plan_evacuation(
         node,
-        Standing.LOST if late else standing,
-        sight,
+        NodeState.LOST if late else state,
+        health,
         pods,
         limits,
         now,

@@ -11,7 +11,7 @@ from kedge.api.conditions import TRUE
 from kedge.controllers.autoscaler import plan as scaling
 from kedge.controllers.rollout import gates
 from kedge.controllers.rollout import target as changes
-from kedge.controllers.rollout.gates import HEALTH, Gate, Heartbeat, Outcome
+from kedge.controllers.rollout.gates import HEALTH, GateStatus, Heartbeat, SampleOutcome
 from kedge.sim.zoo.entry import without
 
 WENT_ON = "no stage is left without good news"
@@ -20,20 +20,20 @@ _sample = gates.sample
 
 
 @without(gates, "_health", source="rollouts: gates on health", breaks=WENT_ON, world="canary")
-def health_not_asked(rules: Any, facts: Any) -> Gate:  # noqa: ARG001
+def health_not_asked(rules: Any, facts: Any) -> GateStatus:  # noqa: ARG001
     """A stage is left only if enough of what has the change is ready."""
-    return Gate(HEALTH, TRUE, "Ready")
+    return GateStatus(HEALTH, TRUE, "Ready")
 
 
 @without(changes, "sample", source="argo-rollouts#4479", breaks=WENT_ON, world="canary")
-def errors_count_as_good(pod: Any, heartbeat: Any, **more: Any) -> Outcome | None:
+def errors_count_as_good(pod: Any, heartbeat: Any, **more: Any) -> SampleOutcome | None:
     """What nobody can tell of is not good."""
     found = _sample(pod, heartbeat, **more)
-    return Outcome.GOOD if found is Outcome.ERROR else found
+    return SampleOutcome.GOOD if found is SampleOutcome.ERROR else found
 
 
 @without(changes, "sample", source="flagger#1011", breaks=WENT_ON, world="canary")
-def old_news_is_good_news(pod: Any, heartbeat: Any, *, after: int, age_s_max: float) -> Outcome | None:  # noqa: ARG001
+def old_news_is_good_news(pod: Any, heartbeat: Any, *, after: int, age_s_max: float) -> SampleOutcome | None:  # noqa: ARG001
     """Only what was said after the change, and lately, counts."""
     return _sample(pod, Heartbeat(after + 1, 0.0), after=after, age_s_max=age_s_max)
 

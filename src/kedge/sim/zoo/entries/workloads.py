@@ -16,7 +16,7 @@ from kedge.controllers.endpoints import controller as endpoints
 from kedge.controllers.endpoints import plan as endpoints_plan
 from kedge.controllers.garbage import controller as garbage
 from kedge.controllers.garbage.controller import GarbageCollector
-from kedge.controllers.garbage.plan import GarbagePlan, Owner, plan_garbage
+from kedge.controllers.garbage.plan import GarbagePlan, OwnerState, plan_garbage
 from kedge.controllers.namespace.controller import NamespaceReconciler
 from kedge.controllers.replicaset import controller as replicaset
 from kedge.controllers.replicaset import plan as replicas
@@ -159,11 +159,11 @@ def serving_before_ready(pod: Any) -> bool:
 
 
 @without(GarbageCollector, "_owner", source="kubernetes#88097", breaks=SPARED, world="garbage", by="late views")
-async def buried_by_the_cache(self: GarbageCollector, ctx: Context, found: Object, ref: Any) -> Owner:
+async def buried_by_the_cache(self: GarbageCollector, ctx: Context, found: Object, ref: Any) -> OwnerState:
     """That an owner is gone is believed of the authority alone."""
     owner = ctx.get(_key_of(self, found, ref))
     if owner is None or owner.uid != ref.uid:
-        return Owner.GONE
+        return OwnerState.GONE
     return await _owner(self, ctx, found, ref)
 
 
@@ -174,10 +174,10 @@ async def buried_by_the_cache(self: GarbageCollector, ctx: Context, found: Objec
     breaks=("children go with their owner", "no owner is a ghost"),
     world="garbage",
 )
-async def namesake_owner(self: GarbageCollector, ctx: Context, found: Object, ref: Any) -> Owner:
+async def namesake_owner(self: GarbageCollector, ctx: Context, found: Object, ref: Any) -> OwnerState:
     """An owner is known by its uid."""
     owner = ctx.get(_key_of(self, found, ref))
-    return Owner.ALIVE if owner is not None else await _owner(self, ctx, found, ref)
+    return OwnerState.ALIVE if owner is not None else await _owner(self, ctx, found, ref)
 
 
 def _key_of(collector: GarbageCollector, found: Object, ref: Any) -> Key:
@@ -188,7 +188,7 @@ def _key_of(collector: GarbageCollector, found: Object, ref: Any) -> Key:
 @without(garbage, "plan_garbage", source="watch streams: ownership", breaks=SPARED, world="garbage")
 def one_owner_gone_is_enough(metadata: Any, owners: Any, *, has_dependents: bool) -> Any:
     """What another owner holds stays."""
-    if metadata.deletion_timestamp is None and Owner.GONE in owners.values():
+    if metadata.deletion_timestamp is None and OwnerState.GONE in owners.values():
         return GarbagePlan("Background")
     return _plan_garbage(metadata, owners, has_dependents=has_dependents)
 

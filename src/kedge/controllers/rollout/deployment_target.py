@@ -1,8 +1,4 @@
-"""What a rollout changes, and how its effect is seen: a SchedulingPolicy by its canary, a Deployment by its template.
-
-Each says where its target stands (`Place`), gathers the facts that `rollout` plans on, and words the patches. They read
-through the context of one look and write nothing: `rollouts` does.
-"""
+"""A Deployment as the target of a rollout: its next template goes to a share of its replicas at a time."""
 
 from __future__ import annotations
 
@@ -30,29 +26,29 @@ from kedge.controllers.rollout.gates import (
     pending_of,
     sampled,
 )
-from kedge.controllers.rollout.plan import Capacity, Place, RolloutFacts
+from kedge.controllers.rollout.plan import RollbackCapacity, RolloutFacts, TargetState
 from kedge.controllers.rollout.scopes import (
-    share_of_place,
     share_of_replicas,
+    share_of_topology,
     template_problem,
-    where_of,
+    topology_of,
 )
-from kedge.controllers.rollout.target import _baseline, _Change, replacing
+from kedge.controllers.rollout.target import RolloutTarget, _baseline, replacing
 from kedge.controllers.shared.kinds import BUDGET, DEPLOYMENT, NODE, POD, REPLICA_SET
-from kedge.controllers.shared.node_leases import Listener
+from kedge.controllers.shared.node_leases import LeaseAges
 from kedge.controllers.shared.pods import is_active
 from kedge.controllers.shared.templates import find_current, number_of, template_digest, template_of
-from kedge.controllers.shared.topology import Where
+from kedge.controllers.shared.topology import TopologySelector
 from kedge.keys import Key
 from kedge.runtime import Context
 from kedge.runtime.status import status_of
 
 
-class TemplateChange(_Change):
+class DeploymentTarget(RolloutTarget):
     """A Deployment's next template, given to a share of its replicas at a time."""
 
-    def __init__(self, ctx: Context, found: Object, listener: Listener) -> None:
-        super().__init__(ctx, found, listener)
+    def __init__(self, ctx: Context, found: Object, lease_ages: LeaseAges) -> None:
+        super().__init__(ctx, found, lease_ages)
         self.target = ctx.get(Key(DEPLOYMENT.key_kind, found.key.namespace, self.spec.target.name))
         self._template: dict[str, Any] = found.edit()["spec"]["template"]
         self._wanted = template_digest(self._template)
@@ -65,7 +61,7 @@ class TemplateChange(_Change):
         return DeploymentView() if self.target is None else self.target.as_view(DeploymentView)
 
     def facts(self, caches: tuple[CacheFact, ...], now: datetime) -> RolloutFacts:
-        place = self._place()
+        target_state = self._target_state()
         every = [pod.as_view(PodView) for each in self._sets for pod in self.ctx.owned(POD, each)]
         pending = pending_of(every)
         current = None if self.target is None else find_current(self._sets, template_of(self.target), self._there)
@@ -75,10 +71,10 @@ class TemplateChange(_Change):
             self.status,
             self.view.generation,
             self._change,
-            place,
+            target_state,
             now,
             target_revision=0 if self.target is None else self.target.revision,
-            rolled_back=place is Place.ORIGINAL and self._is_at_rest(),
+            rolled_back=target_state is TargetState.ORIGINAL and self._is_at_rest(),
             problem=self._problem(),
             gates=GateFacts(
                 self.status.activation_revision,
@@ -101,32 +97,32 @@ class TemplateChange(_Change):
             problem = template_problem(stage.scope, namespace, name, labels)
             if problem:
                 return f"stage {stage.name}: {problem}"
-        shares = any(stage.scope.percent < 100 or where_of(stage) is not None for stage in self.spec.stages)
+        shares = any(stage.scope.percent < 100 or topology_of(stage) is not None for stage in self.spec.stages)
         if shares and self._deployment.spec.strategy.type == "Recreate":
             return "its target is recreated, all replicas at once: give it one stage of 100 percent and of all zones"
         return ""
 
-    def _place(self) -> Place:
+    def _target_state(self) -> TargetState:
         if self.target is None or self.target.metadata.deletion_timestamp is not None:
-            return Place.MISSING
+            return TargetState.MISSING
         status, cap, there = self.status, number_of(self.target, UPDATED_MAX), self._there
         same = status.change == self._change
         under_way = bool(status.change) and status.phase not in ("Complete", "RolledBack")
         if there == self._wanted or (same and there == status.active_digest):
             if cap is None and (not (same and under_way) or status.stage >= len(self.spec.stages)):
-                return Place.PROMOTED
-            return Place.STAGED if self._is_staged(cap) else Place.ELSEWHERE
+                return TargetState.PROMOTED
+            return TargetState.STAGED if self._is_staged(cap) else TargetState.ELSEWHERE
         if not under_way:
-            return Place.ORIGINAL if cap is None else Place.FOREIGN
+            return TargetState.ORIGINAL if cap is None else TargetState.FOREIGN
         if there == status.active_digest:
-            return Place.ELSEWHERE  # what this rollout was about before it was changed
+            return TargetState.ELSEWHERE  # what this rollout was about before it was changed
         if there == status.previous_digest:
-            return Place.ORIGINAL if cap is None else Place.ELSEWHERE
-        return Place.FOREIGN
+            return TargetState.ORIGINAL if cap is None else TargetState.ELSEWHERE
+        return TargetState.FOREIGN
 
     def _is_staged(self, cap: int | None) -> bool:
         """Whether the target is as the present stage says. What a stage by zones came to was settled when it began."""
-        where = where_of(self.spec.stages[self._stage_index()])
+        where = topology_of(self.spec.stages[self._stage_index()])
         there = "" if self.target is None else self.target.metadata.annotations.get(UPDATED_IN, "")
         if where is not None:
             return cap is not None and there == where.as_text()
@@ -135,20 +131,20 @@ class TemplateChange(_Change):
     def _expected(self) -> int:
         """How many replicas of the new template there should be."""
         stage, replicas = self.spec.stages[self._stage_index()], self._deployment.spec.replicas
-        if where_of(stage) is None:
+        if topology_of(stage) is None:
             return share_of_replicas(stage.scope, replicas)
         cap = None if self.target is None else number_of(self.target, UPDATED_MAX)
         return min(replicas, replicas if cap is None else cap)
 
     def _cap(self, stage: int) -> int | None:
         replicas, scope = self._deployment.spec.replicas, self.spec.stages[stage].scope
-        where = where_of(self.spec.stages[stage])
+        where = topology_of(self.spec.stages[stage])
         if where is not None:
-            return share_of_place(scope, replicas, *self._counted(where))
+            return share_of_topology(scope, replicas, *self._counted(where))
         share = share_of_replicas(scope, replicas)
         return None if share >= replicas else share
 
-    def _counted(self, where: Where) -> tuple[int, int]:
+    def _counted(self, where: TopologySelector) -> tuple[int, int]:
         """How many replicas are there now, and how many of the new template are elsewhere."""
         there = elsewhere = 0
         ours = self.target is not None and self._there in (self._wanted, self.status.active_digest)
@@ -180,7 +176,7 @@ class TemplateChange(_Change):
         seen = all(each.status.observed_generation >= each.generation for each in views)
         return seen and is_complete(self._deployment, counts)
 
-    def _capacity(self) -> Capacity:
+    def _capacity(self) -> RollbackCapacity:
         deployment = self._deployment
         before = changed = 0
         current = None if self.target is None else find_current(self._sets, template_of(self.target), self._there)
@@ -192,7 +188,7 @@ class TemplateChange(_Change):
                 before += available
         kept = deployment.spec.replicas - resolve_bounds(deployment.spec).unavailable
         floor = max([1, *(self._budgets())])
-        return Capacity(before, changed, max(0, kept), floor)
+        return RollbackCapacity(before, changed, max(0, kept), floor)
 
     def _budgets(self) -> list[int]:
         labels = self._deployment.spec.template.metadata.labels
@@ -213,7 +209,7 @@ class TemplateChange(_Change):
         }
 
     def staged(self, stage: int) -> dict[str, Any]:
-        return self._patch(self._template, self._cap(stage), where_of(self.spec.stages[stage]))
+        return self._patch(self._template, self._cap(stage), topology_of(self.spec.stages[stage]))
 
     def promoted(self) -> dict[str, Any]:
         return self._patch(self._template, None)
@@ -221,7 +217,9 @@ class TemplateChange(_Change):
     def original(self) -> dict[str, Any]:
         return self._patch(status_of(self.found)["previousTemplate"], None)
 
-    def _patch(self, template: Mapping[str, Any], cap: int | None, where: Where | None = None) -> dict[str, Any]:
+    def _patch(
+        self, template: Mapping[str, Any], cap: int | None, where: TopologySelector | None = None
+    ) -> dict[str, Any]:
         there: Any = {} if self.target is None else template_of(self.target)
         notes = {
             UPDATED_MAX: None if cap is None else str(cap),

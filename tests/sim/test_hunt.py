@@ -14,15 +14,15 @@ import pytest
 from click.testing import CliRunner
 
 from kedge.cli import main
+from kedge.kept import HEADER, BadKeptFile, Section, encode_end, encode_section, read_kept
 from kedge.sim.kernel import (
     NO_FAULTS,
-    BadArtefact,
     Fifo,
     FixedRates,
     Hunt,
+    ReplayVerdict,
     Simulation,
     SimulationTarget,
-    Verdict,
     find_target,
     hunt,
     make_artefact,
@@ -136,7 +136,7 @@ def test_an_interrupt_keeps_what_was_found(tmp_path: Path) -> None:
     )
     assert found.interrupted
     assert found.done < 1_000
-    assert len(list(tmp_path.glob("*.json"))) == 1
+    assert len(list(tmp_path.glob("*.kedge"))) == 1
 
 
 # -- shrinking -------------------------------------------------------------------------------------
@@ -237,13 +237,14 @@ def artefact_file(tmp_path: Path) -> Path:
 
 
 def test_a_file_holds_everything_and_reads_back_equal(artefact_file: Path) -> None:
-    document = json.loads(artefact_file.read_text())
-    assert document["formatVersion"] == 1
-    for part in ("target", "invariant", "tape", "trace", "faults", "versions", "flags", "attachments", "hash", "build"):
-        assert part in document
+    sections = {each.name: each for each in read_kept(artefact_file) if isinstance(each, Section)}
+    assert set(sections) >= {"run", "tape", "trace"}
+    summary = json.loads(sections["run"].body)
+    for part in ("target", "violation", "faults", "versions", "flags", "hash", "build", "conditions", "marks"):
+        assert part in summary
     artefact = read_artefact(artefact_file)
     again = replay(artefact)
-    assert again.verdict is Verdict.SAME
+    assert again.verdict is ReplayVerdict.SAME
     assert again.outcome.tape == artefact.tape
     assert again.outcome.trace.events == artefact.trace.events
 
@@ -258,24 +259,60 @@ def test_what_a_program_attaches_is_in_the_file(tmp_path: Path) -> None:
     assert read_artefact(path).attachments == {"objects": [{"kind": "Pod", "name": "p"}]}
 
 
+def test_sections_that_a_program_adds_are_in_the_file_and_cost_a_plain_run_nothing(tmp_path: Path) -> None:
+    collected = []
+
+    async def program(sim: Simulation) -> None:
+        def collect() -> list[Section]:
+            collected.append(sim.seed)
+            return [Section("extra", 2, b"body")]
+
+        sim.add_sections(collect)
+        sim.violate("never", "it did")
+
+    target = SimulationTarget(program=program)
+    outcome = target.run(1)
+    assert collected == []
+    path = write_artefact(make_artefact(target, outcome), tmp_path)
+    assert collected == [1]
+    assert [each[:3] for each in read_artefact(path).sections] == [("extra", 2, b"body")]
+
+
 def test_damaged_truncated_and_foreign_files_are_told_apart(artefact_file: Path) -> None:
-    whole = artefact_file.read_text()
-    cases = {
-        "is cut short or damaged": whole[: len(whole) // 2],
-        "its checksum does not match": whole.replace('"seed": ', '"seed": 1', 1),
-        "it has no format": '{"kind": "Pod"}',
-        "is not a simulation failure": "hello",
-        "use a matching kedge": whole.replace('"formatVersion": 1', '"formatVersion": 99', 1),
+    whole = artefact_file.read_bytes()
+    tape = next(each for each in read_kept(artefact_file) if isinstance(each, Section) and each.name == "tape")
+    middle = tape.at + 40
+    cases: dict[str, bytes] = {
+        "is damaged or cut short: sections 'trace' are missing; .* the file ends within": whole[:-200],
+        "sections 'tape' are missing; .* the body of a section 'tape' is damaged": whole[:middle]
+        + bytes([whole[middle] ^ 1])
+        + whole[middle + 1 :],
+        "is not a file that kedge kept": b'{"kind": "Pod"}',
+        "in the format of an earlier kedge": b'{\n "format": "kedge simulation failure",\n "formatVersion": 1,',
+        "use a matching kedge": whole.replace(b"kedge kept 1", b"kedge kept 9", 1),
+        "has no run to replay": b"".join((HEADER, encode_section("other", b""), encode_end(1))),
     }
-    for message, text in cases.items():
-        artefact_file.write_text(text)
-        with pytest.raises(BadArtefact, match=message):
+    for message, data in cases.items():
+        artefact_file.write_bytes(data)
+        with pytest.raises(BadKeptFile, match=message):
             read_artefact(artefact_file)
-    artefact_file.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(BadArtefact, match="it is not text"):
-        read_artefact(artefact_file)
-    with pytest.raises(BadArtefact, match="No such file"):
-        read_artefact(artefact_file.parent / "nothing.json")
+    with pytest.raises(BadKeptFile, match="No such file"):
+        read_artefact(artefact_file.parent / "nothing.kedge")
+
+
+def test_damage_outside_the_run_is_stated_and_the_run_is_replayed(artefact_file: Path) -> None:
+    sections = [each for each in read_kept(artefact_file) if isinstance(each, Section)]
+    parts = [encode_section(each.name, each.body, version=each.version) for each in sections]
+    broken = bytearray(encode_section("decision", b"x" * 100))
+    broken[-1] ^= 1
+    artefact_file.write_bytes(b"".join((HEADER, *parts, broken)))
+    artefact = read_artefact(artefact_file)
+    assert [gap.why for gap in artefact.gaps] == [
+        "the body of a section 'decision' is damaged",
+        "the file has no end: its writer was killed, or is still writing",
+    ]
+    assert "gap        " in tell(artefact)
+    assert replay(artefact).verdict is ReplayVerdict.SAME
 
 
 def test_a_replay_that_goes_another_way_says_exactly_where(artefact_file: Path) -> None:
@@ -296,7 +333,7 @@ def test_a_replay_that_goes_another_way_says_exactly_where(artefact_file: Path) 
 
     target = replace(find_target(planted("duplicate_create")), program=other)
     again = replay(artefact, target=target, regression=False)
-    assert again.verdict is Verdict.DIVERGED
+    assert again.verdict is ReplayVerdict.DIVERGED
     assert "out of step at workload choice 0: the tape has 'objects' of 8, the run asks 'objects wanted'" in again.words
 
 
@@ -346,7 +383,7 @@ def test_kedge_hunt_tells_the_bug_and_the_command_that_replays_it(tmp_path: Path
     arguments = ["hunt", planted("duplicate_create"), "--seeds", "60", "--executor", "inline", "-d", str(tmp_path)]
     ended = CliRunner().invoke(main, arguments)
     assert ended.exit_code == 1, ended.output
-    (file,) = tmp_path.glob("*.json")
+    (file,) = tmp_path.glob("*.kedge")
     assert f"replay with: kedge replay {file}" in ended.output
     assert "does the failure need it?" in ended.output
     assert "60 of 60 seeds" in ended.output

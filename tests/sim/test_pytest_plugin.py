@@ -81,7 +81,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def failure_in(project: Path) -> Path:
-    (found,) = (project / ".kedge" / "failures").glob("*.json")
+    (found,) = (project / ".kedge" / "failures").glob("*.kedge")
     return found
 
 

@@ -36,7 +36,7 @@ def demo(seeds: int, jobs: int, directory: Path) -> None:
     controller that does not make it.
     """
     from kedge.cli.hunt import report
-    from kedge.sim.kernel import Verdict, read_artefact, replay
+    from kedge.sim.kernel import ReplayVerdict, read_artefact, replay
 
     click.echo(INTRODUCTION)
     careless = _hunt("careless", seeds, jobs, directory)
@@ -52,7 +52,7 @@ def demo(seeds: int, jobs: int, directory: Path) -> None:
     click.echo(
         f"a controller that ensures a pod for each slot, in the same {careful.done} worlds: {careful.failures} failures"
     )
-    raise SystemExit(0 if again.verdict is Verdict.SAME and not careful.failures else 1)
+    raise SystemExit(0 if again.verdict is ReplayVerdict.SAME and not careful.failures else 1)
 
 
 def _hunt(name: str, seeds: int, jobs: int, directory: Path) -> Hunt:

@@ -26,7 +26,7 @@ def replay(file: Path, target: str | None, regression: bool | None, quiet: bool)
     from kedge.sim.kernel import find_target, read_artefact
     from kedge.sim.kernel import replay as run_again
     from kedge.sim.kernel.failure_report import tell
-    from kedge.sim.kernel.replay import Verdict
+    from kedge.sim.kernel.replay import ReplayVerdict
 
     try:
         artefact = read_artefact(file)
@@ -40,5 +40,11 @@ def replay(file: Path, target: str | None, regression: bool | None, quiet: bool)
     click.echo(again.words)
     if again.drift:
         click.echo(again.drift)
-    codes = {Verdict.SAME: 0, Verdict.HOLDS: 0, Verdict.STILL_FAILS: 1, Verdict.FAILS_OTHERWISE: 1, Verdict.DIVERGED: 3}
+    codes = {
+        ReplayVerdict.SAME: 0,
+        ReplayVerdict.HOLDS: 0,
+        ReplayVerdict.STILL_FAILS: 1,
+        ReplayVerdict.FAILS_OTHERWISE: 1,
+        ReplayVerdict.DIVERGED: 3,
+    }
     raise SystemExit(codes[again.verdict])

@@ -99,12 +99,12 @@ def _run_seeds(item: pytest.Function, target: SimulationTarget) -> None:
 
 
 def _replay(item: pytest.Function, target: SimulationTarget) -> None:
-    from kedge.sim.kernel import Verdict, replay
+    from kedge.sim.kernel import ReplayVerdict, replay
     from kedge.sim.kernel.failure_report import tell
 
     artefact = _recorded(item.config)
     again = replay(artefact, target=target)
-    if again.verdict is not Verdict.HOLDS:
+    if again.verdict is not ReplayVerdict.HOLDS:
         item.stash[_PATH] = item.config.getoption("--kedge-replay")
         raise SimulationFailed(f"{again.words}\n{again.drift}\n{tell(artefact)}")
 

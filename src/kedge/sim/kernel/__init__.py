@@ -17,7 +17,7 @@ from kedge.sim.kernel.invariants import liveness, safety
 from kedge.sim.kernel.network import Latency, Link, Network, Partition
 from kedge.sim.kernel.policies import Fifo, Mixed, Pct, SchedulePolicy, Uniform
 from kedge.sim.kernel.real_io import RealIORefused
-from kedge.sim.kernel.replay import Replay, Verdict, replay
+from kedge.sim.kernel.replay import Replay, ReplayVerdict, replay
 from kedge.sim.kernel.shrink import Shrunk, shrink
 from kedge.sim.kernel.simulation import Program, RunOutcome, Simulation, run
 from kedge.sim.kernel.streams import RemoteStream
@@ -49,6 +49,7 @@ __all__ = [
     "Remote",
     "RemoteStream",
     "Replay",
+    "ReplayVerdict",
     "RunBounds",
     "RunOutcome",
     "SchedulePolicy",
@@ -61,7 +62,6 @@ __all__ = [
     "Trace",
     "Uniform",
     "UnknownTarget",
-    "Verdict",
     "Violation",
     "check_determinism",
     "find_target",

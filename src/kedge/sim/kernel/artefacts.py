@@ -1,49 +1,71 @@
-"""A failure in a file: everything that is needed to run it again and to read what happened, with a format version.
+"""Artefact: one run in a kept file, with everything that is needed to run it again and to read what happened.
 
-`hunt` and the pytest plugin write them, `replay` reads them. The text parts are for people; tape and trace are packed.
-A file that is damaged, cut short or of another kind gives a `BadArtefact` that says so.
+`hunt`, the pytest plugin and `kedge scenario run --out` write artefacts; `replay` reads them. The kernel's sections are
+`run`, `tape`, `trace` and `attachment`; the program adds others, which the kernel passes through.
 """
 
 from __future__ import annotations
 
-import base64
 import hashlib
-import json
 import platform
 import sys
 import zlib
 from array import array
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from kedge.errors import KedgeError
-from kedge.sim.kernel.choices import STREAMS, Tape
+import msgspec
+
+from kedge.kept import SUFFIX, BadKeptFile, Gap, Section, read_kept, write_kept
+from kedge.sim.kernel.choices import STREAMS, Choice, Tape
 from kedge.sim.kernel.shrink import FailureCondition
 from kedge.sim.kernel.simulation import RunOutcome
 from kedge.sim.kernel.targets import SimulationTarget
 from kedge.sim.kernel.trace import Event, Trace
 from kedge.sim.kernel.violations import Violation
 
-FORMAT = "kedge simulation failure"
-FORMAT_VERSION = 1
+RUN: Final = "run"
+TAPE: Final = "tape"
+TRACE: Final = "trace"
+ATTACHMENT: Final = "attachment"
+CODEC_VERSION: Final = 1
+"""Of the sections above."""
 
 
-class BadArtefact(KedgeError):
-    """The file is no failure that this build can read. The message says what is wrong with it."""
+class BadArtefact(BadKeptFile):
+    """The file has no run that this build can replay. The message says what is wrong with it."""
+
+
+class RunSummary(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The section `run`, as JSON: a person can read it with any tool."""
+
+    target: str
+    seed: int
+    hash: str
+    build: str
+    violation: Violation | None
+    versions: dict[str, str] = {}
+    flags: dict[str, str] = {}
+    conditions: tuple[FailureCondition, ...] = ()
+    marks: dict[str, int] = {}
+    faults: tuple[Event, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artefact:
-    """One failure, ready to be written or replayed."""
+    """One run, ready to be written or replayed."""
 
     target: str
+    """How to find the program; empty for a scenario, whose file is in a section of its own."""
     seed: int
     tape: Tape
     trace: Trace
     hash: str
-    violation: Violation
+    violation: Violation | None
+    """None for a run that passed."""
     build: str
     """A fingerprint of the code that was run: kedge, the target's file and the interpreter."""
     versions: dict[str, str] = field(default_factory=dict)
@@ -51,21 +73,30 @@ class Artefact:
     """Schedule policy, fault plan and bounds of the run, in words."""
     conditions: tuple[FailureCondition, ...] = ()
     attachments: dict[str, Any] = field(default_factory=dict)
-    """What the program attached: initial objects, policies, capacity."""
+    """JSON values that the program attached."""
     marks: dict[str, int] = field(default_factory=dict)
     faults: tuple[Event, ...] = ()
+    sections: tuple[Section, ...] = ()
+    """What the program added: objects, commits, decisions, received logs."""
+    gaps: tuple[Gap, ...] = ()
+    """Parts of the file that could not be read. The run itself was not in them."""
 
     @property
     def name(self) -> str:
         """A file name that is the same for the same failure."""
-        words = "".join(letter if letter.isalnum() else "-" for letter in self.violation.invariant.lower())
-        return f"{words[:48].strip('-')}-{self.hash[:8]}.json"
+        broken = self.violation.invariant if self.violation is not None else "passed"
+        letters = "".join(letter if letter.isalnum() else "-" for letter in broken.lower())
+        return f"{letters[:48].strip('-')}-{self.hash[:8]}{SUFFIX}"
 
 
 def make_artefact(
     target: SimulationTarget, outcome: RunOutcome, conditions: tuple[FailureCondition, ...] = ()
 ) -> Artefact:
-    assert outcome.violation is not None
+    """Everything about a run. It is run once more to collect the program's sections, unless the outcome has them."""
+    if not outcome.kept:
+        again = target.run(outcome.tape, keep=True)
+        if again.hash == outcome.hash:
+            outcome = again
     return Artefact(
         target=target.reference,
         seed=outcome.seed,
@@ -80,6 +111,7 @@ def make_artefact(
         attachments=outcome.attachments,
         marks=outcome.marks,
         faults=outcome.faults,
+        sections=outcome.sections,
     )
 
 
@@ -109,141 +141,127 @@ def fingerprint(target: SimulationTarget) -> str:
 
 
 def write_artefact(artefact: Artefact, directory: Path) -> Path:
-    """Write it under its own name. The same failure found again overwrites itself."""
-    directory.mkdir(parents=True, exist_ok=True)
+    """Write it under its own name. The same failure found again overwrites itself.
+
+    Raises:
+        BadKeptFile: it cannot be written there.
+    """
     path = directory / artefact.name
-    body = _to_json(artefact)
-    document = {
-        "format": FORMAT,
-        "formatVersion": FORMAT_VERSION,
-        "checksum": _checksum(body),
-        **body,
-    }
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    partial.replace(path)
+    write_kept(path, sections_of(artefact))
     return path
 
 
+def sections_of(artefact: Artefact) -> Iterator[Section]:
+    """The sections of its file."""
+    summary = RunSummary(
+        target=artefact.target,
+        seed=artefact.seed,
+        hash=artefact.hash,
+        build=artefact.build,
+        violation=artefact.violation,
+        versions=artefact.versions,
+        flags=artefact.flags,
+        conditions=artefact.conditions,
+        marks=artefact.marks,
+        faults=artefact.faults,
+    )
+    yield Section(RUN, CODEC_VERSION, msgspec.json.encode(summary))
+    yield Section(TAPE, CODEC_VERSION, pack_tape(artefact.tape))
+    yield Section(TRACE, CODEC_VERSION, pack_trace(artefact.trace))
+    for name, value in artefact.attachments.items():
+        yield Section(ATTACHMENT, CODEC_VERSION, msgspec.json.encode((name, value)))
+    yield from artefact.sections
+
+
 def read_artefact(path: Path) -> Artefact:
-    """Read a file that `write_artefact` wrote.
+    """Read a file that `write_artefact` wrote. Damage outside the run, tape and trace is in `gaps`.
 
     Raises:
-        BadArtefact: it is not one, or no longer whole, or of a newer format.
+        BadKeptFile: it is no kept file, or of another version.
+        BadArtefact: it has no run that can be replayed.
     """
+    own: dict[str, bytes] = {}
+    attachments: dict[str, Any] = {}
+    others: list[Section] = []
+    gaps: list[Gap] = []
     try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise BadArtefact(f"cannot read {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise BadArtefact(f"{path} is not a simulation failure: it is not text") from error
-    try:
-        document = json.loads(text)
-    except json.JSONDecodeError as error:
-        whole = text.lstrip().startswith("{")
-        what = "is cut short or damaged" if whole else "is not a simulation failure"
-        raise BadArtefact(f"{path} {what}: line {error.lineno}: {error.msg}") from error
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise BadArtefact(f"{path} is not a simulation failure: it has no format {FORMAT!r}")
-    found = document.get("formatVersion")
-    if found != FORMAT_VERSION:
-        raise BadArtefact(f"{path} has format version {found}; this build reads {FORMAT_VERSION}: use a matching kedge")
-    body = {name: value for name, value in document.items() if name not in ("format", "formatVersion", "checksum")}
-    if document.get("checksum") != _checksum(body):
-        raise BadArtefact(f"{path} is damaged: its checksum does not match its content")
-    try:
-        return _from_json(body)
-    except (KeyError, TypeError, ValueError, AttributeError, zlib.error) as error:
+        for each in read_kept(path):
+            if isinstance(each, Gap):
+                gaps.append(each)
+            elif each.name not in (RUN, TAPE, TRACE, ATTACHMENT):
+                others.append(each)
+            elif each.version != CODEC_VERSION:
+                raise BadArtefact(
+                    f"{path}: section {each.name!r} has codec version {each.version}; this build reads"
+                    f" {CODEC_VERSION}: use a matching kedge"
+                )
+            elif each.name == ATTACHMENT:
+                name, value = msgspec.json.decode(each.body, type=tuple[str, Any])
+                attachments[name] = value
+            else:
+                own[each.name] = each.body
+        _check_complete(path, own, gaps)
+        summary = msgspec.json.decode(own[RUN], type=RunSummary)
+        tape, trace = unpack_tape(own[TAPE]), unpack_trace(own[TRACE])
+    except (msgspec.MsgspecError, ValueError, zlib.error) as error:
         raise BadArtefact(f"{path} is damaged: {type(error).__name__}: {error}") from error
-
-
-def _checksum(body: dict[str, Any]) -> str:
-    text = json.dumps(body, sort_keys=True, ensure_ascii=False)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-def _to_json(artefact: Artefact) -> dict[str, Any]:
-    violation = artefact.violation
-    body = {
-        "target": artefact.target,
-        "invariant": {
-            "words": violation.invariant,
-            "message": violation.message,
-            "cause": violation.cause,
-            "detail": violation.detail,
-            "told": violation.stable_message,
-        },
-        "conditions": [{"what": condition.what, "needed": condition.needed} for condition in artefact.conditions],
-        "faults": [list(event) for event in artefact.faults],
-        "marks": artefact.marks,
-        "attachments": artefact.attachments,
-        "versions": artefact.versions,
-        "flags": artefact.flags,
-        "build": artefact.build,
-        "hash": artefact.hash,
-        "trace": pack_trace(artefact.trace),
-        "tape": {
-            "seed": artefact.tape.seed,
-            "policy": artefact.tape.policy,
-            "schedule": _pack(artefact.tape.schedule),
-            "streams": {name: [list(choice) for choice in artefact.tape.streams[name]] for name in STREAMS},
-        },
-    }
-    return json.loads(json.dumps(body))  # type: ignore[no-any-return]
-
-
-def _from_json(body: dict[str, Any]) -> Artefact:
-    tape = body["tape"]
-    streams = {
-        name: [(str(label), int(bound), int(value)) for label, bound, value in tape["streams"][name]]
-        for name in STREAMS
-    }
-    words = body["invariant"]
     return Artefact(
-        target=str(body["target"]),
-        seed=int(tape["seed"]),
-        tape=Tape(int(tape["seed"]), str(tape["policy"]), _unpack("I", tape["schedule"]), streams),
-        trace=unpack_trace(body["trace"]),
-        hash=str(body["hash"]),
-        violation=Violation(words["words"], words["message"], words["cause"], words["detail"], words["told"]),
-        build=str(body["build"]),
-        versions=dict(body["versions"]),
-        flags=dict(body["flags"]),
-        conditions=tuple(FailureCondition(item["what"], item["needed"]) for item in body["conditions"]),
-        attachments=dict(body["attachments"]),
-        marks=dict(body["marks"]),
-        faults=tuple(_event(event) for event in body["faults"]),
+        target=summary.target,
+        seed=summary.seed,
+        tape=tape,
+        trace=trace,
+        hash=summary.hash,
+        violation=summary.violation,
+        build=summary.build,
+        versions=summary.versions,
+        flags=summary.flags,
+        conditions=summary.conditions,
+        attachments=attachments,
+        marks=summary.marks,
+        faults=summary.faults,
+        sections=tuple(others),
+        gaps=tuple(gaps),
     )
 
 
-def pack_trace(trace: Trace) -> dict[str, Any]:
-    """A trace as JSON: the events as they are, the rest packed."""
-    return {
-        "timeline": [list(event) for event in trace.events],
-        "steps": _pack(trace.steps),
-        "times": _pack(trace.times),
-    }
+def _check_complete(path: Path, own: dict[str, bytes], gaps: list[Gap]) -> None:
+    missing = [name for name in (RUN, TAPE, TRACE) if name not in own]
+    if not missing:
+        return
+    names = ", ".join(map(repr, missing))
+    if gaps:
+        raise BadArtefact(f"{path} is damaged or cut short: sections {names} are missing; {gaps[0]}")
+    raise BadArtefact(f"{path} has no run to replay (no {names}): give a file of `kedge hunt` or `kedge scenario`")
 
 
-def unpack_trace(packed: dict[str, Any]) -> Trace:
-    """Read what `pack_trace` made."""
+# -- tape and trace as bytes -----------------------------------------------------------------------
+
+_PackedTape = tuple[int, str, bytes, dict[str, list[Choice]]]
+_PackedTrace = tuple[bytes, bytes, list[Event]]
+
+
+def pack_tape(tape: Tape) -> bytes:
+    parts = (tape.seed, tape.policy, tape.schedule.tobytes(), {name: tape.streams[name] for name in STREAMS})
+    return zlib.compress(msgspec.msgpack.encode(parts), 9)
+
+
+def unpack_tape(packed: bytes) -> Tape:
+    seed, policy, schedule, streams = msgspec.msgpack.decode(zlib.decompress(packed), type=_PackedTape)
+    return Tape(seed, policy, _numbers("I", schedule), {name: streams[name] for name in STREAMS})
+
+
+def pack_trace(trace: Trace) -> bytes:
+    return zlib.compress(msgspec.msgpack.encode((trace.steps.tobytes(), trace.times.tobytes(), trace.events)), 9)
+
+
+def unpack_trace(packed: bytes) -> Trace:
     trace = Trace()
-    trace.steps = _unpack("I", packed["steps"])
-    trace.times = _unpack("d", packed["times"])
-    trace.events = [_event(event) for event in packed["timeline"]]
+    steps, times, trace.events = msgspec.msgpack.decode(zlib.decompress(packed), type=_PackedTrace)
+    trace.steps, trace.times = _numbers("I", steps), _numbers("d", times)
     return trace
 
 
-def _event(parts: list[Any]) -> Event:
-    step, at_s, host, kind, text = parts
-    return Event(int(step), float(at_s), str(host), str(kind), str(text))
-
-
-def _pack(numbers: array[Any]) -> str:
-    return base64.b64encode(zlib.compress(numbers.tobytes(), 9)).decode()
-
-
-def _unpack(code: str, text: str) -> array[Any]:
+def _numbers(code: str, data: bytes) -> array[Any]:
     numbers = array(code)
-    numbers.frombytes(zlib.decompress(base64.b64decode(text, validate=True)))
+    numbers.frombytes(data)
     return numbers

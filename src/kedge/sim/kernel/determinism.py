@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+from base64 import b64decode, b64encode
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -63,8 +64,8 @@ def check_determinism(target: str, *, seeds: int = 1_000, start: int = 0) -> Det
 def _explain(target: str, seed: int) -> TraceDifference | None:
     (one,), (other,) = _run_twice(target, ["--start", str(seed), "--seeds", "1", "--trace"])
     return first_difference(
-        unpack_trace(one["trace"]),
-        unpack_trace(other["trace"]),
+        unpack_trace(b64decode(one["trace"])),
+        unpack_trace(b64decode(other["trace"])),
         one_strands=_strands(one),
         other_strands=_strands(other),
     )
@@ -111,5 +112,5 @@ def main() -> None:
             "violation": None if outcome.violation is None else str(outcome.violation),
         }
         if asked.trace:
-            line |= {"trace": pack_trace(outcome.trace), "strands": outcome.strands}
+            line |= {"trace": b64encode(pack_trace(outcome.trace)).decode(), "strands": outcome.strands}
         print(json.dumps(line), flush=True)

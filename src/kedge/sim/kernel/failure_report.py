@@ -17,21 +17,23 @@ _AROUND = 3
 
 def tell(artefact: Artefact, *, path: Path | None = None) -> str:
     """The failure as text."""
+    broken = artefact.violation
     lines = [
-        f"broken     {artefact.violation.invariant}",
-        f"seen       {artefact.violation.message.splitlines()[0]}",
-        f"program    {artefact.target}",
+        f"broken     {broken.invariant if broken is not None else 'nothing: every invariant held'}",
+        *([f"seen       {broken.message.splitlines()[0]}"] if broken is not None else []),
+        *([f"program    {artefact.target}"] if artefact.target else []),
         f"run        seed {artefact.seed}, {_size(artefact)}, trace {artefact.hash}",
         "",
         "story",
         *[f"  {line}" for line in story(artefact.trace.events)],
     ]
-    if artefact.violation.detail:
-        lines += ["", "detail", *[f"  {line}" for line in artefact.violation.detail.rstrip().splitlines()[-30:]]]
+    if broken is not None and broken.detail:
+        lines += ["", "detail", *[f"  {line}" for line in broken.detail.rstrip().splitlines()[-30:]]]
     if artefact.conditions:
         lines += ["", "does the failure need it?"]
         words = {True: "yes", False: "no", None: "not tried"}
         lines += [f"  {words[each.needed]:<4} {each.what}" for each in artefact.conditions]
+    lines += [f"gap        {gap}" for gap in artefact.gaps]
     if path is not None:
         lines += ["", f"replay with: kedge replay {path}"]
     return "\n".join(lines)

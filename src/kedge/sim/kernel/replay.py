@@ -15,7 +15,7 @@ from kedge.sim.kernel.targets import SimulationTarget, find_target
 from kedge.sim.kernel.trace_diff import TraceDifference, first_difference
 
 
-class Verdict(Enum):
+class ReplayVerdict(Enum):
     """What a replay found."""
 
     SAME = "same"
@@ -34,7 +34,7 @@ class Verdict(Enum):
 class Replay:
     """What came of running an artefact again."""
 
-    verdict: Verdict
+    verdict: ReplayVerdict
     outcome: RunOutcome
     words: str
     difference: TraceDifference | None = None
@@ -44,7 +44,7 @@ class Replay:
     @property
     def passed(self) -> bool:
         """For a person waiting for a fix: does the failure no longer happen? For the same build: was it the same?"""
-        return self.verdict in (Verdict.SAME, Verdict.HOLDS)
+        return self.verdict in (ReplayVerdict.SAME, ReplayVerdict.HOLDS)
 
 
 def replay(artefact: Artefact, *, target: SimulationTarget | None = None, regression: bool | None = None) -> Replay:
@@ -58,12 +58,16 @@ def replay(artefact: Artefact, *, target: SimulationTarget | None = None, regres
 def _exactly(artefact: Artefact, target: SimulationTarget) -> Replay:
     outcome = target.run(artefact.tape, name_strands=True)
     if outcome.hash == artefact.hash and outcome.diverged is None:
-        return Replay(verdict=Verdict.SAME, outcome=outcome, words=f"same: {outcome.violation}, trace {outcome.hash}")
+        return Replay(
+            verdict=ReplayVerdict.SAME,
+            outcome=outcome,
+            words=f"same: {outcome.violation or 'every invariant held'}, trace {outcome.hash}",
+        )
     difference = first_difference(artefact.trace, outcome.trace, other_strands=outcome.strands)
     where = f" {difference}" if difference is not None else ""
     tape = f"; {outcome.diverged}" if outcome.diverged is not None else ""
     return Replay(
-        verdict=Verdict.DIVERGED,
+        verdict=ReplayVerdict.DIVERGED,
         outcome=outcome,
         words=f"diverged on the same build{where}{tape}. One is the record, the other this run:"
         " something here is not deterministic",
@@ -76,11 +80,11 @@ def _as_regression(artefact: Artefact, target: SimulationTarget) -> Replay:
     difference = first_difference(artefact.trace, outcome.trace, other_strands=outcome.strands)
     drift = _drift(artefact, outcome, difference)
     if outcome.violation is None:
-        verdict, words = Verdict.HOLDS, "holds: every invariant is kept on this tape"
-    elif outcome.violation.group == artefact.violation.group:
-        verdict, words = Verdict.STILL_FAILS, f"still fails: {outcome.violation}"
+        verdict, words = ReplayVerdict.HOLDS, "holds: every invariant is kept on this tape"
+    elif artefact.violation is not None and outcome.violation.group == artefact.violation.group:
+        verdict, words = ReplayVerdict.STILL_FAILS, f"still fails: {outcome.violation}"
     else:
-        verdict, words = Verdict.FAILS_OTHERWISE, f"fails otherwise: {outcome.violation}"
+        verdict, words = ReplayVerdict.FAILS_OTHERWISE, f"fails otherwise: {outcome.violation}"
     return Replay(verdict=verdict, outcome=outcome, words=words, difference=difference, drift=drift)
 
 

@@ -18,12 +18,13 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
 from kedge.errors import check
+from kedge.kept import Section
 from kedge.sim.kernel.bounds import RunBounds
 from kedge.sim.kernel.choices import Mode, Tape, TapeMismatch
 from kedge.sim.kernel.faults import FaultPlan, Faults, Swarm
@@ -63,6 +64,10 @@ class RunOutcome:
     """Lenient replay: choices that the tape did not have."""
     attachments: dict[str, Any] = field(default_factory=dict)
     """What the program wants kept with a failure: initial objects, versions, policies."""
+    kept: bool = False
+    """Whether the program was told to collect sections."""
+    sections: tuple[Section, ...] = ()
+    """What the program adds to the file of the run."""
     strands: dict[int, str] = field(default_factory=dict)
     """Who each strand number of the trace was. Only when asked for."""
 
@@ -155,6 +160,16 @@ class Simulation:
         """Keep something JSON can hold with the run: initial objects, versions, flags, policies."""
         self.world.attachments[name] = value
 
+    def add_sections(self, collect: Callable[[], Iterable[Section]]) -> None:
+        """Add sections to the file of this run: `collect` is called at its end, and only if a file is written."""
+        if self.world.keeps:
+            self.world.section_collectors.append(collect)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether this run is to be written to a file. What it collects must not change the run."""
+        return self.world.keeps
+
     def violate(self, invariant: str, message: str, *, cause: str = "") -> None:
         """Fail the run."""
         self.world.violate(Violation(invariant, message, cause))
@@ -222,6 +237,7 @@ def run(
     lenient: bool = False,
     face: MakeSimulation = Simulation,
     name_strands: bool = False,
+    keep: bool = False,
 ) -> RunOutcome:
     """Run `program` once.
 
@@ -242,6 +258,7 @@ def run(
             faults=faults or Swarm(),
             bounds=bounds or RunBounds(),
             name_strands=name_strands,
+            keep=keep,
         )
         choices = world.choices
         try:
@@ -259,6 +276,8 @@ def run(
                 result=result,
                 missing_choices=choices.missing(),
                 attachments=dict(world.attachments),
+                kept=keep,
+                sections=tuple(section for collect in world.section_collectors for section in collect()),
                 strands=dict(world.loop.strand_names or {}),
             )
         finally:

@@ -47,7 +47,9 @@ class SimulationTarget:
     marks: tuple[str, ...] = ()
     """States that a hunt must have reached in some seed, or it got nowhere."""
 
-    def run(self, tape: Tape | int, *, lenient: bool = False, name_strands: bool = False) -> RunOutcome:
+    def run(
+        self, tape: Tape | int, *, lenient: bool = False, name_strands: bool = False, keep: bool = False
+    ) -> RunOutcome:
         return run(
             self.program,
             tape,
@@ -57,6 +59,7 @@ class SimulationTarget:
             face=self.face,
             lenient=lenient,
             name_strands=name_strands,
+            keep=keep,
         )
 
     def calibrated(self) -> SimulationTarget:

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from kedge.errors import check
+from kedge.kept import Section
 from kedge.sim.kernel.bounds import RunBounds, RunGuard
 from kedge.sim.kernel.calls import Remote
 from kedge.sim.kernel.choices import Choices, Mode, Tape
@@ -37,6 +38,7 @@ class SimWorld:
         faults: FaultPlan,
         bounds: RunBounds,
         name_strands: bool = False,
+        keep: bool = False,
     ) -> None:
         self.choices = Choices(tape, mode, on_diverged=self._stop)
         self.trace = Trace()
@@ -44,6 +46,10 @@ class SimWorld:
         self.violation: Violation | None = None
         self.marks: dict[str, int] = {}
         self.attachments: dict[str, Any] = {}
+        self.keeps = keep
+        """Whether the run is to be written to a file."""
+        self.section_collectors: list[Callable[[], Iterable[Section]]] = []
+        """Called at the end of such a run: the sections that the program adds to its file."""
         self.listeners: list[Callable[[Event], None]] = []
         """Called with every event as it is recorded: scripted faults and predicates."""
         self.on_death: list[Callable[[HostProcess], None]] = []

@@ -71,7 +71,7 @@ CUTS = ("crash", "link", "store")
 def test_many_keys_that_go_on_asking_without_bounds_are_a_storm(cut: str) -> None:
     def blunt(_: Cluster, context: ProcessContext) -> Component:
         transport: Any = context.client._transport
-        return Asking(lambda: transport.get(KEY), 100)
+        return Asking(lambda: transport.send(Get(KEY)), 100)
 
     violation = storm(blunt, cut).violation
     assert violation is not None
@@ -81,7 +81,7 @@ def test_many_keys_that_go_on_asking_without_bounds_are_a_storm(cut: str) -> Non
 def test_a_server_that_goes_on_asking_its_store_for_them_is_one_too() -> None:
     def blunt(_: Cluster, context: ProcessContext) -> Component:
         transport: Any = context.client._transport
-        return Asking(lambda: transport.get(KEY), 400)
+        return Asking(lambda: transport.send(Get(KEY)), 400)
 
     violation = storm(blunt, "store").violation
     assert violation is not None

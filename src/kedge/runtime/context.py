@@ -17,9 +17,26 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from kedge.api.holds import active_hold
+from kedge.api.intents import intent_of
 from kedge.api.kinds import Kind
 from kedge.api.objects import Object
-from kedge.api.requests import Binding, DeleteOptions, ListOptions, WriteOptions, Written
+from kedge.api.requests import (
+    AnyRequest,
+    Bind,
+    Binding,
+    ConfirmEnded,
+    Create,
+    Delete,
+    DeleteOptions,
+    Evict,
+    Get,
+    List,
+    ListOptions,
+    Patch,
+    Reply,
+    Request,
+    Written,
+)
 from kedge.api.selectors import LabelSelector, parse_label_selector
 from kedge.api.wellknown import HOLD_PREFIX
 from kedge.client.contract import Client
@@ -54,6 +71,8 @@ from kedge.runtime.status import plan_status
 
 _T = TypeVar("_T")
 _Answer = TypeVar("_Answer")
+_Sent = TypeVar("_Sent", bound=AnyRequest)
+WriteRequest = Create | Patch | Delete | Evict | ConfirmEnded | Bind
 
 _COMPARED_MAX = 100
 """Objects of one answer that are compared by content to find a fight; a longer answer is news whenever one changed."""
@@ -66,15 +85,6 @@ class Reconciler(Protocol):
 
 class Held(OperatingError):
     """A person holds the object, and this controller is to leave it alone. Nothing was written; the hold will end."""
-
-
-class Intent(NamedTuple):
-    """A request before it is sent: what a record compares."""
-
-    verb: str
-    key: Key | None
-    body: Any = None
-    check: str = ""
 
 
 class Context:
@@ -189,21 +199,16 @@ class Context:
 
     async def fresh(self, key: Key) -> Object | None:
         """One object as it is at the authority: before what cannot be taken back."""
-        found = await self._call(Intent("get", key), lambda _: self._client.find(key), _read_one)
+        found = await self._call(Get(key), self._find, _read_one)
         return found[0] if found else None
 
     async def fresh_list(self, kind: Kind, *, namespace: str = "", label_selector: str = "") -> Sequence[Object]:
         options = ListOptions(namespace=namespace, label_selector=label_selector)
-        body = {"kind": kind.key_kind, "namespace": namespace, "labelSelector": label_selector}
-        return await self._call(Intent("list", None, body), lambda _: self._client.list(kind, options), _read_list)
+        return await self._call(List(kind, options), self._send, _read_list)
 
     async def create(self, kind: Kind, body: Mapping[str, Any], *, namespace: str = "") -> Object:
         """Create. If the name must be right whatever is lost on the way, use `ensure`."""
-        return await self._write(
-            Intent("create", _key_in(kind, body, namespace), body, "absent"),
-            lambda options: self._client.create(kind, body, namespace=namespace, options=options),
-            kind.key_kind,
-        )
+        return await self._write(Create(kind, body, namespace))
 
     async def ensure(self, kind: Kind, body: Mapping[str, Any], *, namespace: str = "") -> Object:
         """Create, or confirm that it is there and is ours. Safe to repeat, also after an unknown outcome.
@@ -211,10 +216,8 @@ class Context:
         Raises:
             AlreadyExists: something of another owner has the name, or ours is being deleted.
         """
-        return await self._write(
-            Intent("ensure", _key_in(kind, body, namespace), body, "absent or ours"),
-            lambda options: self._client.ensure(kind, body, namespace=namespace, options=options),
-        )
+        (found,) = await self._call(Create(kind, body, namespace), self._ensure, _wrote, ensures=True)
+        return found
 
     async def patch(
         self, found: Object | Key, body: Mapping[str, Any], *, subresource: str = "", any_version: bool = False
@@ -227,17 +230,13 @@ class Context:
             Conflict: it has changed. Let it end the reconcile: the next one reads first.
         """
         key = found if isinstance(found, Key) else found.key
-        check, patch = "", dict(body)
+        patch = dict(body)
         if isinstance(found, Object):
             if subresource != "status":
                 self._check_held(found)
-            check = f"uid {found.uid}" if any_version else f"revision {found.revision}"
             metadata = {"uid": found.uid} if any_version else {"resourceVersion": str(found.revision)}
             patch["metadata"] = {**patch.get("metadata", {}), **metadata}
-        return await self._write(
-            Intent(f"patch {subresource}".rstrip(), key, patch, check),
-            lambda options: self._client.patch(key, patch, subresource=subresource, options=options),
-        )
+        return await self._write(Patch(key, patch, subresource=subresource))
 
     async def write_status(self, found: Object, status: Mapping[str, Any]) -> Object:
         """Say `status` of the version that was read, if that says anything new. Times alone are nothing new.
@@ -250,10 +249,7 @@ class Context:
         patch = plan_status(found, status, self.now())
         if patch is None:
             return found
-        return await self._write(
-            Intent("patch status", found.key, patch, f"revision {found.revision}"),
-            lambda options: self._client.patch(found.key, patch, subresource="status", options=options),
-        )
+        return await self._write(Patch(found.key, patch, subresource="status"))
 
     async def delete(
         self, found: Object, *, any_version: bool = False, grace_s: int | None = None, propagation: str = ""
@@ -265,17 +261,8 @@ class Context:
         """
         self._check_held(found)
         revision = NO_REVISION if any_version else found.revision
-        body: dict[str, Any] = {}
-        if grace_s is not None:
-            body["graceS"] = grace_s
-        if propagation:
-            body["propagation"] = propagation
-
-        def send(options: WriteOptions) -> Awaitable[Written]:
-            return self._client.delete(found.key, _delete_options(options, found.uid, revision, grace_s, propagation))
-
-        check = f"uid {found.uid}" + (f", revision {revision}" if revision else "")
-        return await self._write(Intent("delete", found.key, body, check), send)
+        options = DeleteOptions(uid=found.uid, revision=revision, grace_s=grace_s, propagation=propagation)
+        return await self._write(Delete(found.key, options))
 
     async def evict(self, found: Object) -> Object:
         """Delete a pod if its disruption budgets allow it.
@@ -284,11 +271,7 @@ class Context:
             TooManyRequests: they do not, for now.
         """
         self._check_held(found)
-
-        def send(options: WriteOptions) -> Awaitable[Written]:
-            return self._client.evict(found.key, _delete_options(options, found.uid, NO_REVISION, None, ""))
-
-        return await self._write(Intent("evict", found.key, {}, f"uid {found.uid}"), send)
+        return await self._write(Evict(found.key, DeleteOptions(uid=found.uid)))
 
     async def confirm_ended(self, ledger: Object, pod_uid: str) -> Object:
         """Free the claim of a pod that is gone or has ended, on the word of whoever knows that nothing of it runs.
@@ -296,19 +279,11 @@ class Context:
         Raises:
             Conflict: the pod still exists, or the ledger is that of another incarnation by now.
         """
-        node, node_uid = ledger.key.name, ledger.view.spec.node_uid
-        return await self._write(
-            Intent("confirm ended", ledger.key, {"podUid": pod_uid}, f"node {node_uid}"),
-            lambda options: self._client.confirm_ended(node=node, node_uid=node_uid, pod_uid=pod_uid, options=options),
-        )
+        return await self._write(ConfirmEnded(ledger.key.name, ledger.view.spec.node_uid, pod_uid))
 
     async def bind(self, binding: Binding) -> Object:
         """Put a pod on a node, if that is still right when it is committed."""
-        body = {"node": binding.node, "nodeUid": binding.node_uid, "decidedOn": dict(binding.decided_on)}
-        return await self._write(
-            Intent("bind", binding.pod, body, f"uid {binding.pod_uid}"),
-            lambda options: self._client.bind(binding, options=options),
-        )
+        return await self._write(Bind(binding))
 
     def _check_held(self, found: Object) -> None:
         """The net below every controller: what a person holds off it is not changed, whatever it planned."""
@@ -374,32 +349,30 @@ class Context:
             self._steps.append(CacheRead(cache.name, verb, about, place, revision, age_s, found, objects))
         return value
 
-    async def _write(
-        self, intent: Intent, send: Callable[[WriteOptions], Awaitable[Written]], kind: str = ""
-    ) -> Object:
-        """Send a write of `intent.key`; of something of `kind`, where the server draws the name."""
-        written = await self._call(intent, send, _wrote, kind)
-        return written[0]
+    async def _write(self, request: WriteRequest) -> Object:
+        (written,) = await self._call(request, self._send, _wrote)
+        return written
 
     async def _call(
         self,
-        intent: Intent,
-        send: Callable[[WriteOptions], Awaitable[_Answer]],
+        request: _Sent,
+        send: Callable[[_Sent], Awaitable[_Answer]],
         read: Callable[[_Answer, str], _Reply],
-        kind: str = "",
+        *,
+        ensures: bool = False,
     ) -> tuple[Object, ...]:
-        """Send one request under an operation id of its own, and record what came of it."""
-        check(not self._ended, f"decision {self._decision.id} has ended: nothing may be asked in its name any more")
+        """Send one request under an operation id of its own, and record its outcome."""
+        check(not self._ended, f"decision {self._decision.id} has ended: it sends no more requests")
+        intent = intent_of(request, ensures=ensures)
         self._calls += 1
         operation = f"{self._decision.id}#{self._calls}"
-        options = WriteOptions(fence=self._fence, origin=Origin(operation, self._decision.id))
         began_s = self._env.monotonic()
         reply = _NOTHING
         error: OperatingError | None = None
         # As it is now: the caller may go on to change what it gave, and use it for the next call.
         asked = None if self._steps is None else as_asked(intent.body)
         try:
-            reply = read(await send(options), operation)
+            reply = read(await send(self._stamped(request, operation)), operation)
         except OperatingError as failed:
             error = failed
             reply = _Reply(type(failed).__name__)
@@ -408,7 +381,7 @@ class Context:
             reply = _Reply("cancelled")
             raise
         finally:
-            self._settle(intent, kind, reply, error)
+            self._settle(request, intent.key, reply, error)
             if self._steps is not None:
                 now_s = self._env.monotonic()
                 self._steps.append(
@@ -429,13 +402,30 @@ class Context:
                 )
         return reply.objects
 
-    def _settle(self, intent: Intent, kind: str, reply: _Reply, error: OperatingError | None) -> None:
+    def _stamped(self, request: _Sent, operation: str) -> _Sent:
+        """The request with its operation id; a write also with the fence of this leader."""
+        replace = msgspec.structs.replace
+        origin = Origin(operation, self._decision.id)
+        if request.reads:
+            return replace(request, options=replace(request.options, origin=origin))
+        return replace(request, options=replace(request.options, origin=origin, fence=self._fence))
+
+    def _send(self, request: Request[Reply]) -> Awaitable[Reply]:
+        return self._client.send(request)
+
+    def _find(self, request: Get) -> Awaitable[Object | None]:
+        return self._client.find(request.key)
+
+    def _ensure(self, request: Create) -> Awaitable[Written]:
+        return self._client.ensure(request.kind, request.body, namespace=request.namespace, options=request.options)
+
+    def _settle(self, request: AnyRequest, wrote_key: Key | None, reply: _Reply, error: OperatingError | None) -> None:
         """Note what the key must see before it runs again."""
         key = self._decision.key
-        if intent.verb in ("get", "list"):
+        if request.reads:
             return
         if reply.outcome == "cancelled" or isinstance(error, OutcomeUnknown):
-            self._floors.note_unknown(key, intent.key or Key(kind, "", ""))
+            self._floors.note_unknown(key, wrote_key or Key(request.target.kind, "", ""))
         elif isinstance(error, Conflict | Refused):
             # It was decided on something older. What is there now must be seen first, or the next run is refused too.
             if error.key is not None and error.revision:
@@ -477,19 +467,6 @@ def _read_list(found: Any, _: str) -> _Reply:
     return _Reply("read", tuple(found.objects), found.revision)
 
 
-def _delete_options(
-    options: WriteOptions, uid: str, revision: Revision, grace_s: int | None, propagation: str
-) -> DeleteOptions:
-    return DeleteOptions(
-        uid=uid,
-        revision=revision,
-        fence=options.fence,
-        origin=options.origin,
-        grace_s=grace_s,
-        propagation=propagation,
-    )
-
-
 def pin_all(caches: Iterable[Cache], marks: Iterable[CacheMark]) -> list[Callable[[], None]]:
     """Have every cache keep what it received since its mark, so that the decision can be run again. How to let go."""
     releases: list[Callable[[], None]] = []
@@ -497,15 +474,6 @@ def pin_all(caches: Iterable[Cache], marks: Iterable[CacheMark]) -> list[Callabl
         with suppress(Compacted):  # it ran for so long that the log has moved on
             releases.append(cache.received.pin(mark.place).release)
     return releases
-
-
-def _key_in(kind: Kind, body: Mapping[str, Any], namespace: str) -> Key | None:
-    """The key that a create writes; None if the server draws the name."""
-    metadata = body.get("metadata") or {}
-    name = metadata.get("name")
-    if not name:
-        return None
-    return Key(kind.key_kind, (namespace or metadata.get("namespace") or "") if kind.namespaced else "", name)
 
 
 def check_action(decision: Decision, action: object) -> None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
 
+from kedge.api.intents import Intent, intent_of
 from kedge.api.objects import Object
-from kedge.api.requests import WriteOptions
+from kedge.api.requests import AnyRequest
 from kedge.api.selectors import LabelSelector
 from kedge.client.contract import Client
 from kedge.env import Env
@@ -22,7 +23,7 @@ from kedge.keys import Key, Revision
 from kedge.observe.records import Budget, CacheRead, Call, Clock, Decision, DecisionStep, Measured, NotStarted
 from kedge.runtime.action import Action, Next
 from kedge.runtime.cache import Cache, Index, Read, ReceivedLog, Stale
-from kedge.runtime.context import Context, Intent, Reconciler, as_asked, check_action
+from kedge.runtime.context import Context, Reconciler, as_asked, check_action
 
 _T = TypeVar("_T")
 _Answer = TypeVar("_Answer")
@@ -256,13 +257,8 @@ class _RecordedContext(Context):
             self._replay.diverge(f"{asked} finds {found} in the cache as rebuilt, and found {was}")
         return value
 
-    async def _call(
-        self,
-        intent: Intent,
-        _send: Callable[[WriteOptions], Awaitable[_Answer]],
-        _read: Callable[[_Answer, str], Any],
-        _kind: str = "",
-    ) -> tuple[Object, ...]:
+    async def _call(self, request: AnyRequest, _send: Any, _read: Any, *, ensures: bool = False) -> tuple[Object, ...]:
+        intent = intent_of(request, ensures=ensures)
         step = self._replay.take(Call, f"{intent.verb} {intent.key or ''}")
         was = Intent(step.verb, step.key, step.intent, step.check)
         intent = intent._replace(body=as_asked(intent.body))

@@ -1,7 +1,7 @@
-"""The controllers: each a pure plan on frozen views, with a thin shell that carries it out through a `Context`.
+"""The controllers: each is a pure plan on frozen views, and a thin shell that carries it out through a `Context`.
 
-`CONTROLLERS` is all of them by name, and `all_controllers` what one process of a control plane runs. They meet only in
-what they write.
+`CONTROLLERS` lists them by name; `all_controllers` makes those of one process. They interact only through the objects
+that they write.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ CONTROLLERS: Mapping[str, Callable[[ControllerRuntime], Controller]] = {
     repair.LEDGERS: repair.ledger_repair_controller,
     repair.BINDINGS: repair.binding_repair_controller,
 }
-"""Every controller of a control plane, by its name: it is in records, holds, metrics and the name of its lease."""
+"""Every controller of a control plane, by name. The name is used in records, holds, metrics and lease names."""
 
 
 def lease_of(name: str) -> Key:
-    """What the controller of this name must hold to work. Each has its own, so that work is shared among processes."""
+    """The lease of the controller of this name. Each has its own, so that processes share the work."""
     return Key(LEASE_KIND, SYSTEM_NAMESPACE, f"{name}-controller")
 
 

@@ -56,12 +56,12 @@ def test_what_names_no_place_pins_nobody(text: str | None) -> None:
 
 
 def test_a_place_reads_back_as_it_was_written() -> None:
-    where = TopologySelector(zones=("a",), regions=("north",), stage="first")
-    assert parse_topology(where.as_text()) == where
-    assert where.has({ZONE_LABEL: "a", REGION_LABEL: "north"})
-    assert not where.has({ZONE_LABEL: "a", REGION_LABEL: "south"})
-    assert not where.has({ZONE_LABEL: "b", REGION_LABEL: "north"})
-    assert not where.has({})
+    topology = TopologySelector(zones=("a",), regions=("north",), stage="first")
+    assert parse_topology(topology.as_text()) == topology
+    assert topology.matches({ZONE_LABEL: "a", REGION_LABEL: "north"})
+    assert not topology.matches({ZONE_LABEL: "a", REGION_LABEL: "south"})
+    assert not topology.matches({ZONE_LABEL: "b", REGION_LABEL: "north"})
+    assert not topology.matches({})
 
 
 def test_those_in_the_way_are_given_up_first_but_none_that_is_available_before_one_that_is_not() -> None:

@@ -146,9 +146,9 @@ def plan_scaling(
         return replace(kept, conditions=(_able("ReadyForNewScale"), active, _not_held()))
     advice = _advised(kept.advice, wanted, (up, down), limits, now)
     stable, able = _stabilised(kept.advice, wanted, current, up, down, now)
-    limited, told = _limited(spec, stable, current, up, down, events, now)
+    limited, limiting = _limited(spec, stable, current, up, down, events, now)
     desired, held = _held_back(limited, target, status.last_scale_time, limits, now)
-    plan = replace(kept, conditions=(able, active, told, held), advice=advice)
+    plan = replace(kept, conditions=(able, active, limiting, held), advice=advice)
     return _scaled(plan, desired, limits, now)
 
 

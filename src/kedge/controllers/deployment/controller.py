@@ -90,20 +90,20 @@ class DeploymentReconciler:
             return Action.await_change(reason="it is gone, or going: its ReplicaSets are garbage")
         view, now = deployment.as_view(DeploymentView), ctx.now()
         held = held_until(view, NAME, now)
-        claims, held_off = (False, []) if held is not None else await self._claim_sets(ctx, deployment, view, now)
-        if claims:
+        claimed, held_off = (False, []) if held is not None else await self._claim_sets(ctx, deployment, view, now)
+        if claimed:
             return Action.requeue(delay_s=0.0, reason="its ReplicaSets are others now")
         facts = _gather(ctx, deployment, view, now)
         plan = self._plan(facts) if held is None else ScalePlan({})
-        acts, refusal = ActionRecorder(ctx, self._metrics, NAME), None
+        actions, refusal = ActionRecorder(ctx, self._metrics, NAME), None
         collides = False
         try:
             if held is None:
-                collides = await self._carry_out(ctx, acts, facts, plan)
-                deployment = await self._write_revision(ctx, acts, facts)
+                collides = await self._carry_out(ctx, actions, facts, plan)
+                deployment = await self._write_revision(ctx, actions, facts)
         except REFUSALS as error:
             refusal = error
-        status, deadline = self._status(facts, plan, acts, refusal, collides=collides)
+        status, deadline = self._status(facts, plan, actions, refusal, collides=collides)
         await ctx.write_status(deployment, status)
         if refusal is not None:
             raise refusal
@@ -140,28 +140,28 @@ class DeploymentReconciler:
             fresh = await ctx.fresh(deployment.key)
             if fresh is None or fresh.uid != deployment.uid or fresh.metadata.deletion_timestamp is not None:
                 adopt = []
-        acts = ActionRecorder(ctx, self._metrics, NAME)
+        actions = ActionRecorder(ctx, self._metrics, NAME)
         for each in adopt:
-            await acts.do("adopt", each.key.name, ctx.patch(each, adoption(each, DEPLOYMENT, deployment)))
+            await actions.run("adopt", each.key.name, ctx.patch(each, adoption(each, DEPLOYMENT, deployment)))
         for each in released:
-            await acts.do("let go", each.key.name, ctx.patch(each, release(each, deployment)))
+            await actions.run("let go", each.key.name, ctx.patch(each, release(each, deployment)))
         return bool(adopt or released), ends
 
-    async def _carry_out(self, ctx: Context, acts: ActionRecorder, facts: DeploymentFacts, plan: ScalePlan) -> bool:
+    async def _carry_out(self, ctx: Context, actions: ActionRecorder, facts: DeploymentFacts, plan: ScalePlan) -> bool:
         """Size the ReplicaSets, make the current one, drop those past the history. Whether a name was taken."""
         if plan.first_size is not None and not facts.view.spec.paused:
-            return await self._create(ctx, acts, facts, plan.first_size)
+            return await self._create(ctx, actions, facts, plan.first_size)
         for each in facts.sets:
             patch = self._set_patch(facts, each, plan.sizes.get(each.key.name))
             if "replicas" in patch.get("spec", {}):
-                await acts.do("scale", f"{each.key.name} to {patch['spec']['replicas']}", ctx.patch(each, patch))
+                await actions.run("scale", f"{each.key.name} to {patch['spec']['replicas']}", ctx.patch(each, patch))
             elif patch:
-                await acts.do("annotate", each.key.name, ctx.patch(each, patch))
+                await actions.run("annotate", each.key.name, ctx.patch(each, patch))
         for each in past_history(facts):
-            await acts.do("drop", each.key.name, ctx.delete(each))
+            await actions.run("drop", each.key.name, ctx.delete(each))
         return False
 
-    async def _create(self, ctx: Context, acts: ActionRecorder, facts: DeploymentFacts, size: int) -> bool:
+    async def _create(self, ctx: Context, actions: ActionRecorder, facts: DeploymentFacts, size: int) -> bool:
         suffix = template_hash(facts.digest, facts.view.status.collision_count)
         name, namespace = f"{facts.deployment.key.name}-{suffix}", facts.deployment.key.namespace
         there = ctx.get(Key(REPLICA_SET.key_kind, namespace, name))
@@ -178,7 +178,7 @@ class DeploymentReconciler:
             name: text for name, text in topology_annotations(facts.deployment).current.items() if text is not None
         }
         body = replica_set_body(facts.deployment, facts.template, suffix, size, annotations)
-        await acts.do("create", f"{name} with {size}", ctx.ensure(REPLICA_SET, body))
+        await actions.run("create", f"{name} with {size}", ctx.ensure(REPLICA_SET, body))
         return False
 
     def _set_patch(self, facts: DeploymentFacts, each: Object, size: int | None) -> dict[str, Any]:
@@ -203,7 +203,7 @@ class DeploymentReconciler:
         patch: dict[str, Any] = {"spec": changed} if changed else {}
         return {**patch, "metadata": {"annotations": notes}} if notes else patch
 
-    async def _write_revision(self, ctx: Context, acts: ActionRecorder, facts: DeploymentFacts) -> Object:
+    async def _write_revision(self, ctx: Context, actions: ActionRecorder, facts: DeploymentFacts) -> Object:
         """Write the current revision on the Deployment, where `kubectl rollout history` looks for it."""
         if facts.current is None:
             return facts.deployment
@@ -211,7 +211,7 @@ class DeploymentReconciler:
         if facts.deployment.metadata.annotations.get(DEPLOYMENT_REVISION) == revision:
             return facts.deployment
         patch = {"metadata": {"annotations": {DEPLOYMENT_REVISION: revision}}}
-        return await acts.do("revise", f"to {revision}", ctx.patch(facts.deployment, patch))
+        return await actions.run("revise", f"to {revision}", ctx.patch(facts.deployment, patch))
 
     # -- telling -----------------------------------------------------------------------------------
 
@@ -219,7 +219,7 @@ class DeploymentReconciler:
         self,
         facts: DeploymentFacts,
         plan: ScalePlan,
-        acts: ActionRecorder,
+        actions: ActionRecorder,
         refusal: OperatingError | None,
         *,
         collides: bool,
@@ -234,7 +234,7 @@ class DeploymentReconciler:
             desired=view.spec.replicas,
             generation=view.generation,
             before=view.status.progress,
-            last_action=acts.last,
+            last_action=actions.last,
             deadline=verdict.deadline,
         )
         status: dict[str, Any] = {

@@ -52,7 +52,7 @@ class GarbageCollector:
         if hold is not None:
             return requeue_at(now, hold.until, reason=str(hold))
         if found.metadata.deletion_timestamp is not None:
-            return await self._see_off(ctx, found, now)
+            return await self._finish_deletion(ctx, found, now)
         if not found.metadata.owner_references:
             return Action.await_change()
         owners = {ref.uid: await self._owner(ctx, found, ref) for ref in found.metadata.owner_references}
@@ -91,7 +91,7 @@ class GarbageCollector:
                 if not owner.key.namespace or each.key.namespace == owner.key.namespace:
                     yield each
 
-    async def _see_off(self, ctx: Context, found: Object, now: datetime) -> Action:
+    async def _finish_deletion(self, ctx: Context, found: Object, now: datetime) -> Action:
         """An object that is being deleted: its dependents, then its finalizers."""
         finalizers = found.metadata.finalizers
         if ORPHAN in finalizers:
@@ -100,7 +100,7 @@ class GarbageCollector:
         if FOREGROUND in finalizers:
             if any(_blocks(each, found.uid) for each in self._dependents(ctx, found)):
                 return Action.await_change(reason="its dependents are to go first")
-            if await self._is_blocked(ctx, found):
+            if await self._has_blocking_dependents(ctx, found):
                 return Action.requeue(delay_s=_UNSEEN_S, reason="dependents that are not seen yet are to go first")
             self._acts.labels("let go", found.key.kind).inc()
             await ctx.patch(found, without_finalizers(found, (FOREGROUND,)))
@@ -114,7 +114,7 @@ class GarbageCollector:
             await self._report(ctx, found, plan.stuck)
         return requeue_at(now, plan.requeue_at, reason=f"waits for {', '.join(plan.stuck)}" if plan.stuck else "")
 
-    async def _is_blocked(self, ctx: Context, owner: Object) -> bool:
+    async def _has_blocking_dependents(self, ctx: Context, owner: Object) -> bool:
         """Whether the authority knows of a dependent that is to go first: a cache of its kind may be late."""
         for kind in self._followed:
             for each in await ctx.fresh_list(kind, namespace=owner.key.namespace if kind.namespaced else ""):

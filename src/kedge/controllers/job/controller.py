@@ -60,21 +60,21 @@ class JobReconciler:
 
     async def reconcile(self, ctx: Context, key: Key) -> Action:
         job = ctx.get(key)
-        acts = ActionRecorder(ctx, self._metrics, NAME)
+        actions = ActionRecorder(ctx, self._metrics, NAME)
         now = ctx.now()
-        held_off = await self._let_orphans_go(ctx, acts, key, job, now)
+        held_off = await self._release_orphans(ctx, actions, key, job, now)
         if job is None or job.metadata.deletion_timestamp is not None:
             return requeue_at(now, *held_off, reason="it is gone, or going: its pods are garbage")
         view = job.as_view(JobView)
         held = held_until(view, NAME, now)
         if is_over(view):
-            return await self._end(ctx, acts, job, view, now) if held is None else requeue_at(now, held)
+            return await self._end(ctx, actions, job, view, now) if held is None else requeue_at(now, held)
         pods = ctx.owned(POD, job)
         views = [pod.as_view(PodView) for pod in pods]
         plan = self._plan(ctx, view, views, now, held=held is not None)
         refusal = None
         try:
-            await self._carry_out(ctx, acts, job, plan, {pod.uid: pod for pod in pods}, now)
+            await self._carry_out(ctx, actions, job, plan, {pod.uid: pod for pod in pods}, now)
         except REFUSALS as error:
             refusal = error
         before = view.status.uncounted_terminated_pods
@@ -82,12 +82,12 @@ class JobReconciler:
         listed = listed_uids(
             each.as_view(EndpointSliceView) for each in ctx.list(ENDPOINT_SLICE, namespace=key.namespace)
         )
-        status = self._status(view, views, plan, listed, acts, refusal, now, held=held is not None)
+        status = self._status(view, views, plan, listed, actions, refusal, now, held=held is not None)
         await ctx.write_status(job, status)
         # Only now that the status names them may they go: whoever crashes here finds them there.
         for pod in plan.unmark:
             found = next(each for each in pods if each.uid == pod.uid)
-            await acts.do("count", pod.name, ctx.patch(found, without_tracking(found)))
+            await actions.run("count", pod.name, ctx.patch(found, without_tracking(found)))
         if refusal is not None:
             raise refusal
         pod_holds = [held_until(pod, NAME, now) for pod in views]
@@ -104,8 +104,8 @@ class JobReconciler:
 
     # -- acting ------------------------------------------------------------------------------------
 
-    async def _let_orphans_go(
-        self, ctx: Context, acts: ActionRecorder, key: Key, job: Object | None, now: datetime
+    async def _release_orphans(
+        self, ctx: Context, actions: ActionRecorder, key: Key, job: Object | None, now: datetime
     ) -> list[datetime]:
         """Pods of a Job that is gone or going are not counted any more: their finalizer would keep them for ever.
 
@@ -128,17 +128,23 @@ class JobReconciler:
         living = fresh.uid if fresh is not None and fresh.metadata.deletion_timestamp is None else None
         for pod in left:
             if not _is_of(pod, living):
-                await acts.do("let go", pod.key.name, ctx.patch(pod, without_tracking(pod)))
+                await actions.run("let go", pod.key.name, ctx.patch(pod, without_tracking(pod)))
         return ends
 
     async def _carry_out(
-        self, ctx: Context, acts: ActionRecorder, job: Object, plan: JobPlan, pods: Mapping[str, Object], now: datetime
+        self,
+        ctx: Context,
+        actions: ActionRecorder,
+        job: Object,
+        plan: JobPlan,
+        pods: Mapping[str, Object],
+        now: datetime,
     ) -> None:
         for pod in plan.release:
             found = pods[pod.uid]
-            await acts.do("release", pod.name, ctx.patch(found, lost_status(found, now), subresource="status"))
+            await actions.run("release", pod.name, ctx.patch(found, lost_status(found, now), subresource="status"))
         for pod in plan.delete:
-            await acts.do("delete", pod.name, ctx.delete(pods[pod.uid]))
+            await actions.run("delete", pod.name, ctx.delete(pods[pod.uid]))
         template = template_of(job) if plan.create else {}
         chosen: set[str] = set()
         for index in plan.create:
@@ -149,18 +155,18 @@ class JobReconciler:
 
             (slot,) = free_slots(prefix, 1, is_taken)
             chosen.add(slot_name(prefix, slot))
-            await acts.do(
+            await actions.run(
                 "create", slot_name(prefix, slot), ctx.ensure(POD, job_pod(job, template, prefix, slot, index))
             )
 
-    async def _end(self, ctx: Context, acts: ActionRecorder, job: Object, view: JobView, now: datetime) -> Action:
+    async def _end(self, ctx: Context, actions: ActionRecorder, job: Object, view: JobView, now: datetime) -> Action:
         """A Job that is over waits for the end of its time to live."""
         since, ttl_s = over_since(view), view.spec.ttl_seconds_after_finished
         if ttl_s is None or since is None:
             return Action.await_change(reason="it is over")
         goes_at = since + timedelta(seconds=ttl_s)
         if goes_at <= now:
-            await acts.do("delete", job.key.name, ctx.delete(job, propagation="Background"))
+            await actions.run("delete", job.key.name, ctx.delete(job, propagation="Background"))
             return Action.await_change(reason="its time to live is over")
         return requeue_at(now, goes_at, reason="it is over")
 
@@ -172,7 +178,7 @@ class JobReconciler:
         pods: Sequence[PodView],
         plan: JobPlan,
         listed: frozenset[str],
-        acts: ActionRecorder,
+        actions: ActionRecorder,
         refusal: OperatingError | None,
         now: datetime,
         *,
@@ -189,7 +195,7 @@ class JobReconciler:
             listed=listed,
             generation=view.generation,
             before=view.status.progress,
-            last_action=acts.last,
+            last_action=actions.last,
             deadline=None if plan.outcome is not None else deadline_of(view),
         )
         return {
@@ -235,10 +241,10 @@ def job_pod(job: Object, template: Mapping[str, Any], prefix: str, slot: int, in
     spec = dict(template["spec"])
     if index is not None:
         annotations[JOB_INDEX] = str(index)
-        told = {"name": "JOB_COMPLETION_INDEX", "value": str(index)}
+        variable = {"name": "JOB_COMPLETION_INDEX", "value": str(index)}
         for field in ("containers", "initContainers"):
             if field in spec:
-                spec[field] = [{**each, "env": [*(each.get("env") or []), told]} for each in spec[field]]
+                spec[field] = [{**each, "env": [*(each.get("env") or []), variable]} for each in spec[field]]
     return {
         "apiVersion": "v1",
         "kind": "Pod",

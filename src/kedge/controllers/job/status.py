@@ -22,10 +22,10 @@ def end_conditions(plan: JobPlan) -> list[dict[str, Any]]:
     if outcome is None:
         return []
     kind, final = (SUCCESS_TARGET, COMPLETE) if outcome.succeeds else (FAILURE_TARGET, FAILED)
-    told = [condition(kind, status=True, reason=outcome.reason, message=outcome.message)]
+    found = [condition(kind, status=True, reason=outcome.reason, message=outcome.message)]
     if plan.over:
-        told.append(condition(final, status=True, reason=outcome.reason, message=outcome.message))
-    return told
+        found.append(condition(final, status=True, reason=outcome.reason, message=outcome.message))
+    return found
 
 
 def suspension(view: JobView, plan: JobPlan, *, held: bool) -> list[dict[str, Any]]:

@@ -60,7 +60,7 @@ class NodeLifecycle:
             self._count(key.name, "")
             return Action.await_change(reason="it is gone")
         view, now = node.as_view(NodeView), ctx.now()
-        health = self._look(ctx, node, view)
+        health = self._health_of(ctx, node, view)
         hold = active_hold(view, NAME, now)
         if hold is not None:
             return await hold_off(ctx, node, hold, now)
@@ -76,7 +76,7 @@ class NodeLifecycle:
         again_s = None
         if returned:  # pods first, so that a node that is well has no pods that are not
             again_s = await self._evacuate(ctx, node, plan, health, now)
-        node = await self._say(ctx, node, view, plan, now)
+        node = await self._write_node(ctx, node, view, plan, now)
         if not returned:
             again_s = await self._evacuate(ctx, node, plan, health, now)
         drain_s = await self._drain(ctx, node, plan, now)
@@ -86,7 +86,7 @@ class NodeLifecycle:
 
     # -- looking -----------------------------------------------------------------------------------
 
-    def _look(self, ctx: Context, node: Object, view: NodeView) -> NodeHealth:
+    def _health_of(self, ctx: Context, node: Object, view: NodeView) -> NodeHealth:
         """What this process knows of the node's silence, and of its zone's if that matters."""
         lease = ctx.get(lease_key(node.key.name))
         about = node.key.name
@@ -120,7 +120,7 @@ class NodeLifecycle:
 
     # -- saying ------------------------------------------------------------------------------------
 
-    async def _say(self, ctx: Context, node: Object, view: NodeView, plan: NodePlan, now: datetime) -> Object:
+    async def _write_node(self, ctx: Context, node: Object, view: NodeView, plan: NodePlan, now: datetime) -> Object:
         conditions = [*plan.conditions, *hold_conditions(view, view.status.conditions, now)]
         if conditions:
             self._acts.labels(f"say {plan.state}").inc()
@@ -160,20 +160,20 @@ class NodeLifecycle:
         burst = ctx.limits.pod_burst
         unknown = condition("Ready", status=None, reason=NODE_UNKNOWN, message="nothing is heard of its node")
         for pod in steps.unknown[:burst]:
-            await self._do("unknown", ctx.write_status(pods[pod.uid], {"conditions": [unknown]}))
+            await self._run("unknown", ctx.write_status(pods[pod.uid], {"conditions": [unknown]}))
         for pod in steps.take_back[:burst]:
             back = {"conditions": [lost_condition(pod, lost=False)]}
-            await self._do("take back", ctx.write_status(pods[pod.uid], back))
+            await self._run("take back", ctx.write_status(pods[pod.uid], back))
         for pod in steps.release[:burst]:
             # What was marked unknown above is another version now: the mark is right whatever else was said.
             known = pods[pod.uid] if pod not in steps.unknown else await ctx.fresh(pods[pod.uid].key)
             if known is not None and known.uid == pod.uid:
                 lost = {"conditions": [lost_condition(pod, lost=True)]}
-                await self._do("release", ctx.write_status(known, lost))
+                await self._run("release", ctx.write_status(known, lost))
         for pod in steps.remove[:burst]:
-            await self._do("remove", ctx.delete(pods[pod.uid], any_version=True, grace_s=0))
+            await self._run("remove", ctx.delete(pods[pod.uid], any_version=True, grace_s=0))
         for pod in steps.end[:burst]:
-            await self._do("end", ctx.delete(pods[pod.uid]))
+            await self._run("end", ctx.delete(pods[pod.uid]))
 
     async def _remove_abandoned(self, ctx: Context, pods: Iterable[Object]) -> None:
         """Pods that were told to go, whose owner is gone, and whose agent will not come to see to it."""
@@ -188,7 +188,7 @@ class NodeLifecycle:
                 continue  # nobody here can say whether that owner lives
             owner = await ctx.fresh(Key(kind.key_kind, pod.key.namespace if kind.namespaced else "", reference.name))
             if owner is None or owner.uid != reference.uid:
-                await self._do("remove", ctx.delete(pod, any_version=True, grace_s=0))
+                await self._run("remove", ctx.delete(pod, any_version=True, grace_s=0))
 
     async def _drain(self, ctx: Context, node: Object, plan: NodePlan, now: datetime) -> float | None:
         """Ask for the end of every pod of a node that is to be emptied, as their budgets allow."""
@@ -208,7 +208,7 @@ class NodeLifecycle:
             if shown.terminating or active_hold(shown, NAME, now) is not None or plan.state is NodeState.LOST:
                 continue
             try:
-                await self._do("evict", ctx.evict(pod))
+                await self._run("evict", ctx.evict(pod))
             except TooManyRequests:
                 blocked.append(pod.key.name)
             except NotFound:
@@ -219,7 +219,7 @@ class NodeLifecycle:
         await ctx.write_status(node, {"conditions": [said]})
         return ctx.limits.node_drain_retry_s if left else None
 
-    async def _do(self, act: str, work: Awaitable[Object]) -> None:
+    async def _run(self, act: str, work: Awaitable[Object]) -> None:
         self._acts.labels(act).inc()
         await work
 
@@ -239,7 +239,7 @@ class NodeLifecycle:
 # -- waking ----------------------------------------------------------------------------------------
 
 
-def in_trouble(node: Object) -> bool:
+def needs_attention(node: Object) -> bool:
     """Whether its pods concern anybody here: most nodes are well, and most changes of pods are nothing to them."""
     view = node.as_view(NodeView)
     return (
@@ -259,7 +259,7 @@ def wake_node_of_pod(change: CacheChange, caches: CacheSet) -> Iterable[Key]:
     for pod in (change.new, change.old):
         name = pod.as_view(PodView).spec.node_name if pod is not None else ""
         node = _known_node(caches, name) if name else None
-        if node is not None and in_trouble(node):
+        if node is not None and needs_attention(node):
             return (node.key,)
     return ()
 
@@ -271,20 +271,20 @@ def lifecycle_controller(runtime: ControllerRuntime) -> Controller:
     def lease_cache() -> Cache:
         return controller.caches.cache(LEASE, namespace=NODE_LEASE_NAMESPACE)
 
-    def hear(change: CacheChange, caches: CacheSet) -> Iterable[Key]:
+    def note_renewal(change: CacheChange, caches: CacheSet) -> Iterable[Key]:
         """Every renewal is heard; it wakes only a node that was thought to be silent."""
         if change.new is None:
             return ()
         heartbeats.note(change.key.name, lease_cache().age_s, renewed=change.old is not None)
         node = _known_node(caches, change.key.name)
-        return (node.key,) if node is not None and in_trouble(node) else ()
+        return (node.key,) if node is not None and needs_attention(node) else ()
 
     controller = Controller(
         ControllerSpec(
             name=NAME,
             kind=NODE,
             watches=(
-                WatchSpec(kind=LEASE, namespace=NODE_LEASE_NAMESPACE, keys_of=hear),
+                WatchSpec(kind=LEASE, namespace=NODE_LEASE_NAMESPACE, keys_of=note_renewal),
                 WatchSpec(kind=POD, keys_of=wake_node_of_pod, indexes=(BY_NODE,)),
             ),
         ),

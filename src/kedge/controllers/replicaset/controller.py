@@ -56,8 +56,8 @@ class ReplicaSetReconciler:
             return Action.await_change(reason="it is gone, or going: its pods are garbage")
         view, now = owner.as_view(ReplicaSetView), ctx.now()
         held = held_until(view, NAME, now)
-        claims, held_off = (False, []) if held is not None else await self._claim_pods(ctx, owner, view, now)
-        if claims:
+        claimed, held_off = (False, []) if held is not None else await self._claim_pods(ctx, owner, view, now)
+        if claimed:
             return Action.requeue(delay_s=0.0, reason="its pods are others now")
         pods = ctx.owned(POD, owner)
         views = [pod.as_view(PodView) for pod in pods]
@@ -71,13 +71,13 @@ class ReplicaSetReconciler:
             ghosts = await self._find_ghosts(ctx, owner, views)
             rules = replace(rules, ghosts=len(ghosts))
             plan = self._plan(ctx, owner, rules, views, listed, now)
-        acts, refusal = ActionRecorder(ctx, self._metrics, NAME), None
+        actions, refusal = ActionRecorder(ctx, self._metrics, NAME), None
         try:
-            await self._carry_out(ctx, acts, plan, {pod.uid: pod for pod in pods}, now)
-            await self._create(ctx, acts, owner, plan.create, {*ghosts, *(pod.name for pod in views)})
+            await self._carry_out(ctx, actions, plan, {pod.uid: pod for pod in pods}, now)
+            await self._create(ctx, actions, owner, plan.create, {*ghosts, *(pod.name for pod in views)})
         except REFUSALS as error:
             refusal = error
-        await ctx.write_status(owner, self._status(view, views, listed, acts, refusal, now))
+        await ctx.write_status(owner, self._status(view, views, listed, actions, refusal, now))
         if refusal is not None:
             raise refusal
         ghosts_at = now + timedelta(seconds=ctx.limits.ghost_look_s) if rules.ghosts else None
@@ -113,12 +113,12 @@ class ReplicaSetReconciler:
 
     def _in_the_way(self, ctx: Context, owner: Object, views: Sequence[PodView]) -> Collection[str]:
         """The uids of pods in the zones or regions where another template is rolled out."""
-        where = parse_topology(owner.metadata.annotations.get(GIVE_UP_IN))
-        if where is None:
+        topology = parse_topology(owner.metadata.annotations.get(GIVE_UP_IN))
+        if topology is None:
             return ()
         names = dict.fromkeys(pod.spec.node_name for pod in views if pod.spec.node_name)
         nodes = {name: ctx.get(Key(NODE.key_kind, "", name)) for name in names}
-        there = [name for name, node in nodes.items() if node is not None and where.has(node.metadata.labels)]
+        there = [name for name, node in nodes.items() if node is not None and topology.matches(node.metadata.labels)]
         return frozenset(pod.uid for pod in views if pod.spec.node_name in there)
 
     def _siblings(self, ctx: Context, owner: Object) -> Sequence[PodView]:
@@ -164,30 +164,30 @@ class ReplicaSetReconciler:
             fresh = await ctx.fresh(owner.key)
             if fresh is None or fresh.uid != owner.uid or fresh.metadata.deletion_timestamp is not None:
                 adopt = []
-        acts = ActionRecorder(ctx, self._metrics, NAME)
+        actions = ActionRecorder(ctx, self._metrics, NAME)
         for pod in adopt[: ctx.limits.pod_burst]:
-            await acts.do("adopt", pod.key.name, ctx.patch(pod, adoption(pod, REPLICA_SET, owner)))
+            await actions.run("adopt", pod.key.name, ctx.patch(pod, adoption(pod, REPLICA_SET, owner)))
         for pod in released[: ctx.limits.pod_burst]:
-            await acts.do("let go", pod.key.name, ctx.patch(pod, release(pod, owner)))
+            await actions.run("let go", pod.key.name, ctx.patch(pod, release(pod, owner)))
         return bool(adopt or released), ends
 
     async def _carry_out(
-        self, ctx: Context, acts: ActionRecorder, plan: ReplicaPlan, pods: Mapping[str, Object], now: datetime
+        self, ctx: Context, actions: ActionRecorder, plan: ReplicaPlan, pods: Mapping[str, Object], now: datetime
     ) -> None:
         for pod in plan.release:
             found = pods[pod.uid]
-            await acts.do("release", pod.name, ctx.patch(found, lost_status(found, now), subresource="status"))
+            await actions.run("release", pod.name, ctx.patch(found, lost_status(found, now), subresource="status"))
         for pod in plan.resume:
-            await acts.do("keep", pod.name, ctx.patch(pods[pod.uid], resume_patch()))
+            await actions.run("keep", pod.name, ctx.patch(pods[pod.uid], resume_patch()))
         for pod in plan.drain:
-            await acts.do("drain", pod.name, ctx.patch(pods[pod.uid], drain_patch(now)))
+            await actions.run("drain", pod.name, ctx.patch(pods[pod.uid], drain_patch(now)))
         for pod in plan.delete:
-            await acts.do("delete", pod.name, ctx.delete(pods[pod.uid]))
+            await actions.run("delete", pod.name, ctx.delete(pods[pod.uid]))
         for pod in plan.sweep:
-            await acts.do("sweep", pod.name, ctx.delete(pods[pod.uid]))
+            await actions.run("sweep", pod.name, ctx.delete(pods[pod.uid]))
 
     async def _create(
-        self, ctx: Context, acts: ActionRecorder, owner: Object, replaced: Sequence[str], names: Collection[str]
+        self, ctx: Context, actions: ActionRecorder, owner: Object, replaced: Sequence[str], names: Collection[str]
     ) -> None:
         """Make pods in the lowest free slots. `names` are not free: there were pods of those names, or claims."""
         if not replaced:
@@ -201,12 +201,12 @@ class ReplicaSetReconciler:
 
         slots = free_slots(name, len(replaced), is_taken)
         template = owner.edit()["spec"]["template"]
-        where = parse_topology(owner.metadata.annotations.get(PODS_IN))
-        if where is not None:
-            template["spec"] = pin_to_topology(template["spec"], where)
+        topology = parse_topology(owner.metadata.annotations.get(PODS_IN))
+        if topology is not None:
+            template["spec"] = pin_to_topology(template["spec"], topology)
         for slot, uid in zip(slots, replaced, strict=True):
             about = slot_name(name, slot) + (f" in place of {uid}" if uid else "")
-            await acts.do("create", about, ctx.ensure(POD, replica(owner, template, slot, uid)))
+            await actions.run("create", about, ctx.ensure(POD, replica(owner, template, slot, uid)))
 
     # -- telling -----------------------------------------------------------------------------------
 
@@ -215,7 +215,7 @@ class ReplicaSetReconciler:
         view: ReplicaSetView,
         pods: Sequence[PodView],
         listed: frozenset[str],
-        acts: ActionRecorder,
+        actions: ActionRecorder,
         refusal: OperatingError | None,
         now: datetime,
     ) -> dict[str, Any]:
@@ -225,7 +225,7 @@ class ReplicaSetReconciler:
             listed=listed,
             generation=view.generation,
             before=view.status.progress,
-            last_action=acts.last,
+            last_action=actions.last,
         )
         return {
             **replica_counts(view, pods, now),

@@ -54,24 +54,24 @@ class RolloutReconciler:
         if hold is not None:
             return await hold_off(ctx, found, hold, now)
         caches = tuple(CacheFact(*each) for each in ctx.measured("the caches", self._cache_facts))
-        change: PolicyTarget | DeploymentTarget
-        change = (PolicyTarget if view.spec.policy is not None else DeploymentTarget)(ctx, found, self.lease_ages)
-        plan = _kept_off(plan_rollout(change.facts(caches, now)), change.target, now)
+        target: PolicyTarget | DeploymentTarget
+        target = (PolicyTarget if view.spec.policy is not None else DeploymentTarget)(ctx, found, self.lease_ages)
+        plan = _without_held_action(plan_rollout(target.facts(caches, now)), target.object, now)
         self._plans.labels(plan.phase).inc()
-        found = await self._tell(ctx, found, view, plan, change, now)
+        found = await self._write_status(ctx, found, view, plan, target, now)
         if plan.act is not RolloutAction.NONE:
-            await self._act(ctx, found, plan, change)
+            await self._write_target(ctx, found, plan, target)
         if not plan.requeues:
             return requeue_at(now, next_hold_end(view, now), reason=plan.reason)
         return Action.requeue(delay_s=ctx.limits.rollout_look_s, reason=plan.reason)
 
-    async def _tell(
+    async def _write_status(
         self,
         ctx: Context,
         found: Object,
         view: RolloutView,
         plan: RolloutPlan,
-        change: PolicyTarget | DeploymentTarget,
+        target: PolicyTarget | DeploymentTarget,
         now: datetime,
     ) -> Object:
         times = plan.times_as_json()
@@ -80,33 +80,33 @@ class RolloutReconciler:
             found = await ctx.patch(found, {"status": times}, subresource="status")
         status = plan.as_json()
         if plan.begins:
-            status |= change.before()
+            status |= target.before()
         conditions = [*status["conditions"], *hold_conditions(view, view.status.conditions, now)]
         return await ctx.write_status(found, {**status, "conditions": conditions})
 
-    async def _act(
-        self, ctx: Context, found: Object, plan: RolloutPlan, change: PolicyTarget | DeploymentTarget
+    async def _write_target(
+        self, ctx: Context, rollout: Object, plan: RolloutPlan, target: PolicyTarget | DeploymentTarget
     ) -> None:
-        target = change.target
-        if target is None:
+        found = target.object
+        if found is None:
             return
         match plan.act:
             case RolloutAction.ACTIVATE:
-                written = await ctx.patch(target, change.staged(plan.stage))
+                written = await ctx.patch(found, target.staged(plan.stage))
                 # Not sooner than the change was made: what is older than this proves nothing of it.
                 status = {"activationRevision": written.revision, "stageStartedAt": format_micro_time(ctx.now())}
-                if isinstance(change, DeploymentTarget):
+                if isinstance(target, DeploymentTarget):
                     status["activeDigest"] = template_digest(template_of(written))
-                await ctx.patch(found, {"status": status}, subresource="status")
+                await ctx.patch(rollout, {"status": status}, subresource="status")
             case RolloutAction.PROMOTE:
-                await ctx.patch(target, change.promoted())
+                await ctx.patch(found, target.promoted())
             case RolloutAction.ROLL_BACK:
-                await ctx.patch(target, change.original())
+                await ctx.patch(found, target.original())
             case RolloutAction.NONE:
                 pass
 
 
-def _kept_off(plan: RolloutPlan, target: Object | None, now: datetime) -> RolloutPlan:
+def _without_held_action(plan: RolloutPlan, target: Object | None, now: datetime) -> RolloutPlan:
     """The plan without its act, and with a word about that, if a person holds the target off rollouts."""
     hold = (
         active_hold(target.metadata, NAME, now) if target is not None and plan.act is not RolloutAction.NONE else None

@@ -33,7 +33,7 @@ from kedge.controllers.rollout.scopes import (
     template_problem,
     topology_of,
 )
-from kedge.controllers.rollout.target import RolloutTarget, _baseline, replacing
+from kedge.controllers.rollout.target import StagedTarget, _baseline, replacing
 from kedge.controllers.shared.kinds import BUDGET, DEPLOYMENT, NODE, POD, REPLICA_SET
 from kedge.controllers.shared.node_leases import LeaseAges
 from kedge.controllers.shared.pods import is_active
@@ -44,27 +44,27 @@ from kedge.runtime import Context
 from kedge.runtime.status import status_of
 
 
-class DeploymentTarget(RolloutTarget):
+class DeploymentTarget(StagedTarget):
     """A Deployment's next template, given to a share of its replicas at a time."""
 
-    def __init__(self, ctx: Context, found: Object, lease_ages: LeaseAges) -> None:
-        super().__init__(ctx, found, lease_ages)
-        self.target = ctx.get(Key(DEPLOYMENT.key_kind, found.key.namespace, self.spec.target.name))
-        self._template: dict[str, Any] = found.edit()["spec"]["template"]
+    def __init__(self, ctx: Context, rollout: Object, lease_ages: LeaseAges) -> None:
+        super().__init__(ctx, rollout, lease_ages)
+        self.object = ctx.get(Key(DEPLOYMENT.key_kind, rollout.key.namespace, self.spec.target.name))
+        self._template: dict[str, Any] = rollout.edit()["spec"]["template"]
         self._wanted = template_digest(self._template)
         self._change = self._wanted[:16]
-        self._there = "" if self.target is None else template_digest(template_of(self.target))
-        self._sets = () if self.target is None else ctx.owned(REPLICA_SET, self.target)
+        self._there = "" if self.object is None else template_digest(template_of(self.object))
+        self._sets = () if self.object is None else ctx.owned(REPLICA_SET, self.object)
 
     @property
     def _deployment(self) -> DeploymentView:
-        return DeploymentView() if self.target is None else self.target.as_view(DeploymentView)
+        return DeploymentView() if self.object is None else self.object.as_view(DeploymentView)
 
     def facts(self, caches: tuple[CacheFact, ...], now: datetime) -> RolloutFacts:
         target_state = self._target_state()
         every = [pod.as_view(PodView) for each in self._sets for pod in self.ctx.owned(POD, each)]
         pending = pending_of(every)
-        current = None if self.target is None else find_current(self._sets, template_of(self.target), self._there)
+        current = None if self.object is None else find_current(self._sets, template_of(self.object), self._there)
         changed = [] if current is None else [pod.as_view(PodView) for pod in self.ctx.owned(POD, current)]
         return RolloutFacts(
             self.spec,
@@ -73,7 +73,7 @@ class DeploymentTarget(RolloutTarget):
             self._change,
             target_state,
             now,
-            target_revision=0 if self.target is None else self.target.revision,
+            target_revision=0 if self.object is None else self.object.revision,
             rolled_back=target_state is TargetState.ORIGINAL and self._is_at_rest(),
             problem=self._problem(),
             gates=GateFacts(
@@ -91,7 +91,7 @@ class DeploymentTarget(RolloutTarget):
         )
 
     def _problem(self) -> str:
-        namespace, name = self.found.key.namespace, self.spec.target.name
+        namespace, name = self.rollout.key.namespace, self.spec.target.name
         labels = (self._template.get("metadata") or {}).get("labels") or {}
         for stage in self.spec.stages:
             problem = template_problem(stage.scope, namespace, name, labels)
@@ -103,9 +103,9 @@ class DeploymentTarget(RolloutTarget):
         return ""
 
     def _target_state(self) -> TargetState:
-        if self.target is None or self.target.metadata.deletion_timestamp is not None:
+        if self.object is None or self.object.metadata.deletion_timestamp is not None:
             return TargetState.MISSING
-        status, cap, there = self.status, number_of(self.target, UPDATED_MAX), self._there
+        status, cap, there = self.status, number_of(self.object, UPDATED_MAX), self._there
         same = status.change == self._change
         under_way = bool(status.change) and status.phase not in ("Complete", "RolledBack")
         if there == self._wanted or (same and there == status.active_digest):
@@ -122,10 +122,10 @@ class DeploymentTarget(RolloutTarget):
 
     def _is_staged(self, cap: int | None) -> bool:
         """Whether the target is as the present stage says. What a stage by zones came to was settled when it began."""
-        where = topology_of(self.spec.stages[self._stage_index()])
-        there = "" if self.target is None else self.target.metadata.annotations.get(UPDATED_IN, "")
-        if where is not None:
-            return cap is not None and there == where.as_text()
+        topology = topology_of(self.spec.stages[self._stage_index()])
+        there = "" if self.object is None else self.object.metadata.annotations.get(UPDATED_IN, "")
+        if topology is not None:
+            return cap is not None and there == topology.as_text()
         return cap == self._cap(self._stage_index()) and not there
 
     def _expected(self) -> int:
@@ -133,28 +133,28 @@ class DeploymentTarget(RolloutTarget):
         stage, replicas = self.spec.stages[self._stage_index()], self._deployment.spec.replicas
         if topology_of(stage) is None:
             return share_of_replicas(stage.scope, replicas)
-        cap = None if self.target is None else number_of(self.target, UPDATED_MAX)
+        cap = None if self.object is None else number_of(self.object, UPDATED_MAX)
         return min(replicas, replicas if cap is None else cap)
 
     def _cap(self, stage: int) -> int | None:
         replicas, scope = self._deployment.spec.replicas, self.spec.stages[stage].scope
-        where = topology_of(self.spec.stages[stage])
-        if where is not None:
-            return share_of_topology(scope, replicas, *self._counted(where))
+        topology = topology_of(self.spec.stages[stage])
+        if topology is not None:
+            return share_of_topology(scope, replicas, *self._counted(topology))
         share = share_of_replicas(scope, replicas)
         return None if share >= replicas else share
 
-    def _counted(self, where: TopologySelector) -> tuple[int, int]:
+    def _counted(self, topology: TopologySelector) -> tuple[int, int]:
         """How many replicas are there now, and how many of the new template are elsewhere."""
         there = elsewhere = 0
-        ours = self.target is not None and self._there in (self._wanted, self.status.active_digest)
-        current = find_current(self._sets, template_of(self.target), self._there) if ours and self.target else None
+        ours = self.object is not None and self._there in (self._wanted, self.status.active_digest)
+        current = find_current(self._sets, template_of(self.object), self._there) if ours and self.object else None
         for each in self._sets:
             for pod in (found.as_view(PodView) for found in self.ctx.owned(POD, each)):
                 node = self.ctx.get(Key(NODE.key_kind, "", pod.spec.node_name)) if pod.spec.node_name else None
                 if not is_active(pod):
                     continue
-                if node is not None and where.has(node.metadata.labels):
+                if node is not None and topology.matches(node.metadata.labels):
                     there += 1
                 elif each is current:
                     elsewhere += 1
@@ -168,10 +168,10 @@ class DeploymentTarget(RolloutTarget):
 
     def _is_at_rest(self) -> bool:
         """Every replica is of the template it has, available, and reported so of this generation."""
-        if self.target is None or self._behind():
+        if self.object is None or self._behind():
             return False
         views = [each.as_view(ReplicaSetView) for each in self._sets]
-        current = find_current(self._sets, template_of(self.target), self._there)
+        current = find_current(self._sets, template_of(self.object), self._there)
         counts = count_replicas(None if current is None else current.as_view(ReplicaSetView), views)
         seen = all(each.status.observed_generation >= each.generation for each in views)
         return seen and is_complete(self._deployment, counts)
@@ -179,7 +179,7 @@ class DeploymentTarget(RolloutTarget):
     def _capacity(self) -> RollbackCapacity:
         deployment = self._deployment
         before = changed = 0
-        current = None if self.target is None else find_current(self._sets, template_of(self.target), self._there)
+        current = None if self.object is None else find_current(self._sets, template_of(self.object), self._there)
         for each in self._sets:
             available = each.as_view(ReplicaSetView).status.available_replicas
             if each is current:
@@ -193,15 +193,15 @@ class DeploymentTarget(RolloutTarget):
     def _budgets(self) -> list[int]:
         labels = self._deployment.spec.template.metadata.labels
         found = []
-        for each in self.ctx.list(BUDGET, namespace=self.found.key.namespace):
+        for each in self.ctx.list(BUDGET, namespace=self.rollout.key.namespace):
             view = each.as_view(PodDisruptionBudgetView)
             if label_selector(view.spec.selector).matches(labels):
                 found.append(view.status.desired_healthy)
         return found
 
     def before(self) -> dict[str, Any]:
-        template = {} if self.target is None else template_of(self.target)
-        old = status_of(self.found).get("previousTemplate") or {}
+        template = {} if self.object is None else template_of(self.object)
+        old = status_of(self.rollout).get("previousTemplate") or {}
         return {
             "previousTemplate": replacing(old, template),
             "previousDigest": self._there,
@@ -215,15 +215,15 @@ class DeploymentTarget(RolloutTarget):
         return self._patch(self._template, None)
 
     def original(self) -> dict[str, Any]:
-        return self._patch(status_of(self.found)["previousTemplate"], None)
+        return self._patch(status_of(self.rollout)["previousTemplate"], None)
 
     def _patch(
-        self, template: Mapping[str, Any], cap: int | None, where: TopologySelector | None = None
+        self, template: Mapping[str, Any], cap: int | None, topology: TopologySelector | None = None
     ) -> dict[str, Any]:
-        there: Any = {} if self.target is None else template_of(self.target)
+        there: Any = {} if self.object is None else template_of(self.object)
         notes = {
             UPDATED_MAX: None if cap is None else str(cap),
-            UPDATED_IN: None if where is None else where.as_text(),
+            UPDATED_IN: None if topology is None else topology.as_text(),
         }
         return {
             "metadata": {"annotations": notes},

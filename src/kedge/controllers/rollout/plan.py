@@ -170,12 +170,12 @@ def plan_rollout(facts: RolloutFacts) -> RolloutPlan:
         case RolloutPhase.COMPLETE | RolloutPhase.ROLLED_BACK:
             return _stay(facts)
         case RolloutPhase.ROLLING_BACK:
-            return _roll_back(facts, _as_told(facts))
+            return _roll_back(facts, _unchanged(facts))
         case RolloutPhase.PENDING | RolloutPhase.PROGRESSING | RolloutPhase.HOLDING | RolloutPhase.PAUSED:
-            return _go_on(facts)
+            return _progress(facts)
 
 
-def _as_told(facts: RolloutFacts) -> RolloutPlan:
+def _unchanged(facts: RolloutFacts) -> RolloutPlan:
     """The plan that changes nothing."""
     status = facts.status
     gates = tuple(GateStatus(each.name, each.status, each.reason, each.message) for each in status.gates)
@@ -185,24 +185,24 @@ def _as_told(facts: RolloutFacts) -> RolloutPlan:
         status.message,
         stage=status.stage,
         activation_revision=status.activation_revision,
-        stage_started_at=_sane(status.stage_started_at, facts.now),
-        healthy_since=_sane(status.healthy_since, facts.now),
-        regressing_since=_sane(status.regressing_since, facts.now),
+        stage_started_at=_not_ahead(status.stage_started_at, facts.now),
+        healthy_since=_not_ahead(status.healthy_since, facts.now),
+        regressing_since=_not_ahead(status.regressing_since, facts.now),
         baselines=status.baselines,
         gates=gates,
         change=status.change,
     )
 
 
-def _sane(moment: datetime | None, now: datetime) -> datetime | None:
+def _not_ahead(moment: datetime | None, now: datetime) -> datetime | None:
     """A time that only a wrong clock can have written is now: it cannot be waited for."""
     return now if moment is not None and is_ahead(moment, now) else moment
 
 
 def _stay(facts: RolloutFacts) -> RolloutPlan:
-    told = _as_told(facts)
-    observed = True if told.phase is RolloutPhase.ROLLED_BACK else None
-    return replace(told, rollback_observed=observed, requeues=False)
+    kept = _unchanged(facts)
+    observed = True if kept.phase is RolloutPhase.ROLLED_BACK else None
+    return replace(kept, rollback_observed=observed, requeues=False)
 
 
 # -- beginning -------------------------------------------------------------------------------------
@@ -255,33 +255,33 @@ def _supersede(facts: RolloutFacts, wait: RolloutPlan) -> RolloutPlan:
 # -- a stage ---------------------------------------------------------------------------------------
 
 
-def _go_on(facts: RolloutFacts) -> RolloutPlan:
-    told = _as_told(facts)
+def _progress(facts: RolloutFacts) -> RolloutPlan:
+    kept = _unchanged(facts)
     if facts.problem:
-        return replace(told, phase=RolloutPhase.PAUSED, reason="NotPossible", message=facts.problem)
+        return replace(kept, phase=RolloutPhase.PAUSED, reason="NotPossible", message=facts.problem)
     if facts.target_state in (TargetState.MISSING, TargetState.FOREIGN):
         words = "its target is not what this rollout made of it: change the rollout to begin anew"
-        return replace(told, phase=RolloutPhase.PAUSED, reason="TargetChanged", message=words)
+        return replace(kept, phase=RolloutPhase.PAUSED, reason="TargetChanged", message=words)
     if facts.spec.paused:
-        return replace(told, phase=RolloutPhase.PAUSED, reason="PausedByPerson", message="", healthy_since=None)
-    if told.phase is RolloutPhase.PAUSED:
-        if told.reason in ("DeadlineExceeded", "Regressed") and facts.generation == facts.status.observed_generation:
-            return _watch_paused(facts, told)
+        return replace(kept, phase=RolloutPhase.PAUSED, reason="PausedByPerson", message="", healthy_since=None)
+    if kept.phase is RolloutPhase.PAUSED:
+        if kept.reason in ("DeadlineExceeded", "Regressed") and facts.generation == facts.status.observed_generation:
+            return _watch_paused(facts, kept)
         # A person has changed the rollout, or unpaused it: the stage gets its time anew.
-        told = replace(
-            told,
+        kept = replace(
+            kept,
             phase=RolloutPhase.PROGRESSING,
             reason="Resumed",
             message="",
             stage_started_at=facts.now,
             regressing_since=None,
         )
-    if told.stage >= len(facts.spec.stages):
-        return _promote(facts, told)
+    if kept.stage >= len(facts.spec.stages):
+        return _promote(facts, kept)
     if facts.target_state is not TargetState.STAGED:
-        stage = facts.spec.stages[told.stage].name
+        stage = facts.spec.stages[kept.stage].name
         return replace(
-            told,
+            kept,
             phase=RolloutPhase.PROGRESSING,
             reason="StageActivated",
             message=f"stage {stage}",
@@ -291,23 +291,23 @@ def _go_on(facts: RolloutFacts) -> RolloutPlan:
             regressing_since=None,
             gates=(),
         )
-    if not told.activation_revision:
+    if not kept.activation_revision:
         # It is in force, and nobody wrote down since when: not later than now, which is late enough to be safe.
         revision = facts.target_revision
-        return replace(told, activation_revision=revision, stage_started_at=facts.now, healthy_since=None)
-    return _judge(facts, told)
+        return replace(kept, activation_revision=revision, stage_started_at=facts.now, healthy_since=None)
+    return _judge(facts, kept)
 
 
-def _judge(facts: RolloutFacts, told: RolloutPlan) -> RolloutPlan:
+def _judge(facts: RolloutFacts, kept: RolloutPlan) -> RolloutPlan:
     judgement = evaluate_gates(facts.spec.gates, facts.gates)
-    told = replace(told, gates=judgement.gates)
+    kept = replace(kept, gates=judgement.gates)
     match judgement.result:
         case GateResult.REGRESSED:
-            return _regressing(facts, told, judgement)
+            return _regressing(facts, kept, judgement)
         case GateResult.OPEN:
-            return _healthy(facts, replace(told, regressing_since=None))
+            return _healthy(facts, replace(kept, regressing_since=None))
         case GateResult.SHUT:
-            held = replace(told, phase=RolloutPhase.HOLDING, healthy_since=None, regressing_since=None)
+            held = replace(kept, phase=RolloutPhase.HOLDING, healthy_since=None, regressing_since=None)
             return _within_deadline(facts, _because(held, judgement))
 
 
@@ -324,80 +324,80 @@ def _within_deadline(facts: RolloutFacts, plan: RolloutPlan) -> RolloutPlan:
     return replace(plan, phase=RolloutPhase.PAUSED, reason="DeadlineExceeded")
 
 
-def _regressing(facts: RolloutFacts, told: RolloutPlan, judgement: GateEvaluation) -> RolloutPlan:
-    since = told.regressing_since or facts.now
-    told = replace(_because(told, judgement), phase=RolloutPhase.HOLDING, healthy_since=None, regressing_since=since)
+def _regressing(facts: RolloutFacts, kept: RolloutPlan, judgement: GateEvaluation) -> RolloutPlan:
+    since = kept.regressing_since or facts.now
+    kept = replace(_because(kept, judgement), phase=RolloutPhase.HOLDING, healthy_since=None, regressing_since=since)
     gate = next(each for each in judgement.gates if each.status == "False" and each.reason == "PendingIncreased")
-    told = replace(told, message=f"{gate.name}: {gate.message}")
+    kept = replace(kept, message=f"{gate.name}: {gate.message}")
     if facts.now < since + timedelta(seconds=facts.regress_s):
-        return _within_deadline(facts, replace(told, reason="Regressing"))
+        return _within_deadline(facts, replace(kept, reason="Regressing"))
     if facts.spec.on_regression == "Pause":
-        return replace(told, phase=RolloutPhase.PAUSED, reason="Regressed")
-    return _roll_back(facts, replace(told, phase=RolloutPhase.ROLLING_BACK, reason="Regressed"))
+        return replace(kept, phase=RolloutPhase.PAUSED, reason="Regressed")
+    return _roll_back(facts, replace(kept, phase=RolloutPhase.ROLLING_BACK, reason="Regressed"))
 
 
-def _healthy(facts: RolloutFacts, told: RolloutPlan) -> RolloutPlan:
-    stage = facts.spec.stages[told.stage]
-    since = told.healthy_since or facts.now
+def _healthy(facts: RolloutFacts, kept: RolloutPlan) -> RolloutPlan:
+    stage = facts.spec.stages[kept.stage]
+    since = kept.healthy_since or facts.now
     if facts.now < since + timedelta(seconds=stage.hold_seconds):
         words = f"stage {stage.name}: every gate must stay open for {stage.hold_seconds} s"
-        return replace(told, phase=RolloutPhase.PROGRESSING, reason="GatesOpen", message=words, healthy_since=since)
+        return replace(kept, phase=RolloutPhase.PROGRESSING, reason="GatesOpen", message=words, healthy_since=since)
     return replace(
-        told,
+        kept,
         phase=RolloutPhase.PROGRESSING,
         reason="StagePassed",
         message=f"stage {stage.name}",
-        stage=told.stage + 1,
+        stage=kept.stage + 1,
         activation_revision=0,
         stage_started_at=facts.now,
         healthy_since=None,
     )
 
 
-def _promote(facts: RolloutFacts, told: RolloutPlan) -> RolloutPlan:
+def _promote(facts: RolloutFacts, kept: RolloutPlan) -> RolloutPlan:
     if facts.target_state is TargetState.PROMOTED:
-        return replace(told, phase=RolloutPhase.COMPLETE, reason="Promoted", message="", requeues=False)
-    return replace(told, phase=RolloutPhase.PROGRESSING, reason="Promoting", message="", act=RolloutAction.PROMOTE)
+        return replace(kept, phase=RolloutPhase.COMPLETE, reason="Promoted", message="", requeues=False)
+    return replace(kept, phase=RolloutPhase.PROGRESSING, reason="Promoting", message="", act=RolloutAction.PROMOTE)
 
 
-def _watch_paused(facts: RolloutFacts, told: RolloutPlan) -> RolloutPlan:
+def _watch_paused(facts: RolloutFacts, kept: RolloutPlan) -> RolloutPlan:
     """Paused for want of progress: it goes no further by itself, but a regression that lasts still rolls it back."""
     if (
         facts.target_state is not TargetState.STAGED
-        or not told.activation_revision
-        or told.stage >= len(facts.spec.stages)
+        or not kept.activation_revision
+        or kept.stage >= len(facts.spec.stages)
     ):
-        return told
+        return kept
     judgement = evaluate_gates(facts.spec.gates, facts.gates)
     if judgement.result is not GateResult.REGRESSED:
-        return replace(told, gates=judgement.gates, regressing_since=None)
-    plan = _regressing(facts, replace(told, gates=judgement.gates), judgement)
+        return replace(kept, gates=judgement.gates, regressing_since=None)
+    plan = _regressing(facts, replace(kept, gates=judgement.gates), judgement)
     if plan.phase is RolloutPhase.ROLLING_BACK:
         return plan
-    return replace(told, gates=judgement.gates, regressing_since=plan.regressing_since)
+    return replace(kept, gates=judgement.gates, regressing_since=plan.regressing_since)
 
 
 # -- going back ------------------------------------------------------------------------------------
 
 
-def _roll_back(facts: RolloutFacts, told: RolloutPlan) -> RolloutPlan:
+def _roll_back(facts: RolloutFacts, kept: RolloutPlan) -> RolloutPlan:
     """Take the change back, unless the only healthy capacity would go with it; done when that is seen in force."""
-    told = replace(told, phase=RolloutPhase.ROLLING_BACK, healthy_since=None, rollback_observed=False)
+    kept = replace(kept, phase=RolloutPhase.ROLLING_BACK, healthy_since=None, rollback_observed=False)
     if facts.target_state is TargetState.ORIGINAL:
         if facts.rolled_back:
             words = "the target is as it was before"
             return replace(
-                told, phase=RolloutPhase.ROLLED_BACK, reason="RolledBack", message=words, rollback_observed=True,
+                kept, phase=RolloutPhase.ROLLED_BACK, reason="RolledBack", message=words, rollback_observed=True,
                 requeues=False,
             )  # fmt: skip
-        return replace(told, reason="RollbackRequested", message="taken back, and not yet seen in force everywhere")
+        return replace(kept, reason="RollbackRequested", message="taken back, and not yet seen in force everywhere")
     if facts.target_state in (TargetState.MISSING, TargetState.FOREIGN):
         words = "somebody else has changed the target: there is nothing of this rollout to take back"
-        return replace(told, phase=RolloutPhase.PAUSED, reason="TargetChanged", message=words)
+        return replace(kept, phase=RolloutPhase.PAUSED, reason="TargetChanged", message=words)
     if not facts.capacity.is_safe:
         words = (
             f"{facts.capacity.healthy_changed} healthy replicas have the change and {facts.capacity.healthy_before} do"
             f" not; {facts.capacity.floor} must stay, and the target's strategy keeps {facts.capacity.kept}"
         )
-        return replace(told, reason="OnlyHealthyCapacity", message=words)
-    return replace(told, reason="RollbackRequested", message=told.message, act=RolloutAction.ROLL_BACK)
+        return replace(kept, reason="OnlyHealthyCapacity", message=words)
+    return replace(kept, reason="RollbackRequested", message=kept.message, act=RolloutAction.ROLL_BACK)

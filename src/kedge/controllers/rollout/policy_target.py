@@ -29,7 +29,7 @@ from kedge.controllers.rollout.scopes import (
     is_in_place,
     workload_of,
 )
-from kedge.controllers.rollout.target import RolloutTarget, _baseline, _digest, replacing
+from kedge.controllers.rollout.target import StagedTarget, _baseline, _digest, replacing
 from kedge.controllers.shared.kinds import NODE, POD, POLICY, REPLICA_SET
 from kedge.controllers.shared.node_leases import LeaseAges
 from kedge.keys import Key
@@ -42,13 +42,13 @@ class _GovernedPod(NamedTuple):
     node_labels: Mapping[str, str] | None
 
 
-class PolicyTarget(RolloutTarget):
+class PolicyTarget(StagedTarget):
     """A policy's next version, as its canary. What it touches is who is placed how: it removes nothing."""
 
-    def __init__(self, ctx: Context, found: Object, lease_ages: LeaseAges) -> None:
-        super().__init__(ctx, found, lease_ages)
-        self.target = ctx.get(Key(POLICY.key_kind, "", self.spec.target.name))
-        body = found.edit()["spec"]
+    def __init__(self, ctx: Context, rollout: Object, lease_ages: LeaseAges) -> None:
+        super().__init__(ctx, rollout, lease_ages)
+        self.object = ctx.get(Key(POLICY.key_kind, "", self.spec.target.name))
+        body = rollout.edit()["spec"]
         self._settings: dict[str, Any] = body["policy"]
         self._stages: list[dict[str, Any]] = body["stages"]
         self.version = self._settings["version"]
@@ -68,7 +68,7 @@ class PolicyTarget(RolloutTarget):
             f"{self.version}/{_digest(self._settings)}",
             target_state,
             now,
-            target_revision=0 if self.target is None else self.target.revision,
+            target_revision=0 if self.object is None else self.object.revision,
             rolled_back=target_state is TargetState.ORIGINAL and self._is_observed(caches),
             gates=GateFacts(
                 after,
@@ -84,13 +84,13 @@ class PolicyTarget(RolloutTarget):
         )
 
     def _target_state(self) -> TargetState:
-        if self.target is None or self.target.metadata.deletion_timestamp is not None:
+        if self.object is None or self.object.metadata.deletion_timestamp is not None:
             return TargetState.MISSING
-        spec = self.target.as_view(SchedulingPolicyView).spec
+        spec = self.object.as_view(SchedulingPolicyView).spec
         if spec.canary is None:
             return TargetState.PROMOTED if spec.version == self.version else TargetState.ORIGINAL
         if spec.canary.version == self.version:
-            there = self.target.edit()["spec"]["canary"]
+            there = self.object.edit()["spec"]["canary"]
             wanted = self.staged(self._stage_index())["spec"]["canary"]
             return TargetState.STAGED if _without_nulls(wanted) == _without_nulls(there) else TargetState.ELSEWHERE
         ours_before = self.status.change.partition("/")[0] == spec.canary.version
@@ -98,9 +98,9 @@ class PolicyTarget(RolloutTarget):
 
     def _behind(self) -> str:
         """Every scheduler that says what it goes by must have seen the change, and one at least must say so."""
-        if self.target is None:
+        if self.object is None:
             return ""
-        policy = self.target.as_view(SchedulingPolicyView)
+        policy = self.object.as_view(SchedulingPolicyView)
         names = policy.spec.scheduler_names
         told = {
             each.type.removeprefix(OBEYED_PREFIX): each.observed_generation
@@ -115,16 +115,16 @@ class PolicyTarget(RolloutTarget):
         return "" if told else "no scheduler says that it goes by the policy"
 
     def _is_observed(self, caches: Sequence[CacheFact]) -> bool:
-        revision = 0 if self.target is None else self.target.revision
+        revision = 0 if self.object is None else self.object.revision
         return not self._behind() and bool(caches) and all(each.revision >= revision for each in caches)
 
     def _governed(self) -> list[_GovernedPod]:
         """The pods that the policy speaks of at all."""
-        if self.target is None:
+        if self.object is None:
             return []
         sets: dict[str, ObjectMeta] = {each.uid: each.metadata for each in self.ctx.list(REPLICA_SET)}
         nodes = {each.key.name: each.metadata.labels for each in self.ctx.list(NODE)}
-        spec = self.target.as_view(SchedulingPolicyView).spec
+        spec = self.object.as_view(SchedulingPolicyView).spec
         found = []
         for each in self.ctx.list(POD):
             pod = each.as_view(PodView)
@@ -146,12 +146,12 @@ class PolicyTarget(RolloutTarget):
         return {}
 
     def staged(self, stage: int) -> dict[str, Any]:
-        there: Any = {} if self.target is None else self.target.edit()["spec"].get("canary") or {}
+        there: Any = {} if self.object is None else self.object.edit()["spec"].get("canary") or {}
         wanted = {**self._settings, "scope": self._stages[stage].get("scope") or {}}
         return {"spec": {"canary": replacing(there, wanted)}}
 
     def promoted(self) -> dict[str, Any]:
-        there: Any = {} if self.target is None else self.target.edit()["spec"]
+        there: Any = {} if self.object is None else self.object.edit()["spec"]
         settings = {name: there.get(name) for name in ("version", "maxZoneSkew", "weights") if name in there}
         return {"spec": {**replacing(settings, self._settings), "canary": None}}
 

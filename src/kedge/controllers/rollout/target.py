@@ -32,17 +32,17 @@ def _digest(document: Any) -> str:
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:16]
 
 
-class RolloutTarget:
+class StagedTarget:
     """What both kinds of change share: the rollout, and how its pods are looked at."""
 
-    def __init__(self, ctx: Context, found: Object, lease_ages: LeaseAges) -> None:
+    def __init__(self, ctx: Context, rollout: Object, lease_ages: LeaseAges) -> None:
         self.ctx = ctx
         self._lease_ages = lease_ages
         self._heartbeats: dict[str, Heartbeat | None] = {}
-        self.view = found.as_view(RolloutView)
+        self.view = rollout.as_view(RolloutView)
         self.spec, self.status = self.view.spec, self.view.status
-        self.found = found
-        self.target: Object | None = None
+        self.rollout = rollout
+        self.object: Object | None = None
 
     def _stage_index(self) -> int:
         return min(self.status.stage, len(self.spec.stages) - 1)

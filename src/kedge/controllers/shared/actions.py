@@ -1,4 +1,4 @@
-"""What the shells of the workload controllers share: acting with a memory of the last act, and when to look again."""
+"""The writes of a workload controller, counted and kept for its status, and the time of its next reconcile."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from kedge.metrics import Metrics
 from kedge.runtime import Action, Context
 
 REFUSALS = (Forbidden, Invalid, BadRequest, TooLarge, NotFound)
-"""Answers that the owner's status tells of. The others are about timing, and end the reconcile."""
+"""Errors that the owner's status shows. All others are about timing, and end the reconcile."""
 _SOON_S = 0.05
 
 
 class ActionRecorder:
-    """Carries single acts out, counts them, and remembers the last one for the status."""
+    """Runs single writes, counts them, and keeps the last one for `status.progress`."""
 
     def __init__(self, ctx: Context, metrics: Metrics, controller: str) -> None:
         self._ctx = ctx
         self._count = metrics.counter(
-            "kedge_workload_acts_total", "What workload controllers did, by controller and act", ("controller", "act")
+            "kedge_workload_acts_total", "Writes of workload controllers, by controller and act", ("controller", "act")
         )
         self._controller = controller
         self.last = LastAction()
 
-    async def do(self, act: str, about: str, work: Awaitable[Object]) -> Object:
-        """Await one act. Its refusal is remembered, then raised."""
+    async def run(self, act: str, about: str, write: Awaitable[Object]) -> Object:
+        """Await one write. Its error is kept for the status, then raised."""
         self._count.labels(self._controller, act).inc()
         at = self._ctx.now()
         self.last = LastAction(f"{act} {about}", at=at)
         try:
-            return await work
+            return await write
         except OperatingError as error:
             self.last = LastAction(f"{act} {about}", f"{type(error).__name__}: {error.message}", at)
             raise
 
 
 def requeue_at(now: datetime, *moments: datetime | None, at_once: bool = False, reason: str = "") -> Action:
-    """Look again at the first of these moments, or when something changes."""
+    """Reconcile again at the first of these moments, or when something changes."""
     if at_once:
         return Action.requeue(delay_s=0.0, reason="there is more to do")
     first = min((moment for moment in moments if moment is not None), default=None)

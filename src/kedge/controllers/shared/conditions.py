@@ -23,10 +23,10 @@ _WITHOUT_NODE = ("admitted", "queued", "scheduled")
 def stage_conditions(
     progress: Mapping[str, Any], *, asked: int, stages: Mapping[str, int] | None = None
 ) -> list[dict[str, Any]]:
-    """`Bound` and `SchedulingRetrying` of a workload that asks for so many replicas.
+    """`Bound` and `SchedulingRetrying` of a workload that requests `asked` replicas.
 
-    `stages` counts those of its present template, where its progress counts others too. That none waits for a node
-    says nothing while fewer are counted than are asked for: those that are missing have none.
+    `stages` counts the replicas of the current template, if the progress counts others too. While fewer are counted
+    than requested, the workload is not bound even if none waits: the missing replicas have no node.
     """
     refused = [each["reason"] for each in progress["pending"] if _is_refusal(each)]
     retrying = condition(SCHEDULING_RETRYING, status=bool(refused), reason=refused[0] if refused else "NothingToRetry")
@@ -44,12 +44,12 @@ def _bound(stages: Mapping[str, int], asked: int) -> dict[str, Any]:
 
 
 def _is_refusal(pending: Mapping[str, Any]) -> bool:
-    """The scheduler tried and said why it could not; as against a pod whose turn has not come."""
+    """The scheduler tried the pod and gave a reason; not a pod that still waits for its turn."""
     return pending["stage"] in ("queued", "scheduled") and not pending["reason"].startswith("WaitingFor")
 
 
 def failure_condition(view: ReplicaSetView | JobView, refusal: OperatingError | None) -> list[dict[str, Any]]:
-    """`ReplicaFailure`: a pod could not be made or ended. Told again when that is over."""
+    """`ReplicaFailure`: a pod could not be created or deleted. It turns false when that is over."""
     if refusal is not None:
         return [condition(REPLICA_FAILURE, status=True, reason=f"{type(refusal).__name__}", message=refusal.message)]
     if find_condition(view.status.conditions, REPLICA_FAILURE) is None:

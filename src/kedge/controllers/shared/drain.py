@@ -1,7 +1,7 @@
-"""Draining: a replica that is not needed any more stops getting work before it stops.
+"""Draining: a surplus replica stops receiving work before it is deleted.
 
-Its owner marks it, endpoints leave it out, and it is deleted once nothing lists it, once it says that it is done, or
-once the drain time is over. A pod that gets no work needs no draining. Whoever is needed again before that is kept.
+Its owner annotates it and endpoints leave it out. It is deleted when no slice lists it, when its `Drained` condition is
+true, or when the drain time is over. A pod without work needs no draining. A pod that is needed again is kept.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from kedge.controllers.shared.pods import is_ahead, is_ready
 
 
 def needs_draining(pod: PodView) -> bool:
-    """Whether it may be getting work: only what is ready does."""
+    """Whether it may receive work: only ready pods do."""
     return is_ready(pod)
 
 
 def draining_since(pod: PodView) -> datetime | None:
-    """When the draining began; None if the mark cannot be read, which is as good as long ago."""
+    """When the draining began; None if the annotation cannot be parsed, which counts as long ago."""
     try:
         return parse_time(pod.metadata.annotations.get(DRAINING, ""))
     except ValueError:
@@ -31,19 +31,19 @@ def draining_since(pod: PodView) -> datetime | None:
 
 
 def must_be_marked_again(pod: PodView, now: datetime) -> bool:
-    """Whether the mark was written by a clock so far ahead that its drain time would not end for long."""
+    """Whether the annotation was written by a clock far ahead, so that the drain time would not end for long."""
     since = draining_since(pod)
     return since is not None and is_ahead(since, now)
 
 
 def drained_at(pod: PodView, drain_s: float) -> datetime | None:
-    """When the drain time of a marked pod is over."""
+    """When the drain time of a draining pod is over."""
     since = draining_since(pod)
     return since + timedelta(seconds=drain_s) if since is not None else None
 
 
 def is_drained(pod: PodView, *, listed: Collection[str], drain_s: float, now: datetime) -> bool:
-    """Whether a marked pod may be deleted. `listed` are the uids that some EndpointSlice sends work to."""
+    """Whether a draining pod may be deleted. `listed` are the uids that some EndpointSlice sends work to."""
     deadline = drained_at(pod, drain_s)
     return (
         not needs_draining(pod)

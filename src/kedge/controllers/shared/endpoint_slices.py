@@ -15,7 +15,7 @@ from kedge.runtime.spec import KeysOf
 
 
 def listed_uids(slices: Iterable[EndpointSliceView]) -> frozenset[str]:
-    """The uids of the pods that slices send work to. An endpoint that says nothing of readiness counts as ready."""
+    """The uids of the pods that slices send work to. An endpoint without a `ready` condition counts as ready."""
     return frozenset(
         endpoint.target_ref.uid
         for each in slices
@@ -25,7 +25,7 @@ def listed_uids(slices: Iterable[EndpointSliceView]) -> frozenset[str]:
 
 
 def wake_listed(kind: Kind) -> KeysOf:
-    """The owners, of that kind, of the pods that a change of an EndpointSlice lists or lists no longer."""
+    """Wakes the owners, of that kind, of the pods that a change adds to an EndpointSlice or removes from it."""
 
     def keys_of(change: CacheChange, caches: CacheSet) -> Iterable[Key]:
         listings = [_listed_names(each) for each in (change.old, change.new) if each is not None]

@@ -19,8 +19,8 @@ def held_until(view: View, controller: str, now: datetime) -> datetime | None:
 
 
 def split_held(found: Iterable[Object], controller: str, now: datetime) -> tuple[list[Object], list[datetime]]:
-    """Those that nobody holds off the controller, and when the holds on the others end: one that is held stops nobody
-    but itself."""
+    """The objects without a hold on the controller, and the ends of the holds on the others. A held object does not
+    delay the others."""
     free, ends = [], []
     for each in found:
         hold = active_hold(each.metadata, controller, now)
@@ -32,15 +32,15 @@ def split_held(found: Iterable[Object], controller: str, now: datetime) -> tuple
 
 
 async def hold_off(ctx: Context, found: Object, hold: Hold, now: datetime) -> Action:
-    """Hands off until the hold ends, or is taken away. Shown in the status, where the kind has a place for it.
+    """Do nothing until the hold ends or is removed. The status shows the hold, if the kind has conditions.
 
-    What was observed before stays what was observed: a status that nobody has brought up to date must not look so.
+    `observedGeneration` keeps its value: a status that was not updated must not look up to date.
     """
     view: Any = found.view
     status: Any = getattr(view, "status", None)
     if hasattr(status, "conditions"):
-        said: dict[str, Any] = {"conditions": hold_conditions(view, status.conditions, now)}
+        shown: dict[str, Any] = {"conditions": hold_conditions(view, status.conditions, now)}
         if hasattr(status, "observed_generation"):
-            said["observedGeneration"] = status.observed_generation
-        await ctx.write_status(found, said)
+            shown["observedGeneration"] = status.observed_generation
+        await ctx.write_status(found, shown)
     return requeue_at(now, hold.until, reason=str(hold))

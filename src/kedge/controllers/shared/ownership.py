@@ -1,7 +1,7 @@
-"""Whose is it: which objects a workload takes in by its selector, and which it lets go. Pure.
+"""Ownership: which objects a workload adopts by its selector, and which it releases. Pure.
 
-An object has one controller. One without may be taken in by whoever selects it; one that is no longer selected is let
-go, alive. Identity is the uid: an owner of the same name that is another is nobody.
+An object has one controller. An object without one may be adopted by a workload that selects it; one that is no longer
+selected is released, not deleted. An owner is identified by its uid: an object of the same name is not the owner.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from kedge.runtime.cache import CacheChange, CacheSet, Index
 from kedge.runtime.spec import KeysOf, wake_owner
 
 ORPHANS = Index("orphans", lambda each: () if controller_of(each.metadata) is not None else (each.key.namespace,))
-"""Objects that nobody controls, by namespace."""
+"""Objects without a controller, by namespace."""
 
 
 def to_adopt(orphans: Iterable[Object], selector: LabelSelector) -> list[Object]:
-    """Those that are selected and not on their way out."""
+    """The orphans that are selected and not being deleted."""
     return [
         each
         for each in orphans
@@ -47,13 +47,13 @@ def adoption(each: Object, kind: Kind, owner: Object) -> dict[str, Any]:
 
 
 def release(each: Object, owner: Object) -> dict[str, Any]:
-    """The patch that takes `owner` out."""
+    """The patch that removes `owner`."""
     references = each.edit()["metadata"].get("ownerReferences") or []
     return {"metadata": {"ownerReferences": [ref for ref in references if ref.get("uid") != owner.uid]}}
 
 
 def wake_claimants(owner: Kind) -> KeysOf:
-    """Wake the `owner` that controls the object; of one that nobody controls, every `owner` that selects it."""
+    """Wakes the `owner` that controls the object; for an object without a controller, every `owner` that selects it."""
     owners_of = wake_owner(owner)
 
     def keys_of(change: CacheChange, caches: CacheSet) -> Iterable[Key]:

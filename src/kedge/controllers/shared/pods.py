@@ -1,6 +1,6 @@
-"""What a controller asks of a pod: is it ready, since when, is it there for good, which would be missed least.
+"""Predicates on pods, and the order in which a surplus is deleted. Pure.
 
-Pure questions on frozen views, shared by the workload controllers. Whether to act on the answers is theirs to say.
+The workload controllers share them, and decide what follows from the result.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from kedge.api.views import PodTemplate, PodView
 from kedge.api.wellknown import AT_MOST_ONE, DISRUPTION_TARGET, DRAINING, NODE_LOST, POD_DELETION_COST
 
 CLOCK_SKEW_S = 30.0
-"""A time further ahead than this was written by a clock that is wrong. It is not waited for: that could take days."""
+"""A time further ahead than this was written by a wrong clock. No controller waits for it: that could take days."""
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 _PHASE_RANK = {"Pending": 0, "Unknown": 1}
 
@@ -29,13 +29,13 @@ def is_ready(pod: PodView) -> bool:
 
 
 def ready_since(pod: PodView) -> datetime | None:
-    """Since when it is ready; None if it is not, or if nobody wrote down since when."""
+    """Since when it is ready; None if it is not ready, or if the condition has no time."""
     found = find_condition(pod.status.conditions, "Ready")
     return found.last_transition_time if found is not None and found.status == TRUE else None
 
 
 def is_available(pod: PodView, min_ready_s: int, now: datetime) -> bool:
-    """Whether it has been ready for as long as its owner asks."""
+    """Whether it has been ready for as long as its owner requires."""
     if not is_ready(pod):
         return False
     since = ready_since(pod)
@@ -45,7 +45,7 @@ def is_available(pod: PodView, min_ready_s: int, now: datetime) -> bool:
 
 
 def available_at(pod: PodView, min_ready_s: int, now: datetime) -> datetime | None:
-    """When a pod that is ready, but not for long enough, will be available if it stays so."""
+    """When a pod that is not ready for long enough yet becomes available, if it stays ready."""
     since = ready_since(pod)
     if since is None or not is_ready(pod) or is_available(pod, min_ready_s, now):
         return None
@@ -57,12 +57,13 @@ def is_draining(pod: PodView) -> bool:
 
 
 def is_active(pod: PodView) -> bool:
-    """It counts as a replica: it has not ended, and nobody has begun to take it away."""
+    """It counts as a replica: it has not ended, and it is neither draining nor being deleted."""
     return not pod.finished and not pod.terminating and not is_draining(pod)
 
 
 def is_lost(pod: PodView) -> bool:
-    """The node lifecycle gave its node up for lost, and asks the owner to release it. Suspicion is not enough."""
+    """The node lifecycle controller declared its node lost, and requests that the owner releases the pod. A suspected
+    node is not enough."""
     found = find_condition(pod.status.conditions, DISRUPTION_TARGET)
     return found is not None and found.status == TRUE and found.reason == NODE_LOST and not pod.finished
 
@@ -83,11 +84,11 @@ def in_deletion_order(
     now: datetime,
     first: Collection[str] = (),
 ) -> list[PodView]:
-    """Pods in the order in which a surplus gives them up.
+    """Pods in the order in which a surplus is deleted.
 
     Kubernetes' order: unassigned, pending, unknown, not ready, cheaper to delete, more of `siblings` on the same node,
-    ready for a shorter time, restarted more often, younger. One step is added after readiness: not yet available, so
-    that giving up a replica never takes an available one while there is another; among equals go the uids in `first`.
+    ready for a shorter time, restarted more often, younger. Two steps are added after readiness: not yet available, so
+    that no available replica is deleted while there is another; then the uids in `first`.
     """
     crowd: dict[str, int] = {}
     for each in siblings or pods:
@@ -110,7 +111,7 @@ def _deletion_rank(
         -_seconds(ready_since(pod)),
         -restarts(pod),
         -_seconds(pod.metadata.creation_timestamp),
-        pod.uid,  # whatever is left is decided the same way every time
+        pod.uid,  # the order of equal pods is the same every time
     )
 
 

@@ -1,7 +1,7 @@
-"""Progress as state: how far each replica of a workload has come, and why the rest has not come further.
+"""Progress as state: the stage of each replica of a workload, and why the others are not further.
 
-admitted, queued, scheduled, bound, starting, ready, serving; written as `status.progress` of Deployment, ReplicaSet and
-Job. Computed from pods and EndpointSlices alone, so it can be checked against them; it never reads a clock.
+Stages: admitted, queued, scheduled, bound, starting, ready, serving; written as `status.progress` of Deployment,
+ReplicaSet and Job. Computed from pods and EndpointSlices alone, so it can be checked against them; it reads no clock.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from kedge.controllers.shared.pods import is_active, is_ready
 
 
 class ReplicaStage(StrEnum):
-    """How far a replica has come. Each is counted once, at its furthest stage."""
+    """The furthest stage that a replica has reached. Each replica is counted once."""
 
     ADMITTED = "admitted"
-    """It exists, and something still keeps it from the scheduler's queue."""
+    """It exists, and a scheduling gate keeps it out of the scheduler's queue."""
     QUEUED = "queued"
-    """The scheduler is to find a node for it."""
+    """It waits for the scheduler to choose a node."""
     SCHEDULED = "scheduled"
     """A node was chosen for it; the claim is not committed."""
     BOUND = "bound"
-    """The node is committed; its agent has not answered."""
+    """The node is committed; its agent has not reported the pod yet."""
     STARTING = "starting"
-    """The agent is at it; or it was ready once and is not now."""
+    """The agent starts it; or it was ready before and is not now."""
     READY = "ready"
     SERVING = "serving"
     """Ready, and listed in an EndpointSlice of its Service."""
@@ -48,33 +48,34 @@ UNDER_WAY = frozenset(
         "PodInitializing",
     }
 )
-"""Reasons that only say whose turn it is. They keep gates shut, and neither block nor regress: nobody has refused."""
+"""Reasons of a replica that waits for its turn. They keep gates shut, but are neither a blocker nor a regression: no
+component has refused the replica."""
 _ORDER: dict[str, int] = {str(stage): place for place, stage in enumerate(ReplicaStage)}
 
 
 def stage_of(pod: PodView, listed: Collection[str]) -> ReplicaStage | None:
-    """The stage of a replica; None for a pod that is leaving or has ended. `listed` are the uids that get work."""
+    """The stage of a replica; None for a pod that is leaving or has ended. `listed` are the uids that receive work."""
     if not is_active(pod):
         return None
     if is_ready(pod):
         return ReplicaStage.SERVING if pod.uid in listed else ReplicaStage.READY
     if pod.spec.node_name:
-        answered = pod.status.start_time is not None or bool(pod.status.container_statuses)
-        return ReplicaStage.STARTING if answered or pod.status.phase not in ("", "Pending") else ReplicaStage.BOUND
+        reported = pod.status.start_time is not None or bool(pod.status.container_statuses)
+        return ReplicaStage.STARTING if reported or pod.status.phase not in ("", "Pending") else ReplicaStage.BOUND
     if pod.status.nominated_node_name:
         return ReplicaStage.SCHEDULED
     return ReplicaStage.ADMITTED if pod.spec.scheduling_gates else ReplicaStage.QUEUED
 
 
 def pending_reason(pod: PodView, stage: ReplicaStage) -> str:
-    """Why a replica is not further, in one word: what the scheduler or the agent wrote, or whose turn it is."""
+    """Why a replica is not further: the reason that the scheduler or the agent wrote, or the component it waits for."""
     match stage:
         case ReplicaStage.ADMITTED:
             return "SchedulingGated"
         case ReplicaStage.QUEUED | ReplicaStage.SCHEDULED:
             found = find_condition(pod.status.conditions, "PodScheduled")
-            told = found.reason if found is not None and found.status == FALSE else ""
-            return told or ("WaitingForScheduler" if stage is ReplicaStage.QUEUED else "WaitingForBind")
+            reason = found.reason if found is not None and found.status == FALSE else ""
+            return reason or ("WaitingForScheduler" if stage is ReplicaStage.QUEUED else "WaitingForBind")
         case ReplicaStage.BOUND:
             return "WaitingForAgent"
         case ReplicaStage.STARTING:
@@ -87,7 +88,7 @@ def pending_reason(pod: PodView, stage: ReplicaStage) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LastAction:
-    """What a reconcile did last, and how that went."""
+    """The last write of a reconcile, and its error."""
 
     action: str = ""
     error: str = ""
@@ -107,7 +108,7 @@ def progress_of(
     last_action: LastAction = NO_ACTION,
     deadline: datetime | None = None,
 ) -> dict[str, Any]:
-    """`status.progress` of a workload whose replicas these are. Without an attempt, the last one stays on record."""
+    """`status.progress` of a workload with these replicas. Without a `last_action`, the previous one stays."""
     stages: Counter[ReplicaStage] = Counter()
     reasons: Counter[tuple[ReplicaStage, str]] = Counter()
     leaving = 0
@@ -142,7 +143,7 @@ def sum_of_progress(
     last_action: LastAction = NO_ACTION,
     deadline: datetime | None = None,
 ) -> dict[str, Any]:
-    """`status.progress` of a workload whose replicas are counted by its parts, as a Deployment's by ReplicaSets."""
+    """`status.progress` of a workload whose parts count its replicas, as ReplicaSets do for a Deployment."""
     reasons: Counter[tuple[str, str]] = Counter()
     for part in parts:
         for each in part.pending:
@@ -170,7 +171,7 @@ def _written(
     last_action: LastAction,
     deadline: datetime | None,
 ) -> dict[str, Any]:
-    # What is not there is written as null: a merge leaves alone what is not named.
+    # Absent values are written as null: a merge patch keeps the fields that it does not name.
     action = last_action.action or before.last_action
     error = last_action.error if last_action.action or last_action.error else before.last_error
     at = last_action.at if last_action.action else before.last_action_time

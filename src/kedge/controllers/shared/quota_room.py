@@ -17,7 +17,7 @@ from kedge.runtime.spec import KeysOf
 
 
 def has_freed(old: Object | None, new: Object | None) -> bool:
-    """Whether a quota has more room than it had: it limits more, or less is used, or it is gone."""
+    """Whether a quota has more room than before: a higher limit, less use, or the quota is gone."""
     if old is None or new is None:
         return new is None
     if old.key.kind == RESOURCE_QUOTA.key_kind:
@@ -39,7 +39,7 @@ def _more_room(
     for (hard, used), (hard_now, used_now) in zip(before, after, strict=False):
         was, now = _room(hard, used), _room(hard_now, used_now)
         if any(name not in now or now[name] > room for name, room in was.items()):
-            return True  # what is no longer limited has all the room there is
+            return True  # a resource that is no longer limited has unlimited room
     return False
 
 
@@ -49,8 +49,8 @@ def _room(hard: Mapping[str, Any], used: Mapping[str, Any]) -> dict[str, int]:
 
 
 def wake_blocked(kind: Kind, *, condition: str) -> KeysOf:
-    """For a controller of `kind` that creates what quotas count: wake those whose `condition` says that a create was
-    refused, as soon as there is room again."""
+    """For a controller of `kind` that creates objects which quotas count: wakes the objects whose `condition` shows a
+    refused create, as soon as a quota has room again."""
 
     def keys_of(change: CacheChange, caches: CacheSet) -> Iterable[Key]:
         if not has_freed(change.old, change.new):

@@ -11,19 +11,19 @@ from kedge.api.wellknown import NODE_LOST
 
 
 def lost_status(pod: Object, now: datetime) -> dict[str, Any]:
-    """The patch that records a pod's end, because its node was given up for lost. Its claim on the node stays."""
+    """The patch that records the end of a pod on a lost node. Its claim on the node stays."""
     status = pod.edit().get("status") or {}
     unready = condition("Ready", status=False, reason="PodFailed", observed_generation=pod.metadata.generation)
     return {
         "status": {
             "phase": "Failed",
             "reason": NODE_LOST,
-            "message": "its node was given up for lost",
+            "message": "its node was declared lost",
             "conditions": set_condition(status.get("conditions") or (), unready, now),
         }
     }
 
 
 def template_priority(found: Object) -> int:
-    """Keys inherit the priority of the pods they stand for."""
+    """A key has the priority of its object's pods."""
     return found.view.spec.template.spec.priority or 0

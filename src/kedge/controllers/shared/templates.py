@@ -1,7 +1,7 @@
-"""Pod templates of a Deployment: which ReplicaSet is the one of a template, its name, revision and body. Pure.
+"""Pod templates of a Deployment: the ReplicaSet of a template, its name, revision and body. Pure.
 
-A template is known by a digest of what the Deployment says, so that a policy which changes ReplicaSets on their way in
-cannot make two of one template.
+A template is identified by a digest of the Deployment's own template, so that an admission policy that changes
+ReplicaSets cannot cause two of them for one template.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _NOT_COPIED = frozenset(
         LAST_APPLIED,
     }
 )
-"""What is said of the Deployment alone. `kubectl rollout undo` writes all others of an old ReplicaSet back on it."""
+"""Annotations of the Deployment alone. `kubectl rollout undo` copies all others of an old ReplicaSet back to it."""
 _ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # as Kubernetes: nothing that spells a word
 _HASH_LENGTH = 10
 _HISTORY_LENGTH_MAX = 2000
@@ -56,12 +56,12 @@ def template_of(workload: Object) -> dict[str, Any]:
 
 
 def template_digest(template: Mapping[str, Any]) -> str:
-    """What tells one template from another, whatever the order of its fields."""
+    """The identity of a template, independent of the order of its fields."""
     return hashlib.sha256(json.dumps(template, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def template_hash(digest: str, collisions: int) -> str:
-    """The end of the ReplicaSet's name, and its pods' label. Another number of collisions gives another."""
+    """The suffix of the ReplicaSet's name, and its pods' label. Each number of collisions gives another hash."""
     number = int(hashlib.sha256(f"{digest}/{collisions}".encode()).hexdigest(), 16)
     letters = []
     for _ in range(_HASH_LENGTH):
@@ -71,10 +71,10 @@ def template_hash(digest: str, collisions: int) -> str:
 
 
 def find_current(sets: Sequence[Object], template: Mapping[str, Any], digest: str) -> Object | None:
-    """The ReplicaSet of this template; of several the oldest, so that every reader chooses the same.
+    """The ReplicaSet of this template; the oldest of several, so that every reader chooses the same.
 
-    Without one that was made for it, one whose own template is the same will do: it was adopted, or a policy had
-    changed it on its way in and a rollback took the template from there.
+    If none was created for it, a ReplicaSet with an equal template is used: it was adopted, or an admission policy had
+    changed it and a rollback copied the template from it.
     """
     living = [each for each in sets if each.metadata.deletion_timestamp is None]
     found = [each for each in living if each.metadata.annotations.get(TEMPLATE_DIGEST) == digest]
@@ -101,7 +101,7 @@ def number_of(each: Object, annotation: str) -> int | None:
 
 
 def next_revision(current: Object | None, old: Sequence[Object]) -> int:
-    """One more than any other; the current one keeps its own while that is the highest."""
+    """One more than any other revision; the current ReplicaSet keeps its own while that is the highest."""
     highest = max((revision_of(each) for each in old), default=0)
     own = revision_of(current) if current is not None else 0
     return own if own > highest else highest + 1
@@ -110,9 +110,9 @@ def next_revision(current: Object | None, old: Sequence[Object]) -> int:
 def set_annotations(
     deployment: Object, digest: str, revision: int, desired: int, most: int, current: Object | None
 ) -> dict[str, str]:
-    """What the current ReplicaSet's annotations say: whatever the Deployment's do, and where it stands.
+    """The annotations of the current ReplicaSet: those of the Deployment, and its revision and sizes.
 
-    One whose revision moves up again keeps the earlier ones as its history: that is how a rollback is known.
+    A ReplicaSet whose revision moves up again keeps the earlier ones as history: that identifies a rollback.
     """
     copied = {
         name: text

@@ -1,7 +1,7 @@
-"""Where the replicas of a template that is rolled out by zone or region go, and which old ones make way for them. Pure.
+"""Rollouts by zone or region: where new replicas run, and which old replicas are deleted first. Pure.
 
-A rollout says so on the Deployment, which passes it on: pods of the current ReplicaSet are made for those places only,
-and old ones there are given up first. Templates stay as they are, so that nothing is replaced twice.
+A rollout annotates the Deployment, which annotates its ReplicaSets: pods of the current one are restricted to those
+zones, and old pods there are deleted first. Templates do not change, so that nothing is replaced twice.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from kedge.api.wellknown import GIVE_UP_IN, PODS_IN, REGION_LABEL, UPDATED_IN, Z
 
 
 class TopologySelector(msgspec.Struct, frozen=True):
-    """Some zones, some regions, or both. `stage` only tells one stage of a rollout from another."""
+    """Some zones, some regions, or both. `stage` only distinguishes the stages of a rollout."""
 
     zones: tuple[str, ...] = ()
     regions: tuple[str, ...] = ()
     stage: str = ""
 
-    def has(self, node_labels: Mapping[str, str]) -> bool:
-        """Whether a node with these labels is there."""
+    def matches(self, node_labels: Mapping[str, str]) -> bool:
+        """Whether a node with these labels is in one of them."""
         if self.zones and node_labels.get(ZONE_LABEL, "") not in self.zones:
             return False
         return not self.regions or node_labels.get(REGION_LABEL, "") in self.regions
@@ -35,7 +35,7 @@ class TopologySelector(msgspec.Struct, frozen=True):
 
 
 def parse_topology(text: str | None) -> TopologySelector | None:
-    """What an annotation says; None for nothing, and for what cannot be read: a person may have written anything."""
+    """Parse an annotation; None if it is empty or cannot be parsed: a person may have written it."""
     try:
         found = msgspec.json.decode(text, type=TopologySelector) if text else None
     except msgspec.MsgspecError:
@@ -43,14 +43,14 @@ def parse_topology(text: str | None) -> TopologySelector | None:
     return found if found is not None and (found.zones or found.regions) else None
 
 
-def pin_to_topology(spec: Mapping[str, Any], where: TopologySelector) -> dict[str, Any]:
-    """A pod's spec that may run there only, and where it might have run before."""
-    asked = [(ZONE_LABEL, where.zones), (REGION_LABEL, where.regions)]
+def pin_to_topology(spec: Mapping[str, Any], topology: TopologySelector) -> dict[str, Any]:
+    """A pod's spec restricted to these zones and regions, in addition to its own constraints."""
+    asked = [(ZONE_LABEL, topology.zones), (REGION_LABEL, topology.regions)]
     there = [{"key": key, "operator": "In", "values": list(names)} for key, names in asked if names]
     affinity = dict(spec.get("affinity") or {})
     of_nodes = dict(affinity.get("nodeAffinity") or {})
     required = dict(of_nodes.get(_REQUIRED) or {})
-    # Terms are alternatives, so each of them gets it.
+    # Terms are alternatives, so each one gets the restriction.
     terms = [dict(each) for each in required.get("nodeSelectorTerms") or [{}]]
     for term in terms:
         term["matchExpressions"] = [*(term.get("matchExpressions") or []), *there]
@@ -63,7 +63,7 @@ _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 @dataclass(frozen=True, slots=True)
 class TopologyAnnotations:
-    """The annotations that one ReplicaSet of a Deployment is to have; None for one that it is not to have."""
+    """The annotations of the current and the old ReplicaSets of a Deployment; None removes an annotation."""
 
     current: Mapping[str, str | None]
     old: Mapping[str, str | None]

@@ -7,7 +7,7 @@ keeps bytes under keys and does not look inside them; what the bytes mean is the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
 import msgspec
@@ -130,11 +130,24 @@ class Batch(NamedTuple):
 
 
 class StoreWatch(Protocol):
-    """A stream of batches. Ends only by an error or by `close`."""
+    """A stream of batches. Ends only by an error or by `close`.
+
+    There are two ways to read it, one at a time: iterate it, or set `on_ready` and drain it with `take_nowait`.
+    """
+
+    on_ready: Callable[[], None] | None
+    """Called when `take_nowait` may have something to return or to raise, in the step that makes it so; spurious calls
+    are allowed. Drain once after setting it: a batch that is ready already is not announced. If the callback raises,
+    the error is reported and the watch ends with `Unavailable`, because a batch that it took may be lost; the commit
+    that caused the call is not affected."""
+
+    @property
+    def pushes(self) -> bool:
+        """Whether draining saves a task, because batches are in memory. Otherwise `on_ready` costs a task."""
 
     @property
     def revision(self) -> Revision:
-        """Everything at or below it has been handed out. Resume with `after=revision`."""
+        """Everything at or below it has been returned. Resume with `after=revision`."""
 
     def __aiter__(self) -> StoreWatch: ...
 
@@ -146,8 +159,11 @@ class StoreWatch(Protocol):
             Unavailable: the store cannot be reached. Watch again after `revision`.
         """
 
+    def take_nowait(self) -> Batch | None:
+        """The next batch, or None if none is ready. Raises as `__anext__` does, `StopAsyncIteration` after `close`."""
+
     def request_progress(self) -> None:
-        """Ask for a batch soon, even an empty one."""
+        """Request a batch soon, even an empty one."""
 
     def close(self) -> None:
         """End the stream. A waiting reader sees the end of iteration."""

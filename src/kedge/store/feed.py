@@ -297,8 +297,8 @@ class FeedWatch:
         "_caught_up", "_end", "_feed", "_log", "_namespace", "_next", "_progress_wanted", "_waiter", "on_ready",
         "revision",
     )  # fmt: skip
+
     pushes = True
-    """Whether `on_ready` and `take_nowait` serve: one task less for each that watches."""
 
     def __init__(self, feed: Feed, log: _Log, *, after: Revision, namespace: str) -> None:
         self.revision = after
@@ -309,8 +309,6 @@ class FeedWatch:
         self._progress_wanted = False
         self._waiter: asyncio.Future[None] | None = None
         self.on_ready: Callable[[], None] | None = None
-        """Called when there may be something to take, in the step that brings it. It takes, and never raises: who does
-        is reported, and its watch ends, for what it took may be lost. A commit is not held up by who hears of it."""
         self._caught_up = log.end
         """What came before is history that it asked for; only what came since counts as falling behind. Otherwise
         a watch that was cut off could never resume."""
@@ -337,7 +335,6 @@ class FeedWatch:
                 self._waiter = None
 
     def take_nowait(self) -> Batch | None:
-        """The next batch, or None if there is nothing to say yet. Raises as `__anext__` does."""
         if self._end is not None:
             raise self._end
         try:
@@ -357,7 +354,7 @@ class FeedWatch:
         if self.on_ready is not None:
             try:
                 self.on_ready()
-            except Exception as error:  # noqa: BLE001  anybody's function, in the step of a commit that is made
+            except Exception as error:  # noqa: BLE001  a callback must not fail the commit that runs it
                 self._give_up(error)
         waiter = self._waiter
         if waiter is not None and not waiter.done():
@@ -371,14 +368,8 @@ class FeedWatch:
     def _give_up(self, error: Exception) -> None:
         self.on_ready = None
         if self._end is None:
-            self._leave(
-                Unavailable(
-                    "who listened to this watch failed, and may have lost what it took: watch again after what it has"
-                )
-            )
-        asyncio.get_running_loop().call_exception_handler(
-            {"message": f"who listened to a watch at revision {self.revision} failed", "exception": error}
-        )
+            self._leave(callback_failed())
+        report_callback_error(self.revision, error)
 
     def _leave(self, error: Exception) -> None:
         self._end = error
@@ -429,3 +420,16 @@ class FeedWatch:
         if self._namespace:
             changes = [change for change in changes if change.key.namespace == self._namespace]
         return log.base + stop, Batch(tuple(changes), reached)
+
+
+def callback_failed() -> Unavailable:
+    """How a watch ends whose `on_ready` raised."""
+    return Unavailable(
+        "the watch callback raised; batches it took may be lost: watch again after the last revision processed"
+    )
+
+
+def report_callback_error(revision: Revision, error: Exception) -> None:
+    asyncio.get_running_loop().call_exception_handler(
+        {"message": f"the callback of a watch at revision {revision} raised", "exception": error}
+    )

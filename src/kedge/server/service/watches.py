@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
-from typing import Any
 
 from kedge.api.kinds import Kind
 from kedge.api.objects import Object
@@ -69,7 +68,7 @@ async def _one_by_one(batches: EventStream) -> AsyncGenerator[WatchEvent, None]:
 
 
 class EventStream:
-    """The batches of one watch. They are awaited; or taken without waiting, by who sets `on_ready`."""
+    """The batches of events of one watch, until its deadline if it has one. Read it as a `StoreWatch` is read."""
 
     def __init__(
         self,
@@ -84,28 +83,26 @@ class EventStream:
         self._kind = kind
         self._matches = matches
         self._marks = options.allow_bookmarks
-        self._stream: Any = stream
+        self._stream = stream
         self._listed = listed
         self._told_s = core.env.monotonic()
         self._deadline_s = None if options.timeout_s is None else self._told_s + options.timeout_s
 
     @property
     def pushes(self) -> bool:
-        """Whether `on_ready` and `take_nowait` serve. Not every store's watch has them, and they keep no deadline."""
-        return self._deadline_s is None and getattr(self._stream, "pushes", False)
+        """Whether draining saves a task. A stream with a deadline must be iterated."""
+        return self._deadline_s is None and self._stream.pushes
 
     @property
     def on_ready(self) -> Callable[[], None] | None:
-        """Called when there may be something to take; see `store.feed.FeedWatch`."""
-        found: Callable[[], None] | None = self._stream.on_ready
-        return found
+        return self._stream.on_ready
 
     @on_ready.setter
-    def on_ready(self, tell: Callable[[], None] | None) -> None:
-        self._stream.on_ready = tell
+    def on_ready(self, notify: Callable[[], None] | None) -> None:
+        self._stream.on_ready = notify
 
     def take_nowait(self) -> Sequence[WatchEvent] | None:
-        """The next batch, or None if there is nothing to say yet. Raises as `__anext__` does."""
+        """The next batch, or None if none is ready. Raises as `__anext__` does."""
         if self._listed:
             return self._take_listed()
         while (batch := self._stream.take_nowait()) is not None:
@@ -133,14 +130,12 @@ class EventStream:
     async def _next(self) -> Batch:
         """The next batch of the store; the end of iteration at the end of its time."""
         if self._deadline_s is None:
-            batch: Batch = await anext(self._stream)
-            return batch
+            return await self._stream.__anext__()
         try:
             async with asyncio.timeout(max(0.0, self._deadline_s - self._core.env.monotonic())):
-                batch = await anext(self._stream)
+                return await self._stream.__anext__()
         except TimeoutError:
             raise StopAsyncIteration from None
-        return batch
 
     def _take_listed(self) -> Sequence[WatchEvent]:
         listed, self._listed = self._listed, []

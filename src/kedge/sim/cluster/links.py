@@ -17,7 +17,7 @@ from kedge.keys import NO_ORIGIN, NO_REVISION, Fence, Key, Origin, Revision
 from kedge.limits import Limits
 from kedge.server.service import Service
 from kedge.sim.cluster.relay import Relay
-from kedge.sim.kernel import Host
+from kedge.sim.kernel import Host, RemoteStream
 from kedge.store import Batch, Check, Entry, Listing, Reading, StoreStatistics, StoreWatch, Write
 from kedge.store.memory import MemoryStore
 
@@ -196,7 +196,7 @@ class RemoteStore:
 class RemoteWatch:
     """A store's watch across a link."""
 
-    def __init__(self, stream: Any, after: Revision) -> None:
+    def __init__(self, stream: RemoteStream, after: Revision) -> None:
         self._stream = stream
         self.revision = after
 
@@ -206,6 +206,24 @@ class RemoteWatch:
     async def __anext__(self) -> Batch:
         batch: Batch = await anext(self._stream)
         self.revision = batch.revision
+        return batch
+
+    @property
+    def pushes(self) -> bool:
+        return self._stream.pushes
+
+    @property
+    def on_ready(self) -> Callable[[], None] | None:
+        return self._stream.on_ready
+
+    @on_ready.setter
+    def on_ready(self, notify: Callable[[], None] | None) -> None:
+        self._stream.on_ready = notify
+
+    def take_nowait(self) -> Batch | None:
+        batch: Batch | None = self._stream.take_nowait()
+        if batch is not None:
+            self.revision = batch.revision
         return batch
 
     def request_progress(self) -> None:

@@ -232,8 +232,8 @@ class _Exchange(msgspec.Struct, eq=False):
         if hasattr(result, "__aiter__"):
             sender = StreamSender(world, route.caller, route.callee, route.what, result.__aiter__())
             self._send_reply(sender.receiver)
-            if getattr(result, "pushes", False):
-                sender.begin_pull()
+            if sender.pushed is not None:
+                sender.begin_pull(sender.pushed)
             else:
                 world.keep(world.loop.spawn_on(process, sender.pump(), f"stream of {route.what}"))
         else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from kedge.errors import Unavailable
 from kedge.sim.kernel.hosts import Host
@@ -25,14 +25,36 @@ STREAM_WINDOW = 64
 """Items a stream may have in flight; past it the sender waits for the consumer."""
 
 
+@runtime_checkable
+class PushSource(Protocol):
+    """A source that calls `on_ready`, in the step of its host that makes an item available."""
+
+    @property
+    def pushes(self) -> bool:
+        """Whether it needs no task for that. Otherwise it is iterated."""
+
+    on_ready: Callable[[], None] | None
+
+    def take_nowait(self) -> Any:
+        """The next item, or None if none is available. Raises the end of the stream."""
+
+    def close(self) -> None: ...
+
+
 class RemoteStream(AsyncIterator[Any]):
-    """The receiving end of a stream. Ends by `StopAsyncIteration`, by the sender's error, or by `Unavailable`."""
+    """The receiving end of a stream. Ends by `StopAsyncIteration`, by the sender's error, or by `Unavailable`.
+
+    It is a `PushSource` as well, for a reader that asks for it.
+    """
+
+    pushes = False
 
     def __init__(self, sender: StreamSender) -> None:
         self._sender = sender
         self._items: deque[Any] = deque()
         self._end: BaseException | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self.on_ready: Callable[[], None] | None = None
 
     def __aiter__(self) -> RemoteStream:
         return self
@@ -51,6 +73,15 @@ class RemoteStream(AsyncIterator[Any]):
         item = self._items.popleft()
         self._sender.acknowledge()
         return item
+
+    def take_nowait(self) -> Any:
+        if self._items:
+            item = self._items.popleft()
+            self._sender.acknowledge()
+            return item
+        if self._end is not None:
+            raise self._end
+        return None
 
     def close(self) -> None:
         """Stop listening, and let the sender know."""
@@ -79,15 +110,29 @@ class RemoteStream(AsyncIterator[Any]):
         self._wake()
 
     def _wake(self) -> None:
+        if self.on_ready is not None:
+            self._sender.call_on_receiver(self._run_callback)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+    def _run_callback(self) -> None:
+        if self.on_ready is None:
+            return
+        try:
+            self.on_ready()
+        except Exception as error:  # noqa: BLE001  items that it took may be lost
+            self.on_ready = None
+            if self._end is None:
+                self.close()
+            self._end = Unavailable("the stream's callback raised")
+            message = "the callback of a stream raised"
+            asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
 
 
 class StreamSender:
     """The sending end: pulls items from the service, and keeps at most `STREAM_WINDOW` under way.
 
-    A source that `pushes` needs no task: it says when it is ready, in the step of its host that makes it so, and what
-    it has is taken without waiting.
+    A `PushSource` is drained without a task, in the step of its host in which it becomes ready.
     """
 
     def __init__(self, world: SimWorld, caller: Host, callee: Host, what: str, source: Any) -> None:
@@ -96,11 +141,12 @@ class StreamSender:
         self._callee = callee
         self._what = what
         self._source = source
+        self.pushed: PushSource | None = source if isinstance(source, PushSource) and source.pushes else None
         self._task: asyncio.Task[Any] | None = None
         self._under_way = 0
         self._room = asyncio.Event()
         self._full = False
-        """Whether a source that pushes waits for room."""
+        """Whether a push source waits for room in the window."""
         self._lives = (caller.process, callee.process)
         self._last_arrival_s = 0.0
         self._broken = False
@@ -146,33 +192,36 @@ class StreamSender:
         self._send(self.receiver.accept, item if carry is None else carry(item), extra_s)
         return True
 
-    # -- from a source that pushes
+    # -- from a push source
 
-    def begin_pull(self) -> None:
-        self._source.on_ready = self._pull
+    def begin_pull(self, source: PushSource) -> None:
+        source.on_ready = self._pull
         self._pull()
 
     def _pull(self) -> None:
-        """Take what there is. A step of the sending host, in which something became ready."""
+        """Drain the push source. Runs in a step of the sending host."""
+        source = self.pushed
+        if source is None:
+            return
         try:
             while not self._broken:
                 if self._under_way >= STREAM_WINDOW:
                     self._full = True
                     return
-                item = self._source.take_nowait()
+                item = source.take_nowait()
                 if item is None or not self._deliver_nowait(item):
                     return
         except Exception as error:  # noqa: BLE001  the end of iteration too
-            self._source.on_ready = None
+            source.on_ready = None
             self._send(self.receiver.finish, error)
 
     def _stop(self) -> None:
         """Take nothing more."""
         if self._task is not None:
             self._task.cancel()
-        elif getattr(self._source, "pushes", False):
-            self._source.on_ready = None
-            self._source.close()
+        elif self.pushed is not None:
+            self.pushed.on_ready = None
+            self.pushed.close()
 
     # -- on the way
 
@@ -194,6 +243,10 @@ class StreamSender:
                 accept(value)
 
         world.loop.call_at_moment(due_s, arrive)
+
+    def call_on_receiver(self, call: Callable[[], None]) -> None:
+        loop, process = self._world.loop, self._lives[0]
+        loop.call_soon(call, context=loop.plain_context(process))
 
     def acknowledge(self) -> None:
         self._under_way -= 1

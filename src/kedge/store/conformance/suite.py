@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from kedge.store.conformance import commits, compaction, durability, model, reads, watches
+from kedge.store.conformance import commits, compaction, durability, model, pushes, reads, watches
 from kedge.store.conformance.subject import Backup, MakeEnv, MakeStore, Subject, real_env
 
 CHECK_S = 120.0
@@ -62,6 +62,8 @@ def _checks() -> dict[str, StoreCheck]:
         compaction.check_compacted_past_is_refused,
         compaction.check_compaction_keeps_the_newest,
         compaction.check_compact_repeats_and_bounds,
+        pushes.check_callback_runs_until_it_is_removed,
+        pushes.check_callback_that_raises,
         compaction.check_compaction_far_behind_a_watch,
     ]
     seeded = [
@@ -72,6 +74,7 @@ def _checks() -> dict[str, StoreCheck]:
         reads.check_past_reads_match,
         watches.check_each_change_once_in_order,
         watches.check_no_gap_between_list_and_watch,
+        pushes.check_callback_sees_every_change,
         watches.check_watch_resumes_where_it_stopped,
         watches.check_cancelled_reader_loses_nothing,
         watches.check_latest_only_objects,

@@ -109,9 +109,9 @@ class EtcdStore:
         except BaseException:
             await transport.close()
             raise
-        store._spawn(store._feeder.run(), "follow")
+        store.spawn(store._feeder.run(), "follow")
         if compactor:
-            store._spawn(compact_now_and_then(store, transport, store._layout, env), "compact")
+            store.spawn(compact_now_and_then(store, transport, store._layout, env), "compact")
         return store
 
     @property
@@ -227,7 +227,7 @@ class EtcdStore:
         """Bring the feed up to date with etcd, then have `watch` tell of it."""
         self._progress_wanted.append(watch)
         if (self._progress is None or self._progress.done()) and not self._closed:
-            self._progress = self._spawn(self._make_progress(), "progress")
+            self._progress = self.spawn(self._make_progress(), "progress")
 
     def left(self, watch: EtcdWatch) -> None:
         """A watch has ended, or needs no etcd watch of its own any more."""
@@ -367,7 +367,7 @@ class EtcdStore:
             feed = await self._sound_feed()
             if revision <= feed.revision:
                 return feed
-            nudge = self._spawn(self._nudge(feed, revision), "nudge")
+            nudge = self.spawn(self._nudge(feed, revision), "nudge")
             try:
                 await feed.wait_reached(revision)
             except Unavailable:
@@ -496,7 +496,7 @@ class EtcdStore:
         if self._closed:
             raise Unavailable("the store is closed")
 
-    def _spawn(self, work: Any, name: str) -> asyncio.Task[Any]:
+    def spawn(self, work: Any, name: str) -> asyncio.Task[Any]:
         task = self._env.spawn(work, name=f"etcd store: {name}")
         self._tasks[task] = None
         task.add_done_callback(lambda done: self._tasks.pop(done, None))

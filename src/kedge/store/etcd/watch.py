@@ -6,7 +6,9 @@ as soon as it has reached the history that the feed holds.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
+from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from kedge.errors import Compacted, OperatingError, Unavailable
@@ -15,7 +17,7 @@ from kedge.store.contract import Batch
 from kedge.store.etcd.chain import Chain, ChainLink, Gap
 from kedge.store.etcd.feeder import check_alive
 from kedge.store.etcd.transport import Unanswered, WatchStream
-from kedge.store.feed import Feed, FeedWatch
+from kedge.store.feed import Feed, FeedWatch, callback_failed, report_callback_error
 
 _IDLE_S = 0.1
 
@@ -28,14 +30,19 @@ class _Store(Protocol):
         """The newest etcd revision, and how many commits there were by then."""
 
     def want_progress(self, watch: FeedWatch) -> None:
-        """Bring the feed up to date with etcd, then have `watch` tell of it."""
+        """Bring the feed up to date with etcd, then send `watch` a progress mark."""
 
     def left(self, watch: EtcdWatch) -> None:
         """It has ended, or needs no watch of its own any more."""
 
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[Any]: ...
+
 
 class EtcdWatch:
-    """Implements `StoreWatch`."""
+    """Implements `StoreWatch`.
+
+    While it catches up, `on_ready` needs a task: it reads one batch ahead and waits until that batch is taken.
+    """
 
     def __init__(self, store: _Store, source: FeedWatch | CatchUp, *, kind: str, namespace: str) -> None:
         self._store = store
@@ -44,10 +51,42 @@ class EtcdWatch:
         self._namespace = namespace
         self._progress_wanted = False
         self._end: Exception | None = None
+        self._on_ready: Callable[[], None] | None = None
+        self._ahead: Batch | None = None
+        """A batch that the task has read and that is not taken yet; `_taken` is the revision before it."""
+        self._taken = source.revision
+        self._room = asyncio.Event()
+        self._reader: asyncio.Task[Any] | None = None
 
     @property
     def revision(self) -> Revision:
-        return self._source.revision
+        return self._source.revision if self._ahead is None else self._taken
+
+    @property
+    def pushes(self) -> bool:
+        return isinstance(self._source, FeedWatch)
+
+    @property
+    def on_ready(self) -> Callable[[], None] | None:
+        return self._on_ready
+
+    @on_ready.setter
+    def on_ready(self, notify: Callable[[], None] | None) -> None:
+        self._on_ready = notify
+        if isinstance(self._source, FeedWatch):
+            self._source.on_ready = notify
+        elif notify is None and self._reader is not None:
+            self._reader.cancel()
+            self._reader = None
+        elif notify is not None and self._reader is None and self._end is None:
+            self._reader = self._store.spawn(self._read_ahead(self._source), "catch up")
+
+    def take_nowait(self) -> Batch | None:
+        if isinstance(self._source, FeedWatch):
+            return self._source.take_nowait()
+        if self._end is not None:
+            raise self._end
+        return None if self._ahead is None else self._take(self._ahead)
 
     def __aiter__(self) -> EtcdWatch:
         return self
@@ -56,6 +95,8 @@ class EtcdWatch:
         while isinstance(self._source, CatchUp):
             if self._end is not None:
                 raise self._end
+            if self._ahead is not None:
+                return self._take(self._ahead)
             batch = await self._catch_up(self._source)
             if batch is not None:
                 return batch
@@ -76,7 +117,42 @@ class EtcdWatch:
         elif self._end is None:
             self._end = error
             self._source.close()
+            self._room.set()
+            if self._reader is None or asyncio.current_task() is not self._reader:
+                self._notify()  # else the reader does, when it is done
         self._store.left(self)
+
+    def _take(self, batch: Batch) -> Batch:
+        self._ahead = None
+        self._room.set()
+        return batch
+
+    async def _read_ahead(self, source: CatchUp) -> None:
+        try:
+            while self._source is source and self._end is None:
+                before = source.revision
+                batch = await self._catch_up(source)
+                if batch is not None:
+                    self._ahead, self._taken = batch, before
+                    self._room.clear()
+                    self._notify()
+                    await self._room.wait()
+        except (StopAsyncIteration, OperatingError) as error:
+            self.end(error)
+        if self._reader is asyncio.current_task():
+            self._reader = None
+            self.on_ready = self._on_ready
+            self._notify()
+
+    def _notify(self) -> None:
+        if self._on_ready is None:
+            return
+        try:
+            self._on_ready()
+        except Exception as error:  # noqa: BLE001  as in `FeedWatch`
+            self._on_ready = None
+            self.end(callback_failed())
+            report_callback_error(self.revision, error)
 
     async def _catch_up(self, source: CatchUp) -> Batch | None:
         """One batch of old history; None when there was nothing to tell, or when the feed has taken over."""

@@ -5,8 +5,9 @@ The decision is pure, and can be had alone: a `Snapshot` is fed with nodes and c
 """
 
 from kedge.scheduler.cycle.decide import NodeDecision, ZoneRoom, blocked_zones, decide
-from kedge.scheduler.pipeline.filters.blockers import Blocker
-from kedge.scheduler.policy.settings import DEFAULT_SETTINGS, DEFAULT_WEIGHTS, Settings, settings_for
+from kedge.scheduler.pipeline.plugin import Blocker
+from kedge.scheduler.pipeline.plugins import default_weights, weights_under
+from kedge.scheduler.policy.settings import DEFAULT_SETTINGS, Settings, settings_for
 from kedge.scheduler.report.explanation import Explanation, NearMiss, NodeScore, explain, words
 from kedge.scheduler.scheduler import DEFAULT_NAME, Scheduler, SchedulerStatistics
 from kedge.scheduler.state.shapes import PodRequest, request_of
@@ -15,7 +16,6 @@ from kedge.scheduler.state.snapshot import Snapshot, SnapshotClaim, snapshot_of
 __all__ = [
     "DEFAULT_NAME",
     "DEFAULT_SETTINGS",
-    "DEFAULT_WEIGHTS",
     "Blocker",
     "Explanation",
     "NearMiss",
@@ -30,9 +30,11 @@ __all__ = [
     "ZoneRoom",
     "blocked_zones",
     "decide",
+    "default_weights",
     "explain",
     "request_of",
     "settings_for",
     "snapshot_of",
+    "weights_under",
     "words",
 ]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.unit.scheduler.plain import REGION, ZONE, Cluster, Placed, Question
 
 from kedge.api.views import NodeView, PodView, decode_as
-from kedge.scheduler import DEFAULT_WEIGHTS, Settings
+from kedge.scheduler import Settings, default_weights
 
 NODE_NAMES = ("n1", "n2", "n3", "n4", "n5")
 NAMESPACES = ("team-a", "team-b")
@@ -243,8 +243,8 @@ SETTINGS = st.builds(
     zones=st.sampled_from([frozenset(), frozenset(), frozenset({"za"})]),
     regions=st.sampled_from([frozenset(), frozenset(), frozenset({"ra"})]),
     weights=st.one_of(
-        st.just(tuple(DEFAULT_WEIGHTS.items())),
-        st.tuples(*(st.tuples(st.just(score), st.sampled_from([0, 1, 3])) for score in DEFAULT_WEIGHTS)),
+        st.just(tuple(default_weights().items())),
+        st.tuples(*(st.tuples(st.just(score), st.sampled_from([0, 1, 3])) for score in default_weights())),
     ),
 )
 ROOM = st.dictionaries(

@@ -31,8 +31,8 @@ from kedge.placement.predicates import (
 )
 from kedge.placement.reasons import Reason
 from kedge.placement.resources import add, node_allocatable, pod_requests, shortages, to_units
-from kedge.scheduler import Blocker, Settings
-from kedge.scheduler.pipeline.scores import _log
+from kedge.scheduler import Blocker, Settings, weights_under
+from kedge.scheduler.pipeline.scores.topology_spread import log_1024ths
 
 ZONE = "topology.kubernetes.io/zone"
 REGION = "topology.kubernetes.io/region"
@@ -447,7 +447,7 @@ def spread_preference(cluster: Cluster, question: Question, feasible: list[NodeV
             domains = {other.labels[constraint.topology_key] for other in scored}
             counts = domain_counts(cluster, question, constraint, constraints)
             count = counts.get(node.labels[constraint.topology_key], 0)
-            crowd += count * _log(len(domains) + 2) + (constraint.max_skew - 1) * 1024
+            crowd += count * log_1024ths(len(domains) + 2) + (constraint.max_skew - 1) * 1024
         crowds[node.name] = (crowd + 512) // 1024
     low, high = min(crowds.values()), max(crowds.values())
     return points | {name: (high + low - crowd) * 100 // high if high else 100 for name, crowd in crowds.items()}
@@ -458,7 +458,10 @@ def spread_preference(cluster: Cluster, question: Question, feasible: list[NodeV
 
 def totals(cluster: Cluster, question: Question, feasible: list[NodeView]) -> dict[str, int]:
     parts = scores(cluster, question, feasible)
-    return {node.name: sum(w * parts[s][node.name] for s, w in question.settings.weights) for node in feasible}
+    return {
+        node.name: sum(w * parts[s][node.name] for s, w in weights_under(question.settings).items())
+        for node in feasible
+    }
 
 
 def pick(cluster: Cluster, totals_of: Mapping[str, int], draw: int) -> str | None:

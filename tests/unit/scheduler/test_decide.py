@@ -16,15 +16,16 @@ from kedge.api.views import NodeView, PodView, decode_as
 from kedge.placement.predicates import first_misfit
 from kedge.placement.reasons import Reason
 from kedge.scheduler import (
-    DEFAULT_WEIGHTS,
     Blocker,
     Explanation,
     NearMiss,
     NodeDecision,
     Snapshot,
     decide,
+    default_weights,
     explain,
     snapshot_of,
+    weights_under,
     words,
 )
 from kedge.scheduler.state.shapes import request_of
@@ -74,7 +75,9 @@ def check_against_plain(snapshot: Snapshot, cluster: Cluster, question: Question
     assert decision.score == totals.get(decision.node or "", 0)
     for score in explanation.top:
         assert score.total == totals[score.node]
-        assert score.parts == {name: parts[name][score.node] for name, weight in question.settings.weights if weight}
+        assert score.parts == {
+            name: parts[name][score.node] for name, weight in weights_under(question.settings).items() if weight
+        }
     assert len(explanation.top) == min(len(feasible), snapshot.limits.scheduler_top_max)
     assert [s.node for s in explanation.top[:1]] == ([decision.node] if decision.node else [])
     check_near_miss(explanation.near_miss, cluster, question, failures)
@@ -148,7 +151,7 @@ def test_the_order_in_which_things_came_decides_nothing(case: tuple[Cluster, Que
 @pytest.mark.slow
 def test_the_random_clusters_reach_every_filter_and_score() -> None:
     """Else the tests above would agree about nothing."""
-    failed: set[Reason] = set()
+    failed: set[str] = set()
     differing: set[str] = set()
 
     @settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=300, derandomize=True)
@@ -167,7 +170,7 @@ def test_the_random_clusters_reach_every_filter_and_score() -> None:
 
     look()
     assert failed == set(FILTER_REASONS)
-    assert differing == set(DEFAULT_WEIGHTS)
+    assert differing == set(default_weights())
 
 
 def test_each_of_the_best_is_taken_by_as_many_draws() -> None:

@@ -15,7 +15,8 @@ from kedge.api.kinds import KINDS
 from kedge.api.objects import Object
 from kedge.keys import Key
 from kedge.limits import Limits
-from kedge.scheduler.queue.pending import ANYTHING, ClusterEvent, Pending, QueuedPod, QueueStage
+from kedge.scheduler.queue.events import ANYTHING, ClusterEvent
+from kedge.scheduler.queue.pending import Pending, QueuedPod, QueueStage
 
 POD = KINDS.of_key_kind("Pod")
 

@@ -29,7 +29,7 @@ from kedge.scheduler import (
     snapshot_of,
     words,
 )
-from kedge.scheduler.pipeline.scores import _log
+from kedge.scheduler.pipeline.scores.topology_spread import log_1024ths
 
 HOST = "kubernetes.io/hostname"
 LIMITS = Limits()
@@ -229,4 +229,4 @@ def test_zone_skew_holds_a_workload_together_and_leaves_others_alone() -> None:
 
 def test_the_logarithm_in_integers_is_the_logarithm() -> None:
     for number in (2, 3, 7, 12, 1000, 5002, 50_002):
-        assert abs(_log(number) / 1024 - math.log(number)) < 2 / 1024
+        assert abs(log_1024ths(number) / 1024 - math.log(number)) < 2 / 1024

@@ -27,7 +27,8 @@ from kedge.scheduler.binding.binder import Binder
 from kedge.scheduler.cycle.decide import NodeDecision, decide
 from kedge.scheduler.cycle.gangs import Gangs, MemberPlacement
 from kedge.scheduler.cycle.preemption import EvictionCheck, Nomination, Preemption, may_be_made, plan_preemption
-from kedge.scheduler.queue.pending import ANYTHING, HELPED_BY, NOTHING, ClusterEvent, Pending, QueuedPod, change_names
+from kedge.scheduler.queue.events import NOTHING, ClusterEvent, event_names
+from kedge.scheduler.queue.pending import Pending, QueuedPod
 from kedge.scheduler.report.attempt_records import AttemptRecords
 from kedge.scheduler.report.event_recorder import UNSCHEDULABLE, EventRecorder
 from kedge.scheduler.report.explanation import Explanation, explain, words
@@ -183,7 +184,7 @@ class SchedulingCycle:
                 self._attempts.nominated(record, plan.node, plan.victims)
         if view.status.nominated_node_name and waiting.uid not in self._cluster_state.nominated:
             self._event_recorder.not_nominated(waiting.pod, decision=record.id, fence=fence)
-        self._attempts.end(record, helped_by=change_names(helped_by))
+        self._attempts.end(record, helped_by=event_names(helped_by))
 
     def _plan_room(
         self, waiting: QueuedPod, decision: NodeDecision, explanation: Explanation
@@ -207,16 +208,15 @@ class SchedulingCycle:
     ) -> ClusterEvent:
         """Let a pod wait for what could help it, and say why it waits."""
         helped_by = more | (ClusterEvent.NODE if waiting.gang is None else ClusterEvent.NODE | ClusterEvent.GANG)
-        for reason in dict.fromkeys(blocker.reason for blocker in explanation.counts):
-            helped_by |= HELPED_BY.get(reason, ANYTHING)
+        for blocker in explanation.counts:
+            helped_by |= blocker.unblocked_by
         self._watch_refusals(waiting)
         key: Hashable = (
             ("gang", *waiting.gang)
             if waiting.gang is not None
             else (
                 shape_key(decision.request, decision.settings, self._cluster_state.snapshot.tallies.mentioned),
-                decision.blocked_zones,
-                decision.excluded,
+                decision.inputs,
                 waiting.priority,  # places kept for others are kept from some priorities and not from others
             )
         )
@@ -340,12 +340,12 @@ class SchedulingCycle:
         for each in reversed(chosen):
             self._cluster_state.take_back(each.assumption)
         helped_by = self._unschedulable(misfit, decision, explanation, fence, record)
-        self._attempts.end(record, helped_by=change_names(helped_by))
+        self._attempts.end(record, helped_by=event_names(helped_by))
         assert misfit.gang is not None
         why = f"gang {misfit.gang[1]}: {misfit.key.name} has no place beside the others"
         for each in chosen:
             each.record.result, each.record.condition, each.record.reason = "failed", "PodScheduled", why
-            self._attempts.end(each.record, helped_by=change_names(helped_by))
+            self._attempts.end(each.record, helped_by=event_names(helped_by))
         self._gang_waits([each for each in members if each is not misfit], helped_by, why, fence)
 
     def _gang_waits(self, members: list[QueuedPod], helped_by: ClusterEvent, why: str, fence: Fence) -> None:

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 import msgspec
-import numpy as np
 
 from kedge.api.views import PodView
 from kedge.placement.resources import Units
-from kedge.scheduler.pipeline.selection import choose
-from kedge.scheduler.pipeline.shape_state import ShapeState, rows_named
+from kedge.scheduler.pipeline.plugin import NO_INPUTS, AttemptInputs
+from kedge.scheduler.pipeline.shape_state import ShapeState
 from kedge.scheduler.policy.settings import DEFAULT_SETTINGS, Settings
 from kedge.scheduler.state.shapes import PodRequest, compile_shape, request_of, shape_key
 from kedge.scheduler.state.snapshot import Snapshot
@@ -38,8 +37,8 @@ class NodeDecision(msgspec.Struct, frozen=True, gc=False):
     request: PodRequest
     """For `Snapshot.add_claim`."""
     settings: Settings
-    blocked_zones: tuple[str, ...]
-    excluded: frozenset[str]
+    inputs: AttemptInputs
+    """Zones without quota, and nodes that refused the pod."""
     draw: int
     snapshot_version: int
 
@@ -60,22 +59,16 @@ def decide(
     """
     request = pod if isinstance(pod, PodRequest) else request_of(pod)
     blocked = blocked_zones(request.wants.requests, room) if room else ()
-    state = state_of(snapshot, request, settings, blocked)
-    if excluded:
-        among = state.feasible & ~rows_named(snapshot, excluded)
-        totals, feasible = state.totals_among(among), int(np.count_nonzero(among))
-        row = choose(snapshot, totals, draw)
-        score = int(totals[row])
-    else:
-        feasible = state.feasible_count
-        row, score = state.best.take(state.totals, draw), state.best.total
+    inputs = AttemptInputs(blocked, frozenset(excluded)) if blocked or excluded else NO_INPUTS
+    state = state_of(snapshot, request, settings, inputs)
+    row, score = state.best.take(state.totals, draw), state.best.total
     nodes, version = snapshot.node_count, snapshot.version
     if row < 0:
-        return NodeDecision(None, "", 0, 0, 0, nodes, request, settings, blocked, frozenset(excluded), draw, version)
+        return NodeDecision(None, "", 0, 0, 0, nodes, request, settings, inputs, draw, version)
     node = snapshot.at(row)
     return NodeDecision(
-        node.name, node.uid, node.revision, score, feasible,
-        nodes, request, settings, blocked, frozenset(excluded), draw, version,
+        node.name, node.uid, node.revision, score, state.feasible_count,
+        nodes, request, settings, inputs, draw, version,
     )  # fmt: skip
 
 
@@ -90,7 +83,7 @@ def blocked_zones(requests: Units, room: ZoneRoom) -> tuple[str, ...]:
     )
 
 
-def state_of(snapshot: Snapshot, request: PodRequest, settings: Settings, blocked: tuple[str, ...]) -> ShapeState:
+def state_of(snapshot: Snapshot, request: PodRequest, settings: Settings, inputs: AttemptInputs) -> ShapeState:
     """What is known of the pod's shape, brought up to date."""
     last: ShapeState | None = snapshot.last_state
     if (
@@ -99,7 +92,7 @@ def state_of(snapshot: Snapshot, request: PodRequest, settings: Settings, blocke
         and last.settings is settings
         and last.epoch == snapshot.tallies.epoch
     ):
-        last.refresh(blocked)
+        last.refresh(inputs)
         return last
     key = shape_key(request, settings, snapshot.tallies.mentioned)
     states = snapshot.states
@@ -117,5 +110,5 @@ def state_of(snapshot: Snapshot, request: PodRequest, settings: Settings, blocke
         states.move_to_end(key)
     state.asked, state.settings = request, settings
     snapshot.last_state = state
-    state.refresh(blocked)
+    state.refresh(inputs)
     return state

@@ -16,26 +16,13 @@ import numpy as np
 from kedge.api.objects import Object
 from kedge.api.selectors import label_selector
 from kedge.api.views import PodDisruptionBudgetView, PodView
-from kedge.api.wellknown import ZONE_LABEL
 from kedge.keys import Key
-from kedge.placement.reasons import Reason
 from kedge.scheduler.cycle.decide import NodeDecision, state_of
+from kedge.scheduler.pipeline.shape_state import ShapeState
 from kedge.scheduler.report.explanation import FEASIBLE, Explanation
 from kedge.scheduler.state.columns import Bools
 from kedge.scheduler.state.shapes import PodRequest
 from kedge.scheduler.state.snapshot import NodeRow, Snapshot
-
-RESOLVABLE = frozenset(
-    {
-        Reason.RESOURCE,
-        Reason.PORT,
-        Reason.POD_ANTI_AFFINITY,
-        Reason.ANTI_AFFINITY_OF_OTHERS,
-        Reason.TOPOLOGY_SPREAD,
-        Reason.POLICY,
-    }
-)
-"""What can stand in the way because of pods that could leave."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,14 +114,16 @@ def plan_preemption(
     snapshot: Snapshot, decision: NodeDecision, explanation: Explanation, priority: int, lodgers: PreemptionInputs
 ) -> Preemption | None:
     """The best place to make room for a pod that fits nowhere; None if no lower priority is in its way anywhere."""
-    relational = state_of(snapshot, decision.request, decision.settings, decision.blocked_zones).relational
+    state = state_of(snapshot, decision.request, decision.settings, decision.inputs)
     found: list[tuple[tuple[int, int, int, int], Preemption]] = []
-    for place, row in enumerate(_candidates(snapshot, decision, explanation)):
+    for place, row in enumerate(_candidates(snapshot, state, decision, explanation)):
         if len(found) >= snapshot.limits.scheduler_preempt_max:
             break
         node = snapshot.at(row)
         room = (
-            _SnapshotTrial(snapshot, node, decision) if relational else _ResourceTrial(snapshot, node, decision.request)
+            _ResourceTrial(snapshot, node, decision.request)
+            if state.by_requests
+            else _SnapshotTrial(snapshot, node, decision)
         )
         plan = _plan_on(node, room, priority, lodgers)
         room.restore()
@@ -152,10 +141,10 @@ def may_be_made(nomination: Nomination, explanation: Explanation) -> bool:
     if explanation.names[place : place + 1] != (nomination.node,):
         return False  # there is no such node any more
     code = explanation.first_failing[place]
-    return code == FEASIBLE or explanation.legend[code - 1].reason in RESOLVABLE
+    return code == FEASIBLE or explanation.legend[code - 1].preemptible
 
 
-def _candidates(snapshot: Snapshot, decision: NodeDecision, explanation: Explanation) -> list[int]:
+def _candidates(snapshot: Snapshot, state: ShapeState, decision: NodeDecision, explanation: Explanation) -> list[int]:
     """Rows that only pods keep closed, and that could hold the pod were they empty; in order from the draw on."""
     order = snapshot.order()
     if not len(order):
@@ -163,22 +152,15 @@ def _candidates(snapshot: Snapshot, decision: NodeDecision, explanation: Explana
     codes = np.frombuffer(explanation.first_failing, np.uint8)
     resolvable = np.zeros(len(explanation.legend) + 1, np.bool_)
     for code, blocker in enumerate(explanation.legend, 1):
-        resolvable[code] = blocker.reason in RESOLVABLE
-    open_: Bools = resolvable[codes]
+        resolvable[code] = blocker.preemptible
+    # A filter that evictions cannot help may fail behind one that they can.
+    open_: Bools = resolvable[codes] & state.open_rows()[order]
     for resource, amount in decision.request.wants.requests.items():
         if amount > 0:
             column = snapshot.resources.get(resource)
             if column is None:
                 return []
             open_ = open_ & (snapshot.offered[column, order] >= amount)
-    for name in decision.excluded:  # the last filter, so that it hides behind any other
-        refused = snapshot.find(name)
-        if refused is not None:
-            open_ = open_ & (order != refused.row)
-    if decision.blocked_zones:
-        zones = snapshot.column(ZONE_LABEL)
-        for zone in decision.blocked_zones:
-            open_ = open_ & (zones.ids[order] != zones.find(zone))
     places = np.flatnonzero(open_)
     from_draw = np.argsort((places - decision.draw % len(order)) % len(order), kind="stable")
     rows: list[int] = order[places[from_draw]].tolist()
@@ -248,7 +230,7 @@ class _SnapshotTrial:
 
     def fits(self) -> bool:
         decision = self._decision
-        state = state_of(self._snapshot, decision.request, decision.settings, decision.blocked_zones)
+        state = state_of(self._snapshot, decision.request, decision.settings, decision.inputs)
         return bool(state.feasible[self._node.row])
 
 

@@ -13,25 +13,6 @@ from typing import Final
 from kedge.api.scopes import Workload, admits
 from kedge.api.views import PodView, SchedulingPolicyView
 
-LEAST_ALLOCATED = "least-allocated"
-MOST_ALLOCATED = "most-allocated"
-BALANCED_ALLOCATION = "balanced-allocation"
-NODE_AFFINITY = "node-affinity"
-POD_AFFINITY = "pod-affinity"
-TOPOLOGY_SPREAD = "topology-spread"
-TAINT_TOLERATION = "taint-toleration"
-
-DEFAULT_WEIGHTS: Final[Mapping[str, int]] = {
-    LEAST_ALLOCATED: 1,
-    MOST_ALLOCATED: 0,
-    BALANCED_ALLOCATION: 1,
-    NODE_AFFINITY: 2,
-    POD_AFFINITY: 2,
-    TOPOLOGY_SPREAD: 2,
-    TAINT_TOLERATION: 3,
-}
-"""Every score by name, with the weight that kube-scheduler gives it."""
-
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -47,7 +28,8 @@ class Settings:
     zones: frozenset[str] = frozenset()
     """The zones whose nodes the skew rule is about; empty for all."""
     regions: frozenset[str] = frozenset()
-    weights: tuple[tuple[str, int], ...] = tuple(DEFAULT_WEIGHTS.items())
+    weights: tuple[tuple[str, int], ...] = ()
+    """Of the scores that the policy names; the others have their default weights."""
 
     def __hash__(self) -> int:
         return hash((self.policy, self.version, self.canary))  # cheap: every decision looks its shape up
@@ -81,7 +63,7 @@ def settings_for(
             zone_skew_max=canary.max_zone_skew,
             zones=frozenset(canary.scope.zones or spec.scope.zones),
             regions=frozenset(canary.scope.regions or spec.scope.regions),
-            weights=_weights(canary.weights),
+            weights=tuple(sorted(canary.weights.items())),
         )
     return Settings(
         policy=policy.name,
@@ -90,10 +72,5 @@ def settings_for(
         zone_skew_max=spec.max_zone_skew,
         zones=frozenset(spec.scope.zones),
         regions=frozenset(spec.scope.regions),
-        weights=_weights(spec.weights),
+        weights=tuple(sorted(spec.weights.items())),
     )
-
-
-def _weights(named: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    """Every score's weight; one that is not named keeps its default, and names that are no score say nothing."""
-    return tuple((score, named.get(score, default)) for score, default in DEFAULT_WEIGHTS.items())

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
-from enum import IntFlag, StrEnum
+from enum import StrEnum
 from heapq import heappop, heappush
 
 import msgspec
@@ -19,72 +19,7 @@ from kedge.backoff import Backoff
 from kedge.env import Env
 from kedge.keys import Key
 from kedge.metrics import Counter
-from kedge.placement.reasons import Reason
-
-
-class ClusterEvent(IntFlag):
-    """What can happen that may help a pod."""
-
-    NODE = 1
-    """A node came, opened, or changed its labels or taints."""
-    ROOM = 2
-    """A node has more to give: a claim was released, or it grew."""
-    POD_PLACED = 4
-    POD_GONE = 8
-    QUOTA = 16
-    POLICY = 32
-    NAMESPACE = 64
-    GANG = 128
-    SEEN = 256
-    """The scheduler has now seen what a refusal was about. That is no news to others: the pod alone is woken."""
-    TOPOLOGY = 512
-    """A node came, went or changed: which domains there are, and what counts in them, may be another now."""
-    BUDGET = 1024
-    """Pods may be asked to leave that could not before: a budget lets more of them go, or a hold was taken away."""
-
-
-ANYTHING, NOTHING = ClusterEvent(2047), ClusterEvent(0)
-
-
-def change_names(change: ClusterEvent) -> list[str]:
-    """In words, for a record: "node", "room", "pod gone"."""
-    return [(each.name or "").lower().replace("_", " ") for each in ClusterEvent if each & change]
-
-
-HELPED_BY: dict[Reason, ClusterEvent] = {
-    Reason.NODE_CORDONED: ClusterEvent.NODE,
-    Reason.NODE_SUSPECT: ClusterEvent.NODE,
-    Reason.NODE_TERMINATING: ClusterEvent.NODE,
-    Reason.NODE_NAME: ClusterEvent.NODE,
-    Reason.NODE_SELECTOR: ClusterEvent.NODE,
-    Reason.NODE_AFFINITY: ClusterEvent.NODE,
-    Reason.TAINT: ClusterEvent.NODE,
-    Reason.PORT: ClusterEvent.NODE | ClusterEvent.ROOM,
-    Reason.RESOURCE: ClusterEvent.NODE | ClusterEvent.ROOM,
-    Reason.TOPOLOGY_SPREAD: ClusterEvent.NODE | ClusterEvent.TOPOLOGY | ClusterEvent.POD_PLACED | ClusterEvent.POD_GONE,
-    # The last of a kind that goes lets the next begin anywhere.
-    Reason.POD_AFFINITY: ClusterEvent.NODE
-    | ClusterEvent.TOPOLOGY
-    | ClusterEvent.POD_PLACED
-    | ClusterEvent.POD_GONE
-    | ClusterEvent.NAMESPACE,
-    Reason.POD_ANTI_AFFINITY: ClusterEvent.NODE
-    | ClusterEvent.TOPOLOGY
-    | ClusterEvent.POD_GONE
-    | ClusterEvent.NAMESPACE,
-    Reason.ANTI_AFFINITY_OF_OTHERS: ClusterEvent.NODE
-    | ClusterEvent.TOPOLOGY
-    | ClusterEvent.POD_GONE
-    | ClusterEvent.NAMESPACE,
-    Reason.POLICY: ClusterEvent.NODE
-    | ClusterEvent.TOPOLOGY
-    | ClusterEvent.POD_PLACED
-    | ClusterEvent.POD_GONE
-    | ClusterEvent.POLICY,
-    Reason.ZONE_QUOTA: ClusterEvent.NODE | ClusterEvent.QUOTA,
-    Reason.REFUSED_LATELY: ClusterEvent.SEEN | ClusterEvent.NODE,
-}
-"""What could help against each filter. A node that is new may pass any of them."""
+from kedge.scheduler.queue.events import ANYTHING, NOTHING, ClusterEvent
 
 
 class QueueStage(StrEnum):

@@ -93,7 +93,7 @@ class AttemptRecords:
     def decided(self, record: Record, decision: NodeDecision) -> None:
         attempt = record.scheduling
         if attempt is not None:
-            attempt.draw, attempt.excluded = decision.draw, tuple(sorted(decision.excluded))
+            attempt.draw, attempt.excluded = decision.draw, tuple(sorted(decision.inputs.excluded))
             attempt.choice = choice_of(decision)
 
     def reserved(self, record: Record, node: str) -> None:
@@ -168,7 +168,7 @@ def choice_of(decision: NodeDecision) -> AttemptChoice:
         settings.policy,
         settings.version,
         settings.canary,
-        decision.blocked_zones,
+        decision.inputs.blocked_zones,
     )
 
 

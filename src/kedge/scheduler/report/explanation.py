@@ -6,16 +6,16 @@ Computed on demand from the same inputs as the decision, so that a decision that
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from kedge.errors import check
 from kedge.scheduler.cycle.decide import NodeDecision, state_of
-from kedge.scheduler.pipeline.filters import Blocker
+from kedge.scheduler.pipeline.plugin import Blocker
 from kedge.scheduler.pipeline.selection import choose
-from kedge.scheduler.pipeline.shape_state import ShapeState, rows_named
-from kedge.scheduler.state.columns import Bools, Codes, Ints
+from kedge.scheduler.pipeline.shape_state import ShapeState
+from kedge.scheduler.state.columns import Codes, Ints
 from kedge.scheduler.state.snapshot import Snapshot
 
 FEASIBLE = 0
@@ -61,13 +61,13 @@ def explain(snapshot: Snapshot, decision: NodeDecision) -> Explanation:
         decision.snapshot_version == snapshot.version,
         "a decision is explained before the snapshot changes: ask right after deciding",
     )
-    state = state_of(snapshot, decision.request, decision.settings, decision.blocked_zones)
+    state = state_of(snapshot, decision.request, decision.settings, decision.inputs)
     snapshot.explanations += 1
     order = snapshot.order()
     legend: list[Blocker] = []
     codes: Codes = np.zeros(snapshot.capacity, np.uint8)
     failed = np.zeros(snapshot.capacity, np.int64)
-    for group in state.failures(decision.excluded):
+    for group in state.failures():
         failing = np.zeros(snapshot.capacity, np.bool_)
         for blocker, rows in group:
             failing |= rows
@@ -77,7 +77,7 @@ def explain(snapshot: Snapshot, decision: NodeDecision) -> Explanation:
             if len(legend) < _CODES_MAX - 1:
                 legend.append(blocker)
             elif len(legend) < _CODES_MAX:
-                legend.append(Blocker(blocker.reason, "and others"))
+                legend.append(replace(blocker, detail="and others"))
             codes[first] = len(legend)
         failed += failing
     ordered = codes[order]
@@ -85,13 +85,12 @@ def explain(snapshot: Snapshot, decision: NodeDecision) -> Explanation:
     counted = sorted(
         ((blocker, numbers[code]) for code, blocker in enumerate(legend, 1)), key=lambda item: (-item[1], str(item[0]))
     )
-    feasible = state.feasible if not decision.excluded else state.feasible & ~rows_named(snapshot, decision.excluded)
     return Explanation(
         names=snapshot.names,
         first_failing=ordered.tobytes(),
         legend=tuple(legend),
         counts=dict(counted),
-        top=_top(snapshot, state, feasible, decision),
+        top=_top(snapshot, state, decision),
         near_miss=_near_miss(snapshot, state, failed, codes, legend, decision.draw),
     )
 
@@ -105,11 +104,11 @@ def words(decision: NodeDecision, explanation: Explanation) -> str:
     return f"{head}: {', '.join(parts)}" if parts else head
 
 
-def _top(snapshot: Snapshot, state: ShapeState, feasible: Bools, decision: NodeDecision) -> tuple[NodeScore, ...]:
+def _top(snapshot: Snapshot, state: ShapeState, decision: NodeDecision) -> tuple[NodeScore, ...]:
     """The best nodes: first the one that was chosen, then by total and name."""
     if decision.node is None:
         return ()
-    totals = state.totals if not decision.excluded else state.totals_among(feasible)
+    totals = state.totals
     rank = (decision.score - totals) * snapshot.capacity + snapshot.places()
     chosen = snapshot.find(decision.node)
     assert chosen is not None
@@ -117,7 +116,7 @@ def _top(snapshot: Snapshot, state: ShapeState, feasible: Bools, decision: NodeD
     count = min(decision.feasible, snapshot.limits.scheduler_top_max)
     rows = np.argpartition(rank, count - 1)[:count]
     rows = rows[np.argsort(rank[rows], kind="stable")]
-    parts = state.parts_at(rows, feasible)
+    parts = state.parts_at(rows)
     return tuple(
         NodeScore(snapshot.at(row).name, int(totals[row]), {name: int(points[place]) for name, points in parts.items()})
         for place, row in enumerate(rows.tolist())

@@ -48,8 +48,9 @@ from kedge.runtime.cache import (
 )
 from kedge.scheduler.cycle.preemption import Nomination, PreemptionInputs, allowed_by, may_leave
 from kedge.scheduler.policy.policies import Policies
+from kedge.scheduler.queue.events import NOTHING, ClusterEvent
 from kedge.scheduler.queue.hints import QueueingHints, of_tenant
-from kedge.scheduler.queue.pending import NOTHING, ClusterEvent, Pending
+from kedge.scheduler.queue.pending import Pending
 from kedge.scheduler.state.nominations import Nominations
 from kedge.scheduler.state.shapes import PodRequest, request_of
 from kedge.scheduler.state.snapshot import Snapshot, SnapshotClaim

@@ -1,49 +1,63 @@
-"""The filter on resources, pod count included. It changes with every claim.
+"""The filter on resources, the number of pods included. It changes with every claim.
 
-A few rows are judged one by one in plain integers, many all at once in columns; the two agree, as a test holds.
+Single rows are checked in plain integers, all rows at once in columns; a test holds that the two agree.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Self
 
 import numpy as np
 
 from kedge.placement.reasons import Reason
-from kedge.scheduler.pipeline.filters.blockers import Blocker
-from kedge.scheduler.state.columns import Bools
+from kedge.scheduler.pipeline.plugin import Blocker, ClaimFilter, ShapeContext
+from kedge.scheduler.queue.events import ClusterEvent
+from kedge.scheduler.state.columns import EVERY, Bools, Rows
 from kedge.scheduler.state.shapes import Wants
 from kedge.scheduler.state.snapshot import AMOUNT_MAX, NodeRow, Snapshot
 
 
-def shortages_all(snapshot: Snapshot, wants: Wants) -> Iterator[tuple[Blocker, Bools]]:
-    """Each resource by name, with the rows that have too little of it. Nothing asked is never short."""
-    for resource, amount in sorted(wants.requests.items()):
-        if amount <= 0:
-            continue
+class ResourceFilter(ClaimFilter):
+    reason = Reason.RESOURCE
+    label = ""
+    unblocked_by = ClusterEvent.NODE | ClusterEvent.ROOM
+    preemptible = True
+    by_requests = True
+
+    def __init__(self, snapshot: Snapshot, wants: Wants) -> None:
+        self._snapshot = snapshot
+        self._amounts = tuple((resource, amount) for resource, amount in wants.requests.items() if amount > 0)
+
+    @classmethod
+    def for_shape(cls, context: ShapeContext) -> Iterable[Self]:
+        return (cls(context.snapshot, context.shape.wants),)
+
+    def mask(self, rows: Rows) -> Bools:
+        fitting = np.ones(len(self._snapshot.exists[rows]), np.bool_)
+        for resource, amount in self._amounts:
+            fitting &= ~self._short(resource, amount, rows)
+        return fitting
+
+    def passes(self, node: NodeRow) -> bool:
+        offered, claimed, columns = node.offered, node.claimed, self._snapshot.resources
+        if offered is None:
+            return False
+        for resource, amount in self._amounts:
+            has = offered.get(resource, 0)
+            if claimed.get(columns.get(resource, -1), 0) + amount > (has if has < AMOUNT_MAX else AMOUNT_MAX):
+                return False
+        return True
+
+    def failures(self) -> Iterator[tuple[Blocker, Bools]]:
+        """Each resource by name, with the rows that have too little of it."""
+        for resource, amount in sorted(self._amounts):
+            yield self.blocker(resource), self._short(resource, amount, EVERY)
+
+    def _short(self, resource: str, amount: int, rows: Rows) -> Bools:
+        snapshot = self._snapshot
         column = snapshot.resources.get(resource)
         if column is None:
-            short = np.ones(snapshot.capacity, np.bool_)
-        else:
-            short = snapshot.claimed[column] + min(amount, AMOUNT_MAX + 1) > snapshot.offered[column]
-        yield Blocker(Reason.RESOURCE, resource), short
-
-
-def fits_all(snapshot: Snapshot, wants: Wants) -> Bools:
-    fitting = snapshot.exists.copy()
-    for _, short in shortages_all(snapshot, wants):
-        fitting &= ~short
-    return fitting
-
-
-def fits_row(snapshot: Snapshot, wants: Wants, node: NodeRow) -> bool:
-    offered, claimed, columns = node.offered, node.claimed, snapshot.resources
-    if offered is None:
-        return False
-    for resource, amount in wants.requests.items():
-        if amount <= 0:
-            continue
-        has = offered.get(resource, 0)
-        if claimed.get(columns.get(resource, -1), 0) + amount > (has if has < AMOUNT_MAX else AMOUNT_MAX):
-            return False
-    return True
+            return np.ones(len(snapshot.exists[rows]), np.bool_)
+        short: Bools = snapshot.claimed[column, rows] + min(amount, AMOUNT_MAX + 1) > snapshot.offered[column, rows]
+        return short

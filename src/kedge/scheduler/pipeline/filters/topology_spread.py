@@ -1,17 +1,26 @@
-"""The filter of one topology spread constraint: a domain may not get further ahead of the emptiest one than allowed.
+"""The filter of topology spread constraints: no domain may be further ahead of the emptiest one than allowed.
 
-A policy's `maxZoneSkew` is the same rule, over zones, for the replicas of one workload.
+`SkewFilter` is the arithmetic; `zone_skew` applies it to a policy's `maxZoneSkew`.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Iterator
+from typing import Self
+
 import numpy as np
 
-from kedge.scheduler.pipeline.filters.blockers import Blocker
+from kedge.placement.reasons import Reason
+from kedge.scheduler.pipeline.filters.node_labels import selected
+from kedge.scheduler.pipeline.filters.taints import tolerated
+from kedge.scheduler.pipeline.plugin import PodFilter, ShapeContext
+from kedge.scheduler.queue.events import ClusterEvent
 from kedge.scheduler.state.columns import ABSENT, EVERY, Bools, Ints, as_rows
 from kedge.scheduler.state.domains import DomainCounts
+from kedge.scheduler.state.shapes import Spread, Wants
 from kedge.scheduler.state.snapshot import Snapshot
-from kedge.scheduler.state.tallies import PodTally
+from kedge.scheduler.state.tallies import PodTally, SelectorRule
 
 _MANY_PART = 16
 """Rows that are more than one in so many are not picked out."""
@@ -19,13 +28,14 @@ _NO_MINIMUM = 2**31 - 1
 """Stands for the emptiest domain when there is none: then nothing can be ahead of it."""
 
 
-class SpreadFilter:
-    """Rows whose domain would, with this pod, be at most `skew_max` ahead of the emptiest domain."""
+class SkewFilter(PodFilter):
+    """Rows whose domain, with this pod, is at most `skew_max` ahead of the emptiest domain."""
+
+    preemptible = True
 
     def __init__(
         self,
         snapshot: Snapshot,
-        blocker: Blocker,
         topology_key: str,
         tally: PodTally,
         *,
@@ -33,7 +43,6 @@ class SpreadFilter:
         domains_min: int = 1,
         itself: int = 1,
     ) -> None:
-        self.blocker = blocker
         self.ok: Bools = np.zeros(0, np.bool_)
         self._domains = DomainCounts(snapshot, topology_key, tally)
         self._skew_max = skew_max
@@ -45,25 +54,29 @@ class SpreadFilter:
         self._low = 0
         self._at_low = 0
 
-    @property
-    def tally(self) -> PodTally:
-        return self._domains.tally
+    @abstractmethod
+    def counted_rows(self) -> Bools:
+        """The rows whose domains and pods count."""
 
-    def rebuild(self, counted: Bools, free: Bools | None = None) -> None:
-        """Count anew. `counted` are the nodes whose domains and pods count; `free` those the rule is not about."""
-        self._free = free
+    def free_rows(self) -> Bools | None:
+        """The rows that the rule does not apply to; None if it applies to all."""
+        return None
+
+    def rebuild(self) -> None:
+        counted = self.counted_rows()
+        self._free = self.free_rows()
         domains = self._domains
         domains.rebuild(counted)
         self._present = np.bincount(domains.ids[counted], minlength=domains.domains) > 0
         self._present[ABSENT] = False
-        self._judge_all()
+        self._compute()
 
-    def _judge_all(self) -> None:
+    def _compute(self) -> None:
         self._find_low()
-        self._allowed = self._judged()
-        self._judge_rows()
+        self._allowed = self._allowed_domains()
+        self._compute_rows()
 
-    def _judge_rows(self) -> None:
+    def _compute_rows(self) -> None:
         self.ok = self._allowed[self._domains.ids]
         if self._free is not None:
             self.ok |= self._free
@@ -78,24 +91,23 @@ class SpreadFilter:
             self._low = int(present.min())
             self._at_low = int(np.count_nonzero(present == self._low))
 
-    def _judged(self) -> Bools:
+    def _allowed_domains(self) -> Bools:
         allowed: Bools = self._domains.counts + (self._itself - self._low) <= self._skew_max
         allowed[ABSENT] = False
         return allowed
 
     def update(self, rows: list[int]) -> Ints | slice | None:
-        """Follow changed claims. The rows whose answer changed, or all if they may be many; None if none did."""
         domains = self._domains
         moved = domains.update(rows)
         if moved is None:
-            self._judge_all()
+            self._compute()
             return EVERY
         if not moved:
             return None
         if self._low_moved(moved):
             before = self._allowed
             self._find_low()
-            self._allowed = self._judged()
+            self._allowed = self._allowed_domains()
             return self._flipped(np.flatnonzero(before != self._allowed))
         flips = []
         for _, domain, _ in moved:
@@ -111,7 +123,7 @@ class SpreadFilter:
             return None
         ids = self._domains.ids
         if int(self._domains.sizes[which].sum()) * _MANY_PART > len(ids):
-            self._judge_rows()
+            self._compute_rows()
             return EVERY
         changed = np.flatnonzero(np.isin(ids, which))
         self.ok[changed] = self._allowed[ids[changed]]
@@ -134,3 +146,46 @@ class SpreadFilter:
         if now - change == self._low:
             self._at_low -= 1
         return self._at_low == 0
+
+
+class TopologySpreadFilter(SkewFilter):
+    """One `DoNotSchedule` constraint of the pod. Only nodes with every constraint's topology key count."""
+
+    reason = Reason.TOPOLOGY_SPREAD
+    label = "topology spread"
+    unblocked_by = ClusterEvent.NODE | ClusterEvent.TOPOLOGY | ClusterEvent.POD_PLACED | ClusterEvent.POD_GONE
+
+    def __init__(self, context: ShapeContext, constraint: Spread) -> None:
+        self.detail = constraint.topology_key
+        self._snapshot = context.snapshot
+        self._shape = context.shape
+        self._constraint = constraint
+        super().__init__(
+            context.snapshot,
+            constraint.topology_key,
+            context.use_tally(SelectorRule(context.shape.key.namespace, constraint.selector)),
+            skew_max=constraint.skew_max,
+            domains_min=constraint.domains_min,
+            itself=int(constraint.counts_itself),
+        )
+
+    @classmethod
+    def for_shape(cls, context: ShapeContext) -> Iterator[Self]:
+        for constraint in context.shape.spread_required:
+            yield cls(context, constraint)
+
+    def counted_rows(self) -> Bools:
+        rows = rows_included(self._snapshot, self._shape.wants, self._constraint)
+        for constraint in self._shape.spread_required:
+            rows &= self._snapshot.column(constraint.topology_key).ids != ABSENT
+        return rows
+
+
+def rows_included(snapshot: Snapshot, wants: Wants, constraint: Spread) -> Bools:
+    """The rows that a constraint's node inclusion policies let count."""
+    rows = snapshot.exists.copy()
+    if constraint.honor_affinity:
+        rows &= selected(snapshot, wants)
+    if constraint.honor_taints:
+        rows &= tolerated(snapshot, wants.tolerations)
+    return rows

@@ -1,0 +1,109 @@
+"""Filters on a node's name and labels: `nodeName`, node selector, required node affinity.
+
+A property test holds each mask equal to its predicate in `placement.predicates`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Self
+
+import numpy as np
+
+from kedge.api.selectors import NodeTerm, Requirement
+from kedge.placement.reasons import Reason
+from kedge.scheduler.pipeline.plugin import NodeFilter, ShapeContext
+from kedge.scheduler.queue.events import ClusterEvent
+from kedge.scheduler.state.columns import EVERY, Bools, Rows
+from kedge.scheduler.state.shapes import Wants
+from kedge.scheduler.state.snapshot import NAME, Snapshot
+
+_FIELD = "metadata.name"
+
+
+class _LabelFilter(NodeFilter):
+    unblocked_by = ClusterEvent.NODE
+
+    def __init__(self, snapshot: Snapshot, wants: Wants) -> None:
+        self._snapshot = snapshot
+        self._wants = wants
+
+
+class NodeNameFilter(_LabelFilter):
+    reason = Reason.NODE_NAME
+    label = "node name"
+
+    @classmethod
+    def for_shape(cls, context: ShapeContext) -> Iterable[Self]:
+        wants = context.shape.wants
+        return (cls(context.snapshot, wants),) if wants.node_name else ()
+
+    def mask(self, rows: Rows) -> Bools:
+        names = self._snapshot.column(NAME)
+        named: Bools = names.ids[rows] == names.find(self._wants.node_name)
+        return named
+
+
+class NodeSelectorFilter(_LabelFilter):
+    reason = Reason.NODE_SELECTOR
+    label = "node selector"
+
+    @classmethod
+    def for_shape(cls, context: ShapeContext) -> Iterable[Self]:
+        wants = context.shape.wants
+        return (cls(context.snapshot, wants),) if wants.selector else ()
+
+    def mask(self, rows: Rows) -> Bools:
+        return has_labels(self._snapshot, self._wants, rows)
+
+
+class NodeAffinityFilter(_LabelFilter):
+    reason = Reason.NODE_AFFINITY
+    label = "node affinity"
+
+    @classmethod
+    def for_shape(cls, context: ShapeContext) -> Iterable[Self]:
+        wants = context.shape.wants
+        return (cls(context.snapshot, wants),) if wants.required is not None else ()
+
+    def mask(self, rows: Rows) -> Bools:
+        terms = self._wants.required.terms if self._wants.required is not None else ()
+        return meets_any(self._snapshot, terms, rows)
+
+
+def selected(snapshot: Snapshot, wants: Wants, rows: Rows = EVERY) -> Bools:
+    """The rows that the pod's node selector and required node affinity admit."""
+    admitted = has_labels(snapshot, wants, rows)
+    if wants.required is not None:
+        admitted &= meets_any(snapshot, wants.required.terms, rows)
+    return admitted
+
+
+def has_labels(snapshot: Snapshot, wants: Wants, rows: Rows) -> Bools:
+    found = np.ones(len(snapshot.exists[rows]), np.bool_)
+    for key, value in wants.selector:
+        column = snapshot.column(key)
+        found &= column.ids[rows] == column.find(value)
+    return found
+
+
+def meets_any(snapshot: Snapshot, terms: tuple[NodeTerm, ...], rows: Rows) -> Bools:
+    """The rows that meet at least one term. No row meets a term without requirements."""
+    found = np.zeros(len(snapshot.exists[rows]), np.bool_)
+    for term in terms:
+        if not term.expressions and not term.fields:
+            continue
+        met = np.ones(len(found), np.bool_)
+        for requirement in term.expressions:
+            met &= snapshot.column(requirement.key).meets(requirement, rows)
+        for requirement in term.fields:
+            met &= _meets_field(snapshot, requirement, rows)
+        found |= met
+    return found
+
+
+def _meets_field(snapshot: Snapshot, requirement: Requirement, rows: Rows) -> Bools:
+    if requirement.key != _FIELD:
+        return np.full(len(snapshot.exists[rows]), requirement.matches({}))
+    renamed = Requirement(NAME, requirement.operator, requirement.values)
+    return snapshot.column(NAME).meets(renamed, rows)

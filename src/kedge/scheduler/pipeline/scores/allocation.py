@@ -1,0 +1,119 @@
+"""Scores by the CPU and memory of one node, with the pod on it: least, most and balanced allocation.
+
+Each depends on one node alone, so a changed row is scored by itself, in plain integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Self
+
+import numpy as np
+
+from kedge.placement.resources import CPU, MEMORY
+from kedge.scheduler.pipeline.plugin import POINTS_MAX, RowScore, ShapeContext, Weights
+from kedge.scheduler.state.columns import EVERY, Bools, Ints, Rows
+from kedge.scheduler.state.shapes import Wants
+from kedge.scheduler.state.snapshot import SCORED_MAX, NodeRow, Snapshot
+
+LEAST_ALLOCATED = "least-allocated"
+MOST_ALLOCATED = "most-allocated"
+BALANCED_ALLOCATION = "balanced-allocation"
+_FRACTION = 10_000
+"""Parts that a resource is divided into when two resources are compared."""
+_KNOWN_MAX = 4096
+"""Different fillings of nodes whose score a shape remembers."""
+
+
+def allocation_parts(snapshot: Snapshot, wants: Wants, rows: Rows = EVERY) -> dict[str, Ints]:
+    """Least, most and balanced allocation of CPU and memory on some rows, once the pod is there."""
+    offered = snapshot.scored_offered[:, rows]
+    divisor = np.maximum(offered, 1)
+    resources = np.maximum((offered > 0).sum(0), 1)
+    asked = np.asarray([[min(amount, SCORED_MAX)] for amount in wants.scored], np.int64)
+    taken = np.minimum(snapshot.scored_claimed[:, rows] + asked, offered)
+    most = (taken * POINTS_MAX // divisor).sum(0) // resources
+    least = ((offered - taken) * POINTS_MAX // divisor).sum(0) // resources
+    balanced = _balanced(wants, offered, snapshot.claimed[:2, rows])
+    return {LEAST_ALLOCATED: least, MOST_ALLOCATED: most, BALANCED_ALLOCATION: balanced}
+
+
+def _balanced(wants: Wants, offered: Ints, claimed: Ints) -> Ints:
+    """100 when CPU and memory are used alike, 50 when one is full and the other empty."""
+    cpu, memory = wants.requests.get(CPU, 0), wants.requests.get(MEMORY, 0)
+    if not cpu and not memory:
+        return np.zeros(offered.shape[1], np.int64)  # a pod that asks for nothing would pile up on one node
+    asked = np.asarray([[min(cpu, SCORED_MAX)], [min(memory, SCORED_MAX)]], np.int64)
+    taken = np.minimum(claimed + asked, offered)
+    used = taken * _FRACTION // np.maximum(offered, 1)
+    apart = np.abs(used[0] - used[1])
+    apart[(offered == 0).any(0)] = 0
+    balanced: Ints = (2 * _FRACTION - apart) // (2 * _FRACTION // POINTS_MAX)
+    return balanced
+
+
+class AllocationScore(RowScore):
+    """The weighted sum of the three, on all rows at once or on one row."""
+
+    weights: ClassVar = {LEAST_ALLOCATED: 1, MOST_ALLOCATED: 0, BALANCED_ALLOCATION: 1}
+
+    def __init__(self, snapshot: Snapshot, wants: Wants, weights: Weights) -> None:
+        self._snapshot = snapshot
+        self._wants = wants
+        self._weights = weights
+        self._asked = tuple(
+            (min(scored, SCORED_MAX), min(wants.requests.get(resource, 0), SCORED_MAX))
+            for scored, resource in zip(wants.scored, (CPU, MEMORY), strict=True)
+        )
+        self._known: dict[tuple[int, int, int, int, int, int], int] = {}
+        """By a row's capacity and claims. Nodes and pods come in few sizes."""
+
+    @classmethod
+    def for_shape(cls, context: ShapeContext, weights: Weights) -> Self:
+        return cls(context.snapshot, context.shape.wants, weights)
+
+    def all(self) -> Ints:
+        total = np.zeros(self._snapshot.capacity, np.int64)
+        for name, points in allocation_parts(self._snapshot, self._wants).items():
+            if self._weights[name]:
+                total += self._weights[name] * points
+        return total
+
+    def row(self, node: NodeRow) -> int:
+        offered, claimed, scored = node.offered, node.claimed, node.scored
+        if offered is None:
+            return 0
+        known = (
+            offered.get(CPU, 0), offered.get(MEMORY, 0),
+            scored[0], scored[1], claimed.get(0, 0), claimed.get(1, 0),
+        )  # fmt: skip
+        found = self._known.get(known)
+        if found is None:
+            if len(self._known) >= _KNOWN_MAX:
+                self._known.clear()
+            found = self._known[known] = self._of(known[:2], known[2:4], known[4:])
+        return found
+
+    def parts(self, rows: Ints, feasible: Bools) -> Mapping[str, Ints]:  # noqa: ARG002
+        return allocation_parts(self._snapshot, self._wants, rows)
+
+    def _of(self, offered: tuple[int, ...], scored: tuple[int, ...], claimed: tuple[int, ...]) -> int:
+        least = most = resources = 0
+        used = []
+        for has, held, taken, (asks, asks_exactly) in zip(offered, scored, claimed, self._asked, strict=True):
+            if has <= 0:
+                continue
+            has = min(has, SCORED_MAX)
+            resources += 1
+            full = min(min(held, SCORED_MAX) + asks, has)
+            most += full * POINTS_MAX // has
+            least += (has - full) * POINTS_MAX // has
+            used.append(min(taken + asks_exactly, has) * _FRACTION // has)
+        if resources == 2:
+            least, most = least // 2, most // 2
+        weights, requests = self._weights, self._wants.requests
+        total = weights[LEAST_ALLOCATED] * least + weights[MOST_ALLOCATED] * most
+        if requests.get(CPU, 0) or requests.get(MEMORY, 0):
+            apart = abs(used[0] - used[1]) if resources == 2 else 0
+            total += weights[BALANCED_ALLOCATION] * ((2 * _FRACTION - apart) // (2 * _FRACTION // POINTS_MAX))
+        return total

@@ -39,7 +39,7 @@ from kedge.observe.recording.log import DecisionLog
 from kedge.observe.recording.recorder import Recorder
 from kedge.runtime import ControllerRuntime, ControllerSpec
 from kedge.runtime.cache import BY_NODE, BY_OWNER, CacheSet, by_label
-from kedge.runtime.queue import RunEffects, RunOutcome, Wake, WorkQueue
+from kedge.runtime.queue import ItemOutcome, RunEffects, Wake, WorkQueue
 from kedge.server.service import Service
 from kedge.sim.kernel import NO_FAULTS, Simulation, run
 from kedge.store import Put
@@ -196,7 +196,7 @@ async def queue_ops(keys: int, *, tenants: int = 100) -> float:
     wake = Wake("Pod/tenant/pod", "bench")
     for n in range(keys):
         queue.add(Key("Pod", f"tenant-{n % tenants}", f"pod-{n}"), wake)
-    facts, outcome = RunEffects(changed=True, wrote=frozenset({("status", 1)})), RunOutcome.success()
+    facts, outcome = RunEffects(changed=True, wrote=frozenset({("status", 1)})), ItemOutcome.success()
     began_s = time.perf_counter()
     for _ in range(keys):
         item = await queue.get()

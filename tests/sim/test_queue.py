@@ -13,10 +13,10 @@ from kedge.env import Env
 from kedge.errors import Unavailable
 from kedge.keys import Key
 from kedge.limits import Limits
-from kedge.runtime.queue import Item, Loop, LoopKind, QueueClosed, RunEffects, RunOutcome, Wake, WorkQueue
+from kedge.runtime.queue import Item, ItemOutcome, Loop, LoopKind, QueueClosed, RunEffects, Wake, WorkQueue
 from kedge.sim.kernel import NO_FAULTS, Simulation, run, simulate
 
-Reconcile = Callable[[Item[Key]], Awaitable[tuple[RunOutcome, RunEffects | None]]]
+Reconcile = Callable[[Item[Key]], Awaitable[tuple[ItemOutcome, RunEffects | None]]]
 
 
 def key_of(tenant: str, n: int) -> Key:
@@ -49,7 +49,7 @@ class Ground:
     running: set[Key] = field(default_factory=set)
     runs: int = 0
 
-    async def reconcile(self, item: Item[Key]) -> tuple[RunOutcome, RunEffects | None]:
+    async def reconcile(self, item: Item[Key]) -> tuple[ItemOutcome, RunEffects | None]:
         if item.key in self.running:
             self.sim.violate("no key runs twice at once", str(item.key))
         self.running.add(item.key)
@@ -58,11 +58,11 @@ class Ground:
             version = self.versions[item.key]
             await asyncio.sleep(self.env.random.choice((0.0, 0.001, 0.05, 0.5)))
             if self.failing and self.env.random.random() < 0.3:
-                return RunOutcome.failure(Unavailable("drawn to fail")), None
+                return ItemOutcome.failure(Unavailable("drawn to fail")), None
             self.seen[item.key] = version
             if self.env.random.random() < 0.1:
-                return RunOutcome.requeue(delay_s=self.env.random.choice((0.0, 1.0))), None
-            return RunOutcome.success(), RunEffects(changed=True, wrote=frozenset({(item.key, version)}))
+                return ItemOutcome.requeue(delay_s=self.env.random.choice((0.0, 1.0))), None
+            return ItemOutcome.success(), RunEffects(changed=True, wrote=frozenset({(item.key, version)}))
         finally:
             self.running.discard(item.key)
 
@@ -103,7 +103,7 @@ async def test_no_key_runs_twice_at_once_and_no_wake_up_is_lost(sim: Simulation)
                 item = await idle
             except asyncio.CancelledError:
                 continue
-            queue.done(item, RunOutcome.requeue(delay_s=0.0))
+            queue.done(item, ItemOutcome.requeue(delay_s=0.0))
 
     owner = host.spawn(make_good(), name="owner")
     await asyncio.gather(host.run(change()), host.run(disturb()))
@@ -122,10 +122,10 @@ async def test_a_delay_ends_on_time_though_one_worker_is_busy_and_the_clock_is_s
     queue: WorkQueue[Key] = WorkQueue(host.env(), "pods")
     begun_s: list[float] = []
 
-    async def reconcile(_: Item[Key]) -> tuple[RunOutcome, RunEffects | None]:
+    async def reconcile(_: Item[Key]) -> tuple[ItemOutcome, RunEffects | None]:
         begun_s.append(sim.now_s)
         await asyncio.sleep(100)
-        return RunOutcome.success(), None
+        return ItemOutcome.success(), None
 
     workers = [host.spawn(work(queue, reconcile), name=f"worker {n}") for n in range(2)]
     await asyncio.sleep(0)
@@ -173,13 +173,13 @@ async def latencies(
     quiet = key_of("quiet", 0)
     ended = asyncio.Event()
 
-    async def reconcile(item: Item[Key]) -> tuple[RunOutcome, RunEffects | None]:
+    async def reconcile(item: Item[Key]) -> tuple[ItemOutcome, RunEffects | None]:
         if item.key == quiet:
             await asyncio.sleep(quiet_s)
             ended.set()
-            return RunOutcome.success(), None
+            return ItemOutcome.success(), None
         await asyncio.sleep(fail_s * env.random.uniform(0.5, 1.5))
-        return RunOutcome.failure(Unavailable("always")), None
+        return ItemOutcome.failure(Unavailable("always")), None
 
     for n in range(noisy_keys):
         queue.add(key_of("noisy", n), "x")
@@ -262,12 +262,12 @@ async def test_two_controllers_that_undo_each_other_come_nearly_to_rest(sim: Sim
     def start(name: str) -> None:
         host = sim.host(name)
 
-        async def reconcile(_: Item[Key]) -> tuple[RunOutcome, RunEffects | None]:
+        async def reconcile(_: Item[Key]) -> tuple[ItemOutcome, RunEffects | None]:
             await asyncio.sleep(0.01)
             if shared.value == name:
-                return RunOutcome.success(), RunEffects(changed=False)
+                return ItemOutcome.success(), RunEffects(changed=False)
             shared.write(name, name)
-            return RunOutcome.success(), RunEffects(changed=True, wrote=frozenset({("Pod/shop/pod-0", name)}))
+            return ItemOutcome.success(), RunEffects(changed=True, wrote=frozenset({("Pod/shop/pod-0", name)}))
 
         shared.queues[name] = WorkQueue(host.env(), name, on_loop=lambda loop: told.append((name, loop)))
         host.spawn(work(shared.queues[name], reconcile), name=f"worker of {name}")
@@ -292,12 +292,12 @@ async def test_a_status_that_holds_the_time_does_not_write_for_ever(sim: Simulat
     queue: WorkQueue[Key] = WorkQueue(env, "notebooks", on_loop=told.append)
     writes = 0
 
-    async def reconcile(item: Item[Key]) -> tuple[RunOutcome, RunEffects | None]:
+    async def reconcile(item: Item[Key]) -> tuple[ItemOutcome, RunEffects | None]:
         nonlocal writes
         await asyncio.sleep(0.01)
         writes += 1
         queue.add(item.key, Wake("status", queue.name))
-        return RunOutcome.success(), RunEffects(changed=True, wrote=frozenset({("status", env.now().isoformat())}))
+        return ItemOutcome.success(), RunEffects(changed=True, wrote=frozenset({("status", env.now().isoformat())}))
 
     host.spawn(work(queue, reconcile), name="worker")
     queue.add(key_of("shop", 0), Wake("spec", "alice"))
@@ -314,10 +314,10 @@ async def test_honest_fan_out_and_fan_in_are_not_slowed(sim: Simulation) -> None
     queue: WorkQueue[Key] = WorkQueue(env, "pods", workers=4, on_loop=told.append)
     runs: dict[Key, int] = {}
 
-    async def reconcile(item: Item[Key]) -> tuple[RunOutcome, RunEffects | None]:
+    async def reconcile(item: Item[Key]) -> tuple[ItemOutcome, RunEffects | None]:
         runs[item.key] = runs.get(item.key, 0) + 1
         await asyncio.sleep(0.001)
-        return RunOutcome.success(), RunEffects(changed=False)
+        return ItemOutcome.success(), RunEffects(changed=False)
 
     for n in range(4):
         host.spawn(work(queue, reconcile), name=f"worker {n}")
@@ -343,10 +343,10 @@ async def test_a_resync_of_everything_is_no_storm(sim: Simulation) -> None:
     queue: WorkQueue[Key] = WorkQueue(env, "pods", workers=2)
     ran: set[Key] = set()
 
-    async def reconcile(item: Item[Key]) -> tuple[RunOutcome, RunEffects | None]:
+    async def reconcile(item: Item[Key]) -> tuple[ItemOutcome, RunEffects | None]:
         await asyncio.sleep(0.01)
         ran.add(item.key)
-        return RunOutcome.success(), None
+        return ItemOutcome.success(), None
 
     for n in range(2):
         host.spawn(work(queue, reconcile), name=f"worker {n}")

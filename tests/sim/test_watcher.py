@@ -20,7 +20,7 @@ from kedge.errors import Compacted, OperatingError
 from kedge.keys import Key, Revision
 from kedge.limits import Limits
 from kedge.runtime.cache import Behind, Cache, CacheChange, CacheSet, ChangeType, Floor, Index, WriteFloors
-from kedge.runtime.cache.cache import CacheRelist
+from kedge.runtime.cache.relist import CacheRelist
 from kedge.runtime.watch_states import ConnectingState, Transition, WatchReason
 from kedge.runtime.watcher import Watcher
 from kedge.server.service import Service

@@ -1,13 +1,16 @@
-"""What a reconcile asks for next."""
+"""The result of a reconcile: when its key runs next."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
 
+from kedge.errors import InvariantBroken
+from kedge.observe.records import Decision
+
 
 class Next(StrEnum):
-    """When the key is looked at again, if nothing wakes it before."""
+    """When the key runs again, if nothing wakes it before."""
 
     AWAIT_CHANGE = "await change"
     REQUEUE = "requeue"
@@ -16,7 +19,7 @@ class Next(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What is to happen next, and why. `condition` and `reason` go to the decision record."""
+    """When the key runs next, and why. `condition` and `reason` go to the decision record."""
 
     next: Next
     delay_s: float | None = None
@@ -25,20 +28,26 @@ class Action:
 
     @classmethod
     def await_change(cls, *, condition: str = "", reason: str = "") -> Action:
-        """Only when something it watches changes."""
+        """Run again only when a watched object changes."""
         if not condition and not reason:
             return _AWAIT_CHANGE
         return cls(Next.AWAIT_CHANGE, None, condition, reason)
 
     @classmethod
     def requeue(cls, *, delay_s: float, condition: str = "", reason: str = "") -> Action:
-        """After a pause, change or no change."""
+        """Run again after a delay, with or without a change."""
         return cls(Next.REQUEUE, delay_s, condition, reason)
 
     @classmethod
     def terminal(cls, *, reason: str, condition: str = "") -> Action:
-        """It cannot succeed as things stand: no retry until something changes. The reason stays visible."""
+        """It cannot succeed in the current state: no retry until something changes. The reason stays visible."""
         return cls(Next.TERMINAL, None, condition, reason)
 
 
 _AWAIT_CHANGE = Action(Next.AWAIT_CHANGE)
+
+
+def check_action(decision: Decision, action: object) -> None:
+    """Check that a reconciler returned an `Action`."""
+    if not isinstance(action, Action):
+        raise InvariantBroken(f"{decision.controller} returned {action!r} for {decision.key}: return an Action")

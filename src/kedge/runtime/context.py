@@ -1,6 +1,6 @@
-"""What a reconcile may touch: cached reads, requests, time and chance, through one object, all of it recorded.
+"""Everything a reconcile may use: cached reads, requests, time and randomness, through one object that records it all.
 
-Reads of caches are synchronous and may be old; requests go to the authority and are awaited. `runtime.recheck` gives
+Cached reads are synchronous and may be stale; requests go to the API server and are awaited. `runtime.recheck` gives
 the same reconcile a context that answers from a record instead.
 """
 
@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import deepcopy
 from datetime import datetime
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -42,7 +41,6 @@ from kedge.api.wellknown import HOLD_PREFIX
 from kedge.client.contract import Client
 from kedge.env import Env, uid_from
 from kedge.errors import (
-    Compacted,
     Conflict,
     InvariantBroken,
     OperatingError,
@@ -55,7 +53,6 @@ from kedge.keys import NO_REVISION, Fence, Key, Origin, Revision
 from kedge.limits import Limits
 from kedge.observe.records import (
     Budget,
-    CacheMark,
     CacheRead,
     Call,
     Clock,
@@ -64,8 +61,9 @@ from kedge.observe.records import (
     Measured,
     NotStarted,
 )
-from kedge.runtime.action import Action
 from kedge.runtime.cache import BY_CONTROLLER, Cache, Index, Read, WriteFloors, marks_of
+from kedge.runtime.calls import NO_REPLY, CallReply, copy_body, get_reply, list_reply, write_reply
+from kedge.runtime.fingerprints import content_fingerprint, input_fingerprints
 from kedge.runtime.queue import RunEffects
 from kedge.runtime.status import plan_status
 
@@ -74,21 +72,18 @@ _Answer = TypeVar("_Answer")
 _Sent = TypeVar("_Sent", bound=AnyRequest)
 WriteRequest = Create | Patch | Delete | Evict | ConfirmEnded | Bind
 
-_COMPARED_MAX = 100
-"""Objects of one answer that are compared by content to find a fight; a longer answer is news whenever one changed."""
-
 
 class Reconciler(Protocol):
     async def reconcile(self, ctx: Context, key: Key) -> Any:
-        """Look at the object behind `key` as it is now, take one bounded step, and return an `Action`."""
+        """Read the object of `key` as it is now, take one bounded step, and return an `Action`."""
 
 
 class Held(OperatingError):
-    """A person holds the object, and this controller is to leave it alone. Nothing was written; the hold will end."""
+    """The object has a hold against this controller. Nothing was written; try again when the hold has ended."""
 
 
 class Context:
-    """One decision: its reads, its writes, its time and its chance."""
+    """One decision: its reads, writes, times and random draws."""
 
     def __init__(
         self,
@@ -118,7 +113,7 @@ class Context:
 
     @property
     def decision(self) -> str:
-        """The id that every version written by this decision carries beside it."""
+        """The decision id. Every version that this decision writes carries it in its origin."""
         return self._decision.id
 
     @property
@@ -127,7 +122,7 @@ class Context:
 
     @property
     def random(self) -> random.Random:
-        """Chance that the record can give again."""
+        """Random numbers that a recheck draws again."""
         if self._random is None:
             self._random = random.Random(self._draw_seed())
         return self._random
@@ -136,26 +131,26 @@ class Context:
         return uid_from(self.random)
 
     def now(self) -> datetime:
-        """Wall clock, for people and timestamps."""
+        """The wall clock, for timestamps and for people."""
         now = self._env.now()
         if self._steps is not None:
             self._steps.append(Clock(now))
         return now
 
     def measured(self, what: str, measure: Callable[[], _T], /) -> _T:
-        """An observation that only this process can make, such as how long it has heard nothing; as plain JSON.
+        """An observation that only this process can make, such as the age of a heartbeat; as plain JSON.
 
-        It is recorded, so that the decision can be run again: a reconcile asks for it here and nowhere else.
+        It is recorded, so that the decision can be run again: a reconcile must not obtain it in any other way.
         """
         value = measure()
         if self._steps is not None:
-            self._steps.append(Measured(what, deepcopy(value)))  # as it is now: whoever made it may go on changing it
+            self._steps.append(Measured(what, deepcopy(value)))  # a copy: the caller may go on to change it
         return value
 
     # -- cached reads ------------------------------------------------------------------------------
 
     def get(self, key: Key) -> Object | None:
-        """One object as the cache has it; None if it knows of none."""
+        """One object from the cache; None if the cache has none."""
         found = self._cached(key.kind, "get", (key.namespace, key.name), lambda cache: cache.get(key))
         if key == self._decision.key and found is not None and not self._decision.uid:
             self._decision.uid, self._decision.generation = found.uid, found.metadata.generation
@@ -164,7 +159,7 @@ class Context:
     def list(
         self, kind: Kind, *, namespace: str = "", selector: LabelSelector | str | None = None
     ) -> tuple[Object, ...]:
-        """Objects as the cache has them, in key order: all, of one namespace, with some labels."""
+        """Objects from the cache, in key order: all, those of one namespace, or those a selector matches."""
         chosen = parse_label_selector(selector) if isinstance(selector, str) else selector
         about = (namespace, "nothing" if chosen is not None and chosen.never else str(chosen or ""))
         return self._cached(
@@ -172,51 +167,51 @@ class Context:
         )
 
     def by_index(self, kind: Kind, index: Index, value: str) -> tuple[Object, ...]:
-        """Objects that have `value` in an index that the controller declared, in key order."""
+        """Objects with `value` in an index that the controller declared, in key order."""
         return self._cached(kind.key_kind, "index", (index.name, value), lambda cache: cache.by_index(index, value))
 
     def owned(self, kind: Kind, owner: Object) -> tuple[Object, ...]:
-        """Objects of `kind` that `owner` controls: this owner, not one that had its name."""
+        """Objects of `kind` that `owner` controls: this incarnation, not an earlier object of the same name."""
         return self.by_index(kind, BY_CONTROLLER, owner.uid)
 
     def has_seen(self, kind: Kind, revision: Revision) -> bool | None:
-        """Whether the cache of `kind` holds all that was committed up to `revision`, of another kind's object perhaps.
+        """Whether the cache of `kind` holds everything up to `revision`, which may be that of another kind's object.
 
-        Two caches are not of one moment: what one object says of another may not show there yet. None if nobody can
-        say, because each kind has a history of its own: then only the authority tells.
+        Two caches are not at one revision: an object that one of them refers to may not be in the other yet. None where
+        each kind has a history of its own, so that revisions cannot be compared: then read with `fresh`.
         """
         return self.measured(f"{kind.key_kind} up to {revision}", lambda: self._seen(kind, revision))
 
     def check_fresh(self, kind: Kind, *, max_age_s: float) -> None:
-        """Hold a cache to a staleness budget before a decision that needs one.
+        """Check the staleness of a cache before a decision that depends on it.
 
         Raises:
             Stale: it is older. Let it end the reconcile: the key is tried again later.
         """
         self._check_fresh(kind, max_age_s, declared=False)
 
-    # -- the authority -----------------------------------------------------------------------------
+    # -- requests ----------------------------------------------------------------------------------
 
     async def fresh(self, key: Key) -> Object | None:
-        """One object as it is at the authority: before what cannot be taken back."""
-        found = await self._call(Get(key), self._find, _read_one)
+        """One object read from the API server, past the cache. Use it before an action that cannot be undone."""
+        found = await self._call(Get(key), self._find, get_reply)
         return found[0] if found else None
 
     async def fresh_list(self, kind: Kind, *, namespace: str = "", label_selector: str = "") -> Sequence[Object]:
         options = ListOptions(namespace=namespace, label_selector=label_selector)
-        return await self._call(List(kind, options), self._send, _read_list)
+        return await self._call(List(kind, options), self._send, list_reply)
 
     async def create(self, kind: Kind, body: Mapping[str, Any], *, namespace: str = "") -> Object:
-        """Create. If the name must be right whatever is lost on the way, use `ensure`."""
+        """Create an object. Use `ensure` where a repeat after a lost reply must find the same object."""
         return await self._write(Create(kind, body, namespace))
 
     async def ensure(self, kind: Kind, body: Mapping[str, Any], *, namespace: str = "") -> Object:
-        """Create, or confirm that it is there and is ours. Safe to repeat, also after an unknown outcome.
+        """Create an object, or confirm that it exists with this owner. Safe to repeat, even after an unknown outcome.
 
         Raises:
-            AlreadyExists: something of another owner has the name, or ours is being deleted.
+            AlreadyExists: an object of another owner has the name, or ours is being deleted.
         """
-        (found,) = await self._call(Create(kind, body, namespace), self._ensure, _wrote, ensures=True)
+        (found,) = await self._call(Create(kind, body, namespace), self._ensure, write_reply, ensures=True)
         return found
 
     async def patch(
@@ -224,7 +219,7 @@ class Context:
     ) -> Object:
         """Merge `body` into an object, if it is still the version that was read.
 
-        Give a key, or `any_version`, for a change that is right whatever else was written meanwhile.
+        Pass a key, or `any_version`, for a change that does not depend on the rest of the object.
 
         Raises:
             Conflict: it has changed. Let it end the reconcile: the next one reads first.
@@ -239,7 +234,7 @@ class Context:
         return await self._write(Patch(key, patch, subresource=subresource))
 
     async def write_status(self, found: Object, status: Mapping[str, Any]) -> Object:
-        """Say `status` of the version that was read, if that says anything new. Times alone are nothing new.
+        """Write `status` to the version that was read, if it changes anything. A change of times alone does not count.
 
         Fields not named stay; conditions are set by type; `observedGeneration` is the generation of `found`.
 
@@ -254,10 +249,10 @@ class Context:
     async def delete(
         self, found: Object, *, any_version: bool = False, grace_s: int | None = None, propagation: str = ""
     ) -> Object:
-        """Delete the very version that was read; with `any_version`, that incarnation whatever it says now.
+        """Delete the version that was read; with `any_version`, any version of that incarnation.
 
         Raises:
-            Conflict: it is another by now. Nothing was deleted.
+            Conflict: the object has changed. Nothing was deleted.
         """
         self._check_held(found)
         revision = NO_REVISION if any_version else found.revision
@@ -268,45 +263,45 @@ class Context:
         """Delete a pod if its disruption budgets allow it.
 
         Raises:
-            TooManyRequests: they do not, for now.
+            TooManyRequests: they do not allow it now. Try again later.
         """
         self._check_held(found)
         return await self._write(Evict(found.key, DeleteOptions(uid=found.uid)))
 
     async def confirm_ended(self, ledger: Object, pod_uid: str) -> Object:
-        """Free the claim of a pod that is gone or has ended, on the word of whoever knows that nothing of it runs.
+        """Free the claim of a pod that is gone or has ended. Call it only with proof that no process of it runs.
 
         Raises:
-            Conflict: the pod still exists, or the ledger is that of another incarnation by now.
+            Conflict: the pod still exists, or the ledger belongs to another incarnation of the node.
         """
         return await self._write(ConfirmEnded(ledger.key.name, ledger.view.spec.node_uid, pod_uid))
 
     async def bind(self, binding: Binding) -> Object:
-        """Put a pod on a node, if that is still right when it is committed."""
+        """Bind a pod to a node, if the placement is still valid at the commit."""
         return await self._write(Bind(binding))
 
     def _check_held(self, found: Object) -> None:
-        """The net below every controller: what a person holds off it is not changed, whatever it planned."""
+        """A safety net below every controller: an object on hold is not changed, whatever the plan was."""
         if any(name.startswith(HOLD_PREFIX) for name in found.metadata.annotations):
             hold = active_hold(found.metadata, self._decision.controller, self.now())
             if hold is not None:
                 raise Held(f"{found.key}: {hold}", key=found.key)
 
     def hold_back(self, error: OperatingError) -> None:
-        """Used by the controller: the reconcile does not begin, because of this."""
+        """Used by the controller: the reconcile does not begin, because of `error`."""
         self._note(NotStarted(f"{type(error).__name__}: {error}"))
         raise error
 
     def check_declared(self, kind: Kind, *, max_age_s: float) -> None:
-        """Used by the controller: hold a cache to the budget that was declared for every decision."""
+        """Used by the controller: check the staleness bound that its spec declares for every decision."""
         self._check_fresh(kind, max_age_s, declared=True)
 
     def end(self) -> RunEffects:
-        """Used by the controller: the decision is over. What the run did, so that a loop can be told from work."""
+        """Used by the controller: end the decision. Returns the effects of the run, for the loop detector."""
         self._ended = True
         return RunEffects(bool(self._wrote), frozenset(self._wrote), self._saw)
 
-    # -- what is recorded --------------------------------------------------------------------------
+    # -- recording ---------------------------------------------------------------------------------
 
     def _draw_seed(self) -> int:
         self._decision.seed = self._env.random.getrandbits(63)
@@ -342,22 +337,22 @@ class Context:
             objects = value  # type: ignore[assignment]
             found = len(objects)
         own = self._own
-        # What this controller wrote itself is no news to it: a loop would look like work.
+        # Own writes are not new input: a loop would look like work.
         others = [each for each in objects if not each.origin.decision.startswith(own)]
-        self._saw = hash((self._saw, about, *_news_in(others)))
+        self._saw = hash((self._saw, about, *input_fingerprints(others)))
         if self._steps is not None:
             self._steps.append(CacheRead(cache.name, verb, about, place, revision, age_s, found, objects))
         return value
 
     async def _write(self, request: WriteRequest) -> Object:
-        (written,) = await self._call(request, self._send, _wrote)
+        (written,) = await self._call(request, self._send, write_reply)
         return written
 
     async def _call(
         self,
         request: _Sent,
         send: Callable[[_Sent], Awaitable[_Answer]],
-        read: Callable[[_Answer, str], _Reply],
+        read: Callable[[_Answer, str], CallReply],
         *,
         ensures: bool = False,
     ) -> tuple[Object, ...]:
@@ -367,18 +362,18 @@ class Context:
         self._calls += 1
         operation = f"{self._decision.id}#{self._calls}"
         began_s = self._env.monotonic()
-        reply = _NOTHING
+        reply = NO_REPLY
         error: OperatingError | None = None
-        # As it is now: the caller may go on to change what it gave, and use it for the next call.
-        asked = None if self._steps is None else as_asked(intent.body)
+        # A copy: the caller may change the body and use it for its next call.
+        asked = None if self._steps is None else copy_body(intent.body)
         try:
             reply = read(await send(self._stamped(request, operation)), operation)
         except OperatingError as failed:
             error = failed
-            reply = _Reply(type(failed).__name__)
+            reply = CallReply(type(failed).__name__)
             raise
         except asyncio.CancelledError:
-            reply = _Reply("cancelled")
+            reply = CallReply("cancelled")
             raise
         finally:
             self._settle(request, intent.key, reply, error)
@@ -419,99 +414,24 @@ class Context:
     def _ensure(self, request: Create) -> Awaitable[Written]:
         return self._client.ensure(request.kind, request.body, namespace=request.namespace, options=request.options)
 
-    def _settle(self, request: AnyRequest, wrote_key: Key | None, reply: _Reply, error: OperatingError | None) -> None:
-        """Note what the key must see before it runs again."""
+    def _settle(
+        self, request: AnyRequest, wrote_key: Key | None, reply: CallReply, error: OperatingError | None
+    ) -> None:
+        """Note the revisions that the caches must reach before the key runs again."""
         key = self._decision.key
         if request.reads:
             return
         if reply.outcome == "cancelled" or isinstance(error, OutcomeUnknown):
             self._floors.note_unknown(key, wrote_key or Key(request.target.kind, "", ""))
         elif isinstance(error, Conflict | Refused):
-            # It was decided on something older. What is there now must be seen first, or the next run is refused too.
+            # It was decided on an older version. Without the newer one the next run would fail in the same way.
             if error.key is not None and error.revision:
                 self._floors.note(key, error.key.kind, error.revision, wrote=error.key)
         elif reply.objects:
             wrote = reply.objects[0].key
             if reply.outcome == "removed" and not reply.certain:
-                self._floors.note_unknown(key, wrote)  # it is gone, but who knows since when
+                self._floors.note_unknown(key, wrote)  # it is gone, at a revision that is not known
             else:
                 self._floors.note(key, wrote.kind, reply.revision, wrote=wrote)
             if reply.outcome != "unchanged":
-                self._wrote.append((wrote, _content(reply.objects[0])))
-
-
-class _Reply(NamedTuple):
-    """What an answer comes to."""
-
-    outcome: str
-    objects: tuple[Object, ...] = ()
-    revision: Revision = NO_REVISION
-    certain: bool = True
-
-
-_NOTHING = _Reply("failed")
-
-
-def _wrote(written: Written, operation: str) -> _Reply:
-    found = written.object
-    ours = found.origin.operation == operation
-    outcome = "removed" if written.removed else "done" if ours else "unchanged"
-    return _Reply(outcome, (found,), found.revision, ours)
-
-
-def _read_one(found: Object | None, _: str) -> _Reply:
-    return _Reply("absent") if found is None else _Reply("read", (found,), found.revision)
-
-
-def _read_list(found: Any, _: str) -> _Reply:
-    return _Reply("read", tuple(found.objects), found.revision)
-
-
-def pin_all(caches: Iterable[Cache], marks: Iterable[CacheMark]) -> list[Callable[[], None]]:
-    """Have every cache keep what it received since its mark, so that the decision can be run again. How to let go."""
-    releases: list[Callable[[], None]] = []
-    for cache, mark in zip(caches, marks, strict=True):
-        with suppress(Compacted):  # it ran for so long that the log has moved on
-            releases.append(cache.received.pin(mark.place).release)
-    return releases
-
-
-def check_action(decision: Decision, action: object) -> None:
-    """Hold a reconciler to its contract."""
-    if not isinstance(action, Action):
-        raise InvariantBroken(f"{decision.controller} returned {action!r} for {decision.key}: return an Action")
-
-
-def as_asked(body: Any) -> Any:
-    """A copy of a request's body, as a record keeps it: plain data, the same when it is read back."""
-    try:
-        return msgspec.json.decode(msgspec.json.encode(body))
-    except (TypeError, ValueError, msgspec.MsgspecError) as error:
-        return f"what cannot be sent: {error}"
-
-
-def _news_in(objects: Sequence[Object]) -> Iterator[int]:
-    """What tells whether anything is new. A version that a controller wrote is new if what it says is.
-
-    1. A rival undoes what was written here. 2. Its version is a new one, each time. 3. What it says is what it said
-    the last time: to call that news would be to call the fight work. Of a version that no decision stands behind
-    nothing more is known than that somebody wanted it.
-    """
-    if len(objects) > _COMPARED_MAX:
-        return (each.revision for each in objects)
-    return (_content(each) if each.origin.decision else each.revision for each in objects)
-
-
-def _content(found: Object) -> int:
-    """A fingerprint of what an object says: without its generation, and without the times in it."""
-    value = found.value
-    generation = value.find(_GENERATION)
-    if generation >= 0:
-        start = generation + len(_GENERATION)
-        value = value[:start] + value[start:].lstrip(b"0123456789")
-    first, *rest = value.split(_TIME)
-    return hash((found.key, first, *[part[part.find(b'"') :] for part in rest]))
-
-
-_GENERATION = b'"generation":'
-_TIME = b'Time":"'
+                self._wrote.append((wrote, content_fingerprint(reply.objects[0])))

@@ -18,7 +18,7 @@ from kedge.errors import Fenced, OperatingError, Terminal, check
 from kedge.keys import NO_REVISION, Fence, Key, Revision
 from kedge.observe.recording.recorder import Recorder
 from kedge.observe.records import Decision
-from kedge.runtime.action import Action, Next
+from kedge.runtime.action import Action, Next, check_action
 from kedge.runtime.cache import (
     Cache,
     CacheChange,
@@ -28,18 +28,19 @@ from kedge.runtime.cache import (
     Subscription,
     WriteFloors,
     marks_of,
+    pin_all,
 )
 from kedge.runtime.catch_up import is_caught_up, wait_caught_up
-from kedge.runtime.context import Context, Reconciler, check_action, pin_all
+from kedge.runtime.context import Context, Reconciler
 from kedge.runtime.lease import LeaderElection, Leadership, SharedElection
 from kedge.runtime.queue import (
     FLOOR,
     Item,
+    ItemOutcome,
     KeyReport,
     Loop,
     QueueClosed,
     QueueStatistics,
-    RunOutcome,
     WaitReason,
     Wake,
     WorkQueue,
@@ -344,7 +345,7 @@ class Controller:
         ctx = Context(
             self._client, env, self._by_kind, self._floors, decision, fence=fence, recorded=recorder is not None
         )
-        outcome: RunOutcome | None = None
+        outcome: ItemOutcome | None = None
         try:
             outcome = _outcome(decision, await self._reconcile(ctx, key))
         except asyncio.CancelledError as error:
@@ -352,16 +353,16 @@ class Controller:
                 decision.result = "cancelled"
                 raise
             # Something that the reconciler awaited was cancelled, and not this worker: that is its failure.
-            decision.result, outcome = "failed", RunOutcome.failure(error)
+            decision.result, outcome = "failed", ItemOutcome.failure(error)
             env.spawn(_raise(RuntimeError(f"{key}: the reconciler let a cancellation out")), name=self.name)
         except Terminal as error:
-            decision.result, outcome = "terminal", RunOutcome.terminal(error)
+            decision.result, outcome = "terminal", ItemOutcome.terminal(error)
         except OperatingError as error:
-            decision.result, outcome = "failed", RunOutcome.failure(error)
+            decision.result, outcome = "failed", ItemOutcome.failure(error)
             if isinstance(error, Fenced):
                 raise  # deposed, and did not know it: the whole term is over
         except Exception as error:  # noqa: BLE001  the reconciler is anybody's: its bug is told, and stops no other key
-            decision.result, outcome = "failed", RunOutcome.failure(error)
+            decision.result, outcome = "failed", ItemOutcome.failure(error)
             env.spawn(_raise(error), name=f"{self.name} reconciling {key}")
         finally:
             self._end(item, ctx, decision, outcome)
@@ -376,7 +377,7 @@ class Controller:
         action: Action = await self._reconciler.reconcile(ctx, key)
         return action
 
-    def _end(self, item: Item[Key], ctx: Context, decision: Decision, outcome: RunOutcome | None) -> None:
+    def _end(self, item: Item[Key], ctx: Context, decision: Decision, outcome: ItemOutcome | None) -> None:
         if outcome is not None and outcome.error is not None:
             decision.error = f"{type(outcome.error).__name__}: {outcome.error}"
             self._failures += 1
@@ -400,15 +401,15 @@ class Controller:
         asyncio.get_running_loop().call_exception_handler({"message": str(error), "exception": error})
 
 
-def _outcome(decision: Decision, action: Action) -> RunOutcome:
+def _outcome(decision: Decision, action: Action) -> ItemOutcome:
     check_action(decision, action)
     decision.result = action.next.value
     decision.delay_s, decision.condition, decision.reason = action.delay_s, action.condition, action.reason
     if action.next is Next.AWAIT_CHANGE:
-        return RunOutcome.success()
+        return ItemOutcome.success()
     if action.next is Next.REQUEUE:
-        return RunOutcome.requeue(delay_s=action.delay_s or 0.0)
-    return RunOutcome.terminal(Terminal(action.reason))
+        return ItemOutcome.requeue(delay_s=action.delay_s or 0.0)
+    return ItemOutcome.terminal(Terminal(action.reason))
 
 
 def _wake_by(change: CacheChange) -> Wake:

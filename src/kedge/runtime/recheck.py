@@ -21,9 +21,10 @@ from kedge.env import Env
 from kedge.errors import Compacted, InvariantBroken, ReplayDiverged, Terminal, from_status
 from kedge.keys import Key, Revision
 from kedge.observe.records import Budget, CacheRead, Call, Clock, Decision, DecisionStep, Measured, NotStarted
-from kedge.runtime.action import Action, Next
+from kedge.runtime.action import Action, Next, check_action
 from kedge.runtime.cache import Cache, Index, Read, ReceivedLog, Stale
-from kedge.runtime.context import Context, Reconciler, as_asked, check_action
+from kedge.runtime.calls import copy_body
+from kedge.runtime.context import Context, Reconciler
 
 _T = TypeVar("_T")
 _Answer = TypeVar("_Answer")
@@ -261,7 +262,7 @@ class _RecordedContext(Context):
         intent = intent_of(request, ensures=ensures)
         step = self._replay.take(Call, f"{intent.verb} {intent.key or ''}")
         was = Intent(step.verb, step.key, step.intent, step.check)
-        intent = intent._replace(body=as_asked(intent.body))
+        intent = intent._replace(body=copy_body(intent.body))
         for field, now, then in zip(Intent._fields, intent, was, strict=True):
             if now != then:
                 self._replay.diverge(f"its {step.verb} of {step.key} has {field} {now!r}, and had {then!r}")

@@ -8,7 +8,7 @@ from typing import Any
 
 from kedge.env import Env, TaskSpawner, uid_from
 from kedge.limits import Limits
-from kedge.runtime.queue import Item, Loop, RunEffects, RunOutcome, Wake, WorkQueue
+from kedge.runtime.queue import Item, ItemOutcome, Loop, RunEffects, Wake, WorkQueue
 
 
 class Desk:
@@ -45,7 +45,7 @@ class Desk:
         return keys
 
     def run(
-        self, key: str, why: str | Wake, outcome: RunOutcome | None = None, facts: RunEffects | None = None
+        self, key: str, why: str | Wake, outcome: ItemOutcome | None = None, facts: RunEffects | None = None
     ) -> float:
         """Wake a key, let it run as soon as it may, and tell how long that took."""
         assert self.queue.add(key, why)
@@ -56,7 +56,7 @@ class Desk:
         self.now_s = max(self.now_s, report.next_run_s)
         item = self.take()
         assert item.key == key
-        self.queue.done(item, outcome or RunOutcome.success(), facts)
+        self.queue.done(item, outcome or ItemOutcome.success(), facts)
         return self.now_s - begun_s
 
     def sample(self, name: str, **labels: str) -> float:
@@ -65,5 +65,5 @@ class Desk:
         return value
 
 
-def fails(text: str = "no") -> RunOutcome:
-    return RunOutcome.failure(RuntimeError(text))
+def fails(text: str = "no") -> ItemOutcome:
+    return ItemOutcome.failure(RuntimeError(text))

@@ -17,9 +17,9 @@ from kedge.runtime.queue import (
     RESYNC,
     RESYNC_PRIORITY,
     RETRY,
+    ItemOutcome,
     KeyState,
     QueueClosed,
-    RunOutcome,
     WaitReason,
     Wake,
     WorkQueue,
@@ -60,8 +60,8 @@ def test_a_key_woken_while_it_runs_is_run_again_afterwards_and_not_beside() -> N
     assert len(desk.queue) == 0
 
 
-@pytest.mark.parametrize("outcome", [fails(), RunOutcome.terminal(ValueError("x")), RunOutcome.requeue(delay_s=60)])
-def test_a_wake_up_during_a_run_is_answered_at_once_however_the_run_ends(outcome: RunOutcome) -> None:
+@pytest.mark.parametrize("outcome", [fails(), ItemOutcome.terminal(ValueError("x")), ItemOutcome.requeue(delay_s=60)])
+def test_a_wake_up_during_a_run_is_answered_at_once_however_the_run_ends(outcome: ItemOutcome) -> None:
     desk = Desk()
     desk.queue.add("a", "first")
     item = desk.take()
@@ -214,7 +214,7 @@ def test_a_change_is_answered_at_once_though_the_key_backs_off() -> None:
 def test_a_server_that_names_a_pause_gets_it() -> None:
     desk = Desk()
     desk.queue.add("a", "x")
-    desk.queue.done(desk.take(), RunOutcome.failure(TooManyRequests("busy", retry_after_s=20)))
+    desk.queue.done(desk.take(), ItemOutcome.failure(TooManyRequests("busy", retry_after_s=20)))
     report = desk.queue.explain("a")
     assert report is not None
     assert report.next_run_s == desk.now_s + 20
@@ -225,7 +225,7 @@ def test_requeue_comes_back_after_its_pause_and_forgets_the_failures() -> None:
     desk.queue.add("a", "x")
     desk.queue.done(desk.take(), fails())
     desk.now_s += 1
-    desk.queue.done(desk.take(), RunOutcome.requeue(delay_s=30))
+    desk.queue.done(desk.take(), ItemOutcome.requeue(delay_s=30))
     report = desk.queue.explain("a")
     assert report is not None
     assert (report.failures, report.wait_reason, report.next_run_s) == (0, WaitReason.REQUEUE, desk.now_s + 30)
@@ -237,7 +237,7 @@ def test_a_terminal_outcome_is_not_tried_again_and_stays_visible_until_a_run_goe
     desk = Desk()
     error = ValueError("no such image")
     desk.queue.add("a", "x")
-    desk.queue.done(desk.take(), RunOutcome.terminal(error))
+    desk.queue.done(desk.take(), ItemOutcome.terminal(error))
     desk.now_s += 3600
     assert desk.queue.get_nowait() is None
     report = desk.queue.explain("a")
@@ -478,7 +478,7 @@ def test_explain_follows_a_key_through_its_states() -> None:
     assert report is not None
     assert (report.state, report.age_s, report.next_run_s) == (KeyState.RUNNING, 2.0, None)
     error = RuntimeError("no")
-    desk.queue.done(item, RunOutcome.failure(error))
+    desk.queue.done(item, ItemOutcome.failure(error))
     report = desk.queue.explain("shop/a")
     assert report is not None
     assert (report.state, report.failures, report.last_error) == (KeyState.WAITING, 1, error)

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.runtime.queue_desk import Desk, fails
 
 from kedge.limits import Limits
-from kedge.runtime.queue import LoopKind, RunEffects, RunOutcome, WaitReason, Wake
+from kedge.runtime.queue import ItemOutcome, LoopKind, RunEffects, WaitReason, Wake
 
 LIMITS = Limits()
 OTHER = Wake("Deployment/shop/web", writer="rival")
@@ -127,7 +127,7 @@ def test_a_key_that_asks_to_be_repeated_at_once_and_does_nothing_is_slowed() -> 
     desk = Desk()
     desk.queue.add("a", "x")
     for _ in range(LIMITS.queue_loop_runs_max + 1):
-        desk.queue.done(desk.take(), RunOutcome.requeue(delay_s=0.0), NOTHING)
+        desk.queue.done(desk.take(), ItemOutcome.requeue(delay_s=0.0), NOTHING)
     assert desk.queue.get_nowait() is None
     report = desk.queue.explain("a")
     assert report is not None
@@ -257,7 +257,7 @@ def test_polling_with_a_pause_is_left_alone() -> None:
     desk = Desk()
     desk.queue.add("a", "x")
     for _ in range(100):
-        desk.queue.done(desk.take(), RunOutcome.requeue(delay_s=1.0), NOTHING)
+        desk.queue.done(desk.take(), ItemOutcome.requeue(delay_s=1.0), NOTHING)
         desk.now_s += 1.0
     assert desk.loops == []
 

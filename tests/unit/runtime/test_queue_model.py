@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.unit.runtime.queue_desk import Desk, fails
 
 from kedge.limits import Limits
-from kedge.runtime.queue import REQUEUE, RETRY, SPIN, Item, KeyState, RunEffects, RunOutcome, Wake
+from kedge.runtime.queue import REQUEUE, RETRY, SPIN, Item, ItemOutcome, KeyState, RunEffects, Wake
 
 KEYS = tuple(f"{tenant}/{n}" for tenant in "abc" for n in range(3))
 LIMITS = Limits(queue_keys_max=7, queue_aging_s=8.0, queue_wakes_max=3, queue_backoff_s=1.0, queue_backoff_s_max=8.0)
@@ -139,10 +139,10 @@ class QueueMachine(RuleBasedStateMachine):
     def finish(self, naive: Naive, item: Item[str], outcome: str) -> None:
         delay_s = {"requeue": 2.0, "spin": 0.0}.get(outcome, 0.0)
         made = {
-            "success": RunOutcome.success(),
+            "success": ItemOutcome.success(),
             "failure": fails(),
-            "terminal": RunOutcome.terminal(ValueError()),
-        }.get(outcome) or RunOutcome.requeue(delay_s=delay_s)
+            "terminal": ItemOutcome.terminal(ValueError()),
+        }.get(outcome) or ItemOutcome.requeue(delay_s=delay_s)
         self.desk.queue.done(item, made, RunEffects(changed=True))
         dues: list[tuple[float, Wake | None]] = [] if naive.again is None else [(naive.again, None)]
         naive.running, naive.again = None, None

@@ -1,6 +1,6 @@
 """Caches that know how far and how old they are, shared by the controllers of a process; and read-your-writes."""
 
-from kedge.runtime.cache.cache import Cache, CacheStatistics, marks_of
+from kedge.runtime.cache.cache import Cache, CacheStatistics
 from kedge.runtime.cache.cache_set import CacheSet
 from kedge.runtime.cache.floors import Floor, WriteFloors
 from kedge.runtime.cache.indexes import (
@@ -14,6 +14,7 @@ from kedge.runtime.cache.indexes import (
     Index,
     by_label,
 )
+from kedge.runtime.cache.marks import marks_of, pin_all
 from kedge.runtime.cache.reads import Behind, Freshness, NotSynced, Read, Stale, Tombstone
 from kedge.runtime.cache.received import CacheChange, ChangeType, Pin, Received, ReceivedLog, Source
 from kedge.runtime.cache.subscribers import Handler, Subscription
@@ -48,4 +49,5 @@ __all__ = [
     "WriteFloors",
     "by_label",
     "marks_of",
+    "pin_all",
 ]

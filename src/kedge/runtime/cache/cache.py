@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -21,10 +21,10 @@ from kedge.client.contract import Client
 from kedge.env import Env
 from kedge.errors import check
 from kedge.keys import NO_REVISION, Key, Revision
-from kedge.observe.records import CacheMark
 from kedge.runtime.cache.indexes import Index, IndexState
 from kedge.runtime.cache.reads import Behind, Freshness, NotSynced, Read, Stale, Tombstone
 from kedge.runtime.cache.received import CacheChange, ChangeType, ReceivedLog, Source
+from kedge.runtime.cache.relist import CacheRelist, diff_objects
 from kedge.runtime.cache.revision_waiters import RevisionWaiters
 from kedge.runtime.cache.subscribers import Handler, Subscribers, Subscription
 from kedge.runtime.cache.tombstones import Tombstones
@@ -407,7 +407,7 @@ class Cache:
         """Become what a list says: in one step, so that a reader sees the old or the new. Used by `CacheRelist`."""
         check(revision >= self._revision_seen, f"a list of {self.name} at {revision} would go back in time")
         old = self._objects
-        changes = tuple(_differences(old, objects, revision, missed=self._listed))
+        changes = tuple(diff_objects(old, objects, revision, missed=self._listed))
         self.received.append(Source.LIST, revision, changes)
         for change in changes:
             self._put(change)
@@ -457,50 +457,5 @@ class Cache:
         self._stale.inc()
 
 
-class CacheRelist:
-    """A list on its way into a cache. Versions that are known already are kept, with their decoded views."""
-
-    def __init__(self, cache: Cache) -> None:
-        self._cache = cache
-        self._known = cache._objects
-        self._objects: dict[Key, Object] = {}
-
-    def add(self, objects: Sequence[Object]) -> None:
-        known, gathered = self._known, self._objects
-        for each in objects:
-            old = known.get(each.key)
-            if old is None or old.revision < each.revision:
-                gathered[each.key] = each
-                self._cache.decode(each)
-            else:
-                gathered[each.key] = old
-
-    def apply(self, revision: Revision, *, asked_s: float) -> None:
-        self._cache.replace(self._objects, revision, asked_s=asked_s)
-
-
-def _differences(
-    old: dict[Key, Object], new: dict[Key, Object], revision: Revision, *, missed: bool
-) -> Sequence[CacheChange]:
-    """What turns `old` into `new`: deletions first, so that what replaces something finds its place free."""
-    changes = [
-        CacheChange(ChangeType.DELETED, key, each, None, revision, missed=True)
-        for key, each in old.items()
-        if key not in new
-    ]
-    for key, each in new.items():
-        before = old.get(key)
-        if before is None:
-            changes.append(CacheChange(ChangeType.ADDED, key, None, each, each.revision, missed))
-        elif before is not each:
-            changes.append(CacheChange(ChangeType.CHANGED, key, before, each, each.revision, missed))
-    return changes
-
-
 async def _raise(error: Exception) -> Coroutine[Any, Any, None]:
     raise error
-
-
-def marks_of(caches: Iterable[Cache], now_s: float) -> tuple[CacheMark, ...]:
-    """How far each cache is at `now_s` by the monotonic clock: made for every decision and every call."""
-    return tuple([CacheMark(each.name, each.received.place, each._revision, now_s - each._proved_s) for each in caches])

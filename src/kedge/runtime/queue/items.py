@@ -91,7 +91,7 @@ class OutcomeKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class RunOutcome:
+class ItemOutcome:
     """How a run ended. A key that was woken during its run is run again in any case."""
 
     kind: OutcomeKind
@@ -99,27 +99,27 @@ class RunOutcome:
     delay_s: float = 0.0
 
     @classmethod
-    def success(cls) -> RunOutcome:
+    def success(cls) -> ItemOutcome:
         """Nothing is left to do until something changes. Resets the backoff."""
         return SUCCESS
 
     @classmethod
-    def failure(cls, error: BaseException) -> RunOutcome:
+    def failure(cls, error: BaseException) -> ItemOutcome:
         """Try again after a backoff that grows with each failure in a row."""
         return cls(OutcomeKind.FAILURE, error)
 
     @classmethod
-    def requeue(cls, *, delay_s: float) -> RunOutcome:
+    def requeue(cls, *, delay_s: float) -> ItemOutcome:
         """The run succeeded; repeat it after a delay. Resets the backoff."""
         return cls(OutcomeKind.REQUEUE, None, delay_s)
 
     @classmethod
-    def terminal(cls, error: BaseException) -> RunOutcome:
+    def terminal(cls, error: BaseException) -> ItemOutcome:
         """It cannot succeed in the current state: no retry until something changes. The error stays visible."""
         return cls(OutcomeKind.TERMINAL, error)
 
 
-SUCCESS = RunOutcome(OutcomeKind.SUCCESS)
+SUCCESS = ItemOutcome(OutcomeKind.SUCCESS)
 
 
 class RunEffects(NamedTuple):

@@ -22,6 +22,7 @@ from kedge.runtime.queue.items import (
     SPIN,
     SUCCESS,
     Item,
+    ItemOutcome,
     K,
     KeyReport,
     Loop,
@@ -29,7 +30,6 @@ from kedge.runtime.queue.items import (
     QueueClosed,
     QueueStatistics,
     RunEffects,
-    RunOutcome,
     WaitReason,
     Wake,
     namespace_of,
@@ -287,7 +287,7 @@ class WorkQueue(Generic[K]):
         entry.priority = entry.base_priority
         return item
 
-    def done(self, item: Item[K], outcome: RunOutcome = SUCCESS, facts: RunEffects | None = None) -> None:
+    def done(self, item: Item[K], outcome: ItemOutcome = SUCCESS, facts: RunEffects | None = None) -> None:
         """A worker has finished with `item`. The effects of the run, if they are known, let loops be found."""
         entry = self._out(item)
         now_s = self._monotonic()
@@ -342,7 +342,7 @@ class WorkQueue(Generic[K]):
             raise InvariantBroken(f"{item.key} (item {item.place}) is not running: call done once for each item")
         return entry
 
-    def _plan_next(self, entry: QueueEntry[K], outcome: RunOutcome, now_s: float) -> None:
+    def _plan_next(self, entry: QueueEntry[K], outcome: ItemOutcome, now_s: float) -> None:
         """Queue the key again if it was woken while it ran, or if the outcome asks for it; else drop it."""
         if outcome.kind is _SUCCESS and entry.again_s is None:
             self.failing -= entry.failures > 0

@@ -18,8 +18,7 @@ from kedge.keys import Fence
 from kedge.observe.recording.recorder import Recorder
 from kedge.observe.records import AttemptChoice, Call, NearestNode, NodeAccount, SchedulingAttempt, ScoredNode
 from kedge.observe.records import Decision as Record
-from kedge.runtime.cache import marks_of
-from kedge.runtime.context import pin_all
+from kedge.runtime.cache import marks_of, pin_all
 from kedge.scheduler.cycle.decide import NodeDecision
 from kedge.scheduler.queue.pending import QueuedPod
 from kedge.scheduler.report.explanation import Explanation

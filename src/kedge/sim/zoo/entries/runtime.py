@@ -14,11 +14,12 @@ from kedge.client.contract.breaker import Breaker
 from kedge.errors import Compacted
 from kedge.keys import Fence
 from kedge.runtime import context, status
-from kedge.runtime.cache.cache import Cache, CacheRelist
+from kedge.runtime.cache.cache import Cache
 from kedge.runtime.cache.floors import WriteFloors
+from kedge.runtime.cache.relist import CacheRelist
 from kedge.runtime.context import Context
 from kedge.runtime.controller import Controller
-from kedge.runtime.queue import OutcomeKind, RunOutcome
+from kedge.runtime.queue import ItemOutcome, OutcomeKind
 from kedge.runtime.queue.entries import RUNNING
 from kedge.runtime.queue.queue import WorkQueue
 from kedge.runtime.watch_states import ConnectingState, WatchReason
@@ -106,7 +107,7 @@ def wake_dropped_while_running(self: Any, key: Any, wake: Any, delay_s: float, r
 def failure_only_logged(self: Any, entry: Any, outcome: Any, now_s: float) -> None:
     """A key that failed is tried again."""
     failed = outcome.kind is OutcomeKind.FAILURE
-    _plan_next(self, entry, RunOutcome.success() if failed else outcome, now_s)
+    _plan_next(self, entry, ItemOutcome.success() if failed else outcome, now_s)
 
 
 @without(

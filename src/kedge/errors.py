@@ -89,6 +89,18 @@ class TooLarge(OperatingError):
     code, reason = 413, "RequestEntityTooLarge"
 
 
+class NotAcceptable(OperatingError):
+    """The caller accepts no form that this server has. Ask for `application/json`."""
+
+    code, reason = 406, "NotAcceptable"
+
+
+class UnsupportedMediaType(OperatingError):
+    """The body is of a type that is not read here. Send it as one of those that the message lists."""
+
+    code, reason = 415, "UnsupportedMediaType"
+
+
 @dataclass(frozen=True, slots=True)
 class FieldError:
     """One bad field, with Kubernetes' type of complaint (`FieldValueInvalid` and its siblings)."""
@@ -207,7 +219,8 @@ def unreachable(value: object) -> NoReturn:
 
 _CAUSE_PREFIX = "kedge.dev/"
 _CLASSES: tuple[type[OperatingError], ...] = (
-    NotFound, Conflict, AlreadyExists, Compacted, Lagged, BadRequest, MethodNotAllowed, TooLarge, Invalid,
+    NotFound, Conflict, AlreadyExists, Compacted, Lagged, BadRequest, MethodNotAllowed, NotAcceptable, TooLarge,
+    UnsupportedMediaType, Invalid,
     Forbidden, Unauthorized, TooManyRequests, Unavailable, HeldOff, Fenced, Refused, OutcomeUnknown, Terminal,
 )  # fmt: skip
 _BY_CAUSE = {cls.cause: cls for cls in _CLASSES if cls.cause}

@@ -598,3 +598,35 @@ class Limits:
     gang_wait_s: float = bound(
         60.0, "a gang that is not whole by then gives its places back", metric="kedge_scheduler_gangs_total"
     )
+
+    # -- http
+    http_connections_max: int = bound(
+        4_000, "open connections; each holds about 42 KiB with TLS", metric="kedge_http_connections"
+    )
+    http_header_bytes_max: int = bound(
+        64 * 1024,
+        "headers of one request, so that a client cannot fill memory with them",
+        metric="kedge_http_unreadable_total",
+    )
+    http_url_bytes_max: int = bound(
+        16 * 1024,
+        "one URL; the longest that a Kubernetes client sends are selectors",
+        metric="kedge_http_unreadable_total",
+    )
+    http_body_bytes_max: int = bound(
+        3 * 1024 * 1024, "one body, as in Kubernetes; an object is smaller still", metric="kedge_http_unreadable_total"
+    )
+    http_request_s: float = bound(
+        30.0,
+        "from the first byte of a request to its last; slower clients get 408",
+        metric="kedge_http_unreadable_total",
+    )
+    http_idle_s: float = bound(
+        300.0, "a connection without a request is closed after this", metric="kedge_http_connections"
+    )
+    http_write_buffer_bytes: int = bound(
+        256 * 1024, "unsent bytes of one connection before its writer waits", metric="kedge_http_connections"
+    )
+    http_drain_s: float = bound(
+        20.0, "requests under way may take this long to finish after SIGTERM", metric="kedge_http_connections"
+    )

@@ -105,6 +105,8 @@ class PatchType(Enum):
 
     JSON = "application/json-patch+json"
     MERGE = "application/merge-patch+json"
+    STRATEGIC = "application/strategic-merge-patch+json"
+    """Lists merge by key, as `api.types` declares: only for kinds that it describes."""
 
 
 class Binding(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ VERBS = {
     "hunt": "Run many seeds of a simulated program and bring back each bug once.",
     "replay": "Run a recorded failure again.",
     "scenario": "Play an incident on a simulated cluster, and tell it.",
+    "server": "Serve the API over HTTPS.",
     "zoo": "Take one safeguard at a time out of the control plane, and see that the hunt finds each.",
 }
 

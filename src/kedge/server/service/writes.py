@@ -16,6 +16,8 @@ from kedge.api.kinds import Kind
 from kedge.api.objects import Object
 from kedge.api.patch import apply_json_patch, apply_merge_patch
 from kedge.api.requests import Create, Patch, PatchType, Update, WriteOptions, Written
+from kedge.api.strategic_merge import apply_strategic_merge
+from kedge.api.types import type_table
 from kedge.api.validation import check_object, check_update, new_known_pod
 from kedge.api.wellknown import (
     NAMESPACE_KIND,
@@ -25,7 +27,17 @@ from kedge.api.wellknown import (
     RESOURCE_QUOTA_KIND,
     ZONE_QUOTA_KIND,
 )
-from kedge.errors import AlreadyExists, BadRequest, Conflict, FieldError, Forbidden, Invalid, MethodNotAllowed, NotFound
+from kedge.errors import (
+    AlreadyExists,
+    BadRequest,
+    Conflict,
+    FieldError,
+    Forbidden,
+    Invalid,
+    MethodNotAllowed,
+    NotFound,
+    UnsupportedMediaType,
+)
 from kedge.keys import NO_REVISION, Key
 from kedge.server.service import operations
 from kedge.server.service.admission import AdmissionChain, AdmissionRequest, Inputs
@@ -235,10 +247,22 @@ def patched(document: Document, request: Patch) -> Document:
     else:
         if not isinstance(change_body, Mapping):
             raise BadRequest("a merge patch is an object")
-        result = apply_merge_patch(document, change_body)
+        strategic = request.patch_type is PatchType.STRATEGIC
+        result = _strategically(document, change_body) if strategic else apply_merge_patch(document, change_body)
     if not isinstance(result, dict):
         raise BadRequest("the patch leaves no object behind")
     return result
+
+
+def _strategically(document: Document, change_body: Mapping[str, Any]) -> Document:
+    table = type_table()
+    api_version, kind = str(document.get("apiVersion")), str(document.get("kind"))
+    facts = table.of_kind(api_version, kind)
+    if facts is None:
+        raise UnsupportedMediaType(
+            f"{kind} in {api_version} has no strategic merge patch: send {PatchType.MERGE.value}"
+        )
+    return apply_strategic_merge(document, change_body, facts, table)
 
 
 async def change(core: Core, request: Update | Patch, edit: Edit, subresource: str, *, version: Any = None) -> Written:

@@ -1,0 +1,109 @@
+"""Request bodies: JSON, YAML and Kubernetes' protobuf, and the check of their fields against `api.types`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import yaml
+
+from kedge.api.codec import decode_json, parse_object
+from kedge.api.protobuf import MEDIA_TYPE as PROTOBUF
+from kedge.api.protobuf import decode_protobuf
+from kedge.api.requests import PatchType
+from kedge.api.types import FieldFacts, FieldShape, TypeFacts, TypeTable
+from kedge.errors import BadRequest, UnsupportedMediaType
+from kedge.server.http.connection import HttpRequest
+
+_JSON = ("application/json", "")
+_YAML = ("application/yaml", "application/x-yaml", "text/yaml")
+_UNKNOWN_MAX = 20
+"""Unknown fields that one reply names; more say nothing new."""
+_PATCHES = {each.value: each for each in PatchType}
+
+
+def media_type(request: HttpRequest) -> str:
+    return request.headers.get(b"content-type", b"").decode("latin-1").partition(";")[0].strip().lower()
+
+
+def read_object(request: HttpRequest) -> bytes | dict[str, Any]:
+    """The object in a body. JSON stays bytes: the service parses it once.
+
+    Raises:
+        BadRequest: it is damaged, or no object.
+        UnsupportedMediaType: it is of a type that is not read.
+    """
+    sent = media_type(request)
+    if sent in _JSON:
+        return request.body
+    if sent == PROTOBUF:
+        return decode_protobuf(request.body)
+    if sent in _YAML:
+        return _yaml(request.body)
+    raise UnsupportedMediaType(f"the body is {sent}: send application/json, application/yaml or {PROTOBUF}")
+
+
+def read_options(request: HttpRequest) -> Mapping[str, Any]:
+    """An optional body, such as `DeleteOptions`."""
+    if not request.body:
+        return {}
+    body = read_object(request)
+    return body if isinstance(body, Mapping) else parse_object(body)
+
+
+def read_patch(request: HttpRequest) -> tuple[Any, PatchType]:
+    """The patch in a body, decoded, and how to apply it."""
+    sent = media_type(request)
+    found = _PATCHES.get(sent)
+    if found is None:
+        raise UnsupportedMediaType(f"a patch of type {sent or 'nothing'} is not served: send {', '.join(_PATCHES)}")
+    return decode_json(request.body), found
+
+
+def _yaml(body: bytes) -> dict[str, Any]:
+    try:
+        found = yaml.safe_load(body)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise BadRequest(f"the body is no YAML: {error}") from error
+    if not isinstance(found, dict):
+        raise BadRequest("the body is no object")
+    return found
+
+
+# -- fields ------------------------------------------------------------------------------------------
+
+
+def unknown_fields(body: Mapping[str, Any], facts: TypeFacts, table: TypeTable) -> list[str]:
+    """Messages about fields that the type does not have, in the order they stand; the first few of them."""
+    found = []
+    for path in _unknown(body, facts, table, ""):
+        found.append(f'unknown field "{path}"')
+        if len(found) >= _UNKNOWN_MAX:
+            break
+    return found
+
+
+def _unknown(body: Mapping[str, Any], facts: TypeFacts, table: TypeTable, path: str) -> Iterator[str]:
+    for name, value in body.items():
+        place = f"{path}.{name}" if path else name
+        field = facts.json.get(name)
+        if field is None:
+            yield place
+        elif not field.scalar:
+            yield from _unknown_in(value, field, table, place)
+
+
+def _unknown_in(value: Any, field: FieldFacts, table: TypeTable, path: str) -> Iterator[str]:
+    facts = table[field.type]
+    if "custom" in facts.flags or "list" in facts.flags:
+        return
+    if field.shape is FieldShape.LIST and isinstance(value, list):
+        for index, item in enumerate(value):
+            if isinstance(item, Mapping):
+                yield from _unknown(item, facts, table, f"{path}[{index}]")
+    elif field.shape is FieldShape.MAP and isinstance(value, Mapping):
+        for name, item in value.items():
+            if isinstance(item, Mapping):
+                yield from _unknown(item, facts, table, f"{path}.{name}")
+    elif field.shape is FieldShape.ONE and isinstance(value, Mapping):
+        yield from _unknown(value, facts, table, path)

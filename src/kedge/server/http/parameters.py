@@ -1,0 +1,151 @@
+"""Query parameters of the Kubernetes API, as the options of `api.requests`.
+
+A value that cannot be read is a `BadRequest` that names the parameter. Parameters that no rule knows are ignored, as in
+Kubernetes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any
+from urllib.parse import parse_qsl
+
+from kedge.api.requests import DeleteOptions, ListOptions, WatchOptions, WriteOptions
+from kedge.errors import BadRequest
+from kedge.keys import NO_REVISION, Origin
+
+Query = Mapping[str, str]
+_PARAMETERS_MAX = 100
+_TRUE, _FALSE = (
+    frozenset({"true", "1", "t", "T", "TRUE", "True"}),
+    frozenset({"false", "0", "f", "F", "FALSE", "False"}),
+)
+FIELD_VALIDATIONS = ("Ignore", "Warn", "Strict")
+
+
+@lru_cache(maxsize=1024)
+def parse_query(query: bytes) -> Query:
+    """Parameters by name; of a name that stands twice the first counts. The result is shared: it is read-only.
+
+    Raises:
+        BadRequest: it is not UTF-8, or has too many parameters.
+    """
+    try:
+        pairs = parse_qsl(
+            query.decode("ascii"), keep_blank_values=True, max_num_fields=_PARAMETERS_MAX, errors="strict"
+        )
+    except ValueError as error:
+        raise BadRequest(f"the query cannot be read: {error}") from error
+    found: dict[str, str] = {}
+    for name, value in pairs:
+        found.setdefault(name, value)
+    return MappingProxyType(found)
+
+
+def flag(query: Query, name: str) -> bool | None:
+    """A boolean parameter; None if it is absent or empty."""
+    text = query.get(name, "")
+    if not text:
+        return None
+    if text in _TRUE:
+        return True
+    if text in _FALSE:
+        return False
+    raise BadRequest(f"{name} is true or false, not {text!r}")
+
+
+def number(query: Query, name: str) -> int | None:
+    """A whole number that is not negative; None if the parameter is absent or empty."""
+    text = query.get(name, "")
+    if not text:
+        return None
+    if not text.isascii() or not text.isdigit() or len(text) > 18:
+        raise BadRequest(f"{name} is a whole number of at least 0, not {text!r}")
+    return int(text)
+
+
+def list_options(query: Query, namespace: str, field_selector: str = "", caller: str = "") -> ListOptions:
+    return ListOptions(
+        namespace=namespace,
+        label_selector=query.get("labelSelector", ""),
+        field_selector=_both(query.get("fieldSelector", ""), field_selector),
+        limit=number(query, "limit") or 0,
+        continue_token=query.get("continue", ""),
+        resource_version=query.get("resourceVersion", ""),
+        resource_version_match=query.get("resourceVersionMatch", ""),
+        caller=caller,
+    )
+
+
+def watch_options(query: Query, namespace: str, field_selector: str = "", caller: str = "") -> WatchOptions:
+    timeout_s = number(query, "timeoutSeconds")
+    return WatchOptions(
+        namespace=namespace,
+        label_selector=query.get("labelSelector", ""),
+        field_selector=_both(query.get("fieldSelector", ""), field_selector),
+        resource_version=query.get("resourceVersion", ""),
+        resource_version_match=query.get("resourceVersionMatch", ""),
+        allow_bookmarks=bool(flag(query, "allowWatchBookmarks")),
+        send_initial_events=flag(query, "sendInitialEvents"),
+        timeout_s=float(timeout_s) if timeout_s else None,
+        caller=caller,
+    )
+
+
+def write_options(query: Query, caller: str, origin: Origin) -> WriteOptions:
+    return WriteOptions(caller=caller, dry_run=dry_run(query.get("dryRun", "")), origin=origin)
+
+
+def delete_options(query: Query, body: Mapping[str, Any], caller: str, origin: Origin) -> DeleteOptions:
+    """Options from the body, and where it is silent from the query, as Kubernetes reads both."""
+    conditions = body.get("preconditions") or {}
+    grace = body.get("gracePeriodSeconds", number(query, "gracePeriodSeconds"))
+    if grace is not None and (not isinstance(grace, int) or isinstance(grace, bool) or grace < 0):
+        raise BadRequest(f"gracePeriodSeconds is a whole number of at least 0, not {grace!r}")
+    if not isinstance(conditions, Mapping):
+        raise BadRequest("preconditions is an object with uid and resourceVersion")
+    version = str(conditions.get("resourceVersion") or "")
+    if version and not version.isdigit():
+        raise BadRequest(f"preconditions.resourceVersion is a number, not {version!r}")
+    every = body.get("dryRun") or [query.get("dryRun", "")]
+    return DeleteOptions(
+        caller=caller,
+        origin=origin,
+        dry_run=any(dry_run(str(each)) for each in every),
+        uid=str(conditions.get("uid") or ""),
+        revision=int(version) if version else NO_REVISION,
+        propagation=_propagation(query, body),
+        grace_s=grace,
+    )
+
+
+def dry_run(text: str) -> bool:
+    if text not in ("", "All"):
+        raise BadRequest(f"dryRun is All or absent, not {text!r}")
+    return text == "All"
+
+
+def field_validation(query: Query) -> str:
+    """How to treat unknown and repeated fields; the server's default is to warn."""
+    text = query.get("fieldValidation", "") or "Warn"
+    if text not in FIELD_VALIDATIONS:
+        raise BadRequest(f"fieldValidation is one of {', '.join(FIELD_VALIDATIONS)}, not {text!r}")
+    return text
+
+
+def _propagation(query: Query, body: Mapping[str, Any]) -> str:
+    policy = body.get("propagationPolicy") or query.get("propagationPolicy", "")
+    orphan = body.get("orphanDependents", flag(query, "orphanDependents"))
+    if policy and orphan is not None:
+        raise BadRequest("orphanDependents and propagationPolicy exclude each other: send the policy alone")
+    if orphan is not None:
+        return "Orphan" if orphan else "Background"
+    if policy not in ("", "Background", "Foreground", "Orphan"):
+        raise BadRequest(f"propagationPolicy is Background, Foreground or Orphan, not {policy!r}")
+    return str(policy)
+
+
+def _both(selector: str, more: str) -> str:
+    return ",".join(each for each in (selector, more) if each)

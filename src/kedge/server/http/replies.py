@@ -1,0 +1,169 @@
+"""Replies on the wire: objects and lists in the form that the client asked for.
+
+Stored bytes are spliced, never encoded again. A long list leaves in slices, so that it holds the loop for one slice
+only; a large body is compressed when the client asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from kedge.api.codec import splice_list
+from kedge.api.objects import Object
+from kedge.api.requests import ObjectList, Written
+from kedge.env import Env
+from kedge.server.http.connection import Exchange, Header, HttpRequest
+from kedge.server.http.negotiation import ReplyForm, accepts_gzip
+from kedge.server.http.tables import API_VERSION, definitions, partial, row_of
+
+_encode = msgspec.json.Encoder().encode
+SLICE_ITEMS = 32
+"""Items of a list that are written before other requests get a turn."""
+_GZIP_BYTES_MIN = 128 * 1024
+"""Smaller bodies are sent as they are, as in Kubernetes."""
+_SHOWN = 200
+"""Characters of one warning that are sent; more would not fit beside others into a header."""
+
+
+class Replier:
+    """Writes the reply to one request."""
+
+    def __init__(self, env: Env, request: HttpRequest, exchange: Exchange, query: Any) -> None:
+        self._env = env
+        self._exchange = exchange
+        self._gzip = accepts_gzip(request.headers.get(b"accept-encoding", b""))
+        self._pretty = query.get("pretty", "") in ("true", "1")
+        self._include = query.get("includeObject", "Metadata")
+
+    def raw(self, body: bytes, code: int = 200, headers: Iterable[Header] = ()) -> None:
+        """Send JSON that is encoded already."""
+        if self._pretty:
+            body = msgspec.json.format(body, indent=2)
+        if self._gzip and len(body) >= _GZIP_BYTES_MIN:
+            body = gzip.compress(body, compresslevel=1, mtime=0)
+            headers = (*headers, (b"Content-Encoding", b"gzip"))
+        self._exchange.respond(code, body, headers=headers)
+
+    def value(self, value: Any, code: int = 200) -> None:
+        self.raw(_encode(value), code)
+
+    def found(self, found: Object, form: ReplyForm, code: int = 200, warnings: Sequence[str] = ()) -> None:
+        headers = [warning_header(each) for each in warnings]
+        match form:
+            case ReplyForm.OBJECT:
+                self.raw(found.json(), code, headers)
+            case ReplyForm.TABLE:
+                row = row_of(found.kind, found, self._env.now(), self._include)
+                self.raw(_encode(_table(found.kind, [row], str(found.revision))), code, headers)
+            case ReplyForm.PARTIAL | ReplyForm.PARTIAL_LIST:
+                self.raw(_encode(partial(found.edit(), found)), code, headers)
+
+    def written(self, written: Written, form: ReplyForm, code: int = 200, warnings: Sequence[str] = ()) -> None:
+        self.found(written.object, form, code, (*written.warnings, *warnings))
+
+    def removed(self, written: Written, form: ReplyForm) -> None:
+        """The reply to a delete: a `Status` once the object is gone, the object while it still ends."""
+        if not written.removed:
+            self.written(written, form)
+            return
+        found = written.object
+        details = {"name": found.key.name, "group": found.kind.group, "kind": found.kind.plural, "uid": found.uid}
+        self.value({
+            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details,
+        })  # fmt: skip
+
+    async def listed(self, found: ObjectList, form: ReplyForm) -> None:
+        """Send a list: a short one at once, a long one in slices with a turn for others after each."""
+        if len(found.objects) <= SLICE_ITEMS or self._pretty:
+            self.raw(b"".join(self._list_parts(found, form)))
+        else:
+            await self._stream(self._list_parts(found, form))
+
+    def _list_parts(self, found: ObjectList, form: ReplyForm) -> Iterator[bytes]:
+        """The list as JSON in pieces: head, slices of items, tail."""
+        if form is ReplyForm.OBJECT:
+            yield from object_list_parts(found)
+            return
+        now = self._env.now()
+        head = _table(found.kind, [], "") if form is ReplyForm.TABLE else _partial_list()
+        head["metadata"] = _list_metadata(found)
+        items = "rows" if form is ReplyForm.TABLE else "items"
+        head.pop(items)
+        yield _encode(head)[:-1] + b',"%b":[' % items.encode()
+        for first in range(0, len(found.objects), SLICE_ITEMS):
+            rows = [
+                row_of(found.kind, each, now, self._include) if form is ReplyForm.TABLE else partial(each.edit(), each)
+                for each in found.objects[first : first + SLICE_ITEMS]
+            ]
+            yield (b"," if first else b"") + _encode(rows)[1:-1]
+        yield b"]}"
+
+    async def _stream(self, parts: Iterable[bytes]) -> None:
+        exchange = self._exchange
+        squeeze = zlib.compressobj(1, zlib.DEFLATED, 31) if self._gzip else None
+        exchange.start(200, headers=((b"Content-Encoding", b"gzip"),) if squeeze is not None else ())
+        for part in parts:
+            exchange.write(part if squeeze is None else squeeze.compress(part))
+            await exchange.drained()
+            await asyncio.sleep(0)
+            if exchange.closed:
+                return
+        if squeeze is not None:
+            exchange.write(squeeze.flush())
+        exchange.end()
+
+
+def object_list_parts(found: ObjectList) -> Iterator[bytes]:
+    """`ObjectList.json` in slices: the first with the head, the last with the tail."""
+    objects, kind = found.objects, found.kind
+    whole = splice_list(kind.api_version, kind.kind, (), found.revision, found.continue_token, found.remaining)
+    head, tail = whole[: -len(b"]}")], b"]}"
+    yield head
+    for first in range(0, len(objects), SLICE_ITEMS):
+        piece = b",".join([each.json() for each in objects[first : first + SLICE_ITEMS]])
+        yield (b"," if first else b"") + piece
+    yield tail
+
+
+def warning_header(text: str) -> Header:
+    """A `Warning` header. Quotes and controls are escaped: the text may hold what a caller wrote."""
+    plain = "".join(each if each.isprintable() and each.isascii() else "?" for each in text[:_SHOWN])
+    escaped = plain.replace("\\", "\\\\").replace('"', '\\"')
+    return b"Warning", f'299 - "{escaped}"'.encode("ascii")
+
+
+def _table(kind: Any, rows: list[dict[str, Any]], version: str) -> dict[str, Any]:
+    return {
+        "kind": "Table",
+        "apiVersion": API_VERSION,
+        "metadata": {"resourceVersion": version},
+        "columnDefinitions": definitions(kind),
+        "rows": rows,
+    }
+
+
+def _partial_list() -> dict[str, Any]:
+    return {"kind": "PartialObjectMetadataList", "apiVersion": API_VERSION, "metadata": {}, "items": []}
+
+
+def _list_metadata(found: ObjectList) -> dict[str, Any]:
+    metadata: dict[str, Any] = {"resourceVersion": str(found.revision)}
+    if found.continue_token:
+        metadata["continue"] = found.continue_token
+    if found.remaining:
+        metadata["remainingItemCount"] = found.remaining
+    return metadata
+
+
+def table_event_object(found: Object, env: Env, include: str, *, first: bool) -> dict[str, Any]:
+    """The object of a watch event in Table form. Only the first event of a stream repeats the columns."""
+    table = _table(found.kind, [row_of(found.kind, found, env.now(), include)], str(found.revision))
+    if not first:
+        table["columnDefinitions"] = []
+    return table

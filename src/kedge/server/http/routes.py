@@ -1,0 +1,59 @@
+"""From a path to what it names: group, version, resource, namespace, name and subresource, as Kubernetes spells them.
+
+Pure. It does not know which kinds exist; `handlers` looks them up and answers 404 where there is none.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from urllib.parse import unquote_to_bytes
+
+from kedge.errors import BadRequest
+
+
+class ResourcePath(NamedTuple):
+    """What a path below `/api` or `/apis` names. Empty parts are not in the path."""
+
+    group: str
+    version: str
+    resource: str
+    namespace: str = ""
+    name: str = ""
+    subresource: str = ""
+
+
+_NAMESPACE_SUBRESOURCES = frozenset({"status", "finalize"})
+
+
+def resource_path(path: bytes) -> ResourcePath | None:
+    """The resource behind a path; None for discovery, health and everything else that is no resource.
+
+    Raises:
+        BadRequest: the path is not UTF-8, or has too many parts for a resource.
+    """
+    parts = _parts(path)
+    if len(parts) >= 3 and parts[0] == "api":
+        group, (version, *rest) = "", parts[1:]
+    elif len(parts) >= 4 and parts[0] == "apis":
+        group, version, *rest = parts[1:]
+    else:
+        return None
+    if (
+        rest[0] == "namespaces"
+        and len(rest) >= 3
+        and not (group == "" and len(rest) == 3 and rest[2] in _NAMESPACE_SUBRESOURCES)
+    ):
+        namespace, rest = rest[1], rest[2:]
+    else:
+        namespace = ""
+    if len(rest) > 3:
+        raise BadRequest(f"/{'/'.join(parts)} has more parts than a resource: RESOURCE/NAME/SUBRESOURCE")
+    resource, name, subresource = (*rest, "", "")[:3]
+    return ResourcePath(group, version, resource, namespace, name, subresource)
+
+
+def _parts(path: bytes) -> list[str]:
+    try:
+        return [unquote_to_bytes(part).decode() for part in path.split(b"/") if part]
+    except UnicodeDecodeError as error:
+        raise BadRequest("the path is not UTF-8") from error

@@ -11,7 +11,8 @@ from tests.sim.test_cluster import CALM, CONTROLLERS, WEB, scheduler
 
 from kedge.server.service import mutations_of
 from kedge.sim.cluster import Cluster
-from kedge.sim.cluster.admission import ADMISSION, PolicyChurn, PolicyPlan, chain_of, merging
+from kedge.sim.cluster.admission import PolicyChurn, PolicyPlan, chain_of, merging
+from kedge.sim.cluster.fault_points import ADMISSION
 from kedge.sim.cluster.faults import ClusterSwarm
 from kedge.sim.cluster.users import User
 from kedge.sim.judges.endings import check_silence, expect_settled

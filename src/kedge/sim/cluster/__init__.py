@@ -5,7 +5,7 @@ the faults that strike at API semantics. Judges of a run are in `kedge.sim.judge
 """
 
 from kedge.sim.cluster.cluster import Cluster, Component, ControlPlaneProcess, Make, MakeAll, Node, ProcessContext
-from kedge.sim.cluster.faults import DISK
+from kedge.sim.cluster.fault_points import DISK
 from kedge.sim.cluster.links import (
     API,
     STORE,

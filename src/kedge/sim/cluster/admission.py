@@ -14,9 +14,9 @@ from typing import Any
 from kedge.api.wellknown import DEPLOYMENT_KIND, POD_KIND, REPLICA_SET_KIND
 from kedge.server.service import AdmissionChain, AdmissionRequest, FunctionPolicy
 from kedge.sim.cluster import Cluster
+from kedge.sim.cluster.fault_points import ADMISSION
+from kedge.sim.kernel import FAULTS
 
-ADMISSION = "admission policies"
-"""The fault point of policies that change."""
 EVERY_S = 10.0
 _ABSENT = object()
 
@@ -90,7 +90,7 @@ class PolicyChurn:
         chain = AdmissionChain()
         while sim.faults.active:
             await asyncio.sleep(EVERY_S)
-            followed = sim.faults.at(ADMISSION, "cluster", ("everywhere", "one server"))
+            followed = sim.faults.at(ADMISSION, "cluster", FAULTS.kinds_at(ADMISSION))
             if followed:
                 self.changes += 1
                 chain = chain_of(self._plans(), revision=self.changes)

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from kedge.agent.core import Consumption, ContainerProcess, Identity, PullFailed
 from kedge.api.views import Container, PodView, Probe
 from kedge.api.wellknown import SIM_EXIT_CODE_LABEL, SIM_RUN_S_LABEL
-from kedge.sim.kernel import Host, Simulation
+from kedge.sim.cluster.fault_points import PROBE, PULL, RUN, START, STOP
+from kedge.sim.kernel import FAULTS, Host, Simulation
 
 PULLS_S = (0.2, 2.0, 20.0)
 STARTS_S = (0.05, 1.0, 8.0)
@@ -22,7 +23,8 @@ RUNS_S = (0.5, 5.0, 40.0)
 LINGERS_S = (1.0, 15.0)
 """How long a zombie outlives even a kill."""
 
-PULL, START, RUN, STOP, PROBE = "pull of image", "start of process", "run of process", "stop of process", "probe"
+PULL_FAULTS, START_FAULTS, RUN_FAULTS = (FAULTS.kinds_at(point) for point in (PULL, START, RUN))
+STOP_FAULTS, PROBE_FAULTS = (FAULTS.kinds_at(point) for point in (STOP, PROBE))
 
 
 @dataclass(slots=True)
@@ -60,7 +62,7 @@ class SimulatedDriver:
     async def pull(self, image: str) -> None:
         if image in self._images:
             return
-        fault = self._sim.faults.at(PULL, self.name, ("slow", "fail"))
+        fault = self._sim.faults.at(PULL, self.name, PULL_FAULTS)
         await asyncio.sleep(self._sim.faults.pick("long the pull takes", PULLS_S) if fault == "slow" else 0.1)
         if fault == "fail":
             raise PullFailed(f"{image}: the registry does not answer")
@@ -85,7 +87,7 @@ class SimulatedDriver:
         if keep_s is not None:
             self._extend(entry, keep_s)
         self._live_out(entry, pod)
-        if self._sim.faults.at(START, self.name, ("slow",)):
+        if self._sim.faults.at(START, self.name, START_FAULTS):
             await asyncio.sleep(self._sim.faults.pick("long the start takes", STARTS_S))
 
     async def keep(self, identity: Identity, for_s: float) -> None:
@@ -101,7 +103,7 @@ class SimulatedDriver:
         if deadline_s >= entry.kill_at_s:
             return
         entry.kill_at_s = deadline_s
-        fault = self._sim.faults.at(STOP, self.name, ("ignore", "zombie"))
+        fault = self._sim.faults.at(STOP, self.name, STOP_FAULTS)
         if fault == "zombie":  # not even a kill ends it at once: it waits for a disk, say
             deadline_s += self._sim.faults.pick("long it lingers", LINGERS_S)
         elif fault != "ignore":
@@ -118,7 +120,7 @@ class SimulatedDriver:
 
     async def probe(self, identity: Identity, probe: Probe) -> bool:  # noqa: ARG002
         entry = self._entries.get(identity)
-        return entry is not None and entry.process.running and not self._sim.faults.at(PROBE, self.name, ("fail",))
+        return entry is not None and entry.process.running and not self._sim.faults.at(PROBE, self.name, PROBE_FAULTS)
 
     async def consumption(self) -> Mapping[Identity, Consumption]:
         load_of, now_s = self.load_of, self._now_s()
@@ -184,7 +186,7 @@ class SimulatedDriver:
         if run_s is not None:
             code = int(pod.labels.get(SIM_EXIT_CODE_LABEL, "0"))
             self._later(self._now_s() + float(run_s), lambda: self._end(entry, code, ""))
-        if self._sim.faults.at(RUN, self.name, ("crash",)):
+        if self._sim.faults.at(RUN, self.name, RUN_FAULTS):
             run_for_s = self._sim.faults.pick("long it runs", RUNS_S)
 
             def crash() -> None:

@@ -31,21 +31,13 @@ from kedge.errors import Compacted, KedgeError, OperatingError
 from kedge.keys import Key
 from kedge.server.service import Service
 from kedge.server.service.watches import EventStream
+from kedge.sim.cluster.fault_points import CHANGE, CLUSTER_EVENT, DISK, LIST, STATUS, WATCH
 from kedge.sim.cluster.links import Served
-from kedge.sim.kernel import Faults, Simulation, Swarm
+from kedge.sim.kernel import FAULTS, Faults, Placement, Simulation, Swarm
 
 if TYPE_CHECKING:
     from kedge.sim.cluster import Cluster
 
-DISK, LIST, WATCH, STATUS, CHANGE, CLUSTER_EVENT = (
-    "disk of store",
-    "list of api",
-    "watch of api",
-    "status of api",
-    "change of api",
-    "event of cluster",
-)
-"""Fault points; what may strike at each is beside the place that asks."""
 SLOW_S = (0.05, 0.5, 4.0)
 LATE_S = (0.5, 3.0, 10.0)
 STALE_REVISIONS = (3, 20, 100)
@@ -63,7 +55,7 @@ class ClusterSwarm:
     happens keeps every promise.
     """
 
-    swarm: Swarm = field(default_factory=lambda: Swarm(without=(*Swarm().without, "stall")))
+    swarm: Swarm = field(default_factory=lambda: Swarm(without=FAULTS.not_placed_by(Placement.CLUSTER_SWARM)))
     share: float = 0.25
 
     def rate(self, point: str, kind: str, faults: Faults) -> float:
@@ -72,7 +64,7 @@ class ClusterSwarm:
 
 def disk_slowness(sim: Simulation) -> Callable[[], float]:
     """How long a commit waits for the disk."""
-    point = sim.faults.point(DISK, "commit", ("slow",))
+    point = sim.faults.point(DISK, "commit", FAULTS.kinds_at(DISK))
 
     def slowness_s() -> float:
         return sim.faults.pick("slow the disk is", SLOW_S) if point.ask() else 0.0
@@ -95,10 +87,10 @@ class FaultyService(Served):
         self._touch = touch
         self._compact = compact
         self._sim = sim
-        self._list = sim.faults.point(LIST, server, ("stale",))
-        self._watch = sim.faults.point(WATCH, server, ("compact", "stall"))
-        self._status = sim.faults.point(STATUS, server, ("late",))
-        self._change = sim.faults.point(CHANGE, server, ("conflict",))
+        self._list = sim.faults.point(LIST, server, FAULTS.kinds_at(LIST))
+        self._watch = sim.faults.point(WATCH, server, FAULTS.kinds_at(WATCH))
+        self._status = sim.faults.point(STATUS, server, FAULTS.kinds_at(STATUS))
+        self._change = sim.faults.point(CHANGE, server, FAULTS.kinds_at(CHANGE))
 
     async def send(self, request: Request[Reply]) -> Reply:
         match request:
@@ -151,8 +143,6 @@ async def _stalled(stream: EventStream, lives: int) -> AsyncGenerator[Sequence[W
 class ClusterFaults:
     """Once a while something happens to the cluster as a whole: a machine dies, a leader is deposed, a node shrinks."""
 
-    KINDS = ("node death", "reboot", "depose", "shrink", "grow", "compact", "crash process", "remove node")
-
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._sim = cluster.sim
@@ -160,9 +150,10 @@ class ClusterFaults:
     async def run(self) -> None:
         """Ask again and again until faults have stopped. Run it on the driver."""
         sim = self._sim
+        point = sim.faults.point(CLUSTER_EVENT, "cluster", FAULTS.kinds_at(CLUSTER_EVENT))
         while sim.faults.active:
             await asyncio.sleep(CLUSTER_FAULTS_EVERY_S)
-            kind = sim.faults.at(CLUSTER_EVENT, "cluster", self.KINDS)
+            kind = point.ask()
             if kind:
                 with suppress(OperatingError):
                     await self._strike(kind)

@@ -10,6 +10,7 @@ from kedge.sim.kernel.bounds import RunBounds
 from kedge.sim.kernel.calls import Remote
 from kedge.sim.kernel.choices import Tape, TapeMismatch
 from kedge.sim.kernel.determinism import DeterminismReport, NotDeterministic, check_determinism
+from kedge.sim.kernel.fault_registry import FAULTS, Fault, Placement
 from kedge.sim.kernel.faults import NO_FAULTS, FaultPlan, Faults, FixedRates, Swarm
 from kedge.sim.kernel.hosts import Host
 from kedge.sim.kernel.hunt import Hunt, hunt
@@ -26,11 +27,13 @@ from kedge.sim.kernel.trace import Event, Trace
 from kedge.sim.kernel.violations import Violation
 
 __all__ = [
+    "FAULTS",
     "NO_FAULTS",
     "Artefact",
     "BadArtefact",
     "DeterminismReport",
     "Event",
+    "Fault",
     "FaultPlan",
     "Faults",
     "Fifo",
@@ -44,6 +47,7 @@ __all__ = [
     "NotDeterministic",
     "Partition",
     "Pct",
+    "Placement",
     "Program",
     "RealIORefused",
     "Remote",

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from kedge.errors import OutcomeUnknown, Unavailable
+from kedge.sim.kernel.fault_registry import FAULTS, REPLY, REQUEST
 from kedge.sim.kernel.hosts import Host
 from kedge.sim.kernel.lasting_faults import DELAYS_S, crash_for_a_while, cut_for_a_while, pause_for_a_while
 from kedge.sim.kernel.strands import HostProcess
@@ -25,11 +26,10 @@ if TYPE_CHECKING:
     from kedge.sim.kernel.faults import FaultPoint
     from kedge.sim.kernel.world import SimWorld
 
-_LASTING = ("partition", "pause caller", "pause callee", "crash caller", "crash callee")
-REQUEST_FAULTS = ("lose", "delay", "duplicate", *_LASTING)
-"""At `request of SERVICE.METHOD`. The caller is struck as the request leaves, the callee as it arrives."""
-REPLY_FAULTS = ("lose", "delay", *_LASTING)
-"""At `reply of SERVICE.METHOD`, after the call was carried out. The callee is struck before the reply leaves."""
+REQUEST_FAULTS = FAULTS.kinds_at(REQUEST)
+"""The caller is struck as the request leaves, the callee as it arrives."""
+REPLY_FAULTS = FAULTS.kinds_at(REPLY)
+"""They strike after the call was carried out. The callee is struck before the reply leaves."""
 
 
 class Remote:

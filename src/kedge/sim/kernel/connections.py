@@ -15,6 +15,7 @@ from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any
 
 from kedge.errors import check
+from kedge.sim.kernel.fault_registry import BYTES, FAULTS
 from kedge.sim.kernel.hosts import Host
 from kedge.sim.kernel.lasting_faults import DELAYS_S
 from kedge.sim.kernel.network import RETRANSMIT_S, STALL_S_MAX
@@ -24,7 +25,7 @@ from kedge.sim.kernel.strands import HostProcess
 if TYPE_CHECKING:
     from kedge.sim.kernel.world import SimWorld
 
-PIECE_FAULTS = ("reset", "delay")
+PIECE_FAULTS = FAULTS.kinds_at(BYTES)
 CONNECT_S_MAX = 20.0
 """How long a connection attempt waits for an answer before it fails."""
 BUFFER_BYTES_MAX = 64 * 1024

@@ -1,18 +1,20 @@
-"""Faults by event: named points in the seams, a plan that decides at each, and scripts for tests and scenarios.
+"""Faults of a run: named fault points, a plan that decides at each, and scripts for tests and scenarios.
 
-`network` and `calls` ask `Faults.at` at every request, reply and delivery; a program may have points of its own. Every
-decision is a choice on the faults stream of the tape. Once `stop` is called nothing more goes wrong.
+Every request, reply and delivery is a fault point, and a program may have points of its own. Faults are declared in
+`fault_registry`. Every decision is a choice on the faults stream of the tape. After `stop` no fault strikes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from kedge.errors import check
 from kedge.sim.kernel.choices import DETAIL, SWARM
+from kedge.sim.kernel.fault_registry import FAULTS, Placement
 from kedge.sim.kernel.trace import Event
 
 if TYPE_CHECKING:
@@ -25,14 +27,6 @@ _T = TypeVar("_T")
 NOTHING = ""
 """What a point answers when all goes well."""
 
-RATES = (0.0, 0.01, 0.05, 0.2)
-"""How often a fault may strike at its point. A swarm draws one of these for each fault."""
-LASTING_RATES = (0.0, 0.002, 0.006, 0.02)
-"""The same for faults that outlast their message: at the rates above a world would be broken most of the time."""
-LASTING = ("partition", "crash caller", "crash callee", "pause caller", "pause callee", "crash", "pause")
-HOST_RATES = (0.0, 0.2, 0.5, 1.0)
-"""The same for what a host is born with: it is asked once, not at every message."""
-OF_HOSTS = ("wrong clock", "fast clock", "slow clock", "slow cpu")
 _RATES_REACHED = (0.5, 0.7, 0.9, 1.0)
 
 
@@ -47,13 +41,13 @@ class FaultPlan(Protocol):
 class Swarm:
     """Each seed draws which faults exist at all and how often. Most exist in few runs, together in fewer."""
 
-    without: tuple[str, ...] = ("duplicate", "hide")
+    without: tuple[str, ...] = field(default_factory=partial(FAULTS.not_placed_by, Placement.SWARM))
     """Kinds, or "point: kind", that never strike. By default those that a sound transport rules out."""
 
     def rate(self, point: str, kind: str, faults: Faults) -> float:
         if kind in self.without or f"{point}: {kind}" in self.without:
             return 0.0
-        rates = LASTING_RATES if kind in LASTING else HOST_RATES if kind in OF_HOSTS else RATES
+        rates = FAULTS.rates(point, kind)
         return rates[faults.draw(f"{SWARM}{point}: {kind}", len(rates), _RATES_REACHED)]
 
 

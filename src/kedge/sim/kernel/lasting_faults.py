@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kedge.sim.kernel.faults import OF_HOSTS
+from kedge.sim.kernel.fault_registry import FAULTS, HOST_BIRTH
 from kedge.sim.kernel.hosts import Host
 
 if TYPE_CHECKING:
     from kedge.sim.kernel.world import SimWorld
 
+BIRTH_FAULTS = FAULTS.kinds_at(HOST_BIRTH)
 DELAYS_S = (0.05, 0.5, 2.0, 8.0)
 PARTITIONS_S = (0.5, 3.0, 15.0)
 OFFSETS_S = (-0.5, 0.5, -60.0, 60.0, 86_400.0)
@@ -63,7 +64,7 @@ def cut_for_a_while(world: SimWorld, one: Host, other: Host) -> None:
 
 def strike_at_birth(world: SimWorld, host: Host) -> None:
     """Ask once whether a new host has a wrong clock, one that runs fast or slow, or a slow CPU."""
-    match world.faults.at("birth of host", host.name, OF_HOSTS):
+    match world.faults.at(HOST_BIRTH, host.name, BIRTH_FAULTS):
         case "wrong clock":
             host.skew(offset_s=world.faults.pick(f"wrong the clock of {host.name} is", OFFSETS_S))
         case "fast clock":

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kedge.sim.kernel.fault_registry import FAULTS, MESSAGE
 from kedge.sim.kernel.hosts import Host
 from kedge.sim.kernel.lasting_faults import DELAYS_S
 from kedge.sim.kernel.strands import HostProcess
@@ -14,8 +15,7 @@ from kedge.sim.kernel.strands import HostProcess
 if TYPE_CHECKING:
     from kedge.sim.kernel.world import SimWorld
 
-MESSAGE_FAULTS = ("lose", "delay", "duplicate")
-"""At `message NAME`, for `Host.send`."""
+MESSAGE_FAULTS = FAULTS.kinds_at(MESSAGE)
 
 
 def send_message(world: SimWorld, source: Host, target: Host, name: str, message: Any) -> None:

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from kedge.errors import Unavailable
+from kedge.sim.kernel.fault_registry import DELIVERY, FAULTS
 from kedge.sim.kernel.hosts import Host
 from kedge.sim.kernel.lasting_faults import DELAYS_S
 from kedge.sim.kernel.strands import HostProcess
@@ -19,8 +20,8 @@ from kedge.sim.kernel.strands import HostProcess
 if TYPE_CHECKING:
     from kedge.sim.kernel.world import SimWorld
 
-DELIVERY_FAULTS = ("delay", "disconnect", "hide")
-"""At `delivery of SERVICE.METHOD`, for each item of a stream. `hide` drops one item silently."""
+DELIVERY_FAULTS = FAULTS.kinds_at(DELIVERY)
+"""At each item of a stream."""
 STREAM_WINDOW = 64
 """Items a stream may have in flight; past it the sender waits for the consumer."""
 

@@ -21,7 +21,7 @@ from kedge.sim.cluster import Node
 from kedge.sim.cluster.admission import PolicyPlan, chain_of
 from kedge.sim.cluster.users import User
 from kedge.sim.judges.facts import is_healthy
-from kedge.sim.kernel import Host
+from kedge.sim.kernel import FAULTS, Fault, Host, Placement
 from kedge.sim.scenario.components import REPAIR, controller_maker
 from kedge.sim.scenario.document import (
     Fields,
@@ -180,12 +180,24 @@ VERBS: dict[str, Verb] = {}
 """Every verb of a step, by name."""
 
 
+SCENARIO_STEP = "step of scenario"
+"""The fault point of faults that a step places."""
+
+
 def verb(name: str, *, sole: str = "", **arguments: tuple[Read, Any]) -> Callable[[Act], Act]:
     def register(act: Act) -> Act:
         VERBS[name] = Verb(name, act, sole, arguments)
         return act
 
     return register
+
+
+def fault_verb(
+    name: str, effect: str, *, sole: str = "", lasts: bool = False, **arguments: tuple[Read, Any]
+) -> Callable[[Act], Act]:
+    """Register a verb that places a fault, and declare the fault."""
+    FAULTS.declare(Fault(name, SCENARIO_STEP, effect, lasts=lasts, rates=(), plans=(Placement.SCENARIO,)))
+    return verb(name, sole=sole, **arguments)
 
 
 def must(read: Read) -> tuple[Read, Any]:
@@ -337,15 +349,22 @@ async def uncordon(state: ScenarioState, args: Any) -> None:
 # -- links -------------------------------------------------------------------------------------------
 
 
-@verb("delay watch", of=must(kind_named), by=must(seconds), to=may(text, ""))
+@fault_verb(
+    "delay watch",
+    "events of a watch arrive late, in order",
+    of=must(kind_named),
+    by=must(seconds),
+    to=may(text, ""),
+)
 async def delay_watch(state: ScenarioState, args: Any) -> None:
     """From now on, for so long, what the watch brings is held back; then it comes, in order."""
     until_s = state.cluster.sim.now_s + args["by"]
     state.cluster.script.late.append(LateWatch(args["of"].key_kind, args["to"], until_s))
 
 
-@verb(
+@fault_verb(
     "lose reply",
+    "the reply to a write, or the request, never arrives",
     to=must(_write_verb),
     on=must(key_named),
     by=may(text, ""),
@@ -358,7 +377,14 @@ async def lose_reply(state: ScenarioState, args: Any) -> None:
     state.cluster.script.lost.append(rule)
 
 
-@verb("partition node", sole="node", node=must(text), lasting=may(seconds, 0.0))
+@fault_verb(
+    "partition node",
+    "a node is cut off from every server",
+    lasts=True,
+    sole="node",
+    node=must(text),
+    lasting=may(seconds, 0.0),
+)
 async def partition_node(state: ScenarioState, args: Any) -> None:
     """Cut a node off from every server. What it runs runs on."""
     sim = state.cluster.sim
@@ -370,13 +396,27 @@ async def partition_node(state: ScenarioState, args: Any) -> None:
 # -- components and machines -------------------------------------------------------------------------
 
 
-@verb("restart leader", sole="of", of=must(text), down=may(seconds, 1.0))
+@fault_verb(
+    "restart leader",
+    "the leader crashes, and restarts later",
+    lasts=True,
+    sole="of",
+    of=must(text),
+    down=may(seconds, 1.0),
+)
 async def restart_leader(state: ScenarioState, args: Any) -> None:
     """Crash whoever leads; it comes back after `down`, as a new process with new caches."""
     _bounce(state, state.leader(args["of"]), args["down"])
 
 
-@verb("restart", sole="component", component=must(text), down=may(seconds, 1.0))
+@fault_verb(
+    "restart",
+    "every process of a component crashes, and restarts later",
+    lasts=True,
+    sole="component",
+    component=must(text),
+    down=may(seconds, 1.0),
+)
 async def restart(state: ScenarioState, args: Any) -> None:
     hosts = hosts_of(state.cluster, args["component"])
     if not hosts:
@@ -390,7 +430,15 @@ def _bounce(state: ScenarioState, host: Host, down_s: float) -> None:
     state.later(down_s, lambda: None if host.up else host.restart())
 
 
-@verb("lose node", sole="node", node=may(text, ""), of=may(key_named, None), lasting=may(seconds, 0.0))
+@fault_verb(
+    "lose node",
+    "a machine loses power",
+    lasts=True,
+    sole="node",
+    node=may(text, ""),
+    of=may(key_named, None),
+    lasting=may(seconds, 0.0),
+)
 async def lose_node(state: ScenarioState, args: Any) -> None:
     """Cut a machine's power: its agent and its processes are gone. `of` a workload: a machine that runs it."""
     node = state.node(args["node"]) if args["node"] else state.node_of(args["of"])

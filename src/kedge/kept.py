@@ -82,6 +82,14 @@ def encode_section(name: str, body: bytes, *, version: int = 1) -> bytes:
     return b"".join((head, _CHECKSUM.pack(crc32(head)), body))
 
 
+def parse_section(data: bytes) -> Section:
+    """Undo `encode_section`."""
+    fixed = _HEAD.size
+    _, title_bytes, version, _, _ = _HEAD.unpack_from(data)
+    title = data[fixed : fixed + title_bytes]
+    return Section(title.decode(), version, data[fixed + title_bytes + _CHECKSUM.size :])
+
+
 def encode_end(sections: int) -> bytes:
     return encode_section(END, b"%d" % sections)
 

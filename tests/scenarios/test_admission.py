@@ -7,6 +7,7 @@ import json
 import pytest
 
 from kedge.sim.scenario import ScenarioError, ScenarioRun, parse_scenario, run_scenario
+from kedge.sim.scenario.kept_runs import final_objects
 
 HEAD = """\
 scenario: small
@@ -50,7 +51,7 @@ expect:
 """
     )
     assert played.passed, played.violation
-    pods = [json.loads(entry.value) for entry in played.entries if entry.key.kind == "Pod"]
+    pods = [each for each in final_objects(played.recording) if each["kind"] == "Pod"]
     (said,) = json.loads(pods[0]["metadata"]["annotations"]["kedge.dev/mutations"])
     assert (said["policy"], said["paths"]) == ("team", ["/metadata/labels/example.com~1team"])
 

@@ -8,9 +8,6 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from kedge.cli import main
-from kedge.env import system_env
-from kedge.keys import Key
-from kedge.sim.cluster.dump import plan_dump, read_dump
 from kedge.sim.scenario import library_names, load_scenario
 
 SMALL = """\
@@ -84,44 +81,28 @@ def test_a_run_that_is_kept_can_be_read_and_played_again(tmp_path: Path) -> None
         main, ["scenario", "run", "-q", str(file), "--seed", "4", "--out", str(tmp_path / "runs")]
     )
     assert done.exit_code == 1
-    kept = tmp_path / "runs" / "small-seed-4"
+    kept = tmp_path / "runs" / "small-seed-4.kedge"
     assert f"kept:   {kept}" in done.output
-    assert sorted(path.name for path in kept.iterdir()) == sorted(
-        ["scenario.yaml", "outcome.json", "timeline.txt", "trace.txt", "objects.json"]
-    )
-    outcome = json.loads((kept / "outcome.json").read_text())
-    assert (outcome["passed"], outcome["broken"]) == (False, "Pod/default/ghost is there")
-    assert "Pod/default/ghost is there" in (kept / "timeline.txt").read_text()
-    assert len((kept / "trace.txt").read_text().splitlines()) > len((kept / "timeline.txt").read_text().splitlines())
-    names = [
-        (each["kind"], each["metadata"]["name"]) for each in json.loads((kept / "objects.json").read_text())["items"]
-    ]
-    assert ("Node", "node-a") in names
-    again = CliRunner().invoke(
-        main,
-        [
-            *outcome["again"].replace("scenario.yaml", str(kept / "scenario.yaml")).split()[1:],
-            "-o",
-            str(tmp_path / "again"),
-        ],
-    )
-    assert again.exit_code == 1
-    repeated = json.loads((tmp_path / "again" / "small-seed-4" / "outcome.json").read_text())
-    assert repeated["traceHash"] == outcome["traceHash"]
+    assert [path.name for path in kept.parent.iterdir()] == [kept.name]
+    again = CliRunner().invoke(main, ["replay", str(kept)])
+    assert again.exit_code == 0, again.output
+    assert "scenario small, seed 4" in again.output
+    assert "violation  Pod/default/ghost is there" in again.output
+    assert "same: Pod/default/ghost is there" in again.output
 
 
-def test_the_objects_of_a_kept_run_load_as_another_beginning(tmp_path: Path) -> None:
+def test_a_kept_run_is_taken_apart_for_other_tools(tmp_path: Path) -> None:
     file = tmp_path / "small.yaml"
-    file.write_text(SMALL.replace("NAME", "Node/node-a"))
-    assert CliRunner().invoke(main, ["scenario", "run", "-q", str(file), "--out", str(tmp_path)]).exit_code == 0
-    plan = plan_dump(read_dump(tmp_path / "small-seed-0" / "objects.json"), system_env())
-    assert Key("Node", "", "node-a") in plan.values
-
-
-def test_a_run_that_cannot_be_kept_says_where(tmp_path: Path) -> None:
-    (tmp_path / "taken").write_text("")
-    file = tmp_path / "small.yaml"
-    file.write_text(SMALL.replace("NAME", "Node/node-a"))
-    done = CliRunner().invoke(main, ["scenario", "run", "-q", str(file), "--out", str(tmp_path / "taken" / "below")])
-    assert done.exit_code == 1
-    assert "cannot be kept there" in done.output
+    file.write_text(SMALL.replace("NAME", "Pod/ghost"))
+    CliRunner().invoke(main, ["scenario", "run", "-q", str(file), "--out", str(tmp_path)])
+    folder = tmp_path / "parts"
+    done = CliRunner().invoke(main, ["replay", str(tmp_path / "small-seed-0.kedge"), "--extract", str(folder)])
+    assert done.exit_code == 0, done.output
+    names = ["scenario.yaml", "run.json", "timeline.txt", "trace.txt", "objects.json"]
+    assert done.output.split() == [str(folder / name) for name in names]
+    run = json.loads((folder / "run.json").read_text())
+    assert run["violation"]["invariant"] == "Pod/default/ghost is there"
+    assert "Pod/default/ghost is there" in (folder / "timeline.txt").read_text()
+    assert (folder / "scenario.yaml").read_text() == file.read_text()
+    listed = json.loads((folder / "objects.json").read_text())["items"]
+    assert ("Node", "node-a") in [(each["kind"], each["metadata"]["name"]) for each in listed]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.sim.test_cluster_dump import real_dump
 
+from kedge.sim.kernel import ReplayVerdict, read_artefact
 from kedge.sim.scenario import (
     ScenarioError,
     keep_run,
@@ -18,6 +19,7 @@ from kedge.sim.scenario import (
     read_scenario,
     run_scenario,
 )
+from kedge.sim.scenario.kept_runs import extract_run, kept_scenario, load_kept_scenario, replay_kept
 from kedge.sim.scenario.steps import VERBS
 
 HEAD = """\
@@ -233,10 +235,16 @@ def test_a_kept_run_brings_the_dump_that_it_began_with(tmp_path: Path) -> None:
     file = tmp_path / "dumped.yaml"
     file.write_text(DUMPED.replace("cluster.json", "'clusters/d.json'"))
     played = run_scenario(read_scenario(file))
-    place = keep_run(played, tmp_path / "runs")
-    again = run_scenario(read_scenario(place / "scenario.yaml"))
+    artefact = read_artefact(keep_run(played, tmp_path / "runs"))
+    kept = kept_scenario(artefact)
+    assert kept is not None
+    assert run_scenario(load_kept_scenario(kept)).outcome.hash == played.outcome.hash
+    assert replay_kept(artefact, kept).verdict is ReplayVerdict.SAME
+    extract_run(artefact, tmp_path / "parts")
+    again = run_scenario(read_scenario(tmp_path / "parts" / "scenario.yaml"))
     assert again.outcome.hash == played.outcome.hash
-    assert (place / "scenario.yaml").read_text().rstrip() == DUMPED.replace("cluster.json", "'dump.json'").rstrip()
+    source = (tmp_path / "parts" / "scenario.yaml").read_text()
+    assert source.rstrip() == DUMPED.replace("cluster.json", "'dump.json'").rstrip()
 
 
 def test_a_world_may_begin_with_the_dump_of_a_real_cluster(tmp_path: Path) -> None:

@@ -136,4 +136,4 @@ def test_a_file_that_is_no_failure_is_a_usage_error(project: Path) -> None:
     (project / "other.json").write_text('{"format": "something else"}')
     ended = run_pytest(project, "test_simulated.py", "--kedge-replay", "other.json")
     assert ended.returncode == 4
-    assert "is not a simulation failure" in ended.stdout + ended.stderr
+    assert "is not a file that kedge kept" in ended.stdout + ended.stderr

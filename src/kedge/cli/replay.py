@@ -1,10 +1,14 @@
-"""`kedge replay FILE`: run a recorded failure again, exactly or as a regression test, and tell its story."""
+"""`kedge replay FILE`: run a kept run again, exactly or as a regression test, and print what happened in it."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from kedge.sim.kernel import Artefact, Replay
 
 
 @click.command()
@@ -15,27 +19,35 @@ import click
     default=None,
     help="Force the kind of replay. Without either: exact on the build that made the file, else regression.",
 )
-@click.option("--quiet", "-q", is_flag=True, help="Say only what came of it.")
-def replay(file: Path, target: str | None, regression: bool | None, quiet: bool) -> None:
-    """Run the failure in FILE again.
+@click.option("--quiet", "-q", is_flag=True, help="Print only the result.")
+@click.option(
+    "--extract",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Write readable copies of the file's parts to this directory, and run nothing.",
+)
+def replay(file: Path, target: str | None, regression: bool | None, quiet: bool, extract: Path | None) -> None:
+    """Run the run in FILE again: a failure that `kedge hunt` kept, or a run that `kedge scenario run --out` kept.
 
-    On the build that made it, ends with 0 if the run was the same to the last step, and with 3 and the first difference
-    if it was not. On another build it is a regression test: 0 if every invariant holds now, 1 if one is still broken.
+    On the build that made it, exits with 0 if the run was the same to the last step, and with 3 and the first
+    difference if it was not. On another build it is a regression test: 0 if every invariant holds now, 1 if one is
+    still broken.
     """
     from kedge.errors import KedgeError
-    from kedge.sim.kernel import find_target, read_artefact
-    from kedge.sim.kernel import replay as run_again
-    from kedge.sim.kernel.failure_report import tell
-    from kedge.sim.kernel.replay import ReplayVerdict
+    from kedge.sim.kernel import ReplayVerdict, read_artefact
+    from kedge.sim.scenario.kept_runs import extract_run
 
     try:
         artefact = read_artefact(file)
-        found = find_target(target or artefact.target)
-        again = run_again(artefact, target=found, regression=regression)
+        if extract is not None:
+            for path in extract_run(artefact, extract):
+                click.echo(str(path))
+            return
+        again = _run_again(artefact, target, regression)
     except KedgeError as error:
         raise click.ClickException(str(error)) from error
     if not quiet:
-        click.echo(tell(artefact))
+        click.echo(_story(artefact))
         click.echo()
     click.echo(again.words)
     if again.drift:
@@ -48,3 +60,26 @@ def replay(file: Path, target: str | None, regression: bool | None, quiet: bool)
         ReplayVerdict.DIVERGED: 3,
     }
     raise SystemExit(codes[again.verdict])
+
+
+def _run_again(artefact: Artefact, target: str | None, regression: bool | None) -> Replay:
+    from kedge.sim.kernel import find_target
+    from kedge.sim.kernel import replay as run_again
+    from kedge.sim.scenario.kept_runs import kept_scenario, replay_kept
+
+    kept = kept_scenario(artefact)
+    if kept is not None:
+        return replay_kept(artefact, kept, regression=regression)
+    return run_again(artefact, target=find_target(target or artefact.target), regression=regression)
+
+
+def _story(artefact: Artefact) -> str:
+    from kedge.sim.kernel.failure_report import tell
+    from kedge.sim.scenario.kept_runs import kept_scenario, timeline_of
+
+    kept = kept_scenario(artefact)
+    if kept is None:
+        return tell(artefact)
+    lines = [f"{at}  {kind:<10} {text}" for at, kind, text in timeline_of(artefact, kept)]
+    without = f" without {kept.without}" if kept.without else ""
+    return "\n".join([f"scenario {kept.name}{without}, seed {artefact.seed}", *lines, *map(str, artefact.gaps)])

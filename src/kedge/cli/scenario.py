@@ -41,13 +41,13 @@ def list_command() -> None:
 @click.option("--seed", type=click.IntRange(min=0), help="Another seed than the file's.")
 @click.option("--quiet", "-q", is_flag=True, help="Print the timeline only if the run fails.")
 @click.option(
-    "--out", "-o", type=click.Path(file_okay=False), metavar="DIR", help="Keep the run in a folder of this directory."
+    "--out", "-o", type=click.Path(file_okay=False), metavar="DIR", help="Keep the run in a file of this directory."
 )
 def run_command(name: str, weak: bool, without: str, seed: int | None, quiet: bool, out: str | None) -> None:
     """Run a scenario and print its timeline.
 
-    Exits with 0 if every expectation and every invariant held, else with 1 and the timeline. --out keeps the file, the
-    outcome, the timeline, every event and the final objects.
+    Exits with 0 if every expectation and every invariant held, else with 1 and the timeline. --out keeps the run in a
+    file, which `kedge replay` runs again and `kedge replay --extract` takes apart.
     """
     from pathlib import Path
 
@@ -60,7 +60,7 @@ def run_command(name: str, weak: bool, without: str, seed: int | None, quiet: bo
             if not found.weak:
                 raise click.ClickException(f"{found.name} has no weak variant: name a safeguard with --without")
             without = found.weak[0].name
-        done = _run(found, without, seed)
+        done = _run(found, without, seed, keep=bool(out))
         kept = keep_run(done, Path(out)) if out else None
     except KedgeError as error:
         raise click.ClickException(str(error)) from error
@@ -72,7 +72,7 @@ def run_command(name: str, weak: bool, without: str, seed: int | None, quiet: bo
     raise SystemExit(0 if done.passed else 1)
 
 
-def _run(found: Scenario, without: str, seed: int | None) -> ScenarioRun:
+def _run(found: Scenario, without: str, seed: int | None, *, keep: bool) -> ScenarioRun:
     """Run it, with a progress bar on a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -86,6 +86,7 @@ def _run(found: Scenario, without: str, seed: int | None) -> ScenarioRun:
             found,
             without=without,
             seed=seed,
+            keep=keep,
             on_step=lambda number, text: bar.update(task, completed=number, description=text[:60]),
         )
 

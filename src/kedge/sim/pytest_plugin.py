@@ -132,12 +132,13 @@ def _reference(item: pytest.Item) -> str:
 
 
 def _recorded(config: pytest.Config) -> Artefact:
-    from kedge.sim.kernel import BadArtefact, read_artefact
+    from kedge.kept import BadKeptFile
+    from kedge.sim.kernel import read_artefact
 
     if _ARTEFACT not in config.stash:
         try:
             config.stash[_ARTEFACT] = read_artefact(config.getoption("--kedge-replay"))
-        except BadArtefact as error:
+        except BadKeptFile as error:
             raise pytest.UsageError(str(error)) from error
     return config.stash[_ARTEFACT]
 

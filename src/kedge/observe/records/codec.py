@@ -128,7 +128,7 @@ class RecordEncoder:
         return self._record(COMMIT, lambda: (commit.revision, commit.at, self._all(commit.written), commit.deleted))
 
     def received(self, part: ReceivedPart) -> list[bytes]:
-        return self._record(RECEIVED, lambda: (*part[:4], self._all(part.base), self._entries(part.entries)))
+        return self._record(RECEIVED, lambda: (*part[:5], self._all(part.base), self._entries(part.entries)))
 
     def outside(self, event: OutsideEvent) -> list[bytes]:
         return self._record(OUTSIDE, lambda: event)
@@ -206,7 +206,7 @@ _version: Final = msgspec.msgpack.Decoder(tuple[int, Key, Revision, Revision, Or
 _decision: Final = msgspec.msgpack.Decoder(Decision)
 _state: Final = msgspec.msgpack.Decoder(tuple[Revision, datetime, list[int]])
 _commit: Final = msgspec.msgpack.Decoder(tuple[Revision, datetime, list[int], tuple[Key, ...]])
-_received: Final = msgspec.msgpack.Decoder(tuple[str, str, int, Revision, list[int], list[_WireEntry]])
+_received: Final = msgspec.msgpack.Decoder(tuple[str, tuple[str, ...], str, int, Revision, list[int], list[_WireEntry]])
 _outside: Final = msgspec.msgpack.Decoder(OutsideEvent)
 
 
@@ -237,6 +237,10 @@ class RecordReader:
         except (msgspec.MsgspecError, KedgeError, LookupError, ValueError) as error:
             raise BadRecord(f"a record {section.name!r} cannot be decoded: {error}") from error
 
+    def knows(self, section: Section) -> bool:
+        """Whether the section is one of this layer's."""
+        return section.name in _READERS
+
     def _add_version(self, body: bytes) -> None:
         number, key, revision, created, origin, value = _version.decode(body)
         self._versions[number] = Version(key, revision, created, origin, value)
@@ -259,7 +263,7 @@ class RecordReader:
         return CommitRecord(revision, at, self._all(numbers), deleted)
 
     def _read_received(self, body: bytes) -> ReceivedPart:
-        process, cache, place, revision, base, entries = _received.decode(body)
+        process, deciders, cache, place, revision, base, entries = _received.decode(body)
         made = [
             ReceivedEntry(
                 at,
@@ -274,7 +278,7 @@ class RecordReader:
             )
             for at, source, reached, changes in entries
         ]
-        return ReceivedPart(process, cache, place, revision, self._all(base), tuple(made))
+        return ReceivedPart(process, deciders, cache, place, revision, self._all(base), tuple(made))
 
     def _read_outside(self, body: bytes) -> OutsideEvent:
         return _outside.decode(body)

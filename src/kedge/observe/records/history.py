@@ -56,6 +56,9 @@ class ReceivedPart(NamedTuple):
     """A stretch of the received log of one cache of one process."""
 
     process: str
+    """The name of the process, and the number of its life."""
+    deciders: tuple[str, ...]
+    """The values of `Decision.process` that read from this cache: controllers of one process share their caches."""
     cache: str
     place: int
     """The place of `base`: entries follow it."""

@@ -91,6 +91,17 @@ class ReceivedLog:
         self.place = 0
         """Of the newest entry."""
 
+    @classmethod
+    def restored(
+        cls, limits: Limits, *, place: int, revision: Revision, base: Mapping[Key, Object], entries: Sequence[Received]
+    ) -> ReceivedLog:
+        """A log as it was kept: `base` is what the cache held at `place`, and `entries` follow it."""
+        log = cls(limits)
+        log._base, log._base_revision = dict(base), revision
+        log._entries.extend(entries)
+        log.place = place + len(entries)
+        return log
+
     def __len__(self) -> int:
         return len(self._entries)
 

@@ -82,6 +82,14 @@ class AdmissionChain:
         self._mutating = tuple(mutating)
         self._validating = tuple(validating)
 
+    def describe(self) -> list[dict[str, Any]]:
+        """The policies in order, as JSON, for records."""
+        return [
+            {"name": policy.name, "revision": policy.revision, "type": role}
+            for role, policies in (("mutating", self._mutating), ("validating", self._validating))
+            for policy in policies
+        ]
+
     def for_write(self, verb: str, kind: Kind, subresource: str) -> AdmissionChain | None:
         """The policies that look at such a write; None if none does, so that the common case costs nothing."""
         if not self._mutating and not self._validating:

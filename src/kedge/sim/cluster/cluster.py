@@ -38,6 +38,7 @@ from kedge.sim.cluster.links import (
     ServedStore,
     WatchedStore,
 )
+from kedge.sim.cluster.recording import ClusterRecording
 from kedge.sim.cluster.relay import Relay
 from kedge.sim.kernel import Host, Simulation
 from kedge.store import Entry, Store
@@ -142,6 +143,16 @@ class Cluster:
         self.processes: list[ControlPlaneProcess] = []
         """Every process of the control plane there ever was, in order of birth."""
         self._turn = 0
+        self.recording: ClusterRecording | None = None
+        """Set where the run is written to a file, or its timeline is wanted."""
+        if sim.keeps:
+            self.record()
+
+    def record(self) -> ClusterRecording:
+        """Record the cluster's history from now on."""
+        if self.recording is None:
+            self.recording = ClusterRecording(self)
+        return self.recording
 
     # -- servers -----------------------------------------------------------------------------------
 
@@ -156,7 +167,10 @@ class Cluster:
         """Change the admission policies in mid-run: of every server at once, or of these alone."""
         for name in servers or tuple(self._admissions):
             self._admissions[name].chain = admission
-        self.sim.note("admission", f"policies changed on {', '.join(servers) or 'every server'}")
+        text = f"policies changed on {', '.join(servers) or 'every server'}"
+        self.sim.note("admission", text)
+        if self.recording is not None:
+            self.recording.admission_changed(text, tuple(servers), admission)
 
     def _serve(self, host: Host) -> Host:
         if self._hostile:

@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 
 from kedge.agent.core import Machine
 from kedge.api.views import NodeView
 from kedge.api.wellknown import NODE_KIND, ZONE_LABEL
 from kedge.errors import OperatingError
+from kedge.observe.readers.recording import Recording
+from kedge.observe.readers.timeline import timeline
 from kedge.sim.cluster import Commit
 from kedge.sim.cluster.admission import chain_of
 from kedge.sim.cluster.dump import BadDump
 from kedge.sim.cluster.users import User
 from kedge.sim.judges.endings import check_silence, expect_settled
 from kedge.sim.judges.invariants import Judge
-from kedge.sim.kernel import NO_FAULTS, RunOutcome, Simulation, Violation, run
+from kedge.sim.kernel import NO_FAULTS, RunOutcome, Simulation, SimulationTarget, Uniform, Violation
 from kedge.sim.scenario.components import controller_maker, scheduler_maker
 from kedge.sim.scenario.document import ScenarioError
 from kedge.sim.scenario.predicates import Predicate
@@ -29,8 +32,6 @@ from kedge.sim.scenario.safeguards import find_weakness
 from kedge.sim.scenario.schema import Expectation, Scenario, ScenarioStep
 from kedge.sim.scenario.scripted_faults import FaultScript, ScriptedCluster
 from kedge.sim.scenario.steps import ScenarioState, StepFailed, namespace_of
-from kedge.sim.scenario.telling import Narrator, timeline
-from kedge.store import Entry
 
 OPEN_S_MAX = 120.0
 """How long the nodes may take to register before the first step."""
@@ -44,11 +45,18 @@ class ScenarioRun:
 
     scenario: Scenario
     without: str
-    """The safeguard that was taken out; empty for the real thing."""
+    """The safeguard that was removed; empty for the real components."""
+    target: SimulationTarget
     outcome: RunOutcome
-    timeline: list[tuple[str, str, str]]
-    entries: tuple[Entry, ...]
-    """What the store held in the end."""
+    recording: Recording
+    """What the cluster did, as records."""
+    begin_s: float
+    """When the first step began, in virtual seconds."""
+
+    @property
+    def timeline(self) -> list[tuple[str, str, str]]:
+        """Time since the first step, kind and text of each line."""
+        return timeline_rows(self.recording, begin_s=self.begin_s)
 
     @property
     def violation(self) -> Violation | None:
@@ -65,26 +73,65 @@ def run_scenario(
     without: str = "",
     seed: int | None = None,
     on_step: Callable[[int, str], None] = lambda *_: None,
+    keep: bool = False,
 ) -> ScenarioRun:
-    """Run a scenario. `without` removes a safeguard; `on_step` is called before each step.
+    """Run a scenario. `without` removes a safeguard; `on_step` is called before each step; `keep` collects its file.
 
     Raises:
         ScenarioError: there is no safeguard of that name.
     """
-    patch = find_weakness(without) if without else nullcontext
+    target, runners = scenario_target(scenario, on_step)
+    with without_safeguard(without):
+        outcome = target.run(scenario.seed if seed is None else seed, keep=keep)
+    runner = runners[-1]
+    return ScenarioRun(scenario, without, target, outcome, runner.cluster.record().recording(), runner.begin_s)
+
+
+def without_safeguard(name: str) -> AbstractContextManager[object]:
+    """Remove a safeguard while the context is open; an empty name removes none.
+
+    Raises:
+        ScenarioError: there is no safeguard of that name.
+    """
+    if not name:
+        return nullcontext()
+    patch = find_weakness(name)
     if patch is None:
-        raise ScenarioError(f"there is no safeguard {without!r} to remove: a scenario's `weak` part names its own")
-    left: list[_ScenarioRunner] = []
+        raise ScenarioError(f"there is no safeguard {name!r} to remove: a scenario's `weak` part names its own")
+    return patch()
+
+
+def scenario_target(
+    scenario: Scenario, on_step: Callable[[int, str], None] = lambda *_: None
+) -> tuple[SimulationTarget, list[_ScenarioRunner]]:
+    """The scenario as a target of the kernel, and the list to which each run of it adds its runner."""
+    runners: list[_ScenarioRunner] = []
 
     async def program(sim: Simulation) -> None:
-        left.append(_ScenarioRunner(sim, scenario, on_step))
-        await left[0].run()
+        runner = _ScenarioRunner(sim, scenario, on_step)
+        runners.append(runner)
+        await runner.run()
 
-    with patch():
-        outcome = run(program, scenario.seed if seed is None else seed, faults=NO_FAULTS)
-    (performance,) = left
-    told = timeline(outcome, begin_s=performance.begin_s)
-    return ScenarioRun(scenario, without, outcome, told, tuple(performance.cluster.store.entries()))
+    return SimulationTarget(program=program, policy=Uniform(), faults=NO_FAULTS), runners
+
+
+def timeline_rows(recording: Recording, *, begin_s: float) -> list[tuple[str, str, str]]:
+    """Time since the first step, kind and text of each line of the timeline from then on."""
+    if not recording.states:
+        return []
+    begin = recording.states[0].at + timedelta(seconds=begin_s)
+    return [
+        (
+            _clock((each.at - begin).total_seconds()),
+            each.kind,
+            each.text + (f" ({each.count} times)" if each.count > 1 else ""),
+        )
+        for each in timeline(recording, since=begin)
+    ]
+
+
+def _clock(at_s: float) -> str:
+    return f"{int(at_s // 60):02d}:{at_s % 60:06.3f}"
 
 
 class _ScenarioRunner:
@@ -100,6 +147,7 @@ class _ScenarioRunner:
         self.cluster = ScriptedCluster(
             sim, FaultScript(sim), servers=plan.servers, limits=plan.limits, admission=chain_of(plan.admission)
         )
+        self.cluster.record()
         self.cluster.script.on_strike = self._look
         self._waiting: list[tuple[Predicate, asyncio.Event]] = []
         self._state = ScenarioState(self.cluster, User(self.cluster))
@@ -129,9 +177,8 @@ class _ScenarioRunner:
         plan, cluster = self._scenario.world, self.cluster
         if plan.dump is not None:
             await cluster.load(plan.dump.objects)
-        # What another cluster came to is not judged, nor told: what becomes of it here is.
+        # The invariants judge what happens here, not the state in which another cluster was dumped.
         self._judge = Judge(cluster)
-        self._sim.check_always(Narrator(cluster))
         self._sim.check_always(self._look)
         named = [namespace_of(body) or "default" for body in plan.objects]
         await cluster.set_up(*dict.fromkeys([*plan.namespaces, *named]))

@@ -1,7 +1,6 @@
-"""A run as a timeline: what was committed, in the words of people, between the steps and the faults.
+"""What changed between two versions of an object, in a line each: only changes that matter to a timeline.
 
-`Narrator` is told of every commit and notes what changed that matters to a story; `timeline` picks from the trace what
-is worth reading. Neither judges.
+`timeline` uses it for every commit. Pure; kinds that it does not know have no lines.
 """
 
 from __future__ import annotations
@@ -17,13 +16,10 @@ from kedge.api.wellknown import (
     AUTOSCALER_KIND,
     DEPLOYMENT_KIND,
     DISRUPTION_BUDGET_KIND,
-    EVENT_KIND,
-    FENCE_KIND,
     JOB_KIND,
     LEASE_KIND,
     NAMESPACE_KIND,
     NODE_KIND,
-    OPERATION_KIND,
     POD_KIND,
     REPLACES,
     REPLICA_SET_KIND,
@@ -35,26 +31,7 @@ from kedge.api.wellknown import (
     ZONE_QUOTA_KIND,
 )
 from kedge.keys import Key
-from kedge.sim.cluster import Cluster, Commit
-from kedge.sim.kernel import RunOutcome
 
-TOLD = frozenset(
-    {
-        "step",
-        "admission",
-        "committed",
-        "fault",
-        "crash",
-        "restart",
-        "machine",
-        "partition",
-        "violation",
-        "phase",
-        "held",
-        "refused",
-    }
-)
-"""Events of the trace that a timeline shows."""
 CONDITIONS = {
     NODE_KIND: ("Ready", "Suspect", "Lost", "Drained"),
     DEPLOYMENT_KIND: ("RepairComplete", "Bound", "SchedulingRetrying", "RollbackObserved", "Progressing"),
@@ -66,31 +43,10 @@ CONDITIONS = {
     DISRUPTION_BUDGET_KIND: (),
     NAMESPACE_KIND: (),
 }
-"""By kind, the conditions that a timeline shows; and of each of these kinds, that a person holds it."""
+"""By kind, the conditions that a timeline shows, and for each of these kinds whether a person holds it."""
 
 
-class Narrator:
-    """Notes what each commit changed, as far as a story needs it."""
-
-    __name__ = "the narrator"
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self._known: dict[Key, Object] = {}
-
-    def __call__(self, commit: Commit) -> None:
-        for key in dict.fromkeys(commit.keys):
-            if key.kind in (FENCE_KIND, OPERATION_KIND, EVENT_KIND):
-                continue
-            new = self._cluster.find(key)
-            old = self._known.pop(key, None)
-            if new is not None:
-                self._known[key] = new
-            for words in _changes(key, old, new):
-                self._cluster.sim.note("committed", words)
-
-
-def _changes(key: Key, old: Object | None, new: Object | None) -> Iterator[str]:
+def describe_change(key: Key, old: Object | None, new: Object | None) -> Iterator[str]:
     name = f"{key.kind.partition('.')[0]} {key.name}"
     if key.kind == POD_KIND:
         yield from _pod_changes(name, old, new)
@@ -98,17 +54,17 @@ def _changes(key: Key, old: Object | None, new: Object | None) -> Iterator[str]:
         if key.namespace == SYSTEM_NAMESPACE and new is not None:
             before, after = (each.view.spec.holder_identity if each is not None else "" for each in (old, new))
             if after and after != before:
-                yield f"{after} leads {key.name}"
+                yield f"{after} acquired lease {key.name}"
         return
     elif key.kind in _SHOWN:
         if new is None:
-            yield f"{name} is gone"
+            yield f"{name} deleted"
         elif old is None:
-            yield f"{name} is made{_spec_words(key, new)}"
+            yield f"{name} created{_spec_summary(key, new)}"
         elif old.metadata.generation != new.metadata.generation or key.kind == RESOURCE_QUOTA_KIND:
-            was, now = _spec_words(key, old), _spec_words(key, new)
+            was, now = _spec_summary(key, old), _spec_summary(key, new)
             if was != now:
-                yield f"{name} is changed{now}"
+                yield f"{name} changed{now}"
     if new is not None:
         yield from _condition_changes(key, name, old, new)
 
@@ -126,7 +82,7 @@ _SHOWN = (
 )
 
 
-def _spec_words(key: Key, found: Object) -> str:
+def _spec_summary(key: Key, found: Object) -> str:
     spec: dict[str, Any] = found.edit().get("spec", {})
     match key.kind:
         case wellknown.DEPLOYMENT_KIND | wellknown.REPLICA_SET_KIND:
@@ -156,19 +112,19 @@ def _pairs(amounts: dict[str, Any]) -> str:
 
 def _pod_changes(name: str, old: Object | None, new: Object | None) -> Iterator[str]:
     if new is None:
-        yield f"{name} is gone"
+        yield f"{name} deleted"
         return
     view = new.as_view(PodView)
     was = old.as_view(PodView) if old is not None and old.uid == new.uid else None
     if was is None:
         replaces = view.metadata.annotations.get(REPLACES, "")
-        yield f"{name} is made{f' in place of {replaces[:8]}' if replaces else ''}"
+        yield f"{name} created{f' to replace {replaces[:8]}' if replaces else ''}"
     if view.spec.node_name and (was is None or not was.spec.node_name):
-        yield f"{name} is bound to {view.spec.node_name}"
+        yield f"{name} bound to {view.spec.node_name}"
     if view.finished and (was is None or not was.finished):
-        yield f"{name} has ended: {view.status.phase}{f', {view.status.reason}' if view.status.reason else ''}"
+        yield f"{name} ended: {view.status.phase}{f', {view.status.reason}' if view.status.reason else ''}"
     if view.terminating and (was is None or not was.terminating):
-        yield f"{name} is to be deleted"
+        yield f"{name} terminating"
 
 
 def _condition_changes(key: Key, name: str, old: Object | None, new: Object) -> Iterator[str]:
@@ -178,25 +134,12 @@ def _condition_changes(key: Key, name: str, old: Object | None, new: Object) -> 
     before = {each.type: each for each in _conditions(old)}
     for each in _conditions(new):
         was = before.get(each.type)
-        told = (each.status, each.reason)
-        if each.type in shown and (was is None or (was.status, was.reason) != told):
-            yield f"{name} says {each.type}={each.status}{f' ({each.reason})' if each.reason else ''}"
+        now = (each.status, each.reason)
+        if each.type in shown and (was is None or (was.status, was.reason) != now):
+            yield f"{name} {each.type}={each.status}{f' ({each.reason})' if each.reason else ''}"
 
 
 def _conditions(found: Object | None) -> tuple[Condition, ...]:
-    """What an object says of itself; nothing, if its view has no room for that."""
+    """The conditions of an object; none if its kind has no conditions."""
     status = None if found is None else getattr(found.view, "status", None)
     return tuple(getattr(status, "conditions", ()))
-
-
-def timeline(outcome: RunOutcome, *, begin_s: float) -> list[tuple[str, str, str]]:
-    """Time since the scene was set, kind and words of what is worth telling."""
-    return [
-        (_clock(event.at_s - begin_s), event.kind, event.text)
-        for event in outcome.trace.events
-        if event.kind in TOLD and event.at_s >= begin_s
-    ]
-
-
-def _clock(at_s: float) -> str:
-    return f"{int(at_s // 60):02d}:{at_s % 60:06.3f}"

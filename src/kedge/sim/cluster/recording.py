@@ -1,0 +1,94 @@
+"""The recording of a simulated cluster: its commits, decisions, received logs and outside events, as records.
+
+The same records as a live cluster's, so the same readers work. Collecting them draws nothing and awaits nothing: a run
+that is recorded is the same run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from kedge.api.wellknown import FENCE_KIND, OPERATION_KIND
+from kedge.kept import Section, parse_section
+from kedge.observe.readers.recording import Recording
+from kedge.observe.records import CommitRecord, OutsideEvent, RecordEncoder, StoreState
+from kedge.runtime.cache.kept_log import received_part
+from kedge.server.service import AdmissionChain
+from kedge.sim.cluster.links import Commit
+
+if TYPE_CHECKING:
+    from kedge.sim.cluster.cluster import Cluster
+
+OUTSIDE = frozenset({"step", "fault", "crash", "restart", "machine", "partition", "violation", "phase", "held"})
+"""Kinds of events in the trace that no component of a cluster could record: people, faults, and judges."""
+_NOT_OBJECTS = frozenset({FENCE_KIND, OPERATION_KIND})
+
+
+class ClusterRecording:
+    """Collects the history of one cluster from its first commit on."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._env = cluster.sim.driver.env()
+        self._begin = self._env.now() - timedelta(seconds=cluster.sim.now_s)
+        self._state = StoreState(0, self._env.now(), ())
+        self._commits: list[CommitRecord] = []
+        self._outside: list[OutsideEvent] = []
+        cluster.sim.check_always(self._record)
+        cluster.sim.add_sections(self.sections)
+
+    def _record(self, commit: Commit) -> None:
+        keys = [key for key in dict.fromkeys(commit.keys) if key.kind not in _NOT_OBJECTS]
+        if not keys:
+            return
+        found = [(key, self._cluster.find(key)) for key in keys]
+        self._commits.append(
+            CommitRecord(
+                commit.revision,
+                self._env.now(),
+                tuple([each for _, each in found if each is not None]),
+                tuple([key for key, each in found if each is None]),
+            )
+        )
+
+    def admission_changed(self, text: str, servers: tuple[str, ...], chain: AdmissionChain) -> None:
+        data: dict[str, Any] = {"servers": list(servers), "policies": chain.describe()}
+        self._outside.append(OutsideEvent(self._env.now(), "admission", text, data=data))
+
+    def time_of(self, at_s: float) -> datetime:
+        """The wall clock at a virtual time."""
+        return self._begin + timedelta(seconds=at_s)
+
+    def recording(self) -> Recording:
+        """Everything so far."""
+        made = Recording(states=[self._state], commits=list(self._commits), outside=list(self._outside))
+        for event in self._cluster.sim.world.trace.events:
+            if event.kind in OUTSIDE:
+                made.outside.append(OutsideEvent(self.time_of(event.at_s), event.kind, event.text, event.host))
+        made.outside.sort(key=lambda each: each.at)
+        lives: dict[str, int] = {}
+        for process in self._cluster.processes:
+            name = process.host.name
+            lives[name] = lives.get(name, 0) + 1
+            decisions = [*process.context.recorder.decisions()][::-1]
+            made.decisions += decisions
+            deciders = dict.fromkeys(each.process for each in decisions)
+            for cache in process.context.caches:
+                made.received.append(received_part(cache, process=f"{name}#{lives[name]}", deciders=deciders))
+        return made
+
+    def sections(self) -> Iterator[Section]:
+        """Everything so far, as sections of a kept file."""
+        encoder, made = RecordEncoder(), self.recording()
+        for state in made.states:
+            yield from map(parse_section, encoder.state(state))
+        for event in made.outside:
+            yield from map(parse_section, encoder.outside(event))
+        for commit in made.commits:
+            yield from map(parse_section, encoder.commit(commit))
+        for part in made.received:
+            yield from map(parse_section, encoder.received(part))
+        for decision in made.decisions:
+            yield from map(parse_section, encoder.decision(decision) or [])

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from kedge.api.codec import parse_object
-from kedge.api.validation import core, kedge_dev, pods, replicas, workloads
+from kedge.api.validation import core, kedge_dev, known_parts, pods, workloads
 from kedge.api.validation.error_list import ErrorList
 from kedge.api.validation.metadata import check_metadata
-from kedge.api.validation.replicas import new_known_pod
 from kedge.api.validation.updates import check_update
 from kedge.api.views import PodView, View
 from kedge.api.views.schema import Findings, dec_hook, decoder_of, examine, strict_twin
@@ -49,7 +48,7 @@ from kedge.keys import Key
 if TYPE_CHECKING:
     from kedge.api.kinds import Kind
 
-__all__ = ["Checked", "check_object", "check_update", "new_known_pod"]
+__all__ = ["Checked", "check_object", "check_update"]
 
 
 REPORTED_FIELDS_MAX = 1000
@@ -104,8 +103,8 @@ def check_object(kind: Kind, value: bytes) -> Checked:
         Invalid: `errors` names every bad field at once.
         BadRequest: it is no JSON object at all.
     """
-    if kind.view is PodView and len(value) <= replicas.POD_BYTES_MAX:
-        pod = replicas.read_known_pod(value)
+    if kind.view is PodView and len(value) <= known_parts.POD_BYTES_MAX:
+        pod = known_parts.read_known_pod(value)
         if pod is not None:
             errors = ErrorList()
             check_metadata(errors, kind, pod.metadata, shared_parts_clean=True)

@@ -14,8 +14,9 @@ from kedge.errors import BadRequest, Conflict, MethodNotAllowed, NotFound
 from kedge.keys import Key, Revision
 from kedge.placement.ledger import ClaimState
 from kedge.server.service import claims, operations
-from kedge.server.service.bound import bound
+from kedge.server.service.bound_pod import bound_pod
 from kedge.server.service.core import Core, Proof, Staged, staged_value
+from kedge.server.service.fast.bind_splice import splice_bind
 from kedge.server.service.gangs import reservation_key
 from kedge.server.service.namespaces import namespace_key
 from kedge.server.service.reservations import use_reservation
@@ -58,7 +59,11 @@ async def bind(core: Core, request: Bind) -> Written:
         if reserved != [None] or old.metadata.labels.get(GANG_LABEL):
             await use_reservation(core, proof, pod, binding.node)
         await claims.claim(core, proof, pod, target, ClaimState.BOUND)
-        value, view = bound(pod, binding.node, _record(proof, binding), core.timestamp())
+        record, now = _record(proof, binding), core.timestamp()
+        value, view = splice_bind(pod, binding.node, record, now) or (
+            bound_pod(pod, binding.node, record, now),
+            None,
+        )
         proof.put(pod.key, value)
         operations.record(core, proof, "bind", pod.key, options)
         return Staged(pod.kind, pod.key, value, created=pod.created, view=view)

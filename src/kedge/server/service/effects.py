@@ -28,25 +28,10 @@ from kedge.placement.ledger import ClaimState
 from kedge.server.service import claims
 from kedge.server.service.budgets import follow_budget, forget_budgets
 from kedge.server.service.core import Core, Proof
-from kedge.server.service.namespaces import active_namespace, check_active, namespace_key, register_quota
+from kedge.server.service.namespaces import active_namespace, register_quota
 from kedge.server.service.priorities import follow_class
 from kedge.server.service.quotas import charge_quotas
 from kedge.server.service.reservations import follow_reservation, release_reservation
-
-
-def stage_plain_pod(proof: Proof, new: Object) -> bool:
-    """Stage a new pod that moves nothing else: unbound, in a namespace that was read and has no quotas.
-
-    Says whether it did. It does what `stage` would do, but awaits nothing: most writes are such creates.
-    """
-    key = new.key
-    namespace = proof.known(namespace_key(key.namespace))
-    if key.kind != POD_KIND or namespace is None or new.as_view(PodView).spec.node_name:
-        return False
-    if check_active(namespace, key).status.resource_quotas:
-        return False
-    proof.put(key, new.value)
-    return True
 
 
 async def stage(core: Core, proof: Proof, kind: Kind, key: Key, old: Object | None, new: Object | None) -> None:

@@ -37,9 +37,13 @@ def check_active(namespace: Object | None, key: Key) -> NamespaceView:
             f'namespaces "{key.namespace}" not found: create it before {key}', key=namespace_key(key.namespace)
         )
     view = namespace.as_view(NamespaceView)
-    if view.metadata.deletion_timestamp is not None or view.status.phase == "Terminating":
+    if not is_active(view):
         raise Forbidden(f'{key} cannot be created: namespace "{key.namespace}" is being terminated', key=key)
     return view
+
+
+def is_active(namespace: NamespaceView) -> bool:
+    return namespace.metadata.deletion_timestamp is None and namespace.status.phase != "Terminating"
 
 
 async def register_quota(core: Core, proof: Proof, quota: Key, *, present: bool) -> None:

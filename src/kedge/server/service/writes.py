@@ -18,7 +18,7 @@ from kedge.api.patch import apply_json_patch, apply_merge_patch
 from kedge.api.requests import Create, Patch, PatchType, Update, WriteOptions, Written
 from kedge.api.strategic_merge import apply_strategic_merge
 from kedge.api.types import type_table
-from kedge.api.validation import check_object, check_update, new_known_pod
+from kedge.api.validation import check_object, check_update
 from kedge.api.wellknown import (
     NAMESPACE_KIND,
     NODE_KIND,
@@ -43,7 +43,10 @@ from kedge.server.service import operations
 from kedge.server.service.admission import AdmissionChain, AdmissionRequest, Inputs
 from kedge.server.service.core import Attempt, Core, Proof, Staged, check_open_to_callers
 from kedge.server.service.deletion import ready_to_go
-from kedge.server.service.effects import stage, stage_plain_pod
+from kedge.server.service.effects import stage
+from kedge.server.service.fast.known_version import known_version
+from kedge.server.service.fast.pod_create import new_known_pod
+from kedge.server.service.fast.pod_stage import stage_plain_pod
 from kedge.server.service.namespaces import FINALIZER, namespace_key
 from kedge.server.service.priorities import DEFAULT_CLASS, is_settled, keep_priority, with_priority
 from kedge.server.service.quotas import recount
@@ -163,7 +166,7 @@ def _attempt_to_create(
             new, warnings = await _admit(core, proof, chain, "create", kind, key, "", sent.edit(), None, options)
         if kind.key_kind == POD_KIND and not is_settled(proof, new):
             new = await with_priority(proof, new)
-        if not stage_plain_pod(proof, new):
+        if stage_plain_pod(proof, new) is None:
             await stage(core, proof, kind, key, None, new)
         if options.origin.operation:
             operations.record(core, proof, "create", key, options)
@@ -273,9 +276,7 @@ async def change(core: Core, request: Update | Patch, edit: Edit, subresource: s
     if subresource and (subresource not in kind.subresources or subresource not in _WRITABLE):
         raise MethodNotAllowed(f"{kind.kind} has no subresource {subresource!r} that can be updated", key=key)
     chain = core.admission.for_write("update", kind, subresource)
-    # Whoever names the version that this server saw last needs no read, once: the commit finds out if there is another.
-    fit = version and chain is None and not options.dry_run
-    untried = core.remembered(key, version) if fit else None
+    untried = known_version(core, key, version, chain, options)  # once: the next attempt reads
 
     async def attempt(proof: Proof) -> Staged | Written:
         nonlocal untried

@@ -1,4 +1,4 @@
-"""What a bind makes of a pod's bytes: the quick way and the plain way say the same, and neither loses anything."""
+"""A bound pod's bytes: the splice and the plain path agree, and neither loses a field."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from kedge.api.objects import Object
 from kedge.api.views.decode import decode_view
 from kedge.api.wellknown import BIND_ANNOTATION
 from kedge.keys import Key
-from kedge.server.service.bound import bound
+from kedge.server.service.bound_pod import bound_pod
+from kedge.server.service.fast.bind_splice import splice_bind
 
 NOW = "2030-01-01T00:00:07Z"
 RECORD = '{"decidedOn":{},"provedOn":{"Node/n":7}}'
@@ -27,7 +28,7 @@ def stored(body: dict[str, Any]) -> Object:
 
 
 def expected(before: bytes) -> Any:
-    """In plain JSON, as the bind's contract says."""
+    """In plain JSON, by the contract of the bind."""
     document = decode_json(before)
     document["metadata"]["annotations"] = {**(document["metadata"].get("annotations") or {}), BIND_ANNOTATION: RECORD}
     document["spec"]["nodeName"] = "node-a"
@@ -39,13 +40,18 @@ def expected(before: bytes) -> Any:
 
 
 def check(found: Object) -> bool:
-    """Whether it was spliced; fails if the result is not what it must be."""
-    value, view = bound(found, "node-a", RECORD, NOW)
-    assert decode_json(value) == expected(found.value)
+    """Whether it was spliced; fails unless both paths have the expected result."""
+    plain = bound_pod(found, "node-a", RECORD, NOW)
+    assert decode_json(plain) == expected(found.value)
+    assert plain.startswith(b'{"apiVersion":"v1","kind":"Pod","metadata":{')
+    spliced = splice_bind(found, "node-a", RECORD, NOW)
+    if spliced is None:
+        return False
+    value, view = spliced
+    assert decode_json(value) == decode_json(plain)
     assert value.startswith(b'{"apiVersion":"v1","kind":"Pod","metadata":{')
-    if view is not None:
-        assert view == decode_view(POD, value)
-    return view is not None
+    assert view == decode_view(POD, value)
+    return True
 
 
 def test_a_pod_as_created_is_spliced_and_its_view_is_that_of_its_bytes() -> None:
@@ -94,8 +100,8 @@ def test_a_key_that_is_found_twice_is_edited_in_the_right_place(spec: dict[str, 
 )
 def test_a_status_that_was_written_to_is_edited(status: dict[str, Any]) -> None:
     found = stored({**pod(), "status": status})
-    value, view = bound(found, "node-a", RECORD, NOW)
-    assert view is None
+    assert splice_bind(found, "node-a", RECORD, NOW) is None
+    value = bound_pod(found, "node-a", RECORD, NOW)
     (scheduled,) = decode_json(value)["status"]["conditions"]
     assert (scheduled["status"], scheduled["lastTransitionTime"]) == ("True", NOW)
 
@@ -103,8 +109,9 @@ def test_a_status_that_was_written_to_is_edited(status: dict[str, Any]) -> None:
 def test_a_name_spelt_by_escapes_is_no_second_node_name() -> None:
     body = encode_object({**pod(), "status": {"phase": "Pending"}})
     sly = body.replace(b'"spec":{', b'"spec":{"node\\u004eame":"",')
-    value, view = bound(Object(POD, Key("Pod", "default", "web-0"), sly, revision=5), "node-a", RECORD, NOW)
-    assert view is None
+    found = Object(POD, Key("Pod", "default", "web-0"), sly, revision=5)
+    assert splice_bind(found, "node-a", RECORD, NOW) is None
+    value = bound_pod(found, "node-a", RECORD, NOW)
     assert value.count(b"ame") == body.count(b"ame") + 1
     assert decode_view(POD, value).spec.node_name == "node-a"  # type: ignore[attr-defined]
 
@@ -125,7 +132,7 @@ VALUES = st.recursive(
 
 
 @given(VALUES, VALUES, TEXTS, st.booleans())
-def test_whatever_else_a_pod_holds_stays_as_it_was(in_spec: Any, on_top: Any, label: str, first: bool) -> None:
+def test_every_other_field_of_a_pod_is_kept(in_spec: Any, on_top: Any, label: str, first: bool) -> None:
     body = pod(unknown=in_spec)
     body["metadata"]["labels"]["x"] = label
     body["status"] = {"phase": "Pending"}
@@ -133,10 +140,10 @@ def test_whatever_else_a_pod_holds_stays_as_it_was(in_spec: Any, on_top: Any, la
     check(stored(body))
 
 
-def test_why_it_had_no_node_is_no_longer_said_of_a_pod_that_has_one() -> None:
+def test_a_bound_pod_has_no_reason_for_being_unschedulable() -> None:
     waited = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes: 3 cpu"}
     body = {**pod("web-0"), "status": {"phase": "Pending", "conditions": [waited]}}
-    document = decode_json(bound(stored(body), "node-a", RECORD, NOW)[0])
+    document = decode_json(bound_pod(stored(body), "node-a", RECORD, NOW))
     (scheduled,) = document["status"]["conditions"]
     assert scheduled["status"] == "True"
     assert scheduled.keys().isdisjoint({"reason", "message"})

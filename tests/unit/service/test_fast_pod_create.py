@@ -1,4 +1,4 @@
-"""The short way in for pods like others before them: it must come to what the long way comes to."""
+"""The fast create of a pod like others before it has the result of the plain create."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from tests.objects import POD, asynchronous, make_env, make_world, pod, resource_quota
 
 from kedge.api.codec import parse_object
-from kedge.api.validation import new_known_pod
 from kedge.api.views import decode_view
 from kedge.errors import Forbidden, OperatingError
 from kedge.server.service import AdmissionChain, FunctionPolicy
+from kedge.server.service.fast.pod_create import new_known_pod
 
 NOW = "2030-01-01T00:00:00Z"
 OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "u1", "controller": True}
@@ -76,7 +76,7 @@ def changed(edits: list[tuple[str, str, Any]]) -> bytes:
 
 
 async def outcome(body: bytes, namespace: str, admission: AdmissionChain | None) -> Any:
-    """What a create comes to, but for the uid."""
+    """The result of a create, without the uid."""
     world = await make_world(admission=admission)
     try:
         written = await world.service.create(POD, body, namespace=namespace)
@@ -89,18 +89,17 @@ async def outcome(body: bytes, namespace: str, admission: AdmissionChain | None)
     return found, written.warnings
 
 
-LONG_WAY = AdmissionChain(validating=[FunctionPolicy("agrees with everything", kinds=["Pod"])])
+PLAIN = AdmissionChain(validating=[FunctionPolicy("allows everything", kinds=["Pod"])])
+"""With a policy, a create takes the plain path."""
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(changes, max_size=3), st.sampled_from(("", "default", "other")))
-def test_the_short_way_in_comes_to_what_the_long_way_comes_to(
-    edits: list[tuple[str, str, Any]], namespace: str
-) -> None:
+def test_the_fast_create_has_the_result_of_the_plain_create(edits: list[tuple[str, str, Any]], namespace: str) -> None:
     body = changed(edits)
 
     async def both() -> None:
-        assert await outcome(body, namespace, None) == await outcome(body, namespace, LONG_WAY)
+        assert await outcome(body, namespace, None) == await outcome(body, namespace, PLAIN)
 
     asyncio.run(both())
 
@@ -109,7 +108,7 @@ def known(body: bytes) -> Any:
     return new_known_pod(POD, body, "", make_env().new_uid, NOW)
 
 
-def test_a_replica_takes_the_short_way_and_shares_what_it_can() -> None:
+def test_replicas_take_the_fast_path_and_share_their_parts() -> None:
     first, second = known(msgspec.json.encode(pod("web-0"))), known(msgspec.json.encode(pod("web-1")))
     assert first[0].spec is second[0].spec
     assert first[0].metadata.labels is second[0].metadata.labels
@@ -117,7 +116,7 @@ def test_a_replica_takes_the_short_way_and_shares_what_it_can() -> None:
     assert second[0] == decode_view(POD, second[1])
 
 
-def test_a_pod_that_does_not_say_what_it_is_takes_the_short_way_and_is_stored_as_a_pod() -> None:
+def test_a_pod_without_a_kind_takes_the_fast_path_and_is_stored_as_a_pod() -> None:
     body = {name: part for name, part in pod("web-0").items() if name not in ("apiVersion", "kind")}
     stored = parse_object(known(msgspec.json.encode(body))[1])
     assert (stored["apiVersion"], stored["kind"]) == ("v1", "Pod")
@@ -126,9 +125,9 @@ def test_a_pod_that_does_not_say_what_it_is_takes_the_short_way_and_is_stored_as
 @pytest.mark.parametrize(
     "junk",
     [b'"\xff"', b'{"phase": "\xc3\x28"}'],
-    ids=["a status that is no text", "a status with bad text"],
+    ids=["status is a bad string", "status holds a bad string"],
 )
-def test_what_would_be_left_out_unread_must_be_utf_8_all_the_same(junk: bytes) -> None:
+def test_a_part_that_stays_undecoded_must_be_utf_8(junk: bytes) -> None:
     body = msgspec.json.encode(pod() | {"status": msgspec.Raw(junk)})
     assert known(body) is None
 
@@ -145,7 +144,7 @@ def test_what_would_be_left_out_unread_must_be_utf_8_all_the_same(junk: bytes) -
     ],
     ids=str,
 )
-def test_a_name_that_is_no_name_takes_the_long_way_where_it_is_told_what_is_wrong(wrong: dict[str, str]) -> None:
+def test_an_invalid_name_takes_the_plain_path_which_reports_it(wrong: dict[str, str]) -> None:
     body = pod()
     body["metadata"] |= wrong
     assert known(msgspec.json.encode(body)) is None
@@ -165,7 +164,7 @@ def test_a_member_that_is_sent_twice_is_stored_once() -> None:
 
 
 @asynchronous
-async def test_a_plain_pod_still_pays_a_quota_that_came_after_others_like_it() -> None:
+async def test_a_plain_pod_is_charged_to_a_quota_created_after_its_siblings() -> None:
     world = await make_world()
     await world.create(pod("web-0"))
     await world.create(resource_quota(pods="2"))

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncGenerator
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.kit.controllers import LEASE, ControllerHarness, until, with_harness
+from tests.kit.late_watches import HOUR_S, Delay, LateTransport
 
 from kedge import Action, Context
-from kedge.api.requests import OpenWatch, WatchEvent
 from kedge.errors import Unavailable
 from kedge.keys import Key
 from kedge.limits import Limits
@@ -25,64 +21,7 @@ from kedge.sim.cluster import API, Cluster, RemoteTransport
 from kedge.sim.kernel import NO_FAULTS, Host, Simulation, run
 from kedge.sim.standard import LIMITS, JudgedCluster, Size, service, workload
 
-HOUR_S = 3600.0
 WEB = Key("Deployment.apps", "default", "web")
-
-
-class Delay:
-    """How late every watch of a cluster is. Lists and writes are not: their answers are of the moment."""
-
-    def __init__(self) -> None:
-        self.late_s = 0.0
-        self.told: list[asyncio.Event] = []
-
-    def become(self, late_s: float) -> None:
-        self.late_s = late_s
-        for each in self.told:
-            each.set()
-
-
-class LateTransport(RemoteTransport):
-    """Whatever a stream brings is handed on so much later, in order; nothing is lost."""
-
-    def __init__(self, remote: Any, delay: Delay) -> None:
-        super().__init__(remote)
-        self._delay = delay
-
-    async def open_watch(self, request: OpenWatch) -> AsyncGenerator[WatchEvent, None]:
-        return self._later(await super().open_watch(request))
-
-    async def _later(self, stream: AsyncGenerator[WatchEvent, None]) -> AsyncGenerator[WatchEvent, None]:
-        loop = asyncio.get_running_loop()
-        waiting: deque[tuple[float, WatchEvent]] = deque()
-        came = asyncio.Event()
-        self._delay.told.append(came)
-
-        async def read() -> None:
-            async for event in stream:
-                waiting.append((loop.time(), event))
-                if len(waiting) == 1:
-                    came.set()
-
-        reader = asyncio.ensure_future(read())
-        reader.add_done_callback(lambda _: came.set())
-        try:
-            while True:
-                while waiting and waiting[0][0] + self._delay.late_s <= loop.time():
-                    yield waiting.popleft()[1]
-                if reader.done() and not waiting:
-                    reader.result()
-                    return
-                came.clear()
-                left_s = waiting[0][0] + self._delay.late_s - loop.time() if waiting else None
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(left_s):
-                        await came.wait()
-        finally:
-            self._delay.told.remove(came)
-            reader.cancel()
-            await asyncio.gather(reader, return_exceptions=True)
-            await stream.aclose()
 
 
 def make_late(cluster: Cluster) -> Delay:

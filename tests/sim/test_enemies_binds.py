@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from tests.kit.controllers import until
+from tests.kit.scheduler import SchedulerHarness, with_scheduler
 from tests.objects import NAMESPACE, NODE, POD, node, pod, reservation
-from tests.unit.scheduler.desk import Desk, at_a_desk
 
 from kedge.api.objects import Object
 from kedge.api.requests import Binding
@@ -21,90 +21,96 @@ from kedge.runtime import ControllerRuntime
 WEB = Key("Pod", "default", "web")
 
 
-async def decided(desk: Desk, *nodes: dict[str, Any], **spec: Any) -> Object:
+async def decided(harness: SchedulerHarness, *nodes: dict[str, Any], **spec: Any) -> Object:
     """A scheduler that has decided for a pod, and whose bind is on its way."""
-    await desk.open_for(*nodes)
-    desk.wire.binds_held = True
-    made = await desk.pod("web", cpu="400m", **spec)
-    await until(lambda: desk.scheduler.statistics().binding == 1)
+    await harness.open_for(*nodes)
+    harness.wire.binds_held = True
+    made = await harness.pod("web", cpu="400m", **spec)
+    await until(lambda: harness.scheduler.statistics().binding == 1)
     await asyncio.sleep(1)
-    assert desk.place("web") == ""
+    assert harness.place("web") == ""
     return made
 
 
-def claims(desk: Desk) -> dict[str, tuple[str, str]]:
+def claims(harness: SchedulerHarness) -> dict[str, tuple[str, str]]:
     """By name of pod: the node that it has a claim on, and the uid of the node whose ledger it is."""
     return {
         entry.name: (ledger.key.name, ledger.view.spec.node_uid)
-        for ledger in desk.cluster.all("NodeAllocation.kedge.dev")
+        for ledger in harness.cluster.all("NodeAllocation.kedge.dev")
         for entry in ledger.view.status.entries.values()
     }
 
 
-def refusals(desk: Desk) -> list[str]:
-    return [each.error for each in desk.decisions() if each.error]
+def refusals(harness: SchedulerHarness) -> list[str]:
+    return [each.error for each in harness.decisions() if each.error]
 
 
 # -- the pod ---------------------------------------------------------------------------------------
 
 
-@at_a_desk()
-async def test_labels_that_change_before_the_bind_are_kept_by_it_and_count_from_then_on(desk: Desk) -> None:
-    await decided(desk, node("node-a", cpu="1"))
+@with_scheduler()
+async def test_labels_that_change_before_the_bind_are_kept_by_it_and_count_from_then_on(
+    harness: SchedulerHarness,
+) -> None:
+    await decided(harness, node("node-a", cpu="1"))
     patch = {"metadata": {"labels": {"app": "loud", "new": "yes"}, "annotations": {"note": "mine"}}}
-    await desk.cluster.authority.patch(WEB, patch)
-    desk.wire.binds_held = False
-    await until(lambda: desk.place("web") == "node-a")
-    found = desk.cluster.find(WEB)
+    await harness.cluster.authority.patch(WEB, patch)
+    harness.wire.binds_held = False
+    await until(lambda: harness.place("web") == "node-a")
+    found = harness.cluster.find(WEB)
     assert found is not None
     assert found.metadata.labels["app"] == "loud"
     assert found.metadata.labels["new"] == "yes"
     assert found.metadata.annotations["note"] == "mine"
     term = {"labelSelector": {"matchLabels": {"app": "loud"}}, "topologyKey": "kubernetes.io/hostname"}
     apart = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
-    await desk.pod("quiet", cpu="100m", affinity=apart)
-    await until(lambda: "anti-affinity" in desk.reason("quiet"))
-    assert desk.place("quiet") == ""
-    await until(desk.nothing_is_left)
+    await harness.pod("quiet", cpu="100m", affinity=apart)
+    await until(lambda: "anti-affinity" in harness.reason("quiet"))
+    assert harness.place("quiet") == ""
+    await until(harness.nothing_is_left)
 
 
-@at_a_desk()
-async def test_a_pod_that_joins_a_gang_before_the_bind_is_bound_with_the_gang_or_not_at_all(desk: Desk) -> None:
-    await decided(desk, node("node-a", cpu="1"))
-    await join(desk, "web")
-    desk.wire.binds_held = False
+@with_scheduler()
+async def test_a_pod_that_joins_a_gang_before_the_bind_is_bound_with_the_gang_or_not_at_all(
+    harness: SchedulerHarness,
+) -> None:
+    await decided(harness, node("node-a", cpu="1"))
+    await join(harness, "web")
+    harness.wire.binds_held = False
     await asyncio.sleep(20)
-    assert desk.place("web") == ""
-    assert claims(desk) == {}
-    await until(lambda: desk.reason("web") == "gang crew: 1 of its 2 members are here")
-    await desk.gang("other", size=2, cpu="400m")
-    await until(lambda: desk.place("web") == desk.place("other") == "node-a")
-    await until(lambda: not desk.cluster.all("Reservation.kedge.dev"))
-    await until(desk.nothing_is_left)
+    assert harness.place("web") == ""
+    assert claims(harness) == {}
+    await until(lambda: harness.reason("web") == "gang crew: 1 of its 2 members are here")
+    await harness.gang("other", size=2, cpu="400m")
+    await until(lambda: harness.place("web") == harness.place("other") == "node-a")
+    await until(lambda: not harness.cluster.all("Reservation.kedge.dev"))
+    await until(harness.nothing_is_left)
 
 
-@at_a_desk()
-async def test_a_place_that_was_held_for_a_pod_alone_is_no_place_in_the_gang_that_it_joins(desk: Desk) -> None:
+@with_scheduler()
+async def test_a_place_that_was_held_for_a_pod_alone_is_no_place_in_the_gang_that_it_joins(
+    harness: SchedulerHarness,
+) -> None:
     """1. A scheduler sees the pod reserved, and binds it there. 2. The pod joins a gang. 3. The bind comes."""
-    await desk.cluster.create(node("node-a", cpu="1"))
-    alone = await desk.pod("web", cpu="400m", schedulerName="another")
+    await harness.cluster.create(node("node-a", cpu="1"))
+    alone = await harness.pod("web", cpu="400m", schedulerName="another")
     held = reservation(alone, "node-a")
     held["spec"]["deadline"] = "2060-01-01T00:00:00Z"
-    await desk.cluster.create(held)
-    await join(desk, "web")
+    await harness.cluster.create(held)
+    await join(harness, "web")
     with pytest.raises(Refused) as refused:
-        await desk.cluster.authority.bind(Binding(pod=alone.key, pod_uid=alone.uid, node="node-a"))
+        await harness.cluster.authority.bind(Binding(pod=alone.key, pod_uid=alone.uid, node="node-a"))
     assert refused.value.refusal == Reason.GANG_NOT_COMMITTED
-    assert desk.place("web") == ""
+    assert harness.place("web") == ""
     patch = {"metadata": {"labels": {"kedge.dev/gang": None}}}
-    await desk.cluster.authority.patch(alone.key, patch)
-    await desk.cluster.authority.bind(Binding(pod=alone.key, pod_uid=alone.uid, node="node-a"))
-    assert desk.place("web") == "node-a"
+    await harness.cluster.authority.patch(alone.key, patch)
+    await harness.cluster.authority.bind(Binding(pod=alone.key, pod_uid=alone.uid, node="node-a"))
+    assert harness.place("web") == "node-a"
 
 
-async def join(desk: Desk, name: str) -> None:
+async def join(harness: SchedulerHarness, name: str) -> None:
     patch = {"metadata": {"labels": {"kedge.dev/gang": "crew"}, "annotations": {"kedge.dev/gang-size": "2"}}}
-    await desk.cluster.authority.patch(Key("Pod", "default", name), patch)
+    await harness.cluster.authority.patch(Key("Pod", "default", name), patch)
 
 
 # -- the node --------------------------------------------------------------------------------------
@@ -112,25 +118,25 @@ async def join(desk: Desk, name: str) -> None:
 
 @pytest.mark.parametrize("seen", [False, True], ids=["unseen", "seen before the bind is sent"])
 def test_a_node_that_is_replaced_before_the_bind_is_not_taken_for_its_namesake(seen: bool) -> None:
-    @at_a_desk()
-    async def scene(desk: Desk) -> None:
-        await decided(desk, node("node-a", cpu="1"))
-        desk.wire.nodes_held = not seen
-        await desk.cluster.authority.delete(Key("Node", "", "node-a"))
+    @with_scheduler()
+    async def scene(harness: SchedulerHarness) -> None:
+        await decided(harness, node("node-a", cpu="1"))
+        harness.wire.nodes_held = not seen
+        await harness.cluster.authority.delete(Key("Node", "", "node-a"))
         tainted = node("node-a", cpu="1", taints=[{"key": "new", "effect": "NoSchedule"}])
-        another = (await desk.cluster.authority.create(NODE, tainted)).object
+        another = (await harness.cluster.authority.create(NODE, tainted)).object
         await asyncio.sleep(1)
-        desk.wire.binds_held = False
+        harness.wire.binds_held = False
         await asyncio.sleep(10)
-        desk.wire.nodes_held = False
-        assert desk.place("web") == ""
-        assert claims(desk) == {}
-        await until(lambda: "taint" in desk.reason("web"))
-        await desk.cluster.authority.patch(another.key, {"spec": {"taints": None}})
-        await until(lambda: desk.place("web") == "node-a")
-        assert claims(desk) == {"web": ("node-a", another.uid)}
-        assert any("came back as another" in each for each in refusals(desk))
-        await until(desk.nothing_is_left)
+        harness.wire.nodes_held = False
+        assert harness.place("web") == ""
+        assert claims(harness) == {}
+        await until(lambda: "taint" in harness.reason("web"))
+        await harness.cluster.authority.patch(another.key, {"spec": {"taints": None}})
+        await until(lambda: harness.place("web") == "node-a")
+        assert claims(harness) == {"web": ("node-a", another.uid)}
+        assert any("came back as another" in each for each in refusals(harness))
+        await until(harness.nothing_is_left)
 
     scene()
 
@@ -138,10 +144,10 @@ def test_a_node_that_is_replaced_before_the_bind_is_not_taken_for_its_namesake(s
 # -- the namespace ---------------------------------------------------------------------------------
 
 
-async def ending(desk: Desk) -> None:
+async def ending(harness: SchedulerHarness) -> None:
     """A namespace with a controller that empties it."""
-    await desk.cluster.authority.create(NAMESPACE, {"metadata": {"name": "short"}})
-    other = desk.another("namespaces")
+    await harness.cluster.authority.create(NAMESPACE, {"metadata": {"name": "short"}})
+    other = harness.another("namespaces")
     other.host.spawn(
         namespace_controller(ControllerRuntime(other.client, other.env, caches=other.caches)).run(), name="namespaces"
     )
@@ -161,29 +167,29 @@ def short(name: str, *, gang: int = 0) -> dict[str, Any]:
 def test_a_namespace_that_ends_before_the_bind_takes_everything_with_it(held: str, gang: int) -> None:
     """Whether the bind is made or refused, nothing of the pods is left in ledgers, reservations or the scheduler."""
 
-    @at_a_desk()
-    async def scene(desk: Desk) -> None:
-        await desk.open_for(node("node-a", cpu="1"), node("node-b", cpu="1"))
-        await ending(desk)
-        setattr(desk.wire, f"{held}_held", True)
+    @with_scheduler()
+    async def scene(harness: SchedulerHarness) -> None:
+        await harness.open_for(node("node-a", cpu="1"), node("node-b", cpu="1"))
+        await ending(harness)
+        setattr(harness.wire, f"{held}_held", True)
         for n in range(gang or 1):
-            await desk.cluster.authority.create(POD, short(f"web-{n}", gang=gang))
+            await harness.cluster.authority.create(POD, short(f"web-{n}", gang=gang))
         await asyncio.sleep(2)
-        await desk.cluster.authority.delete(Key("Namespace", "", "short"))
+        await harness.cluster.authority.delete(Key("Namespace", "", "short"))
         await asyncio.sleep(0.5)
-        setattr(desk.wire, f"{held}_held", False)
-        await until(lambda: all(each.view.terminating for each in in_short(desk, "Pod")), within_s=300)
-        for found in in_short(desk, "Pod"):  # as their agents would
-            await desk.cluster.authority.patch(found.key, {"status": {"phase": "Failed"}}, subresource="status")
-            await desk.cluster.authority.delete(found.key)
-        await until(lambda: desk.cluster.find(Key("Namespace", "", "short")) is None, within_s=300)
-        assert not in_short(desk, "Pod")
-        assert not in_short(desk, "Reservation.kedge.dev")
-        assert claims(desk) == {}
-        await until(desk.nothing_is_left)
+        setattr(harness.wire, f"{held}_held", False)
+        await until(lambda: all(each.view.terminating for each in in_short(harness, "Pod")), within_s=300)
+        for found in in_short(harness, "Pod"):  # as their agents would
+            await harness.cluster.authority.patch(found.key, {"status": {"phase": "Failed"}}, subresource="status")
+            await harness.cluster.authority.delete(found.key)
+        await until(lambda: harness.cluster.find(Key("Namespace", "", "short")) is None, within_s=300)
+        assert not in_short(harness, "Pod")
+        assert not in_short(harness, "Reservation.kedge.dev")
+        assert claims(harness) == {}
+        await until(harness.nothing_is_left)
 
     scene()
 
 
-def in_short(desk: Desk, kind: str) -> list[Object]:
-    return desk.cluster.all(kind, namespace="short")
+def in_short(harness: SchedulerHarness, kind: str) -> list[Object]:
+    return harness.cluster.all(kind, namespace="short")

@@ -11,11 +11,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.kit.committed import State
 from tests.kit.nodes import ControllerFleet
+from tests.kit.scheduler_fleet import LIMITS, SchedulerFleet
+from tests.kit.scheduler_invariants import OTHER, Accounts
 from tests.objects import NODE, POD, ZONE_QUOTA, node, pod, zone_quota
-from tests.sim.committed import State
-from tests.sim.scheduling import LIMITS, Town
-from tests.sim.scheduling_state import OTHER, Accounts
 
 from kedge.api.requests import DeleteOptions
 from kedge.controllers.repair import controller as orphans
@@ -98,7 +98,7 @@ class Stops:
         yield from ()
 
 
-def fleet(name: str) -> dict[str, Any]:
+def member_body(name: str) -> dict[str, Any]:
     body = pod(name, cpu="400m")
     body["metadata"]["labels"]["kedge.dev/gang"] = "fleet"
     body["metadata"]["annotations"] = {"kedge.dev/gang-size": str(len(CREW))}
@@ -119,19 +119,19 @@ async def away_with_accidents(sim: Simulation) -> str:
 async def _away(sim: Simulation, *, accidents: bool) -> str:
     cluster = Cluster(sim)
     await cluster.set_up()
-    town = Town(sim, cluster, limits=HURRIED, holds=("late", ""))  # else all binds are on their way at once
+    fleet = SchedulerFleet(sim, cluster, limits=HURRIED, holds=("late", ""))  # else all binds are on their way at once
     sim.check_always(Accounts(sim))
     for name in NODES:
         await cluster.authority.create(NODE, node(name, cpu="1"))
     await cluster.authority.create(ZONE_QUOTA, zone_quota(zone_a={"cpu": "5"}))
     repair = ControllerFleet(cluster, limits=HURRIED)
     repair.boot(sim, reservation_repair_controller)
-    hosts = [town.boot(name, "default-scheduler") for name in ("one", "two")]
-    town.boot("three", OTHER)
+    hosts = [fleet.boot(name, "default-scheduler") for name in ("one", "two")]
+    fleet.boot("three", OTHER)
     await asyncio.sleep(5)
     stops = Stops(hosts, cluster, sim.choose("stopped at", MOMENTS))
     for name in CREW:
-        await cluster.authority.create(POD, fleet(name))
+        await cluster.authority.create(POD, member_body(name))
     sim.check_always(stops)
     await asyncio.wait([asyncio.ensure_future(stops.done.wait())], timeout=20)
     stops.done.set()  # if it was not by then, it is not at all
@@ -176,14 +176,14 @@ async def _accident(sim: Simulation, cluster: Cluster) -> None:
         case "namesake":
             member = sim.choose("member", CREW)
             await _leave(cluster, member)
-            await service.create(POD, fleet(member))
+            await service.create(POD, member_body(member))
         case "gone" | "another" as what:
             await service.delete(Key("Node", "", name))
             for found in cluster.all("Pod"):  # as repair would
                 if found.view.spec.node_name == name:
                     await service.delete(found.key, DeleteOptions(uid=found.uid, grace_s=0))
                     if found.key.name in CREW:
-                        await service.create(POD, fleet(found.key.name))
+                        await service.create(POD, member_body(found.key.name))
             if what == "another":
                 await service.create(NODE, node(name, cpu="1"))
 
@@ -274,14 +274,14 @@ async def behind(sim: Simulation) -> int:
     cluster = Cluster(sim)
     await cluster.set_up()
     limits = replace(HURRIED, gang_chunk_max=1)
-    town = Town(sim, cluster, limits=limits, holds=("",))
+    fleet = SchedulerFleet(sim, cluster, limits=limits, holds=("",))
     for name in NODES:
         await cluster.authority.create(NODE, node(name, cpu="1"))
     ControllerFleet(cluster, limits=limits).boot(sim, reservation_repair_controller)
-    town.boot("one", "default-scheduler").skew(offset_s=-2 * limits.gang_wait_s, rate=1.0)
+    fleet.boot("one", "default-scheduler").skew(offset_s=-2 * limits.gang_wait_s, rate=1.0)
     await asyncio.sleep(5)
     for name in CREW:
-        await cluster.authority.create(POD, fleet(name))
+        await cluster.authority.create(POD, member_body(name))
     await asyncio.sleep(20)
     return _bound(cluster)
 

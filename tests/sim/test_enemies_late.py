@@ -10,8 +10,8 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from tests.kit.late_watches import HOUR_S, Delay, LateTransport
 from tests.sim.seeds import seeds
-from tests.sim.test_enemies import HOUR_S, Delay, LateTransport
 
 from kedge.keys import Key
 from kedge.limits import Limits

@@ -8,11 +8,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.kit.policy_status import CANARY, named, obeyed
 from tests.kit.rollouts import POLICY, SPREAD, policy
 from tests.objects import deployment
 from tests.sim.test_agent import CALM, until
 from tests.sim.test_agent_usage import calm
-from tests.sim.test_policy_status import CANARY, named, obeyed
 
 from kedge.api.conditions import find_condition
 from kedge.api.holds import Hold

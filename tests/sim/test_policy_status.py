@@ -2,37 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from tests.kit.policy_status import CANARY, named, obeyed, status
 from tests.kit.rollouts import POLICY, SPREAD, policy
 from tests.sim.test_agent import CALM, until
 from tests.sim.test_agent_usage import calm
 
-from kedge.api.wellknown import OBEYED_PREFIX
-from kedge.scheduler import Scheduler
-from kedge.sim.cluster import Cluster, ProcessContext
+from kedge.sim.cluster import Cluster
 from kedge.sim.kernel import Simulation
-
-
-def named(name: str) -> Any:
-    def made(context: ProcessContext) -> Scheduler:
-        return Scheduler(context.client, context.env, name=name, caches=context.caches, recorder=context.recorder)
-
-    return made
-
-
-def status(cluster: Cluster) -> Any:
-    found = cluster.find(SPREAD)
-    assert found is not None
-    return found.view.status
-
-
-def obeyed(cluster: Cluster) -> dict[str, int]:
-    """By scheduler: the generation that it says it goes by."""
-    return {each.type.removeprefix(OBEYED_PREFIX): each.observed_generation for each in status(cluster).conditions}
-
-
-CANARY = {"version": "v5", "maxZoneSkew": 1}
 
 
 def test_the_leading_scheduler_says_which_generation_and_versions_it_goes_by() -> None:

@@ -10,11 +10,11 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from tests.kit.committed import State
+from tests.kit.scheduler_fleet import SchedulerFleet, run_agents, settle
+from tests.kit.scheduler_invariants import NODES, OTHER, PODS, ZONES, Accounts, could_be_bound
+from tests.kit.scheduler_users import User
 from tests.objects import NODE, POD, ZONE_QUOTA, node, pod, zone_quota
-from tests.sim.committed import State
-from tests.sim.scheduling import Town, run_agents, settle
-from tests.sim.scheduling_state import NODES, OTHER, PODS, ZONES, Accounts, could_be_bound
-from tests.sim.scheduling_users import User
 
 from kedge.api.requests import DeleteOptions, WriteOptions
 from kedge.errors import OperatingError
@@ -44,39 +44,39 @@ URGENT = {
 }
 
 
-async def town_of(sim: Simulation, make: Any = Scheduler, cpu: str = "1200m") -> Town:
+async def town_of(sim: Simulation, make: Any = Scheduler, cpu: str = "1200m") -> SchedulerFleet:
     """Three nodes, and accounts that are watched."""
     cluster = Cluster(sim, servers=2, hostile=True)
     await cluster.set_up()
     await cluster.create(URGENT)
-    town = Town(sim, cluster, make=make)
+    fleet = SchedulerFleet(sim, cluster, make=make)
     sim.check_always(Accounts(sim))
     for name in NODES:
         await cluster.authority.create(NODE, node(name, zone=ZONES[name], cpu=cpu))
-    return town
+    return fleet
 
 
 async def under_fire(sim: Simulation, make: Any = Scheduler) -> int:
-    town = await town_of(sim, make)
+    fleet = await town_of(sim, make)
     for host_name, name in (("one", "default-scheduler"), ("two", "default-scheduler"), ("three", OTHER)):
-        town.boot(host_name, name)
-    town.boot_quotas()
-    agents = sim.driver.spawn(run_agents(town), name="agents")
+        fleet.boot(host_name, name)
+    fleet.boot_quotas()
+    agents = sim.driver.spawn(run_agents(fleet), name="agents")
     users = []
     for n in range(3):
         host = sim.host(f"user-{n}")
-        users.append((host, User(town, town.client(host, n))))
+        users.append((host, User(fleet, fleet.client(host, n))))
     for name in PODS[: sim.choose_int("pods at first", 0, len(PODS))]:
-        await town.cluster.authority.create(POD, users[0][1].body(name))
+        await fleet.cluster.authority.create(POD, users[0][1].body(name))
     for _ in range(ROUNDS):
         steps = [host.spawn(user.step(), name="step") for host, user in users]
         await asyncio.wait(steps, timeout=3)
         await asyncio.sleep(sim.choose("pause", (0.05, 0.3, 1.0, 4.0)))
-    while any(life.host.paused for life in town.living()):  # noqa: ASYNC110  healing would wake them too soon
+    while any(life.host.paused for life in fleet.living()):  # noqa: ASYNC110  healing would wake them too soon
         await asyncio.sleep(0.5)
-    await settle(town)
+    await settle(fleet)
     agents.cancel()
-    return town.recheck()
+    return fleet.recheck()
 
 
 def hunt(seeds: range, faults: FaultPlan = FAULTS) -> tuple[dict[str, int], int]:
@@ -117,25 +117,25 @@ def test_every_promise_holds_under_fire_and_every_attempt_can_be_run_again() -> 
 
 async def at_the_bind(sim: Simulation) -> int:
     """Binds take long, and whatever can go wrong with one goes wrong while it is on its way."""
-    town = await town_of(sim)
-    town.holds = ("late",)
+    fleet = await town_of(sim)
+    fleet.holds = ("late",)
     for host_name, name in (("one", "default-scheduler"), ("two", "default-scheduler"), ("three", OTHER)):
-        town.boot(host_name, name)
-    town.boot_quotas()
-    agents = sim.driver.spawn(run_agents(town), name="agents")
-    user = User(town, town.client(sim.host("user"), 0))
+        fleet.boot(host_name, name)
+    fleet.boot_quotas()
+    agents = sim.driver.spawn(run_agents(fleet), name="agents")
+    user = User(fleet, fleet.client(sim.host("user"), 0))
     for n in range(3):
         for name in PODS[2 * n : 2 * n + 2]:
             with suppress(OperatingError):  # it is there already, as the namesake of one before
-                await town.cluster.authority.create(POD, pod(name, cpu=sim.choose("cpu", ("400m", "700m"))))
+                await fleet.cluster.authority.create(POD, pod(name, cpu=sim.choose("cpu", ("400m", "700m"))))
         with suppress(OperatingError):
             await user.ambush()
         await asyncio.sleep(sim.choose("pause", (0.05, 1.0, 4.0)))
-    while any(life.host.paused for life in town.living()):  # noqa: ASYNC110  healing would wake them too soon
+    while any(life.host.paused for life in fleet.living()):  # noqa: ASYNC110  healing would wake them too soon
         await asyncio.sleep(0.5)
-    await settle(town)
+    await settle(fleet)
     agents.cancel()
-    return town.recheck()
+    return fleet.recheck()
 
 
 def test_what_seldom_happens_to_a_bind_happens_often_here_and_every_promise_holds() -> None:
@@ -158,24 +158,24 @@ def test_what_seldom_happens_to_a_bind_happens_often_here_and_every_promise_hold
 async def by_the_rules(sim: Simulation) -> int:
     """Pods with rules about each other, where domains and kinds change one by one. Nothing else happens meanwhile."""
     sim.heal()
-    town = await town_of(sim, cpu="2")
+    fleet = await town_of(sim, cpu="2")
     for host_name, name in (("one", "default-scheduler"), ("three", OTHER)):
-        town.boot(host_name, name)
-    agents = sim.driver.spawn(run_agents(town), name="agents")
-    user = User(town, town.client(sim.host("user"), 0))
+        fleet.boot(host_name, name)
+    agents = sim.driver.spawn(run_agents(fleet), name="agents")
+    user = User(fleet, fleet.client(sim.host("user"), 0))
     for name in PODS:
-        await town.cluster.authority.create(POD, user.body(name, ("apart", "apart", "near", "spread")))
+        await fleet.cluster.authority.create(POD, user.body(name, ("apart", "apart", "near", "spread")))
     for _ in range(2 * ROUNDS):
         await asyncio.sleep(8)
-        left = could_be_bound(State(town.cluster.store))
+        left = could_be_bound(State(fleet.cluster.store))
         if left:
             sim.violate("what fits is bound", f"{left} could be bound, and nobody does it")
-        if any(not found.view.spec.node_name for found in State(town.cluster.store).of("Pod").values()):
+        if any(not found.view.spec.node_name for found in State(fleet.cluster.store).of("Pod").values()):
             sim.sometimes("somebody waits")
         await user.step("relabel", "move", "node", "delete", "end", "cordon", "resize")
-    await settle(town)
+    await settle(fleet)
     agents.cancel()
-    return town.recheck()
+    return fleet.recheck()
 
 
 def test_pods_with_rules_are_bound_as_soon_as_a_change_of_others_lets_them() -> None:
@@ -219,12 +219,12 @@ def test_a_quota_charged_apart_from_the_bind_it_pays_for_is_found(monkeypatch: p
 
 
 async def quota_in_the_way(sim: Simulation) -> None:
-    town = await town_of(sim)
-    await town.cluster.authority.create(ZONE_QUOTA, zone_quota(zone_a={"cpu": "1"}, zone_b={"cpu": "1"}))
-    town.boot("one", "default-scheduler")
+    fleet = await town_of(sim)
+    await fleet.cluster.authority.create(ZONE_QUOTA, zone_quota(zone_a={"cpu": "1"}, zone_b={"cpu": "1"}))
+    fleet.boot("one", "default-scheduler")
     for name in PODS[:4]:
-        await town.cluster.authority.create(POD, pod(name, cpu="400m"))
-    await settle(town)
+        await fleet.cluster.authority.create(POD, pod(name, cpu="400m"))
+    await settle(fleet)
 
 
 def test_schedulers_that_forget_refusals_are_found_by_their_noise(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,17 +232,17 @@ def test_schedulers_that_forget_refusals_are_found_by_their_noise(monkeypatch: p
 
     async def ghost(sim: Simulation) -> None:
         sim.heal()  # nothing needs to go wrong for it
-        town = await town_of(sim)
+        fleet = await town_of(sim)
         for name in NODES[1:]:
-            await town.cluster.authority.delete(Key("Node", "", name))
+            await fleet.cluster.authority.delete(Key("Node", "", name))
         body = pod("ghost", cpu="800m")
         body["spec"]["nodeName"] = NODES[0]
-        found = (await town.cluster.authority.create(POD, body)).object
-        town.boot("one", "default-scheduler")
-        while not any(life.scheduler.leading for life in town.lives):  # noqa: ASYNC110
+        found = (await fleet.cluster.authority.create(POD, body)).object
+        fleet.boot("one", "default-scheduler")
+        while not any(life.scheduler.leading for life in fleet.processes):  # noqa: ASYNC110
             await asyncio.sleep(0.5)
-        await town.cluster.authority.create(POD, pod("web", cpu="800m"))
-        await town.cluster.authority.delete(found.key, DeleteOptions(grace_s=0))
+        await fleet.cluster.authority.create(POD, pod("web", cpu="800m"))
+        await fleet.cluster.authority.delete(found.key, DeleteOptions(grace_s=0))
         await asyncio.sleep(60)
         refused = sim.world.marks.get("refused: Resource", 0)
         if refused > 2:

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.kit.committed import State
 from tests.objects import (
     NAMESPACE,
     NODE,
@@ -25,7 +26,6 @@ from tests.objects import (
     resource_quota,
     zone_quota,
 )
-from tests.sim.committed import State
 
 from kedge.api.objects import Object
 from kedge.api.requests import Binding, DeleteOptions, GangChunk, GangPlace

@@ -8,7 +8,7 @@ from kedge.scheduler.cycle.decide import NodeDecision, ZoneRoom, blocked_zones, 
 from kedge.scheduler.pipeline.plugin import Blocker
 from kedge.scheduler.pipeline.plugins import default_weights, weights_under
 from kedge.scheduler.policy.settings import DEFAULT_SETTINGS, Settings, settings_for
-from kedge.scheduler.report.explanation import Explanation, NearMiss, NodeScore, explain, words
+from kedge.scheduler.report.explanation import Explanation, NearMiss, NodeScore, explain, summarize
 from kedge.scheduler.scheduler import DEFAULT_NAME, Scheduler, SchedulerStatistics
 from kedge.scheduler.state.shapes import PodRequest, request_of
 from kedge.scheduler.state.snapshot import Snapshot, SnapshotClaim, snapshot_of
@@ -35,6 +35,6 @@ __all__ = [
     "request_of",
     "settings_for",
     "snapshot_of",
+    "summarize",
     "weights_under",
-    "words",
 ]

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from msgspec.json import encode
 from tests import objects
-from tests.unit.scheduler import plain
-from tests.unit.scheduler.clusters import cases, questions
-from tests.unit.scheduler.plain import Cluster, Question
+from tests.kit import scheduler_model as model
+from tests.kit.scheduler_model import Cluster, Question, answer, built
+from tests.kit.scheduler_strategies import cases, questions
 
 from kedge.api.views import NodeView, PodView, decode_as
 from kedge.placement.predicates import first_misfit
@@ -19,14 +19,13 @@ from kedge.scheduler import (
     Blocker,
     Explanation,
     NearMiss,
-    NodeDecision,
     Snapshot,
     decide,
     default_weights,
     explain,
     snapshot_of,
+    summarize,
     weights_under,
-    words,
 )
 from kedge.scheduler.state.shapes import request_of
 
@@ -41,37 +40,17 @@ FILTER_REASONS = (
 )  # fmt: skip
 
 
-def built(cluster: Cluster) -> Snapshot:
-    return snapshot_of(
-        cluster.nodes.values(),
-        ((placed.uid, placed.node, placed.pod) for placed in cluster.pods.values()),
-        cluster.namespaces,
-    )
-
-
-def answer(snapshot: Snapshot, question: Question) -> tuple[NodeDecision, Explanation]:
-    decision = decide(
-        snapshot,
-        question.pod,
-        question.draw,
-        settings=question.settings,
-        room=question.room,
-        excluded=question.excluded,
-    )
-    return decision, explain(snapshot, decision)
-
-
-def check_against_plain(snapshot: Snapshot, cluster: Cluster, question: Question) -> None:
+def check_against_model(snapshot: Snapshot, cluster: Cluster, question: Question) -> None:
     decision, explanation = answer(snapshot, question)
     names = sorted(cluster.nodes)
-    failures = {name: plain.failing(cluster, question, cluster.nodes[name]) for name in names}
+    failures = {name: model.failing(cluster, question, cluster.nodes[name]) for name in names}
     assert explanation.names == tuple(names)
     assert first_blockers(explanation) == {name: failed[0][0] if failed else None for name, failed in failures.items()}
     feasible = [cluster.nodes[name] for name in names if not failures[name]]
     assert (decision.feasible, decision.nodes) == (len(feasible), len(names))
-    totals = plain.totals(cluster, question, feasible)
-    parts = plain.scores(cluster, question, feasible)
-    assert decision.node == plain.pick(cluster, totals, question.draw)
+    totals = model.totals(cluster, question, feasible)
+    parts = model.scores(cluster, question, feasible)
+    assert decision.node == model.pick(cluster, totals, question.draw)
     assert decision.score == totals.get(decision.node or "", 0)
     for score in explanation.top:
         assert score.total == totals[score.node]
@@ -98,15 +77,15 @@ def check_near_miss(
     if found is None:
         return
     among = [cluster.nodes[name] for name, failed in failures.items() if len(failed) <= 1]
-    totals = plain.totals(cluster, question, among)
-    assert found.node == plain.pick(cluster, {name: totals[name] for name in near}, question.draw)
+    totals = model.totals(cluster, question, among)
+    assert found.node == model.pick(cluster, {name: totals[name] for name in near}, question.draw)
     assert (found.total, found.blocker) == (totals[found.node], failures[found.node][0][0])
 
 
 @LENIENT
 @given(cases())
 def test_every_filter_score_and_choice_is_that_of_the_plain_scheduler(case: tuple[Cluster, Question]) -> None:
-    check_against_plain(built(case[0]), *case)
+    check_against_model(built(case[0]), *case)
 
 
 @LENIENT
@@ -160,11 +139,11 @@ def test_the_random_clusters_reach_every_filter_and_score() -> None:
         cluster, question = case
         feasible = []
         for node in cluster.nodes.values():
-            groups = plain.failing(cluster, question, node)
+            groups = model.failing(cluster, question, node)
             failed.update(group[0].reason for group in groups)
             if not groups:
                 feasible.append(node)
-        for score, points in plain.scores(cluster, question, feasible).items():
+        for score, points in model.scores(cluster, question, feasible).items():
             if len(set(points.values())) > 1:
                 differing.add(score)
 
@@ -212,4 +191,4 @@ def test_no_nodes_are_told_in_words() -> None:
     snapshot = Snapshot()
     decision = decide(snapshot, PodView(), 1)
     assert decision.node is None
-    assert words(decision, explain(snapshot, decision)) == "0/0 nodes: there are none"
+    assert summarize(decision, explain(snapshot, decision)) == "0/0 nodes: there are none"

@@ -4,33 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable
 from pathlib import Path
 
+from tests.kit.full_disk import LEDGER, LIMITS, NAMESPACE, eventually
 from tests.objects import NODE, POD, node, pod
 from tests.unit.store.sqlite_faults import Probe
 
-from kedge.api.kinds import KINDS
 from kedge.api.requests import ListOptions
 from kedge.client.contract import Client
 from kedge.client.direct import DirectTransport
 from kedge.env import system_env
-from kedge.limits import Limits
 from kedge.scheduler import Scheduler
 from kedge.server.service import Service
 
-LIMITS = Limits(
-    client_attempts_max=1, scheduler_backoff_s=0.01, scheduler_backoff_s_max=0.05, client_backoff_s=0.01,
-    client_backoff_s_max=0.05, breaker_open_s=0.05,
-)  # fmt: skip
-NAMESPACE, LEDGER = KINDS.of_key_kind("Namespace"), KINDS.of_key_kind("NodeAllocation.kedge.dev")
 PODS = 12
-
-
-async def eventually(holds: Callable[[], object]) -> None:
-    async with asyncio.timeout(60):
-        while not holds():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
 
 
 def test_pods_are_bound_once_each_when_a_full_disk_has_room_again(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.kit.full_disk import LEDGER, LIMITS, NAMESPACE, eventually
 from tests.objects import NODE, POD, RESERVATION, ZONE_QUOTA, node, pod, zone_quota
-from tests.unit.scheduler.test_full_disk import LEDGER, LIMITS, NAMESPACE, eventually
 from tests.unit.store.sqlite_faults import Probe, sqlite_error
 
 from kedge.api.kinds import Kind
@@ -76,7 +76,7 @@ class Ambushed(DirectTransport):
         return await super().send(request)
 
 
-class Crew:
+class GangHarness:
     """A service on a file, three nodes, a zone quota, a gang, the scheduler that is to bind it, and repair."""
 
     async def open(self, path: Path, verb: str, number: int) -> None:
@@ -161,20 +161,20 @@ def test_a_gang_is_bound_whole_when_a_full_disk_has_room_again(
     verb: str, number: int, term_ends: bool, tmp_path: Path
 ) -> None:
     async def program() -> None:
-        crew = Crew()
-        await crew.open(tmp_path / "kedge.db", verb, number)
-        await eventually(lambda: crew.disk.refused >= 3)
+        harness = GangHarness()
+        await harness.open(tmp_path / "kedge.db", verb, number)
+        await eventually(lambda: harness.disk.refused >= 3)
         if term_ends:
-            await eventually(lambda: not crew.scheduler.leading)
-        held = await crew.check_accounts()
+            await eventually(lambda: not harness.scheduler.leading)
+        held = await harness.check_accounts()
         if verb == "reserve":
             assert not held[ClaimState.BOUND]
             assert len(held[ClaimState.RESERVED]) == 2 * (number - 1)
         else:
             assert len(held[ClaimState.BOUND] | held[ClaimState.RESERVED]) == len(CREW)
-        crew.disk.make_room()
-        await crew.wait_whole()
-        await crew.close()
+        harness.disk.make_room()
+        await harness.wait_whole()
+        await harness.close()
 
     asyncio.run(program())
 
@@ -182,18 +182,18 @@ def test_a_gang_is_bound_whole_when_a_full_disk_has_room_again(
 @pytest.mark.parametrize("number", [2, 4])
 def test_a_gang_that_no_longer_fits_when_there_is_room_on_the_disk_holds_nothing(number: int, tmp_path: Path) -> None:
     async def program() -> None:
-        crew = Crew()
-        await crew.open(tmp_path / "kedge.db", "reserve", number)
-        await eventually(lambda: crew.disk.refused >= 3)
-        assert (await crew.check_accounts())[ClaimState.RESERVED]
-        crew.disk.make_room()
-        await crew.cordon(closed=True)
-        await crew.wait_settled(bound=0)
-        held = await crew.check_accounts()
+        harness = GangHarness()
+        await harness.open(tmp_path / "kedge.db", "reserve", number)
+        await eventually(lambda: harness.disk.refused >= 3)
+        assert (await harness.check_accounts())[ClaimState.RESERVED]
+        harness.disk.make_room()
+        await harness.cordon(closed=True)
+        await harness.wait_settled(bound=0)
+        held = await harness.check_accounts()
         assert held == {ClaimState.BOUND: set(), ClaimState.RESERVED: set()}
-        await eventually(lambda: not crew.scheduler.statistics().assumed)
-        await crew.cordon(closed=False)
-        await crew.wait_whole()
-        await crew.close()
+        await eventually(lambda: not harness.scheduler.statistics().assumed)
+        await harness.cordon(closed=False)
+        await harness.wait_whole()
+        await harness.close()
 
     asyncio.run(program())

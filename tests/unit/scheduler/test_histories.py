@@ -7,8 +7,8 @@ import asyncio
 import pytest
 from tests.histories import LEASES, set_apart
 from tests.kit.controllers import until
+from tests.kit.scheduler import SchedulerHarness, with_scheduler
 from tests.objects import node
-from tests.unit.scheduler.desk import Desk, at_a_desk
 
 from kedge.api.wellknown import NODE_ALLOCATION_KIND
 from kedge.keys import Key, Revision
@@ -20,13 +20,13 @@ FAR = 1_000_000
 
 @pytest.mark.parametrize("said", [True, False])
 def test_a_scheduler_leads_though_its_lease_is_of_a_history_far_ahead_of_its_caches(said: bool) -> None:
-    @at_a_desk()
-    async def test(desk: Desk) -> None:
-        set_apart(desk.wire, {LEASES: FAR}, said=said)
-        desk.scheduler = Scheduler(desk.client, desk.env, caches=desk.caches, recorder=desk.recorder)
-        desk.running = desk.host.spawn(desk.scheduler.run(), name="scheduler")
+    @with_scheduler()
+    async def test(harness: SchedulerHarness) -> None:
+        set_apart(harness.wire, {LEASES: FAR}, said=said)
+        harness.scheduler = Scheduler(harness.client, harness.env, caches=harness.caches, recorder=harness.recorder)
+        harness.running = harness.host.spawn(harness.scheduler.run(), name="scheduler")
         await asyncio.sleep(120)
-        assert desk.scheduler.leading is said
+        assert harness.scheduler.leading is said
 
     test()
 
@@ -35,21 +35,21 @@ def second_leads_blindly(*, said: bool) -> bool:
     """A standby cannot see the pods that were bound last, and its lease is of a revision that its caches are past."""
     blindly: list[bool] = []
 
-    @at_a_desk()
-    async def test(desk: Desk) -> None:
-        first = await desk.open_for(node("node-a", cpu="1"))
+    @with_scheduler()
+    async def test(harness: SchedulerHarness) -> None:
+        first = await harness.open_for(node("node-a", cpu="1"))
         for n in range(40):
-            await desk.priority(f"class-{n}", n)  # while no lease changed
-        other = desk.another_scheduler()
-        set_apart(other.wire, {LEASES: -await desk.cluster.store.revision() + 1}, said=said)
+            await harness.priority(f"class-{n}", n)  # while no lease changed
+        other = harness.another_scheduler()
+        set_apart(other.wire, {LEASES: -await harness.cluster.store.revision() + 1}, said=said)
         await until(lambda: len(other.scheduler.cluster_state.caches) > 0)
         await other.caches.wait_synced()
         await asyncio.sleep(0.2)
         other.wire.blind = True
-        await desk.pod("web", cpu="800m")
-        await until(lambda: desk.place("web"))
+        await harness.pod("web", cpu="800m")
+        await until(lambda: harness.place("web"))
         first.stop()
-        await desk.running
+        await harness.running
         await asyncio.sleep(60)
         blindly.append(other.scheduler.leading)
         other.wire.blind = False
@@ -69,24 +69,24 @@ def binds_sent_to_a_full_node(ahead: int) -> int:
     """A node is fuller than the scheduler's cache can show, and the histories of nodes and ledgers are their own."""
     sent: list[int] = []
 
-    @at_a_desk()
-    async def scene(desk: Desk) -> None:
+    @with_scheduler()
+    async def scene(harness: SchedulerHarness) -> None:
         for n in range(40):
-            await desk.priority(f"class-{n}", n)  # so that there is something to be behind of
-        set_apart(desk.wire, {NODE_ALLOCATION_KIND: ahead, "Node": ahead // 2})
-        await desk.open_for(node("node-a", cpu="1"))
-        desk.wire.binds_held = True
-        await desk.pod("ours", cpu="800m")
-        await until(lambda: desk.scheduler.statistics().assumed)
-        desk.wire.ledgers_held = desk.wire.deaf = True
-        await desk.pod("theirs", cpu="800m", nodeName="node-a", schedulerName="other")
-        desk.wire.binds_held = False
+            await harness.priority(f"class-{n}", n)  # so that there is something to be behind of
+        set_apart(harness.wire, {NODE_ALLOCATION_KIND: ahead, "Node": ahead // 2})
+        await harness.open_for(node("node-a", cpu="1"))
+        harness.wire.binds_held = True
+        await harness.pod("ours", cpu="800m")
+        await until(lambda: harness.scheduler.statistics().assumed)
+        harness.wire.ledgers_held = harness.wire.deaf = True
+        await harness.pod("theirs", cpu="800m", nodeName="node-a", schedulerName="other")
+        harness.wire.binds_held = False
         await asyncio.sleep(60)
-        sent.append(sum(verb == "bind" for verb, _ in desk.wire.asked))
+        sent.append(sum(verb == "bind" for verb, _ in harness.wire.asked))
         if sent[0] > 1:
             return
-        desk.wire.ledgers_held = desk.wire.deaf = False
-        await until(lambda: desk.reason("ours") == "0/1 nodes: 1 cpu")
+        harness.wire.ledgers_held = harness.wire.deaf = False
+        await until(lambda: harness.reason("ours") == "0/1 nodes: 1 cpu")
 
     scene()
     return sent[0]

@@ -8,9 +8,8 @@ from typing import Any
 import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.unit.scheduler.clusters import FOCI, NAMESPACES, NODE_NAMES, node_views, pod_views, questions
-from tests.unit.scheduler.plain import Cluster, Placed, Question
-from tests.unit.scheduler.test_decide import answer
+from tests.kit.scheduler_model import Cluster, Placed, Question, answer
+from tests.kit.scheduler_strategies import FOCI, NAMESPACES, NODE_NAMES, node_views, pod_views, questions
 
 from kedge.api.quantity import parse_quantity
 from kedge.api.views import NodeView, ObjectMeta, PodView

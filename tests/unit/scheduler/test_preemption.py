@@ -39,7 +39,7 @@ def node_view(name: str, cpu: str = "1", **spec: Any) -> NodeView:
     return Object(NODE, Key("Node", "", name), encode_object(node(name, cpu=cpu, **spec)), revision=1).as_view(NodeView)
 
 
-class Inn:
+class PreemptionHarness:
     """Nodes, pods on them, and one that wants in."""
 
     def __init__(self, nodes: Sequence[NodeView], pods: Sequence[Object], kept: frozenset[str] = frozenset()) -> None:
@@ -91,7 +91,9 @@ class Inn:
     _views: dict[str, NodeView]
 
     @classmethod
-    def of(cls, nodes: Sequence[NodeView], pods: Sequence[Object], kept: frozenset[str] = frozenset()) -> Inn:
+    def of(
+        cls, nodes: Sequence[NodeView], pods: Sequence[Object], kept: frozenset[str] = frozenset()
+    ) -> PreemptionHarness:
         made = cls(nodes, pods, kept)
         made._views = {each.name: each for each in nodes}
         return made
@@ -102,7 +104,7 @@ def names(plan: Preemption | None) -> tuple[str, list[str]] | None:
 
 
 def test_the_lowest_leave_and_no_more_than_must() -> None:
-    inn = Inn.of(
+    harness = PreemptionHarness.of(
         [node_view("node-a"), node_view("node-b")],
         [
             lodger("a1", "node-a", "500m", 1),
@@ -111,57 +113,68 @@ def test_the_lowest_leave_and_no_more_than_must() -> None:
             lodger("b2", "node-b", "500m", 1),
         ],
     )
-    assert names(inn.plan(lodger("new", "", "500m", 9))) in (("node-a", ["a1"]), ("node-b", ["b1"]), ("node-b", ["b2"]))
-    assert names(inn.plan(lodger("new", "", "1", 9))) == ("node-b", ["b1", "b2"])
+    assert names(harness.plan(lodger("new", "", "500m", 9))) in (
+        ("node-a", ["a1"]),
+        ("node-b", ["b1"]),
+        ("node-b", ["b2"]),
+    )
+    assert names(harness.plan(lodger("new", "", "1", 9))) == ("node-b", ["b1", "b2"])
 
 
 def test_nobody_leaves_for_a_pod_of_no_higher_priority() -> None:
-    inn = Inn.of([node_view("node-a")], [lodger("a", "node-a", "1", 5)])
-    assert inn.plan(lodger("new", "", "500m", 5)) is None
-    assert inn.plan(lodger("new", "", "500m", 4)) is None
+    harness = PreemptionHarness.of([node_view("node-a")], [lodger("a", "node-a", "1", 5)])
+    assert harness.plan(lodger("new", "", "500m", 5)) is None
+    assert harness.plan(lodger("new", "", "500m", 4)) is None
 
 
 def test_nobody_leaves_for_a_pod_that_would_not_fit_then() -> None:
-    inn = Inn.of([node_view("node-a")], [lodger("a", "node-a", "500m", 1), lodger("b", "node-a", "500m", 9)])
-    assert inn.plan(lodger("new", "", "600m", 9)) is None
-    assert inn.plan(lodger("huge", "", "2", 9)) is None
-    assert inn.plan(lodger("picky", "", "500m", 9, nodeSelector={"disk": "fast"})) is None
+    harness = PreemptionHarness.of(
+        [node_view("node-a")], [lodger("a", "node-a", "500m", 1), lodger("b", "node-a", "500m", 9)]
+    )
+    assert harness.plan(lodger("new", "", "600m", 9)) is None
+    assert harness.plan(lodger("huge", "", "2", 9)) is None
+    assert harness.plan(lodger("picky", "", "500m", 9, nodeSelector={"disk": "fast"})) is None
 
 
 def test_nobody_leaves_where_a_zone_quota_or_a_late_refusal_forbids_the_pod() -> None:
     """Those filters come after the room, so that a full node hides them."""
-    inn = Inn.of([node_view("node-a", zone="zone-a")], [lodger("a", "node-a", "1", 1)])
+    harness = PreemptionHarness.of([node_view("node-a", zone="zone-a")], [lodger("a", "node-a", "1", 1)])
     wanting = lodger("new", "", "500m", 9)
-    assert names(inn.plan(wanting)) == ("node-a", ["a"])
-    assert inn.plan(wanting, room={"zone-a": {"cpu": 100}}) is None
-    assert inn.plan(wanting, excluded=("node-a",)) is None
+    assert names(harness.plan(wanting)) == ("node-a", ["a"])
+    assert harness.plan(wanting, room={"zone-a": {"cpu": 100}}) is None
+    assert harness.plan(wanting, excluded=("node-a",)) is None
 
 
 def test_a_budget_that_lets_nobody_go_is_kept() -> None:
     pods = [lodger("a", "node-a", "500m", 1), lodger("b", "node-a", "500m", 2)]
-    assert names(Inn.of([node_view("node-a")], pods, frozenset({"a"})).plan(lodger("new", "", "500m", 9))) == (
+    assert names(
+        PreemptionHarness.of([node_view("node-a")], pods, frozenset({"a"})).plan(lodger("new", "", "500m", 9))
+    ) == (
         "node-a",
         ["b"],
     )
-    assert Inn.of([node_view("node-a")], pods, frozenset({"a", "b"})).plan(lodger("new", "", "500m", 9)) is None
+    assert (
+        PreemptionHarness.of([node_view("node-a")], pods, frozenset({"a", "b"})).plan(lodger("new", "", "500m", 9))
+        is None
+    )
 
 
 def test_those_who_are_leaving_already_are_waited_for_and_not_replaced_by_victims() -> None:
-    inn = Inn.of(
+    harness = PreemptionHarness.of(
         [node_view("node-a")], [lodger("going", "node-a", "500m", 5, leaving=True), lodger("b", "node-a", "500m", 1)]
     )
-    plan = inn.plan(lodger("new", "", "500m", 9))
+    plan = harness.plan(lodger("new", "", "500m", 9))
     assert names(plan) == ("node-a", [])
     assert plan is not None
     assert plan.awaited == {"going"}
 
 
 def test_a_place_kept_for_a_higher_priority_stays_kept_and_one_for_a_lower_does_not() -> None:
-    inn = Inn.of([node_view("node-a")], [])
-    inn.nominate("kept", "node-a", "1", 5)
-    assert inn.plan(lodger("low", "", "500m", 4)) is None
-    assert inn.plan(lodger("same", "", "500m", 5)) is None
-    assert names(inn.plan(lodger("high", "", "500m", 6))) == ("node-a", [])
+    harness = PreemptionHarness.of([node_view("node-a")], [])
+    harness.nominate("kept", "node-a", "1", 5)
+    assert harness.plan(lodger("low", "", "500m", 4)) is None
+    assert harness.plan(lodger("same", "", "500m", 5)) is None
+    assert names(harness.plan(lodger("high", "", "500m", 6))) == ("node-a", [])
 
 
 def test_rules_about_other_pods_are_kept_by_making_room_too() -> None:
@@ -173,9 +186,13 @@ def test_rules_about_other_pods_are_kept_by_making_room_too() -> None:
             ]
         }
     }
-    inn = Inn.of([node_view("node-a")], [lodger("a", "node-a", "100m", 1), lodger("b", "node-a", "100m", 2)])
-    assert names(inn.plan(lodger("new", "", "100m", 9, affinity=apart))) == ("node-a", ["a", "b"])
-    stays = Inn.of([node_view("node-a")], [lodger("a", "node-a", "100m", 1), lodger("b", "node-a", "100m", 9)])
+    harness = PreemptionHarness.of(
+        [node_view("node-a")], [lodger("a", "node-a", "100m", 1), lodger("b", "node-a", "100m", 2)]
+    )
+    assert names(harness.plan(lodger("new", "", "100m", 9, affinity=apart))) == ("node-a", ["a", "b"])
+    stays = PreemptionHarness.of(
+        [node_view("node-a")], [lodger("a", "node-a", "100m", 1), lodger("b", "node-a", "100m", 9)]
+    )
     assert stays.plan(lodger("new", "", "100m", 9, affinity=apart)) is None
 
 
@@ -183,7 +200,7 @@ SIZES = st.sampled_from(("200m", "300m", "500m"))
 
 
 @st.composite
-def inns(draw: st.DrawFn) -> tuple[Inn, Object]:
+def inns(draw: st.DrawFn) -> tuple[PreemptionHarness, Object]:
     count = draw(st.integers(1, 3))
     nodes = [node_view(f"node-{n}", zone=f"zone-{n % 2}") for n in range(count)]
     pods = [
@@ -207,39 +224,39 @@ def inns(draw: st.DrawFn) -> tuple[Inn, Object]:
             }
         }
     wanting = lodger("new", "", draw(st.sampled_from(("300m", "700m", "1"))), draw(st.integers(1, 4)), **rules)
-    return Inn.of(nodes, pods, kept), wanting
+    return PreemptionHarness.of(nodes, pods, kept), wanting
 
 
 @settings(max_examples=120, deadline=None)
 @given(inns())
-def test_no_other_set_of_victims_would_be_better(case: tuple[Inn, Object]) -> None:
+def test_no_other_set_of_victims_would_be_better(case: tuple[PreemptionHarness, Object]) -> None:
     """Against all subsets on all nodes: as low a highest victim as can be, and no victim that could have stayed."""
-    inn, wanting = case
-    if inn.decide(wanting).node is not None:
+    harness, wanting = case
+    if harness.decide(wanting).node is not None:
         return
     priority = wanting.view.spec.priority
-    plan = inn.plan(wanting)
+    plan = harness.plan(wanting)
     possible: list[tuple[int, str, tuple[Object, ...]]] = []
-    for name in inn.snapshot.names:
+    for name in harness.snapshot.names:
         lower = [
             each
-            for each in inn.on(name)
+            for each in harness.on(name)
             if (each.view.spec.priority or 0) < priority
             and each.metadata.deletion_timestamp is None
-            and each.uid not in inn.kept
+            and each.uid not in harness.kept
         ]
         for gone in chain.from_iterable(combinations(lower, n) for n in range(len(lower) + 1)):
-            if inn.fits_without(wanting, name, gone):
+            if harness.fits_without(wanting, name, gone):
                 highest = max((each.view.spec.priority or 0 for each in gone), default=-(2**31))
                 possible.append((highest, name, gone))
     if not possible:
         assert plan is None
         return
     assert plan is not None
-    assert inn.fits_without(wanting, plan.node, plan.victims)
-    assert not {each.uid for each in plan.victims} & inn.kept
+    assert harness.fits_without(wanting, plan.node, plan.victims)
+    assert not {each.uid for each in plan.victims} & harness.kept
     assert all((each.view.spec.priority or 0) < priority for each in plan.victims)
     for spared in plan.victims:
-        assert not inn.fits_without(wanting, plan.node, [each for each in plan.victims if each is not spared])
+        assert not harness.fits_without(wanting, plan.node, [each for each in plan.victims if each is not spared])
     highest = max((each.view.spec.priority or 0 for each in plan.victims), default=-(2**31))
     assert highest == min(each[0] for each in possible)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from tests.kit.controllers import until
+from tests.kit.scheduler import SchedulerHarness, attempt_of, choice_in, with_scheduler
 from tests.objects import POD, ZONE_QUOTA, node, pod, zone_quota
-from tests.unit.scheduler.desk import Desk, at_a_desk, attempt_of, choice_in
 
 from kedge.api.kinds import KINDS
 from kedge.api.objects import Object
@@ -23,40 +23,40 @@ HOST, ZONE = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
 REPLICA_SET, POLICY = KINDS.of_key_kind("ReplicaSet.apps"), KINDS.of_key_kind("SchedulingPolicy.kedge.dev")
 
 
-async def busy(desk: Desk) -> dict[str, Any]:
+async def busy(harness: SchedulerHarness) -> dict[str, Any]:
     """Binds under way, a quota, a pod that lingers, a place that is being made: all that a decision may rest on."""
-    await desk.open_for(node("node-a", cpu="1"), node("node-b", cpu="1", zone="zone-b"))
-    await desk.priority("urgent", 10)
-    await desk.cluster.authority.create(ZONE_QUOTA, zone_quota(zone_a={"cpu": "900m"}))
-    await desk.pod("ghost", cpu="300m")
-    await until(lambda: desk.place("ghost"))
-    await desk.remove("ghost", confirm=False)
-    desk.wire.binds_held = True
+    await harness.open_for(node("node-a", cpu="1"), node("node-b", cpu="1", zone="zone-b"))
+    await harness.priority("urgent", 10)
+    await harness.cluster.authority.create(ZONE_QUOTA, zone_quota(zone_a={"cpu": "900m"}))
+    await harness.pod("ghost", cpu="300m")
+    await until(lambda: harness.place("ghost"))
+    await harness.remove("ghost", confirm=False)
+    harness.wire.binds_held = True
     for n in range(4):
-        await desk.pod(f"web-{n}", cpu="400m")
-    await until(lambda: len(desk.scheduler.cluster_state.assumed) >= 2)
-    await desk.pod("urgent", cpu="800m", priorityClassName="urgent")
+        await harness.pod(f"web-{n}", cpu="400m")
+    await until(lambda: len(harness.scheduler.cluster_state.assumed) >= 2)
+    await harness.pod("urgent", cpu="800m", priorityClassName="urgent")
     await asyncio.sleep(1)
-    desk.wire.binds_held = False
+    harness.wire.binds_held = False
     await asyncio.sleep(10)
-    return {cache.name: cache.received for cache in desk.caches}
+    return {cache.name: cache.received for cache in harness.caches}
 
 
-@at_a_desk()
-async def test_every_attempt_comes_to_the_same_again_also_from_bytes(desk: Desk) -> None:
-    logs = await busy(desk)
+@with_scheduler()
+async def test_every_attempt_comes_to_the_same_again_also_from_bytes(harness: SchedulerHarness) -> None:
+    logs = await busy(harness)
     count = 0
-    for record in desk.decisions():
-        count += recheck_attempt(decode_decision(encode_decision(record)), logs, desk.env)
+    for record in harness.decisions():
+        count += recheck_attempt(decode_decision(encode_decision(record)), logs, harness.env)
     assert count >= 5
-    assert any(attempt_of(record).local.unreleased for record in desk.decisions())
-    assert any(attempt_of(record).local.assumed for record in desk.decisions())
+    assert any(attempt_of(record).local.unreleased for record in harness.decisions())
+    assert any(attempt_of(record).local.assumed for record in harness.decisions())
 
 
-@at_a_desk()
-async def test_a_record_without_one_of_its_inputs_comes_to_something_else(desk: Desk) -> None:
+@with_scheduler()
+async def test_a_record_without_one_of_its_inputs_comes_to_something_else(harness: SchedulerHarness) -> None:
     """Each of them is needed: somewhere in a busy while an attempt differs without it."""
-    logs = await busy(desk)
+    logs = await busy(harness)
     changes: dict[str, Callable[[SchedulingAttempt], SchedulingAttempt]] = {
         "assumed": lambda each: replace(each, local=replace(each.local, assumed={})),
         "unreleased": lambda each: replace(each, local=replace(each.local, unreleased={})),
@@ -64,53 +64,55 @@ async def test_a_record_without_one_of_its_inputs_comes_to_something_else(desk: 
     }
     for name, change in changes.items():
         differs = False
-        for record in desk.decisions():
+        for record in harness.decisions():
             kept = attempt_of(record)
             if kept.draw is None:
                 continue
             record.scheduling = change(kept)
             try:
-                recheck_attempt(record, logs, desk.env)
+                recheck_attempt(record, logs, harness.env)
             except ReplayDiverged:
                 differs = True
             record.scheduling = kept
         assert differs or name == "draw", name
 
 
-@at_a_desk()
-async def test_a_tampered_answer_is_found_and_a_lost_log_is_said_to_be_lost(desk: Desk) -> None:
-    logs = await busy(desk)
+@with_scheduler()
+async def test_a_tampered_answer_is_found_and_a_lost_log_is_said_to_be_lost(harness: SchedulerHarness) -> None:
+    logs = await busy(harness)
     record = next(
-        each for each in desk.decisions() if each.scheduling and each.scheduling.choice and each.scheduling.choice.node
+        each
+        for each in harness.decisions()
+        if each.scheduling and each.scheduling.choice and each.scheduling.choice.node
     )
     attempt, choice = attempt_of(record), choice_in(record)
     attempt.choice = replace(choice, score=choice.score + 1)
     with pytest.raises(ReplayDiverged, match="score is"):
-        recheck_attempt(record, logs, desk.env)
+        recheck_attempt(record, logs, harness.env)
     attempt.choice = choice
     with pytest.raises(Compacted, match="no received log"):
-        recheck_attempt(record, {}, desk.env)
+        recheck_attempt(record, {}, harness.env)
 
 
-@at_a_desk()
-async def test_the_zone_that_a_bind_was_counted_in_is_part_of_the_record(desk: Desk) -> None:
+@with_scheduler()
+async def test_the_zone_that_a_bind_was_counted_in_is_part_of_the_record(harness: SchedulerHarness) -> None:
     """A node may be of another zone by the time that the next attempt asks what its tenant's quotas leave."""
-    await desk.open_for(node("node-a", cpu="4", zone="zone-a"))
-    await desk.cluster.authority.create(ZONE_QUOTA, zone_quota(zone_a={"cpu": "1"}, zone_b={"cpu": "1"}))
+    await harness.open_for(node("node-a", cpu="4", zone="zone-a"))
+    await harness.cluster.authority.create(ZONE_QUOTA, zone_quota(zone_a={"cpu": "1"}, zone_b={"cpu": "1"}))
     await asyncio.sleep(2)
-    desk.wire.binds_held = True
-    await desk.pod("first", cpu="800m")
-    await until(lambda: desk.scheduler.statistics().assumed)
+    harness.wire.binds_held = True
+    await harness.pod("first", cpu="800m")
+    await until(lambda: harness.scheduler.statistics().assumed)
     moved = {"metadata": {"labels": {ZONE: "zone-b"}}}
-    await desk.cluster.authority.patch(Key("Node", "", "node-a"), moved)
+    await harness.cluster.authority.patch(Key("Node", "", "node-a"), moved)
     await asyncio.sleep(2)
-    await desk.pod("second", cpu="800m")
-    await until(lambda: desk.attempts("second") or desk.scheduler.statistics().assumed == 2)
-    desk.wire.binds_held = False
-    await until(lambda: desk.attempts("second"))
-    (attempt, *_) = desk.attempts("second")
+    await harness.pod("second", cpu="800m")
+    await until(lambda: harness.attempts("second") or harness.scheduler.statistics().assumed == 2)
+    harness.wire.binds_held = False
+    await until(lambda: harness.attempts("second"))
+    (attempt, *_) = harness.attempts("second")
     assert choice_in(attempt).blocked_zones == ("zone-a",)
-    assert recheck_attempt(attempt, {cache.name: cache.received for cache in desk.caches}, desk.env)
+    assert recheck_attempt(attempt, {cache.name: cache.received for cache in harness.caches}, harness.env)
 
 
 def apart_from_web(topology_key: str) -> dict[str, Any]:
@@ -118,73 +120,79 @@ def apart_from_web(topology_key: str) -> dict[str, Any]:
     return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [rule]}}
 
 
-@at_a_desk()
-async def test_a_pod_that_gets_other_labels_while_its_bind_is_under_way_counts_as_it_is(desk: Desk) -> None:
+@with_scheduler()
+async def test_a_pod_that_gets_other_labels_while_its_bind_is_under_way_counts_as_it_is(
+    harness: SchedulerHarness,
+) -> None:
     """Who looks at it then, and who runs that attempt again, see the same pod; and who waited for it to go is woken."""
-    await desk.open_for(node("node-a"))
-    desk.wire.binds_held = True
-    web = await desk.pod("web")
-    await until(lambda: desk.scheduler.cluster_state.assumed)
-    await desk.pod("early", labels={"app": "early"}, affinity=apart_from_web(HOST))
-    await until(lambda: desk.reason("early") == f"0/1 nodes: 1 pod anti-affinity {HOST}")
-    await desk.cluster.authority.patch(web.key, {"metadata": {"labels": {"app": "db"}}})
-    await until(lambda: len(desk.scheduler.cluster_state.assumed) == 2)
-    await desk.pod("late", labels={"app": "late"}, affinity=apart_from_web(HOST))
-    await until(lambda: len(desk.scheduler.cluster_state.assumed) == 3)
-    desk.wire.binds_held = False
-    await until(desk.nothing_is_left)
-    assert [desk.place(name) for name in ("web", "early", "late")] == ["node-a"] * 3
-    assert desk.recheck_all() >= 4
+    await harness.open_for(node("node-a"))
+    harness.wire.binds_held = True
+    web = await harness.pod("web")
+    await until(lambda: harness.scheduler.cluster_state.assumed)
+    await harness.pod("early", labels={"app": "early"}, affinity=apart_from_web(HOST))
+    await until(lambda: harness.reason("early") == f"0/1 nodes: 1 pod anti-affinity {HOST}")
+    await harness.cluster.authority.patch(web.key, {"metadata": {"labels": {"app": "db"}}})
+    await until(lambda: len(harness.scheduler.cluster_state.assumed) == 2)
+    await harness.pod("late", labels={"app": "late"}, affinity=apart_from_web(HOST))
+    await until(lambda: len(harness.scheduler.cluster_state.assumed) == 3)
+    harness.wire.binds_held = False
+    await until(harness.nothing_is_left)
+    assert [harness.place(name) for name in ("web", "early", "late")] == ["node-a"] * 3
+    assert harness.recheck_all() >= 4
 
 
-async def making_room(desk: Desk, **urgent: Any) -> Object:
+async def making_room(harness: SchedulerHarness, **urgent: Any) -> Object:
     """A place is made for `web` on `node-a`; there are others, too small for it, in the same zone and in another."""
     small = [node("node-b", cpu="200m"), node("node-c", cpu="200m", zone="zone-b")]
-    await desk.open_for(node("node-a", cpu="1"), *small)
-    await desk.priority("urgent", 10)
-    await desk.pod("low", cpu="800m", labels={"app": "low"})
-    await until(lambda: desk.place("low"))
+    await harness.open_for(node("node-a", cpu="1"), *small)
+    await harness.priority("urgent", 10)
+    await harness.pod("low", cpu="800m", labels={"app": "low"})
+    await until(lambda: harness.place("low"))
     body = pod("web", cpu="800m", priorityClassName="urgent")
     body["metadata"].update(urgent)
-    web = (await desk.cluster.authority.create(POD, body)).object
-    await until(lambda: desk.nominated("web"))
+    web = (await harness.cluster.authority.create(POD, body)).object
+    await until(lambda: harness.nominated("web"))
     return web
 
 
-@at_a_desk()
-async def test_a_pod_that_gets_other_labels_while_a_place_is_made_for_it_counts_as_it_is(desk: Desk) -> None:
-    web = await making_room(desk)
+@with_scheduler()
+async def test_a_pod_that_gets_other_labels_while_a_place_is_made_for_it_counts_as_it_is(
+    harness: SchedulerHarness,
+) -> None:
+    web = await making_room(harness)
     near = {"affinity": apart_from_web(ZONE), "nodeSelector": {HOST: "node-b"}}
-    await desk.pod("early", cpu="100m", labels={"app": "early"}, **near)
-    await until(lambda: desk.reason("early") == f"0/3 nodes: 2 node selector, 1 pod anti-affinity {ZONE}")
-    await desk.cluster.authority.patch(web.key, {"metadata": {"labels": {"app": "db"}}})
-    await until(lambda: desk.place("early"))
-    await desk.pod("late", cpu="100m", labels={"app": "late"}, **near)
-    await until(lambda: desk.place("late"))
-    assert desk.scheduler.cluster_state.nominated.places[web.uid].request.labels == {"app": "db"}
-    assert desk.recheck_all() >= 5
-    await desk.remove("low")
-    await until(lambda: desk.place("web") == "node-a")
+    await harness.pod("early", cpu="100m", labels={"app": "early"}, **near)
+    await until(lambda: harness.reason("early") == f"0/3 nodes: 2 node selector, 1 pod anti-affinity {ZONE}")
+    await harness.cluster.authority.patch(web.key, {"metadata": {"labels": {"app": "db"}}})
+    await until(lambda: harness.place("early"))
+    await harness.pod("late", cpu="100m", labels={"app": "late"}, **near)
+    await until(lambda: harness.place("late"))
+    assert harness.scheduler.cluster_state.nominated.places[web.uid].request.labels == {"app": "db"}
+    assert harness.recheck_all() >= 5
+    await harness.remove("low")
+    await until(lambda: harness.place("web") == "node-a")
 
 
-@at_a_desk()
-async def test_a_pod_for_which_a_place_is_made_counts_as_a_replica_of_what_policies_count_it_for(desk: Desk) -> None:
+@with_scheduler()
+async def test_a_pod_for_which_a_place_is_made_counts_as_a_replica_of_what_policies_count_it_for(
+    harness: SchedulerHarness,
+) -> None:
     above = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web", "uid": "deployment", "controller": True}
     template = {"metadata": {"labels": {"app": "web"}}, "spec": pod()["spec"]}
     body = {
         "metadata": {"name": "set", "namespace": "default", "ownerReferences": [above]},
         "spec": {"replicas": 0, "selector": {"matchLabels": {"app": "web"}}, "template": template},
     }
-    made = (await desk.cluster.authority.create(REPLICA_SET, body)).object
+    made = (await harness.cluster.authority.create(REPLICA_SET, body)).object
     owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "set", "uid": made.uid, "controller": True}
-    web = await making_room(desk, ownerReferences=[owner])
+    web = await making_room(harness, ownerReferences=[owner])
     policy = {"metadata": {"name": "spread"}, "spec": {"version": "1", "active": True, "maxZoneSkew": 1}}
-    await desk.cluster.authority.create(POLICY, policy)
-    await until(lambda: desk.scheduler.cluster_state.governance.policies)
+    await harness.cluster.authority.create(POLICY, policy)
+    await until(lambda: harness.scheduler.cluster_state.governance.policies)
     late = pod("late", cpu="100m")
     late["metadata"]["ownerReferences"] = [owner]
-    await desk.cluster.authority.create(POD, late)
-    await until(lambda: desk.place("late"))
-    assert desk.place("late") == "node-c", "its workload has a pod in the other zone already, or as good as"
-    assert desk.scheduler.cluster_state.nominated.places[web.uid].request.workload == "deployment"
-    assert desk.recheck_all() >= 3
+    await harness.cluster.authority.create(POD, late)
+    await until(lambda: harness.place("late"))
+    assert harness.place("late") == "node-c", "its workload has a pod in the other zone already, or as good as"
+    assert harness.scheduler.cluster_state.nominated.places[web.uid].request.workload == "deployment"
+    assert harness.recheck_all() >= 3

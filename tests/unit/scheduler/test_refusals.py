@@ -14,7 +14,7 @@ NODE = Key("Node", "", "node-a")
 LEDGER = Key("NodeAllocation.kedge.dev", "", "node-a")
 
 
-class Memory:
+class RefusalsHarness:
     """Refusals, and caches that are as far as the test says."""
 
     def __init__(self) -> None:
@@ -37,53 +37,53 @@ class Memory:
 
 
 def test_a_node_is_left_out_until_the_refusing_version_has_been_seen() -> None:
-    memory = Memory()
-    memory.refuse()
-    assert memory.excluded() == ("node-a",)
-    assert memory.refusals.unseen("pod") == [(LEDGER, 10)]
-    memory.reached = 10
-    assert memory.excluded() == ()
-    assert memory.refusals.unseen("pod") == []
+    harness = RefusalsHarness()
+    harness.refuse()
+    assert harness.excluded() == ("node-a",)
+    assert harness.refusals.unseen("pod") == [(LEDGER, 10)]
+    harness.reached = 10
+    assert harness.excluded() == ()
+    assert harness.refusals.unseen("pod") == []
 
 
 def test_a_node_that_is_gone_is_left_out_until_the_cache_has_another_version_or_none() -> None:
     """Nothing that is gone has a revision to wait for."""
     for after in ({}, {NODE: 8}):
-        memory = Memory()
-        memory.refuse(Reason.NODE_GONE, NODE, 0)
-        assert memory.excluded() == ("node-a",)
-        memory.reached = 1_000
-        assert memory.excluded() == ("node-a",)
-        memory.versions = after
-        assert memory.excluded() == ()
+        harness = RefusalsHarness()
+        harness.refuse(Reason.NODE_GONE, NODE, 0)
+        assert harness.excluded() == ("node-a",)
+        harness.reached = 1_000
+        assert harness.excluded() == ("node-a",)
+        harness.versions = after
+        assert harness.excluded() == ()
 
 
 def test_one_refused_too_often_is_quarantined_for_a_while_though_all_was_seen() -> None:
-    memory = Memory()
-    memory.reached = 1_000
-    assert [memory.refuse() for _ in range(3)] == [False, False, True]
-    assert memory.excluded() == ("node-a",)
-    assert memory.refusals.quarantined() == 1
-    until_s = memory.refusals.quarantined_until_s("pod")
-    assert until_s == memory.clock.monotonic() + 60
-    memory.clock.advance(61)
-    assert memory.excluded() == ()
-    assert memory.refusals.quarantined_until_s("pod") is None
-    assert memory.refuse() is False, "it is counted anew"
+    harness = RefusalsHarness()
+    harness.reached = 1_000
+    assert [harness.refuse() for _ in range(3)] == [False, False, True]
+    assert harness.excluded() == ("node-a",)
+    assert harness.refusals.quarantined() == 1
+    until_s = harness.refusals.quarantined_until_s("pod")
+    assert until_s == harness.clock.monotonic() + 60
+    harness.clock.advance(61)
+    assert harness.excluded() == ()
+    assert harness.refusals.quarantined_until_s("pod") is None
+    assert harness.refuse() is False, "it is counted anew"
 
 
 def test_what_no_other_node_would_change_excludes_none() -> None:
-    memory = Memory()
+    harness = RefusalsHarness()
     for reason in sorted(ABOUT_THE_POD):
-        memory.refuse(reason)
-    assert memory.excluded() == ()
-    assert len(memory.refusals) == 0
+        harness.refuse(reason)
+    assert harness.excluded() == ()
+    assert len(harness.refusals) == 0
 
 
 def test_pods_are_remembered_apart_and_forgotten_when_they_go() -> None:
-    memory = Memory()
-    memory.refuse()
-    assert memory.refusals.excluded("namesake") == ()
-    memory.refusals.forget("pod")
-    assert memory.excluded() == ()
-    assert len(memory.refusals) == 0
+    harness = RefusalsHarness()
+    harness.refuse()
+    assert harness.refusals.excluded("namesake") == ()
+    harness.refusals.forget("pod")
+    assert harness.excluded() == ()
+    assert len(harness.refusals) == 0

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from msgspec.json import encode
-from tests.unit.scheduler import plain
-from tests.unit.scheduler.plain import ZONE, Cluster, Placed, Question
+from tests.kit import scheduler_model as model
+from tests.kit.scheduler_model import ZONE, Cluster, Placed, Question
 
 from kedge.api.views import NodeView, PodView, decode_as
 from kedge.scheduler import decide, explain, snapshot_of
@@ -21,14 +21,14 @@ ROOM = {"cpu": "4", "memory": "8Gi", "pods": "10"}
 
 
 @dataclass
-class World:
+class Layout:
     """Nodes and pods in few words."""
 
     nodes: dict[str, NodeView] = field(default_factory=dict)
     pods: dict[str, Placed] = field(default_factory=dict)
     namespaces: dict[str, dict[str, str]] = field(default_factory=dict)
 
-    def node(self, name: str, offers: dict[str, str] | None = None, **more: Any) -> World:
+    def node(self, name: str, offers: dict[str, str] | None = None, **more: Any) -> Layout:
         """`labels` are the node's; whatever else there is belongs to its spec."""
         body = {
             "metadata": {"name": name, "uid": f"uid-{name}", "labels": more.pop("labels", {})},
@@ -38,30 +38,30 @@ class World:
         self.nodes[name] = decode_as(NodeView, encode(body))
         return self
 
-    def zones(self, **zones: str) -> World:
+    def zones(self, **zones: str) -> Layout:
         """Nodes by name, each in its zone and a host of its own."""
         for name, zone in zones.items():
             self.node(name, labels={ZONE: zone, "host": name})
         return self
 
-    def pod(self, on: str, app: str = "web", **more: Any) -> World:
+    def pod(self, on: str, app: str = "web", **more: Any) -> Layout:
         uid = f"uid-{len(self.pods)}"
         self.pods[uid] = Placed(uid, on, pod(app, **more))
         return self
 
-    def namespace(self, name: str, **labels: str) -> World:
+    def namespace(self, name: str, **labels: str) -> Layout:
         self.namespaces[name] = labels
         return self
 
     def open_to(self, asked: PodView) -> set[str]:
         """The nodes that both schedulers leave open."""
         cluster, question = Cluster(self.nodes, self.pods, dict(self.namespaces)), Question(asked)
-        by_plain = {name for name, each in self.nodes.items() if not plain.failing(cluster, question, each)}
+        by_model = {name for name, each in self.nodes.items() if not model.failing(cluster, question, each)}
         claims = ((placed.uid, placed.node, placed.pod) for placed in self.pods.values())
         snapshot = snapshot_of(self.nodes.values(), claims, self.namespaces)
         explanation = explain(snapshot, decide(snapshot, asked, 0))
         by_masks = {n for n, code in zip(explanation.names, explanation.first_failing, strict=True) if not code}
-        assert by_masks == by_plain
+        assert by_masks == by_model
         return by_masks
 
 
@@ -111,9 +111,9 @@ def on_nodes(*terms: Any, fields: Any = ()) -> dict[str, Any]:
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": selector}}}
 
 
-def zones() -> World:
+def zones() -> Layout:
     """Two nodes in zone a, one in zone b, one in none."""
-    return World().zones(a1="a", a2="a", b1="b").node("x", labels={"host": "x"})
+    return Layout().zones(a1="a", a2="a", b1="b").node("x", labels={"host": "x"})
 
 
 # -- topology spread -------------------------------------------------------------------------------
@@ -161,20 +161,20 @@ SPREAD = {
         zones().pod("a1"), spreading(spread(), affinity=on_nodes([("host", "NotIn", ["a1"])])), {"a2", "b1"},
     ),
     "tainted nodes are domains": (
-        World().zones(a="a").node("b", labels={ZONE: "b"}, taints=[{"key": "k", "effect": "NoSchedule"}]).pod("a"),
+        Layout().zones(a="a").node("b", labels={ZONE: "b"}, taints=[{"key": "k", "effect": "NoSchedule"}]).pod("a"),
         spreading(spread()), set(),
     ),
     "unless taints are to be honoured": (
-        World().zones(a="a").node("b", labels={ZONE: "b"}, taints=[{"key": "k", "effect": "NoSchedule"}]).pod("a"),
+        Layout().zones(a="a").node("b", labels={ZONE: "b"}, taints=[{"key": "k", "effect": "NoSchedule"}]).pod("a"),
         spreading(spread(nodeTaintsPolicy="Honor")), {"a"},
     ),
     "a taint that only asks is no reason to leave a domain out": (
-        World().zones(a="a").pod("a")
+        Layout().zones(a="a").pod("a")
         .node("b", labels={ZONE: "b"}, taints=[{"key": "k", "effect": "PreferNoSchedule"}]),
         spreading(spread(nodeTaintsPolicy="Honor")), {"b"},
     ),
     "a cordoned node is a domain": (
-        World().zones(a="a").node("b", labels={ZONE: "b"}, unschedulable=True).pod("a"), spreading(spread()), set(),
+        Layout().zones(a="a").node("b", labels={ZONE: "b"}, unschedulable=True).pod("a"), spreading(spread()), set(),
     ),
     "matchLabelKeys counts only those of the pod's own value": (
         zones().pod("a1", labels={"rev": "1"}),
@@ -270,15 +270,15 @@ BETWEEN_PODS = {
 # -- one node at a time ----------------------------------------------------------------------------
 
 
-def labelled(**values: str) -> World:
-    world = World()
+def labelled(**values: str) -> Layout:
+    small = Layout()
     for name, value in values.items():
-        world.node(name, labels={"size": value})
-    return world.node("none")
+        small.node(name, labels={"size": value})
+    return small.node("none")
 
 
-def tainted(**taint: str) -> World:
-    return World().node("n", taints=[{"key": "k", "effect": "NoSchedule", **taint}])
+def tainted(**taint: str) -> Layout:
+    return Layout().node("n", taints=[{"key": "k", "effect": "NoSchedule", **taint}])
 
 
 def tolerating(**toleration: Any) -> PodView:
@@ -330,64 +330,64 @@ ONE_NODE = {
     ),
     "PreferNoSchedule keeps nobody out": (tainted(effect="PreferNoSchedule"), pod(), {"n"}),
     "every taint must be tolerated": (
-        World().node("n", taints=[{"key": k, "effect": "NoSchedule"} for k in ("k", "l")]),
+        Layout().node("n", taints=[{"key": k, "effect": "NoSchedule"} for k in ("k", "l")]),
         tolerating(key="k", operator="Exists"), set(),
     ),
     "a cordon is tolerated as its taint": (
-        World().node("n", unschedulable=True),
+        Layout().node("n", unschedulable=True),
         tolerating(key="node.kubernetes.io/unschedulable", operator="Exists", effect="NoSchedule"), {"n"},
     ),
     "a host port is taken once": (zones().pod("a1", ports=port()), pod(ports=port()), {"a2", "b1", "x"}),
     "another protocol is another port": (
-        World().node("n").pod("n", ports=port(protocol="UDP")), pod(ports=port(protocol="TCP")), {"n"},
+        Layout().node("n").pod("n", ports=port(protocol="UDP")), pod(ports=port(protocol="TCP")), {"n"},
     ),
     "two addresses have each their own": (
-        World().node("n").pod("n", ports=port(hostIP="10.0.0.1")), pod(ports=port(hostIP="10.0.0.2")), {"n"},
+        Layout().node("n").pod("n", ports=port(hostIP="10.0.0.1")), pod(ports=port(hostIP="10.0.0.2")), {"n"},
     ),
     "every address takes each": (
-        World().node("n").pod("n", ports=port(hostIP="10.0.0.1")), pod(ports=port(hostIP="0.0.0.0")), set(),
+        Layout().node("n").pod("n", ports=port(hostIP="10.0.0.1")), pod(ports=port(hostIP="0.0.0.0")), set(),
     ),
     "and no address is every address": (
-        World().node("n").pod("n", ports=port()), pod(ports=port(hostIP="10.0.0.1")), set(),
+        Layout().node("n").pod("n", ports=port()), pod(ports=port(hostIP="10.0.0.1")), set(),
     ),
-    "containers add up": (World().node("n").pod("n", cpu="3"), pod(cpu="1001m"), set()),
-    "to the last thousandth": (World().node("n").pod("n", cpu="3"), pod(cpu="1"), {"n"}),
-    "an init container runs before them": (World().node("n"), pod(cpu="3", initContainers=[init("4")]), {"n"}),
-    "and must fit by itself": (World().node("n"), pod(cpu="3", initContainers=[init("4001m")]), set()),
+    "containers add up": (Layout().node("n").pod("n", cpu="3"), pod(cpu="1001m"), set()),
+    "to the last thousandth": (Layout().node("n").pod("n", cpu="3"), pod(cpu="1"), {"n"}),
+    "an init container runs before them": (Layout().node("n"), pod(cpu="3", initContainers=[init("4")]), {"n"}),
+    "and must fit by itself": (Layout().node("n"), pod(cpu="3", initContainers=[init("4001m")]), set()),
     "a sidecar stays beside them": (
-        World().node("n"), pod(cpu="3", initContainers=[init("1001m", sidecar=True)]), set(),
+        Layout().node("n"), pod(cpu="3", initContainers=[init("1001m", sidecar=True)]), set(),
     ),
     "and beside the init containers after it": (
-        World().node("n"), pod(cpu="1", initContainers=[init("2", sidecar=True), init("3")]), set(),
+        Layout().node("n"), pod(cpu="1", initContainers=[init("2", sidecar=True), init("3")]), set(),
     ),
     "not beside those before it": (
-        World().node("n"), pod(cpu="1", initContainers=[init("4"), init("2", sidecar=True)]), {"n"},
+        Layout().node("n"), pod(cpu="1", initContainers=[init("4"), init("2", sidecar=True)]), {"n"},
     ),
-    "overhead comes on top": (World().node("n"), pod(cpu="4", overhead={"cpu": "1m"}), set()),
+    "overhead comes on top": (Layout().node("n"), pod(cpu="4", overhead={"cpu": "1m"}), set()),
     "a resource that a node does not have is none": (
-        World().node("n").node("gpu", {"example.com/gpu": "1"}),
+        Layout().node("n").node("gpu", {"example.com/gpu": "1"}),
         pod(initContainers=[{"name": "i", "image": "x", "resources": {"requests": {"example.com/gpu": "1"}}}]), {"gpu"},
     ),
     "nothing asked is never short, on a node that is over full": (
-        World().node("n", {"cpu": "1"}).pod("n", cpu="2"), pod(cpu="0"), {"n"},
+        Layout().node("n", {"cpu": "1"}).pod("n", cpu="2"), pod(cpu="0"), {"n"},
     ),
-    "so many pods and no more": (World().node("n", {"pods": "1"}).pod("n"), pod(cpu="0"), set()),
+    "so many pods and no more": (Layout().node("n", {"pods": "1"}).pod("n"), pod(cpu="0"), set()),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("clause", SPREAD)
 def test_pods_are_spread_as_kubernetes_says(clause: str) -> None:
-    world, asked, expected = SPREAD[clause]
-    assert world.open_to(asked) == expected
+    small, asked, expected = SPREAD[clause]
+    assert small.open_to(asked) == expected
 
 
 @pytest.mark.parametrize("clause", BETWEEN_PODS)
 def test_pods_keep_near_and_apart_as_kubernetes_says(clause: str) -> None:
-    world, asked, expected = BETWEEN_PODS[clause]
-    assert world.open_to(asked) == expected
+    small, asked, expected = BETWEEN_PODS[clause]
+    assert small.open_to(asked) == expected
 
 
 @pytest.mark.parametrize("clause", ONE_NODE)
 def test_a_node_is_open_as_kubernetes_says(clause: str) -> None:
-    world, asked, expected = ONE_NODE[clause]
-    assert world.open_to(asked) == expected
+    small, asked, expected = ONE_NODE[clause]
+    assert small.open_to(asked) == expected

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from tests.kit.controllers import until
+from tests.kit.scheduler import LIMITS, SchedulerHarness, attempt_of, choice_in, with_scheduler
 from tests.objects import POD, ZONE_QUOTA, deployment, node, pod, zone_quota
-from tests.unit.scheduler.desk import LIMITS, Desk, at_a_desk, attempt_of, choice_in
 
 from kedge.api.holds import Hold
 from kedge.api.kinds import KINDS
@@ -34,145 +34,147 @@ def between_pods(side: str, app: str, key: str = HOST) -> dict[str, Any]:
 # -- nodes that go or move -------------------------------------------------------------------------
 
 
-@at_a_desk()
-async def test_the_emptiest_domain_that_goes_with_its_node_opens_the_others(desk: Desk) -> None:
-    await desk.open_for(node("node-a", zone="zone-a"), node("node-b", zone="zone-b", cpu="100m"))
-    await desk.pod("first", nodeSelector={HOST: "node-a"})
-    await until(lambda: desk.place("first"))
-    await desk.pod("second", cpu="500m", topologySpreadConstraints=spread())
-    await until(lambda: desk.reason("second") == "0/2 nodes: 1 cpu, 1 topology spread topology.kubernetes.io/zone")
-    await desk.cluster.authority.delete(Key("Node", "", "node-b"))
-    await until(lambda: desk.place("second"))
+@with_scheduler()
+async def test_the_emptiest_domain_that_goes_with_its_node_opens_the_others(harness: SchedulerHarness) -> None:
+    await harness.open_for(node("node-a", zone="zone-a"), node("node-b", zone="zone-b", cpu="100m"))
+    await harness.pod("first", nodeSelector={HOST: "node-a"})
+    await until(lambda: harness.place("first"))
+    await harness.pod("second", cpu="500m", topologySpreadConstraints=spread())
+    await until(lambda: harness.reason("second") == "0/2 nodes: 1 cpu, 1 topology spread topology.kubernetes.io/zone")
+    await harness.cluster.authority.delete(Key("Node", "", "node-b"))
+    await until(lambda: harness.place("second"))
 
 
-@at_a_desk()
-async def test_a_node_too_small_for_a_pod_opens_others_to_it_by_its_labels(desk: Desk) -> None:
-    await desk.open_for(node("node-a", zone="zone-a"), node("node-b", zone="zone-b", cpu="100m"))
-    await desk.pod("first", nodeSelector={HOST: "node-a"})
-    await until(lambda: desk.place("first"))
-    await desk.pod("second", cpu="500m", topologySpreadConstraints=spread())
-    await until(lambda: desk.reason("second"))
-    await desk.cluster.authority.patch(Key("Node", "", "node-b"), {"metadata": {"labels": {ZONE: "zone-a"}}})
-    await until(lambda: desk.place("second"))
+@with_scheduler()
+async def test_a_node_too_small_for_a_pod_opens_others_to_it_by_its_labels(harness: SchedulerHarness) -> None:
+    await harness.open_for(node("node-a", zone="zone-a"), node("node-b", zone="zone-b", cpu="100m"))
+    await harness.pod("first", nodeSelector={HOST: "node-a"})
+    await until(lambda: harness.place("first"))
+    await harness.pod("second", cpu="500m", topologySpreadConstraints=spread())
+    await until(lambda: harness.reason("second"))
+    await harness.cluster.authority.patch(Key("Node", "", "node-b"), {"metadata": {"labels": {ZONE: "zone-a"}}})
+    await until(lambda: harness.place("second"))
 
 
-@at_a_desk()
-async def test_pods_that_others_keep_away_from_go_with_their_node(desk: Desk) -> None:
-    await desk.open_for(node("node-a", zone="zone-a"), node("node-b", zone="zone-a", cpu="200m"))
-    await desk.pod("foe", labels={"app": "foe"}, nodeSelector={HOST: "node-b"})
-    await until(lambda: desk.place("foe"))
-    await desk.pod("shy", cpu="500m", affinity=between_pods("podAntiAffinity", "foe", ZONE))
-    await until(lambda: desk.reason("shy"))
-    await desk.cluster.authority.delete(Key("Node", "", "node-b"))
-    await until(lambda: desk.place("shy"))
+@with_scheduler()
+async def test_pods_that_others_keep_away_from_go_with_their_node(harness: SchedulerHarness) -> None:
+    await harness.open_for(node("node-a", zone="zone-a"), node("node-b", zone="zone-a", cpu="200m"))
+    await harness.pod("foe", labels={"app": "foe"}, nodeSelector={HOST: "node-b"})
+    await until(lambda: harness.place("foe"))
+    await harness.pod("shy", cpu="500m", affinity=between_pods("podAntiAffinity", "foe", ZONE))
+    await until(lambda: harness.reason("shy"))
+    await harness.cluster.authority.delete(Key("Node", "", "node-b"))
+    await until(lambda: harness.place("shy"))
 
 
 # -- pods that change or go ------------------------------------------------------------------------
 
 
-@at_a_desk()
-async def test_a_pod_that_gets_another_label_is_in_nobodys_way_any_more(desk: Desk) -> None:
-    await desk.open_for(node("node-a"))
-    await desk.pod("foe", labels={"app": "foe"})
-    await until(lambda: desk.place("foe"))
-    await desk.pod("shy", affinity=between_pods("podAntiAffinity", "foe"))
-    await until(lambda: desk.reason("shy"))
-    await desk.cluster.authority.patch(Key("Pod", "default", "foe"), {"metadata": {"labels": {"app": "friend"}}})
-    await until(lambda: desk.place("shy"))
+@with_scheduler()
+async def test_a_pod_that_gets_another_label_is_in_nobodys_way_any_more(harness: SchedulerHarness) -> None:
+    await harness.open_for(node("node-a"))
+    await harness.pod("foe", labels={"app": "foe"})
+    await until(lambda: harness.place("foe"))
+    await harness.pod("shy", affinity=between_pods("podAntiAffinity", "foe"))
+    await until(lambda: harness.reason("shy"))
+    await harness.cluster.authority.patch(Key("Pod", "default", "foe"), {"metadata": {"labels": {"app": "friend"}}})
+    await until(lambda: harness.place("shy"))
 
 
-@at_a_desk()
-async def test_the_last_of_a_kind_that_goes_lets_another_begin_anywhere(desk: Desk) -> None:
-    await desk.open_for(node("node-a", cpu="1"), node("node-b", cpu="4"))
+@with_scheduler()
+async def test_the_last_of_a_kind_that_goes_lets_another_begin_anywhere(harness: SchedulerHarness) -> None:
+    await harness.open_for(node("node-a", cpu="1"), node("node-b", cpu="4"))
     together = between_pods("podAffinity", "web")
-    await desk.pod("first", cpu="800m", nodeSelector={HOST: "node-a"})
-    await until(lambda: desk.place("first"))
-    await desk.pod("second", cpu="2", affinity=together)
-    await until(lambda: desk.reason("second") == "0/2 nodes: 1 cpu, 1 pod affinity")
-    await desk.remove("first")
-    await until(lambda: desk.place("second"))
+    await harness.pod("first", cpu="800m", nodeSelector={HOST: "node-a"})
+    await until(lambda: harness.place("first"))
+    await harness.pod("second", cpu="2", affinity=together)
+    await until(lambda: harness.reason("second") == "0/2 nodes: 1 cpu, 1 pod affinity")
+    await harness.remove("first")
+    await until(lambda: harness.place("second"))
 
 
-@at_a_desk(replace(LIMITS, watch_probe_s=3600.0, watch_silence_s=3600.0))
-async def test_pods_that_turn_out_to_be_of_one_workload_are_counted_together_at_once(desk: Desk) -> None:
+@with_scheduler(replace(LIMITS, watch_probe_s=3600.0, watch_silence_s=3600.0))
+async def test_pods_that_turn_out_to_be_of_one_workload_are_counted_together_at_once(harness: SchedulerHarness) -> None:
     """By its ReplicaSet a pod has no place; of its Deployment there is a replica in the other zone already."""
-    await desk.open_for(node("node-a", zone="zone-a"), node("node-b", zone="zone-b", cpu="200m"))
+    await harness.open_for(node("node-a", zone="zone-a"), node("node-b", zone="zone-b", cpu="200m"))
     rule = {"metadata": {"name": "even"}, "spec": {"version": "v1", "maxZoneSkew": 1}}
-    await desk.cluster.authority.create(KINDS.of_key_kind("SchedulingPolicy.kedge.dev"), rule)
-    desk.wire.sets_held = True
-    sets = {name: await replica_set(desk, name) for name in ("old", "new")}
+    await harness.cluster.authority.create(KINDS.of_key_kind("SchedulingPolicy.kedge.dev"), rule)
+    harness.wire.sets_held = True
+    sets = {name: await replica_set(harness, name) for name in ("old", "new")}
     for name, home in (("old", "node-b"), ("new", "node-a"), ("waits", "")):
         body = pod(name, cpu="500m" if name == "waits" else "100m", **({"nodeName": home} if home else {}))
         owner = sets["new" if name == "waits" else name]
         body["metadata"]["ownerReferences"] = [
             reference(owner.kind.api_version, "ReplicaSet", owner.key.name, owner.uid)
         ]
-        await desk.cluster.authority.create(POD, body)
+        await harness.cluster.authority.create(POD, body)
         await asyncio.sleep(1)
-    await until(lambda: desk.reason("waits") == "0/2 nodes: 1 cpu, 1 policy even v1 maxZoneSkew")
-    desk.wire.sets_held = False
-    await until(lambda: desk.place("waits"))
+    await until(lambda: harness.reason("waits") == "0/2 nodes: 1 cpu, 1 policy even v1 maxZoneSkew")
+    harness.wire.sets_held = False
+    await until(lambda: harness.place("waits"))
 
 
 def reference(api_version: str, kind: str, name: str, uid: str) -> dict[str, Any]:
     return {"apiVersion": api_version, "kind": kind, "name": name, "uid": uid, "controller": True}
 
 
-async def replica_set(desk: Desk, name: str) -> Object:
+async def replica_set(harness: SchedulerHarness, name: str) -> Object:
     """One of the Deployment `web`."""
     spec = deployment()["spec"]
     owner = reference("apps/v1", "Deployment", "web", "uid-web")
     body = {"metadata": {"name": name, "namespace": "default", "ownerReferences": [owner]}, "spec": spec}
-    return (await desk.cluster.authority.create(KINDS.of_key_kind("ReplicaSet.apps"), body)).object
+    return (await harness.cluster.authority.create(KINDS.of_key_kind("ReplicaSet.apps"), body)).object
 
 
 # -- quotas ----------------------------------------------------------------------------------------
 
 
-@at_a_desk()
-async def test_quota_that_a_bind_did_not_take_in_the_end_is_told_to_those_who_wait_for_it(desk: Desk) -> None:
+@with_scheduler()
+async def test_quota_that_a_bind_did_not_take_in_the_end_is_told_to_those_who_wait_for_it(
+    harness: SchedulerHarness,
+) -> None:
     """1. A is assumed and its tenant's quota is used up by that. 2. B finds none left. 3. A goes, unbound."""
-    await desk.open_for(node("node-a", cpu="4", zone="zone-a"))
-    await desk.cluster.authority.create(ZONE_QUOTA, zone_quota(zone_a={"cpu": "1"}))
+    await harness.open_for(node("node-a", cpu="4", zone="zone-a"))
+    await harness.cluster.authority.create(ZONE_QUOTA, zone_quota(zone_a={"cpu": "1"}))
     await asyncio.sleep(2)
-    desk.wire.binds_held = True
-    await desk.pod("first", cpu="800m")
-    await until(lambda: desk.scheduler.statistics().assumed)
-    await desk.pod("second", cpu="800m")
-    await until(lambda: desk.reason("second") == "0/1 nodes: 1 zone quota default/zone-a")
-    await desk.remove("first")
-    desk.wire.binds_held = False
-    await until(lambda: desk.place("second"))
+    harness.wire.binds_held = True
+    await harness.pod("first", cpu="800m")
+    await until(lambda: harness.scheduler.statistics().assumed)
+    await harness.pod("second", cpu="800m")
+    await until(lambda: harness.reason("second") == "0/1 nodes: 1 zone quota default/zone-a")
+    await harness.remove("first")
+    harness.wire.binds_held = False
+    await until(lambda: harness.place("second"))
 
 
 @pytest.mark.parametrize("heard_of", ["by its reply", "by the cache"])
 def test_a_bind_that_its_quota_shows_before_anything_else_does_is_not_counted_twice_for_long(heard_of: str) -> None:
     """1. A is bound, and its quota says so. 2. B is tried, for which both of A count. 3. A is known to be bound."""
 
-    @at_a_desk(replace(LIMITS, watch_probe_s=3600.0, watch_silence_s=3600.0))
-    async def scene(desk: Desk) -> None:
-        await desk.open_for(node("node-a", zone="zone-a"))
-        await desk.cluster.authority.create(ZONE_QUOTA, zone_quota(zone_a={"cpu": "2"}))
-        desk.wire.binds_held = True
-        await desk.pod("first", cpu="800m")
-        await until(lambda: desk.scheduler.statistics().assumed)
-        await desk.pod("second", cpu="800m", nodeSelector={HOST: "node-b"})
-        await until(lambda: desk.attempts("second"))
+    @with_scheduler(replace(LIMITS, watch_probe_s=3600.0, watch_silence_s=3600.0))
+    async def scene(harness: SchedulerHarness) -> None:
+        await harness.open_for(node("node-a", zone="zone-a"))
+        await harness.cluster.authority.create(ZONE_QUOTA, zone_quota(zone_a={"cpu": "2"}))
+        harness.wire.binds_held = True
+        await harness.pod("first", cpu="800m")
+        await until(lambda: harness.scheduler.statistics().assumed)
+        await harness.pod("second", cpu="800m", nodeSelector={HOST: "node-b"})
+        await until(lambda: harness.attempts("second"))
         await asyncio.sleep(1)
-        desk.wire.deaf = desk.wire.replies_held = True
-        desk.wire.binds_held = False
-        await until(lambda: desk.place("first"))
+        harness.wire.deaf = harness.wire.replies_held = True
+        harness.wire.binds_held = False
+        await until(lambda: harness.place("first"))
         await asyncio.sleep(1)
-        await desk.cluster.create(node("node-b", zone="zone-a"))
-        await until(lambda: choice_in(desk.attempts("second")[-1]).blocked_zones == ("zone-a",))
+        await harness.cluster.create(node("node-b", zone="zone-a"))
+        await until(lambda: choice_in(harness.attempts("second")[-1]).blocked_zones == ("zone-a",))
         if heard_of == "by its reply":
-            desk.wire.replies_held = False
-            await until(lambda: desk.place("second"))
-            desk.wire.deaf = False
+            harness.wire.replies_held = False
+            await until(lambda: harness.place("second"))
+            harness.wire.deaf = False
         else:
-            desk.wire.deaf = False
-            await until(lambda: desk.place("second"))
-            desk.wire.replies_held = False
+            harness.wire.deaf = False
+            await until(lambda: harness.place("second"))
+            harness.wire.replies_held = False
 
     scene()
 
@@ -180,180 +182,182 @@ def test_a_bind_that_its_quota_shows_before_anything_else_does_is_not_counted_tw
 # -- refusals --------------------------------------------------------------------------------------
 
 
-@at_a_desk(replace(LIMITS, scheduler_refusals_max=2, scheduler_quarantine_s=10_000.0))
-async def test_a_refusal_is_understood_though_another_node_is_in_quarantine(desk: Desk) -> None:
-    await desk.open_for(node("node-a", cpu="1"))
-    desk.wire.refuses = "node-a"
-    await desk.pod("ours", cpu="800m")
-    await until(lambda: desk.events("Quarantined"))
-    await until(lambda: desk.reason("ours") == "0/1 nodes: 1 refused lately")
-    desk.wire.binds_held = True
-    await desk.cluster.create(node("node-b", cpu="1"))
-    await until(lambda: desk.scheduler.statistics().assumed)
-    desk.wire.ledgers_held = desk.wire.deaf = True
-    await desk.pod("theirs", cpu="800m", nodeName="node-b", schedulerName="other")
-    desk.wire.binds_held = False
-    await until(lambda: any(each.reason == "0/2 nodes: 2 refused lately" for each in desk.attempts("ours")))
-    desk.wire.ledgers_held = desk.wire.deaf = False
-    await until(lambda: desk.reason("ours") == "0/2 nodes: 1 cpu, 1 refused lately")
+@with_scheduler(replace(LIMITS, scheduler_refusals_max=2, scheduler_quarantine_s=10_000.0))
+async def test_a_refusal_is_understood_though_another_node_is_in_quarantine(harness: SchedulerHarness) -> None:
+    await harness.open_for(node("node-a", cpu="1"))
+    harness.wire.refuses = "node-a"
+    await harness.pod("ours", cpu="800m")
+    await until(lambda: harness.events("Quarantined"))
+    await until(lambda: harness.reason("ours") == "0/1 nodes: 1 refused lately")
+    harness.wire.binds_held = True
+    await harness.cluster.create(node("node-b", cpu="1"))
+    await until(lambda: harness.scheduler.statistics().assumed)
+    harness.wire.ledgers_held = harness.wire.deaf = True
+    await harness.pod("theirs", cpu="800m", nodeName="node-b", schedulerName="other")
+    harness.wire.binds_held = False
+    await until(lambda: any(each.reason == "0/2 nodes: 2 refused lately" for each in harness.attempts("ours")))
+    harness.wire.ledgers_held = harness.wire.deaf = False
+    await until(lambda: harness.reason("ours") == "0/2 nodes: 1 cpu, 1 refused lately")
 
 
 # -- places kept for others ------------------------------------------------------------------------
 
 
-@at_a_desk()
-async def test_room_kept_for_a_lower_priority_wakes_a_higher_that_makes_nobody_leave(desk: Desk) -> None:
-    await desk.open_for(node("node-a", cpu="1"))
-    await desk.priority("urgent", 10)
-    await desk.priority("critical", 20, preemptionPolicy="Never")
-    await desk.pod("low", cpu="800m")
-    await until(lambda: desk.place("low"))
-    await desk.pod("high", cpu="800m", priorityClassName="urgent")
-    await until(lambda: desk.scheduler.statistics().nominated)
-    await desk.pod("highest", cpu="800m", priorityClassName="critical")
-    await until(lambda: desk.reason("highest"))
-    await desk.remove("low")
-    await until(lambda: desk.place("highest"))
-    assert desk.place("high") == ""
+@with_scheduler()
+async def test_room_kept_for_a_lower_priority_wakes_a_higher_that_makes_nobody_leave(harness: SchedulerHarness) -> None:
+    await harness.open_for(node("node-a", cpu="1"))
+    await harness.priority("urgent", 10)
+    await harness.priority("critical", 20, preemptionPolicy="Never")
+    await harness.pod("low", cpu="800m")
+    await until(lambda: harness.place("low"))
+    await harness.pod("high", cpu="800m", priorityClassName="urgent")
+    await until(lambda: harness.scheduler.statistics().nominated)
+    await harness.pod("highest", cpu="800m", priorityClassName="critical")
+    await until(lambda: harness.reason("highest"))
+    await harness.remove("low")
+    await until(lambda: harness.place("highest"))
+    assert harness.place("high") == ""
 
 
-@at_a_desk()
-async def test_a_gang_of_higher_priority_goes_first_to_what_is_kept_for_a_lower(desk: Desk) -> None:
-    await desk.open_for(node("node-a", cpu="1"))
-    await desk.priority("urgent", 10)
-    await desk.priority("critical", 20)
-    await desk.pod("low", cpu="800m")
-    await until(lambda: desk.place("low"))
-    await desk.pod("high", cpu="800m", priorityClassName="urgent")
-    await until(lambda: desk.scheduler.statistics().nominated)
-    await desk.gang("a", "b", size=2, cpu="400m", priorityClassName="critical")
-    await until(lambda: desk.reason("a") and desk.reason("b"))
-    await desk.remove("low")
-    await until(lambda: desk.place("a") and desk.place("b"))
-    assert desk.place("high") == ""
+@with_scheduler()
+async def test_a_gang_of_higher_priority_goes_first_to_what_is_kept_for_a_lower(harness: SchedulerHarness) -> None:
+    await harness.open_for(node("node-a", cpu="1"))
+    await harness.priority("urgent", 10)
+    await harness.priority("critical", 20)
+    await harness.pod("low", cpu="800m")
+    await until(lambda: harness.place("low"))
+    await harness.pod("high", cpu="800m", priorityClassName="urgent")
+    await until(lambda: harness.scheduler.statistics().nominated)
+    await harness.gang("a", "b", size=2, cpu="400m", priorityClassName="critical")
+    await until(lambda: harness.reason("a") and harness.reason("b"))
+    await harness.remove("low")
+    await until(lambda: harness.place("a") and harness.place("b"))
+    assert harness.place("high") == ""
 
 
 @pytest.mark.parametrize("how", ["goes", "is cordoned", "is suspect"])
 def test_a_place_is_made_elsewhere_when_the_node_where_it_was_made(how: str) -> None:
-    @at_a_desk()
-    async def scene(desk: Desk) -> None:
-        await desk.open_for(node("node-a", cpu="1"), node("node-b", cpu="1"))
-        await desk.priority("urgent", 10)
+    @with_scheduler()
+    async def scene(harness: SchedulerHarness) -> None:
+        await harness.open_for(node("node-a", cpu="1"), node("node-b", cpu="1"))
+        await harness.priority("urgent", 10)
         for name in ("low-a", "low-b"):
-            await desk.pod(name, cpu="800m")
-        await until(lambda: desk.place("low-a") and desk.place("low-b"))
-        await desk.pod("high", cpu="800m", priorityClassName="urgent")
-        await until(lambda: desk.nominated("high"))
-        first = Key("Node", "", desk.nominated("high"))
+            await harness.pod(name, cpu="800m")
+        await until(lambda: harness.place("low-a") and harness.place("low-b"))
+        await harness.pod("high", cpu="800m", priorityClassName="urgent")
+        await until(lambda: harness.nominated("high"))
+        first = Key("Node", "", harness.nominated("high"))
         if how == "goes":
-            await desk.cluster.authority.delete(first)
+            await harness.cluster.authority.delete(first)
         elif how == "is cordoned":
-            await desk.cluster.authority.patch(first, {"spec": {"unschedulable": True}})
+            await harness.cluster.authority.patch(first, {"spec": {"unschedulable": True}})
         else:
             suspect = [{"type": "Suspect", "status": "True"}]
-            await desk.cluster.authority.patch(first, {"status": {"conditions": suspect}}, subresource="status")
-        await until(lambda: desk.nominated("high") not in ("", first.name))
-        victim = next(name for name in ("low-a", "low-b") if desk.place(name) == desk.nominated("high"))
-        await until(lambda: (found := desk.find(victim)) is not None and found.view.terminating)
-        await desk.remove(victim)
-        await until(lambda: desk.place("high") not in ("", first.name))
+            await harness.cluster.authority.patch(first, {"status": {"conditions": suspect}}, subresource="status")
+        await until(lambda: harness.nominated("high") not in ("", first.name))
+        victim = next(name for name in ("low-a", "low-b") if harness.place(name) == harness.nominated("high"))
+        await until(lambda: (found := harness.find(victim)) is not None and found.view.terminating)
+        await harness.remove(victim)
+        await until(lambda: harness.place("high") not in ("", first.name))
 
     scene()
 
 
-@at_a_desk()
-async def test_a_place_that_could_not_be_made_does_not_take_the_next_one_with_it(desk: Desk) -> None:
+@with_scheduler()
+async def test_a_place_that_could_not_be_made_does_not_take_the_next_one_with_it(harness: SchedulerHarness) -> None:
     """1. A place is made on one node. 2. That closes, and one is made on another. 3. The first could not be made."""
-    await desk.open_for(node("node-a", cpu="1"), node("node-b", cpu="1"))
-    await desk.priority("urgent", 10)
-    await desk.priority("usual", 5)
-    await desk.pod("lowest", cpu="800m", nodeName="node-a")
-    await desk.pod("low", cpu="800m", nodeName="node-b", priorityClassName="usual")
-    desk.wire.stays = "lowest"
-    await desk.pod("high", cpu="800m", priorityClassName="urgent")
-    await until(lambda: desk.nominated("high") == "node-a")
-    await desk.cluster.authority.patch(Key("Node", "", "node-a"), {"spec": {"unschedulable": True}})
-    await until(lambda: desk.nominated("high") == "node-b")
-    await until(lambda: (found := desk.find("low")) is not None and found.view.terminating)
-    tried = len(desk.attempts("high"))
+    await harness.open_for(node("node-a", cpu="1"), node("node-b", cpu="1"))
+    await harness.priority("urgent", 10)
+    await harness.priority("usual", 5)
+    await harness.pod("lowest", cpu="800m", nodeName="node-a")
+    await harness.pod("low", cpu="800m", nodeName="node-b", priorityClassName="usual")
+    harness.wire.stays = "lowest"
+    await harness.pod("high", cpu="800m", priorityClassName="urgent")
+    await until(lambda: harness.nominated("high") == "node-a")
+    await harness.cluster.authority.patch(Key("Node", "", "node-a"), {"spec": {"unschedulable": True}})
+    await until(lambda: harness.nominated("high") == "node-b")
+    await until(lambda: (found := harness.find("low")) is not None and found.view.terminating)
+    tried = len(harness.attempts("high"))
     await asyncio.sleep(30)
-    assert desk.scheduler.statistics().nominated == 1
-    assert len(desk.attempts("high")) == tried
+    assert harness.scheduler.statistics().nominated == 1
+    assert len(harness.attempts("high")) == tried
 
 
-@at_a_desk()
-async def test_a_place_that_could_not_be_made_is_given_up_though_its_pod_has_other_labels_now(desk: Desk) -> None:
-    await desk.open_for(node("node-a", cpu="1"))
-    await desk.priority("urgent", 10)
-    await desk.pod("low", cpu="800m", nodeName="node-a")
-    desk.wire.stays = "low"
-    high = await desk.pod("high", cpu="800m", priorityClassName="urgent")
-    await until(lambda: desk.nominated("high"))
-    await desk.cluster.authority.patch(high.key, {"metadata": {"labels": {"app": "db"}}})
-    await until(lambda: desk.scheduler.cluster_state.nominated.places[high.uid].request.labels == {"app": "db"})
-    desk.wire.stays = ""
-    await until(lambda: (found := desk.find("low")) is not None and found.view.terminating)
-    await desk.remove("low")
-    await until(lambda: desk.place("high"))
-    await until(desk.nothing_is_left)
+@with_scheduler()
+async def test_a_place_that_could_not_be_made_is_given_up_though_its_pod_has_other_labels_now(
+    harness: SchedulerHarness,
+) -> None:
+    await harness.open_for(node("node-a", cpu="1"))
+    await harness.priority("urgent", 10)
+    await harness.pod("low", cpu="800m", nodeName="node-a")
+    harness.wire.stays = "low"
+    high = await harness.pod("high", cpu="800m", priorityClassName="urgent")
+    await until(lambda: harness.nominated("high"))
+    await harness.cluster.authority.patch(high.key, {"metadata": {"labels": {"app": "db"}}})
+    await until(lambda: harness.scheduler.cluster_state.nominated.places[high.uid].request.labels == {"app": "db"})
+    harness.wire.stays = ""
+    await until(lambda: (found := harness.find("low")) is not None and found.view.terminating)
+    await harness.remove("low")
+    await until(lambda: harness.place("high"))
+    await until(harness.nothing_is_left)
 
 
-@at_a_desk()
-async def test_a_pod_that_is_on_its_way_out_keeps_no_place_from_others(desk: Desk) -> None:
+@with_scheduler()
+async def test_a_pod_that_is_on_its_way_out_keeps_no_place_from_others(harness: SchedulerHarness) -> None:
     """A finalizer may keep it for long."""
-    await desk.open_for(node("node-a", cpu="1"))
-    await desk.priority("urgent", 10)
-    await desk.pod("low", cpu="800m")
-    await until(lambda: desk.place("low"))
-    high = await desk.pod("high", cpu="800m", priorityClassName="urgent")
-    await desk.cluster.authority.patch(high.key, {"metadata": {"finalizers": ["example.com/keep"]}})
-    await until(lambda: desk.scheduler.statistics().nominated)
-    await desk.pod("late", cpu="800m")
-    await until(lambda: desk.reason("late"))
-    await desk.cluster.authority.delete(high.key)
-    await desk.remove("low")
-    await until(lambda: desk.place("late"))
+    await harness.open_for(node("node-a", cpu="1"))
+    await harness.priority("urgent", 10)
+    await harness.pod("low", cpu="800m")
+    await until(lambda: harness.place("low"))
+    high = await harness.pod("high", cpu="800m", priorityClassName="urgent")
+    await harness.cluster.authority.patch(high.key, {"metadata": {"finalizers": ["example.com/keep"]}})
+    await until(lambda: harness.scheduler.statistics().nominated)
+    await harness.pod("late", cpu="800m")
+    await until(lambda: harness.reason("late"))
+    await harness.cluster.authority.delete(high.key)
+    await harness.remove("low")
+    await until(lambda: harness.place("late"))
 
 
-@at_a_desk()
-async def test_a_held_pod_keeps_no_place_from_others(desk: Desk) -> None:
-    await desk.open_for(node("node-a", cpu="1"))
-    await desk.priority("urgent", 10)
-    await desk.pod("low", cpu="800m")
-    await until(lambda: desk.place("low"))
-    high = await desk.pod("high", cpu="800m", priorityClassName="urgent")
-    await until(lambda: desk.nominated("high") == "node-a")
-    await desk.pod("late", cpu="800m")
-    await until(lambda: desk.reason("late"))
-    hold = Hold("default-scheduler", "ada", "looking into it", desk.env.now() + timedelta(seconds=3600))
-    await desk.cluster.authority.patch(high.key, {"metadata": {"annotations": dict([hold.annotation()])}})
-    await until(lambda: not desk.nominated("high"))
-    await desk.remove("low")
-    await until(lambda: desk.place("late"))
+@with_scheduler()
+async def test_a_held_pod_keeps_no_place_from_others(harness: SchedulerHarness) -> None:
+    await harness.open_for(node("node-a", cpu="1"))
+    await harness.priority("urgent", 10)
+    await harness.pod("low", cpu="800m")
+    await until(lambda: harness.place("low"))
+    high = await harness.pod("high", cpu="800m", priorityClassName="urgent")
+    await until(lambda: harness.nominated("high") == "node-a")
+    await harness.pod("late", cpu="800m")
+    await until(lambda: harness.reason("late"))
+    hold = Hold("default-scheduler", "ada", "looking into it", harness.env.now() + timedelta(seconds=3600))
+    await harness.cluster.authority.patch(high.key, {"metadata": {"annotations": dict([hold.annotation()])}})
+    await until(lambda: not harness.nominated("high"))
+    await harness.remove("low")
+    await until(lambda: harness.place("late"))
 
 
 @pytest.mark.parametrize("what", ["a budget", "a hold"])
 def test_whoever_was_spared_is_asked_to_leave_when_that_has_gone_which_spared_it(what: str) -> None:
-    @at_a_desk()
-    async def scene(desk: Desk) -> None:
+    @with_scheduler()
+    async def scene(harness: SchedulerHarness) -> None:
         low = Key("Pod", "default", "low")
-        hold = Hold("default-scheduler", "ada", "looking into it", desk.env.now() + timedelta(seconds=3600))
-        await desk.open_for(node("node-a", cpu="1"))
-        await desk.priority("urgent", 10)
-        await desk.budget(0 if what == "a budget" else 1, app="web")
-        await desk.pod("low", cpu="800m", nodeName="node-a")
+        hold = Hold("default-scheduler", "ada", "looking into it", harness.env.now() + timedelta(seconds=3600))
+        await harness.open_for(node("node-a", cpu="1"))
+        await harness.priority("urgent", 10)
+        await harness.budget(0 if what == "a budget" else 1, app="web")
+        await harness.pod("low", cpu="800m", nodeName="node-a")
         if what == "a hold":
-            await desk.cluster.authority.patch(low, {"metadata": {"annotations": dict([hold.annotation()])}})
+            await harness.cluster.authority.patch(low, {"metadata": {"annotations": dict([hold.annotation()])}})
         await asyncio.sleep(1)
-        await desk.pod("high", cpu="800m", priorityClassName="urgent")
-        await until(lambda: desk.reason("high"))
-        assert attempt_of(desk.attempts("high")[-1]).helped_by == ("node", "room", "budget")
+        await harness.pod("high", cpu="800m", priorityClassName="urgent")
+        await until(lambda: harness.reason("high"))
+        assert attempt_of(harness.attempts("high")[-1]).helped_by == ("node", "room", "budget")
         if what == "a budget":
             budget = Key("PodDisruptionBudget.policy", "default", "budget")
-            await desk.cluster.authority.patch(budget, {"status": {"disruptionsAllowed": 1}}, subresource="status")
+            await harness.cluster.authority.patch(budget, {"status": {"disruptionsAllowed": 1}}, subresource="status")
         else:
             gone = {"metadata": {"annotations": {hold.annotation()[0]: None}}}
-            await desk.cluster.authority.patch(low, gone)
-        await until(lambda: (found := desk.find("low")) is not None and found.view.terminating)
+            await harness.cluster.authority.patch(low, gone)
+        await until(lambda: (found := harness.find("low")) is not None and found.view.terminating)
 
     scene()

@@ -31,7 +31,7 @@ from kedge.scheduler.queue.events import NOTHING, ClusterEvent, event_names
 from kedge.scheduler.queue.pending import Pending, QueuedPod
 from kedge.scheduler.report.attempt_records import AttemptRecords
 from kedge.scheduler.report.event_recorder import UNSCHEDULABLE, EventRecorder
-from kedge.scheduler.report.explanation import Explanation, explain, words
+from kedge.scheduler.report.explanation import Explanation, explain, summarize
 from kedge.scheduler.state.cluster_state import ClusterState
 from kedge.scheduler.state.shapes import shape_key
 from kedge.scheduler.state.snapshot import NodeRow
@@ -220,7 +220,7 @@ class SchedulingCycle:
                 waiting.priority,  # places kept for others are kept from some priorities and not from others
             )
         )
-        message = words(decision, explanation)
+        message = summarize(decision, explanation)
         self._pending.unschedulable(waiting, helped_by, key)
         self._event_recorder.unschedulable(waiting.pod, UNSCHEDULABLE, message, decision=record.id, fence=fence)
         self._unschedulable_count.inc()

@@ -95,7 +95,7 @@ def explain(snapshot: Snapshot, decision: NodeDecision) -> Explanation:
     )
 
 
-def words(decision: NodeDecision, explanation: Explanation) -> str:
+def summarize(decision: NodeDecision, explanation: Explanation) -> str:
     """For a condition or an Event: "0/128 nodes: 90 node selector, 30 cpu, 8 zone quota risk/zone-c"."""
     head = f"{decision.feasible}/{decision.nodes} nodes"
     if not decision.nodes:

@@ -401,13 +401,13 @@ class Snapshot:
 
     def _taint_id(self, taints: tuple[Taint, ...]) -> int:
         # When a taint was added decides nothing; with it every node would have a set of its own.
-        plain = tuple(Taint(key=t.key, value=t.value, effect=t.effect) for t in taints)
-        found = self._taint_ids.get(plain)
+        stripped = tuple(Taint(key=t.key, value=t.value, effect=t.effect) for t in taints)
+        found = self._taint_ids.get(stripped)
         if found is None:
             if len(self.taint_sets) > 4 * self.capacity:
                 self._compact_taints()
-            found = self._taint_ids[plain] = len(self.taint_sets)
-            self.taint_sets.append(plain)
+            found = self._taint_ids[stripped] = len(self.taint_sets)
+            self.taint_sets.append(stripped)
         return found
 
     def _compact_taints(self) -> None:

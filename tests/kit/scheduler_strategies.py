@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 from hypothesis import strategies as st
-from tests.unit.scheduler.plain import REGION, ZONE, Cluster, Placed, Question
+from tests.kit.scheduler_model import REGION, ZONE, Cluster, Placed, Question
 
 from kedge.api.views import NodeView, PodView, decode_as
 from kedge.scheduler import Settings, default_weights

@@ -33,7 +33,7 @@ LIMITS = Limits(
 """Every record is kept, and who is not woken is never looked at."""
 
 
-class Wire(UnreliableTransport):
+class ScriptedTransport(UnreliableTransport):
     """A wire on which a test loses just what it wants to lose."""
 
     binds_lost = False
@@ -119,13 +119,13 @@ class Wire(UnreliableTransport):
         return held.get(kind, False)
 
 
-class Desk(ControllerHarness):
+class SchedulerHarness(ControllerHarness):
     """A harness with a scheduler."""
 
-    def _process(self, name: str) -> tuple[Host, Env, Wire, Client]:
+    def _process(self, name: str) -> tuple[Host, Env, ScriptedTransport, Client]:
         host = self.sim.host(name)
         env = replace(host.env(limits=self.limits), spawn=TaskSpawner())
-        self.wire = Wire(self.cluster.transport(host))
+        self.wire = ScriptedTransport(self.cluster.transport(host))
         return host, env, self.wire, Client(self.wire, env, component=name)
 
     async def open_for(self, *nodes: dict[str, Any], name: str = "default-scheduler") -> Scheduler:
@@ -137,9 +137,9 @@ class Desk(ControllerHarness):
         await until(lambda: self.scheduler.leading)
         return self.scheduler
 
-    def another_scheduler(self, host_name: str = "second", *, name: str = "default-scheduler") -> Desk:
+    def another_scheduler(self, host_name: str = "second", *, name: str = "default-scheduler") -> SchedulerHarness:
         """Another process beside this one, that runs too."""
-        other = Desk.__new__(Desk)
+        other = SchedulerHarness.__new__(SchedulerHarness)
         other.sim, other.cluster, other.limits, other.reported = self.sim, self.cluster, self.limits, self.reported
         other.host, other.env, other.transport, other.client = other._process(host_name)
         other.caches, other.recorder = CacheSet(other.client, other.env), Recorder(other.env)
@@ -236,10 +236,10 @@ class Desk(ControllerHarness):
         )
 
 
-Test = Callable[[Desk], Coroutine[Any, Any, None]]
+Test = Callable[[SchedulerHarness], Coroutine[Any, Any, None]]
 
 
-def at_a_desk(limits: Limits = LIMITS) -> Callable[[Test], Callable[[], None]]:
+def with_scheduler(limits: Limits = LIMITS) -> Callable[[Test], Callable[[], None]]:
     """Run an async test where nothing goes wrong by itself. Every attempt that was kept is then run again."""
 
     def decorate(test: Test) -> Callable[[], None]:
@@ -248,10 +248,10 @@ def at_a_desk(limits: Limits = LIMITS) -> Callable[[Test], Callable[[], None]]:
             async def program(sim: Simulation) -> None:
                 cluster = await new_cluster(sim, servers=1)
                 await cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-system"}})
-                desk = Desk(sim, cluster, limits)
-                await test(desk)
-                desk.recheck_all()
-                assert not desk.reported, desk.reported
+                harness = SchedulerHarness(sim, cluster, limits)
+                await test(harness)
+                harness.recheck_all()
+                assert not harness.reported, harness.reported
 
             outcome = run(program, 1, faults=NO_FAULTS)
             assert outcome.violation is None, f"{outcome.violation}\n{outcome.violation.detail}"

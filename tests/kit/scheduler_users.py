@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from tests.kit.scheduler_fleet import SchedulerFleet, confirm
+from tests.kit.scheduler_invariants import GANG, HOST, NODES, OTHER, PODS, QUOTA, ZONE, ZONES
 from tests.objects import NODE, POD, ZONE_QUOTA, node, pod, zone_quota
-from tests.sim.scheduling import Town, confirm
-from tests.sim.scheduling_state import GANG, HOST, NODES, OTHER, PODS, QUOTA, ZONE, ZONES
 
 from kedge.api.objects import Object
 from kedge.api.requests import DeleteOptions
@@ -20,9 +20,9 @@ from kedge.keys import Key
 class User:
     """Does one random thing after another through a faulty link, and minds no refusal."""
 
-    def __init__(self, town: Town, client: Client) -> None:
-        self._town = town
-        self._sim = town.sim
+    def __init__(self, fleet: SchedulerFleet, client: Client) -> None:
+        self._town = fleet
+        self._sim = fleet.sim
         self._client = client
         self._steps: tuple[tuple[str, Callable[[], Any]], ...] = (
             *(("create", self._create),) * 2,

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import msgspec
-from tests.sim.committed import State
-from tests.unit.scheduler import plain
+from tests.kit import scheduler_model as model
+from tests.kit.committed import State
 
 from kedge.api.objects import Object
 from kedge.keys import Key
@@ -166,19 +166,19 @@ def could_be_bound(state: State) -> list[Key]:
 def _ruled_out(state: State, waiting: Object, owner: Object) -> bool:
     """Whether a rule about other pods keeps a pod off a node, by the plain scheduler, on what is committed."""
     pods = {
-        found.uid: plain.Placed(found.uid, found.view.spec.node_name, found.view)
+        found.uid: model.Placed(found.uid, found.view.spec.node_name, found.view)
         for found in state.of("Pod").values()
         if found.view.spec.node_name and not found.view.finished
     }
-    cluster = plain.Cluster({name: found.view for name, found in state.of("Node").items()}, pods)
-    question, home = plain.Question(waiting.view), owner.view
+    cluster = model.Cluster({name: found.view for name, found in state.of("Node").items()}, pods)
+    question, home = model.Question(waiting.view), owner.view
     return any(
         list(failed)
         for failed in (
-            plain.spread(0, cluster, question, home),
-            plain.pod_affinity(cluster, question, home),
-            plain.own_anti_affinity(0, cluster, question, home),
-            plain.anti_affinity_of_others(HOST, cluster, question, home),
+            model.spread(0, cluster, question, home),
+            model.pod_affinity(cluster, question, home),
+            model.own_anti_affinity(0, cluster, question, home),
+            model.anti_affinity_of_others(HOST, cluster, question, home),
         )
     )
 

@@ -31,7 +31,17 @@ from kedge.placement.predicates import (
 )
 from kedge.placement.reasons import Reason
 from kedge.placement.resources import add, node_allocatable, pod_requests, shortages, to_units
-from kedge.scheduler import Blocker, Settings, weights_under
+from kedge.scheduler import (
+    Blocker,
+    Explanation,
+    NodeDecision,
+    Settings,
+    Snapshot,
+    decide,
+    explain,
+    snapshot_of,
+    weights_under,
+)
 from kedge.scheduler.pipeline.scores.topology_spread import log_1024ths
 
 ZONE = "topology.kubernetes.io/zone"
@@ -476,3 +486,26 @@ def pick(cluster: Cluster, totals_of: Mapping[str, int], draw: int) -> str | Non
 def choice(cluster: Cluster, question: Question) -> str | None:
     feasible = [node for node in cluster.nodes.values() if not failing(cluster, question, node)]
     return pick(cluster, totals(cluster, question, feasible), question.draw)
+
+
+# -- the scheduler under test -----------------------------------------------------------------------
+
+
+def built(cluster: Cluster) -> Snapshot:
+    return snapshot_of(
+        cluster.nodes.values(),
+        ((placed.uid, placed.node, placed.pod) for placed in cluster.pods.values()),
+        cluster.namespaces,
+    )
+
+
+def answer(snapshot: Snapshot, question: Question) -> tuple[NodeDecision, Explanation]:
+    decision = decide(
+        snapshot,
+        question.pod,
+        question.draw,
+        settings=question.settings,
+        room=question.room,
+        excluded=question.excluded,
+    )
+    return decision, explain(snapshot, decision)

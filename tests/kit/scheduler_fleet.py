@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from tests.sim.committed import State
-from tests.sim.scheduling_state import NODES, could_be_bound
+from tests.kit.committed import State
+from tests.kit.scheduler_invariants import NODES, could_be_bound
 
 from kedge.api.requests import Bind, DeleteOptions, Reply, Request, Written
 from kedge.client.contract import Client
@@ -53,7 +53,7 @@ LIMITS = Limits(
 # -- the schedulers --------------------------------------------------------------------------------
 
 
-class Observed(RemoteTransport):
+class ObservedTransport(RemoteTransport):
     """A wire that notes what became of binds."""
 
     def __init__(self, sim: Simulation, host: Host, remote: Any, holds: tuple[str, ...]) -> None:
@@ -109,24 +109,24 @@ class Observed(RemoteTransport):
 
 
 @dataclass
-class Life:
+class SchedulerProcess:
     """One life of one scheduler process."""
 
     host: Host
     number: int
     scheduler: Scheduler
     recorder: Recorder
-    wire: Observed
+    wire: ObservedTransport
 
 
 @dataclass
-class Town:
+class SchedulerFleet:
     """A cluster, its schedulers, and what was seen of them."""
 
     sim: Simulation
     cluster: Cluster
     limits: Limits = LIMITS
-    lives: list[Life] = field(default_factory=list)
+    processes: list[SchedulerProcess] = field(default_factory=list)
     make: Callable[..., Scheduler] = Scheduler
     holds: tuple[str, ...] = ("", "", "", "", "late", "late", "late", "stopped")
     """What may become of a bind before it is sent."""
@@ -139,12 +139,12 @@ class Town:
 
     async def _run(self, host: Host, name: str) -> None:
         env = host.env(limits=self.limits)
-        server = self.cluster.servers[len(self.lives) % len(self.cluster.servers)]
-        wire = Observed(self.sim, host, host.remote(server, "api", timeout_s=2.0), self.holds)
+        server = self.cluster.servers[len(self.processes) % len(self.cluster.servers)]
+        wire = ObservedTransport(self.sim, host, host.remote(server, "api", timeout_s=2.0), self.holds)
         recorder = Recorder(env)
         scheduler = self.make(Client(wire, env, component=host.name), env, name=name, recorder=recorder)
-        life = Life(host, host.process.number, scheduler, recorder, wire)
-        self.lives.append(life)
+        life = SchedulerProcess(host, host.process.number, scheduler, recorder, wire)
+        self.processes.append(life)
         wire.on_bind = lambda: self._bind_ended(life)
         await scheduler.run()
 
@@ -160,15 +160,15 @@ class Town:
         remote = host.remote(self.cluster.servers[server % 2], "api", timeout_s=2.0)
         return Client(RemoteTransport(remote), host.env(limits=self.limits), component=host.name)
 
-    def living(self) -> list[Life]:
-        return [each for each in self.lives if each.host.up and each.number == each.host.process.number]
+    def living(self) -> list[SchedulerProcess]:
+        return [each for each in self.processes if each.host.up and each.number == each.host.process.number]
 
-    def _bind_ended(self, life: Life) -> None:
+    def _bind_ended(self, life: SchedulerProcess) -> None:
         others = (each for each in self.living() if each is not life and each.scheduler.name == life.scheduler.name)
         if any(each.scheduler.leading for each in others):
             self.sim.sometimes("a standby took over with binds in flight")
 
-    async def wait_bind(self) -> Life | None:
+    async def wait_bind(self) -> SchedulerProcess | None:
         """A scheduler that has a bind on its way; None if none has for a while."""
         for _ in range(600):
             life = next((each for each in self.living() if each.wire.binds_out and not each.host.paused), None)
@@ -181,7 +181,7 @@ class Town:
         """Run every kept attempt of every process again. How many there were."""
         return sum(
             recheck_attempts(reversed(list(life.recorder.decisions())), life.scheduler.caches, life.scheduler._env)
-            for life in self.lives
+            for life in self.processes
         )
 
 
@@ -194,12 +194,12 @@ async def confirm(client: Any, node_name: str, uid: str) -> None:
         await client.confirm_ended(node=node_name, node_uid=owner.uid, pod_uid=uid)
 
 
-async def run_agents(town: Town) -> None:
+async def run_agents(fleet: SchedulerFleet) -> None:
     """Stands in for node agents: what was asked to leave ends, some time later."""
-    authority, sim = town.cluster.authority, town.sim
+    authority, sim = fleet.cluster.authority, fleet.sim
     while True:
         await asyncio.sleep(sim.choose("agents look after", (1.0, 3.0)))
-        for found in State(town.cluster.store).of("Pod").values():
+        for found in State(fleet.cluster.store).of("Pod").values():
             if found.view.terminating:
                 try:
                     await authority.delete(found.key, DeleteOptions(uid=found.uid, grace_s=0))
@@ -209,9 +209,9 @@ async def run_agents(town: Town) -> None:
                     continue
 
 
-async def settle(town: Town) -> None:
+async def settle(fleet: SchedulerFleet) -> None:
     """No more faults: whatever fits is bound, and then nobody writes."""
-    sim, cluster = town.sim, town.cluster
+    sim, cluster = fleet.sim, fleet.cluster
     sim.heal()
     for name in NODES:  # what left by force and was not confirmed: now its agent speaks
         ledger = State(cluster.store).live_ledgers().get(name)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from tests.kit.controllers import new_cluster, until
+from tests.kit.scheduler import LIMITS, SchedulerHarness, with_scheduler
 from tests.objects import NODE, POD, RESERVATION, ZONE_QUOTA, node, pod, reservation, zone_quota
-from tests.unit.scheduler.desk import LIMITS, Desk, at_a_desk
 
 from kedge.api.kinds import KINDS
 from kedge.api.requests import Binding, DeleteOptions
@@ -28,10 +28,10 @@ REPLICA_SET = KINDS.of_key_kind("ReplicaSet.apps")
 class Changes:
     """Changes of everything that a picture is made of, one after another."""
 
-    def __init__(self, sim: Simulation, desk: Desk) -> None:
+    def __init__(self, sim: Simulation, harness: SchedulerHarness) -> None:
         self._sim = sim
-        self._desk = desk
-        self._authority = desk.cluster.authority
+        self._desk = harness
+        self._authority = harness.cluster.authority
         self._steps = (
             self._pod, self._pod, self._bound, self._bound, self._remove, self._terminate, self._end, self._label,
             self._node, self._cordon, self._quota, self._reserve, self._policy, self._replica_set, self._replaced,
@@ -184,10 +184,10 @@ def shown(cluster_state: ClusterState) -> dict[str, Any]:
     }
 
 
-def check(desk: Desk) -> None:
-    cluster_state = desk.scheduler.cluster_state
+def check(harness: SchedulerHarness) -> None:
+    cluster_state = harness.scheduler.cluster_state
     held = {name: {each.key: each for each in cache.list().value} for name, cache in cluster_state.caches.items()}
-    anew = cluster_state_of(held, desk.env, scheduler="default-scheduler", local=cluster_state.local_state(0))
+    anew = cluster_state_of(held, harness.env, scheduler="default-scheduler", local=cluster_state.local_state(0))
     kept, built = shown(cluster_state), shown(anew)
     for part in kept:
         assert kept[part] == built[part], f"{part}: kept {kept[part]}, built {built[part]}"
@@ -200,12 +200,12 @@ def check(desk: Desk) -> None:
         assert list(cluster_state.pods_on(name)) == there, name
 
 
-def check_ledgers(desk: Desk) -> None:
+def check_ledgers(harness: SchedulerHarness) -> None:
     """Once all is seen, whatever a node's ledger holds is counted on it, bound pods and places being made; no more."""
-    snapshot, nominated = desk.scheduler.cluster_state.snapshot, desk.scheduler.cluster_state.nominated
-    bound = {each.uid for each in desk.cluster.all("Pod") if each.view.spec.node_name and not each.view.finished}
-    nodes = {each.key.name: each.uid for each in desk.cluster.all("Node")}
-    for ledger in desk.cluster.all("NodeAllocation.kedge.dev"):
+    snapshot, nominated = harness.scheduler.cluster_state.snapshot, harness.scheduler.cluster_state.nominated
+    bound = {each.uid for each in harness.cluster.all("Pod") if each.view.spec.node_name and not each.view.finished}
+    nodes = {each.key.name: each.uid for each in harness.cluster.all("Node")}
+    for ledger in harness.cluster.all("NodeAllocation.kedge.dev"):
         if nodes.get(ledger.key.name) != ledger.view.spec.node_uid:
             continue
         held = set(ledger.view.status.entries)
@@ -219,24 +219,24 @@ def test_a_picture_kept_is_a_picture_built() -> None:
     async def program(sim: Simulation) -> None:
         cluster = await new_cluster(sim, servers=1)
         await cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-system"}})
-        desk = Desk(sim, cluster, LIMITS)
-        await desk.open_for(*(node(name, zone="zone-a") for name in NODES))
-        await desk.priority("urgent", 10)
-        desk.wire.pods_late_s = sim.choose("pods are heard of late", (0.0, 0.3))
-        changes = Changes(sim, desk)
+        harness = SchedulerHarness(sim, cluster, LIMITS)
+        await harness.open_for(*(node(name, zone="zone-a") for name in NODES))
+        await harness.priority("urgent", 10)
+        harness.wire.pods_late_s = sim.choose("pods are heard of late", (0.0, 0.3))
+        changes = Changes(sim, harness)
         for _ in range(50):
             await changes.step()
             if sim.choose("look now", (True, False)):
                 await asyncio.sleep(sim.choose("pause", (0.0, 0.001, 0.5)))
-                check(desk)  # whatever of it has come: the caches are in the middle of something
-                sim.sometimes("something is assumed", desk.scheduler.cluster_state.assumed)
-                sim.sometimes("a place is being made", desk.scheduler.cluster_state.nominated.places)
-        desk.wire.binds_held = False
+                check(harness)  # whatever of it has come: the caches are in the middle of something
+                sim.sometimes("something is assumed", harness.scheduler.cluster_state.assumed)
+                sim.sometimes("a place is being made", harness.scheduler.cluster_state.nominated.places)
+        harness.wire.binds_held = False
         await asyncio.sleep(12)
-        check(desk)
-        check_ledgers(desk)
-        sim.sometimes("attempts come to the same again", desk.recheck_all())
-        assert not desk.reported, desk.reported
+        check(harness)
+        check_ledgers(harness)
+        sim.sometimes("attempts come to the same again", harness.recheck_all())
+        assert not harness.reported, harness.reported
 
     reached: set[str] = set()
     for seed in range(30):
@@ -246,86 +246,92 @@ def test_a_picture_kept_is_a_picture_built() -> None:
     assert len(reached) == 19, f"some change was never made: {reached}"
 
 
-@at_a_desk()
-async def test_a_pod_that_another_hand_bound_elsewhere_is_counted_there_and_nowhere_else(desk: Desk) -> None:
+@with_scheduler()
+async def test_a_pod_that_another_hand_bound_elsewhere_is_counted_there_and_nowhere_else(
+    harness: SchedulerHarness,
+) -> None:
     """It was assumed on one node and is seen on another, and what it asks is the same on both."""
-    cluster_state = (await desk.open_for(node("node-a", cpu="1"), node("node-b", cpu="1"))).cluster_state
-    desk.wire.binds_held = True
-    web = await desk.pod("web", cpu="800m")
+    cluster_state = (await harness.open_for(node("node-a", cpu="1"), node("node-b", cpu="1"))).cluster_state
+    harness.wire.binds_held = True
+    web = await harness.pod("web", cpu="800m")
     await until(lambda: cluster_state.assumed)
     assumed = cluster_state.assumed[web.uid].node
     (elsewhere,) = {"node-a", "node-b"} - {assumed}
-    await desk.cluster.authority.bind(Binding(pod=web.key, pod_uid=web.uid, node=elsewhere))
+    await harness.cluster.authority.bind(Binding(pod=web.key, pod_uid=web.uid, node=elsewhere))
     await until(lambda: not cluster_state.assumed)
     assert (cluster_state.snapshot.claims_on(assumed), cluster_state.snapshot.claims_on(elsewhere)) == ((), (web.uid,))
-    check(desk)
-    desk.wire.binds_held = False
-    await desk.pod("second", cpu="800m")
-    await until(lambda: desk.place("second"))
-    assert (desk.place("web"), desk.place("second")) == (elsewhere, assumed)
-    await until(desk.nothing_is_left)
+    check(harness)
+    harness.wire.binds_held = False
+    await harness.pod("second", cpu="800m")
+    await until(lambda: harness.place("second"))
+    assert (harness.place("web"), harness.place("second")) == (elsewhere, assumed)
+    await until(harness.nothing_is_left)
 
 
-@at_a_desk()
-async def test_a_pod_that_the_authority_has_elsewhere_is_counted_there_until_the_cache_shows_it(desk: Desk) -> None:
+@with_scheduler()
+async def test_a_pod_that_the_authority_has_elsewhere_is_counted_there_until_the_cache_shows_it(
+    harness: SchedulerHarness,
+) -> None:
     """As when a bind's reply was lost, it was not made, and whoever leads now has made another."""
-    cluster_state = (await desk.open_for(node("node-a", cpu="1"), node("node-b", cpu="1"))).cluster_state
-    desk.wire.binds_held = True
-    web = await desk.pod("web", cpu="800m")
+    cluster_state = (await harness.open_for(node("node-a", cpu="1"), node("node-b", cpu="1"))).cluster_state
+    harness.wire.binds_held = True
+    web = await harness.pod("web", cpu="800m")
     await until(lambda: cluster_state.assumed)
     assumption = cluster_state.assumed[web.uid]
     assumed = assumption.node
     (elsewhere,) = {"node-a", "node-b"} - {assumed}
-    desk.wire.deaf = True
-    written = await desk.cluster.authority.bind(Binding(pod=web.key, pod_uid=web.uid, node=elsewhere))
+    harness.wire.deaf = True
+    written = await harness.cluster.authority.bind(Binding(pod=web.key, pod_uid=web.uid, node=elsewhere))
     cluster_state.found(assumption, written.object)
     assert (cluster_state.snapshot.claims_on(assumed), cluster_state.snapshot.claims_on(elsewhere)) == ((), (web.uid,))
     assert cluster_state.local_state(0).assumed[web.uid][:2] == (elsewhere, written.object.revision)
-    desk.wire.binds_held = desk.wire.deaf = False
-    await until(desk.nothing_is_left)
+    harness.wire.binds_held = harness.wire.deaf = False
+    await until(harness.nothing_is_left)
     assert cluster_state.snapshot.claims_on(elsewhere) == (web.uid,)
-    check(desk)
+    check(harness)
 
 
-@at_a_desk()
-async def test_a_pod_that_is_asked_to_leave_while_its_bind_is_under_way_counts_as_one_that_leaves(desk: Desk) -> None:
-    cluster_state = (await desk.open_for()).cluster_state
-    desk.wire.binds_held = True
+@with_scheduler()
+async def test_a_pod_that_is_asked_to_leave_while_its_bind_is_under_way_counts_as_one_that_leaves(
+    harness: SchedulerHarness,
+) -> None:
+    cluster_state = (await harness.open_for()).cluster_state
+    harness.wire.binds_held = True
     body = pod("web")
     body["metadata"]["finalizers"] = ["example.com/hold"]
-    web = (await desk.cluster.authority.create(POD, body)).object
+    web = (await harness.cluster.authority.create(POD, body)).object
     await until(lambda: cluster_state.assumed)
-    await desk.cluster.authority.delete(web.key)
+    await harness.cluster.authority.delete(web.key)
     await until(lambda: cluster_state.assumed[web.uid].request.terminating)
-    check(desk)
-    desk.wire.binds_held = False
+    check(harness)
+    harness.wire.binds_held = False
     await until(lambda: cluster_state.snapshot.claim(web.uid) is None)
-    assert desk.place("web") == ""
-    check(desk)
+    assert harness.place("web") == ""
+    check(harness)
 
 
 @pytest.mark.parametrize("leaves", [False, True])
 def test_a_pod_that_was_bound_and_changed_before_anybody_heard_of_it_counts_as_it_is(leaves: bool) -> None:
     """A list brings at once what a watch would have told one by one."""
 
-    @at_a_desk(replace(LIMITS, watch_probe_s=3600.0, watch_silence_s=3600.0))
-    async def scene(desk: Desk) -> None:
-        cluster_state = (await desk.open_for()).cluster_state
-        desk.wire.binds_held = True
-        web = await desk.pod("web")
+    @with_scheduler(replace(LIMITS, watch_probe_s=3600.0, watch_silence_s=3600.0))
+    async def scene(harness: SchedulerHarness) -> None:
+        cluster_state = (await harness.open_for()).cluster_state
+        harness.wire.binds_held = True
+        web = await harness.pod("web")
         await until(lambda: cluster_state.assumed)
-        desk.wire.deaf, desk.wire.binds_held = True, False
-        await until(lambda: desk.place("web"))
+        harness.wire.deaf, harness.wire.binds_held = True, False
+        await until(lambda: harness.place("web"))
         if leaves:
-            await desk.cluster.authority.delete(web.key)
+            await harness.cluster.authority.delete(web.key)
         else:
-            await desk.cluster.authority.patch(web.key, {"metadata": {"labels": {"app": "db"}}})
+            await harness.cluster.authority.patch(web.key, {"metadata": {"labels": {"app": "db"}}})
         assert cluster_state.assumed
         cluster_state.caches["Pod"].request_relist()
         await until(lambda: not cluster_state.assumed)
         claim = cluster_state.snapshot.claim(web.uid)
         assert claim is not None
         assert (claim.request.terminating, dict(claim.request.labels)) == (leaves, {"app": "web" if leaves else "db"})
-        check(desk)
+        check(harness)
 
     scene()

@@ -27,7 +27,7 @@ from kedge.scheduler import (
     explain,
     settings_for,
     snapshot_of,
-    words,
+    summarize,
 )
 from kedge.scheduler.pipeline.scores.topology_spread import log_1024ths
 
@@ -65,7 +65,7 @@ def test_every_node_is_accounted_for_in_words() -> None:
     asking = pod_view(cpu="2", nodeSelector={"disk": "ssd"})
     decision = decide(snapshot, asking, 7, room={"zone-c": {"cpu": 1000}})
     explanation = explain(snapshot, decision)
-    assert words(decision, explanation) == "0/128 nodes: 90 node selector, 30 cpu, 8 zone quota risk/zone-c"
+    assert summarize(decision, explanation) == "0/128 nodes: 90 node selector, 30 cpu, 8 zone quota risk/zone-c"
     assert len(explanation.first_failing) == 128
     assert explanation.near_miss is not None
     assert explanation.near_miss.blocker == Blocker(Reason.ZONE_QUOTA, "risk/zone-c")
@@ -223,7 +223,7 @@ def test_zone_skew_holds_a_workload_together_and_leaves_others_alone() -> None:
     assert decide(snapshot, replica("w1"), 0, settings=settings).node == "b"
     snapshot.add_claim("2", "b", replica("w2"))
     decision = decide(snapshot, replica("w1"), 0, settings=settings)
-    assert words(decision, explain(snapshot, decision)) == "0/2 nodes: 1 cpu, 1 policy zones v5 maxZoneSkew"
+    assert summarize(decision, explain(snapshot, decision)) == "0/2 nodes: 1 cpu, 1 policy zones v5 maxZoneSkew"
     assert decide(snapshot, replica("w1"), 0).node == "a"
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from kedge.env import system_env
 from kedge.keys import Key
 from kedge.limits import Limits
-from kedge.store.contract import Absent, AtRevision, Check, Delete, Entry, Put, Write
+from kedge.store.contract import Absent, AtRevision, Check, DeleteKey, Entry, Put, Write
 from kedge.store.sqlite import SqliteStore
 
 WRITERS = 12
@@ -68,7 +68,7 @@ async def _load(path: Path, seed: str, send: Connection) -> None:
                 return [], [Put(each, value) for each in group(writer, "abcdefghij")]
             case "toggle":
                 toggle = key(writer, "toggle")
-                return [], [Put(key(writer, "witness"), value), Put(toggle, value) if count % 2 else Delete(toggle)]
+                return [], [Put(key(writer, "witness"), value), Put(toggle, value) if count % 2 else DeleteKey(toggle)]
         return [], [Put(key(writer, "beat"), value, latest_only=rng.random() < 0.7)]
 
     async def write(writer: int) -> None:

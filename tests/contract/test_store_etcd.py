@@ -17,7 +17,7 @@ from kedge.env import Env, system_env
 from kedge.keys import Key
 from kedge.limits import Limits
 from kedge.store.conformance import MakeStore, check_names, check_store
-from kedge.store.contract import Delete, Put, Store
+from kedge.store.contract import DeleteKey, Put, Store
 from kedge.store.etcd import EtcdStore
 
 
@@ -70,8 +70,8 @@ def test_a_big_list_comes_in_pages_all_at_one_revision(server: EtcdServer) -> No
 
             async def disturb() -> None:
                 while not stop.is_set():
-                    await store.commit([], [Delete(keys[-1]), Put(Key("Pod", "ns", "zzz"), b"")])
-                    await store.commit([], [Put(keys[-1], b""), Delete(Key("Pod", "ns", "zzz"))])
+                    await store.commit([], [DeleteKey(keys[-1]), Put(Key("Pod", "ns", "zzz"), b"")])
+                    await store.commit([], [Put(keys[-1], b""), DeleteKey(Key("Pod", "ns", "zzz"))])
 
             disturbing = asyncio.ensure_future(disturb())
             for _ in range(5):

@@ -20,7 +20,7 @@ from kedge.env import system_env
 from kedge.errors import Conflict, Lagged, OutcomeUnknown, Unavailable
 from kedge.keys import Key, Origin, Revision
 from kedge.limits import Limits
-from kedge.store.contract import Absent, AtRevision, Change, Check, Delete, Entry, Put, Write
+from kedge.store.contract import Absent, AtRevision, Change, Check, DeleteKey, Entry, Put, Write
 from kedge.store.etcd import EtcdStore
 
 KIND = "Thing.cluster"
@@ -74,7 +74,7 @@ class Writer:
             writes: list[Write] = [Put(self.key, value)]
             checks: list[Check] = [guard]
             if self.count % 3 == 2:
-                writes.append(Delete(self.companion))
+                writes.append(DeleteKey(self.companion))
             else:
                 writes.append(Put(self.companion, value))
             try:

@@ -16,7 +16,7 @@ from kedge.env import system_env
 from kedge.errors import Compacted, OutcomeUnknown, Unavailable
 from kedge.keys import Key, Origin, Revision
 from kedge.limits import Limits
-from kedge.store.contract import Change, Delete, Put, StoreWatch
+from kedge.store.contract import Change, DeleteKey, Put, StoreWatch
 from kedge.store.etcd import EtcdStore, EtcdTls
 from kedge.store.etcd.layout import RESTORE_BUMP
 
@@ -257,7 +257,7 @@ def test_compaction_that_overtakes_the_feed_ends_watches_with_compacted(sound_se
             listing = await store.list(KIND)
             assert [entry.modified for entry in listing.entries] == [made[-1]]
             again = await store.watch(KIND, after=listing.revision)
-            last = await direct.commit([], [Delete(key("a"))])
+            last = await direct.commit([], [DeleteKey(key("a"))])
             assert [change.revision for change in await heard_until(again, last)] == [last]
 
     asyncio.run(run_test())
@@ -303,7 +303,7 @@ def test_history_that_ends_in_a_delete_is_refused_whole(sound_server: EtcdServer
     async def run_test() -> None:
         async with opened(sound_server.endpoint, prefix="/delete") as store:
             before = await store.commit([], [Put(key("a"), b"1")])
-            deleted = await store.commit([], [Delete(key("a"))])
+            deleted = await store.commit([], [DeleteKey(key("a"))])
             last = await store.commit([], [Put(key("a"), b"2")])
             await store.compact(deleted)
             async with opened(sound_server.endpoint, prefix="/delete") as late:  # it has no memory of its own

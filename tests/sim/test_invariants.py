@@ -34,7 +34,7 @@ from kedge.sim.judges.facts import LAG_S
 from kedge.sim.judges.invariants import SAFETY, Judge
 from kedge.sim.judges.process_starts import PROCESSES
 from kedge.sim.kernel import NO_FAULTS, Simulation, run
-from kedge.store import Delete, Put
+from kedge.store import DeleteKey, Put
 
 LEDGER = Key("NodeAllocation.kedge.dev", "", "node-a")
 OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "rs-1", "controller": True}
@@ -147,7 +147,7 @@ async def remove_what_has_finalizers(world: World) -> None:
     body = pod()
     body["metadata"]["finalizers"] = ["example.com/wait"]
     await world.cluster.create(body)
-    await world.cluster.store.commit([], [Delete(pod_key())])
+    await world.cluster.store.commit([], [DeleteKey(pod_key())])
 
 
 def blocking(name: str, owner: str) -> dict[str, Any]:
@@ -160,13 +160,13 @@ async def let_an_owner_go_before_its_children(world: World) -> None:
     mum = await world.cluster.create(config_map("mum"))
     await world.cluster.create(blocking("kid", mum.uid))
     await world.cluster.authority.delete(mum.key, DeleteOptions(propagation="Foreground"))
-    await world.cluster.store.commit([], [Delete(mum.key)])
+    await world.cluster.store.commit([], [DeleteKey(mum.key)])
 
 
 async def collect_what_has_an_owner(world: World) -> None:
     await world.add(replica_set(1), "rs-1")
     await world.add(slotted("web-0"), "u-1")
-    await world.cluster.store.commit([], [Delete(pod_key())], origin=Origin("", "garbage-collector:p1:1"))
+    await world.cluster.store.commit([], [DeleteKey(pod_key())], origin=Origin("", "garbage-collector:p1:1"))
 
 
 async def give_up_a_pod_of_a_node_that_is_heard_of(world: World) -> None:
@@ -191,7 +191,7 @@ async def take_the_last_healthy_replica(world: World) -> None:
     ready = {**slotted("web-0"), "status": {"conditions": [{"type": "Ready", "status": "True"}]}}
     await world.add(ready, "u-1")
     await asyncio.sleep(120)
-    await world.cluster.store.commit([], [Delete(pod_key())], origin=Origin("", "replicaset:p1:1"))
+    await world.cluster.store.commit([], [DeleteKey(pod_key())], origin=Origin("", "replicaset:p1:1"))
 
 
 async def make_a_replica_too_many(world: World) -> None:
@@ -284,7 +284,7 @@ async def start_a_second_copy_of_at_most_one(world: World) -> None:
         made = await world.cluster.create(slotted("web-0", **{AT_MOST_ONE: "true"}))
         await world.cluster.authority.bind(Binding(pod=made.key, pod_uid=made.uid, node="node-a"))
         await start(world, "node-a", made.uid, node_uid=here)
-        await world.cluster.store.commit([], [Delete(pod_key())])
+        await world.cluster.store.commit([], [DeleteKey(pod_key())])
         await world.cluster.authority.confirm_ended(node="node-a", node_uid=here, pod_uid=made.uid)
 
 
@@ -367,7 +367,7 @@ def test_a_child_that_came_after_its_owner_was_told_to_go_need_not_be_waited_for
             await cluster.authority.patch(Key("ConfigMap", "default", "kid"), owners)
         else:
             await cluster.create(kid)
-        await cluster.store.commit([], [Delete(mum.key)])
+        await cluster.store.commit([], [DeleteKey(mum.key)])
 
     assert run(program, 1, faults=NO_FAULTS).violation is None
 
@@ -482,7 +482,7 @@ async def leave_an_orphan(world: World) -> None:
 
 async def leak_a_claim(world: World) -> None:
     await world.bound()
-    await world.cluster.store.commit([], [Delete(pod_key())])  # by force: its claim stays
+    await world.cluster.store.commit([], [DeleteKey(pod_key())])  # by force: its claim stays
 
 
 async def run_nothing_of_what_is_bound(world: World) -> None:

@@ -17,7 +17,7 @@ from kedge.sim.cluster import Cluster
 from kedge.sim.judges.facts import LAG_S
 from kedge.sim.judges.invariants import Judge
 from kedge.sim.kernel import NO_FAULTS, Simulation, run
-from kedge.store import Delete, Put
+from kedge.store import DeleteKey, Put
 
 ROLLING = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
 ALL_AT_ONCE = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}
@@ -144,7 +144,7 @@ def test_the_last_replica_is_taken_for_a_reason_or_not_at_all(
         shop = Shop(cluster)
         await shop.open(strategy)
         await story(shop)
-        await cluster.store.commit([], [Delete(pod_key())], origin=Origin("", "deployment:p1:1"))
+        await cluster.store.commit([], [DeleteKey(pod_key())], origin=Origin("", "deployment:p1:1"))
         assert judge.steps > 3
 
     violation = run(program, 1, faults=NO_FAULTS).violation

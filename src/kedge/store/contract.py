@@ -86,7 +86,7 @@ class Put(msgspec.Struct, frozen=True, gc=False):
     """For leases and heartbeats: the version this replaces need not be kept, and watchers may skip it."""
 
 
-class Delete(msgspec.Struct, frozen=True, gc=False):
+class DeleteKey(msgspec.Struct, frozen=True, gc=False):
     """Remove the key. Implies `Present`: a delete that finds nothing is a conflict."""
 
     key: Key
@@ -96,7 +96,7 @@ class Delete(msgspec.Struct, frozen=True, gc=False):
         return False
 
 
-Write: TypeAlias = Put | Delete
+Write: TypeAlias = Put | DeleteKey
 
 
 # -- reads -----------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from kedge.store.contract import (
     AtRevision,
     Change,
     Check,
-    Delete,
+    DeleteKey,
     Entry,
     Listing,
     Reading,
@@ -65,7 +65,7 @@ class Versions:
             elif (entry is None) is not isinstance(each, Absent):
                 raise conflict(each, entry)
         for write in writes:
-            if isinstance(write, Delete) and write.key not in newest:
+            if isinstance(write, DeleteKey) and write.key not in newest:
                 raise conflict(write, None)
 
     def apply(self, writes: Sequence[Write], revision: Revision, origin: Origin) -> list[Change]:
@@ -76,7 +76,7 @@ class Versions:
             key = write.key
             previous = newest.get(key)
             entry = None
-            if isinstance(write, Delete):
+            if isinstance(write, DeleteKey):
                 self._remove(key)
             elif previous is None:
                 entry = Entry(key, write.value, revision, revision, origin)
@@ -182,7 +182,7 @@ def as_of(first: Change, at: Revision) -> Entry | None:
     return previous if previous.created <= at else None
 
 
-def conflict(failed: Check | Delete, entry: Entry | None) -> Conflict:
+def conflict(failed: Check | DeleteKey, entry: Entry | None) -> Conflict:
     """The error for a check that did not hold."""
     key = failed.key
     found = entry.modified if entry is not None else NO_REVISION

@@ -13,7 +13,7 @@ from kedge.errors import Compacted, Conflict, Fenced, OperatingError
 from kedge.keys import NO_ORIGIN, NO_REVISION, Fence, Key, Origin, Revision
 from kedge.store import contract, feed, memory, versions
 from kedge.store.conformance import CHECKS, MakeStore, check_names, check_store
-from kedge.store.contract import Batch, Change, Check, Delete, Entry, Listing, Put, Reading, Store, Write
+from kedge.store.contract import Batch, Change, Check, DeleteKey, Entry, Listing, Put, Reading, Store, Write
 from kedge.store.feed import Feed, FeedWatch
 from kedge.store.memory import MemoryStore
 from kedge.store.versions import Versions
@@ -431,4 +431,4 @@ def test_a_check_that_does_not_apply_is_named() -> None:
 
 
 def test_deletes_are_never_latest_only() -> None:
-    assert not Delete(Key("Thing", "", "a")).latest_only
+    assert not DeleteKey(Key("Thing", "", "a")).latest_only

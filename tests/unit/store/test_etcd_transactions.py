@@ -9,7 +9,7 @@ import pytest
 from kedge.errors import Conflict, Fenced
 from kedge.keys import NO_ORIGIN, Fence, Key
 from kedge.limits import Limits
-from kedge.store.contract import Absent, AtRevision, Delete, Present, Put
+from kedge.store.contract import Absent, AtRevision, DeleteKey, Present, Put
 from kedge.store.etcd import messages as m
 from kedge.store.etcd.layout import Layout, Meta
 from kedge.store.etcd.transactions import MetaEntry, explain_failure, plan_commit
@@ -35,7 +35,7 @@ def test_the_largest_commit_fits_what_etcd_allows() -> None:
     half = Limits().commit_ops_max // 2
     checks = [AtRevision(key(n), 5) for n in range(half)]
     request = plan_commit(
-        LAYOUT, META_ENTRY, checks, [Delete(key(n)) for n in range(half, 2 * half)], Fence(LEASE, 3), NO_ORIGIN
+        LAYOUT, META_ENTRY, checks, [DeleteKey(key(n)) for n in range(half, 2 * half)], Fence(LEASE, 3), NO_ORIGIN
     )
     assert max(len(request.compare), len(request.success), len(request.failure)) <= ETCD_OPS_MAX
 

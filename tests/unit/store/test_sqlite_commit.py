@@ -13,7 +13,7 @@ from tests.unit.store.sqlite_faults import Clock, Probe, env_with, rows_in
 
 from kedge.errors import Conflict, OutcomeUnknown, TooManyRequests, Unavailable
 from kedge.keys import Key
-from kedge.store.contract import Absent, AtRevision, Delete, Put, Store
+from kedge.store.contract import Absent, AtRevision, DeleteKey, Put, Store
 from kedge.store.sqlite import SqliteStore
 
 
@@ -62,8 +62,8 @@ def test_later_commits_of_a_batch_see_earlier_ones_and_fail_alone(tmp_path: Path
             store.commit([Absent(key("a"))], [Put(key("a"), b"1")]),
             store.commit([Absent(key("a"))], [Put(key("a"), b"2")]),
             store.commit([AtRevision(key("a"), 1)], [Put(key("a"), b"3")]),
-            store.commit([], [Delete(key("a")), Put(key("b"), b"1")]),
-            store.commit([], [Delete(key("a"))]),
+            store.commit([], [DeleteKey(key("a")), Put(key("b"), b"1")]),
+            store.commit([], [DeleteKey(key("a"))]),
             return_exceptions=True,
         )
         assert results[0] == 1
@@ -133,7 +133,7 @@ def test_a_full_disk_fails_the_batch_and_the_store_goes_on(statement: str, tmp_p
         watch = await store.watch("", after=first)
         probe.fail(statement, sqlite3.SQLITE_FULL)
         results = await asyncio.gather(
-            store.commit([], [Put(key("a"), b"2"), Put(key("b"), b"2"), Delete(key("gone"))]),
+            store.commit([], [Put(key("a"), b"2"), Put(key("b"), b"2"), DeleteKey(key("gone"))]),
             store.commit([], [Put(key("a"), b"3"), Put(key("gone"), b"3")]),
             store.commit([], [Put(key("beat"), b"3", latest_only=True)]),
             store.commit([Absent(key("b"))], [Put(key("c"), b"3")]),

@@ -12,7 +12,7 @@ from tests.unit.store.sqlite_faults import Clock, Probe, env_with, rows_in, unti
 
 from kedge.errors import Compacted, Terminal, Unavailable
 from kedge.keys import Key, Revision
-from kedge.store.contract import RESTORE_BUMP, Delete, Put, Store
+from kedge.store.contract import RESTORE_BUMP, DeleteKey, Put, Store
 from kedge.store.sqlite import SqliteStore
 
 
@@ -31,7 +31,7 @@ def test_compaction_leaves_only_what_is_needed_in_slices(tmp_path: Path) -> None
         for n in range(30):
             await store.commit([], [Put(key(name), b"%d" % n) for name in ("a", "b")])
         await put(store, "gone")
-        await store.commit([], [Delete(key("gone"))])
+        await store.commit([], [DeleteKey(key("gone"))])
         middle = await put(store, "a", b"middle")
         last = await put(store, "a", b"last")
         before = probe.count("COMMIT")
@@ -214,7 +214,7 @@ def test_a_heartbeat_over_ordinary_versions_takes_them_all_along(tmp_path: Path)
         then = (await store.get([key("a")], at=second)).entries[0]
         assert then is not None
         assert then.value == b"4", "the second version is gone, and the first is not what stood then"
-        last = await store.commit([], [Delete(key("a"))])
+        last = await store.commit([], [DeleteKey(key("a"))])
         await store.compact(last)
         await store.close()
         assert rows_in(tmp_path / "a.db") == [], "a row that nobody would ever forget"

@@ -24,7 +24,7 @@ from kedge.errors import Conflict, Forbidden, KedgeError, Unavailable, check
 from kedge.keys import NO_REVISION, Key, Origin, Revision
 from kedge.server.service.admission import AdmissionChain
 from kedge.server.service.ledgers import Ledgers
-from kedge.store import Absent, AtRevision, Check, Delete, Entry, Put, Store, Write
+from kedge.store import Absent, AtRevision, Check, DeleteKey, Entry, Put, Store, Write
 
 _SERVICE_ONLY = frozenset({NODE_ALLOCATION_KIND})
 
@@ -122,7 +122,7 @@ class Proof:
         self.writes[key] = Put(key, value, latest_only)
 
     def delete(self, key: Key) -> None:
-        self.writes[key] = Delete(key)
+        self.writes[key] = DeleteKey(key)
 
     def checks(self) -> list[Check]:
         return [Absent(key) if entry is None else AtRevision(key, entry.modified) for key, entry in self.reads.items()]
@@ -289,7 +289,7 @@ class Core:
     def _written(self, proof: Proof, staged: Staged, revision: Revision, options: WriteOptions) -> Written:
         write = proof.writes.get(staged.key)
         check(
-            isinstance(write, Delete) if staged.removed else isinstance(write, Put) and write.value is staged.value,
+            isinstance(write, DeleteKey) if staged.removed else isinstance(write, Put) and write.value is staged.value,
             "an attempt answers with what it staged",
         )
         known = self._objects.get(staged.key)

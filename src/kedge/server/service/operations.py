@@ -16,7 +16,7 @@ from kedge.api.wellknown import OPERATION_KIND
 from kedge.errors import BadRequest, Compacted, Conflict
 from kedge.keys import NO_REVISION, Key
 from kedge.server.service.core import Core, Proof, name_only
-from kedge.store import AtRevision, Delete, Entry
+from kedge.store import AtRevision, DeleteKey, Entry
 
 
 class Operation(msgspec.Struct, frozen=True):
@@ -87,7 +87,7 @@ async def sweep(core: Core) -> int:
     for start in range(0, len(old), step):
         part = old[start : start + step]
         try:
-            await core.store.commit([AtRevision(e.key, e.modified) for e in part], [Delete(e.key) for e in part])
+            await core.store.commit([AtRevision(e.key, e.modified) for e in part], [DeleteKey(e.key) for e in part])
         except Conflict:
             continue  # another server sweeps too, and was first
         swept += len(part)

@@ -20,7 +20,7 @@ from kedge.store.conformance.subject import (
     small_limits,
     tell,
 )
-from kedge.store.contract import Absent, AtRevision, Check, Delete, Entry, Present, Put, Store, Write
+from kedge.store.contract import Absent, AtRevision, Check, DeleteKey, Entry, Present, Put, Store, Write
 
 
 async def check_commit_is_all_or_nothing(subject: Subject) -> None:
@@ -30,10 +30,10 @@ async def check_commit_is_all_or_nothing(subject: Subject) -> None:
     names = [key(f"new-{n}") for n in range(5)]
     writes = [Put(each, b"x") for each in names]
     await raises(Conflict, store.commit([Absent(key("there"))], writes), "a commit whose check fails")
-    await raises(Conflict, store.commit([], [*writes, Delete(key("missing"))]), "a commit whose last delete fails")
+    await raises(Conflict, store.commit([], [*writes, DeleteKey(key("missing"))]), "a commit whose last delete fails")
     same((await store.get(names)).entries, (None,) * 5, "the writes of two failed commits")
     told = await tell(store, after=first)
-    last = await store.commit([Present(key("there"))], [*writes, Delete(key("there"))])
+    last = await store.commit([Present(key("there"))], [*writes, DeleteKey(key("there"))])
     reading = await store.get([*names, key("there")])
     same([e and e.modified for e in reading.entries], [last] * 5 + [None], "revisions after one commit of six writes")
     changes = await told.until(last)
@@ -91,9 +91,9 @@ async def check_conflicts_name_their_key(subject: Subject) -> None:
         ("AtRevision of a missing key", [AtRevision(missing, at_a)], [], missing, NO_REVISION),
         ("Absent of a present key", [Absent(b)], [], b, at_b),
         ("Present of a missing key", [Present(missing)], [], missing, NO_REVISION),
-        ("a delete of a missing key", [], [Delete(missing)], missing, NO_REVISION),
+        ("a delete of a missing key", [], [DeleteKey(missing)], missing, NO_REVISION),
         ("the second of three checks", [Present(a), AtRevision(b, at_a), Present(a)], [], b, at_b),
-        ("a delete among good checks", [AtRevision(a, at_a)], [Put(b, b"2"), Delete(missing)], missing, NO_REVISION),
+        ("a delete among good checks", [AtRevision(a, at_a)], [Put(b, b"2"), DeleteKey(missing)], missing, NO_REVISION),
     ]
     for what, checks, writes, failed, found in cases:
         error = await raises(Conflict, store.commit(checks, writes or [Put(key("w"), b"")]), what)
@@ -111,7 +111,7 @@ async def check_deleted_key_conflicts(subject: Subject) -> None:
     store = await subject.open()
     a = key("a")
     first = await store.commit([], [Put(a, b"1")])
-    await store.commit([AtRevision(a, first)], [Delete(a)])
+    await store.commit([AtRevision(a, first)], [DeleteKey(a)])
     error = await raises(Conflict, store.commit([AtRevision(a, first)], [Put(a, b"2")]), "a check on a deleted key")
     same((error.key, error.revision), (a, NO_REVISION), "what a check on a deleted key is told")
     again = await store.commit([Absent(a)], [Put(a, b"1")])
@@ -134,7 +134,7 @@ async def check_fence_wins_over_conflict(subject: Subject) -> None:
         ("a fenced write", [], [Put(work, b"3")]),
         ("a fenced write whose check fails too", [AtRevision(work, first)], [Put(work, b"3")]),
         ("a fenced write whose check is of the fence key", [AtRevision(fence_key, first)], [Put(work, b"3")]),
-        ("a fenced delete of nothing", [], [Delete(key("missing"))]),
+        ("a fenced delete of nothing", [], [DeleteKey(key("missing"))]),
         ("a fenced proof with no writes", [Present(work)], []),
     ]
     for what, checks, writes in cases:
@@ -158,7 +158,7 @@ async def check_fence_on_absent_key(subject: Subject) -> None:
         )
         same((error.key, error.revision), (fence_key, NO_REVISION), "what a fence on no key is told")
     token = await store.commit([], [Put(fence_key, b"a")])
-    await store.commit([], [Delete(fence_key)], fence=Fence(fence_key, token))
+    await store.commit([], [DeleteKey(fence_key)], fence=Fence(fence_key, token))
     await raises(Fenced, store.commit([], [Put(key("w"), b"")], fence=Fence(fence_key, token)), "a fence deleted")
     same(await entry_of(store, key("w")), None, "a write behind a fence that is not there")
 
@@ -202,7 +202,7 @@ async def check_entries_keep_created_modified_origin(subject: Subject) -> None:
     equal = await store.commit([], [Put(a, b"2")])
     expect(equal > moved, "a put of equal bytes is a commit as any other")
     same(await entry_of(store, a), Entry(a, b"2", created, equal), "the entry put again without an origin")
-    gone = await store.commit([], [Delete(a)], origin=three)
+    gone = await store.commit([], [DeleteKey(a)], origin=three)
     back = await store.commit([], [Put(a, b"")], origin=one)
     same(await entry_of(store, a), Entry(a, b"", back, back, one), "the entry created again, empty")
     told = await tell(store, after=start)
@@ -238,7 +238,9 @@ async def check_operations_limit(subject: Subject) -> None:
     checks = [AtRevision(put.key, revision) for put in puts[:60]]
     second = await store.commit(checks, [Put(put.key, b"2") for put in puts[:60]])
     fence = Fence(puts[0].key, second)
-    third = await store.commit([Present(put.key) for put in puts[:60]], [Delete(p.key) for p in puts[60:]], fence=fence)
+    third = await store.commit(
+        [Present(put.key) for put in puts[:60]], [DeleteKey(p.key) for p in puts[60:]], fence=fence
+    )
     same(len((await store.list(KIND)).entries), 60, "objects after 60 deletes behind 60 checks and a fence")
     too_many = [Put(key(f"q-{n:03}"), b"") for n in range(121)]
     await raises(BadRequest, store.commit([], too_many), "a commit of 121 writes")
@@ -266,7 +268,7 @@ async def check_key_written_twice(subject: Subject) -> None:
     """One commit writes a key once; twice is a mistake of the caller's, and nothing is written."""
     store = await subject.open()
     a = key("a")
-    doubled: list[list[Write]] = [[Put(a, b"1"), Put(a, b"2")], [Put(a, b"1"), Put(key("b"), b""), Delete(a)]]
+    doubled: list[list[Write]] = [[Put(a, b"1"), Put(a, b"2")], [Put(a, b"1"), Put(key("b"), b""), DeleteKey(a)]]
     for writes in doubled:
         error = await raises(BadRequest, store.commit([], writes), "a key written twice")
         same(error.key, a, "the key named")
@@ -414,7 +416,7 @@ async def check_statistics_are_coherent(subject: Subject) -> None:
     expect(before.backend, "the statistics do not name the backend")
     same((before.objects, before.watchers), (0, 0), "objects and watchers of a new store")
     await store.commit([], [Put(key("a"), b""), Put(key("b"), b"")])
-    last = await store.commit([], [Delete(key("a"))])
+    last = await store.commit([], [DeleteKey(key("a"))])
     await raises(Conflict, store.commit([Absent(key("b"))], []), "a commit that must conflict")
     watch = await store.watch(KIND, after=await store.revision())
     after = store.statistics()

@@ -24,7 +24,7 @@ from kedge.store.conformance.subject import (
     within,
 )
 from kedge.store.conformance.watches import churn
-from kedge.store.contract import Absent, AtRevision, Delete, Entry, Put
+from kedge.store.contract import Absent, AtRevision, DeleteKey, Entry, Put
 
 
 async def check_compacted_past_is_refused(subject: Subject) -> None:
@@ -33,7 +33,7 @@ async def check_compacted_past_is_refused(subject: Subject) -> None:
     a, b = key("a"), key("b")
     made = [await store.commit([], [Put(a, b"%d" % n)]) for n in range(6)]
     gone = await store.commit([], [Put(b, b"1")])
-    await store.commit([], [Delete(b)])
+    await store.commit([], [DeleteKey(b)])
     last = await store.commit([], [Put(a, b"last")])
     await store.compact(made[3])
     for old in made[:3]:
@@ -200,7 +200,7 @@ async def check_restored_backup(subject: Subject) -> None:
     fence_key, work, dropped = key("fence"), key("work"), key("dropped")
     token = await store.commit([], [Put(fence_key, b"a")])
     old_work = await store.commit([], [Put(work, b"1"), Put(dropped, b"1")])
-    await store.commit([], [Delete(dropped)])
+    await store.commit([], [DeleteKey(dropped)])
     kept = (await store.list(KIND)).entries
     make_restored = await backup(store)
     saved = await store.revision()

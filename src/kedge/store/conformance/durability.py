@@ -30,7 +30,7 @@ from kedge.store.conformance.subject import (
     within,
 )
 from kedge.store.conformance.watches import churn
-from kedge.store.contract import Delete, Put, Write
+from kedge.store.contract import DeleteKey, Put, Write
 
 KILLS = 3
 WRITERS = 4
@@ -69,7 +69,7 @@ async def check_reopening_after_compaction(subject: Subject) -> None:
     store = await subject.open()
     await put_one(store, "kept")
     await put_one(store, "gone")
-    last = await store.commit([], [Delete(key("gone"))])
+    last = await store.commit([], [DeleteKey(key("gone"))])
     await store.compact(last)
     await store.close()
     store = await subject.open()
@@ -91,7 +91,7 @@ async def check_nothing_rises_from_the_dead(subject: Subject) -> None:
         chosen = rng.choice(keys)
         before = state.get(chosen)
         if before is not None and rng.random() < 0.25:
-            await store.commit([], [Delete(chosen)])
+            await store.commit([], [DeleteKey(chosen)])
             del state[chosen]
         else:
             put = Put(chosen, b"%d" % n, latest_only=rng.random() < 0.4)
@@ -192,7 +192,7 @@ async def _load(make_store: MakeStore, make_env: MakeEnv, name: str, round_: int
             count += 1
             passing = key(f"{writer}-passing-{round_}")
             writes: list[Write] = [Put(each, b"%d" % count) for each in pair]
-            writes.append(Put(passing, b"%d" % count) if count % 2 else Delete(passing))
+            writes.append(Put(passing, b"%d" % count) if count % 2 else DeleteKey(passing))
             if count % 2 == 0 and (await store.get([passing])).entries[0] is None:
                 writes.pop()
             revision = await store.commit([], writes)

@@ -17,7 +17,7 @@ from kedge.store.contract import (
     AtRevision,
     Change,
     Check,
-    Delete,
+    DeleteKey,
     Entry,
     Present,
     Put,
@@ -60,7 +60,7 @@ class Model:
                     holds = entry is not None
             if not holds:
                 failed.add(each.key)
-        failed.update(write.key for write in writes if isinstance(write, Delete) and write.key not in now)
+        failed.update(write.key for write in writes if isinstance(write, DeleteKey) and write.key not in now)
         return (Conflict, failed) if failed else None
 
     def apply(self, writes: Sequence[Write], revision: Revision, origin: Origin) -> None:
@@ -111,7 +111,7 @@ class Walk:
         writes: list[Write] = []
         for each in rng.sample(self.keys, rng.choice((0, 1, 1, 1, 2, 5))):
             wants_delete = rng.random() < (0.35 if each in now else 0.03)
-            writes.append(Delete(each) if wants_delete else Put(each, b"%d" % rng.randrange(10**6)))
+            writes.append(DeleteKey(each) if wants_delete else Put(each, b"%d" % rng.randrange(10**6)))
         checks = [self.some_check(each) for each in rng.sample(self.keys, rng.choice((0, 0, 1, 2)))]
         fence = None
         if rng.random() < 0.15:

@@ -21,7 +21,7 @@ from kedge.store.conformance.subject import (
     tell,
     within,
 )
-from kedge.store.contract import Delete, Entry, Put, Store
+from kedge.store.contract import DeleteKey, Entry, Put, Store
 
 
 async def check_get_answers_in_order(subject: Subject) -> None:
@@ -81,7 +81,7 @@ async def check_pages_hold_still(subject: Subject) -> None:
             victim = key(f"p-{writer + 3 * rng.randrange(20):02}")  # writers keep apart, so that no delete fails
             present = (await store.get([victim])).entries[0] is not None
             if present and rng.random() < 0.5:
-                await store.commit([], [Delete(victim)])
+                await store.commit([], [DeleteKey(victim)])
             else:
                 await store.commit([], [Put(victim, b"%d" % n)])
             await asyncio.sleep(0)
@@ -117,7 +117,7 @@ async def check_past_reads_match(subject: Subject) -> None:
     for n in range(60):
         chosen = rng.sample(names, rng.randrange(1, 4))
         deletes = [each for each in chosen if each in state and rng.random() < 0.4]
-        writes = [Delete(each) if each in deletes else Put(each, b"%d" % n) for each in chosen]
+        writes = [DeleteKey(each) if each in deletes else Put(each, b"%d" % n) for each in chosen]
         revision = await store.commit([], writes)
         for each in chosen:
             if each in deletes:

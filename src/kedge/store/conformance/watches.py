@@ -22,7 +22,7 @@ from kedge.store.conformance.subject import (
     tell,
     within,
 )
-from kedge.store.contract import Delete, Entry, Put, Store, Write
+from kedge.store.contract import DeleteKey, Entry, Put, Store, Write
 
 
 async def churn(store: Store, subject: Subject, writer: int, commits: int) -> list[tuple[Revision, int]]:
@@ -38,7 +38,7 @@ async def churn(store: Store, subject: Subject, writer: int, commits: int) -> li
         for each in chosen:
             if each in mine and rng.random() < 0.4:
                 mine.discard(each)
-                writes.append(Delete(each))
+                writes.append(DeleteKey(each))
             else:
                 mine.add(each)
                 writes.append(Put(each, b"%d" % n))
@@ -301,7 +301,7 @@ async def check_latest_only_objects(subject: Subject) -> None:
         chosen = rng.choice(beats)
         current = versions[chosen][-1] if versions[chosen] else None
         writes: list[Write] = [
-            Delete(chosen) if current and rng.random() < 0.15 else Put(chosen, b"%d" % n, latest_only=True)
+            DeleteKey(chosen) if current and rng.random() < 0.15 else Put(chosen, b"%d" % n, latest_only=True)
         ]
         if rng.random() < 0.3:
             writes.append(Put(plain, b"%d" % n))

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from kedge.errors import check
 from kedge.keys import NO_REVISION, Fence, Key, Origin, Revision
-from kedge.store.contract import Absent, AtRevision, Check, Delete, Put, Write
+from kedge.store.contract import Absent, AtRevision, Check, DeleteKey, Put, Write
 from kedge.store.etcd import messages as m
 from kedge.store.etcd.layout import CommitRecord, Layout, Meta, encode_value
 from kedge.store.versions import Versions
@@ -119,7 +119,7 @@ def _conditions(
                 conditions.append(_present(layout, each.key))
     checked = {each.key for each in checks if not isinstance(each, Absent)}
     conditions.extend(
-        _present(layout, write.key) for write in writes if isinstance(write, Delete) and write.key not in checked
+        _present(layout, write.key) for write in writes if isinstance(write, DeleteKey) and write.key not in checked
     )
     return conditions
 

@@ -12,7 +12,7 @@ __all__ = ["Action", "Context", "Controller", "ControllerRuntime", "ControllerSp
 
 
 def __getattr__(name: str) -> Any:
-    """Public names are imported when they are asked for: a command that needs no runtime does not wait for it."""
+    """Import public names on first use, so that a command that needs no runtime starts without it."""
     if name in __all__:
         from kedge import runtime
 

@@ -1,7 +1,7 @@
 """The determinism boundary: time, randomness, identity, spawning, limits and metrics come from here.
 
 Production wires `system_env`; the simulator builds its own. Code under the boundary (`server.service`,
-`runtime`, `scheduler`, `controllers`, `agent.core`) never reaches around it, and lint holds that.
+`runtime`, `scheduler`, `controllers`, `agent.core`) uses nothing else for these, and lint enforces that.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class Spawn(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Env:
-    """What a component may know of the world it runs in."""
+    """Everything that a component gets from outside: clocks, randomness, identity, tasks, limits and metrics."""
 
     now: Callable[[], datetime]
-    """Wall clock, in UTC. For people and timestamps; never for measuring."""
+    """Wall clock, in UTC. For timestamps, never for durations."""
     monotonic: Callable[[], float]
-    """Seconds that never go back. For deadlines and durations."""
+    """Monotonic clock, in seconds. For deadlines and durations."""
     random: random.Random
     new_uid: Callable[[], str]
     spawn: Spawn
@@ -67,7 +67,7 @@ class TaskSpawner:
 
 
 def system_env(*, limits: Limits | None = None, metrics: Metrics | None = None) -> Env:
-    """The real world: the machine's clocks and its entropy. Uids are unique, not secret."""
+    """The production environment: the machine's clocks and its entropy. Uids are unique, not secret."""
     source = random.Random(random.SystemRandom().getrandbits(256))
     return Env(
         now=lambda: datetime.now(UTC),

@@ -1,7 +1,7 @@
 """The one tree of errors. Each docstring says what the caller does next.
 
-Operating errors are part of life and map to and from a Kubernetes `Status`; bugs are ours. Adapters wrap
-foreign exceptions in one of these and keep the cause. Nothing here retries: `client.retry` does.
+An operating error occurs in correct programs and maps to and from a Kubernetes `Status`; a `Bug` is a fault in kedge.
+Adapters wrap foreign exceptions in one of these and keep the cause. Nothing here retries: `client.contract.retry` does.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from kedge.keys import NO_REVISION, Key, Revision
 
 
 class KedgeError(Exception):
-    """Anything kedge raises on purpose."""
+    """Base of every error that kedge raises on purpose."""
 
 
 class OperatingError(KedgeError):
-    """A refusal or failure that a correct program meets. Has a Kubernetes `Status`."""
+    """A rejection or failure that a correct program must handle. Has a Kubernetes `Status`."""
 
     code: ClassVar[int] = 500
     reason: ClassVar[str] = "InternalError"
     cause: ClassVar[str] = ""
-    """Tells apart errors that share a Kubernetes reason; empty where the reason is enough."""
+    """Distinguishes errors that share a Kubernetes reason; empty where the reason is enough."""
 
     def __init__(self, message: str, *, key: Key | None = None) -> None:
         super().__init__(message)
@@ -38,7 +38,7 @@ class NotFound(OperatingError):
 
 
 class AlreadyExists(OperatingError):
-    """Something has this name. Read it: it may be your own earlier attempt."""
+    """An object with this name exists. Read it: it may be your own earlier attempt."""
 
     code, reason = 409, "AlreadyExists"
 
@@ -55,7 +55,7 @@ class Conflict(OperatingError):
 
 
 class Compacted(OperatingError):
-    """The history asked for is gone. List again and watch from there; never skip the gap."""
+    """The requested history is gone. List again and watch from there; never skip the gap."""
 
     code, reason = 410, "Expired"
 
@@ -66,13 +66,13 @@ class Compacted(OperatingError):
 
 
 class Lagged(OperatingError):
-    """A watcher fell too far behind and was cut off. Resume after the last revision it handed out."""
+    """A watcher fell too far behind and was disconnected. Resume after the last revision it returned."""
 
     code, reason, cause = 429, "TooManyRequests", "Lagged"
 
 
 class BadRequest(OperatingError):
-    """The request itself makes no sense. Mend the request; repeating it cannot help."""
+    """The request is malformed. Correct it; repeating it cannot help."""
 
     code, reason = 400, "BadRequest"
 
@@ -103,7 +103,7 @@ class UnsupportedMediaType(OperatingError):
 
 @dataclass(frozen=True, slots=True)
 class FieldError:
-    """One bad field, with Kubernetes' type of complaint (`FieldValueInvalid` and its siblings)."""
+    """One bad field, with its Kubernetes cause type (`FieldValueInvalid` and its siblings)."""
 
     path: str
     type: str
@@ -114,7 +114,7 @@ class FieldError:
 
 
 class Invalid(OperatingError):
-    """The object breaks its kind's rules; `errors` names every bad field. Mend them all, then send it again."""
+    """The object breaks its kind's rules; `errors` names every bad field. Correct them all, then send it again."""
 
     code, reason = 422, "Invalid"
 
@@ -124,7 +124,7 @@ class Invalid(OperatingError):
 
 
 class Forbidden(OperatingError):
-    """Policy, quota or lifecycle says no to this caller or object. Change that first; a retry alone is noise."""
+    """Policy, quota or lifecycle forbids this to the caller or object. Change that first; a retry alone cannot help."""
 
     code, reason = 403, "Forbidden"
 
@@ -146,19 +146,19 @@ class TooManyRequests(OperatingError):
 
 
 class Unavailable(OperatingError):
-    """The request was not carried out, because what it needs cannot be reached. Back off, then try again."""
+    """The request was not carried out: a dependency cannot be reached. Back off, then try again."""
 
     code, reason = 503, "ServiceUnavailable"
 
 
 class HeldOff(Unavailable):
-    """Nothing was sent: the client's own breaker is open. Ask it for how long; of the far side nothing new is known."""
+    """Nothing was sent: the client's own breaker is open. `Breaker.held_s` is how long; the server may be well."""
 
     cause = "HeldOff"
 
 
 class Fenced(OperatingError):
-    """A deposed leader's write: the lease behind the fence has moved on. Stop acting as its holder."""
+    """A write of a former leader: the lease behind the fence has a new holder. Stop acting as its holder."""
 
     code, reason, cause = 409, "Conflict", "Fenced"
 
@@ -169,7 +169,7 @@ class Fenced(OperatingError):
 
 
 class Refused(OperatingError):
-    """A claim that no longer fits. See `revision` of `key` in your cache before you try again."""
+    """The claim no longer fits. Wait until your cache has `key` at `revision`, then decide again."""
 
     code, reason, cause = 409, "Conflict", "Refused"
 
@@ -187,25 +187,25 @@ class OutcomeUnknown(OperatingError):
 
 
 class Terminal(OperatingError):
-    """This intent can never succeed as it stands. Stop retrying and say so in a condition."""
+    """This intent can never succeed as it is. Stop retrying and report it in a condition."""
 
     code, reason, cause = 500, "InternalError", "Terminal"
 
 
 class Bug(KedgeError):
-    """Kedge itself is wrong. Nothing to retry: stop, keep the evidence, report it."""
+    """A fault in kedge itself. Do not retry: stop, keep the evidence, report it."""
 
 
 class InvariantBroken(Bug):
-    """Something that must always hold does not. The state that broke it is worth more than carrying on."""
+    """An invariant does not hold. Stop: the state that broke it is the evidence."""
 
 
 class ReplayDiverged(Bug):
-    """A run or a decision, done again from its record, went another way. Find the input the record lacks."""
+    """A run or a decision, repeated from its record, had another result. Find the input that the record lacks."""
 
 
 def check(condition: object, why: str) -> None:
-    """Assert what must hold, in production too."""
+    """Assert an invariant, in production too."""
     if not condition:
         raise InvariantBroken(why)
 
@@ -225,7 +225,7 @@ _CLASSES: tuple[type[OperatingError], ...] = (
 )  # fmt: skip
 _BY_CAUSE = {cls.cause: cls for cls in _CLASSES if cls.cause}
 _BY_REASON = {cls.reason: cls for cls in reversed(_CLASSES) if not cls.cause}
-# Of those that share a code, the first listed stands for a status that says nothing more.
+# Of the classes that share a code, the first listed is used for a status that has nothing but the code.
 _BY_CODE = {cls.code: cls for cls in reversed(_CLASSES) if not cls.cause}
 
 
@@ -274,7 +274,7 @@ def to_status(error: OperatingError) -> dict[str, Any]:
 
 
 def from_status(status: Mapping[str, Any]) -> OperatingError:
-    """The error a `Status` stands for; one that kedge did not write falls back on reason, then on code."""
+    """The error of a `Status`. A status that kedge did not write is matched by its reason, then by its code."""
     details = _mapping(status.get("details"))
     message = str(status.get("message") or "no message")
     causes = [_mapping(cause) for cause in details.get("causes") or ()]

@@ -1,7 +1,6 @@
-"""The name of one stored object, of one point in a store's history, and of who asked for a write.
+"""Names of a stored object (`Key`), of a point in a store's history (`Revision`) and of a write's request (`Origin`).
 
-Every layer speaks of objects by `Key` and of time by `Revision`. This module knows nothing of what is
-stored under a key; `api.kinds` knows which kinds there are.
+Every layer uses them. This module knows nothing of what is stored under a key; `api.kinds` has the kinds.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ Revision = int
 """A point in a store's history. Strictly increasing, one a commit; gaps are allowed."""
 
 NO_REVISION: Revision = 0
-"""Before any commit: no object ever has it."""
+"""The revision before any commit: no object ever has it."""
 
 
 class Key(NamedTuple):
@@ -38,12 +37,12 @@ class Key(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """Who asked for a version. Stored beside the object, outside its bytes."""
+    """The request behind a version. Stored beside the object, outside its bytes."""
 
     operation: str = ""
     """The operation id of the request: a retry recognises its own earlier attempt by it."""
     decision: str = ""
-    """The decision record that led to the request: the writer of any version is known."""
+    """The decision record that led to the request, so that the writer of any version is known."""
 
 
 NO_ORIGIN = Origin()
@@ -57,9 +56,9 @@ class Fence(NamedTuple):
 
 
 FENCE = "Fence.kedge.dev"
-"""The kind of fence keys. They are the store's and the service's own, and no objects of the API."""
+"""The kind of fence keys. They are internal to store and service, not objects of the API."""
 
 
 def fence_key(lease: Key) -> Key:
-    """The key that is written when `lease` begins another term, and only then: renewals never touch it."""
+    """The key that is written when `lease` begins a new term, and only then: renewals never write it."""
     return Key(FENCE, lease.namespace, lease.name)

@@ -1,4 +1,4 @@
-"""Series that are counted in plain numbers, and shown by `prometheus_client` when somebody looks.
+"""Series that are counted in plain numbers, and exported by `prometheus_client` on a scrape.
 
 Every process of kedge runs on one event loop, so a number needs no lock of its own: locks would cost a bind more
 than some of its checks do. `docs/decisions/0026` has the measurements.
@@ -16,12 +16,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
-"""Upper bounds of histograms; what is above the last is counted after it."""
+"""Upper bounds of histograms; values above the last are counted in `+Inf`."""
 _BOUND_NAMES = (*map(str, BOUNDS_S), "+Inf")
 
 
 class _Series:
-    """A number, or, if it was made with labels, one for each combination of their values that was asked for."""
+    """A number; with labels, one for each combination of label values that was used."""
 
     __slots__ = ("_names", "children", "help_text", "name")
     family: ClassVar[Callable[..., Metric]]
@@ -36,12 +36,12 @@ class _Series:
         found = self.children.get(values)
         if found is None:
             if len(values) != len(self._names):
-                raise ValueError(f"metric {self.name} has the labels {self._names}: {values} does not fit them")
+                raise ValueError(f"metric {self.name} has labels {self._names}: pass a value for each, not {values}")
             found = self.children[values] = type(self)(self.name, self.help_text, ())
         return found
 
     def show(self) -> Metric:
-        """As `prometheus_client` knows it."""
+        """As a metric of `prometheus_client`."""
         shown: Metric = self.family(self.name, self.help_text, labels=self._names)
         for values, child in self.children.items() if self._names else (((), self),):
             child._show(shown, values)
@@ -70,7 +70,7 @@ class Counter(_Series):
 
 
 class Gauge(_Series):
-    """Goes up and down, or is asked for when somebody looks."""
+    """Goes up and down, or is computed on a scrape."""
 
     __slots__ = ("_read", "value")
     family = GaugeMetricFamily
@@ -106,7 +106,7 @@ class Histogram(_Series):
     def __init__(self, name: str, help_text: str, names: tuple[str, ...]) -> None:
         super().__init__(name, help_text, names)
         self._counts = [0] * len(_BOUND_NAMES)
-        """Between each bound and the one before it."""
+        """Observations between each bound and the one before it."""
         self._sum = 0.0
 
     def observe(self, value: float) -> None:

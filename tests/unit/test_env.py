@@ -1,4 +1,4 @@
-"""The determinism boundary and the bounds that come with it."""
+"""The determinism boundary, and its limits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_uids_are_version_4_and_come_from_their_source() -> None:
         assert (parsed.version, parsed.variant) == (4, uuid.RFC_4122)
 
 
-def test_asking_twice_for_a_metric_gives_the_same_series() -> None:
+def test_a_metric_requested_twice_is_the_same_series() -> None:
     metrics = Metrics()
     assert metrics.counter("kedge_a_total", "a") is metrics.counter("kedge_a_total", "a")
     with pytest.raises(TypeError, match="kedge_a_total is a Counter"):

@@ -1,4 +1,4 @@
-"""Errors and their Kubernetes `Status`, there and back."""
+"""Errors to and from a Kubernetes `Status`."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ EVERY = [
 ]
 
 
-def test_every_operating_error_is_here() -> None:
+def test_every_operating_error_is_covered() -> None:
     known = {cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, OperatingError)}
     assert {type(error) for error in EVERY} == known - {OperatingError}
 
 
 @pytest.mark.parametrize("error", EVERY, ids=lambda e: type(e).__name__)
-def test_a_status_tells_all_that_the_error_knew(error: OperatingError) -> None:
+def test_a_status_keeps_every_field_of_its_error(error: OperatingError) -> None:
     status = to_status(error)
     assert (status["code"], status["reason"], status["message"]) == (error.code, error.reason, error.message)
     again = from_status(status)
@@ -46,7 +46,7 @@ def test_a_status_tells_all_that_the_error_knew(error: OperatingError) -> None:
 
 
 @pytest.mark.parametrize("error", EVERY, ids=lambda e: type(e).__name__)
-def test_every_error_says_what_to_do_next(error: OperatingError) -> None:
+def test_every_error_documents_the_next_step(error: OperatingError) -> None:
     doc = type(error).__doc__
     assert doc is not None
     assert doc.count(".") >= 2 or ";" in doc or ":" in doc
@@ -68,13 +68,13 @@ def test_every_error_says_what_to_do_next(error: OperatingError) -> None:
         ({"code": "409", "details": {"causes": ["x", None]}}, OperatingError),
     ],
 )
-def test_a_status_of_anothers_making_is_read_as_well_as_can_be(
+def test_a_foreign_status_is_matched_by_reason_then_by_code(
     status: dict[str, object], expected: type[OperatingError]
 ) -> None:
     assert isinstance(from_status(status), expected)
 
 
-def test_a_failed_check_is_a_bug_of_ours() -> None:
+def test_a_failed_check_is_a_bug() -> None:
     errors.check(1, "fine")
     with pytest.raises(errors.InvariantBroken, match="not fine"):
         errors.check(0, "not fine")

@@ -1,4 +1,4 @@
-"""What a process does to its heap."""
+"""Tuning of the garbage collector."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ class Part:
     other: Part
 
 
-def test_the_collector_looks_less_often_and_still_finds_cycles() -> None:
+def test_the_collector_runs_less_often_and_still_frees_cycles() -> None:
     before, enabled = gc.get_threshold(), gc.isenabled()
     gc.enable()
-    gc.set_threshold(700, 10, 10)  # as Python begins: another test may have composed a process here
+    gc.set_threshold(700, 10, 10)  # Python's default: another test may have changed it
     try:
         spare_collector()
         assert gc.get_threshold()[0] > 700

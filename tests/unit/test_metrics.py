@@ -1,4 +1,4 @@
-"""Metrics count in plain numbers and show what `prometheus_client` itself would show."""
+"""Metrics count in plain numbers and export what `prometheus_client` itself would export."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def text(registry: CollectorRegistry) -> list[str]:
     return [line for line in lines if "_created" not in line]
 
 
-def test_series_are_shown_as_prometheus_itself_would_show_them() -> None:
+def test_series_are_exported_as_prometheus_client_exports_its_own() -> None:
     metrics, peers = Metrics(), CollectorRegistry()
     peer_counter = PeerCounter("kedge_a_total", "counted", ("kind",), registry=peers)
     peer_gauge = PeerGauge("kedge_b", "measured", registry=peers)
@@ -38,20 +38,20 @@ def test_series_are_shown_as_prometheus_itself_would_show_them() -> None:
     assert text(metrics.registry) == text(peers)
 
 
-def test_a_gauge_may_be_asked_for_when_somebody_looks() -> None:
+def test_a_gauge_may_be_computed_on_a_scrape() -> None:
     metrics, found = Metrics(), [1]
     metrics.gauge("kedge_a", "a", ("of",)).labels("x").set_function(lambda: len(found))
     found.append(2)
     assert metrics.registry.get_sample_value("kedge_a", {"of": "x"}) == 2
 
 
-def test_labels_must_be_those_the_series_was_made_with() -> None:
+def test_the_number_of_label_values_is_checked() -> None:
     counter = Metrics().counter("kedge_a_total", "a", ("kind", "verb"))
-    with pytest.raises(ValueError, match=r"kedge_a_total has the labels \('kind', 'verb'\)"):
+    with pytest.raises(ValueError, match=r"kedge_a_total has labels \('kind', 'verb'\)"):
         counter.labels("Pod")
 
 
-def test_two_components_may_show_their_series_in_one_registry() -> None:
+def test_two_components_may_share_a_registry() -> None:
     registry = CollectorRegistry()
     Metrics(registry).counter("kedge_a_total", "a").inc()
     Metrics(registry).counter("kedge_b_total", "b").inc(2)

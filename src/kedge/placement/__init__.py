@@ -1,1 +1,1 @@
-"""Whether a pod fits a node, and what it takes there. Pure: no I/O, clock or randomness."""
+"""Whether a pod fits a node, and which resources it claims there. Pure: no I/O, clock or randomness."""

@@ -1,7 +1,7 @@
-"""The arithmetic of a node's ledger: who holds what on it, keyed by pod uid.
+"""The arithmetic of a node's ledger: the claims of its pods, by pod uid.
 
-Pure, and the plain form of what `pages` keeps as text: those who ask whether a pod fits, or who recount, read this.
-Totals equal the sum of the entries, always.
+Pure. `stored_ledger` is the encoded form for writes; predicates and recounts read this one. Totals always equal the sum
+of the entries.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kedge.placement.resources import Units, add, subtract, to_units
 
 
 class HostPort(NamedTuple):
-    """A port of the node itself that a container asks for."""
+    """A port of the node itself that a container requests."""
 
     protocol: str
     host_ip: str
@@ -35,14 +35,14 @@ ANY_ADDRESS = "0.0.0.0"
 
 
 class ClaimState(StrEnum):
-    """How firm an entry is."""
+    """Whether an entry is a reservation or a bound pod."""
 
     RESERVED = "Reserved"
     BOUND = "Bound"
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False):
-    """What one pod holds on one node."""
+    """The resources and ports that one pod holds on one node."""
 
     namespace: str
     name: str
@@ -50,11 +50,11 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     requests: Units
     ports: tuple[HostPort, ...] = ()
     zone: str = ""
-    """The node's zone when the claim was made: the zone that the tenant's quotas are charged for, until release."""
+    """The node's zone when the claim was made. The tenant's quota of that zone is charged until release."""
 
 
 class Claimed(Protocol):
-    """What the predicates ask of a ledger, in whichever form."""
+    """The part of a ledger that the predicates read, in either form."""
 
     @property
     def allocated(self) -> Units: ...
@@ -64,7 +64,7 @@ class Claimed(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """One node's claims. A node that comes back as another incarnation starts with none."""
+    """One node's claims. A new incarnation of the node starts with none."""
 
     node: str
     node_uid: str
@@ -86,7 +86,7 @@ class Ledger:
         if claim is None:
             return self
         allocated = subtract(self.allocated, claim.requests)
-        check(all(amount >= 0 for amount in allocated.values()), f"the ledger of {self.node} went below nothing")
+        check(all(amount >= 0 for amount in allocated.values()), f"the ledger of {self.node} went below zero")
         return replace(self, allocated=allocated, claims={u: c for u, c in self.claims.items() if u != uid})
 
     def ports(self) -> tuple[HostPort, ...]:

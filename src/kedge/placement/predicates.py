@@ -1,7 +1,7 @@
-"""Node-local predicates: may this pod run on this node, given what is claimed there?
+"""Node-local predicates: may this pod run on this node, given the claims on it?
 
-They live here once. The bind calls them on committed state; the scheduler's vector masks are property-tested
-equal to them. Spread and inter-pod rules look at other nodes and are the scheduler's alone.
+They are defined once. The bind calls them on committed state; the scheduler's vector masks are property-tested
+equal to them. Spread and inter-pod rules involve other nodes and are only in the scheduler.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from kedge.placement.reasons import Misfit, Reason
 from kedge.placement.resources import Units, fits, node_allocatable, pod_requests, shortages
 
 SUSPECT = "Suspect"
-"""The node condition that stops new placement: evidence against the node, no proof."""
+"""The node condition that stops new placement: evidence of a failure, not proof."""
 _UNSCHEDULABLE_TAINT = Taint(key=UNSCHEDULABLE_TAINT, effect="NoSchedule")
 _FORBIDDING = frozenset({"NoSchedule", "NoExecute"})
 
 
 def first_misfit(pod: PodView, node: NodeView, ledger: Claimed) -> Misfit | None:
-    """The first thing in the way, in the order of `PREDICATES`; None if the pod fits."""
+    """The first misfit, in the order of `PREDICATES`; None if the pod fits."""
     for predicate in PREDICATES:
         misfit = predicate(pod, node, ledger)
         if misfit is not None:
@@ -48,7 +48,7 @@ def node_is_trusted(_pod: PodView, node: NodeView, _ledger: Claimed) -> Misfit |
 
 def node_is_named(pod: PodView, node: NodeView, _ledger: Claimed) -> Misfit | None:
     if pod.spec.node_name and pod.spec.node_name != node.name:
-        return Misfit(Reason.NODE_NAME, f"{pod.name} asks for node {pod.spec.node_name}, not {node.name}")
+        return Misfit(Reason.NODE_NAME, f"{pod.name} requests node {pod.spec.node_name}, not {node.name}")
     return None
 
 
@@ -77,7 +77,7 @@ def affinity_is_met(pod: PodView, node: NodeView, _ledger: Claimed) -> Misfit | 
 
 
 def ports_are_free(pod: PodView, node: NodeView, ledger: Claimed) -> Misfit | None:
-    wanted = asks_of(pod).ports
+    wanted = demand_of(pod).ports
     if not wanted:
         return None
     for taken in ledger.ports():
@@ -88,13 +88,13 @@ def ports_are_free(pod: PodView, node: NodeView, ledger: Claimed) -> Misfit | No
 
 
 def resources_are_free(pod: PodView, node: NodeView, ledger: Claimed) -> Misfit | None:
-    asked, claimed = asks_of(pod).requests, ledger.allocated
+    asked, claimed = demand_of(pod).requests, ledger.allocated
     if fits(asked, claimed, node):
         return None
     available = node_allocatable(node)
     short = shortages(asked, claimed, available)
     words = ", ".join(
-        f"{r} (asked {format_units(r, asked[r])}, claimed {format_units(r, ledger.allocated.get(r, 0))}"
+        f"{r} (requested {format_units(r, asked[r])}, claimed {format_units(r, ledger.allocated.get(r, 0))}"
         f" of {format_units(r, available.get(r, 0))})"
         for r in short
     )
@@ -111,34 +111,34 @@ PREDICATES: tuple[Callable[[PodView, NodeView, Claimed], Misfit | None], ...] = 
     ports_are_free,
     resources_are_free,
 )
-"""In the order in which they are asked: what concerns every pod first, what changes fastest last."""
+"""In order of evaluation: the checks that concern every pod first, the values that change fastest last."""
 
 
-class Asks(msgspec.Struct, frozen=True, gc=False):
-    """What a pod takes on whichever node it runs. Shared by pods alike."""
+class PodDemand(msgspec.Struct, frozen=True, gc=False):
+    """The requests and host ports of a pod, on any node. Shared by replicas."""
 
     requests: Units
     ports: tuple[HostPort, ...]
 
 
 _ASKS_MAX = 1024
-_asks: dict[int, tuple[PodSpec, Asks]] = {}
-"""By the id of a spec, which is held here so that no other gets it: replicas that came lately share their spec."""
+_asks: dict[int, tuple[PodSpec, PodDemand]] = {}
+"""By the id of a spec, which is kept here so that its id is not reused. Recent replicas share their spec."""
 
 
-def asks_of(pod: PodView) -> Asks:
-    """`pod_requests` and `host_ports`, counted once for pods that share a spec."""
+def demand_of(pod: PodView) -> PodDemand:
+    """`pod_requests` and `host_ports`, computed once for pods that share a spec."""
     spec = pod.spec
     known = _asks.get(id(spec))
     if known is None:
         if len(_asks) >= _ASKS_MAX:
             _asks.clear()
-        known = _asks[id(spec)] = (spec, Asks(pod_requests(pod), host_ports(pod)))
+        known = _asks[id(spec)] = (spec, PodDemand(pod_requests(pod), host_ports(pod)))
     return known[1]
 
 
 def host_ports(pod: PodView) -> tuple[HostPort, ...]:
-    """The ports of the node itself that the pod asks for, those of its sidecars included."""
+    """The ports of the node itself that the pod requests, its sidecars' included."""
     spec = pod.spec
     running = spec.containers
     if spec.init_containers:

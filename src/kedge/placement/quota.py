@@ -1,7 +1,7 @@
-"""The arithmetic of quotas: what an object costs its namespace, and what a pod costs its tenant in a zone.
+"""The arithmetic of quotas: the cost of an object to its namespace, and of a pod to its tenant in a zone.
 
-Pure. The service charges in the same commit as what the charge pays for; a cost is always a difference
-between how an object was and how it will be, so creating, changing and removing are one rule.
+Pure. The service charges in the commit that causes the cost. A cost is always a difference between the object before
+and after, so creation, change and removal are one rule.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def count_name(kind: Kind) -> str:
 
 
 def object_cost(kind: Kind, pod: PodView | None) -> dict[str, int]:
-    """Everything one object of `kind` could be charged for. `pod` is its view if it is a pod."""
+    """Every amount that one object of `kind` could be charged. `pod` is its view if it is a pod."""
     cost = {count_name(kind): 1}
     if kind.key_kind in _LEGACY_COUNTS:
         cost[_LEGACY_COUNTS[kind.key_kind]] = 1
@@ -45,7 +45,7 @@ def object_cost(kind: Kind, pod: PodView | None) -> dict[str, int]:
 
 
 def in_scope(quota: ResourceQuotaView, pod: PodView | None) -> bool:
-    """Whether the quota's scopes cover the object. Scopes speak of pods, so a scoped quota counts nothing else."""
+    """Whether the quota's scopes cover the object. Scopes apply to pods, so a scoped quota counts nothing else."""
     scopes = quota.spec.scopes
     if not scopes:
         return True
@@ -64,13 +64,13 @@ def in_scope(quota: ResourceQuotaView, pod: PodView | None) -> bool:
 
 
 def tracked(amounts: Units, hard: Iterable[str]) -> dict[str, int]:
-    """Those amounts that a quota speaks of."""
+    """The amounts that a quota limits."""
     names = set(hard)
     return {resource: amount for resource, amount in amounts.items() if resource in names}
 
 
 def quota_delta(kind: Kind, quota: ResourceQuotaView, old: PodView | None, new: PodView | None, exists: int) -> Units:
-    """What a write adds to the quota's use (less than nothing if it frees).
+    """The amounts that a write adds to the quota's usage (negative if it frees).
 
     `old` and `new` are the pod before and after, None for other kinds and for absence; `exists` is +1 for a
     creation, -1 for a removal and 0 for a change of an object that stays.
@@ -81,17 +81,17 @@ def quota_delta(kind: Kind, quota: ResourceQuotaView, old: PodView | None, new: 
 
 
 def overruns(delta: Units, used: Units, hard: Units) -> list[str]:
-    """The resources that the write would take past their limit. What does not grow never overruns."""
+    """The resources that the write would take past their limit. An amount that does not grow never overruns."""
     return sorted(r for r, amount in delta.items() if amount > 0 and used.get(r, 0) + amount > hard.get(r, 0))
 
 
 def zone_hard(quota: ZoneQuotaView, zone: str) -> Units | None:
-    """The tenant's limits in a zone; None if this quota does not speak of it."""
+    """The tenant's limits in a zone; None if this quota has none for it."""
     limits = quota.spec.zones.get(zone)
     return None if limits is None else to_units(limits.hard)
 
 
 def zone_used(quota: ZoneQuotaView, zone: str) -> Units | None:
-    """What the tenant's claims in a zone come to; None if they were not counted yet."""
+    """The sum of the tenant's claims in a zone; None if they were not counted yet."""
     use = quota.status.zones.get(zone)
     return None if use is None else to_units(use.used)

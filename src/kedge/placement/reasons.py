@@ -1,6 +1,6 @@
-"""Why a pod does not fit, as codes that stay the same from release to release.
+"""Why a pod does not fit, as codes that are stable across releases.
 
-A refusal of the service, a filter of the scheduler, a condition and a metric all use these words.
+A refusal of the service, a filter of the scheduler, a condition and a metric all use these codes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Reason(StrEnum):
-    """One code for each thing that can stand between a pod and a node."""
+    """One code for each cause that can keep a pod off a node."""
 
     # -- the pod
     POD_GONE = "PodGone"
@@ -32,7 +32,7 @@ class Reason(StrEnum):
     TAINT = "Taint"
     PORT = "HostPort"
     RESOURCE = "Resource"
-    # -- the pair, given the pods on other nodes: the scheduler's alone
+    # -- the pair, given the pods on other nodes: only in the scheduler
     TOPOLOGY_SPREAD = "TopologySpread"
     POD_AFFINITY = "PodAffinity"
     POD_ANTI_AFFINITY = "PodAntiAffinity"
@@ -51,7 +51,7 @@ class Reason(StrEnum):
 
 
 class Misfit(NamedTuple):
-    """The first thing that stands in the way, and in words."""
+    """Why a pod does not fit a node: the code, and a message."""
 
     reason: Reason
     message: str

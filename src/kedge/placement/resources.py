@@ -1,4 +1,4 @@
-"""What a pod asks for and what a node has, as plain integers: milli-CPUs, and whole units of all else."""
+"""Requests of a pod and resources of a node, as plain integers: milli-CPUs, and whole units of everything else."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def to_units(quantities: Mapping[str, Quantity]) -> Units:
 
 
 def pod_requests(pod: PodView) -> dict[str, int]:
-    """What the pod takes on its node while it runs, itself included as one of `pods`."""
+    """The pod's requests on its node, itself included as one of `pods`."""
     total = dict(_pod_total(pod, "requests"))
     if pod.spec.overhead:
         total = add(total, to_units(pod.spec.overhead))
@@ -31,7 +31,7 @@ def pod_requests(pod: PodView) -> dict[str, int]:
 
 
 def pod_limits(pod: PodView) -> dict[str, int]:
-    """What the pod may take at most, for the resources it limits."""
+    """The pod's limits, for the resources that it limits."""
     total = dict(_pod_total(pod, "limits"))
     for resource, amount in to_units(pod.spec.overhead).items():
         if resource in total:
@@ -40,7 +40,7 @@ def pod_limits(pod: PodView) -> dict[str, int]:
 
 
 def node_allocatable(node: NodeView) -> Units:
-    """What the node offers to pods; its capacity where it does not say."""
+    """The node's allocatable resources; its capacity where it declares none."""
     return to_units(node.status.allocatable or node.status.capacity)
 
 
@@ -53,7 +53,7 @@ def add(*parts: Units) -> dict[str, int]:
 
 
 def subtract(whole: Units, part: Units) -> dict[str, int]:
-    """`whole` less `part`; a resource that comes to nothing is left out."""
+    """`whole` minus `part`; a resource that becomes zero is left out."""
     rest = dict(whole)
     for resource, amount in part.items():
         rest[resource] = rest.get(resource, 0) - amount
@@ -63,7 +63,7 @@ def subtract(whole: Units, part: Units) -> dict[str, int]:
 
 
 def fits(asked: Units, claimed: Units, node: NodeView) -> bool:
-    """Whether there are no `shortages` on a node. It reads only what is asked for."""
+    """Whether there are no `shortages` on a node. It reads only the requested resources."""
     offered = node_allocatable(node)
     for resource, amount in asked.items():
         if amount > 0 and claimed.get(resource, 0) + amount > offered.get(resource, 0):
@@ -72,7 +72,7 @@ def fits(asked: Units, claimed: Units, node: NodeView) -> bool:
 
 
 def shortages(asked: Units, used: Units, available: Units) -> list[str]:
-    """The resources of which `used + asked` is more than is `available`, by name. Nothing asked is never short."""
+    """The resources whose `used + asked` exceeds `available`, by name. A request of zero never falls short."""
     return sorted(
         resource
         for resource, amount in asked.items()
@@ -84,7 +84,7 @@ def _pod_total(pod: PodView, which: str) -> Units:
     """Containers run together; init containers run one after another before them, except sidecars, which stay."""
     containers = pod.spec.containers
     if len(containers) == 1 and not pod.spec.init_containers:
-        return to_units(getattr(containers[0].resources, which))  # as most are, and every bind asks
+        return to_units(getattr(containers[0].resources, which))  # the common case, in every bind
     total = _sum(containers, which)
     if not pod.spec.init_containers:
         return total

@@ -1,4 +1,4 @@
-"""Node-local placement: against plain, slow, obviously right versions of the same rules."""
+"""Node-local placement, compared with plain and slow versions of the same rules."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from kedge.api.views import NodeAllocationView, NodeView, PodView, Taint, Tolera
 from kedge.api.views.base import ResourceList
 from kedge.placement import predicates
 from kedge.placement.ledger import ANY_ADDRESS, Claim, ClaimState, HostPort, Ledger, ledger_of
-from kedge.placement.pages import Page
-from kedge.placement.predicates import PREDICATES, asks_of, first_misfit, host_ports, tolerates
+from kedge.placement.predicates import PREDICATES, demand_of, first_misfit, host_ports, tolerates
 from kedge.placement.reasons import Reason
 from kedge.placement.resources import add, pod_limits, pod_requests, shortages, subtract
+from kedge.placement.stored_ledger import StoredLedger
 
 AMOUNTS = st.dictionaries(st.sampled_from(["cpu", "memory", "gpu"]), st.integers(0, 50), max_size=3)
 
@@ -55,10 +55,10 @@ EMPTY = Ledger("n", "u")
     st.lists(st.tuples(AMOUNTS, st.booleans()), max_size=4),
     AMOUNTS,
 )
-def test_a_pod_asks_for_the_most_it_needs_at_any_moment(
+def test_a_pod_requests_its_peak_over_all_phases(
     mains: list[dict[str, int]], inits: list[tuple[dict[str, int], bool]], overhead: dict[str, int]
 ) -> None:
-    """Played through: each init container in turn beside the sidecars before it, then all containers and sidecars."""
+    """Simulated: each init container in turn beside the sidecars before it, then all containers and sidecars."""
     pod = pod_view(
         containers=[container(m) for m in mains],
         initContainers=[container(amount, sidecar=sidecar) for amount, sidecar in inits],
@@ -84,13 +84,13 @@ def test_overhead_counts_only_against_limits_that_exist() -> None:
 
 
 @given(AMOUNTS, AMOUNTS)
-def test_adding_and_taking_away_is_doing_nothing(one: dict[str, int], other: dict[str, int]) -> None:
+def test_subtracting_what_was_added_changes_nothing(one: dict[str, int], other: dict[str, int]) -> None:
     back = subtract(add(one, other), other)
     assert {r: n for r, n in back.items() if n} == {r: n for r, n in one.items() if n}
 
 
 @given(AMOUNTS, AMOUNTS, AMOUNTS)
-def test_what_is_short_is_what_would_go_past_the_offer(
+def test_shortages_are_the_resources_that_would_exceed_the_available_amount(
     asked: dict[str, int], used: dict[str, int], offered: dict[str, int]
 ) -> None:
     expected = [r for r, n in sorted(asked.items()) if n and used.get(r, 0) + n > offered.get(r, 0)]
@@ -128,16 +128,14 @@ def test_a_ledger_is_the_sum_of_its_claims(steps: list[tuple[str, Claim | None]]
     st.lists(st.tuples(st.sampled_from(["a", 'quo"ted', "c"]), st.none() | CLAIMS, st.booleans()), max_size=20),
     st.booleans(),
 )
-def test_a_page_says_in_bytes_what_the_plain_ledger_says(
-    steps: list[tuple[str, Claim | None, bool]], handed: bool
-) -> None:
+def test_a_stored_ledger_encodes_the_plain_ledger(steps: list[tuple[str, Claim | None, bool]], handed: bool) -> None:
     ledger = EMPTY
-    page = Page.blank("kedge.dev/v1", "NodeAllocation", {"name": "n", "labels": {"a": "b"}}, "u")
+    page = StoredLedger.blank("kedge.dev/v1", "NodeAllocation", {"name": "n", "labels": {"a": "b"}}, "u")
     for uid, claim, restarted in steps:
         ledger = ledger.release(uid) if claim is None else ledger.charge(uid, claim)
         page = page.release(uid) if claim is None else page.charge(uid, claim)
         if restarted:
-            page = Page.read(page.value)
+            page = StoredLedger.read(page.value)
         assert ledger_of(decode_as(NodeAllocationView, page.value)) == ledger
         assert (page.allocated, dict(page.claims()), page.ports()) == (ledger.allocated, ledger.claims, ledger.ports())
         assert [each in page for each in ("a", "c")] == [each in ledger.claims for each in ("a", "c")]
@@ -152,18 +150,20 @@ UIDS = st.text(max_size=6) | st.sampled_from(
 
 
 @given(st.lists(UIDS, min_size=2, max_size=4), CLAIMS, st.booleans())
-def test_a_page_handed_on_is_the_page_that_its_next_owner_would_have_begun(
+def test_a_ledger_handed_to_a_new_incarnation_equals_a_blank_one(
     owners: list[str], claim: Claim, restarted: bool
 ) -> None:
-    """Whatever is in the uids: what of the old one ends where is known by its length, not by looking for it."""
+    """For any uid: the old uid is cut out by its length, not by searching for it."""
 
-    def begun_by(node_uid: str) -> Page:
-        return Page.blank("kedge.dev/v1", "NodeAllocation", {"name": "n", "labels": {"a": '","spec":{'}}, node_uid)
+    def begun_by(node_uid: str) -> StoredLedger:
+        return StoredLedger.blank(
+            "kedge.dev/v1", "NodeAllocation", {"name": "n", "labels": {"a": '","spec":{'}}, node_uid
+        )
 
     page = begun_by(owners[0])
     for node_uid in owners[1:]:
         page = page.charge("pod", claim)
-        page = (Page.read(page.value) if restarted else page).handed_to(node_uid)
+        page = (StoredLedger.read(page.value) if restarted else page).handed_to(node_uid)
         assert (page.value, page.node_uid, bool(page)) == (begun_by(node_uid).value, node_uid, False)
         assert decode_as(NodeAllocationView, page.value).spec.node_uid == node_uid
 
@@ -175,7 +175,7 @@ def test_taints_are_tolerated_by_kubernetes_rules() -> None:
     keys, values, effects = ("", "k", "j"), ("", "v", "w"), ("", "NoSchedule", "NoExecute")
     for key, value, effect, operator in product(keys, values, effects, ("", "Equal", "Exists")):
         if not key and operator != "Exists":
-            continue  # validation refuses it
+            continue  # validation rejects it
         toleration = Toleration(key=key, value=value, effect=effect, operator=operator)
         for taint_key, taint_value, taint_effect in product(keys[1:], values, effects[1:]):
             taint = Taint(key=taint_key, value=taint_value, effect=taint_effect)
@@ -269,32 +269,32 @@ def test_each_predicate_has_its_reason(pod: PodView, node: NodeView, reason: Rea
     assert (misfit.reason if misfit else None) == reason
 
 
-def test_what_a_pod_asks_is_its_own_however_many_came_and_went() -> None:
-    """It is remembered by the address of a spec, and another spec gets that address when the first one is gone."""
+def test_a_pods_demand_is_its_own_when_the_id_of_a_spec_is_reused() -> None:
+    """The demand is cached by the id of a spec, and another spec gets that id when the first one is freed."""
     for n in range(2 * predicates._ASKS_MAX + 10):
         pod = pod_view(
             containers=[container({"cpu": n + 1}) | {"ports": [{"containerPort": 80, "hostPort": n % 9 + 1}]}]
         )
-        asked = asks_of(pod)
+        asked = demand_of(pod)
         assert (asked.requests, asked.ports) == (pod_requests(pod), host_ports(pod))
         assert asked.requests["cpu"] == 1000 * (n + 1)
         assert len(predicates._asks) <= predicates._ASKS_MAX
         del pod
 
 
-def test_pods_that_share_a_spec_are_counted_once_and_a_claim_does_not_change_what_they_ask() -> None:
+def test_pods_that_share_a_spec_share_one_demand_which_a_claim_does_not_change() -> None:
     one = pod_view(containers=[container({"cpu": 2})])
     other = msgspec.structs.replace(one, metadata=msgspec.structs.replace(one.metadata, name="q"))
-    asked = asks_of(one)
-    assert asks_of(other) is asked
-    page = Page.blank("kedge.dev/v1", "NodeAllocation", {"name": "n"}, "u")
+    asked = demand_of(one)
+    assert demand_of(other) is asked
+    page = StoredLedger.blank("kedge.dev/v1", "NodeAllocation", {"name": "n"}, "u")
     for uid in ("a", "b", "a"):
         page = page.charge(uid, Claim("d", uid, ClaimState.BOUND, asked.requests, asked.ports, "z"))
     assert page.release("b").allocated == asked.requests == pod_requests(one)
     bound = msgspec.structs.replace(
         one, spec=msgspec.structs.replace(one.spec, overhead=ResourceList({"cpu": parse_quantity("1")}))
     )
-    assert asks_of(bound).requests["cpu"] == 3000, "another spec, though made from this one"
+    assert demand_of(bound).requests["cpu"] == 3000, "another spec, although derived from this one"
 
 
 def test_the_first_misfit_is_the_first_in_the_published_order() -> None:

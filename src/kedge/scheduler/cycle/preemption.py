@@ -62,7 +62,7 @@ class PreemptionInputs:
 
 
 class EvictionCheck:
-    """Asks who may leave, and remembers whether anybody was spared by that."""
+    """PodDemand who may leave, and remembers whether anybody was spared by that."""
 
     def __init__(self, may_leave: Callable[[Sequence[Object]], Sequence[Object]]) -> None:
         self._may_leave = may_leave

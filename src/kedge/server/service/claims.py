@@ -16,9 +16,9 @@ from kedge.api.wellknown import NODE_ALLOCATION_KIND, NODE_KIND, ZONE_LABEL
 from kedge.errors import Refused, check
 from kedge.keys import NO_REVISION, Key, Revision
 from kedge.placement.ledger import Claim, ClaimState
-from kedge.placement.pages import Page
-from kedge.placement.predicates import asks_of, first_misfit
+from kedge.placement.predicates import demand_of, first_misfit
 from kedge.placement.reasons import Misfit, Reason
+from kedge.placement.stored_ledger import StoredLedger
 from kedge.server.service import gangs
 from kedge.server.service.core import Core, Proof, Staged, Unsettled, staged_value
 from kedge.server.service.zones import charge_zone, may_be_limited, refund_zone
@@ -65,7 +65,7 @@ async def claim(core: Core, proof: Proof, pod: Object, node: Object, state: Clai
         if misfit.reason in (Reason.RESOURCE, Reason.PORT) and allocation is not None:
             raise refuse(misfit, allocation.key, allocation.modified)
         raise refuse(misfit, node.key, node.revision)
-    asked = asks_of(pod_view)
+    asked = demand_of(pod_view)
     zone = node_view.metadata.labels.get(ZONE_LABEL, "")
     if may_be_limited(proof, pod.key.namespace, zone):
         await charge_zone(core, proof, pod.key, zone, asked.requests)
@@ -145,7 +145,7 @@ async def release_reserved(core: Core, proof: Proof, node: str, pod_uid: str) ->
 # -- ledgers ---------------------------------------------------------------------------------------
 
 
-async def page_of(core: Core, proof: Proof, node: str) -> Page | None:
+async def page_of(core: Core, proof: Proof, node: str) -> StoredLedger | None:
     """A node's page as this attempt has already changed or made it; None if it never had one."""
     key = allocation_key(node)
     if key not in proof.reads:
@@ -153,7 +153,7 @@ async def page_of(core: Core, proof: Proof, node: str) -> Page | None:
     return _known_page(core, proof, key)
 
 
-def _known_page(core: Core, proof: Proof, key: Key) -> Page | None:
+def _known_page(core: Core, proof: Proof, key: Key) -> StoredLedger | None:
     """As `page_of`, of a ledger that was read."""
     entry = proof.reads[key]
     write = proof.writes.get(key)
@@ -161,7 +161,7 @@ def _known_page(core: Core, proof: Proof, key: Key) -> Page | None:
     return None if value is None else core.ledgers.page(key, value)
 
 
-async def _page_for(core: Core, proof: Proof, node: Object) -> tuple[Page, Entry | None]:
+async def _page_for(core: Core, proof: Proof, node: Object) -> tuple[StoredLedger, Entry | None]:
     """The page of a node that a claim is for: a blank one if it has none, or came back as another incarnation."""
     name = node.key.name
     page = await page_of(core, proof, name)
@@ -216,12 +216,12 @@ async def _retire_all(core: Core, node: Object, options: WriteOptions) -> None:
             return
 
 
-def _blank(core: Core, node: str, node_uid: str) -> Page:
+def _blank(core: Core, node: str, node_uid: str) -> StoredLedger:
     kind = core.kinds.of_key_kind(NODE_ALLOCATION_KIND)
     metadata = {"name": node, "uid": core.env.new_uid(), "creationTimestamp": core.timestamp(), "generation": 1}
-    return Page.blank(kind.api_version, kind.kind, metadata, node_uid)
+    return StoredLedger.blank(kind.api_version, kind.kind, metadata, node_uid)
 
 
-def _write(core: Core, proof: Proof, key: Key, page: Page) -> None:
+def _write(core: Core, proof: Proof, key: Key, page: StoredLedger) -> None:
     proof.put(key, page.value)
     core.ledgers.keep(key, page)

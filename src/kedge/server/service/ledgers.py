@@ -8,28 +8,28 @@ from __future__ import annotations
 
 from kedge.env import Env
 from kedge.keys import Key
-from kedge.placement.pages import Page
+from kedge.placement.stored_ledger import StoredLedger
 
 
 class Ledgers:
     """The memory of one server."""
 
     def __init__(self, env: Env) -> None:
-        self._pages: dict[Key, Page] = {}
+        self._pages: dict[Key, StoredLedger] = {}
         self._pages_max = env.limits.ledger_cache_max
         gauge = env.metrics.gauge("kedge_service_ledger_cache", "Ledgers kept as read")
         gauge.set_function(lambda: len(self._pages))
 
-    def page(self, key: Key, value: bytes) -> Page:
+    def page(self, key: Key, value: bytes) -> StoredLedger:
         """The page that these bytes are."""
         known = self._pages.get(key)
         if known is not None and known.value == value:
             return known
-        found = Page.read(value)
+        found = StoredLedger.read(value)
         self.keep(key, found)
         return found
 
-    def keep(self, key: Key, page: Page) -> None:
+    def keep(self, key: Key, page: StoredLedger) -> None:
         if len(self._pages) >= self._pages_max and key not in self._pages:
             for old in list(self._pages)[: len(self._pages) // 8 + 1]:
                 del self._pages[old]

@@ -35,9 +35,9 @@ from kedge.env import Env
 from kedge.errors import BadRequest, KedgeError, OperatingError
 from kedge.keys import Key
 from kedge.placement.ledger import Claim, ClaimState
-from kedge.placement.pages import Page
 from kedge.placement.predicates import host_ports
 from kedge.placement.resources import pod_requests
+from kedge.placement.stored_ledger import StoredLedger
 from kedge.sim.cluster.dump_owners import missing_sets
 from kedge.store import Absent, Put, Store
 
@@ -214,7 +214,7 @@ def _namespace(name: str, env: Env) -> dict[str, Any]:
 def _plan_ledgers(plan: Plan, pods: Sequence[PodView], nodes: Mapping[str, NodeView], env: Env) -> None:
     """Give each node the ledger that its pods come to."""
     kind = KINDS.of_key_kind(NODE_ALLOCATION_KIND)
-    pages: dict[str, Page] = {}
+    pages: dict[str, StoredLedger] = {}
     for pod in pods:
         name = pod.spec.node_name
         if not name or pod.finished:
@@ -225,7 +225,9 @@ def _plan_ledgers(plan: Plan, pods: Sequence[PodView], nodes: Mapping[str, NodeV
                 f"Pod {pod.namespace}/{pod.name} is bound to node {name}, which is not in the dump: add nodes"
             )
         if name not in pages:
-            pages[name] = Page.blank(kind.api_version, kind.kind, {"name": name, "uid": env.new_uid()}, node.uid)
+            pages[name] = StoredLedger.blank(
+                kind.api_version, kind.kind, {"name": name, "uid": env.new_uid()}, node.uid
+            )
         zone = node.labels.get(ZONE_LABEL, "")
         claim = Claim(pod.namespace, pod.name, ClaimState.BOUND, pod_requests(pod), host_ports(pod), zone)
         pages[name] = pages[name].charge(pod.uid, claim)

@@ -1,7 +1,7 @@
-"""A node's ledger as it is stored: the text of each claim is kept, so that one more does not write all the others anew.
+"""A node's ledger as it is stored: the encoded text of each claim is kept, so that a new claim encodes only itself.
 
-Pure, as `ledger` is: a page is a function of its bytes, so whoever holds those bytes may use a page made earlier.
-The service charges and releases on pages; `ledger_of` is the same account for those who read all of it.
+Pure, as `ledger` is. A stored ledger is a function of its bytes, so one that was decoded earlier can be reused for the
+same bytes. The service charges and releases on it; `ledger_of` decodes every claim, for readers that need them all.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from kedge.placement.ledger import Claim, ClaimState, HostPort, claim_of
 from kedge.placement.resources import Units, add, subtract
 
 
-class _StoredLedgerStatus(msgspec.Struct):
+class _LedgerBodyStatus(msgspec.Struct):
     allocated: dict[str, str] = {}
     entries: dict[str, msgspec.Raw] = {}
 
 
-class _StoredLedger(msgspec.Struct):
+class _LedgerBody(msgspec.Struct):
     api_version: msgspec.Raw = msgspec.field(name="apiVersion")
     kind: msgspec.Raw
     metadata: msgspec.Raw
     spec: NodeAllocationSpec = NodeAllocationSpec()
-    status: _StoredLedgerStatus = msgspec.field(default_factory=_StoredLedgerStatus)
+    status: _LedgerBodyStatus = msgspec.field(default_factory=_LedgerBodyStatus)
 
 
-_DECODER = msgspec.json.Decoder(_StoredLedger)
+_DECODER = msgspec.json.Decoder(_LedgerBody)
 
 
-class Page:
-    """One node's claims, and the bytes that say so. It never changes: `charge` and `release` return the next one.
+class StoredLedger:
+    """One node's claims and their bytes. Immutable: `charge` and `release` return a new one.
 
-    Invariant: `allocated` is the sum of what the claims ask for.
+    Invariant: `allocated` is the sum of the claims' requests.
     """
 
     __slots__ = ("_envelope", "_texts", "_value", "allocated", "node_uid")
@@ -50,28 +50,28 @@ class Page:
         self._envelope = envelope
         """Everything up to the status."""
         self._texts = texts
-        """By pod uid: the claim as it stands in `status.entries`, its key included."""
+        """By pod uid: the claim as encoded in `status.entries`, its key included."""
         self._value: bytes | None = None
         self.node_uid = node_uid
         self.allocated = allocated
 
     @classmethod
-    def blank(cls, api_version: str, kind: str, metadata: Mapping[str, Any], node_uid: str) -> Page:
+    def blank(cls, api_version: str, kind: str, metadata: Mapping[str, Any], node_uid: str) -> StoredLedger:
         head = encode_json({"apiVersion": api_version, "kind": kind, "metadata": metadata})[:-1]
         return cls(_envelope(head, node_uid), node_uid, {}, {})
 
     @classmethod
-    def read(cls, value: bytes) -> Page:
-        """The page of a stored `NodeAllocation`. Only the service writes those, so there is nothing else in them."""
+    def read(cls, value: bytes) -> StoredLedger:
+        """Decode a stored `NodeAllocation`. Only the service writes it, so it has no other fields."""
         stored = _DECODER.decode(value)
         head = b'{"apiVersion":%b,"kind":%b,"metadata":%b' % (
             bytes(stored.api_version), bytes(stored.kind), bytes(stored.metadata),
         )  # fmt: skip
         allocated = {name: units(name, parse_quantity(text)) for name, text in stored.status.allocated.items()}
         texts = {uid: b"%b:%b" % (encode_json(uid), bytes(text)) for uid, text in stored.status.entries.items()}
-        page = cls(_envelope(head, stored.spec.node_uid), stored.spec.node_uid, allocated, texts)
-        page._value = value
-        return page
+        ledger = cls(_envelope(head, stored.spec.node_uid), stored.spec.node_uid, allocated, texts)
+        ledger._value = value
+        return ledger
 
     @property
     def value(self) -> bytes:
@@ -85,21 +85,21 @@ class Page:
         return self._value
 
     def __bool__(self) -> bool:
-        """Whether anybody holds anything."""
+        """Whether there is any claim."""
         return bool(self._texts)
 
     def __contains__(self, uid: str) -> bool:
         return uid in self._texts
 
     def claim(self, uid: str) -> Claim | None:
-        """What a pod holds here, if anything."""
+        """The claim of a pod on this node, if it has one."""
         text = self._texts.get(uid)
         if text is None:
             return None
         return claim_of(decoder_of(AllocationEntry).decode(text[len(encode_json(uid)) + 1 :]))
 
     def claims(self) -> Iterator[tuple[str, Claim]]:
-        """Every claim with its pod's uid: it reads them all, so it is not for the way of a bind."""
+        """Every claim with its pod's uid. It decodes them all: do not use it in a bind."""
         for uid in self._texts:
             claim = self.claim(uid)
             assert claim is not None
@@ -110,42 +110,42 @@ class Page:
             return ()
         return tuple(port for _, claim in self.claims() for port in claim.ports)
 
-    def charge(self, uid: str, claim: Claim) -> Page:
+    def charge(self, uid: str, claim: Claim) -> StoredLedger:
         """Add a claim, or replace the one this pod has."""
         freed = self.release(uid) if uid in self._texts else self
         texts = {**freed._texts, uid: _text(uid, claim)}
-        return Page(self._envelope, self.node_uid, add(freed.allocated, claim.requests), texts)
+        return StoredLedger(self._envelope, self.node_uid, add(freed.allocated, claim.requests), texts)
 
-    def release(self, uid: str) -> Page:
+    def release(self, uid: str) -> StoredLedger:
         """Drop a claim; a pod that has none changes nothing."""
         claim = self.claim(uid)
         if claim is None:
             return self
         allocated = subtract(self.allocated, claim.requests)
-        check(all(amount >= 0 for amount in allocated.values()), "a ledger went below nothing")
+        check(all(amount >= 0 for amount in allocated.values()), "a ledger went below zero")
         texts = dict(self._texts)
         del texts[uid]
-        return Page(self._envelope, self.node_uid, allocated, texts)
+        return StoredLedger(self._envelope, self.node_uid, allocated, texts)
 
-    def handed_to(self, node_uid: str) -> Page:
-        """The empty page of the node's next incarnation."""
+    def handed_to(self, node_uid: str) -> StoredLedger:
+        """The empty ledger of the node's next incarnation."""
         head = self._envelope[: -len(_envelope(b"", self.node_uid))]
-        return Page(_envelope(head, node_uid), node_uid, {}, {})
+        return StoredLedger(_envelope(head, node_uid), node_uid, {}, {})
 
 
 def _envelope(head: bytes, node_uid: str) -> bytes:
-    """All of a page that no claim changes: `head` with its spec."""
+    """The part that no claim changes: `head` with its spec."""
     return b'%b,"spec":{"nodeUID":%b}' % (head, encode_json(node_uid))
 
 
 @lru_cache(maxsize=4096)
 def _allocated(amounts: tuple[tuple[str, int], ...]) -> bytes:
-    """The sum as it is written: on many nodes it is the same."""
+    """The encoded sum; cached, because it is the same on many nodes."""
     return encode_json(_quantities(dict(amounts)))
 
 
 def _text(uid: str, claim: Claim) -> bytes:
-    """A claim as it stands in `status.entries`."""
+    """A claim as encoded in `status.entries`."""
     rest = _rest(claim.namespace, claim.state, tuple(claim.requests.items()), claim.ports, claim.zone)
     return b'%b:{"name":%b,%b' % (encode_json(uid), encode_json(claim.name), rest)
 
@@ -154,7 +154,7 @@ def _text(uid: str, claim: Claim) -> bytes:
 def _rest(
     namespace: str, state: ClaimState, requests: tuple[tuple[str, int], ...], ports: tuple[HostPort, ...], zone: str
 ) -> bytes:
-    """All of a claim but its name: it is the same for pods alike."""
+    """All of a claim but its name; cached, because it is the same for replicas."""
     entry: dict[str, Any] = {
         "namespace": namespace,
         "state": state.value,

@@ -1,7 +1,7 @@
-"""The simulated loop beside stock asyncio, uvloop and SimPy: `python -m benchmarks.simulation [--quick]`.
+"""The simulated loop compared with stock asyncio, uvloop and SimPy: `python -m benchmarks.simulation [--quick]`.
 
-Everything is measured in one run, in CPU time, in rounds that put each loop next to its peers; a ratio is the median of
-the rounds' ratios. Our loop runs with tape and trace on and eight hosts ready. The last line is JSON.
+All times are CPU time. A ratio is the median of many short pairs, kedge first in every other pair; its spread is the
+10th to the 90th percentile. The simulated loop has tape and trace on and eight hosts ready. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -41,14 +41,25 @@ IDLE_S = 30_000.0
 UNBOUNDED = RunBounds(steps_at_one_moment_max=1 << 40)
 
 Measure = Callable[[int], float]
-"""Does so many operations and returns the CPU seconds they took."""
+"""Does a number of operations and returns the CPU seconds they took."""
+
+RATIOS = {
+    "call_soon_fifo_vs_asyncio": ("call_soon chains", "kedge fifo", "asyncio"),
+    "sleep0_fifo_vs_asyncio": ("sleep(0)", "kedge fifo", "asyncio"),
+    "call_soon_uniform_vs_asyncio": ("call_soon chains", "kedge uniform", "asyncio"),
+    "sleep0_uniform_vs_asyncio": ("sleep(0)", "kedge uniform", "asyncio"),
+    "handoff_fifo_vs_asyncio": ("future hand-offs", "kedge fifo", "asyncio"),
+    "timers_vs_simpy": ("timers", "kedge fifo", "simpy"),
+    "timers_spread_vs_simpy": ("timers, no two alike", "kedge fifo", "simpy"),
+}
+"""Speed of kedge over that of a peer: the work, kedge's row and the peer's."""
 
 
 # -- the work, the same for every loop -------------------------------------------------------------
 
 
 def chain(count: int, done: asyncio.Future[None]) -> Callable[[], None]:
-    """A callback that calls itself soon, `count` times over all its chains."""
+    """A callback that schedules itself again, `count` times over all chains."""
     loop = asyncio.get_running_loop()
     left = count
 
@@ -74,12 +85,12 @@ async def sleeping(count: int, period_s: float) -> None:
 
 
 def same_s(_: int) -> float:
-    """Every sleeper wakes each second: all at one moment, as renewals and resyncs do."""
+    """All sleepers wake at the same moment, each second, as lease renewals and resyncs do."""
     return 1.0
 
 
 def spread_s(index: int) -> float:
-    """No two sleepers wake at one moment."""
+    """No two sleepers wake at the same moment."""
     return 1.0 + index / SLEEPERS
 
 
@@ -248,13 +259,13 @@ async def idle(sim: Simulation) -> None:
 
 
 async def three_hosts(sim: Simulation) -> None:
-    """A store and two clients that add to four shared counters, with faults, until so many commits are in."""
+    """A store and two clients that add to four shared counters, with faults, until `COMMITS` commits are in."""
     server = sim.host("store")
     store = MemoryStore(server.env())
     server.serve("store", store)
     keys = [Key("ConfigMap", "default", f"counter-{index}") for index in range(4)]
 
-    revision = 0  # one a commit, whoever made it
+    revision = 0  # of the last commit of either client
 
     async def client(host: Host) -> None:
         nonlocal revision
@@ -275,7 +286,7 @@ async def three_hosts(sim: Simulation) -> None:
 
 
 def seeds_measured(count: int) -> tuple[float, float]:
-    """CPU seconds a seed, and virtual seconds a CPU second."""
+    """CPU seconds per seed, and virtual seconds per CPU second."""
     target = SimulationTarget(program=three_hosts)
     virtual_s, spent_s = 0.0, []
     for seed in range(count):
@@ -288,13 +299,10 @@ def seeds_measured(count: int) -> tuple[float, float]:
     return statistics.mean(spent_s), virtual_s / sum(spent_s)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer operations and rounds; for a first look")
-    quick = parser.parse_args().quick
-    count, rounds, seeds = (40_000, 3, 20) if quick else (200_000, 7, 150)
+def works() -> dict[str, dict[str, Measure]]:
+    """Every kind of work, by the loop that does it."""
     stock, uv = asyncio.new_event_loop, uvloop.new_event_loop
-    table: dict[str, dict[str, Measure]] = {
+    return {
         "call_soon chains": {
             "kedge fifo": our_call_soon(Fifo()),
             "kedge uniform": our_call_soon(Uniform()),
@@ -327,17 +335,50 @@ def main() -> None:
             "simpy": simpy_timeouts(SLEEPERS, spread_s),
         },
     }
+
+
+def measured(measure: Measure, count: int) -> float:
+    gc.collect()
+    return measure(count)
+
+
+def pair_ratios(kedge: Measure, peer: Measure, count: int, pairs: int) -> list[float]:
+    """Speed of `kedge` over that of `peer` in each pair, sorted. Either goes first in half of the pairs."""
+    ratios = []
+    for pair in range(pairs):
+        if pair % 2:
+            kedge_s, peer_s = measured(kedge, count), measured(peer, count)
+        else:
+            peer_s, kedge_s = measured(peer, count), measured(kedge, count)
+        ratios.append(peer_s / kedge_s)
+    return sorted(ratios)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer operations and pairs; for a first look")
+    quick = parser.parse_args().quick
+    count, rounds, pairs, seeds = (10_000, 2, 11, 20) if quick else (40_000, 5, 41, 150)
+    table = works()
     gc.collect()
     gc.freeze()
-    taken = measured(table, count, rounds)
-    peers = ["kedge fifo", "kedge uniform", "asyncio", "uvloop", "simpy"]
+    for peers in table.values():  # the interpreter specializes code that has run
+        for measure in peers.values():
+            measure(count)
+    ratios = {
+        name: pair_ratios(table[work][kedge], table[work][peer], count, pairs)
+        for name, (work, kedge, peer) in RATIOS.items()
+    }
+    columns = ["kedge fifo", "kedge uniform", "asyncio", "uvloop", "simpy"]
     print_table(
-        f"thousands a second of CPU, {HOSTS} hosts ready, tape and trace on",
-        ["", *peers],
-        [
-            [work, *[count / min(taken[work][peer]) / 1e3 if peer in taken[work] else "-" for peer in peers]]
-            for work in table
-        ],
+        f"thousands per CPU second, {HOSTS} hosts ready, tape and trace on",
+        ["", *columns],
+        [[work, *[_best(peers.get(column), count, rounds) for column in columns]] for work, peers in table.items()],
+    )
+    print_table(
+        f"speed of kedge over that of its peer, {pairs} pairs of {count} operations",
+        ["", "median", "p10", "p90"],
+        [[name, *_spread(found)] for name, found in ratios.items()],
     )
     idle_per_s = statistics.median(IDLE_S / simulated(idle, Uniform()) for _ in range(rounds))
     seed_s, busy_per_s = seeds_measured(seeds)
@@ -345,26 +386,16 @@ def main() -> None:
         "whole programs",
         ["", "figure"],
         [
-            ["idle: virtual seconds a CPU second", idle_per_s],
-            ["busy: virtual seconds a CPU second", busy_per_s],
-            [f"three hosts, {COMMITS} commits, faults: CPU ms a seed", seed_s * 1e3],
-            ["seeds a CPU second", 1 / seed_s],
+            ["idle: virtual seconds per CPU second", idle_per_s],
+            ["busy: virtual seconds per CPU second", busy_per_s],
+            [f"three hosts, {COMMITS} commits, faults: CPU ms per seed", seed_s * 1e3],
+            ["seeds per CPU second", 1 / seed_s],
         ],
     )
-
-    def ratio(work: str, ours: str, peer: str) -> float:
-        pairs = zip(taken[work][ours], taken[work][peer], strict=True)
-        return statistics.median(theirs_s / ours_s for ours_s, theirs_s in pairs)
-
     print_json(
         {
-            "call_soon_fifo_vs_asyncio": ratio("call_soon chains", "kedge fifo", "asyncio"),
-            "sleep0_fifo_vs_asyncio": ratio("sleep(0)", "kedge fifo", "asyncio"),
-            "call_soon_uniform_vs_asyncio": ratio("call_soon chains", "kedge uniform", "asyncio"),
-            "sleep0_uniform_vs_asyncio": ratio("sleep(0)", "kedge uniform", "asyncio"),
-            "handoff_fifo_vs_asyncio": ratio("future hand-offs", "kedge fifo", "asyncio"),
-            "timers_vs_simpy": ratio("timers", "kedge fifo", "simpy"),
-            "timers_spread_vs_simpy": ratio("timers, no two alike", "kedge fifo", "simpy"),
+            **{name: statistics.median(found) for name, found in ratios.items()},
+            "spread": {name: [round(value, 3) for value in _spread(found)[1:]] for name, found in ratios.items()},
             "idle_virtual_s_per_cpu_s": idle_per_s,
             "busy_virtual_s_per_cpu_s": busy_per_s,
             "seed_cpu_ms": seed_s * 1e3,
@@ -373,15 +404,16 @@ def main() -> None:
     )
 
 
-def measured(table: dict[str, dict[str, Measure]], count: int, rounds: int) -> dict[str, dict[str, list[float]]]:
-    """CPU seconds by work and peer, one for each round."""
-    taken: dict[str, dict[str, list[float]]] = {work: {peer: [] for peer in peers} for work, peers in table.items()}
-    for _ in range(rounds):
-        for work, peers in table.items():
-            for peer, measure in peers.items():
-                gc.collect()
-                taken[work][peer].append(measure(count))
-    return taken
+def _best(measure: Measure | None, count: int, rounds: int) -> float | str:
+    if measure is None:
+        return "-"
+    return count / min(measured(measure, count) for _ in range(rounds)) / 1e3
+
+
+def _spread(found: list[float]) -> tuple[float, float, float]:
+    """Median, 10th and 90th percentile of sorted ratios."""
+    tenth = len(found) // 10
+    return statistics.median(found), found[tenth], found[-1 - tenth]
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from kedge.errors import check
 from kedge.sim.kernel.futures import SimFuture, SimTask
 from kedge.sim.kernel.loop_mixins import ConnectingLoop, InlineExecutorLoop, LoopConnections
 from kedge.sim.kernel.policies import Chooser
-from kedge.sim.kernel.strands import STRAND, Handle, HostProcess, Strand, TimerHandle
+from kedge.sim.kernel.strands import STRAND, Handle, HostProcess, Strand, TimerHandle, WorldCall, describe_callback
 from kedge.sim.kernel.trace import CLOCK_JUMP, Trace
 
 _T = TypeVar("_T")
@@ -78,8 +78,9 @@ class SimLoop(ConnectingLoop, InlineExecutorLoop):
         self._ready: list[HostProcess] = []
         self._moments: list[float] = []
         """A heap of the moments at which a timer is due."""
-        self._due: dict[float, list[TimerHandle]] = {}
-        """Timers due at each of `_moments`, in the order in which they were set."""
+        self._due: dict[float, list[Any]] = {}
+        """Timers due at each of `_moments`, in the order in which they were set: a `TimerHandle`, a `WorldCall`, or for
+        `asyncio.sleep` (strand, future, result), because most timers are sleeps and a tuple is cheapest."""
         self.serials = 0
         """How many futures and tasks were hashed. Counted by `futures`."""
         self._strands = CLOCK_JUMP
@@ -113,13 +114,11 @@ class SimLoop(ConnectingLoop, InlineExecutorLoop):
 
     # -- queueing
 
-    def call_soon(  # type: ignore[override]
-        self, callback: Callable[..., Any], *args: Any, context: Context | None = None
-    ) -> Handle:
+    def call_soon(self, *call: Any, context: Context | None = None) -> Handle:  # type: ignore[override]
         if context is None:
             context = copy_context()
         strand = context.get(STRAND) or self.root
-        handle = Handle(callback, args, context, strand)
+        handle = Handle(call, context, strand)
         process = strand.process
         process.queue.append(handle)
         if process.idle:
@@ -136,10 +135,10 @@ class SimLoop(ConnectingLoop, InlineExecutorLoop):
         )
         return self.call_soon(callback, *args, context=context)
 
-    def call_later(  # type: ignore[override]
-        self, delay: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
-    ) -> TimerHandle:
-        if callback is wake_sleeper:  # from `asyncio.sleep`: it only completes a future, which needs no context
+    def call_later(self, delay: float, *call: Any, context: Context | None = None) -> Any:  # type: ignore[override]
+        """A `TimerHandle`; for `asyncio.sleep` its future, which has the `cancel` that it needs."""
+        sleep = call[0] is wake_sleeper
+        if sleep:  # only a future is completed, which needs no context
             strand = STRAND.get(self.root)
         else:
             if context is None:
@@ -151,30 +150,34 @@ class SimLoop(ConnectingLoop, InlineExecutorLoop):
             local, rate = self._local_clock(strand.process.host_name)
             local += delay
             moment = self.now + delay / rate
-        timer = TimerHandle(callback, args, context, strand, False, local)  # type: ignore[arg-type]  # noqa: FBT003
+        timer: Any
+        if sleep:
+            _, handle, result = call
+            timer = (strand, handle, result)
+        else:
+            timer = handle = TimerHandle(call, context, strand, False, local)  # type: ignore[arg-type]  # noqa: FBT003
         due = self._due.get(moment)
         if due is None:
             self._due[moment] = [timer]
             heappush(self._moments, moment)
         else:
             due.append(timer)
-        return timer
+        return handle
 
     def call_at_moment(self, moment_s: float, callback: Callable[..., Any], *args: Any) -> None:
         """Call back, as the world, at an exact moment of its clock. Callbacks due at one moment keep their order."""
         if moment_s < self.now:
             moment_s = self.now
-        timer = TimerHandle(callback, args, self.world_context, self._world_strand, False, moment_s)  # noqa: FBT003
         due = self._due.get(moment_s)
         if due is None:
-            self._due[moment_s] = [timer]
+            self._due[moment_s] = [WorldCall(callback, args)]
             heappush(self._moments, moment_s)
         else:
-            due.append(timer)
+            due.append(WorldCall(callback, args))
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
-    ) -> TimerHandle:
+    ) -> Any:
         return self.call_later(when - self.time(), callback, *args, context=context)
 
     def time(self) -> float:
@@ -297,11 +300,11 @@ class SimLoop(ConnectingLoop, InlineExecutorLoop):
             if not handle.dropped:
                 record_step(handle.strand.number)
                 try:
-                    handle.context.run(handle.callback, *handle.args)
+                    handle.context.run(*handle.call)
                 except (SystemExit, KeyboardInterrupt):
                     raise
                 except BaseException as error:  # noqa: BLE001
-                    self._callback_failed(handle, error)
+                    self._callback_failed(handle.call[0], error)
             if queue:
                 ready.append(process)
             else:
@@ -309,43 +312,56 @@ class SimLoop(ConnectingLoop, InlineExecutorLoop):
 
     def _next_timers(self) -> bool:
         """Jump to the next moment at which a timer is due, and fire its timers. False if nothing became ready."""
-        moments, ready, world = self._moments, self._ready, self.root.process
-        record_step, due_at = self.trace.steps.append, self._due.pop
+        moments, ready, due_at = self._moments, self._ready, self._due.pop
         while moments and not ready:
             moment = heappop(moments)
             jumps = moment > self.now
             for timer in due_at(moment):
-                if timer.dropped:
-                    continue
-                if jumps:
-                    jumps = False
-                    self.now = moment
-                    record_step(CLOCK_JUMP)
-                    self.trace.times.append(moment)
-                if timer.callback is wake_sleeper:
+                kind = type(timer)
+                if kind is tuple:
                     # Completing a sleep is no step of its own: the next step of the task is.
-                    future, result = timer.args
+                    _, future, result = timer
                     if not future.done():
+                        if jumps:
+                            jumps = self._jump_to(moment)
                         future.set_result(result)
-                    continue
-                process = timer.strand.process
-                if process is world:
-                    # Work of the world, such as the arrival of a message, is no step of a host: it runs at its moment.
-                    record_step(timer.strand.number)
-                    try:
-                        timer.callback(*timer.args)  # outside the context of any host
-                    except (SystemExit, KeyboardInterrupt):
-                        raise
-                    except BaseException as error:  # noqa: BLE001
-                        self._callback_failed(timer, error)
+                elif kind is WorldCall:
+                    if jumps:
+                        jumps = self._jump_to(moment)
+                    self._run_as_world(self._world_strand, timer.callback, timer.args)
                     if self._stopping:
                         return False
-                    continue
-                process.queue.append(timer)
-                if process.idle:
-                    process.idle = False
-                    ready.append(process)
+                elif not timer.dropped:
+                    if jumps:
+                        jumps = self._jump_to(moment)
+                    process = timer.strand.process
+                    if process is self.root.process:
+                        self._run_as_world(timer.strand, timer.call[0], timer.call[1:])
+                        if self._stopping:
+                            return False
+                    else:
+                        process.queue.append(timer)
+                        if process.idle:
+                            process.idle = False
+                            ready.append(process)
         return bool(ready)
+
+    def _jump_to(self, moment: float) -> bool:
+        """Set the clock. Returns False: the clock jumps to a moment once."""
+        self.now = moment
+        self.trace.steps.append(CLOCK_JUMP)
+        self.trace.times.append(moment)
+        return False
+
+    def _run_as_world(self, strand: Strand, callback: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        """Run work of the world, such as the arrival of a message, outside the context of any host."""
+        self.trace.steps.append(strand.number)
+        try:
+            callback(*args)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001
+            self._callback_failed(callback, error)
 
     def stop(self) -> None:
         """End the run after this step."""
@@ -420,20 +436,25 @@ class SimLoop(ConnectingLoop, InlineExecutorLoop):
         else:
             process.idle = process.open
 
-    def drop_timers(self, process: HostProcess) -> list[TimerHandle]:
-        """Forget the timers of a dead process. Returns them: they hold on to its tasks."""
-        gone: list[TimerHandle] = []
+    def drop_timers(self, process: HostProcess) -> list[object]:
+        """Remove the timers of a crashed process. Returns them: they reference its tasks."""
+        gone: list[object] = []
         for moment in self._moments:
+            kept = []
             for timer in self._due[moment]:
-                if timer.strand.process is process:
+                kind = type(timer)
+                if kind is not WorldCall and (timer[0] if kind is tuple else timer.strand).process is process:
                     gone.append(timer)
-                    timer.dropped = True
+                else:
+                    kept.append(timer)
+            self._due[moment][:] = kept
         return gone
 
     # -- errors
 
-    def _callback_failed(self, handle: Handle, error: BaseException) -> None:
-        self.call_exception_handler({"message": f"exception in callback {handle.describe()}", "exception": error})
+    def _callback_failed(self, callback: Callable[..., Any], error: BaseException) -> None:
+        message = f"exception in callback {describe_callback(callback)}"
+        self.call_exception_handler({"message": message, "exception": error})
 
     def set_exception_handler(self, handler: ExceptionHandler | None) -> None:
         self._handler = handler

@@ -1,7 +1,7 @@
-"""Who runs: a strand is one task's line of work, a process is one life of a host.
+"""Units of execution: a strand is the work of one task, a process is one incarnation of a host.
 
-`loop` queues handles on processes and picks which process runs next; `hosts` gives processes their lives.
-A strand travels in the context, so callbacks, timers and child tasks run where their context was born.
+`loop` queues handles on processes and picks which process runs next; `hosts` starts and ends processes.
+A strand travels in the context, so callbacks, timers and child tasks run on the process that created their context.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import msgspec
 
 
 class Handle(msgspec.Struct, eq=False):
-    """One queued callback. A struct, not an `asyncio.Handle`: creating these is what a loop spends its time on."""
+    """One queued callback. A struct, not an `asyncio.Handle`, because a loop spends much of its time creating these."""
 
-    callback: Callable[..., Any]
-    args: tuple[Any, ...]
+    call: tuple[Any, ...]
+    """The callback and its arguments, so that a step unpacks one tuple and builds none."""
     context: Context
     strand: Strand
     dropped: bool = False
@@ -34,12 +34,12 @@ class Handle(msgspec.Struct, eq=False):
         return self.context
 
     def describe(self) -> str:
-        """Name the work in a way that does not depend on addresses."""
-        return describe_callback(self.callback)
+        """A name of the work that does not depend on addresses."""
+        return describe_callback(self.call[0])
 
 
 class TimerHandle(Handle, eq=False):
-    """A callback for later. `due` is on the host's own clock, as `asyncio` code expects of `when()`."""
+    """A callback for later. `due` is on the clock of its host, as `asyncio` code expects of `when()`."""
 
     due: float = 0.0
 
@@ -47,19 +47,26 @@ class TimerHandle(Handle, eq=False):
         return self.due
 
 
+class WorldCall(msgspec.Struct, eq=False):
+    """A callback of the world itself at an exact moment. It cannot be cancelled, and no crash drops it."""
+
+    callback: Callable[..., Any]
+    args: tuple[Any, ...]
+
+
 class HostProcess:
-    """One life of a host: what it still has to do. A crash ends it; a restart makes another."""
+    """One incarnation of a host, with its pending work. A crash ends it; a restart makes the next one."""
 
     __slots__ = ("graveyard", "host_name", "idle", "number", "open", "plain_context", "queue", "run_queue", "slot")
 
     def __init__(self, host_name: str, number: int, slot: int) -> None:
         self.host_name = host_name
         self.number = number
-        """Which life of the host this is, from 1."""
+        """Incarnation of the host, from 1."""
         self.slot = slot
         """Serial number over all processes of the run."""
         self.run_queue: deque[Handle] = deque()
-        """What may run now, in order."""
+        """Work that may run now, in order."""
         self.queue: deque[Handle] = self.run_queue
         """Where new work goes. It is `run_queue` itself unless the process is paused, slow or dead."""
         self.idle = True
@@ -67,16 +74,16 @@ class HostProcess:
         self.open = True
         """False while `queue` is not `run_queue`. Invariant: `idle` implies `open`."""
         self.plain_context: Context | None = None
-        """Where it is called plainly; see `SimLoop.plain_context`."""
+        """See `SimLoop.plain_context`."""
         self.graveyard: list[object] = []
-        """Keeps a dead process's work referenced, so that no `finally` of it ever runs."""
+        """Keeps the work of a crashed process referenced, so that no `finally` block of it ever runs."""
 
     def __repr__(self) -> str:
         return f"{self.host_name}#{self.number}"
 
 
 class Strand(msgspec.Struct, eq=False):
-    """One line of work on one process. Its serial number is what a step leaves in the trace."""
+    """The work of one task on one process. A step records its serial number in the trace."""
 
     process: HostProcess
     number: int

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from kedge.api.wellknown import FENCE_KIND, OPERATION_KIND
+from kedge.api.kinds import KINDS
 from kedge.kept import Section, parse_section
 from kedge.observe.readers.recording import Recording
 from kedge.observe.records import CommitRecord, OutsideEvent, RecordEncoder, StoreState
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 OUTSIDE = frozenset({"step", "fault", "crash", "restart", "machine", "partition", "violation", "phase", "held"})
 """Kinds of events in the trace that no component of a cluster could record: people, faults, and judges."""
-_NOT_OBJECTS = frozenset({FENCE_KIND, OPERATION_KIND})
+_OBJECTS = frozenset(kind.key_kind for kind in KINDS)
+"""Other kinds of keys are records of the store and the service: fences, operations, registrations."""
 
 
 class ClusterRecording:
@@ -40,7 +41,7 @@ class ClusterRecording:
         cluster.sim.add_sections(self.sections)
 
     def _record(self, commit: Commit) -> None:
-        keys = [key for key in dict.fromkeys(commit.keys) if key.kind not in _NOT_OBJECTS]
+        keys = [key for key in dict.fromkeys(commit.keys) if key.kind in _OBJECTS]
         if not keys:
             return
         found = [(key, self._cluster.find(key)) for key in keys]

@@ -50,10 +50,10 @@ class Released:
         return iter(())
 
 
-LOOK = Heartbeats.look
+LOOK = Heartbeats.observe
 
 
-def deaf(self: Heartbeats, node: str, age_s: float, *, word: str = "") -> dict[str, Any]:  # noqa: ARG001
+def deaf(self: Heartbeats, node: str, age_s: float, *, report: str = "") -> dict[str, Any]:  # noqa: ARG001
     """Hears leases alone, and not what agents say."""
     return LOOK(self, node, age_s)
 
@@ -64,7 +64,7 @@ async def unheard(sim: Simulation, *, replicas: int = 2, tolerated_s: int = 0) -
     Its agent's word is not heard either. Whether the node was given up meanwhile, what was released, and whether it was
     found to be well again.
     """
-    with replaced(Heartbeats, "look", deaf):
+    with replaced(Heartbeats, "observe", deaf):
         return await _unheard(sim, replicas, tolerated_s)
 
 
@@ -216,7 +216,7 @@ def test_an_agent_that_contradicts_is_not_given_up_although_its_lease_is_old() -
     assert suspected
     assert (lost, released) == (False, set())
     assert {*after} <= {*before}
-    with replaced(Heartbeats, "look", deaf):
+    with replaced(Heartbeats, "observe", deaf):
         assert run(speaks, 1, faults=NO_FAULTS).result[1]
 
 

@@ -48,8 +48,8 @@ def silent(seconds: float, **more: Any) -> NodeHealth:
 
 
 healths = st.builds(
-    lambda silence, trusted, heard, blind: NodeHealth(
-        silence, min(silence, trusted), heard, "cut off" if blind else ""
+    lambda silence, trusted, alive, blind: NodeHealth(
+        silence, min(silence, trusted), alive, "cut off" if blind else ""
     ),
     st.floats(0, 400),
     st.floats(0, 400),
@@ -63,7 +63,7 @@ def test_a_node_moves_on_by_silence_and_back_only_when_it_is_heard(was: NodeStat
     now = next_state(was, health, LIMITS)
     if ORDER.index(now) < ORDER.index(was):
         assert now is NodeState.READY
-        assert health.heard
+        assert health.alive
         assert health.silence_s < LIMITS.node_suspect_s
     if now is NodeState.LOST and was is not NodeState.LOST:
         assert health.trusted_s >= LIMITS.node_lost_s
@@ -100,7 +100,7 @@ def test_the_stages_come_one_after_another_and_each_says_what_it_stops() -> None
     assert all(t.time_added for t in view(document).spec.taints if t.effect == "NoExecute")
     document = carry_out(document, plan_node(view(document), silent(130), LIMITS, NOW))
     assert is_true(view(document).status.conditions, LOST)
-    document = carry_out(document, plan_node(view(document), silent(1, heard=True), LIMITS, NOW))
+    document = carry_out(document, plan_node(view(document), silent(1, alive=True), LIMITS, NOW))
     conditions = view(document).status.conditions
     assert not is_true(conditions, LOST)
     assert not is_true(conditions, SUSPECT)
@@ -124,13 +124,13 @@ def test_a_new_observer_takes_nothing_back_that_it_did_not_hear() -> None:
 
 def test_a_person_may_say_that_a_node_is_gone_for_good() -> None:
     taint = {"key": OUT_OF_SERVICE, "effect": "NoExecute", "value": "ada pulled the plug"}
-    plan = plan_node(view(a_node({"spec": {"taints": [taint]}})), silent(0, heard=True), LIMITS, NOW, may_lose=False)
+    plan = plan_node(view(a_node({"spec": {"taints": [taint]}})), silent(0, alive=True), LIMITS, NOW, may_lose=False)
     assert plan.state is NodeState.LOST
 
 
 def test_an_agent_that_says_not_ready_is_believed_and_its_node_is_tainted() -> None:
     document = a_node({"status": {"conditions": [{"type": "Ready", "status": "False"}]}})
-    plan = plan_node(view(document), silent(1, heard=True), LIMITS, NOW)
+    plan = plan_node(view(document), silent(1, alive=True), LIMITS, NOW)
     assert plan.state is NodeState.READY
     assert plan.taints is not None
     assert {(t["key"], t["effect"]) for t in plan.taints} == {
@@ -142,11 +142,11 @@ def test_an_agent_that_says_not_ready_is_believed_and_its_node_is_tainted() -> N
 def test_taints_of_others_stay_and_cordons_are_shown() -> None:
     theirs = {"key": "gpu", "effect": "NoSchedule", "value": "a100"}
     document = a_node({"spec": {"taints": [theirs], "unschedulable": True}})
-    plan = plan_node(view(document), silent(0, heard=True), LIMITS, NOW)
+    plan = plan_node(view(document), silent(0, alive=True), LIMITS, NOW)
     assert plan.taints == (theirs, {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"})
     document["metadata"]["annotations"] = {DRAIN_NODE: "new disks"}
     document["spec"]["unschedulable"] = False
-    assert plan_node(view(document), silent(0, heard=True), LIMITS, NOW).cordon
+    assert plan_node(view(document), silent(0, alive=True), LIMITS, NOW).cordon
     assert state_of(view(document)) is NodeState.READY
 
 
@@ -159,50 +159,50 @@ def observer() -> tuple[Heartbeats, Clock]:
 
 
 def test_silence_counts_since_the_last_renewal_that_was_seen() -> None:
-    heard, clock = observer()
-    heard.note("a", 0.0, renewed=False)
-    assert not heard.look("a", 0.0)["heard"]
+    heartbeats, clock = observer()
+    heartbeats.note("a", 0.0, renewed=False)
+    assert not heartbeats.observe("a", 0.0)["alive"]
     clock.advance(10)
-    heard.note("a", 0.0, renewed=True)
+    heartbeats.note("a", 0.0, renewed=True)
     clock.advance(15)
-    assert heard.look("a", 0.0) == {"silence_s": 15.0, "heard": True}
+    assert heartbeats.observe("a", 0.0) == {"silence_s": 15.0, "alive": True}
 
 
 def test_a_new_word_of_its_agent_is_a_sign_of_life_and_an_old_one_is_none() -> None:
-    heard, clock = observer()
-    heard.note("a", 0.0, renewed=False)
-    heard.look("a", 0.0, word="at nine")
+    heartbeats, clock = observer()
+    heartbeats.note("a", 0.0, renewed=False)
+    heartbeats.observe("a", 0.0, report="at nine")
     clock.advance(20)
-    assert heard.look("a", 0.0, word="at nine") == {"silence_s": 20.0, "heard": False}
+    assert heartbeats.observe("a", 0.0, report="at nine") == {"silence_s": 20.0, "alive": False}
     clock.advance(20)
-    assert heard.look("a", 0.0)["silence_s"] == 40.0  # somebody else said that nobody knows
+    assert heartbeats.observe("a", 0.0)["silence_s"] == 40.0  # somebody else said that nobody knows
     clock.advance(5)
-    assert heard.look("a", 0.0, word="at ten") == {"silence_s": 0.0, "heard": True}
+    assert heartbeats.observe("a", 0.0, report="at ten") == {"silence_s": 0.0, "alive": True}
     clock.advance(5)
-    heard.note("a", 0.0, renewed=True)
+    heartbeats.note("a", 0.0, renewed=True)
     clock.advance(5)
-    assert heard.look("a", 0.0, word="at ten")["silence_s"] == 5.0
-    assert heard.look("a", 0.0, word="at eleven")["silence_s"] == 0.0
+    assert heartbeats.observe("a", 0.0, report="at ten")["silence_s"] == 5.0
+    assert heartbeats.observe("a", 0.0, report="at eleven")["silence_s"] == 0.0
 
 
 def test_a_word_that_only_gets_its_date_is_no_sign_of_life() -> None:
-    heard, clock = observer()
-    heard.note("a", 0.0, renewed=True)
-    heard.look("a", 0.0, word=UNDATED)
+    heartbeats, clock = observer()
+    heartbeats.note("a", 0.0, renewed=True)
+    heartbeats.observe("a", 0.0, report=UNDATED)
     clock.advance(20)
-    assert heard.look("a", 0.0, word="at nine")["silence_s"] == 20.0
+    assert heartbeats.observe("a", 0.0, report="at nine")["silence_s"] == 20.0
 
 
 def test_silence_does_not_grow_while_the_observer_cannot_see() -> None:
-    heard, clock = observer()
-    heard.note("a", 0.0, renewed=True)
+    heartbeats, clock = observer()
+    heartbeats.note("a", 0.0, renewed=True)
     for _ in range(30):
         clock.advance(10)
-        assert heard.look("a", clock.monotonic() - observed_s(clock))["silence_s"] <= 10.0
+        assert heartbeats.observe("a", clock.monotonic() - observed_s(clock))["silence_s"] <= 10.0
     # Sight returns after minutes: every node has its whole time again.
-    assert heard.look("a", 0.0)["silence_s"] == 0.0
+    assert heartbeats.observe("a", 0.0)["silence_s"] == 0.0
     clock.advance(30)
-    assert heard.look("a", 0.0)["silence_s"] == 30.0
+    assert heartbeats.observe("a", 0.0)["silence_s"] == 30.0
 
 
 def observed_s(clock: Clock) -> float:
@@ -210,39 +210,39 @@ def observed_s(clock: Clock) -> float:
 
 
 def test_a_short_break_in_sight_starts_nothing_anew() -> None:
-    heard, clock = observer()
-    heard.note("a", 0.0, renewed=True)
+    heartbeats, clock = observer()
+    heartbeats.note("a", 0.0, renewed=True)
     clock.advance(20)
-    heard.look("a", 0.0)
+    heartbeats.observe("a", 0.0)
     clock.advance(40)
-    assert heard.look("a", 0.0)["silence_s"] == 60.0
+    assert heartbeats.observe("a", 0.0)["silence_s"] == 60.0
 
 
 def test_a_zone_that_was_blind_gives_its_nodes_their_time_again() -> None:
-    heard, clock = observer()
+    heartbeats, clock = observer()
     zones = {"a": ["a1", "a2", "a3"], "b": ["b1"]}
     for name in ("a1", "a2", "a3", "b1"):
-        heard.note(name, 0.0, renewed=True)
+        heartbeats.note(name, 0.0, renewed=True)
     for _ in range(5):
         clock.advance(20)
-        heard.note("b1", 0.0, renewed=True)
-        found = heard.survey("a", zones)
+        heartbeats.note("b1", 0.0, renewed=True)
+        found = heartbeats.survey("a", zones)
     assert "3 of 3" in found["blind"]
-    heard.note("a1", 0.0, renewed=True)
-    heard.note("a2", 0.0, renewed=True)
+    heartbeats.note("a1", 0.0, renewed=True)
+    heartbeats.note("a2", 0.0, renewed=True)
     clock.advance(15)
-    heard.note("b1", 0.0, renewed=True)
-    found = heard.survey("a", zones)
+    heartbeats.note("b1", 0.0, renewed=True)
+    found = heartbeats.survey("a", zones)
     assert found == {"blind": "", "clear_s": 15.0}
 
 
 def test_nodes_of_one_zone_are_given_up_one_at_a_time() -> None:
-    heard, clock = observer()
-    assert heard.may_lose("a")
-    assert not heard.may_lose("a")
-    assert heard.may_lose("b")
+    heartbeats, clock = observer()
+    assert heartbeats.may_lose("a")
+    assert not heartbeats.may_lose("a")
+    assert heartbeats.may_lose("b")
     clock.advance(LIMITS.node_loss_every_s)
-    assert heard.may_lose("a")
+    assert heartbeats.may_lose("a")
 
 
 @given(st.dictionaries(st.sampled_from("abc"), st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1))

@@ -1,7 +1,7 @@
-"""The autoscaler: looks at a HorizontalPodAutoscaler's target and what its pods use, and sizes it.
+"""The autoscaler controller: scales the target of a HorizontalPodAutoscaler by the usage of its pods.
 
-`usage` says what each metric asks for and `scaling` what becomes of it. The size is written only to the very version
-of the target whose counts were read, so the bound on unserved replicas holds at the commit, not just in a cache.
+`usage` proposes a size for each metric and `plan` decides. The size is written only to the version of the target whose
+counts were read, so the bound on unserved replicas holds at the commit, not just in a cache.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ _TARGETS: dict[tuple[str, str], Kind] = {(each.api_version, each.kind): each for
 
 
 class AutoscalerReconciler:
-    """One look at one autoscaler."""
+    """Reconciles one autoscaler."""
 
     def __init__(self, env: Env) -> None:
         self.lease_ages = LeaseAges(env)
         self._plans = env.metrics.counter(
-            "kedge_autoscaler_plans_total", "Looks at autoscalers, by what came of them", ("result",)
+            "kedge_autoscaler_plans_total", "Plans of autoscalers, by result", ("result",)
         )
 
     async def reconcile(self, ctx: Context, key: Key) -> Action:
         found = ctx.get(key)
         if found is None or found.metadata.deletion_timestamp is not None:
-            return Action.await_change(reason="it is gone, or going")
+            return Action.await_change(reason="deleted or being deleted")
         view, now = found.as_view(HorizontalPodAutoscalerView), ctx.now()
         target, problem = _target_of(ctx, found, view)
         again = Action.requeue(delay_s=ctx.limits.autoscaler_look_s)
@@ -62,7 +62,7 @@ class AutoscalerReconciler:
         if plan.clock_mended:
             found = await ctx.patch(found, {"status": {"advice": plan.advice_as_json()}}, subresource="status")
         if plan.scales and held is None:
-            # On record before it is done: who decides next, after whatever crash, knows what the rates were used for.
+            # Recorded before the write: after a crash the next plan still counts this change towards the rates.
             found = await ctx.patch(found, {"status": plan.past_as_json()}, subresource="status")
             await ctx.patch(target, {"spec": {"replicas": plan.desired}})
         self._plans.labels("held" if held is not None else "scaled" if plan.scales else "kept").inc()
@@ -87,31 +87,31 @@ class AutoscalerReconciler:
         return plan_scaling(view.spec, view.status, facts, proposals, bounds, now)
 
 
-# -- looking ---------------------------------------------------------------------------------------
+# -- inputs ----------------------------------------------------------------------------------------
 
 
 def _target_of(ctx: Context, found: Object, view: HorizontalPodAutoscalerView) -> tuple[Object | None, dict[str, Any]]:
-    """What is scaled; or None, and the condition that says why there is nothing to scale."""
+    """The target; or None, and the condition with the reason."""
     ref, namespace = view.spec.scale_target_ref, found.key.namespace
     kind = _TARGETS.get((ref.api_version, ref.kind))
     if kind is None:
-        words = (
+        message = (
             f"kedge scales Deployments and ReplicaSets of apps/v1, not {ref.kind} of {ref.api_version or 'no group'}"
         )
-        return None, condition(ABLE, status=False, reason="FailedGetScale", message=words)
+        return None, condition(ABLE, status=False, reason="FailedGetScale", message=message)
     rival = _rival(ctx, found, view)
     if rival:
-        words = f"{rival} scales {ref.kind} {ref.name} too, and was first: remove one of the two"
-        return None, condition(ACTIVE, status=False, reason="AmbiguousSelector", message=words)
+        message = f"{rival} scales {ref.kind} {ref.name} too, and was first: remove one of the two"
+        return None, condition(ACTIVE, status=False, reason="AmbiguousSelector", message=message)
     target = ctx.get(Key(kind.key_kind, namespace, ref.name))
     if target is None or target.metadata.deletion_timestamp is not None:
-        words = f"there is no {ref.kind} {ref.name}"
-        return None, condition(ABLE, status=False, reason="FailedGetScale", message=words)
+        message = f"there is no {ref.kind} {ref.name}"
+        return None, condition(ABLE, status=False, reason="FailedGetScale", message=message)
     return target, {}
 
 
 def _rival(ctx: Context, found: Object, view: HorizontalPodAutoscalerView) -> str:
-    """An older autoscaler of the same target: two would undo each other's sizes."""
+    """An older autoscaler of the same target: two would overwrite each other's sizes."""
     own = (str(found.metadata.creation_timestamp), found.key.name)
     for other in ctx.list(AUTOSCALER, namespace=found.key.namespace):
         age = (str(other.metadata.creation_timestamp), other.key.name)
@@ -146,7 +146,7 @@ def _facts_of(target: Object, stale: str) -> TargetFacts:
 
 
 def _too_old(ctx: Context) -> str:
-    """A cache that is older than a decision to add allows; empty if none is."""
+    """A cache that is too old to decide on scaling up; empty if none is."""
     for kind in (DEPLOYMENT, REPLICA_SET, POD, LEASE):
         try:
             ctx.check_fresh(kind, max_age_s=ctx.limits.autoscaler_cache_age_s)
@@ -156,7 +156,7 @@ def _too_old(ctx: Context) -> str:
 
 
 def _usage_of(ctx: Context, pods: Sequence[PodView], lease_ages: LeaseAges) -> dict[str, PodUsage]:
-    """By pod uid, from the leases of the nodes the pods are on. A text that is no report reports nothing."""
+    """Usage by pod uid, from the leases of the pods' nodes. A report that cannot be parsed is ignored."""
     found: dict[str, PodUsage] = {}
     for node in dict.fromkeys(pod.spec.node_name for pod in pods if pod.spec.node_name):
         lease = ctx.get(lease_key(node))

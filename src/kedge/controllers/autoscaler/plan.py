@@ -1,7 +1,7 @@
-"""The plan of an autoscaler: from what metrics ask for to a size, or to a reason why the size stays. Pure.
+"""The plan of an autoscaler: from the proposals of metrics to a size, or to a reason why the size stays. Pure.
 
-Stabilised over windows, limited by rates, kept between the bounds, and never more than a named number beyond what is
-ready: whatever holds replicas up, more of them would wait behind the same thing. Its past is in the status it writes.
+Stabilised over windows, limited by rates, kept between the bounds, and never more than `unserved_max` beyond the ready
+replicas: if something blocks replicas, it would block more of them too. The history is in the status.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ DOWN_DEFAULT = ScalingRules(
     stabilization_window_seconds=300, policies=(ScalingPolicy(type="Percent", value=100, period_seconds=15),)
 )
 _UNPLACED = (ReplicaStage.ADMITTED, ReplicaStage.QUEUED, ReplicaStage.SCHEDULED)
-"""Replicas at these have no node: another would join them."""
+"""Stages without a node: another replica would wait there too."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScalingLimits:
-    """The named limits that a plan obeys."""
+    """The limits of a plan."""
 
     unserved_max: int = 10
     cooldown_s: float = 15.0
@@ -53,40 +53,40 @@ class ScalingLimits:
 
 @dataclass(frozen=True, slots=True)
 class TargetFacts:
-    """What one look found out about the workload that is scaled, all of it from one version of it."""
+    """The target of the autoscaler, all from one version of it."""
 
     replicas: int
     ready: int
     progress: WorkloadProgress
     observed: bool = True
-    """Its status is about the spec it has now."""
+    """Its status is about its current spec."""
     failure: str = ""
-    """Why replicas cannot be made, as its controller says: a quota, a policy."""
+    """Why its controller cannot create replicas: a quota, an admission policy."""
     stale: str = ""
-    """A cache that is too old to say why replicas are missing; empty if none is."""
+    """A cache that is too old to show why replicas are missing; empty if none is."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScalingPlan:
-    """A size, and everything the status is to say."""
+    """A size, and the status that goes with it."""
 
     current: int
     desired: int
     conditions: tuple[dict[str, Any], ...]
     advice: tuple[ScalingAdvice, ...]
     events: tuple[ScalingEvent, ...]
-    """Those of the past that still count, and the one of this plan if it changes the size."""
+    """Past changes that still count, and the change of this plan."""
     metrics: tuple[dict[str, Any], ...] = ()
     last_scale: datetime | None = None
     clock_mended: bool = False
-    """Advice had times of a wrong clock. They must be written anew for their own sake: times alone are no news."""
+    """Advice had times of a wrong clock. They are patched explicitly: a status write skips times that change alone."""
 
     @property
     def scales(self) -> bool:
         return self.desired != self.current
 
     def past_as_json(self) -> dict[str, Any]:
-        """What must be on record before the size changes, or after a restart the same change is made twice as fast."""
+        """The history to record before the size changes; without it, a restart would double the rate."""
         return {
             "lastScaleTime": None if self.last_scale is None else format_time(self.last_scale),
             "scalingEvents": [
@@ -121,7 +121,7 @@ def plan_scaling(
     limits: ScalingLimits,
     now: datetime,
 ) -> ScalingPlan:
-    """Decide on a size. Whatever it refuses to do, a condition says why."""
+    """Decide on a size. Conditions show why it differs from the proposals."""
     current = target.replicas
     check(current >= 0, "admission rejects a negative replica count")
     up, down = _rules(spec)
@@ -139,7 +139,7 @@ def plan_scaling(
     if current == 0:
         return replace(kept, conditions=(_active(status=False, reason="ScalingDisabled", message="it is scaled to 0"),))
     if not spec.min_replicas <= current <= spec.max_replicas:
-        # Somebody's explicit wish, not a reaction: it is neither stabilised nor held back.
+        # The bounds are explicit settings: reaching them is neither stabilised nor held back.
         return _to_the_bounds(kept, spec, limits, now)
     wanted, active = _wanted(proposals, current)
     if wanted is None:
@@ -163,24 +163,24 @@ def _scaled(plan: ScalingPlan, desired: int, limits: ScalingLimits, now: datetim
 def _to_the_bounds(kept: ScalingPlan, spec: AutoscalerSpec, limits: ScalingLimits, now: datetime) -> ScalingPlan:
     over = kept.current > spec.max_replicas
     reason = "TooManyReplicas" if over else "TooFewReplicas"
-    words = f"{kept.current} is {'more than maxReplicas' if over else 'less than minReplicas'}"
-    conditions = (_able("ReadyForNewScale"), _limiting(reason, words), _not_held())
+    message = f"{kept.current} is {'more than maxReplicas' if over else 'less than minReplicas'}"
+    conditions = (_able("ReadyForNewScale"), _limiting(reason, message), _not_held())
     desired = spec.max_replicas if over else spec.min_replicas
     return _scaled(replace(kept, conditions=conditions), desired, limits, now)
 
 
-# -- what metrics ask for --------------------------------------------------------------------------
+# -- proposals -------------------------------------------------------------------------------------
 
 
 def _wanted(proposals: Sequence[Proposal], current: int) -> tuple[int | None, dict[str, Any]]:
-    """The most that any metric asks for. One that cannot say keeps the others from asking for less."""
-    asked = [each.replicas for each in proposals if each.replicas is not None]
-    silent = next((each for each in proposals if each.replicas is None), None)
-    most = max(asked, default=None)
-    if silent is not None and (most is None or most < current):
-        return None, _active(status=False, reason=silent.reason, message=silent.problem)
+    """The largest proposal. A metric without a proposal prevents scaling down."""
+    sizes = [each.replicas for each in proposals if each.replicas is not None]
+    failed = next((each for each in proposals if each.replicas is None), None)
+    most = max(sizes, default=None)
+    if failed is not None and (most is None or most < current):
+        return None, _active(status=False, reason=failed.reason, message=failed.problem)
     if most is None:
-        return None, _active(status=False, reason="FailedGetMetrics", message="no metric is asked for")
+        return None, _active(status=False, reason="FailedGetMetrics", message="the spec has no metrics")
     return most, _active(status=True, reason="ValidMetricFound", message="")
 
 
@@ -188,9 +188,9 @@ def _wanted(proposals: Sequence[Proposal], current: int) -> tuple[int | None, di
 
 
 def _clean(advice: Iterable[ScalingAdvice], current: int, now: datetime) -> tuple[ScalingAdvice, ...]:
-    """Past advice in order; without any, the size that is there is taken for it.
+    """Past advice in order; without any, the current size.
 
-    A time that a wrong clock put in the future is now: it cannot be waited for.
+    A time that a wrong clock put far into the future becomes now: no controller waits for it.
     """
     known = [_since(each, now) if each.since is None or is_ahead(each.since, now) else each for each in advice]
     if not known:
@@ -203,9 +203,9 @@ def _since(each: ScalingAdvice, since: datetime) -> ScalingAdvice:
 
 
 def _pieces(advice: Sequence[ScalingAdvice], window_s: float, now: datetime) -> list[ScalingAdvice]:
-    """Advice that held at some time within the window. Each held until the next came, the last one until now.
+    """Advice that was valid at some time within the window. Each was valid until the next, the last one until now.
 
-    What was asked for while nobody looked is not known: that the last word stood is the answer that changes least.
+    The advice while no controller ran is unknown: assuming the last one changes least.
     """
     begin = now - timedelta(seconds=window_s)
     ends = [*(each.since or now for each in advice[1:]), now]
@@ -215,14 +215,14 @@ def _pieces(advice: Sequence[ScalingAdvice], window_s: float, now: datetime) -> 
 def _stabilised(
     past: Sequence[ScalingAdvice], wanted: int, current: int, up: ScalingRules, down: ScalingRules, now: datetime
 ) -> tuple[int, dict[str, Any]]:
-    """Up to the least that was asked for lately, down to the most."""
+    """Scale up to the smallest recent advice, down to the largest."""
     least = min([wanted, *(each.low for each in _pieces(past, up.stabilization_window_seconds or 0, now))])
     most = max([wanted, *(each.high for each in _pieces(past, down.stabilization_window_seconds or 0, now))])
     stable = max(current, least) if current < least else min(current, most)
     if stable < wanted:
-        return stable, _able("ScaleUpStabilized", f"{wanted} was not asked for throughout the last window")
+        return stable, _able("ScaleUpStabilized", f"{wanted} was not advised throughout the last window")
     if stable > wanted:
-        return stable, _able("ScaleDownStabilized", f"more than {wanted} was asked for within the last window")
+        return stable, _able("ScaleDownStabilized", f"more than {wanted} was advised within the last window")
     return stable, _able("ReadyForNewScale")
 
 
@@ -233,7 +233,7 @@ def _advised(
     limits: ScalingLimits,
     now: datetime,
 ) -> tuple[ScalingAdvice, ...]:
-    """The past with today's advice, as short as it can be: the same advice again is no news."""
+    """The past advice and the new one, merged to `history_max`; repeated advice adds nothing."""
     if (past[-1].low, past[-1].high) == (wanted, wanted):
         return past
     longest_s = max(each.stabilization_window_seconds or 0 for each in rules)
@@ -289,7 +289,7 @@ def _limited(
 
 
 def _furthest(rules: ScalingRules, current: int, events: Sequence[ScalingEvent], now: datetime, *, sign: int) -> int:
-    """The size that the policies of one direction allow, counted from the size at the start of each one's period."""
+    """The size that the policies of one direction allow, counted from the size at the start of each period."""
     if rules.select_policy == "Disabled":
         return current
     sizes = []
@@ -313,7 +313,7 @@ def _within(events: Iterable[ScalingEvent], period_s: float, now: datetime) -> l
 def _events_that_count(
     events: Sequence[ScalingEvent], current: int, rules: Sequence[ScalingRules], now: datetime
 ) -> tuple[ScalingEvent, ...]:
-    """Past changes that a rate may still ask about. The last one was written down and never made if nothing moved."""
+    """Past changes within the period of a rate. The last one was recorded but never made if the size is unchanged."""
     if events and events[-1].before == current:
         events = events[:-1]
     longest_s = max(policy.period_seconds for each in rules for policy in each.policies)
@@ -321,7 +321,7 @@ def _events_that_count(
 
 
 def _merged_events(events: Sequence[ScalingEvent], most: int) -> tuple[ScalingEvent, ...]:
-    """No more than so many: the two oldest become one, as late as the later."""
+    """At most `most` events: the two oldest are merged, with the time of the later."""
     kept = list(events)
     while len(kept) > max(2, most):
         first, second = kept[:2]
@@ -330,45 +330,45 @@ def _merged_events(events: Sequence[ScalingEvent], most: int) -> tuple[ScalingEv
     return tuple(kept)
 
 
-# -- not adding to what is behind ------------------------------------------------------------------
+# -- scaling up behind missing replicas ------------------------------------------------------------
 
 
 def _held_back(
     desired: int, target: TargetFacts, last_scale: datetime | None, limits: ScalingLimits, now: datetime
 ) -> tuple[int, dict[str, Any]]:
-    """Keep a size from growing while what was asked for before is not there yet, and say what it waits for."""
+    """Do not scale up while replicas that were requested before are missing; the condition names the reason."""
     current = target.replicas
     if desired <= current:
         return desired, _not_held()
-    reason, words = _why_not(target)
+    reason, message = _why_not(target)
     if reason:
-        return current, _held(reason, f"{desired} were to be asked for, but {words}")
+        return current, _held(reason, f"{desired} are desired, but {message}")
     if last_scale is not None and not is_ahead(last_scale, now):
         rest_s = (last_scale + timedelta(seconds=limits.cooldown_s) - now).total_seconds()
         if rest_s > 0:
-            return current, _held("CoolingDown", f"{desired} were to be asked for, too soon after the last change")
+            return current, _held("CoolingDown", f"{desired} are desired, too soon after the last change")
     most = max(current, target.ready + limits.unserved_max)
     if desired > most:
-        words = f"{desired} were to be asked for, and at most {limits.unserved_max} may be waited for beyond the ready"
-        return most, _held("UnservedReplicas", words)
+        message = f"{desired} are desired, and at most {limits.unserved_max} beyond the ready replicas may be requested"
+        return most, _held("UnservedReplicas", message)
     return desired, _not_held()
 
 
 def _why_not(target: TargetFacts) -> tuple[str, str]:
-    """What makes adding useless now: it would wait behind the same thing."""
+    """Why scaling up is useless now: new replicas would be blocked by the same cause."""
     if target.stale:
-        return "CacheStale", f"the cache of {target.stale} is too old to say what is missing"
+        return "CacheStale", f"the cache of {target.stale} is too old to show what is missing"
     if not target.observed or target.progress.observed_generation == 0:
-        return "TargetNotObserved", "the last change of the target has not been acted on yet"
+        return "TargetNotObserved", "the controller of the target has not observed its last change"
     if target.failure:
-        return "ReplicasRefused", f"replicas cannot be made: {target.failure}"
+        return "ReplicasRefused", f"replicas cannot be created: {target.failure}"
     waiting = [each for each in target.progress.pending if each.stage in _UNPLACED]
     if waiting:
         listed = ", ".join(f"{each.count} {each.stage} ({each.reason})" for each in waiting)
-        return "ReplicasPending", f"replicas without a node would only become more: {listed}"
+        return "ReplicasPending", f"replicas wait for a node: {listed}"
     missing = target.replicas - _counted(target.progress)
     if missing > 0:
-        return "ReplicasPending", f"{missing} replicas that were asked for have not been made yet"
+        return "ReplicasPending", f"{missing} requested replicas are not created yet"
     return "", ""
 
 

@@ -1,7 +1,7 @@
-"""How many replicas a metric asks for, given what pods use: Kubernetes' arithmetic, in whole numbers. Pure.
+"""The number of replicas that a metric proposes for the usage of pods: Kubernetes' arithmetic, in integers. Pure.
 
-What is not known speaks against change: a pod without a measurement counts as idle when more is asked for, and as busy
-when less is. `scaling` decides what becomes of the answer.
+Missing data counts against a change: a pod without a measurement counts as idle when scaling up, and as busy when
+scaling down. `plan` decides on the proposals.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from kedge.api.views.workloads import MetricSpec, MetricTarget
 from kedge.controllers.shared.pods import is_active
 
 _NEVER_READY_S = 30.0
-"""A pod whose last word on readiness came this soon after its start, and was no, has never been ready."""
+"""A pod that became unready this soon after its start has never been ready."""
 NO_USAGE = "FailedGetResourceMetric"
 UNSUPPORTED = "InvalidMetricSourceType"
 
 
 @dataclass(frozen=True, slots=True)
 class PodUsage:
-    """What one pod uses, and when that was measured."""
+    """The usage of one pod, and when it was measured."""
 
     at: datetime
-    """By the clock of its node, as are the times in the pod's status. Nothing else is compared with it."""
+    """By the clock of its node, like the times in the pod's status. It is compared only with those."""
     age_s: float
-    """Since it was seen, by the clock of who looks."""
+    """Seconds since it was seen, by the clock of this process."""
     window_s: int
     containers: Mapping[str, Mapping[str, Quantity]]
 
 
 @dataclass(frozen=True, slots=True)
 class UsageRules:
-    """How usage is judged."""
+    """The limits and tolerances for usage."""
 
     sample_s: float = 60.0
     start_s: float = 300.0
@@ -48,11 +48,11 @@ class UsageRules:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What one metric asks for; or why it cannot say."""
+    """The replicas that one metric proposes; or why there is no proposal."""
 
     replicas: int | None
     about: str
-    """The metric, in words."""
+    """A description of the metric."""
     status: dict[str, Any] | None = None
     """As `status.currentMetrics` shows it."""
     reason: str = ""
@@ -71,7 +71,7 @@ class _Metric:
 
 
 class _Unusable(Exception):
-    """The metric cannot be computed, for a reason that the status tells."""
+    """The metric cannot be computed; the status shows the reason."""
 
 
 def propose(
@@ -82,11 +82,11 @@ def propose(
     rules: UsageRules,
     now: datetime,
 ) -> Proposal:
-    """The replicas that one metric asks for. `usage` is by pod uid; one measured too long ago is none."""
+    """The replicas that one metric proposes. `usage` is by pod uid; an old measurement counts as missing."""
     read = _read_metric(metric)
     if read is None:
-        words = f"kedge scales on Resource and ContainerResource, not on {metric.type or 'nothing'}"
-        return Proposal(None, metric.type, reason=UNSUPPORTED, problem=words)
+        problem = f"kedge scales on Resource and ContainerResource, not on {metric.type or 'nothing'}"
+        return Proposal(None, metric.type, reason=UNSUPPORTED, problem=problem)
     try:
         weights = {pod.uid: _weight(pod, read) for pod in pods if is_active(pod)}
         groups = _group(pods, read, usage, rules, now)
@@ -98,7 +98,7 @@ def propose(
     return Proposal(wanted, read.about, _shown(metric, read, groups, pods))
 
 
-# -- what a metric is about ------------------------------------------------------------------------
+# -- metrics ---------------------------------------------------------------------------------------
 
 
 def _read_metric(metric: MetricSpec) -> _Metric | None:
@@ -111,7 +111,7 @@ def _read_metric(metric: MetricSpec) -> _Metric | None:
 
 
 def _weight(pod: PodView, metric: _Metric) -> int:
-    """What the pod would use if it were exactly on target, in nano units."""
+    """The usage of the pod at exactly the target, in nano units."""
     target = metric.target
     if target.average_utilization is None:
         return target.average_value.nano if target.average_value is not None else 0
@@ -129,13 +129,13 @@ def _requested(pod: PodView, metric: _Metric) -> int:
     return sum(amount.nano for amount in asked if amount is not None)
 
 
-# -- which pods count ------------------------------------------------------------------------------
+# -- pods ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class _Groups:
     used: Mapping[str, int]
-    """By pod uid: what is used, of pods that are measured and ready."""
+    """Usage by uid of the pods that are measured and ready."""
     unready: tuple[str, ...]
     missing: tuple[str, ...]
 
@@ -175,7 +175,7 @@ def _amount(sample: PodUsage | None, metric: _Metric, rules: UsageRules) -> int 
 
 
 def _is_unready(pod: PodView, sample: PodUsage, rules: UsageRules, now: datetime) -> bool:
-    """Whether its CPU says nothing yet: starting takes CPU that serving will not."""
+    """Whether its CPU usage does not count yet: starting takes CPU that serving will not."""
     ready = find_condition(pod.status.conditions, "Ready")
     started = pod.status.start_time
     if ready is None or ready.last_transition_time is None or started is None:
@@ -196,7 +196,7 @@ def _replicas(groups: _Groups, weights: Mapping[str, int], metric: _Metric, curr
         return current if _on_target(ratio, rules) else _ceil(ratio * len(groups.used))
     used = dict(groups.used)
     for uid in groups.missing:
-        # Busy when fewer would be asked for, idle when more would be: what is not known argues against change.
+        # Busy when scaling down, idle when scaling up: missing data counts against a change.
         if ratio < 1:
             used[uid] = _busy(weights[uid], metric)
         elif ratio > 1:
@@ -237,7 +237,7 @@ def _shown(metric: MetricSpec, read: _Metric, groups: _Groups, pods: Sequence[Po
     if read.target.average_utilization is not None:
         requested = sum(_requested(pod, read) for pod in pods if pod.uid in groups.used)
         current["averageUtilization"] = total * 100 // requested if requested else 0
-    said: dict[str, Any] = {"name": read.resource, "current": current}
+    shown: dict[str, Any] = {"name": read.resource, "current": current}
     if read.container:
-        said["container"] = read.container
-    return {"type": metric.type, "containerResource" if read.container else "resource": said}
+        shown["container"] = read.container
+    return {"type": metric.type, "containerResource" if read.container else "resource": shown}

@@ -1,7 +1,7 @@
-"""Disruption budgets: how many of a workload's pods may be missing, counted where eviction reads it.
+"""The budget controller: writes how many pods may be disrupted to the status, where the eviction verb reads it.
 
-The plan is pure. An eviction charges the budget in its own commit, and names its pod there until this controller has
-seen it leave: however late the cache of pods is, an eviction is never forgotten.
+An eviction charges the budget in its own commit and names its pod in `disruptedPods`. The pod stays there until this
+controller has seen it leave: an eviction counts however old the cache of pods is.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NAME = "disruption"
 
 
 class BudgetReconciler:
-    """One look at one budget."""
+    """Reconciles one budget."""
 
     def __init__(self, env: Env) -> None:
         self._allowed = env.metrics.gauge("kedge_budgets_allowed", "Disruptions allowed now", ("namespace", "name"))
@@ -36,7 +36,7 @@ class BudgetReconciler:
     async def reconcile(self, ctx: Context, key: Key) -> Action:
         found = ctx.get(key)
         if found is None or found.metadata.deletion_timestamp is not None:
-            return Action.await_change(reason="it is gone, or going")
+            return Action.await_change(reason="deleted or being deleted")
         budget, now = found.as_view(PodDisruptionBudgetView), ctx.now()
         hold = active_hold(budget, NAME, now)
         if hold is not None:
@@ -44,11 +44,11 @@ class BudgetReconciler:
         selector = label_selector(budget.spec.selector)
         listed = [each for each in ctx.list(POD, namespace=key.namespace) if selector.matches(each.metadata.labels)]
         living = [pod for pod in (each.as_view(PodView) for each in listed) if not pod.finished]
-        # Nothing was awaited since the pods were read, so this is of the same moment.
+        # Nothing was awaited since the pods were read, so this is about the same state of the cache.
         current = ctx.has_seen(POD, found.revision)
         if current is None:
             doubted = still_disrupted(budget, living)
-            current = await self._are_the_latest(ctx, [each for each in listed if each.key.name in doubted])
+            current = await self._are_current(ctx, [each for each in listed if each.key.name in doubted])
         plan = plan_budget(budget, living, self._expected(ctx, living), pods_are_current=current)
         status = budget_status(budget, plan)
         status["conditions"] += hold_conditions(budget, budget.status.conditions, now)
@@ -57,8 +57,8 @@ class BudgetReconciler:
         again = now + timedelta(seconds=ctx.limits.budget_again_s) if plan.disrupted else None
         return requeue_at(now, again, next_hold_end(budget, now))
 
-    async def _are_the_latest(self, ctx: Context, pods: Iterable[Object]) -> bool:
-        """Whether these are at the authority as they were read: then none of them was told to go before the read."""
+    async def _are_current(self, ctx: Context, pods: Iterable[Object]) -> bool:
+        """Whether the API server has these very revisions: then none of the pods was evicted before the read."""
         for pod in pods:
             now = await ctx.fresh(pod.key)
             if now is None or now.revision != pod.revision:
@@ -66,7 +66,7 @@ class BudgetReconciler:
         return True
 
     def _expected(self, ctx: Context, pods: Iterable[PodView]) -> int:
-        """How many pods the owners of these ask for. One that nobody controls stands for itself."""
+        """The replicas that the owners of these pods request. A pod without a controller counts as one."""
         owners: dict[str, int] = {}
         for pod in pods:
             owner = controller_of(pod)
@@ -78,7 +78,7 @@ class BudgetReconciler:
         return sum(owners.values())
 
     def _size(self, ctx: Context, kind: str, name: Key, uid: str) -> tuple[str, int | None]:
-        """The uid of whoever decides how many there are, and that number; None if it cannot be known."""
+        """The uid of the workload that sets the number of pods, and that number; None if it is unknown."""
         if kind == JOB.kind:
             job = ctx.get(name._replace(kind=JOB.key_kind))
             return uid, job.as_view(JobView).spec.parallelism if job is not None and job.uid == uid else None
@@ -101,7 +101,7 @@ def _budgets(caches: CacheSet, namespace: str) -> Iterable[Object]:
 
 
 def wake_covering(change: CacheChange, caches: CacheSet) -> Iterable[Key]:
-    """The budgets that cover a pod, as it was or as it is."""
+    """Wakes the budgets that select a pod, before or after the change."""
     labels = [each.metadata.labels for each in (change.old, change.new) if each is not None]
     for budget in _budgets(caches, change.key.namespace):
         selector = label_selector(budget.as_view(PodDisruptionBudgetView).spec.selector)
@@ -110,7 +110,7 @@ def wake_covering(change: CacheChange, caches: CacheSet) -> Iterable[Key]:
 
 
 def wake_resized(change: CacheChange, caches: CacheSet) -> Iterable[Key]:
-    """Every budget of the namespace, when a workload begins, goes or asks for another number of pods."""
+    """Wakes every budget of the namespace when a workload is created, deleted or changed."""
     if (
         change.old is not None
         and change.new is not None

@@ -13,23 +13,22 @@ from kedge.controllers.shared.pods import is_active, is_ready
 
 @dataclass(frozen=True, slots=True)
 class BudgetPlan:
-    """What the status is to say."""
+    """The counts of the status."""
 
     current_healthy: int
     desired_healthy: int
     expected_pods: int
     disruptions_allowed: int
     disrupted: dict[str, datetime] = field(default_factory=dict)
-    """Evictions whose pods have not been seen to leave."""
+    """Evicted pods that have not been seen to leave, and when they were evicted."""
 
 
 def plan_budget(
     budget: PodDisruptionBudgetView, pods: Sequence[PodView], expected: int, *, pods_are_current: bool
 ) -> BudgetPlan:
-    """Count. `expected` is how many pods their owners ask for.
+    """Count. `expected` is the number of pods that their owners request.
 
-    `pods_are_current` if they are as new as the budget at least: then whatever was evicted is seen to leave, or has
-    left.
+    `pods_are_current` if they are at least as new as the budget: then every evicted pod is terminating or gone.
     """
     disrupted = {} if pods_are_current else still_disrupted(budget, pods)
     healthy = sum(is_active(pod) and is_ready(pod) and pod.name not in disrupted for pod in pods)
@@ -45,10 +44,10 @@ def plan_budget(
 
 
 def still_disrupted(budget: PodDisruptionBudgetView, pods: Sequence[PodView]) -> dict[str, datetime]:
-    """Evictions of pods that look as if nothing had happened to them.
+    """Evictions whose pods do not show it yet.
 
-    An eviction names its pod here in the very commit that tells the pod to go, so it is for revisions to say whether
-    this is that pod or another of its name. Times cannot: they are of several servers' clocks.
+    An eviction names its pod here in the commit that deletes the pod. Only revisions can tell that pod from a new one
+    of its name; times cannot, because they come from the clocks of several servers.
     """
     staying = {pod.name for pod in pods if not pod.terminating and not pod.finished}
     return {name: at for name, at in budget.status.disrupted_pods.items() if name in staying}

@@ -10,15 +10,15 @@ from kedge.controllers.budget.plan import BudgetPlan
 
 
 def budget_status(budget: PodDisruptionBudgetView, plan: BudgetPlan) -> dict[str, Any]:
-    """The plan as a status; what is no longer disrupted is taken out."""
+    """The plan as a status patch; pods that are no longer disrupted are removed."""
     enough = plan.disruptions_allowed > 0
-    said = condition("DisruptionAllowed", status=enough, reason="SufficientPods" if enough else "InsufficientPods")
+    allowed = condition("DisruptionAllowed", status=enough, reason="SufficientPods" if enough else "InsufficientPods")
     gone = {name: None for name in budget.status.disrupted_pods if name not in plan.disrupted}
     return {
         "currentHealthy": plan.current_healthy,
         "desiredHealthy": plan.desired_healthy,
         "expectedPods": plan.expected_pods,
         "disruptionsAllowed": plan.disruptions_allowed,
-        "conditions": [said],
+        "conditions": [allowed],
         **({"disruptedPods": gone} if gone else {}),
     }

@@ -1,7 +1,7 @@
-"""The Deployment controller: one ReplicaSet a template, and replicas moved from the old ones to the current one.
+"""The Deployment controller: one ReplicaSet per template; replicas move from the old ones to the current one.
 
-`rolling` says how far each step may go and `rollout_status` what is told of it; this carries both out. Rolling back is
-rolling out a template that is known: its ReplicaSet is used again, and its revision moves up.
+`plan` bounds each step and `status` reports it; this carries both out. A rollback is a rollout of a known template: its
+ReplicaSet is reused, and its revision moves up.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ NAME = "deployment"
 
 @dataclass(frozen=True, slots=True)
 class DeploymentFacts:
-    """What one look at a Deployment found."""
+    """A Deployment and its ReplicaSets, as one reconcile read them."""
 
     deployment: Object
     view: DeploymentView
@@ -79,7 +79,7 @@ class DeploymentFacts:
 
 
 class DeploymentReconciler:
-    """One look at one Deployment."""
+    """Reconciles one Deployment."""
 
     def __init__(self, env: Env) -> None:
         self._metrics = env.metrics
@@ -87,12 +87,12 @@ class DeploymentReconciler:
     async def reconcile(self, ctx: Context, key: Key) -> Action:
         deployment = ctx.get(key)
         if deployment is None or deployment.metadata.deletion_timestamp is not None:
-            return Action.await_change(reason="it is gone, or going: its ReplicaSets are garbage")
+            return Action.await_change(reason="deleted or being deleted: its ReplicaSets are garbage")
         view, now = deployment.as_view(DeploymentView), ctx.now()
         held = held_until(view, NAME, now)
         claimed, held_off = (False, []) if held is not None else await self._claim_sets(ctx, deployment, view, now)
         if claimed:
-            return Action.requeue(delay_s=0.0, reason="its ReplicaSets are others now")
+            return Action.requeue(delay_s=0.0, reason="its ReplicaSets have changed")
         facts = _gather(ctx, deployment, view, now)
         plan = self._plan(facts) if held is None else ScalePlan({})
         actions, refusal = ActionRecorder(ctx, self._metrics, NAME), None
@@ -110,7 +110,7 @@ class DeploymentReconciler:
         set_holds = [held_until(each.as_view(ReplicaSetView), NAME, now) for each in facts.sets]
         return requeue_at(now, next_hold_end(view, now), deadline, *set_holds, *held_off, reason=plan.waits_for)
 
-    # -- deciding ----------------------------------------------------------------------------------
+    # -- plan --------------------------------------------------------------------------------------
 
     def _plan(self, facts: DeploymentFacts) -> ScalePlan:
         spec = facts.view.spec
@@ -125,18 +125,21 @@ class DeploymentReconciler:
             updated_max=number_of(facts.deployment, UPDATED_MAX),
         )
 
-    # -- acting ------------------------------------------------------------------------------------
+    # -- writes ------------------------------------------------------------------------------------
 
     async def _claim_sets(
         self, ctx: Context, deployment: Object, view: DeploymentView, now: datetime
     ) -> tuple[bool, list[datetime]]:
-        """As a ReplicaSet does with pods. Whether there was anything to do, and when the held may be looked at."""
+        """Adopt and release ReplicaSets by the selector.
+
+        Returns whether there was anything to do, and when the holds on the other ReplicaSets end.
+        """
         selector = label_selector(view.spec.selector)
         orphans = to_adopt(ctx.by_index(REPLICA_SET, ORPHANS, deployment.key.namespace), selector)
         adopt, ends = split_held(orphans, NAME, now)
         released, _ = split_held(to_release(ctx.owned(REPLICA_SET, deployment), selector), NAME, now)
         if adopt:
-            # A cache may still show an owner that is gone: who adopts for it would make garbage of what lives.
+            # The cache may still show an owner that is gone; adopting for it would turn live pods into garbage.
             fresh = await ctx.fresh(deployment.key)
             if fresh is None or fresh.uid != deployment.uid or fresh.metadata.deletion_timestamp is not None:
                 adopt = []
@@ -148,7 +151,10 @@ class DeploymentReconciler:
         return bool(adopt or released), ends
 
     async def _carry_out(self, ctx: Context, actions: ActionRecorder, facts: DeploymentFacts, plan: ScalePlan) -> bool:
-        """Size the ReplicaSets, make the current one, drop those past the history. Whether a name was taken."""
+        """Scale the ReplicaSets, create the current one, delete those past the history limit.
+
+        Returns whether another object has the name of the current one.
+        """
         if plan.first_size is not None and not facts.view.spec.paused:
             return await self._create(ctx, actions, facts, plan.first_size)
         for each in facts.sets:
@@ -166,7 +172,7 @@ class DeploymentReconciler:
         name, namespace = f"{facts.deployment.key.name}-{suffix}", facts.deployment.key.namespace
         there = ctx.get(Key(REPLICA_SET.key_kind, namespace, name))
         if there is not None:
-            # Ours and on its way out: wait until the name is free. Another's, or another template's: take another name.
+            # This Deployment's, and being deleted: wait until the name is free. Any other: use another name.
             owner = controller_of(there.metadata)
             ours = owner is not None and owner.uid == facts.deployment.uid
             return not (ours and there.metadata.deletion_timestamp is not None)
@@ -182,7 +188,7 @@ class DeploymentReconciler:
         return False
 
     def _set_patch(self, facts: DeploymentFacts, each: Object, size: int | None) -> dict[str, Any]:
-        """What is to change of one ReplicaSet; nothing if it is as it should be."""
+        """The patch of one ReplicaSet; empty if it is up to date."""
         view, spec = each.as_view(ReplicaSetView), facts.view.spec
         if each.metadata.deletion_timestamp is not None or active_hold(view, NAME, facts.now) is not None:
             return {}
@@ -204,7 +210,7 @@ class DeploymentReconciler:
         return {**patch, "metadata": {"annotations": notes}} if notes else patch
 
     async def _write_revision(self, ctx: Context, actions: ActionRecorder, facts: DeploymentFacts) -> Object:
-        """Write the current revision on the Deployment, where `kubectl rollout history` looks for it."""
+        """Write the current revision to the Deployment, where `kubectl rollout history` reads it."""
         if facts.current is None:
             return facts.deployment
         revision = str(next_revision(facts.current, facts.old))
@@ -213,7 +219,7 @@ class DeploymentReconciler:
         patch = {"metadata": {"annotations": {DEPLOYMENT_REVISION: revision}}}
         return await actions.run("revise", f"to {revision}", ctx.patch(facts.deployment, patch))
 
-    # -- telling -----------------------------------------------------------------------------------
+    # -- status ------------------------------------------------------------------------------------
 
     def _status(
         self,
@@ -256,7 +262,7 @@ class DeploymentReconciler:
 
 
 def stages_of(current: ReplicaSetView | None) -> dict[str, int]:
-    """How far the replicas of the current template are; nothing is known of them before their set has counted them."""
+    """The stages of the replicas of the current template; empty until their ReplicaSet has counted them."""
     if current is None or current.status.observed_generation < current.generation:
         return {}
     stages = current.status.progress.stages
@@ -281,7 +287,7 @@ def _gather(ctx: Context, deployment: Object, view: DeploymentView, now: datetim
 
 
 def set_facts(each: Object, now: datetime) -> SetFacts:
-    """A ReplicaSet as the plan sees it. One that is being deleted has no size any more, but still has copies."""
+    """The plan's input for a ReplicaSet. One that is being deleted has size 0, but still has copies."""
     view = each.as_view(ReplicaSetView)
     going = each.metadata.deletion_timestamp is not None
     return SetFacts(
@@ -299,7 +305,7 @@ def set_facts(each: Object, now: datetime) -> SetFacts:
 
 
 def past_history(facts: DeploymentFacts) -> list[Object]:
-    """Old ReplicaSets beyond the history limit, once the rollout is complete: empty ones only, the oldest first."""
+    """Old empty ReplicaSets beyond the history limit, the oldest first, once the rollout is complete."""
     if facts.current is None:
         return []
     sets = [each.as_view(ReplicaSetView) for each in facts.sets]

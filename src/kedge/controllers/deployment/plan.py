@@ -1,7 +1,7 @@
-"""The plan of a Deployment: how many replicas each of its ReplicaSets is to have next. Pure.
+"""The plan of a Deployment: the next size of each of its ReplicaSets. Pure.
 
-It never asks for more copies than desired plus surge, nor gives up available ones below desired less unavailable. A
-ReplicaSet that has not yet seen what was last asked of it is waited for: what it still runs is not known.
+It never requests more copies than desired plus surge, and never deletes available replicas below desired minus
+unavailable. While a ReplicaSet has not observed its last size, the plan waits: the number of its copies is unknown.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from kedge.errors import check
 
 @dataclass(frozen=True, slots=True)
 class RollingBounds:
-    """How far a rolling update may go above and below the replicas desired."""
+    """How far a rolling update may go above and below the desired replicas."""
 
     surge: int
     unavailable: int
 
 
 def resolve_bounds(spec: DeploymentSpec) -> RollingBounds:
-    """The bounds as counts. As in Kubernetes a percentage of surge is rounded up, one of unavailable down.
+    """The bounds as counts. As in Kubernetes, a percentage is rounded up for surge and down for unavailable.
 
-    Should both come to nothing, one replica may be unavailable: without any room a rollout could not move.
+    If both are 0, one replica may be unavailable: otherwise a rollout could not progress.
     """
     rolling = spec.strategy.rolling_update
     if spec.strategy.type == "Recreate":
@@ -46,23 +46,23 @@ def scaled(value: int | str, total: int, *, round_up: bool) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SetFacts:
-    """What the plan needs to know of one ReplicaSet."""
+    """The plan's input for one ReplicaSet."""
 
     name: str
     replicas: int
-    """As asked for in its spec."""
+    """The size in its spec."""
     copies: int = 0
-    """Pods of it that have not ended, those that drain and stop included, when it last reported."""
+    """Its pods that have not ended, draining and stopping pods included, by its last status."""
     available: int = 0
     observed: bool = True
-    """Its report is about the spec it has now."""
+    """Its status is about its current spec."""
     created: str = ""
     revision: int = 0
     desired: int | None = None
-    """What the Deployment wanted when it last sized this one, and with surge at most."""
+    """The replicas of the Deployment when it last scaled this one; `most` adds the surge."""
     most: int | None = None
     held: bool = False
-    """A person asked that it be left as it is."""
+    """A person holds it."""
 
     @property
     def copies_max(self) -> int:
@@ -78,12 +78,12 @@ class SetFacts:
 
 @dataclass(frozen=True, slots=True)
 class ScalePlan:
-    """New sizes by ReplicaSet, for those that change; and, if one is to be made, its first size."""
+    """The new sizes of the ReplicaSets that change, and the first size of one to create."""
 
     sizes: Mapping[str, int]
     first_size: int | None = None
     waits_for: str = ""
-    """What holds the next step up, in words; empty when nothing does."""
+    """The cause that blocks the next step; empty if there is none."""
 
 
 def plan_scales(
@@ -96,9 +96,9 @@ def plan_scales(
     paused: bool = False,
     updated_max: int | None = None,
 ) -> ScalePlan:
-    """The next step towards all replicas in `new`. None for `new` means that it has yet to be made.
+    """The next step towards all replicas in `new`; None if `new` is not created yet.
 
-    With `updated_max`, only towards so many; the others stay as they are. What `new` has already it keeps.
+    `updated_max` limits the replicas of `new`; the others stay in `old`. Replicas that `new` already has stay.
     """
     check(desired >= 0, "admission rejects a negative replica count")
     every = [*old, new] if new is not None else [*old]
@@ -125,7 +125,7 @@ def _unobserved(every: Sequence[SetFacts]) -> str:
 
 
 def _room(limit: int, every: Sequence[SetFacts]) -> int:
-    """How many copies may be added. None while what runs is not known."""
+    """How many copies may be added: 0 while the number of copies is unknown."""
     if _unobserved(every):
         return 0
     return max(0, limit - sum(each.copies_max for each in every))
@@ -156,9 +156,9 @@ def _roll(
 
 
 def _shrink_old(available_min: int, new: SetFacts, old: Sequence[SetFacts], *, old_min: int = 0) -> dict[str, int]:
-    """Give up old replicas: first those that are not available, then as many as can be spared of the others.
+    """Scale down old ReplicaSets: first unavailable replicas, then available ones above the minimum.
 
-    A new replica that is not available yet may never be: it must not count towards what allows giving up another.
+    A new replica that is not available yet may never be: it does not count towards the minimum.
     """
     active = sorted((each for each in old if each.replicas > 0 and not each.held), key=_oldest_first)
     every = [*old, new]
@@ -186,7 +186,7 @@ def _oldest_first(each: SetFacts) -> tuple[str, str]:
 
 
 def _recreate(desired: int, new: SetFacts | None, old: Sequence[SetFacts]) -> ScalePlan:
-    """All old replicas go first, to the last process; then all new ones come."""
+    """All old replicas end first, to the last process; then all new ones are created."""
     sizes = {each.name: 0 for each in old if each.replicas > 0}
     if sizes:
         return ScalePlan(sizes)
@@ -198,12 +198,12 @@ def _recreate(desired: int, new: SetFacts | None, old: Sequence[SetFacts]) -> Sc
 
 
 def _unended(others: Sequence[SetFacts]) -> str:
-    """What is left of other revisions, in words; empty if their last process has ended."""
+    """The ReplicaSet of another revision whose pods have not ended; empty if there is none."""
     waited = [each.name for each in others if each.copies_max > 0 or not each.observed]
     return f"the pods of {waited[0]} to end" if waited else ""
 
 
-# -- another size, in the middle of a rollout or while it is paused --------------------------------
+# -- scaling during a rollout, or while it is paused -----------------------------------------------
 
 
 def _resize(
@@ -229,7 +229,7 @@ def _resize(
 
 
 def _in_proportion(desired: int, limit: int, active: Sequence[SetFacts], *, room: int) -> dict[str, int]:
-    """Share the difference out by size, what rounding leaves to the largest, so that the mix stays as it was."""
+    """Distribute the difference by size, the rounding rest to the largest, so that the proportions stay."""
     to_add = limit - sum(each.replicas for each in active)
     if to_add > 0:
         to_add = min(to_add, room)

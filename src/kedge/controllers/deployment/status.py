@@ -1,7 +1,7 @@
-"""What a Deployment's status says of a rollout: counts, conditions, and by when there must be progress. Pure.
+"""The status of a Deployment: counts, conditions and the progress deadline of its rollout. Pure.
 
-Progress is what its counts show. The clock of the deadline restarts with each step forward and with each new
-generation, and stops when the rollout is complete.
+Progress is computed from the counts. The deadline restarts with each step forward and with each new generation, and
+stops when the rollout is complete.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from kedge.controllers.shared.pods import is_ahead
 
 AVAILABLE, PROGRESSING, ROLLBACK_OBSERVED = "Available", "Progressing", "RollbackObserved"
 NO_DEADLINE = 2**31 - 1
-"""`progressDeadlineSeconds` that stands for none."""
+"""The `progressDeadlineSeconds` that means no deadline."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaCounts:
-    """A Deployment's replicas as its ReplicaSets report them."""
+    """The replicas of a Deployment, as its ReplicaSets report them."""
 
     replicas: int
     updated: int
@@ -60,13 +60,13 @@ def count_replicas(current: ReplicaSetView | None, sets: Sequence[ReplicaSetView
 
 
 def is_complete(view: DeploymentView, counts: ReplicaCounts) -> bool:
-    """All replicas are of the current template and available, and no other is left."""
+    """All replicas have the current template and are available, and no other replica is left."""
     desired = view.spec.replicas
     return counts.updated == counts.replicas == counts.available == desired and counts.terminating == 0
 
 
 def has_progressed(view: DeploymentView, counts: ReplicaCounts) -> bool:
-    """Whether the counts are further than those of the last status."""
+    """Whether the counts have advanced since the last status."""
     before = view.status
     return (
         counts.updated > before.updated_replicas
@@ -79,7 +79,7 @@ def has_progressed(view: DeploymentView, counts: ReplicaCounts) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ProgressResult:
-    """How the rollout goes, and by when it must have gone further."""
+    """The `Progressing` condition, and the deadline for the next step."""
 
     condition: dict[str, Any]
     deadline: datetime | None = None
@@ -95,14 +95,16 @@ def evaluate_progress(
         return ProgressResult(
             condition(PROGRESSING, status=None, reason="DeploymentPaused", observed_generation=generation)
         )
-    words = f"{counts.updated} of {view.spec.replicas} updated, {counts.available} available, {counts.replicas} in all"
+    message = (
+        f"{counts.updated} of {view.spec.replicas} updated, {counts.available} available, {counts.replicas} in all"
+    )
     if is_complete(view, counts):
         return ProgressResult(
             condition(
                 PROGRESSING,
                 status=True,
                 reason="NewReplicaSetAvailable",
-                message=words,
+                message=message,
                 observed_generation=generation,
             )
         )
@@ -121,7 +123,7 @@ def evaluate_progress(
     if view.spec.progress_deadline_seconds < NO_DEADLINE:
         deadline = began + timedelta(seconds=view.spec.progress_deadline_seconds)
     if deadline is not None and deadline <= now and not anew:
-        late = f"no progress for {view.spec.progress_deadline_seconds} s: {words}"
+        late = f"no progress for {view.spec.progress_deadline_seconds} s: {message}"
         if waits_for:
             late += f"; it waits for {waits_for}"
         return ProgressResult(
@@ -133,9 +135,9 @@ def evaluate_progress(
                 observed_generation=generation,
             )
         )
-    # A time alone is no news: where only the clock is set right, the reason says so, and the time is written.
+    # A status write skips times that change alone: after a clock correction the reason changes too, so it is written.
     reason = "ClockRestarted" if ahead else "ReplicaSetUpdated"
-    made = condition(PROGRESSING, status=True, reason=reason, message=words, observed_generation=generation)
+    made = condition(PROGRESSING, status=True, reason=reason, message=message, observed_generation=generation)
     if anew:
         made["lastUpdateTime"] = format_time(now)
     return ProgressResult(made, deadline)
@@ -153,7 +155,7 @@ def availability(view: DeploymentView, counts: ReplicaCounts, bounds: RollingBou
 
 
 def failures(view: DeploymentView, sets: Sequence[ReplicaSetView]) -> list[dict[str, Any]]:
-    """`ReplicaFailure`, if some ReplicaSet has one or this tells of one that is over."""
+    """`ReplicaFailure`: true if some ReplicaSet has one; false if the Deployment still shows one that is over."""
     for each in sets:
         found = find_condition(each.status.conditions, REPLICA_FAILURE)
         if found is not None and found.status == TRUE:
@@ -165,7 +167,7 @@ def failures(view: DeploymentView, sets: Sequence[ReplicaSetView]) -> list[dict[
 
 
 def repairs(view: DeploymentView, sets: Sequence[ReplicaSetView]) -> list[dict[str, Any]]:
-    """`RepairComplete`, if some ReplicaSet has or had something to repair: true when all of them are done."""
+    """`RepairComplete`, if some ReplicaSet needs or needed a repair: true when all repairs are complete."""
     known = [find_condition(view.status.conditions, REPAIR_COMPLETE)]
     for each in sets:
         found = find_condition(each.status.conditions, REPAIR_COMPLETE)
@@ -177,7 +179,7 @@ def repairs(view: DeploymentView, sets: Sequence[ReplicaSetView]) -> list[dict[s
 
 
 def rollback(view: DeploymentView, current: ReplicaSetView | None) -> list[dict[str, Any]]:
-    """`RollbackObserved`: the current template is one that was rolled out before."""
+    """`RollbackObserved`: the current template was rolled out before."""
     if current is None:
         return []
     earlier = current.metadata.annotations.get(DEPLOYMENT_REVISION_HISTORY, "")

@@ -1,7 +1,6 @@
-"""Endpoints: the pods of a Service that get work, written as EndpointSlices. The plan is pure.
+"""The endpoints controller: writes the pods of a Service that may receive work as EndpointSlices.
 
-A pod is listed while it has an address and is neither draining nor ended, as ready only while it is. Each stays in the
-slice it is in, so that one pod's change rewrites one slice.
+`plan` decides. Only slices with kedge's manager label are written; a Service without a selector is left alone.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ NAME = "endpoints"
 
 
 def slice_of(found: Object) -> Slice:
-    """A stored slice as the plan sees it."""
+    """A stored slice as the plan's input."""
     document = found.edit()
     ports = tuple(
         (str(p.get("name") or ""), str(p.get("protocol") or "TCP"), int(p.get("port") or 0), p.get("appProtocol") or "")
@@ -62,22 +61,22 @@ def slice_body(service: Object, made: Slice) -> Json:
 
 
 class EndpointsReconciler:
-    """One look at one Service."""
+    """Reconciles one Service."""
 
     def __init__(self, env: Env) -> None:
-        self._slices = env.metrics.counter("kedge_endpoint_slices", "Slices written, by what was done", ("act",))
+        self._slices = env.metrics.counter("kedge_endpoint_slices", "Slices written, by act", ("act",))
 
     async def reconcile(self, ctx: Context, key: Key) -> Action:
         service = ctx.get(key)
         if service is None or service.metadata.deletion_timestamp is not None:
-            return Action.await_change(reason="it is gone, or going: its slices are garbage")
+            return Action.await_change(reason="deleted or being deleted: its slices are garbage")
         view, now = service.as_view(ServiceView), ctx.now()
         hold = active_hold(view, NAME, now)
         if hold is not None:
             return await hold_off(ctx, service, hold, now)
         selector = service_selector(view)
         if selector is None:
-            return Action.await_change(reason="somebody else keeps its endpoints")
+            return Action.await_change(reason="kedge does not manage its endpoints")
         pods = [pod.as_view(PodView) for pod in ctx.list(POD, namespace=key.namespace, selector=selector)]
         known = {each.key.name: each for each in ctx.owned(ENDPOINT_SLICE, service)}
         ours = {
@@ -90,7 +89,7 @@ class EndpointsReconciler:
             zones=self._zones(ctx, pods),
             endpoints_max=ctx.limits.slice_endpoints_max,
         )
-        # What is listed anew is listed before anything is taken out: a Service is never emptier than it must be.
+        # New endpoints are listed before old ones are removed, so that a Service keeps as many as possible.
         for made in plan.create:
             self._slices.labels("create").inc()
             await ctx.ensure(ENDPOINT_SLICE, slice_body(service, made))
@@ -115,14 +114,14 @@ class EndpointsReconciler:
 
 
 def service_selector(service: ServiceView) -> LabelSelector | None:
-    """What selects the pods of a Service; None if kedge does not keep its endpoints."""
+    """The selector of a Service; None if kedge does not manage its endpoints."""
     if service.spec.type == "ExternalName" or not service.spec.selector:
         return None
     return parse_label_selector(",".join(f"{name}={value}" for name, value in sorted(service.spec.selector.items())))
 
 
 def wake_services(change: CacheChange, caches: CacheSet) -> Iterable[Key]:
-    """The Services that select a pod, as it was or as it is."""
+    """Wakes the Services that select a pod, before or after the change."""
     labels = [each.metadata.labels for each in (change.old, change.new) if each is not None]
     for cache in caches.of_kind(SERVICE.key_kind):
         for service in cache.list(namespace=change.key.namespace).value:

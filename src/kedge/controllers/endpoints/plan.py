@@ -17,12 +17,12 @@ from kedge.controllers.shared.pods import is_draining, is_ready
 Json = dict[str, Any]
 
 Group = tuple[str, tuple[tuple[str, str, int, str], ...]]
-"""What the endpoints of one slice share: the family of their addresses, and the ports."""
+"""The address family and ports that the endpoints of one slice share."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """An EndpointSlice as it is, or as it is to be."""
+    """An EndpointSlice, stored or planned."""
 
     name: str
     group: Group
@@ -44,7 +44,7 @@ def plan_slices(
     zones: Mapping[str, str],
     endpoints_max: int,
 ) -> SlicePlan:
-    """Bring the slices of a Service to what its pods are. `zones` are those of nodes, by name."""
+    """Update the slices of a Service to its pods. `zones` maps node names to zones."""
     wanted: dict[Group, dict[str, Json]] = {}
     for pod in sorted(pods, key=lambda each: each.name):
         group = _group_of(service, pod)
@@ -77,7 +77,7 @@ def plan_slices(
 
 
 def endpoint_of(service: ServiceView, pod: PodView, zone: str) -> Json:
-    """One pod as an endpoint. As in Kubernetes, one that is stopping may serve what it has, and gets nothing new."""
+    """One pod as an endpoint. As in Kubernetes, a terminating pod may serve open connections and gets no new ones."""
     ready = is_ready(pod)
     made: Json = {
         "addresses": [pod.status.pod_ip],
@@ -96,7 +96,7 @@ def endpoint_of(service: ServiceView, pod: PodView, zone: str) -> Json:
 
 
 def _group_of(service: ServiceView, pod: PodView) -> Group | None:
-    """Where a pod is to be listed; None if it is not."""
+    """The group of slices that lists a pod; None if the pod is not listed."""
     if pod.finished or is_draining(pod) or not pod.status.pod_ip:
         return None
     family = "IPv6" if ":" in pod.status.pod_ip else "IPv4"
@@ -109,7 +109,7 @@ def _group_of(service: ServiceView, pod: PodView) -> Group | None:
 
 
 def _port_number(port: ServicePort, pod: PodView) -> int:
-    """The number a Service's port has in a pod; 0 if the pod has no port of that name."""
+    """The number of a Service's port in a pod; 0 if the pod has no port of that name."""
     target = port.target_port
     if isinstance(target, int):
         return target or port.port

@@ -1,7 +1,7 @@
-"""Garbage collection: what has lost every owner goes; who waits for dependents, or lets them go, is seen through.
+"""The garbage collector: deletes objects that have lost every owner, and finishes foreground and orphaning deletions.
 
-The plan is pure. A cache may say that an owner is there; that one is gone only the authority may say, by uid, always:
-a uid that is gone never comes back, so what was proved stays true. The delete is of the very version that was judged.
+A cache may prove that an owner exists; only a read from the API server proves that it is gone, by uid. A uid never
+comes back, so the proof stays valid. The delete names the version that was checked.
 """
 
 from __future__ import annotations
@@ -25,28 +25,32 @@ from kedge.runtime.cache import BY_OWNER, CacheChange, CacheSet
 
 NAME = "garbage"
 _ALONE = KINDS.of_key_kind(PRIORITY_CLASS_KIND)
+"""Keys are of every kind, but a controller has one kind of its own, whose changes wake only itself. Objects of this one
+neither own nor are owned."""
 _UNSEEN_S = 1.0
-"""Pause before a dependent that no cache has shown yet is asked about again: nobody may ever tell that it went."""
+"""Delay before dependents that no cache has are listed again: no event may ever report their end."""
 _NOT_COLLECTED = (EVENT_KIND, LEASE_KIND, NODE_ALLOCATION_KIND)
-"""Kinds that have no owners and are no owners: they change often, and nobody waits for them."""
+"""Kinds that neither own nor are owned. They change often, so they are not watched."""
 
 
 class GarbageCollector:
-    """One look at one object, of whatever kind."""
+    """Reconciles one object of any kind."""
 
     def __init__(self, env: Env, kinds: Registry = KINDS) -> None:
         self._kinds = kinds
         self._followed = collected_kinds(kinds)
-        self._acts = env.metrics.counter("kedge_garbage_total", "What was collected, by act and kind", ("act", "kind"))
+        self._acts = env.metrics.counter(
+            "kedge_garbage_total", "Writes of the garbage collector, by act and kind", ("act", "kind")
+        )
         self._stuck = env.metrics.gauge("kedge_finalizers_stuck", "Deletions that wait for a finalizer", ("finalizer",))
         self._reported: dict[Key, tuple[str, ...]] = {}
-        """For the gauge alone."""
+        """The stuck finalizers of each object; used only for the gauge."""
 
     async def reconcile(self, ctx: Context, key: Key) -> Action:
         found = ctx.get(key)
         if found is None:
             self._count_stuck(key, ())
-            return Action.await_change(reason="it is gone")
+            return Action.await_change(reason="deleted")
         now = ctx.now()
         hold = active_hold(found.metadata, NAME, now)
         if hold is not None:
@@ -66,11 +70,11 @@ class GarbageCollector:
             self._acts.labels("drop owner", key.kind).inc()
             await ctx.patch(found, without_owners(found, plan.drop))
         return Action.await_change(
-            reason="" if OwnerState.UNKNOWN not in owners.values() else "an owner is of no known kind"
+            reason="" if OwnerState.UNKNOWN not in owners.values() else "an owner has an unknown kind"
         )
 
     async def _owner(self, ctx: Context, found: Object, ref: OwnerReference) -> OwnerState:
-        """Whether an owner lives. The cache may vouch for it; only the authority may bury it."""
+        """The state of one owner. The cache may show that it exists; only the API server that it is gone."""
         try:
             kind = self._kinds.of_api(ref.api_version, ref.kind)
         except (BadRequest, NotFound):
@@ -92,17 +96,17 @@ class GarbageCollector:
                     yield each
 
     async def _finish_deletion(self, ctx: Context, found: Object, now: datetime) -> Action:
-        """An object that is being deleted: its dependents, then its finalizers."""
+        """Handle the dependents, then the finalizers, of an object that is being deleted."""
         finalizers = found.metadata.finalizers
         if ORPHAN in finalizers:
             await self._orphan(ctx, found)
-            return Action.await_change(reason="its dependents were let go")
+            return Action.await_change(reason="its dependents were orphaned")
         if FOREGROUND in finalizers:
             if any(_blocks(each, found.uid) for each in self._dependents(ctx, found)):
-                return Action.await_change(reason="its dependents are to go first")
+                return Action.await_change(reason="its dependents are deleted first")
             if await self._has_blocking_dependents(ctx, found):
-                return Action.requeue(delay_s=_UNSEEN_S, reason="dependents that are not seen yet are to go first")
-            self._acts.labels("let go", found.key.kind).inc()
+                return Action.requeue(delay_s=_UNSEEN_S, reason="dependents that no cache has yet are deleted first")
+            self._acts.labels("finish foreground", found.key.kind).inc()
             await ctx.patch(found, without_finalizers(found, (FOREGROUND,)))
             return Action.await_change(reason="its dependents are gone")
         plan = plan_finalizers(found.metadata, now, stuck_s=ctx.limits.finalizer_stuck_s)
@@ -115,7 +119,7 @@ class GarbageCollector:
         return requeue_at(now, plan.requeue_at, reason=f"waits for {', '.join(plan.stuck)}" if plan.stuck else "")
 
     async def _has_blocking_dependents(self, ctx: Context, owner: Object) -> bool:
-        """Whether the authority knows of a dependent that is to go first: a cache of its kind may be late."""
+        """Whether the API server has a dependent that blocks the deletion: the cache of its kind may be late."""
         for kind in self._followed:
             for each in await ctx.fresh_list(kind, namespace=owner.key.namespace if kind.namespaced else ""):
                 if _blocks(each, owner.uid):
@@ -123,8 +127,8 @@ class GarbageCollector:
         return False
 
     async def _orphan(self, ctx: Context, owner: Object) -> None:
-        """Take the owner out of every dependent that there is. One that a cache missed would be collected, so all
-        are asked for at the authority. None can come later that counts: its owner is on its way out."""
+        """Remove the owner from all of its dependents. One that a cache missed would be collected, so they are listed
+        at the API server. No later dependent counts: its owner is already being deleted."""
         for kind in self._followed:
             for each in await ctx.fresh_list(kind, namespace=owner.key.namespace if kind.namespaced else ""):
                 if any(ref.uid == owner.uid for ref in each.metadata.owner_references):
@@ -133,9 +137,9 @@ class GarbageCollector:
         await ctx.patch(owner, without_finalizers(owner, (ORPHAN,)))
 
     async def _report(self, ctx: Context, found: Object, stuck: Sequence[str]) -> None:
-        """An Event, once an object: its name follows from the uid."""
+        """Write an Event, once per object: its name follows from the uid."""
         kind = self._kinds.of_key_kind(EVENT_KIND)
-        words = f"waits for {', '.join(stuck)}: is their controller gone? A person may override with an expiry"
+        message = f"waits for {', '.join(stuck)}: is their controller gone? A person may override with an expiry"
         body = {
             "apiVersion": "v1",
             "kind": "Event",
@@ -148,13 +152,13 @@ class GarbageCollector:
                 "uid": found.uid,
             },
             "reason": "FinalizerStuck",
-            "message": words,
+            "message": message,
             "type": "Warning",
         }
         try:
             await ctx.ensure(kind, body)
         except (NotFound, Forbidden):
-            return  # its namespace is going, or is none: the metric tells
+            return  # its namespace is being deleted, or does not exist; the metric still counts it
 
     def _count_stuck(self, key: Key, stuck: tuple[str, ...]) -> None:
         before = self._reported.pop(key, ())
@@ -187,18 +191,18 @@ def without_finalizers(found: Object, names: Iterable[str]) -> dict[str, Any]:
 
 
 def collected_kinds(kinds: Registry) -> tuple[Kind, ...]:
-    """The kinds that may own or be owned."""
+    """The kinds that may own objects or be owned."""
     return tuple(kind for kind in kinds if kind.key_kind not in _NOT_COLLECTED)
 
 
 def may_be_garbage(found: Object) -> bool:
-    """Whether there is anything to look at: it has owners, or is on its way out and waits for something."""
+    """Whether it may need a reconcile: it has owners, or it is being deleted and has finalizers."""
     metadata = found.metadata
     return bool(metadata.owner_references) or (metadata.deletion_timestamp is not None and bool(metadata.finalizers))
 
 
 def _wake_family(kinds: Sequence[Kind]) -> Callable[[CacheChange, CacheSet], Iterable[Key]]:
-    """An object itself, its owners, and its dependents when it goes or begins to."""
+    """Wakes the object, the owners that it lost, and its dependents when it is deleted or being deleted."""
 
     def keys_of(change: CacheChange, caches: CacheSet) -> Iterable[Key]:
         found = change.new or change.old
@@ -206,7 +210,7 @@ def _wake_family(kinds: Sequence[Kind]) -> Callable[[CacheChange, CacheSet], Ite
         leaving = change.new is None or found.metadata.deletion_timestamp is not None
         if change.new is not None and (leaving or found.metadata.owner_references):
             yield change.key
-        # An owner may wait for a dependent to go, or to be let go of: either way it has one less.
+        # An owner may wait until a dependent is deleted or released: either way it has one less.
         kept = {ref.uid for ref in change.new.metadata.owner_references} if change.new is not None else set()
         for ref in change.old.metadata.owner_references if change.old is not None else ():
             if ref.uid in kept:
@@ -217,8 +221,8 @@ def _wake_family(kinds: Sequence[Kind]) -> Callable[[CacheChange, CacheSet], Ite
         if leaving:
             for kind in kinds:
                 for cache in caches.of_kind(kind.key_kind):
-                    # Until every kind has listed this may end early, and nobody is forgotten: whatever has owners waits
-                    # in the queue since it was first seen, and nothing is taken from it before.
+                    # Before every kind is listed this may miss dependents. They are queued anyway: an object with
+                    # owners is queued when it is first seen, and no key is reconciled before all caches are listed.
                     if not str(cache.scope):
                         yield from [each.key for each in cache.by_index(BY_OWNER, found.uid).value]
 

@@ -1,7 +1,6 @@
-"""Overrides: a person's word that finalizers of an object may be dropped, with an owner, a reason and an end.
-
+"""Overrides: a person's permission to remove finalizers of an object, with an owner, a reason and an expiry.
 `override.kedge.dev/remove-finalizers` reads `finalizers=a.example/b,c owner=ada until=2030-01-01T00:00:00Z reason=why`.
-One that is over, or that lacks any of these, overrides nothing.
+An expired or incomplete override has no effect.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _FORM = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class FinalizerOverride:
-    """Which finalizers may go, on whose word, and until when."""
+    """The finalizers that may be removed, the person who permits it, and the expiry."""
 
     finalizers: tuple[str, ...]
     owner: str
@@ -31,10 +30,10 @@ class FinalizerOverride:
 
 
 def parse_override(text: str) -> FinalizerOverride:
-    """Read one override.
+    """Parse one override.
 
     Raises:
-        ValueError: it does not say what, who, until when and why.
+        ValueError: finalizers, owner, expiry or reason are missing.
     """
     found = _FORM.fullmatch(text)
     if found is None:
@@ -46,7 +45,7 @@ def parse_override(text: str) -> FinalizerOverride:
 
 
 def active_override(metadata: ObjectMeta, now: datetime) -> FinalizerOverride | None:
-    """The override in force; None if there is none, it is over, or it cannot be read."""
+    """The active override; None if there is none, it has expired, or it cannot be parsed."""
     text = metadata.annotations.get(REMOVE_FINALIZERS)
     if text is None:
         return None

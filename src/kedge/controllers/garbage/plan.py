@@ -14,28 +14,28 @@ FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
 
 
 class OwnerState(StrEnum):
-    """What is known of one owner."""
+    """The state of one owner."""
 
     ALIVE = "alive"
     WAITING = "waiting"
-    """Being deleted in the foreground: it goes after those that block it."""
+    """Being deleted in the foreground: its blocking dependents are deleted first."""
     GONE = "gone"
     UNKNOWN = "unknown"
-    """Of a kind that is not known here: nobody can say, so it counts as alive."""
+    """Of an unknown kind: it cannot be read, so it counts as alive."""
 
 
 @dataclass(frozen=True, slots=True)
 class GarbagePlan:
-    """What to do with one object for its owners' sake."""
+    """The consequence of its owners' state for one object."""
 
     delete: str = ""
     """The propagation to delete it with; empty to keep it."""
     drop: tuple[str, ...] = ()
-    """Uids of owners that are gone, while another holds it."""
+    """The uids of owners that are gone, while another owner keeps the object."""
 
 
 def plan_garbage(metadata: ObjectMeta, owners: Mapping[str, OwnerState], *, has_dependents: bool) -> GarbagePlan:
-    """Whether an object goes with its owners. `owners` are by uid; one that is not in it counts as alive."""
+    """Whether an object is deleted with its owners. `owners` is by uid; a missing owner counts as alive."""
     if metadata.deletion_timestamp is not None or not metadata.owner_references:
         return GarbagePlan()
     known = {ref.uid: owners.get(ref.uid, OwnerState.ALIVE) for ref in metadata.owner_references}
@@ -53,17 +53,17 @@ def plan_garbage(metadata: ObjectMeta, owners: Mapping[str, OwnerState], *, has_
 
 @dataclass(frozen=True, slots=True)
 class FinalizerPlan:
-    """What the finalizers of an object that is being deleted come to."""
+    """The finalizers to remove from an object that is being deleted, and those that are stuck."""
 
     remove: tuple[str, ...] = ()
-    """To be dropped, on a person's word."""
+    """Finalizers that an override permits to remove."""
     stuck: tuple[str, ...] = ()
-    """Nobody has seen to them for long: to be told."""
+    """Finalizers that no controller has removed for long: reported."""
     requeue_at: datetime | None = None
 
 
 def plan_finalizers(metadata: ObjectMeta, now: datetime, *, stuck_s: float) -> FinalizerPlan:
-    """Finalizers of others are theirs to remove; unless a person says otherwise they are only told of."""
+    """Other controllers remove their own finalizers. Without an override these are only reported."""
     foreign = tuple(name for name in metadata.finalizers if name not in (FOREGROUND, ORPHAN))
     if metadata.deletion_timestamp is None or not foreign:
         return FinalizerPlan()

@@ -1,7 +1,7 @@
-"""The Job controller: runs pods until enough of them have succeeded, too many have failed, or time is up.
+"""The Job controller: runs pods until enough have succeeded, too many have failed, or the deadline has passed.
 
-`jobs` decides and counts; this carries it out in the order that counting needs: first the status that names the ended
-pods is committed, then their finalizers go. A Job that is over is deleted after its time to live.
+`plan` decides and counts; this carries it out in the order that counting requires: the status that names the ended pods
+is committed before their finalizers are removed. A finished Job is deleted after its time to live.
 """
 
 from __future__ import annotations
@@ -50,13 +50,11 @@ BY_JOB_NAME = by_label(JOB_NAME_LABEL)
 
 
 class JobReconciler:
-    """One look at one Job."""
+    """Reconciles one Job."""
 
     def __init__(self, env: Env) -> None:
         self._metrics = env.metrics
-        self._uncounted = env.metrics.counter(
-            "kedge_workload_uncounted_total", "Ended pods that were written down to be counted"
-        )
+        self._uncounted = env.metrics.counter("kedge_workload_uncounted_total", "Ended pods recorded as uncounted")
 
     async def reconcile(self, ctx: Context, key: Key) -> Action:
         job = ctx.get(key)
@@ -64,7 +62,7 @@ class JobReconciler:
         now = ctx.now()
         held_off = await self._release_orphans(ctx, actions, key, job, now)
         if job is None or job.metadata.deletion_timestamp is not None:
-            return requeue_at(now, *held_off, reason="it is gone, or going: its pods are garbage")
+            return requeue_at(now, *held_off, reason="deleted or being deleted: its pods are garbage")
         view = job.as_view(JobView)
         held = held_until(view, NAME, now)
         if is_over(view):
@@ -84,7 +82,7 @@ class JobReconciler:
         )
         status = self._status(view, views, plan, listed, actions, refusal, now, held=held is not None)
         await ctx.write_status(job, status)
-        # Only now that the status names them may they go: whoever crashes here finds them there.
+        # The status names them now, so the finalizers may go: after a crash here the status still has their uids.
         for pod in plan.unmark:
             found = next(each for each in pods if each.uid == pod.uid)
             await actions.run("count", pod.name, ctx.patch(found, without_tracking(found)))
@@ -102,14 +100,14 @@ class JobReconciler:
         held_pods = frozenset(pod.uid for pod in pods if active_hold(pod, NAME, now) is not None)
         return plan_job(view, pods, rules, now, held=held_pods)
 
-    # -- acting ------------------------------------------------------------------------------------
+    # -- writes ------------------------------------------------------------------------------------
 
     async def _release_orphans(
         self, ctx: Context, actions: ActionRecorder, key: Key, job: Object | None, now: datetime
     ) -> list[datetime]:
-        """Pods of a Job that is gone or going are not counted any more: their finalizer would keep them for ever.
+        """Remove the finalizer from pods of a deleted Job: they are not counted any more, and would stay for ever.
 
-        When those may be looked at that a person holds.
+        Returns when the holds on the other pods end.
         """
         living = job.uid if job is not None and job.metadata.deletion_timestamp is None else None
         left = [
@@ -123,7 +121,7 @@ class JobReconciler:
         left, ends = split_held(left, NAME, now)
         if not left:
             return ends
-        # A cache that has not seen the Job yet does not prove that there is none.
+        # The cache may not have the Job yet: read it from the API server.
         fresh = await ctx.fresh(key)
         living = fresh.uid if fresh is not None and fresh.metadata.deletion_timestamp is None else None
         for pod in left:
@@ -160,7 +158,7 @@ class JobReconciler:
             )
 
     async def _end(self, ctx: Context, actions: ActionRecorder, job: Object, view: JobView, now: datetime) -> Action:
-        """A Job that is over waits for the end of its time to live."""
+        """Delete a finished Job at the end of its time to live."""
         since, ttl_s = over_since(view), view.spec.ttl_seconds_after_finished
         if ttl_s is None or since is None:
             return Action.await_change(reason="it is over")
@@ -170,7 +168,7 @@ class JobReconciler:
             return Action.await_change(reason="its time to live is over")
         return requeue_at(now, goes_at, reason="it is over")
 
-    # -- telling -----------------------------------------------------------------------------------
+    # -- status ------------------------------------------------------------------------------------
 
     def _status(
         self,
@@ -223,7 +221,7 @@ class JobReconciler:
 
 
 def _was_of(pod: Object, key: Key) -> bool:
-    """Made by a Job of this name, and by nobody else since."""
+    """Created by a Job of this name, and not adopted by another owner since."""
     owner = controller_of(pod.metadata)
     return owner is None or (owner.kind, owner.name) == (JOB.kind, key.name)
 
@@ -234,7 +232,7 @@ def _is_of(pod: Object, uid: str | None) -> bool:
 
 
 def job_pod(job: Object, template: Mapping[str, Any], prefix: str, slot: int, index: int | None) -> dict[str, Any]:
-    """A pod of the Job, as JSON. Its finalizer keeps it until it is counted."""
+    """A pod of the Job, as JSON. Its finalizer stays until the pod is counted."""
     metadata = template.get("metadata") or {}
     labels = {**(metadata.get("labels") or {}), JOB_NAME_LABEL: job.key.name, JOB_UID_LABEL: job.uid}
     annotations = {**(metadata.get("annotations") or {}), SLOT: str(slot if index is None else index)}

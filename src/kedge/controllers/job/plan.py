@@ -1,7 +1,7 @@
-"""The plan of a Job: what has been done, what is to run next, and when it is over. Pure.
+"""The plan of a Job: its counts, the pods to create next, and its end. Pure.
 
-An ended pod is counted in three steps that may be cut off anywhere: its uid is written down in the status, its
-tracking finalizer is taken off, the uid moves into the count. So none is counted twice, and none is lost.
+An ended pod is counted in three steps, and a crash may come between any two: its uid is written to the status, its
+tracking finalizer is removed, the uid moves into the count. So no pod is counted twice, and none is lost.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class JobRules:
-    """The named limits of a plan."""
+    """The limits of a plan."""
 
     burst: int = 100
     backoff_s: float = 10.0
@@ -33,19 +33,19 @@ class JobRules:
 
 @dataclass(frozen=True, slots=True)
 class JobCounts:
-    """Ended pods: counted for good, and written down but not yet counted."""
+    """Ended pods: counted, and recorded as uncounted."""
 
     succeeded: int
     failed: int
     uncounted_succeeded: tuple[str, ...] = ()
     uncounted_failed: tuple[str, ...] = ()
     completed: frozenset[int] = frozenset()
-    """Indexes that are done; of a Job that is Indexed."""
+    """The completed indexes of an Indexed Job."""
     indexed: bool = False
 
     @property
     def succeeded_in_all(self) -> int:
-        """An index counts once, and at once, however many pods succeeded at it."""
+        """An index counts once, and immediately, however many of its pods succeeded."""
         return len(self.completed) if self.indexed else self.succeeded + len(self.uncounted_succeeded)
 
     @property
@@ -59,7 +59,7 @@ class JobCounts:
 
 @dataclass(frozen=True, slots=True)
 class JobOutcome:
-    """How the Job is to end: decided, and done once nothing runs and all is counted."""
+    """How the Job ends. Decided first; reached when no pod runs and all are counted."""
 
     succeeds: bool
     reason: str
@@ -68,21 +68,21 @@ class JobOutcome:
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """What to do now, and what to say."""
+    """The writes to make now, and the result for the status."""
 
     counts: JobCounts
     outcome: JobOutcome | None = None
     over: bool = False
-    """The target is reached: nothing runs, everything is counted."""
+    """The outcome is reached: no pod runs, all are counted."""
     want: int = 0
-    """How many pods are to run now."""
+    """How many pods should run now."""
     create: tuple[int | None, ...] = ()
-    """One entry a pod to make: its index, or None for a Job without."""
+    """One entry per pod to create: its index, or None for a Job without indexes."""
     delete: tuple[PodView, ...] = ()
     release: tuple[PodView, ...] = ()
-    """Lost with their node: their end is to be recorded."""
+    """Lost with their node: their end is recorded."""
     unmark: tuple[PodView, ...] = ()
-    """Written down by this plan's tally: once that is committed, the finalizer may go."""
+    """Uncounted in this plan's counts: once those are committed, the finalizer may go."""
     suspended: bool = False
     requeue_at: datetime | None = None
     curtailed: bool = False
@@ -95,7 +95,7 @@ class JobPlan:
 def plan_job(
     job: JobView, pods: Sequence[PodView], rules: JobRules, now: datetime, *, held: Collection[str] = ()
 ) -> JobPlan:
-    """One step of a Job that is not over. `pods` are all that it owns; `held` the uids a person holds."""
+    """One step of an unfinished Job. `pods` are all that it owns; `held` the uids that a person holds."""
     counts = count_ended(job, pods, rules.uncounted_max)
     running = [pod for pod in pods if outcome_of(pod) is None]
     active = [pod for pod in running if not pod.terminating]
@@ -139,7 +139,7 @@ def plan_job(
 
 
 def outcome_of(pod: PodView) -> bool | None:
-    """Whether it succeeded; None while it may still run. One that goes before it ever had a node has failed."""
+    """Whether it succeeded; None while it may still run. A pod that is deleted before it had a node has failed."""
     if pod.status.phase == "Succeeded":
         return True
     if pod.status.phase == "Failed" or (pod.terminating and not pod.spec.node_name):
@@ -148,8 +148,8 @@ def outcome_of(pod: PodView) -> bool | None:
 
 
 def count_ended(job: JobView, pods: Sequence[PodView], uncounted_max: int) -> JobCounts:
-    """The next tally. A uid moves into the count only when its pod is gone or has lost its finalizer; a pod is written
-    down only while it has it."""
+    """The next counts. A uid moves into the count only when its pod is gone or has lost the finalizer; a uid is
+    recorded only while the pod has the finalizer."""
     status = job.status
     marked = {pod.uid for pod in pods if JOB_TRACKING_FINALIZER in pod.metadata.finalizers}
     waiting = status.uncounted_terminated_pods
@@ -178,7 +178,7 @@ def index_of(pod: PodView) -> int | None:
 
 
 def parse_indexes(text: str) -> list[int]:
-    """Read `0-2,5`. What cannot be read is left out: those indexes are done again."""
+    """Parse `0-2,5`. Parts that cannot be parsed are ignored: those indexes run again."""
     found: list[int] = []
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
@@ -198,11 +198,11 @@ def format_indexes(indexes: Iterable[int]) -> str:
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
-# -- deciding --------------------------------------------------------------------------------------
+# -- outcome ---------------------------------------------------------------------------------------
 
 
 def is_over(job: JobView) -> bool:
-    """Whether its end is recorded."""
+    """Whether its status has a final condition."""
     found = (find_condition(job.status.conditions, kind) for kind in (COMPLETE, FAILED))
     return any(each is not None and each.status == TRUE for each in found)
 
@@ -216,7 +216,7 @@ def over_since(job: JobView) -> datetime | None:
 
 
 def decided_outcome(job: JobView) -> JobOutcome | None:
-    """An end that was decided before: it stays decided."""
+    """An outcome that the status already has: it stays."""
     for kind, succeeds in ((FAILURE_TARGET, False), (SUCCESS_TARGET, True)):
         found = find_condition(job.status.conditions, kind)
         if found is not None and found.status == TRUE:
@@ -242,14 +242,14 @@ def _decide(job: JobView, counts: JobCounts, running: Sequence[PodView], now: da
 
 
 def _restarted_too_often(job: JobView, running: Sequence[PodView]) -> bool:
-    """Pods that restart in place count by their restarts, as in Kubernetes."""
+    """As in Kubernetes, pods that restart in place count by their restarts."""
     if job.spec.template.spec.restart_policy != "OnFailure":
         return False
     return sum(restarts(pod) for pod in running) >= max(1, job.spec.backoff_limit)
 
 
 def deadline_of(job: JobView) -> datetime | None:
-    """When it has been active for too long."""
+    """When its active deadline passes."""
     if job.spec.active_deadline_seconds is None or job.status.start_time is None or job.spec.suspend:
         return None
     return job.status.start_time + timedelta(seconds=job.spec.active_deadline_seconds)
@@ -258,7 +258,7 @@ def deadline_of(job: JobView) -> datetime | None:
 def _want(job: JobView, counts: JobCounts, active: int) -> int:
     spec = job.spec
     if spec.completions is None:
-        # A queue of work that nobody counted: once one has found it empty, no more are started.
+        # A work queue of unknown length: after the first success no more pods are started.
         return spec.parallelism if counts.succeeded_in_all == 0 else min(active, spec.parallelism)
     return max(0, min(spec.parallelism, spec.completions - counts.succeeded_in_all))
 
@@ -272,7 +272,7 @@ def _indexes(job: JobView, counts: JobCounts, running: Sequence[PodView], count:
 
 
 def next_start(pods: Sequence[PodView], rules: JobRules, now: datetime) -> datetime | None:
-    """When the next pod may start: after failures in a row there is a pause, which doubles with each."""
+    """When the next pod may start: consecutive failures cause a delay, which doubles with each."""
     last_success = max((ended_at(pod) for pod in pods if outcome_of(pod) is True), default=_LONG_AGO)
     failures = [at for pod in pods if outcome_of(pod) is False and (at := ended_at(pod)) > last_success]
     if not failures:
@@ -284,7 +284,7 @@ def next_start(pods: Sequence[PodView], rules: JobRules, now: datetime) -> datet
 
 
 def ended_at(pod: PodView) -> datetime:
-    """When it ended, as well as its status tells."""
+    """When it ended, as far as its status shows."""
     ends = [each.state.terminated for each in pod.status.container_statuses]
     finished = [end.finished_at for end in ends if end is not None and end.finished_at is not None]
     if finished:

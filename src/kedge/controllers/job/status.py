@@ -17,7 +17,7 @@ from kedge.controllers.job.plan import (
 
 
 def end_conditions(plan: JobPlan) -> list[dict[str, Any]]:
-    """That an end is decided, and that it is reached: two conditions, because pods may take their time."""
+    """Two conditions: the outcome is decided, and it is reached once the last pod has ended."""
     outcome = plan.outcome
     if outcome is None:
         return []

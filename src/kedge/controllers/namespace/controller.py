@@ -1,7 +1,7 @@
-"""Namespaces: one that is being deleted is emptied, and goes when it is empty. The plan is pure.
+"""The namespace controller: empties a namespace that is being deleted, then removes its finalizer.
 
-From the commit that marks it nothing more can be created there, so what the authority lists after that only becomes
-less: once every kind is listed empty, it is empty for good.
+After the commit that sets the deletion timestamp nothing can be created in the namespace, so later lists at the API
+server only shrink: once every kind lists empty, the namespace stays empty.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _NEVER = (NODE_ALLOCATION_KIND,)
 
 
 class NamespaceReconciler:
-    """One look at one namespace."""
+    """Reconciles one namespace."""
 
     def __init__(self, env: Env, kinds: Registry = KINDS) -> None:
         self._kinds = tuple(kind for kind in kinds if kind.namespaced and kind.key_kind not in _NEVER)
-        self._ending = env.metrics.counter("kedge_namespaces_ending", "What was deleted with its namespace", ("kind",))
+        self._ending = env.metrics.counter("kedge_namespaces_ending", "Objects deleted with their namespace", ("kind",))
 
     async def reconcile(self, ctx: Context, key: Key) -> Action:
         found = ctx.get(key)
@@ -45,7 +45,7 @@ class NamespaceReconciler:
         if hold is not None:
             return await hold_off(ctx, found, hold, now)
         if FINALIZER not in view.spec.finalizers:
-            return Action.await_change(reason="it waits for the finalizers of others")
+            return Action.await_change(reason="other finalizers are left")
         objects = {kind.key_kind: await self._list(ctx, kind, key.name) for kind in self._kinds}
         by_key = {each.key: each for there in objects.values() for each in there}
         holds = {each: hold for each in by_key if (hold := active_hold(by_key[each].metadata, NAME, now)) is not None}
@@ -66,7 +66,7 @@ class NamespaceReconciler:
         return Action.requeue(delay_s=ctx.limits.namespace_retry_s, condition=CONTENT, reason=reason)
 
     async def _list(self, ctx: Context, kind: Kind, namespace: str) -> Sequence[Object]:
-        """At the authority: an object that a cache missed would be lost with its namespace."""
+        """List at the API server: an object that a cache missed would be left without its namespace."""
         return await ctx.fresh_list(kind, namespace=namespace)
 
     async def _delete(self, ctx: Context, each: Object) -> str:

@@ -15,18 +15,18 @@ from kedge.api.wellknown import (
 from kedge.keys import Key
 
 _FIRST = (DEPLOYMENT_KIND, REPLICA_SET_KIND, JOB_KIND, POD_KIND)
-"""Those who make others go first, then what runs; what they stand on (quotas, settings) goes after them."""
+"""Owners are deleted first, then pods; all other kinds (quotas, settings) after them."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamespacePlan:
-    """What to delete of a namespace now, and what still stands."""
+    """The objects of a namespace to delete now, and those that remain."""
 
     delete: tuple[Key, ...] = ()
     remaining: Mapping[str, int] = field(default_factory=dict)
-    """How many there are of each kind, those that are on their way out included."""
+    """The number of objects of each kind, those that are being deleted included."""
     finalizers: Mapping[str, int] = field(default_factory=dict)
-    """What they wait for."""
+    """The finalizers of objects that are being deleted, counted."""
 
     @property
     def empty(self) -> bool:
@@ -36,9 +36,9 @@ class NamespacePlan:
 def plan_namespace(
     found: Mapping[str, Sequence[tuple[Key, ObjectMeta]]], *, burst: int, held: Collection[Key] = ()
 ) -> NamespacePlan:
-    """Delete what is there, stage by stage: a later one waits until the earlier ones are gone.
+    """Delete objects stage by stage: a later stage waits until the earlier one is gone.
 
-    What a person holds stays, and takes nobody's turn.
+    Held objects stay, and do not count towards the burst.
     """
     remaining = {kind: len(each) for kind, each in found.items() if each}
     finalizers: dict[str, int] = {}

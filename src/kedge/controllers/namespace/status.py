@@ -16,16 +16,16 @@ CONTENT, FINALIZERS, FAILURE = (
 
 
 def namespace_conditions(view: NamespaceView, plan: NamespacePlan, failure: str) -> list[dict[str, Any]]:
-    """What keeps the namespace, in Kubernetes' words; nothing for what was never in the way."""
-    said = (
+    """The conditions that Kubernetes has; a condition that was never true is left out."""
+    remaining = (
         (CONTENT, "SomeResourcesRemain", "ContentRemoved", plan.remaining),
         (FINALIZERS, "SomeFinalizersRemain", "ContentHasNoFinalizers", plan.finalizers),
     )
     found = []
-    for type_, reason, otherwise, counts in said:
+    for type_, reason, otherwise, counts in remaining:
         if counts or find_condition(view.status.conditions, type_) is not None:
-            words = ", ".join(f"{name}: {count}" for name, count in sorted(dict(counts).items()))
-            found.append(condition(type_, status=bool(counts), reason=reason if counts else otherwise, message=words))
+            message = ", ".join(f"{name}: {count}" for name, count in sorted(dict(counts).items()))
+            found.append(condition(type_, status=bool(counts), reason=reason if counts else otherwise, message=message))
     if failure or find_condition(view.status.conditions, FAILURE) is not None:
         reason = "ContentDeletionFailed" if failure else "ContentDeleted"
         found.append(condition(FAILURE, status=bool(failure), reason=reason, message=failure))

@@ -1,7 +1,7 @@
-"""The node lifecycle controller: says what is known of each node, and sees its pods off when it is given up or drained.
+"""The node lifecycle controller: writes the state of each node, and evicts the pods of lost, tainted and drained nodes.
 
-`nodes` and `evacuation` decide, this carries it out. Before anything that cannot be taken back the lease is read at the
-authority: a cache that missed a renewal must cost nobody a pod.
+`plan` and `evacuation` decide; this carries it out. Before a write that cannot be undone it reads the lease from the
+API server: a cache that missed a renewal must not cost a pod.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ NAME = "node-lifecycle"
 
 
 class NodeLifecycle:
-    """One look at one node. `heartbeats` is the only thing it keeps between looks, and is asked through `measured`."""
+    """Reconciles one node. `heartbeats` is its only state between reconciles, and is read through `measured`."""
 
     def __init__(
         self, env: Env, heartbeats: Heartbeats | None = None, lease_cache: Callable[[], Cache] | None = None
     ) -> None:
         self._heartbeats = heartbeats or Heartbeats(env)
         self._lease_cache = lease_cache
-        self._acts = env.metrics.counter("kedge_node_acts_total", "What was done about nodes and their pods", ("act",))
+        self._acts = env.metrics.counter("kedge_node_acts_total", "Writes to nodes and their pods, by act", ("act",))
         self._states = env.metrics.gauge("kedge_nodes", "Nodes by state when last reconciled", ("state",))
         self._last: dict[str, str] = {}
         """For the gauge alone."""
@@ -58,7 +58,7 @@ class NodeLifecycle:
         node = ctx.get(key)
         if node is None:
             self._count(key.name, "")
-            return Action.await_change(reason="it is gone")
+            return Action.await_change(reason="deleted")
         view, now = node.as_view(NodeView), ctx.now()
         health = self._health_of(ctx, node, view)
         hold = active_hold(view, NAME, now)
@@ -66,15 +66,15 @@ class NodeLifecycle:
             return await hold_off(ctx, node, hold, now)
         plan = plan_node(view, health, ctx.limits, now, may_lose=False)
         if plan.state is NodeState.UNKNOWN and next_state(plan.state, health, ctx.limits) is NodeState.LOST:
-            # It would be given up: see first whether it is as silent at the authority, then wait for its turn.
+            # Before it is declared lost: check the lease at the API server, then the rate limit of its zone.
             if not await self._is_silent(ctx, key.name):
-                return Action.requeue(delay_s=1.0, reason="its lease has moved on")
+                return Action.requeue(delay_s=1.0, reason="its lease was renewed")
             zone = view.labels.get(ZONE_LABEL, "")
             if ctx.measured(f"the turn of {zone}", lambda: self._heartbeats.may_lose(zone)):
                 plan = plan_node(view, health, ctx.limits, now)
         returned = plan.state is NodeState.READY and state_of(view) is not NodeState.READY
         again_s = None
-        if returned:  # pods first, so that a node that is well has no pods that are not
+        if returned:  # pods first, so that a ready node has no pods marked as lost
             again_s = await self._evacuate(ctx, node, plan, health, now)
         node = await self._write_node(ctx, node, view, plan, now)
         if not returned:
@@ -84,31 +84,31 @@ class NodeLifecycle:
         delays = [each for each in (plan.requeue_after_s, again_s, drain_s) if each is not None]
         return Action.requeue(delay_s=min(delays), condition=plan.state, reason=plan.reason)
 
-    # -- looking -----------------------------------------------------------------------------------
+    # -- evidence ----------------------------------------------------------------------------------
 
     def _health_of(self, ctx: Context, node: Object, view: NodeView) -> NodeHealth:
-        """What this process knows of the node's silence, and of its zone's if that matters."""
+        """The node's silence as this process has seen it, and its zone's if the node is silent."""
         lease = ctx.get(lease_key(node.key.name))
         about = node.key.name
         ready = find_condition(view.status.conditions, READY)
-        # Only its agent says that it is ready, and says it anew when others have said that nobody knows.
-        word = str(ready.last_transition_time or UNDATED) if ready is not None and ready.status == TRUE else ""
+        # Only its agent sets Ready to true, and does so again after another writer has set it to unknown.
+        report = str(ready.last_transition_time or UNDATED) if ready is not None and ready.status == TRUE else ""
         seen = ctx.measured(
-            f"the silence of {about}", lambda: self._heartbeats.look(about, self._lease_age_s(), word=word)
+            f"the silence of {about}", lambda: self._heartbeats.observe(about, self._lease_age_s(), report=report)
         )
-        silence_s, heard = float(seen["silence_s"]), bool(seen["heard"]) and lease is not None
+        silence_s, alive = float(seen["silence_s"]), bool(seen["alive"]) and lease is not None
         if silence_s < ctx.limits.node_suspect_s:
-            return NodeHealth(silence_s, silence_s, heard)
+            return NodeHealth(silence_s, silence_s, alive)
         zone = view.labels.get(ZONE_LABEL, "")
         members: dict[str, list[str]] = {}
         for each in ctx.list(NODE):
             if not is_out_of_service(each.as_view(NodeView)):
                 members.setdefault(each.metadata.labels.get(ZONE_LABEL, ""), []).append(each.key.name)
-        found = ctx.measured(f"the sight of {zone}", lambda: self._heartbeats.survey(zone, members))
-        return NodeHealth(silence_s, min(silence_s, float(found["clear_s"])), heard, str(found["blind"]))
+        found = ctx.measured(f"the visibility of {zone}", lambda: self._heartbeats.survey(zone, members))
+        return NodeHealth(silence_s, min(silence_s, float(found["clear_s"])), alive, str(found["blind"]))
 
     async def _is_silent(self, ctx: Context, name: str) -> bool:
-        """Whether the authority has heard no more than the cache shows. If it has, the cache missed it."""
+        """Whether the API server has the lease as the cache has it. If not, the cache missed a renewal and relists."""
         known, now = ctx.get(lease_key(name)), await ctx.fresh(lease_key(name))
         silent = (known.revision if known else 0) == (now.revision if now else 0)
         if not silent and self._lease_cache is not None:
@@ -118,12 +118,12 @@ class NodeLifecycle:
     def _lease_age_s(self) -> float:
         return math.inf if self._lease_cache is None else self._lease_cache().age_s
 
-    # -- saying ------------------------------------------------------------------------------------
+    # -- the node ----------------------------------------------------------------------------------
 
     async def _write_node(self, ctx: Context, node: Object, view: NodeView, plan: NodePlan, now: datetime) -> Object:
         conditions = [*plan.conditions, *hold_conditions(view, view.status.conditions, now)]
         if conditions:
-            self._acts.labels(f"say {plan.state}").inc()
+            self._acts.labels(f"mark {plan.state}").inc()
             node = await ctx.write_status(node, {"conditions": conditions})
         if plan.taints is not None or plan.cordon:
             spec: dict[str, Any] = {}
@@ -150,7 +150,7 @@ class NodeLifecycle:
         out = is_out_of_service(view)
         steps = plan_evacuation(view, plan.state, health, views, ctx.limits, now, held=held, out_of_service=out)
         if steps.rests_on_silence and not out and not await self._is_silent(ctx, view.name):
-            return 1.0  # else agent and observer would each take back what the other says of a pod
+            return 1.0  # or agent and controller would keep overwriting each other's condition
         await self._carry_out(ctx, steps, pods)
         if plan.state is NodeState.LOST and (out or not health.blind):
             await self._remove_abandoned(ctx, [pod for uid, pod in pods.items() if uid not in held])
@@ -158,14 +158,14 @@ class NodeLifecycle:
 
     async def _carry_out(self, ctx: Context, steps: EvacuationPlan, pods: dict[str, Object]) -> None:
         burst = ctx.limits.pod_burst
-        unknown = condition("Ready", status=None, reason=NODE_UNKNOWN, message="nothing is heard of its node")
+        unknown = condition("Ready", status=None, reason=NODE_UNKNOWN, message="its node is silent")
         for pod in steps.unknown[:burst]:
             await self._run("unknown", ctx.write_status(pods[pod.uid], {"conditions": [unknown]}))
         for pod in steps.take_back[:burst]:
             back = {"conditions": [lost_condition(pod, lost=False)]}
             await self._run("take back", ctx.write_status(pods[pod.uid], back))
         for pod in steps.release[:burst]:
-            # What was marked unknown above is another version now: the mark is right whatever else was said.
+            # A pod marked unknown above has a new revision: read it again.
             known = pods[pod.uid] if pod not in steps.unknown else await ctx.fresh(pods[pod.uid].key)
             if known is not None and known.uid == pod.uid:
                 lost = {"conditions": [lost_condition(pod, lost=True)]}
@@ -176,7 +176,7 @@ class NodeLifecycle:
             await self._run("end", ctx.delete(pods[pod.uid]))
 
     async def _remove_abandoned(self, ctx: Context, pods: Iterable[Object]) -> None:
-        """Pods that were told to go, whose owner is gone, and whose agent will not come to see to it."""
+        """Delete terminating pods whose owner is gone: the agent of a lost node will not finish them."""
         for pod in pods:
             view = pod.as_view(PodView)
             reference = controller_of(view)
@@ -185,17 +185,17 @@ class NodeLifecycle:
             try:
                 kind = KINDS.of_api(reference.api_version, reference.kind)
             except (BadRequest, NotFound):
-                continue  # nobody here can say whether that owner lives
+                continue  # an unknown kind: whether that owner exists cannot be checked
             owner = await ctx.fresh(Key(kind.key_kind, pod.key.namespace if kind.namespaced else "", reference.name))
             if owner is None or owner.uid != reference.uid:
                 await self._run("remove", ctx.delete(pod, any_version=True, grace_s=0))
 
     async def _drain(self, ctx: Context, node: Object, plan: NodePlan, now: datetime) -> float | None:
-        """Ask for the end of every pod of a node that is to be emptied, as their budgets allow."""
+        """Evict every pod of a node that is being drained, as the budgets allow."""
         view = node.as_view(NodeView)
-        told = find_condition(view.status.conditions, DRAINED)
+        before = find_condition(view.status.conditions, DRAINED)
         if DRAIN_NODE not in view.metadata.annotations:
-            if told is not None and told.status == "True":
+            if before is not None and before.status == "True":
                 over = condition(DRAINED, status=False, reason="NotDraining")
                 await ctx.write_status(node, {"conditions": [over]})
             return None
@@ -215,8 +215,8 @@ class NodeLifecycle:
                 continue
         names = ", ".join((blocked or left)[:5])
         reason = "BudgetsForbid" if blocked else "PodsLeaving" if left else "Empty"
-        said = condition(DRAINED, status=not left, reason=reason, message=names)
-        await ctx.write_status(node, {"conditions": [said]})
+        drained = condition(DRAINED, status=not left, reason=reason, message=names)
+        await ctx.write_status(node, {"conditions": [drained]})
         return ctx.limits.node_drain_retry_s if left else None
 
     async def _run(self, act: str, work: Awaitable[Object]) -> None:
@@ -236,11 +236,11 @@ class NodeLifecycle:
                 self._heartbeats.forget(node)
 
 
-# -- waking ----------------------------------------------------------------------------------------
+# -- wakes -----------------------------------------------------------------------------------------
 
 
 def needs_attention(node: Object) -> bool:
-    """Whether its pods concern anybody here: most nodes are well, and most changes of pods are nothing to them."""
+    """Whether changes of its pods wake the node: most nodes are ready, and their pods need nothing from here."""
     view = node.as_view(NodeView)
     return (
         state_of(view) is not NodeState.READY
@@ -272,7 +272,7 @@ def lifecycle_controller(runtime: ControllerRuntime) -> Controller:
         return controller.caches.cache(LEASE, namespace=NODE_LEASE_NAMESPACE)
 
     def note_renewal(change: CacheChange, caches: CacheSet) -> Iterable[Key]:
-        """Every renewal is heard; it wakes only a node that was thought to be silent."""
+        """Note every renewal; wake only a node that needs attention."""
         if change.new is None:
             return ()
         heartbeats.note(change.key.name, lease_cache().age_s, renewed=change.old is not None)

@@ -1,7 +1,7 @@
-"""The plan for the pods of one node: which are out of sight, which to release, to take back, to remove, to evict. Pure.
+"""The plan for the pods of one node: which to mark unknown, release, take back, remove and delete. Pure.
 
-A lost node's pods are released through their owners; one without an owner is removed, and its claim stays. On a node in
-contact, taints and drains end pods the ordinary way: their agent stops them and says so.
+The pods of a lost node are released through their owners; a pod without an owner is removed, and its claim stays. On a
+reachable node, taints and drains delete pods as usual: the agent stops them and reports their end.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from kedge.limits import Limits
 from kedge.placement.predicates import tolerates
 
 NODE_UNKNOWN = "NodeUnknown"
-"""Why a pod is neither ready nor not: its node is out of sight."""
+"""The reason of an unknown Ready condition: the pod's node is silent."""
 _LOST_TAINT = Taint(key=UNREACHABLE_TAINT, effect="NoExecute")
 
 
 @dataclass(frozen=True, slots=True)
 class EvacuationPlan:
-    """What to do with the pods of a node. Each is to be touched only as it was seen."""
+    """The writes to the pods of a node. Each names the revision that was read."""
 
     unknown: tuple[PodView, ...] = ()
-    """Ready by their agent's last word, which is too old."""
+    """Ready by their agent's last report, which is too old."""
     release: tuple[PodView, ...] = ()
-    """Their owners are to record their end."""
+    """Their owners are requested to record their end."""
     take_back: tuple[PodView, ...] = ()
-    """Their node is heard again before their owners released them."""
+    """Their node has returned before their owners released them."""
     remove: tuple[PodView, ...] = ()
-    """They have nobody who could release them."""
+    """They have no owner that could release them."""
     end: tuple[PodView, ...] = ()
-    """A taint of a node in contact does not let them stay."""
+    """They do not tolerate a taint of a reachable node."""
     requeue_after_s: float | None = None
 
     @property
     def rests_on_silence(self) -> bool:
-        """Whether any of it is done because the node is silent: that is to be proved first."""
+        """Whether any write assumes that the node is silent: the lease is checked at the API server first."""
         return bool(self.unknown or self.release or self.remove)
 
     @property
@@ -62,10 +62,10 @@ def plan_evacuation(
     held: Collection[str] = (),
     out_of_service: bool = False,
 ) -> EvacuationPlan:
-    """What a node's standing means for its pods. `held` are the uids that a person holds."""
+    """The writes that follow from the state of a node. `held` are the uids that a person holds."""
     running = [pod for pod in pods if not pod.finished and pod.uid not in held]
     if state in (NodeState.READY, NodeState.SUSPECT):
-        # Suspicion alone takes nothing back: only a node that was heard is as good as before.
+        # A suspect node takes nothing back: only a heartbeat makes it ready again.
         back = tuple(pod for pod in running if is_lost(pod)) if state is NodeState.READY else ()
         ended = _tainted(node, running, health, limits, now) if state is NodeState.READY else ((), None)
         return EvacuationPlan(take_back=back, end=ended[0], requeue_after_s=ended[1])
@@ -87,16 +87,16 @@ def plan_evacuation(
 
 
 def release_after_s(pod: PodView, limits: Limits) -> float | None:
-    """After how much silence a pod is released; None if it tolerates that for ever.
+    """After how much silence a pod is released; None if it tolerates the taint for ever.
 
-    A toleration may make it later. It cannot make it sooner: what is missed for a moment is not given up.
+    A toleration can delay the release, not hasten it: a short silence releases nothing.
     """
     tolerated_s = _tolerated_s(pod, _LOST_TAINT)
     return None if tolerated_s is None else max(limits.node_lost_s, limits.node_unknown_s + tolerated_s)
 
 
 def _tolerated_s(pod: PodView, taint: Taint) -> float | None:
-    """For how long a pod bears a taint: the shortest of its tolerations that match; None for ever, 0 not at all."""
+    """For how long a pod tolerates a taint: the shortest matching toleration; None for ever, 0 not at all."""
     matching = [each for each in pod.spec.tolerations if tolerates(each, taint)]
     if not matching:
         return 0.0
@@ -107,7 +107,7 @@ def _tolerated_s(pod: PodView, taint: Taint) -> float | None:
 def _tainted(
     node: NodeView, pods: Sequence[PodView], health: NodeHealth, limits: Limits, now: datetime
 ) -> tuple[tuple[PodView, ...], float | None]:
-    """Pods that a `NoExecute` taint ends now, and the seconds until it ends the next."""
+    """The pods that a `NoExecute` taint deletes now, and the seconds until the next."""
     end: dict[str, PodView] = {}
     waits = []
     for taint in node.spec.taints:
@@ -132,10 +132,10 @@ def _tainted(
 
 
 def lost_condition(pod: PodView, *, lost: bool) -> dict[str, object]:
-    """What asks a pod's owner to release it, or takes that back."""
+    """The condition that requests a pod's release from its owner, or withdraws the request."""
     found = find_condition(pod.status.conditions, DISRUPTION_TARGET)
     if lost:
-        words = f"node {pod.spec.node_name} was given up for lost"
-        return {"type": DISRUPTION_TARGET, "status": "True", "reason": NODE_LOST, "message": words}
-    words = "its node is heard again" if found is not None else ""
-    return {"type": DISRUPTION_TARGET, "status": "False", "reason": "NodeReturned", "message": words}
+        message = f"node {pod.spec.node_name} was declared lost"
+        return {"type": DISRUPTION_TARGET, "status": "True", "reason": NODE_LOST, "message": message}
+    message = "its node renews its lease again" if found is not None else ""
+    return {"type": DISRUPTION_TARGET, "status": "False", "reason": "NodeReturned", "message": message}

@@ -1,7 +1,7 @@
-"""The plan for one node: how far the evidence against it goes, and what to say of it. Pure.
+"""The plan for one node: its state by the evidence, and the conditions and taints to write. Pure.
 
 Ready, then Suspect (no new placement), Unknown (its pods get no work), Lost (they are released through their owners).
-Silence alone moves a node on; only a renewal that was seen, or its agent's own word, brings it back, from any stage.
+Silence alone moves a node forward; only a renewal or a report of its agent brings it back, from any state.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from kedge.placement.predicates import SUSPECT
 READY, LOST = "Ready", "Lost"
 _OURS = (UNREACHABLE_TAINT, NOT_READY_TAINT, UNSCHEDULABLE_TAINT)
 STATUS_UNKNOWN = "NodeStatusUnknown"
-"""Why a node is neither ready nor not: nobody has heard of it."""
+"""The reason of an unknown Ready condition: the node is silent."""
 
 
 class NodeState(StrEnum):
-    """How much is held against a node."""
+    """The state of a node, in the order in which silence moves it."""
 
     READY = "Ready"
     SUSPECT = "Suspect"
@@ -40,25 +40,25 @@ _ORDER = list(NodeState)
 
 @dataclass(frozen=True, slots=True)
 class NodePlan:
-    """What a node is now, and what is to be written of it."""
+    """The state of a node, and the writes that follow."""
 
     state: NodeState
     conditions: tuple[dict[str, Any], ...] = ()
     taints: tuple[dict[str, Any], ...] | None = None
-    """All of its taints as they are to be; None to leave them."""
+    """All of its taints; None to leave them."""
     cordon: bool = False
     requeue_after_s: float = 0.0
-    """When time alone may change the plan."""
+    """When the plan may change without an event."""
     reason: str = ""
 
 
 def is_out_of_service(node: NodeView) -> bool:
-    """A person says that nothing runs there any more."""
+    """A person has tainted the node: nothing runs there any more."""
     return any(taint.key == OUT_OF_SERVICE for taint in node.spec.taints)
 
 
 def state_of(node: NodeView) -> NodeState:
-    """What was last said of it."""
+    """The state in its conditions."""
     conditions = node.status.conditions
     if is_true(conditions, LOST):
         return NodeState.LOST
@@ -69,10 +69,10 @@ def state_of(node: NodeView) -> NodeState:
 
 
 def next_state(was: NodeState, health: NodeHealth, limits: Limits, *, out_of_service: bool = False) -> NodeState:
-    """What a node is, from what it was and what was heard of it. Whether it may be given up now is asked elsewhere."""
+    """The next state, from the last one and the evidence. The rate limit of lost nodes is not applied here."""
     if out_of_service:
         return NodeState.LOST
-    if health.heard and health.silence_s < limits.node_suspect_s:
+    if health.alive and health.silence_s < limits.node_suspect_s:
         return NodeState.READY
     reached = NodeState.READY
     if health.silence_s >= limits.node_suspect_s:
@@ -85,7 +85,7 @@ def next_state(was: NodeState, health: NodeHealth, limits: Limits, *, out_of_ser
 
 
 def plan_node(node: NodeView, health: NodeHealth, limits: Limits, now: datetime, *, may_lose: bool = True) -> NodePlan:
-    """What to say of a node. `may_lose` is false while it is not its turn to be given up."""
+    """The plan for a node. `may_lose` is false while the rate limit forbids to declare it lost."""
     was, out = state_of(node), is_out_of_service(node)
     state = next_state(was, health, limits, out_of_service=out)
     if state is NodeState.LOST and was is not NodeState.LOST and not (may_lose or out):
@@ -114,19 +114,19 @@ def _conditions(
     ready = find_condition(node.status.conditions, READY)
     unknown = state in (NodeState.UNKNOWN, NodeState.LOST)
     if unknown and (ready is None or ready.status != UNKNOWN):
-        words = "a person says so" if out_of_service else f"silent for {limits.node_unknown_s:.0f} s"
-        found.append(condition(READY, status=None, reason=STATUS_UNKNOWN, message=words))
+        message = "tainted out of service" if out_of_service else f"silent for {limits.node_unknown_s:.0f} s"
+        found.append(condition(READY, status=None, reason=STATUS_UNKNOWN, message=message))
     if state is NodeState.LOST and was is not NodeState.LOST:
         reason = "OutOfService" if out_of_service else "HeartbeatsLost"
-        words = "a person says so" if out_of_service else f"silent for {limits.node_lost_s:.0f} s"
-        found.append(condition(LOST, status=True, reason=reason, message=words, observed_generation=generation))
+        message = "tainted out of service" if out_of_service else f"silent for {limits.node_lost_s:.0f} s"
+        found.append(condition(LOST, status=True, reason=reason, message=message, observed_generation=generation))
     if was is NodeState.LOST and state is not NodeState.LOST:
         found.append(condition(LOST, status=False, reason="HeartbeatSeen", observed_generation=generation))
     return tuple(found)
 
 
 def _taints(node: NodeView, state: NodeState, now: datetime) -> tuple[dict[str, Any], ...]:
-    """The taints as Kubernetes sets them: ours as the node is, everybody else's as they are."""
+    """The taints as Kubernetes sets them: kedge's own by the state, all others unchanged."""
     wanted: list[tuple[str, str]] = []
     ready = find_condition(node.status.conditions, READY)
     if state in (NodeState.UNKNOWN, NodeState.LOST):
@@ -134,7 +134,7 @@ def _taints(node: NodeView, state: NodeState, now: datetime) -> tuple[dict[str, 
     elif ready is not None and ready.status == FALSE:
         wanted += [(NOT_READY_TAINT, "NoSchedule"), (NOT_READY_TAINT, "NoExecute")]
     elif ready is not None and ready.status == UNKNOWN:
-        # It is heard again, and its agent has yet to say how it is.
+        # It renews again, and its agent has not reported its readiness yet.
         wanted.append((UNREACHABLE_TAINT, "NoSchedule"))
     if node.spec.unschedulable or DRAIN_NODE in node.metadata.annotations:
         wanted.append((UNSCHEDULABLE_TAINT, "NoSchedule"))
@@ -151,19 +151,19 @@ def _as_json(taint: Taint, now: datetime) -> dict[str, Any]:
     if taint.time_added is not None:
         made["timeAdded"] = format_time(taint.time_added)
     elif taint.effect == "NoExecute":
-        made["timeAdded"] = format_time(now)  # from then on its tolerations count
+        made["timeAdded"] = format_time(now)  # tolerations count from here
     return made
 
 
 def _differ(wanted: Sequence[dict[str, Any]], taints: Sequence[Taint]) -> bool:
-    def said(taint: Taint) -> tuple[str, str, str, bool]:
+    def fields(taint: Taint) -> tuple[str, str, str, bool]:
         return taint.key, taint.value, taint.effect, taint.time_added is not None
 
-    return [(t["key"], t.get("value", ""), t["effect"], "timeAdded" in t) for t in wanted] != [*map(said, taints)]
+    return [(t["key"], t.get("value", ""), t["effect"], "timeAdded" in t) for t in wanted] != [*map(fields, taints)]
 
 
 def _requeue_after_s(state: NodeState, health: NodeHealth, limits: Limits) -> float:
-    """Until the next step could be due. Never longer than silence takes to be noticed: to look is also to see."""
+    """Until the next state could be due; never longer than `node_suspect_s`, because each reconcile also observes."""
     marks = {
         NodeState.READY: limits.node_suspect_s - health.silence_s,
         NodeState.SUSPECT: limits.node_unknown_s - health.trusted_s,

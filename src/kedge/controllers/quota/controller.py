@@ -1,7 +1,7 @@
-"""Quotas: their use is counted by the service in every commit; this sees that each is counted, and still right.
+"""The quota controller: requests a recount when the use in a quota differs from the cached objects.
 
-It compares what a quota says with what caches hold, and asks the service to count anew when they differ: a count that
-was right stays as it is. `wake_blocked` is how whoever was refused by a quota learns that there is room again.
+The service counts the use in every commit. A recount of a correct quota changes nothing. `shared.quota_room` wakes
+workloads that a quota refused.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ NAME = "quota"
 
 
 class QuotaReconciler:
-    """One look at the quotas of one namespace."""
+    """Reconciles the quotas of one namespace."""
 
     def __init__(self, env: Env) -> None:
-        self._recounts = env.metrics.counter("kedge_quota_recounts_total", "Counts asked for, by kind", ("kind",))
+        self._recounts = env.metrics.counter("kedge_quota_recounts_total", "Recounts requested, by kind", ("kind",))
 
     async def reconcile(self, ctx: Context, key: Key) -> Action:
         namespace = ctx.get(key)
@@ -48,9 +48,9 @@ class QuotaReconciler:
         return requeue_at(now, again, *ends, reason="; ".join(str(hold) for hold in holds if hold is not None))
 
     async def _count(self, ctx: Context, quota: Object, field: str, now: datetime) -> Hold | None:
-        """Ask for a count. Right whatever else was written: the service counts in the commit that writes it.
+        """Request a recount. Safe for any version: the service counts in the commit that writes it.
 
-        Returns the hold that keeps off, if one does.
+        Returns the hold that prevents it, if there is one.
         """
         hold = active_hold(quota.metadata, NAME, now)
         if hold is None:
@@ -59,11 +59,11 @@ class QuotaReconciler:
         return hold
 
 
-# -- waking ----------------------------------------------------------------------------------------
+# -- wakes -----------------------------------------------------------------------------------------
 
 
 def wake_uncounted(change: CacheChange, _: CacheSet) -> Iterable[Key]:
-    """The namespace of a quota that nobody has counted yet. Its use changes with every write: that wakes nobody."""
+    """Wakes the namespace of a quota that is not counted yet. A change of its use, as in every write, wakes nothing."""
     if change.new is None:
         return
     view = change.new.view

@@ -12,14 +12,14 @@ from kedge.placement.resources import Units, add, to_units
 
 
 def expected_use(quota: ResourceQuotaView, pods: Sequence[PodView]) -> dict[str, int]:
-    """What pods come to, of all that a quota speaks of and pods can cost. Other kinds are the service's to count."""
+    """The use of pods, for the resources that the quota limits. The service alone counts other kinds."""
     hard = set(quota.spec.hard)
     costs = [tracked(object_cost(POD, pod), hard) for pod in pods if in_scope(quota, pod)]
     return add(*costs) if costs else {}
 
 
 def needs_count(quota: ResourceQuotaView, pods: Sequence[PodView]) -> bool:
-    """Whether the quota was never counted, or says another number of something than there is."""
+    """Whether the quota was never counted, or differs from the expected use."""
     used = to_units(quota.status.used)
     if set(used) != set(quota.spec.hard):
         return True
@@ -28,14 +28,14 @@ def needs_count(quota: ResourceQuotaView, pods: Sequence[PodView]) -> bool:
 
 
 def _costs_pods(name: str) -> bool:
-    """Whether only pods can cost this."""
+    """Whether only pods use this resource."""
     return name in ("pods", "cpu", "memory", count_name(POD)) or name.startswith(("requests.", "limits."))
 
 
 def expected_zone_use(
     quota: ZoneQuotaView, tenant: str, ledgers: Iterable[NodeAllocationView]
 ) -> dict[str, dict[str, int]]:
-    """What a tenant's claims in each limited zone come to."""
+    """The sum of a tenant's claims in each limited zone."""
     sums: dict[str, dict[str, int]] = {zone: {} for zone in quota.spec.zones}
     for ledger in ledgers:
         for entry in ledger.status.entries.values():
@@ -53,5 +53,5 @@ def zones_need_count(quota: ZoneQuotaView, tenant: str, ledgers: Iterable[NodeAl
 
 
 def _amounts(units: Units) -> dict[str, int]:
-    """Nothing of something is as good as no word of it."""
+    """Without zeros: an amount of 0 equals a missing one."""
     return {name: amount for name, amount in units.items() if amount}

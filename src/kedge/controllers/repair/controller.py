@@ -1,7 +1,7 @@
-"""Repair: claims, reservations and bindings that nothing stands for any more, found by cache and proved live.
+"""The repair controllers: release reservations, claims and bindings whose pod or node is gone.
 
-The plans are pure. What is released is released by the service's own verbs, each of which proves it once more. A claim
-of something that may still run is only told of: its agent, its node's next incarnation or a person frees it.
+Candidates come from the caches and are checked at the API server; the service's own verbs release them, and check once
+more. A claim of a pod that may still run is only reported: its agent, its node's next incarnation or a person frees it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from kedge.runtime.cache import CacheChange, CacheSet, Index
 
 RESERVATIONS, LEDGERS, BINDINGS = "reservation-repair", "ledger-repair", "binding-repair"
 BY_INTENT = Index("intent", lambda each: _intent(each.as_view(ReservationView)))
-"""Reservations by what they are for: workload, generation and slot."""
+"""Reservations by intent: workload, generation and slot."""
 
 
 def _intent(view: ReservationView) -> tuple[str, ...]:
@@ -42,7 +42,7 @@ def _intent(view: ReservationView) -> tuple[str, ...]:
 
 
 class ReservationRepair:
-    """One look at one reservation."""
+    """Reconciles one reservation."""
 
     def __init__(self, env: Env) -> None:
         self._repairs = _repairs(env)
@@ -64,13 +64,13 @@ class ReservationRepair:
 
         if not because(view, _pod(ctx.get(pod_key)), self._older(ctx, found)):
             due = due_at(view, now, grace_s)
-            if due is not None and due <= now:  # a gang that is bound late: when all of it is, its record may go
-                return Action.requeue(delay_s=grace_s, reason="its members hold their places")
+            if due is not None and due <= now:  # a gang that is bound late: its record stays until all of it is bound
+                return Action.requeue(delay_s=grace_s, reason="its members have reservations")
             return requeue_at(now, due)
-        # By cache it stands for nothing. Whether that is so, only the authority says.
+        # An orphan by the cache. Check it at the API server.
         live = await ctx.fresh(key)
         if live is None or live.uid != found.uid:
-            return Action.await_change(reason="it went meanwhile")
+            return Action.await_change(reason="deleted meanwhile")
         pod = _pod(await ctx.fresh(pod_key)) if view.spec.pod.uid else None
         older = [
             each.as_view(ReservationView)
@@ -84,7 +84,7 @@ class ReservationRepair:
             self._repairs.labels("reservation").inc()
             await ctx.delete(live)
         except Conflict as error:
-            # Another version by now, or a gang that is committed: its members are to be bound.
+            # It has changed, or its gang is committed: the members will be bound.
             return Action.requeue(delay_s=grace_s, reason=error.message)
         except NotFound:
             pass
@@ -110,7 +110,7 @@ class ReservationRepair:
 
 
 def _is_held(ctx: Context, record: Key, uid: str) -> bool:
-    """Whether a member of a gang still has its reservation, by cache: the removal of the record proves it."""
+    """Whether a member of a gang still has its reservation, by the cache; the delete of the record checks it."""
     return ctx.get(record._replace(name=uid)) is not None
 
 
@@ -122,12 +122,12 @@ def _pod(found: Object | None) -> PodView | None:
 
 
 class LedgerRepair:
-    """One look at one node's ledger."""
+    """Reconciles the ledger of one node."""
 
     def __init__(self, env: Env) -> None:
         self._repairs = _repairs(env)
         self._leaked = env.metrics.gauge(
-            "kedge_ledger_leaked", "Claims of what may still run, unaccounted for", ("node",)
+            "kedge_ledger_leaked", "Claims without a pod, of containers that may still run", ("node",)
         )
 
     async def reconcile(self, ctx: Context, key: Key) -> Action:
@@ -147,7 +147,7 @@ class LedgerRepair:
             if live is not None:
                 for uid in plan.free:
                     await self._free(ctx, live, home, uid)
-        leaked = f"{len(plan.leaked)} claims wait for the agent's word, or for a person's" if plan.leaked else ""
+        leaked = f"{len(plan.leaked)} claims wait for the agent or a person to confirm their end" if plan.leaked else ""
         return Action.requeue(delay_s=ctx.limits.repair_every_s, reason=leaked)
 
     def _plan(self, ctx: Context, ledger: Object, *, out_of_service: bool) -> LedgerPlan:
@@ -162,7 +162,7 @@ class LedgerRepair:
         return plan_ledger(view, pods, reserved, out_of_service=out_of_service)
 
     async def _free(self, ctx: Context, live: Object, home: Object | None, uid: str) -> None:
-        """Free one claim, if the authority agrees that nothing stands for it."""
+        """Free one claim, if the API server has neither its pod nor its reservation."""
         entry = live.as_view(NodeAllocationView).status.entries.get(uid)
         if entry is None:
             return
@@ -170,12 +170,12 @@ class LedgerRepair:
             if await ctx.fresh(Key(RESERVATION.key_kind, entry.namespace, uid)) is not None:
                 return
         elif not _is_out(home):
-            return  # a person's word is the only one that counts here, and it was taken back
+            return  # only the out-of-service taint frees this, and it was removed
         self._repairs.labels("claim").inc()
         try:
             await ctx.confirm_ended(live, uid)
         except Conflict:
-            return  # the pod lives after all, or its node is another
+            return  # the pod still runs, or the node has a new incarnation
 
 
 def _is_out(node: Object | None) -> bool:
@@ -186,7 +186,7 @@ def _is_out(node: Object | None) -> bool:
 
 
 class BindingRepair:
-    """One look at one pod: is the node it is bound to still the one that has it?"""
+    """Reconciles one pod: whether the node that it is bound to still has it."""
 
     def __init__(self, env: Env) -> None:
         self._repairs = _repairs(env)
@@ -203,7 +203,7 @@ class BindingRepair:
         hold = active_hold(pod, BINDINGS, now)
         if hold is not None:
             return requeue_at(now, hold.until, reason=str(hold))
-        # Oldest last: what is proved of the pod must hold when the others are read.
+        # The pod first: node and ledger are read after it, so that they are not older than the pod.
         live = await ctx.fresh(key)
         node, ledger = _node(await ctx.fresh(node_key)), _ledger(await ctx.fresh(ledger_key))
         if live is None or live.uid != found.uid or not has_lost_node(live.as_view(PodView), node, ledger):
@@ -211,11 +211,11 @@ class BindingRepair:
         self._repairs.labels("binding").inc()
         if controller_of(pod) is None or pod.terminating:
             await ctx.delete(live, grace_s=0)
-            return Action.await_change(reason="its node is gone: nobody else will see it off")
-        words = f"node {name} is gone, or is another by now"
-        said = condition(DISRUPTION_TARGET, status=True, reason=NODE_LOST, message=words)
-        await ctx.write_status(live, {"conditions": [said]})
-        return Action.await_change(reason=words)
+            return Action.await_change(reason="its node is gone: no agent will finish it")
+        message = f"node {name} is gone, or has a new incarnation"
+        target = condition(DISRUPTION_TARGET, status=True, reason=NODE_LOST, message=message)
+        await ctx.write_status(live, {"conditions": [target]})
+        return Action.await_change(reason=message)
 
 
 def _node(found: Object | None) -> NodeView | None:
@@ -226,21 +226,21 @@ def _ledger(found: Object | None) -> NodeAllocationView | None:
     return None if found is None else found.as_view(NodeAllocationView)
 
 
-# -- joining ---------------------------------------------------------------------------------------
+# -- wakes and controllers -------------------------------------------------------------------------
 
 
 def _repairs(env: Env) -> Any:
-    return env.metrics.counter("kedge_repairs_total", "What repair released, by what it was", ("what",))
+    return env.metrics.counter("kedge_repairs_total", "Releases by repair, by kind of record", ("what",))
 
 
 def wake_reservation(change: CacheChange, _: CacheSet) -> Iterable[Key]:
-    """A pod's reservation has the pod's uid for a name."""
+    """Wakes the reservation of a pod: its name is the pod's uid."""
     for pod in dict.fromkeys(each for each in (change.old, change.new) if each is not None):
         yield Key(RESERVATION.key_kind, change.key.namespace, pod.uid)
 
 
 def wake_ledger(change: CacheChange, _: CacheSet) -> Iterable[Key]:
-    """The ledger of a pod's node, when the pod ends or goes."""
+    """Wakes the ledger of a pod's node when the pod ends or is deleted."""
     pod = _pod(change.new or change.old)
     if pod is not None and pod.spec.node_name and (change.new is None or pod.finished):
         yield Key(NODE_ALLOCATION.key_kind, "", pod.spec.node_name)
@@ -252,7 +252,7 @@ def wake_ledger_of_node(change: CacheChange, _: CacheSet) -> Iterable[Key]:
 
 
 def wake_pods_of_node(change: CacheChange, caches: CacheSet) -> Iterable[Key]:
-    """The pods of a node that came or went, or whose ledger was handed on: its incarnation is another."""
+    """Wakes the pods of a node when its incarnation changes: it was created, deleted, or its ledger was taken over."""
     if change.old is not None and change.new is not None and _incarnation(change.old) == _incarnation(change.new):
         return
     for cache in caches.of_kind(POD.key_kind):

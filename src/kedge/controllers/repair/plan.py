@@ -18,15 +18,15 @@ def orphan_reason(
     held: Callable[[str], bool] = lambda _: True,
     grace_s: float = 0.0,
 ) -> str:
-    """Why a reservation stands for nothing, if it does. `older` are others for the same intent, whose pods live.
+    """Why a reservation is an orphan; empty if it is not. `older` are others of the same intent whose pods exist.
 
-    `held` says whether a member of a gang still has what it reserved: a committed record names all that ever did.
+    `held` is whether a member of a gang still has its reservation: a committed record names all former members too.
     """
     spec = reservation.spec
     due = due_at(reservation, now, grace_s)
     is_past = due is not None and due <= now
     if not spec.pod.uid:
-        # The record of a gang: whoever holds something under it still needs it.
+        # The record of a gang: members with a reservation still need it.
         return "the gang is over" if is_past and not any(map(held, reservation.status.members)) else ""
     if pod is None or pod.uid != spec.pod.uid:
         return "its pod is gone"
@@ -42,10 +42,10 @@ def orphan_reason(
 
 
 def due_at(reservation: ReservationView, now: datetime, grace_s: float) -> datetime | None:
-    """From when on its deadline counts: not before it has been there for `grace_s`, by the server's word.
+    """When its deadline takes effect: not before it has existed for `grace_s`, by the server's clock.
 
-    1. A scheduler whose clock is behind reserves for members of its gang, until a time that is past already. 2. Repair
-    frees them. 3. The gang cannot be committed, and begins anew, for ever. A clock frees nothing, a wrong one least.
+    1. A scheduler whose clock is behind makes reservations for a gang, with a deadline that is already past. 2. Repair
+    would free them. 3. The gang could not be committed and would start again, for ever.
     """
     deadline, made = reservation.spec.deadline, reservation.metadata.creation_timestamp
     if deadline is None or made is None or made > now:
@@ -55,18 +55,18 @@ def due_at(reservation: ReservationView, now: datetime, grace_s: float) -> datet
 
 @dataclass(frozen=True, slots=True)
 class LedgerPlan:
-    """What is wrong with a ledger."""
+    """The claims of a ledger without a pod."""
 
     free: tuple[str, ...] = ()
-    """Uids whose claim may go: nothing of them can run."""
+    """Uids whose claim may be freed: their containers cannot run."""
     leaked: tuple[str, ...] = ()
-    """Uids whose claim nothing stands for, and that may still run: to be told."""
+    """Uids without a pod whose containers may still run: reported."""
 
 
 def plan_ledger(
     ledger: NodeAllocationView, pods: Mapping[str, PodView], reserved: Iterable[str], *, out_of_service: bool
 ) -> LedgerPlan:
-    """Compare a ledger with the pods and reservations it accounts for. `pods` are those of its entries that exist."""
+    """Compare a ledger with its pods and reservations. `pods` are the existing pods of its entries."""
     held = frozenset(reserved)
     free: list[str] = []
     leaked: list[str] = []
@@ -75,14 +75,14 @@ def plan_ledger(
         if pod is not None and not pod.finished:
             continue
         if entry.state == "Reserved" and uid not in held:
-            free.append(uid)  # it was never bound, so nobody ever started it
+            free.append(uid)  # never bound, so no agent has started it
         elif entry.state != "Reserved":
             (free if out_of_service else leaked).append(uid)
     return LedgerPlan(tuple(free), tuple(leaked))
 
 
 def has_lost_node(pod: PodView, node: NodeView | None, ledger: NodeAllocationView | None) -> bool:
-    """Whether a bound pod's node is gone, or is another incarnation than the one it was bound to."""
+    """Whether the node of a bound pod is gone, or has a new incarnation since the bind."""
     if not pod.spec.node_name or pod.finished:
         return False
     if node is None:

@@ -1,7 +1,8 @@
-"""The ReplicaSet controller: keeps as many pods of one template as are asked for, one a slot.
+"""The ReplicaSet controller: keeps the requested number of pods of one template, one per slot.
 
-`replicas` decides, this carries it out. Every pod is made by a name that a second attempt would collide with, and
-touched only as it was seen: by uid and revision. It never deletes on suspicion; the node lifecycle asks, it records.
+`plan` decides; this carries it out. A pod's name follows from its slot, so that a second create collides. Writes name
+the uid and revision that were read. It never deletes on suspicion: it records the end of a pod when the node lifecycle
+controller requests that.
 """
 
 from __future__ import annotations
@@ -42,23 +43,23 @@ NAME = "replicaset"
 
 
 class ReplicaSetReconciler:
-    """One look at one ReplicaSet."""
+    """Reconciles one ReplicaSet."""
 
     def __init__(self, env: Env) -> None:
         self._metrics = env.metrics
         self._ghosts = env.metrics.counter(
-            "kedge_workload_ghosts_total", "Copies seen that may still run although their pods are gone"
+            "kedge_workload_ghosts_total", "Copies found that may still run although their pods are gone"
         )
 
     async def reconcile(self, ctx: Context, key: Key) -> Action:
         owner = ctx.get(key)
         if owner is None or owner.metadata.deletion_timestamp is not None:
-            return Action.await_change(reason="it is gone, or going: its pods are garbage")
+            return Action.await_change(reason="deleted or being deleted: its pods are garbage")
         view, now = owner.as_view(ReplicaSetView), ctx.now()
         held = held_until(view, NAME, now)
         claimed, held_off = (False, []) if held is not None else await self._claim_pods(ctx, owner, view, now)
         if claimed:
-            return Action.requeue(delay_s=0.0, reason="its pods are others now")
+            return Action.requeue(delay_s=0.0, reason="its pods have changed")
         pods = ctx.owned(POD, owner)
         views = [pod.as_view(PodView) for pod in pods]
         listed = listed_uids(
@@ -86,7 +87,7 @@ class ReplicaSetReconciler:
             now, next_hold_end(view, now), ghosts_at, plan.requeue_at, *pod_holds, *held_off, at_once=plan.curtailed
         )
 
-    # -- deciding ----------------------------------------------------------------------------------
+    # -- plan --------------------------------------------------------------------------------------
 
     def _rules(self, ctx: Context, view: ReplicaSetView) -> ReplicaRules:
         return ReplicaRules(
@@ -112,7 +113,7 @@ class ReplicaSetReconciler:
         return plan_replicas(rules, views, now=now, listed=listed, held=held, siblings=siblings, first=first)
 
     def _in_the_way(self, ctx: Context, owner: Object, views: Sequence[PodView]) -> Collection[str]:
-        """The uids of pods in the zones or regions where another template is rolled out."""
+        """The uids of the pods in zones or regions where another template is rolled out."""
         topology = parse_topology(owner.metadata.annotations.get(GIVE_UP_IN))
         if topology is None:
             return ()
@@ -130,9 +131,10 @@ class ReplicaSetReconciler:
         return [pod.as_view(PodView) for each in sets for pod in ctx.owned(POD, each)]
 
     async def _find_ghosts(self, ctx: Context, owner: Object, views: Iterable[PodView]) -> tuple[str, ...]:
-        """The names of pods of ours that are gone, but not their claims: removed by force, and maybe still running.
+        """The names of pods of this owner that are gone while their claims are not: deleted by force, and maybe still
+        running.
 
-        Asked of the authority, because two copies cannot be taken back.
+        Read from the API server, because a second running copy cannot be undone.
         """
         known = {pod.uid for pod in views}
         ghosts = tuple(
@@ -147,20 +149,20 @@ class ReplicaSetReconciler:
         self._ghosts.inc(len(ghosts))
         return ghosts
 
-    # -- acting ------------------------------------------------------------------------------------
+    # -- writes ------------------------------------------------------------------------------------
 
     async def _claim_pods(
         self, ctx: Context, owner: Object, view: ReplicaSetView, now: datetime
     ) -> tuple[bool, list[datetime]]:
-        """Take in what the selector finds and nobody controls; let go of what it finds no longer.
+        """Adopt pods that are selected and have no controller; release pods that are no longer selected.
 
-        Whether there was anything to do, and when those may be looked at that a person holds.
+        Returns whether there was anything to do, and when the holds on the other pods end.
         """
         selector = label_selector(view.spec.selector)
         adopt, ends = split_held(to_adopt(ctx.by_index(POD, ORPHANS, owner.key.namespace), selector), NAME, now)
         released, _ = split_held(to_release(ctx.owned(POD, owner), selector), NAME, now)
         if adopt:
-            # A cache may still show an owner that is gone: who adopts for it would make garbage of what lives.
+            # The cache may still show an owner that is gone; adopting for it would turn live pods into garbage.
             fresh = await ctx.fresh(owner.key)
             if fresh is None or fresh.uid != owner.uid or fresh.metadata.deletion_timestamp is not None:
                 adopt = []
@@ -189,14 +191,14 @@ class ReplicaSetReconciler:
     async def _create(
         self, ctx: Context, actions: ActionRecorder, owner: Object, replaced: Sequence[str], names: Collection[str]
     ) -> None:
-        """Make pods in the lowest free slots. `names` are not free: there were pods of those names, or claims."""
+        """Create pods in the lowest free slots. `names` are taken: pods or claims have them."""
         if not replaced:
             return
         name, namespace = owner.key.name, owner.key.namespace
 
         def is_taken(each: str) -> bool:
-            # Where the last of a name may still run there is room for others, but not for another of that name. That is
-            # true of one that was swept in this very look, too: its claim stays, and was not looked for.
+            # The last pod of a name may still run: other names are free, this one is not. A pod that this reconcile
+            # swept counts too: its claim stays, and was not searched for.
             return each in names or ctx.get(Key(POD.key_kind, namespace, each)) is not None
 
         slots = free_slots(name, len(replaced), is_taken)
@@ -208,7 +210,7 @@ class ReplicaSetReconciler:
             about = slot_name(name, slot) + (f" in place of {uid}" if uid else "")
             await actions.run("create", about, ctx.ensure(POD, replica(owner, template, slot, uid)))
 
-    # -- telling -----------------------------------------------------------------------------------
+    # -- status ------------------------------------------------------------------------------------
 
     def _status(
         self,

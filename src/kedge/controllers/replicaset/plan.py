@@ -1,7 +1,7 @@
-"""The plan of a ReplicaSet: which pods to make, drain, keep after all, delete, release and sweep. Pure.
+"""The plan of a ReplicaSet: which pods to create, drain, resume, delete, release and sweep. Pure.
 
-A pod that is draining, stopping or on a node out of contact still counts as a copy, so there are never more copies than
-asked for; it stops counting when its end is recorded. `replicaset` carries the plan out.
+A pod that drains, stops or is on an unreachable node still counts as a copy, so there are never more copies than
+requested; it stops counting when its end is recorded. `controller` carries the plan out.
 """
 
 from __future__ import annotations
@@ -25,38 +25,38 @@ from kedge.errors import check
 
 @dataclass(frozen=True, slots=True)
 class ReplicaRules:
-    """What bounds a plan: the owner's wishes and the named limits."""
+    """The bounds of a plan: the owner's spec and the limits."""
 
     want: int
     min_ready_s: int = 0
     burst: int = 50
     drain_s: float = 10.0
     ghosts: int = 0
-    """Copies that may still run although their pods are gone; counted for those that ask for at-most-one."""
+    """Copies that may still run although their pods are gone; counted only for at-most-one workloads."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaPlan:
-    """What to do now. Every pod named is to be touched only as it was seen: by uid and revision."""
+    """The writes to make now. Each names the uid and revision of the pod as it was read."""
 
     create: tuple[str, ...] = ()
-    """One entry a pod to make: the uid of the ended pod it is made in place of, or empty."""
+    """One entry per pod to create: the uid of the ended pod that it replaces, or empty."""
     drain: tuple[PodView, ...] = ()
     resume: tuple[PodView, ...] = ()
     delete: tuple[PodView, ...] = ()
-    """Surplus that is drained, or had no work to be drained of."""
+    """Surplus pods that are drained, or that need no draining."""
     release: tuple[PodView, ...] = ()
-    """Lost with their node: their end is to be recorded. Only then is a replacement planned."""
+    """Lost with their node: their end is recorded first, then a replacement is planned."""
     sweep: tuple[PodView, ...] = ()
-    """Ended, and replaced or not needed."""
+    """Ended pods that are replaced, or need no replacement."""
     requeue_at: datetime | None = None
-    """When time alone may change the plan: a drain that ends, a pod that becomes available."""
+    """When the plan may change without an event: a drain ends, a pod becomes available."""
     curtailed: bool = False
-    """The burst cut it short: there is more to do at once."""
+    """The burst limit cut the plan: reconcile again at once."""
 
     @property
     def silent(self) -> bool:
-        """Nothing to do."""
+        """Whether there is nothing to do."""
         return not (self.create or self.drain or self.resume or self.delete or self.release or self.sweep)
 
 
@@ -70,11 +70,11 @@ def plan_replicas(
     siblings: Sequence[PodView] = (),
     first: Collection[str] = (),
 ) -> ReplicaPlan:
-    """Bring the pods a ReplicaSet owns nearer to what it wants.
+    """One step from the pods of a ReplicaSet towards its spec.
 
-    `listed` are the uids that EndpointSlices send work to; `held` those a person holds; `siblings` the pods of every
-    ReplicaSet of the same Deployment, for the choice among pods on crowded nodes; `first` those in the way of another
-    template.
+    `listed` are the uids that EndpointSlices send work to; `held` the uids that a person holds; `siblings` the pods of
+    every ReplicaSet of the same Deployment, to prefer pods on crowded nodes; `first` the uids to delete first, where
+    another template is rolled out.
     """
     check(rules.want >= 0, "admission rejects a negative replica count")
     lost = [pod for pod in pods if is_lost(pod) and pod.uid not in held]
@@ -118,7 +118,7 @@ def plan_replicas(
 
 
 def _replaced(pods: Sequence[PodView], count: int) -> tuple[str, ...]:
-    """For each pod to be made the uid of the ended pod whose place it takes: the oldest first, each once."""
+    """For each pod to create, the uid of the ended pod that it replaces: the oldest first, each once."""
     known = replaced_uids(pods)
     ended = sorted(
         (pod for pod in pods if pod.finished and pod.uid not in known), key=lambda pod: (_age(pod), pod.name)
@@ -128,12 +128,12 @@ def _replaced(pods: Sequence[PodView], count: int) -> tuple[str, ...]:
 
 
 def replaced_uids(pods: Iterable[PodView]) -> frozenset[str]:
-    """The uids that some pod was made in place of."""
+    """The uids of ended pods that have a replacement."""
     return frozenset(filter(None, (pod.metadata.annotations.get(REPLACES) for pod in pods)))
 
 
 def _to_sweep(pods: Sequence[PodView], held: Collection[str], *, enough: bool) -> list[PodView]:
-    """Ended pods that nobody needs as evidence any more: replaced by name, or not to be replaced."""
+    """Ended pods that are no longer needed as evidence: a replacement names them, or none is needed."""
     known = replaced_uids(pods)
     return [
         pod
@@ -141,7 +141,7 @@ def _to_sweep(pods: Sequence[PodView], held: Collection[str], *, enough: bool) -
         if pod.finished
         and pod.uid not in held
         and (enough or pod.uid in known)
-        # One that waits for finalizers alone was told to go already.
+        # A pod that waits only for finalizers is deleted already.
         and not (pod.terminating and not pod.metadata.deletion_grace_period_seconds)
     ]
 

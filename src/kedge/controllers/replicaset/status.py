@@ -24,11 +24,11 @@ from kedge.controllers.shared.progress import UNDER_WAY, pending_reason, stage_o
 REPAIR_COMPLETE = "RepairComplete"
 
 BLOCKED = "ReplacementBlocked"
-"""Why a repair is not complete: something refuses the replacement, and the message names it."""
+"""The reason of an incomplete repair whose replacement is refused; the message names the cause."""
 
 
 def repair_condition(view: ReplicaSetView, pods: Sequence[PodView], refusal: str = "") -> list[dict[str, Any]]:
-    """`RepairComplete`, for a ReplicaSet that has or had something to repair. `refusal`: why no pod could be made."""
+    """`RepairComplete`, for a ReplicaSet that needs or needed a repair. `refusal`: why no pod could be created."""
     reason, about = repair_stage(view.spec.replicas, pods)
     if reason == "Replacing" and refusal:
         reason, about = BLOCKED, [refusal]
@@ -41,7 +41,7 @@ def repair_condition(view: ReplicaSetView, pods: Sequence[PodView], refusal: str
 
 
 def repair_stage(want: int, pods: Sequence[PodView]) -> tuple[str, list[str]]:
-    """The earliest stage that some replica is at, with the pods it is about; an empty reason if there is none."""
+    """The earliest repair stage of any replica, and its pods; an empty reason if no replica needs repair."""
     lost = [pod.name for pod in pods if is_lost(pod)]
     if lost:
         return "ReleaseRequested", lost
@@ -53,14 +53,14 @@ def repair_stage(want: int, pods: Sequence[PodView]) -> tuple[str, list[str]]:
     if ended and copies < want:
         return "Replacing", ended
     waiting = [pod for pod in pods if pod.metadata.annotations.get(REPLACES) and is_active(pod) and not is_ready(pod)]
-    blocked = [f"{pod.name}: {words}" for pod in waiting if (words := _blocker(pod))]
+    blocked = [f"{pod.name}: {blocker}" for pod in waiting if (blocker := _blocker(pod))]
     if blocked:
         return BLOCKED, blocked
     return ("ReplacementStarting", [pod.name for pod in waiting]) if waiting else ("", [])
 
 
 def _blocker(pod: PodView) -> str:
-    """What keeps a replacement from running, in its own words; empty if only its turn has not come."""
+    """The stage and reason that keep a replacement from running; empty if it only waits for its turn."""
     stage = stage_of(pod, ())
     reason = pending_reason(pod, stage) if stage is not None else ""
     return f"{stage}, {reason}" if reason and reason not in UNDER_WAY else ""
@@ -72,7 +72,7 @@ def _is_unknown(pod: PodView) -> bool:
 
 
 def replica_counts(replica_set: ReplicaSetView, pods: Sequence[PodView], now: datetime) -> dict[str, Any]:
-    """The counts of a ReplicaSet's status: replicas are those that nobody has begun to take away."""
+    """The counts of a ReplicaSet's status. Pods that drain or are being deleted are no replicas."""
     spec = replica_set.spec
     template_labels = spec.template.metadata.labels
     active = [pod for pod in pods if is_active(pod)]

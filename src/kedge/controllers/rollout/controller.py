@@ -1,7 +1,7 @@
-"""The Rollout controller: looks at a SchedulingPolicy or a Deployment and the pods it governs, and moves it by stages.
+"""The rollout controller: changes a SchedulingPolicy or a Deployment stage by stage.
 
-`changes` says what there is to see and to write, `rollout` plans, `gates` judges. The status is written before the
-target, and the target only as it was read.
+`policy_target` and `deployment_target` gather the facts and make the patches, `plan` decides, `gates` evaluates. The
+status is written before the target, and the target only at the version that was read.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from kedge.runtime.status import status_of
 
 NAME = "rollout"
 READ = (POD, REPLICA_SET, NODE, LEASE, DEPLOYMENT, POLICY)
-"""The kinds that gates read: their caches must all be past the change."""
+"""The kinds that gates read: all of their caches must have reached the change."""
 
 
 class RolloutReconciler:
-    """One look at one Rollout. Its own process it asks for its sight and its hearing alone, through `measured`."""
+    """Reconciles one Rollout. Of its process it reads only cache and lease ages, through `measured`."""
 
     def __init__(self, env: Env, cache_facts: Callable[[], list[list[Any]]] | None = None) -> None:
         self._cache_facts = cache_facts or list
         self.lease_ages = LeaseAges(env)
-        self._plans = env.metrics.counter("kedge_rollout_plans_total", "Looks at rollouts, by phase", ("phase",))
+        self._plans = env.metrics.counter("kedge_rollout_plans_total", "Plans of rollouts, by phase", ("phase",))
 
     async def reconcile(self, ctx: Context, key: Key) -> Action:
         found = ctx.get(key)
         if found is None or found.metadata.deletion_timestamp is not None:
-            return Action.await_change(reason="it is gone, or going: its target stays as it is")
+            return Action.await_change(reason="deleted or being deleted: its target stays as it is")
         view, now = found.as_view(RolloutView), ctx.now()
         hold = active_hold(view, NAME, now)
         if hold is not None:
@@ -93,7 +93,7 @@ class RolloutReconciler:
         match plan.act:
             case RolloutAction.ACTIVATE:
                 written = await ctx.patch(found, target.staged(plan.stage))
-                # Not sooner than the change was made: what is older than this proves nothing of it.
+                # After the patch: only evidence from after this revision and time counts.
                 status = {"activationRevision": written.revision, "stageStartedAt": format_micro_time(ctx.now())}
                 if isinstance(target, DeploymentTarget):
                     status["activeDigest"] = template_digest(template_of(written))
@@ -107,7 +107,7 @@ class RolloutReconciler:
 
 
 def _without_held_action(plan: RolloutPlan, target: Object | None, now: datetime) -> RolloutPlan:
-    """The plan without its act, and with a word about that, if a person holds the target off rollouts."""
+    """The plan without its action, and with the reason, if a person holds the target."""
     hold = (
         active_hold(target.metadata, NAME, now) if target is not None and plan.act is not RolloutAction.NONE else None
     )
@@ -118,7 +118,7 @@ def _without_held_action(plan: RolloutPlan, target: Object | None, now: datetime
 
 
 def _wake_rollouts(change: CacheChange, caches: CacheSet) -> list[Key]:
-    """The rollouts of a target that somebody changed."""
+    """Wakes the rollouts of a target whose generation has changed."""
     generations = [each.metadata.generation for each in (change.old, change.new) if each is not None]
     if len(generations) == 2 and generations[0] == generations[1]:
         return []
@@ -139,7 +139,7 @@ def rollout_controller(runtime: ControllerRuntime) -> Controller:
         caches = [
             controller.caches.cache(each, namespace=NODE_LEASE_NAMESPACE if each is LEASE else "") for each in READ
         ]
-        # Kinds that share no history cannot be compared with the change: none of them counts as past it.
+        # Without one history for all kinds no revision can be compared with the change: no cache counts as past it.
         return [
             [each.kind.kind, each.revision if runtime.client.one_history else 0, min(each.age_s, 1e9)]
             for each in caches

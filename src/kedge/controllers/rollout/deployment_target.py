@@ -45,7 +45,7 @@ from kedge.runtime.status import status_of
 
 
 class DeploymentTarget(StagedTarget):
-    """A Deployment's next template, given to a share of its replicas at a time."""
+    """A Deployment's next template, for a share of its replicas at a time."""
 
     def __init__(self, ctx: Context, rollout: Object, lease_ages: LeaseAges) -> None:
         super().__init__(ctx, rollout, lease_ages)
@@ -115,13 +115,13 @@ class DeploymentTarget(StagedTarget):
         if not under_way:
             return TargetState.ORIGINAL if cap is None else TargetState.FOREIGN
         if there == status.active_digest:
-            return TargetState.ELSEWHERE  # what this rollout was about before it was changed
+            return TargetState.ELSEWHERE  # the template of this rollout before its spec was changed
         if there == status.previous_digest:
             return TargetState.ORIGINAL if cap is None else TargetState.ELSEWHERE
         return TargetState.FOREIGN
 
     def _is_staged(self, cap: int | None) -> bool:
-        """Whether the target is as the present stage says. What a stage by zones came to was settled when it began."""
+        """Whether the target is at the current stage. The share of a stage by zones was fixed when it began."""
         topology = topology_of(self.spec.stages[self._stage_index()])
         there = "" if self.object is None else self.object.metadata.annotations.get(UPDATED_IN, "")
         if topology is not None:
@@ -129,7 +129,7 @@ class DeploymentTarget(StagedTarget):
         return cap == self._cap(self._stage_index()) and not there
 
     def _expected(self) -> int:
-        """How many replicas of the new template there should be."""
+        """The number of replicas that the new template should have."""
         stage, replicas = self.spec.stages[self._stage_index()], self._deployment.spec.replicas
         if topology_of(stage) is None:
             return share_of_replicas(stage.scope, replicas)
@@ -145,7 +145,7 @@ class DeploymentTarget(StagedTarget):
         return None if share >= replicas else share
 
     def _counted(self, topology: TopologySelector) -> tuple[int, int]:
-        """How many replicas are there now, and how many of the new template are elsewhere."""
+        """The number of replicas in the zones, and of replicas of the new template outside of them."""
         there = elsewhere = 0
         ours = self.object is not None and self._there in (self._wanted, self.status.active_digest)
         current = find_current(self._sets, template_of(self.object), self._there) if ours and self.object else None
@@ -163,11 +163,11 @@ class DeploymentTarget(StagedTarget):
     def _behind(self) -> str:
         deployment = self._deployment
         if deployment.status.observed_generation < deployment.generation:
-            return "the Deployment has not acted on the change yet"
+            return "the Deployment controller has not observed the change yet"
         return ""
 
     def _is_at_rest(self) -> bool:
-        """Every replica is of the template it has, available, and reported so of this generation."""
+        """Every replica has the current template and is available, by statuses of this generation."""
         if self.object is None or self._behind():
             return False
         views = [each.as_view(ReplicaSetView) for each in self._sets]

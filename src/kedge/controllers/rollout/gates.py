@@ -1,7 +1,7 @@
-"""The gates of a rollout: what must be true, and freshly known, before a stage is left. Pure.
+"""The gates of a rollout: conditions on fresh data that must hold before a stage is left. Pure.
 
-A gate is open only on evidence from after the change. What errored, is old or is not there is never good; without data
-every gate is closed. Only what got worse than before the change is a regression: waiting for data is not.
+A gate is open only on evidence from after the change. Errors, old samples and missing samples never count as good;
+without data every gate is closed. A regression is a count that is worse than before the change; missing data is none.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from kedge.controllers.shared.pods import is_active
 from kedge.controllers.shared.progress import UNDER_WAY, pending_reason, stage_of
 
 Pending = Mapping[tuple[str, str], int]
-"""Pods that are not further, by stage and reason."""
+"""Pending pods, counted by stage and reason."""
 FRESHNESS, SAMPLES, HEALTH, PENDING = "Freshness", "Samples", "Health", "PendingReasons"
 
 
 class SampleOutcome(StrEnum):
-    """What one pod says of the change."""
+    """The sample of one pod after the change."""
 
     GOOD = "good"
     BAD = "bad"
     ERROR = "error"
-    """Nobody knows how it is. It counts against, never for."""
+    """Its state is unknown. It counts against the change."""
     OLD = "old"
-    """What is known of it is from before the change, or too long ago."""
+    """Its last report is from before the change, or too old."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """The last sign of life of a pod's node."""
+    """The last renewal of the lease of a pod's node."""
 
     revision: int
     silence_s: float
-    """Since then, by the clock of who looks."""
+    """Seconds since then, by the clock of this process."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheFact:
-    """How far and how old a cache is that a gate reads."""
+    """The revision and age of a cache that a gate reads."""
 
     name: str
     revision: int
@@ -53,17 +53,17 @@ class CacheFact:
 
 @dataclass(frozen=True, slots=True)
 class GateFacts:
-    """Everything that the gates of one stage look at."""
+    """The input of the gates of one stage."""
 
     activation_revision: int = 0
     caches: tuple[CacheFact, ...] = ()
     samples: tuple[SampleOutcome, ...] = ()
     expected: int = 0
-    """How many pods there should be to sample; those that there are count too, if they are more."""
+    """How many pods there should be; if there are more, their number counts instead."""
     pending: Pending = field(default_factory=dict)
     baseline: Pending = field(default_factory=dict)
     behind: str = ""
-    """Who has not acted on the change yet, in words; empty if nobody says so."""
+    """The component that has not observed the change yet; empty if all have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class GateEvaluation:
 
 
 def evaluate_gates(rules: RolloutGates, facts: GateFacts) -> GateEvaluation:
-    """Judge every gate. On caches that are behind the change, or old, nothing can be judged, not even a regression."""
+    """Evaluate every gate. On caches that are old or behind the change nothing is evaluated, not even a regression."""
     fresh = _freshness(rules, facts)
     if fresh.status != TRUE:
         rest = [GateStatus(name, UNKNOWN, "NotJudged") for name in (SAMPLES, HEALTH, PENDING)]
@@ -134,15 +134,15 @@ def _samples(rules: RolloutGates, facts: GateFacts) -> GateStatus:
 
 
 def _health(rules: RolloutGates, facts: GateFacts) -> GateStatus:
-    # Of all there are or should be: one that errored, waits or says nothing is one that is not good.
+    # Of all pods that exist or should exist: a pod with an error, or without a sample, is not good.
     whole = max(facts.expected, len(facts.samples))
     good = sum(each is SampleOutcome.GOOD for each in facts.samples)
     if not whole:
         return GateStatus(HEALTH, UNKNOWN, "NoData")
     if good * 100 < rules.ready_percent_min * whole:
-        words = f"{good} of {whole} are known to be ready, and {rules.ready_percent_min} percent must be"
+        message = f"{good} of {whole} are known to be ready, and {rules.ready_percent_min} percent must be"
         errors = sum(each is SampleOutcome.ERROR for each in facts.samples)
-        return GateStatus(HEALTH, FALSE, "SamplesErrored" if errors else "NotReady", words)
+        return GateStatus(HEALTH, FALSE, "SamplesErrored" if errors else "NotReady", message)
     return GateStatus(HEALTH, TRUE, "Ready")
 
 
@@ -157,11 +157,11 @@ def _pending(rules: RolloutGates, facts: GateFacts) -> GateStatus:
     return GateStatus(PENDING, TRUE, "NoRegression")
 
 
-# -- what pods say ---------------------------------------------------------------------------------
+# -- samples ---------------------------------------------------------------------------------------
 
 
 def pending_of(pods: Iterable[PodView]) -> Counter[tuple[str, str]]:
-    """Pods that are not ready, by stage and reason; those that failed are at the stage `ended`."""
+    """Pods that are not ready, counted by stage and reason; failed pods have the stage `ended`."""
     found: Counter[tuple[str, str]] = Counter()
     for pod in pods:
         stage = stage_of(pod, ())
@@ -175,9 +175,10 @@ def pending_of(pods: Iterable[PodView]) -> Counter[tuple[str, str]]:
 
 
 def sample(pod: PodView, heartbeat: Heartbeat | None, *, after: int, age_s_max: float) -> SampleOutcome | None:
-    """What a pod says of a change made at revision `after`; None for one that says nothing: it waits, or leaves.
+    """The sample of a pod for a change at revision `after`; None for a pod without one: it waits, or leaves.
 
-    An agent writes a pod's status when it changes and its node's lease all the time: the status is as fresh as that.
+    An agent writes a pod's status when it changes, and its node's lease periodically: the status is as fresh as the
+    lease.
     """
     if pod.finished:
         return SampleOutcome.GOOD if pod.status.phase == "Succeeded" else SampleOutcome.BAD
@@ -187,7 +188,7 @@ def sample(pod: PodView, heartbeat: Heartbeat | None, *, after: int, age_s_max: 
         return SampleOutcome.OLD
     ready = find_condition(pod.status.conditions, "Ready")
     if ready is None:
-        return None  # its agent has not come to it yet
+        return None  # its agent has not reported it yet
     return {TRUE: SampleOutcome.GOOD, FALSE: SampleOutcome.BAD}.get(ready.status, SampleOutcome.ERROR)
 
 

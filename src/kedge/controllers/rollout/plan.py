@@ -1,7 +1,7 @@
-"""The plan of a rollout: where it stands, what to do to its target next, and what to say. Pure.
+"""The plan of a rollout: its phase, the next write to its target, and its status. Pure.
 
-One stage after another, each behind its gates. A deadline pauses; a regression that lasts rolls back; nothing moves on
-without data. Everything it remembers is in the status, written before the act it is about. `rollouts` carries it out.
+One stage after another, each behind its gates. A deadline pauses; a lasting regression rolls back; nothing progresses
+without data. All state is in the status, written before the target. `controller` carries the plan out.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ class RolloutPhase(StrEnum):
 
 
 class TargetState(StrEnum):
-    """How the target stands to the change."""
+    """The state of the target with respect to the change."""
 
     MISSING = "missing"
     ORIGINAL = "original"
-    """As it was before."""
+    """As before the change."""
     STAGED = "staged"
-    """The change is in force as far as the present stage says, and no further."""
+    """The change is active exactly as the current stage specifies."""
     ELSEWHERE = "elsewhere"
-    """The change is in it, as far as another stage says."""
+    """The change is active as another stage specifies."""
     PROMOTED = "promoted"
-    """The change is all there is."""
+    """The change is active everywhere."""
     FOREIGN = "foreign"
-    """Somebody else has changed it."""
+    """Another writer has changed it."""
 
 
 class RolloutAction(StrEnum):
@@ -56,20 +56,20 @@ class RolloutAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RollbackCapacity:
-    """What a rollback could take away. A policy's takes nothing, which is what the defaults say."""
+    """The healthy replicas that a rollback would replace. A policy's rollback replaces none: that is the default."""
 
     healthy_before: int = 0
-    """Available replicas of the template before."""
+    """Available replicas of the previous template."""
     healthy_changed: int = 0
-    """Available replicas of any other: these a rollback replaces."""
+    """Available replicas of any other template: a rollback replaces them."""
     kept: int = 0
-    """How many available replicas the target's own strategy keeps at every moment."""
+    """How many available replicas the strategy of the target always keeps."""
     floor: int = 1
-    """What disruption budgets ask for; at least one."""
+    """The minimum of the disruption budgets; at least one."""
 
     @property
     def is_safe(self) -> bool:
-        """Whether healthy capacity is left throughout, as far as there is any."""
+        """Whether the minimum of healthy replicas, as far as they exist, stays throughout a rollback."""
         there = self.healthy_before + self.healthy_changed
         least = min(self.floor, there)
         return self.healthy_changed == 0 or self.healthy_before >= least or self.kept >= least
@@ -77,30 +77,30 @@ class RollbackCapacity:
 
 @dataclass(frozen=True, slots=True)
 class RolloutFacts:
-    """What one look found."""
+    """The input of a plan."""
 
     spec: RolloutSpec
     status: RolloutStatus
     generation: int
     change: str
-    """A digest of what is to be rolled out."""
+    """A digest of the change."""
     target_state: TargetState
     now: datetime
     target_revision: int = 0
     rolled_back: bool = False
-    """The target is as it was before, and that was seen in force."""
+    """The target is as before the change, and its controllers have observed that."""
     problem: str = ""
-    """Why this rollout cannot be carried out at all; empty if it can."""
+    """Why this rollout is impossible; empty if it is possible."""
     gates: GateFacts = field(default_factory=GateFacts)
     baselines: tuple[RolloutBaseline, ...] = ()
-    """What is pending now, in the scope of each stage."""
+    """The pending pods in the scope of each stage now."""
     capacity: RollbackCapacity = field(default_factory=RollbackCapacity)
     regress_s: float = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutPlan:
-    """What to write, then what to do."""
+    """The status to write, then the write to the target."""
 
     phase: RolloutPhase
     reason: str
@@ -115,14 +115,14 @@ class RolloutPlan:
     gates: tuple[GateStatus, ...] = ()
     change: str = ""
     begins: bool = False
-    """It is the first word on this change: what there is to go back to is written down with it."""
+    """The first status of this change: the state to roll back to is recorded with it."""
     rollback_observed: bool | None = None
     """None if there was no rollback."""
     requeues: bool = True
-    """Time alone may change something."""
+    """The plan may change without an event."""
 
     def times_as_json(self) -> dict[str, str | None]:
-        """Written for their own sake, and before the rest: should that be lost, a stage only takes longer."""
+        """Patched explicitly, before the rest of the status: if they are lost, a stage only takes longer."""
         return {
             "stageStartedAt": _time(self.stage_started_at),
             "healthySince": _time(self.healthy_since),
@@ -195,7 +195,7 @@ def _unchanged(facts: RolloutFacts) -> RolloutPlan:
 
 
 def _not_ahead(moment: datetime | None, now: datetime) -> datetime | None:
-    """A time that only a wrong clock can have written is now: it cannot be waited for."""
+    """A time that only a wrong clock can have written becomes now: no controller waits for it."""
     return now if moment is not None and is_ahead(moment, now) else moment
 
 
@@ -205,11 +205,11 @@ def _stay(facts: RolloutFacts) -> RolloutPlan:
     return replace(kept, rollback_observed=observed, requeues=False)
 
 
-# -- beginning -------------------------------------------------------------------------------------
+# -- start -----------------------------------------------------------------------------------------
 
 
 def _begin(facts: RolloutFacts) -> RolloutPlan:
-    """Take the baseline, before anything is changed. A change that is underway under another name is waited for."""
+    """Take the baseline before anything is changed. A previous change that is still active is taken back first."""
     over = facts.status.phase in (RolloutPhase.COMPLETE, RolloutPhase.ROLLED_BACK)
     wait = RolloutPlan(RolloutPhase.PENDING, "", change="" if over else facts.status.change)
     if facts.problem:
@@ -229,7 +229,7 @@ def _begin(facts: RolloutFacts) -> RolloutPlan:
             return replace(wait, reason="TargetTaken", message="another change of the target is under way")
         case TargetState.ORIGINAL:
             if facts.status.change and facts.status.phase == RolloutPhase.PENDING and not facts.rolled_back:
-                return replace(wait, reason="Superseding", message="the change before is being taken back")
+                return replace(wait, reason="Superseding", message="the previous change is being rolled back")
     caches = facts.gates.caches
     old = too_old(caches, facts.spec.gates.sample_age_seconds_max)
     if old or not caches:
@@ -245,11 +245,11 @@ def _begin(facts: RolloutFacts) -> RolloutPlan:
 
 
 def _supersede(facts: RolloutFacts, wait: RolloutPlan) -> RolloutPlan:
-    """What the target holds is this rollout's own, from before it was changed: that goes first, or is the baseline."""
+    """The target has the previous change of this rollout: roll that back first."""
     if not facts.capacity.is_safe:
-        return replace(wait, reason="OnlyHealthyCapacity", message="the change before holds all healthy replicas")
-    words = "the change before is being taken back"
-    return replace(wait, reason="Superseding", message=words, act=RolloutAction.ROLL_BACK)
+        return replace(wait, reason="OnlyHealthyCapacity", message="the previous change has all healthy replicas")
+    message = "the previous change is being rolled back"
+    return replace(wait, reason="Superseding", message=message, act=RolloutAction.ROLL_BACK)
 
 
 # -- a stage ---------------------------------------------------------------------------------------
@@ -260,14 +260,14 @@ def _progress(facts: RolloutFacts) -> RolloutPlan:
     if facts.problem:
         return replace(kept, phase=RolloutPhase.PAUSED, reason="NotPossible", message=facts.problem)
     if facts.target_state in (TargetState.MISSING, TargetState.FOREIGN):
-        words = "its target is not what this rollout made of it: change the rollout to begin anew"
-        return replace(kept, phase=RolloutPhase.PAUSED, reason="TargetChanged", message=words)
+        message = "another writer has changed or deleted its target: change the rollout to start again"
+        return replace(kept, phase=RolloutPhase.PAUSED, reason="TargetChanged", message=message)
     if facts.spec.paused:
         return replace(kept, phase=RolloutPhase.PAUSED, reason="PausedByPerson", message="", healthy_since=None)
     if kept.phase is RolloutPhase.PAUSED:
         if kept.reason in ("DeadlineExceeded", "Regressed") and facts.generation == facts.status.observed_generation:
             return _watch_paused(facts, kept)
-        # A person has changed the rollout, or unpaused it: the stage gets its time anew.
+        # A person has changed or unpaused the rollout: the deadline of the stage starts again.
         kept = replace(
             kept,
             phase=RolloutPhase.PROGRESSING,
@@ -292,7 +292,7 @@ def _progress(facts: RolloutFacts) -> RolloutPlan:
             gates=(),
         )
     if not kept.activation_revision:
-        # It is in force, and nobody wrote down since when: not later than now, which is late enough to be safe.
+        # The stage is active, and its activation was not recorded: the current revision is late enough to be safe.
         revision = facts.target_revision
         return replace(kept, activation_revision=revision, stage_started_at=facts.now, healthy_since=None)
     return _judge(facts, kept)
@@ -317,7 +317,7 @@ def _because(plan: RolloutPlan, judgement: GateEvaluation) -> RolloutPlan:
 
 
 def _within_deadline(facts: RolloutFacts, plan: RolloutPlan) -> RolloutPlan:
-    """Past the deadline it pauses, and does nothing else: that it took long proves nothing."""
+    """Pause after the deadline, nothing more: a slow stage is no evidence of a regression."""
     began = plan.stage_started_at or facts.now
     if facts.now < began + timedelta(seconds=facts.spec.progress_deadline_seconds):
         return plan
@@ -340,8 +340,8 @@ def _healthy(facts: RolloutFacts, kept: RolloutPlan) -> RolloutPlan:
     stage = facts.spec.stages[kept.stage]
     since = kept.healthy_since or facts.now
     if facts.now < since + timedelta(seconds=stage.hold_seconds):
-        words = f"stage {stage.name}: every gate must stay open for {stage.hold_seconds} s"
-        return replace(kept, phase=RolloutPhase.PROGRESSING, reason="GatesOpen", message=words, healthy_since=since)
+        message = f"stage {stage.name}: every gate must stay open for {stage.hold_seconds} s"
+        return replace(kept, phase=RolloutPhase.PROGRESSING, reason="GatesOpen", message=message, healthy_since=since)
     return replace(
         kept,
         phase=RolloutPhase.PROGRESSING,
@@ -361,7 +361,7 @@ def _promote(facts: RolloutFacts, kept: RolloutPlan) -> RolloutPlan:
 
 
 def _watch_paused(facts: RolloutFacts, kept: RolloutPlan) -> RolloutPlan:
-    """Paused for want of progress: it goes no further by itself, but a regression that lasts still rolls it back."""
+    """Paused by a deadline or a regression: it does not progress, but a lasting regression still rolls it back."""
     if (
         facts.target_state is not TargetState.STAGED
         or not kept.activation_revision
@@ -377,27 +377,27 @@ def _watch_paused(facts: RolloutFacts, kept: RolloutPlan) -> RolloutPlan:
     return replace(kept, gates=judgement.gates, regressing_since=plan.regressing_since)
 
 
-# -- going back ------------------------------------------------------------------------------------
+# -- rollback --------------------------------------------------------------------------------------
 
 
 def _roll_back(facts: RolloutFacts, kept: RolloutPlan) -> RolloutPlan:
-    """Take the change back, unless the only healthy capacity would go with it; done when that is seen in force."""
+    """Roll the change back, unless that would replace the only healthy capacity; done when it is observed."""
     kept = replace(kept, phase=RolloutPhase.ROLLING_BACK, healthy_since=None, rollback_observed=False)
     if facts.target_state is TargetState.ORIGINAL:
         if facts.rolled_back:
-            words = "the target is as it was before"
+            message = "the target is as before the change"
             return replace(
-                kept, phase=RolloutPhase.ROLLED_BACK, reason="RolledBack", message=words, rollback_observed=True,
+                kept, phase=RolloutPhase.ROLLED_BACK, reason="RolledBack", message=message, rollback_observed=True,
                 requeues=False,
             )  # fmt: skip
-        return replace(kept, reason="RollbackRequested", message="taken back, and not yet seen in force everywhere")
+        return replace(kept, reason="RollbackRequested", message="rolled back, and not yet observed everywhere")
     if facts.target_state in (TargetState.MISSING, TargetState.FOREIGN):
-        words = "somebody else has changed the target: there is nothing of this rollout to take back"
-        return replace(kept, phase=RolloutPhase.PAUSED, reason="TargetChanged", message=words)
+        message = "another writer has changed the target: nothing of this rollout is left to roll back"
+        return replace(kept, phase=RolloutPhase.PAUSED, reason="TargetChanged", message=message)
     if not facts.capacity.is_safe:
-        words = (
+        message = (
             f"{facts.capacity.healthy_changed} healthy replicas have the change and {facts.capacity.healthy_before} do"
             f" not; {facts.capacity.floor} must stay, and the target's strategy keeps {facts.capacity.kept}"
         )
-        return replace(kept, reason="OnlyHealthyCapacity", message=words)
+        return replace(kept, reason="OnlyHealthyCapacity", message=message)
     return replace(kept, reason="RollbackRequested", message=kept.message, act=RolloutAction.ROLL_BACK)

@@ -43,7 +43,7 @@ class _GovernedPod(NamedTuple):
 
 
 class PolicyTarget(StagedTarget):
-    """A policy's next version, as its canary. What it touches is who is placed how: it removes nothing."""
+    """A policy's next version, as its canary. It changes the placement of new pods and removes none."""
 
     def __init__(self, ctx: Context, rollout: Object, lease_ages: LeaseAges) -> None:
         super().__init__(ctx, rollout, lease_ages)
@@ -97,29 +97,29 @@ class PolicyTarget(StagedTarget):
         return TargetState.ELSEWHERE if ours_before else TargetState.FOREIGN
 
     def _behind(self) -> str:
-        """Every scheduler that says what it goes by must have seen the change, and one at least must say so."""
+        """Every scheduler that reports a generation of the policy must have the change; at least one must report."""
         if self.object is None:
             return ""
         policy = self.object.as_view(SchedulingPolicyView)
         names = policy.spec.scheduler_names
-        told = {
+        reported = {
             each.type.removeprefix(OBEYED_PREFIX): each.observed_generation
             for each in policy.status.conditions
             if each.type.startswith(OBEYED_PREFIX)
         }
-        late = [name for name, seen in told.items() if seen < policy.generation and (not names or name in names)]
-        late += [name for name in names if name not in told]
+        late = [name for name, seen in reported.items() if seen < policy.generation and (not names or name in names)]
+        late += [name for name in names if name not in reported]
         if late:
-            words = "not seen by " + ", ".join(dict.fromkeys(late))
-            return f"{words}: is it running? One that is gone for good is to be taken out of the policy's status"
-        return "" if told else "no scheduler says that it goes by the policy"
+            schedulers = ", ".join(dict.fromkeys(late))
+            return f"not seen by {schedulers}: is it running? Remove one that is gone for good from the policy's status"
+        return "" if reported else "no scheduler reports that it uses the policy"
 
     def _is_observed(self, caches: Sequence[CacheFact]) -> bool:
         revision = 0 if self.object is None else self.object.revision
         return not self._behind() and bool(caches) and all(each.revision >= revision for each in caches)
 
     def _governed(self) -> list[_GovernedPod]:
-        """The pods that the policy speaks of at all."""
+        """The pods in the scope of the policy."""
         if self.object is None:
             return []
         sets: dict[str, ObjectMeta] = {each.uid: each.metadata for each in self.ctx.list(REPLICA_SET)}

@@ -1,7 +1,6 @@
-"""Whom a stage of a rollout reaches: tenants, workloads, labels, a share of workloads, regions and zones. Pure.
+"""The scope of a stage: its zones and regions, its share of replicas, and whether it reaches a Deployment. Pure.
 
-The same answers as the scheduler gives for its policies, which a test holds the two to: controllers and scheduler are
-blind to each other, and a gate that looked at other pods than the policy governs would prove nothing.
+`api.scopes` matches a scope to pods.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from kedge.controllers.shared.topology import TopologySelector
 
 
 def workload_of(pod: PodView, sets: Mapping[str, ObjectMeta]) -> Workload:
-    """`sets` are the metadata of ReplicaSets by uid."""
+    """The top-level controller of a pod. `sets` is the metadata of ReplicaSets by uid."""
     owner = controller_of(pod.metadata)
     if owner is None:
         return Workload()
@@ -28,7 +27,7 @@ def workload_of(pod: PodView, sets: Mapping[str, ObjectMeta]) -> Workload:
 
 
 def is_in_place(scope: Scope, node_labels: Mapping[str, str] | None) -> bool:
-    """Whether a pod on such a node is where the scope counts. One without a node may still go there."""
+    """Whether a pod on such a node is in the scope. A pod without a node may still be placed there."""
     if node_labels is None:
         return True
     if scope.zones and node_labels.get(ZONE_LABEL, "") not in scope.zones:
@@ -37,10 +36,9 @@ def is_in_place(scope: Scope, node_labels: Mapping[str, str] | None) -> bool:
 
 
 def template_problem(scope: Scope, namespace: str, workload: str, labels: Mapping[str, str]) -> str:
-    """Why a stage with this scope reaches nothing of one Deployment, whose pods have these labels; empty if it does.
+    """Why a stage with this scope reaches no replica of a Deployment, whose pods have these labels; empty if it does.
 
-    Tenants, workloads and labels say whether a stage is about the Deployment at all; zones, regions and percent say
-    which of its replicas get the new template.
+    Tenants, workloads and labels select the Deployment; zones, regions and percent select its replicas.
     """
     if scope.tenants and namespace not in scope.tenants:
         return f"its scope does not reach the tenant {namespace}"
@@ -52,20 +50,20 @@ def template_problem(scope: Scope, namespace: str, workload: str, labels: Mappin
 
 
 def topology_of(stage: RolloutStage) -> TopologySelector | None:
-    """The zones and regions that a stage is about; None for one that is about all."""
+    """The zones and regions of a stage; None for a stage of all zones."""
     scope = stage.scope
     return TopologySelector(scope.zones, scope.regions, stage.name) if scope.zones or scope.regions else None
 
 
 def share_of_topology(scope: Scope, replicas: int, there: int, elsewhere: int) -> int:
-    """How many replicas may be of the new template, when `there` are in the places of a stage, of either template.
+    """How many replicas may have the new template. `there` counts the replicas of both templates in the zones.
 
-    What has it already, `elsewhere`, keeps it: a stage only adds. At least one is added, or there would be nothing to
-    judge.
+    Replicas that have it already, `elsewhere`, keep it: a stage only adds. At least one is added, or there would be
+    nothing to sample.
     """
     return min(replicas, elsewhere + max(1, -(-there * scope.percent // 100)))
 
 
 def share_of_replicas(scope: Scope, replicas: int) -> int:
-    """How many replicas a stage gives the new template: at least one, or there would be nothing to judge."""
+    """How many replicas get the new template in a stage: at least one, or there would be nothing to sample."""
     return min(replicas, max(1, -(-replicas * scope.percent // 100)))

@@ -33,7 +33,7 @@ def _digest(document: Any) -> str:
 
 
 class StagedTarget:
-    """What both kinds of change share: the rollout, and how its pods are looked at."""
+    """Base of both targets: the rollout, and the samples of its pods."""
 
     def __init__(self, ctx: Context, rollout: Object, lease_ages: LeaseAges) -> None:
         self.ctx = ctx

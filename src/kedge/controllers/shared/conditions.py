@@ -1,8 +1,4 @@
-"""How a missing replica's repair stands, as conditions: unknown, release requested, replacing, complete. Pure.
-
-Requested and completed are told apart: `RepairComplete` is true only when every replacement is ready. Nothing here
-decides; `replicas` does.
-"""
+"""Conditions that Deployments, ReplicaSets and Jobs share: `Bound`, `SchedulingRetrying`, `ReplicaFailure`. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every controller is written against."""
+"""The runtime of controllers: watchers, caches, queue, leases, context and recheck."""
 
 from kedge.runtime.action import Action, Next
 from kedge.runtime.context import Context, Held, Reconciler

@@ -1,7 +1,6 @@
-"""When a new leader may begin: its caches must have all that was written before the lease changed hands.
+"""A new leader waits until its caches have everything that was committed before the lease changed its holder.
 
-Controllers and schedulers wait here at the start of a term, on `runtime.cache`. Who leads, and with which fence, is
-the business of `runtime.lease`; what to do with the caches is that of whoever waits.
+Controllers and schedulers wait here at the start of a term. `runtime.lease` elects the leader and sets the fence.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from kedge.runtime.cache import Behind, Cache
 
 
 def is_caught_up(client: Client, cache: Cache, revision: Revision) -> bool:
-    """Whether a cache is known, without a question, to have what was written before a fence moved at `revision`.
+    """Whether a cache is known, without a request, to have everything committed before the fence moved at `revision`.
 
-    Where each kind has a history of its own, the fence's revision says nothing of any other. `NO_REVISION` stands for
-    no fence: then a cache that has listed will do.
+    Where each kind has a history of its own, the fence's revision cannot be compared with another kind's. `NO_REVISION`
+    stands for no fence: then a cache that has listed is enough.
     """
     return cache.reached(revision) and (client.one_history or revision == NO_REVISION)
 
@@ -29,9 +28,9 @@ def is_caught_up(client: Client, cache: Cache, revision: Revision) -> bool:
 async def wait_caught_up(
     client: Client, env: Env, cache: Cache, revision: Revision, *, closed: Callable[[], bool] = lambda: False
 ) -> None:
-    """Wait until it is, for as long as that takes, or until `closed` says that nobody is interested any more.
+    """Wait until the cache has caught up, for as long as that takes, or until `closed()`.
 
-    The lease has changed hands: whatever was written before that is there for whoever asks now.
+    The lease has changed its holder already: a read that begins now sees every earlier commit.
     """
     asked = client.one_history or revision == NO_REVISION
     while not closed():
@@ -43,5 +42,5 @@ async def wait_caught_up(
             return
         except Behind:
             cache.request_relist()
-        except OperatingError:  # it could not be asked, though the client has tried more than once
+        except OperatingError:  # the revision could not be read, after the retries of the client
             await asyncio.sleep(jittered(env.limits.client_backoff_s_max, env.random))

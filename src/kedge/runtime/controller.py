@@ -1,7 +1,7 @@
-"""A controller: something wakes a key, and `reconcile` brings that object nearer to what it should be.
+"""A controller: changes wake keys, and `reconcile` brings the object of a key closer to its desired state.
 
-It joins caches, queue, write floors, lease and recorder around one reconciler, and adds no decisions of its own but
-these: when a key may run, what its end means for the next run, and how to stop.
+It joins caches, queue, write floors, lease and recorder around one reconciler. It decides only when a key may run,
+when it runs next, and how to stop.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ from kedge.runtime.spec import ControllerSpec, KeysOf
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerStatistics:
-    """A controller's own account of itself."""
+    """Figures of one controller."""
 
     name: str
     leading: bool
-    """Whether its workers work; always true for one that needs no lease."""
+    """Whether its workers run; always true for a controller without a lease."""
     runs: int
     failures: int
     queue: QueueStatistics[Key]
     caches: tuple[Freshness, ...]
     waiting_floors: int
-    """Keys that wrote, and wait to see it."""
+    """Keys that wait until the caches have received their writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,14 +132,14 @@ class Controller:
     # -- from outside ------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Work until `stop`. Cancelled, it stops at once, and lets its lease go all the same."""
+        """Work until `stop`. If it is cancelled, it stops at once, and still releases its lease."""
         self._follow()
         work = asyncio.ensure_future(self._lead(None) if self._election is None else self._election.run(self._lead))
         stopped = asyncio.ensure_future(self._stopped.wait())
         try:
             await asyncio.wait((work, stopped), return_when=asyncio.FIRST_COMPLETED)
             if work.done() or self._election is None or self._election.holding:
-                await work  # its last step lets go of the lease
+                await work  # its last step releases the lease
         finally:
             work.cancel()
             stopped.cancel()
@@ -153,9 +153,9 @@ class Controller:
                 await self.caches.stop()
 
     async def stop(self, *, within_s: float | None = None) -> tuple[Key, ...]:
-        """Finish what runs, start nothing more, then let go of the lease. Returns the keys that were left undone.
+        """Finish the runs in progress, start no more, then release the lease. Returns the keys that are left.
 
-        What has not finished in time is cancelled: its writes are fenced, or unknown as after any crash.
+        Runs that do not finish in time are cancelled: their writes are fenced, or unknown as after any crash.
         """
         limit_s = self._env.limits.stop_s if within_s is None else within_s
         try:
@@ -168,11 +168,11 @@ class Controller:
             self._stopped.set()
 
     def wake(self, key: Key, why: str = "asked") -> None:
-        """Have `key` looked at."""
+        """Add `key` to the queue."""
         self.queue.add(key, why)
 
     def explain(self, key: Key) -> KeyReport[Key] | None:
-        """What the queue knows of a key: whether and why it waits, its failures, its last error."""
+        """The queue's report of a key: its state, why it waits, its failures and its last error."""
         return self.queue.explain(key)
 
     def statistics(self) -> ControllerStatistics:
@@ -189,8 +189,8 @@ class Controller:
     # -- waking ------------------------------------------------------------------------------------
 
     def _follow(self) -> None:
-        """Begin to follow every kind: standbys too, so that a new leader's caches are warm."""
-        check(not self._by_kind, f"controller {self.name} was run already: make another")
+        """Begin to follow every kind. Standbys do too, so that the caches of a new leader are warm."""
+        check(not self._by_kind, f"controller {self.name} was run already: create another one")
         for watch in self._watches:
             cache = self.caches.cache(watch.kind, namespace=watch.namespace, label_selector=watch.label_selector)
             for index in watch.indexes:
@@ -206,9 +206,9 @@ class Controller:
 
         def handle(change: CacheChange) -> None:
             wake: Wake | None = None
-            with suppress(NotSynced):  # when that cache has listed, everything in it wakes somebody anyhow
+            with suppress(NotSynced):  # when that cache lists, all its objects wake their keys anyway
                 for key in keys_of(change, caches):
-                    wake = wake or _wake_by(change)  # most changes wake nobody here
+                    wake = wake or _wake_by(change)  # most changes wake no key here
                     add(key, wake)
 
         return handle
@@ -226,12 +226,12 @@ class Controller:
             return 0
         try:
             return 0 if found is None else priority_of(found)
-        except Exception as error:  # noqa: BLE001  anybody's function: its bug is told, and costs no wake-up
-            self._env.spawn(_raise(error), name=f"{self.name} asking for the priority of {key}")
+        except Exception as error:  # noqa: BLE001  a bug in the caller's function is reported and costs no wake-up
+            self._env.spawn(_raise(error), name=f"{self.name} getting the priority of {key}")
             return 0
 
     async def _resync(self) -> None:
-        """Look at everything now and then, in case a change was missed; and when the queue had to refuse some."""
+        """Add every key periodically, in case a change was missed, and after the queue had to reject some."""
         every_s = self._env.limits.resync_every_s
         with suppress(QueueClosed):
             while True:
@@ -247,17 +247,17 @@ class Controller:
                 await self.queue.resync(self._resynced())
 
     def _resynced(self) -> list[Key]:
-        """Everything of its own kind, and what its watches ask for of others."""
+        """The keys of its own kind, and of the other objects that its watches resync."""
         found = [each.key for each in self._by_kind[self.spec.kind.key_kind].list().value]
         for watch in self._watches:
             if watch.resync is not None:
                 found += [each.key for each in self._by_kind[watch.kind.key_kind].list().value if watch.resync(each)]
         return found
 
-    # -- working -----------------------------------------------------------------------------------
+    # -- running -----------------------------------------------------------------------------------
 
     async def _lead(self, term: Leadership | None) -> None:
-        """Work for one term, or for ever. Returns when the queue was closed and everything is finished."""
+        """Work for one term, or without an end. Returns when the queue is closed and every run has finished."""
         fence = None if term is None else term.fence
         await self._wait_caches(fence)
         self._working = True
@@ -269,7 +269,7 @@ class Controller:
             while not all(worker.done() for worker in workers) and not cut.done():
                 done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
-                    task.result()  # a worker that fails ends the term, and its failure is seen
+                    task.result()  # a worker that raises ends the term with its error
         finally:
             self._working = False
             for task in tasks:
@@ -277,13 +277,13 @@ class Controller:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _wait_caches(self, fence: Fence | None) -> None:
-        """Wait until the caches have listed, and a leader's have what its predecessor wrote.
+        """Wait until the caches have listed, and until those of a leader have the writes of its predecessor.
 
-        For all of them at once: one whose stream has died is asked to list while the others wait.
+        For all of them at once: a cache whose stream is dead is relisted while the others wait.
         """
         revision = NO_REVISION if fence is None else fence.revision
         if fence is not None and self._behind_fence(revision):
-            # Every stream says so soon after a lease has changed hands: after that few caches, or none, are waited for.
+            # Servers send bookmarks soon after a lease changes its holder: after them few caches, or none, are behind.
             await asyncio.sleep(2 * self._env.limits.watch_fence_progress_s)
         waiting = self._behind_fence(revision)
         if not waiting:
@@ -306,7 +306,7 @@ class Controller:
                     await self._run(item, fence)
 
     def _await_floors(self, item: Item[Key]) -> None:
-        """The key waits until it can see what it wrote, and the worker goes on."""
+        """The key waits until the caches have its writes, and the worker goes on."""
         self.queue.put_back(item, delay_s=self._env.limits.floor_wait_s, reason=WaitReason.FLOOR)
         if item.key not in self._awaiting:
             task = self._env.spawn(self._meet_floors(item.key), name=f"{self.name} waits for {item.key}")
@@ -352,16 +352,19 @@ class Controller:
             if _is_cancelled():
                 decision.result = "cancelled"
                 raise
-            # Something that the reconciler awaited was cancelled, and not this worker: that is its failure.
+            # A task that the reconciler awaited was cancelled, not this worker: the run has failed.
             decision.result, outcome = "failed", ItemOutcome.failure(error)
-            env.spawn(_raise(RuntimeError(f"{key}: the reconciler let a cancellation out")), name=self.name)
+            env.spawn(
+                _raise(RuntimeError(f"{key}: the reconciler let a cancellation escape")),
+                name=self.name,
+            )
         except Terminal as error:
             decision.result, outcome = "terminal", ItemOutcome.terminal(error)
         except OperatingError as error:
             decision.result, outcome = "failed", ItemOutcome.failure(error)
             if isinstance(error, Fenced):
-                raise  # deposed, and did not know it: the whole term is over
-        except Exception as error:  # noqa: BLE001  the reconciler is anybody's: its bug is told, and stops no other key
+                raise  # another leader took over: the whole term is over
+        except Exception as error:  # noqa: BLE001  a bug in the reconciler is reported and stops no other key
             decision.result, outcome = "failed", ItemOutcome.failure(error)
             env.spawn(_raise(error), name=f"{self.name} reconciling {key}")
         finally:
@@ -386,7 +389,7 @@ class Controller:
         self._results.labels(self.name, decision.result).inc()
         facts = ctx.end()
         if outcome is None:
-            self.queue.put_back(item)  # whoever works next begins with it
+            self.queue.put_back(item)  # the next worker runs it
         else:
             self.queue.done(item, outcome, facts)
         if self.recorder is not None:
@@ -394,7 +397,7 @@ class Controller:
 
     def _report_loop(self, loop: Loop[Key]) -> None:
         error = OperatingError(
-            f"{loop.key} {loop.kind.value}: {loop.runs} runs for nothing, woken by {loop.woken_by.what}"
+            f"{loop.key} {loop.kind.value}: {loop.runs} runs without progress, woken by {loop.woken_by.what}"
             + (f", which {loop.woken_by.writer} wrote" if loop.woken_by.writer else "")
             + f"; it is held back for {loop.hold_s:.1f} s"
         )
@@ -413,7 +416,7 @@ def _outcome(decision: Decision, action: Action) -> ItemOutcome:
 
 
 def _wake_by(change: CacheChange) -> Wake:
-    # A deletion does not say who asked for it: the last version's writer would be blamed.
+    # A deletion has no writer: the writer of the last version would be blamed.
     writer = "" if change.new is None else change.new.origin.decision.partition(":")[0]
     return Wake(str(change.key), writer)
 

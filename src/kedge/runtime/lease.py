@@ -1,8 +1,8 @@
-"""Leader election on a Lease, fenced: at most one candidate leads, and a deposed one's writes do not land.
+"""Leader election on a Lease, with fencing: at most one candidate leads, and a former leader's writes are rejected.
 
-Expiry is judged on the candidate's own monotonic clock, since it last saw the lease change; clocks are never
-compared. That only decides who tries. Safety rests on the fence alone: its token is the revision of the commit
-that changed the holder, and every write of a leader carries it.
+A candidate measures expiry on its own monotonic clock, from the last change of the lease that it saw; clocks are never
+compared. Expiry only decides when a candidate tries. Safety rests on the fence alone: its token is the revision of the
+commit that changed the holder, and every write of a leader carries it.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Leadership:
 
     identity: str
     fence: Fence
-    """To accompany every write of this term. Caches must have reached its revision before the term's first decision."""
+    """Carried by every write of this term. Caches must reach its revision before the first decision of the term."""
 
 
 class LeaderElection:
-    """One candidate for one lease. `run` competes, leads while it holds, and competes again when it lost."""
+    """One candidate for one lease. `run` competes, leads while it holds the lease, and competes again after a loss."""
 
     def __init__(self, client: Client, env: Env, lease: Key, *, identity: str) -> None:
         self._client = client
@@ -49,24 +49,22 @@ class LeaderElection:
         self._seen: tuple[int, str] = (-1, "")  # revision and holder, as last observed
         self._seen_at_s = 0.0
         self.leadership: Leadership | None = None
-        """The term at hand; None while somebody else, or nobody, leads."""
+        """The current term; None while this candidate does not lead."""
         self.holding = False
-        """Whether the lease is ours and not let go yet: true for longer than the term, which ends first."""
+        """Whether the lease is held and not yet released: true for longer than the term, which ends first."""
         self._leading = env.metrics.gauge("kedge_runtime_leading", "1 while this candidate leads", ("lease",)).labels(
             str(lease)
         )
         self._renewals = env.metrics.histogram(
-            "kedge_runtime_renewal_seconds", "Time a renewal took", ("lease",)
+            "kedge_runtime_renewal_seconds", "Duration of a renewal", ("lease",)
         ).labels(str(lease))
-        self._terms = env.metrics.counter(
-            "kedge_runtime_terms_total", "Terms begun, and how they ended", ("lease", "end")
-        )
+        self._terms = env.metrics.counter("kedge_runtime_terms_total", "Terms, by how they ended", ("lease", "end"))
 
     async def run(self, lead: Callable[[Leadership], Awaitable[None]]) -> None:
-        """Compete, and lead, until `lead` returns by itself: then its work is over.
+        """Compete and lead, until `lead` returns: then its work is over.
 
-        `lead` is run while the lease is held; it is cancelled, and has ended, before release. One that raises `Fenced`
-        was deposed and did not know it: the term is over, and the competition goes on.
+        `lead` runs while the lease is held; it is cancelled, and has ended, before the release. If it raises `Fenced`,
+        another candidate has taken over: the term ends, and this candidate competes again.
         """
         while True:
             held = await self._acquire()
@@ -76,12 +74,12 @@ class LeaderElection:
     # -- competing ---------------------------------------------------------------------------------
 
     async def _acquire(self) -> Object:
-        """Wait until the lease is ours. Returns it as the commit left it that made it so."""
+        """Wait until the lease is acquired. Returns the version that acquired it."""
         while True:
             try:
                 taken = await self._try_once()
             except OperatingError:
-                taken = None  # whatever it was, trying again later is all there is to do
+                taken = None  # after any failure, try again later
             if taken is not None:
                 return taken
             await asyncio.sleep(jittered(self._limits.lease_retry_s, self._env.random))
@@ -94,7 +92,7 @@ class LeaderElection:
         view = lease.as_view(LeaseView)
         holder = view.spec.holder_identity
         if (lease.revision, holder) != self._seen:
-            # Somebody lives: count from when we saw it, whatever time they wrote.
+            # The lease has changed: expiry counts from this observation, not from the time in the lease.
             self._seen, self._seen_at_s = (lease.revision, holder), self._env.monotonic()
         duration_s = view.spec.lease_duration_seconds or self._limits.lease_s
         if holder and self._env.monotonic() - self._seen_at_s < duration_s:
@@ -102,7 +100,7 @@ class LeaderElection:
         try:
             return await self._write(lease, self._claim(view.spec.lease_transitions + 1))
         except Conflict:
-            return None  # another was quicker, or the holder renewed after all
+            return None  # another candidate was faster, or the holder renewed
 
     async def _create(self) -> Object | None:
         metadata = {"name": self._lease.name, "namespace": self._lease.namespace}
@@ -124,7 +122,7 @@ class LeaderElection:
     # -- leading -----------------------------------------------------------------------------------
 
     async def _hold(self, taken: Object, lead: Callable[[Leadership], Awaitable[None]]) -> bool:
-        """Lead for one term. Whether the work is over."""
+        """Lead for one term. Returns whether the work is over."""
         self.leadership = Leadership(self._identity, Fence(fence_key(self._lease), taken.revision))
         self._leading.set(1)
         self.holding = True
@@ -135,7 +133,7 @@ class LeaderElection:
             await asyncio.wait((work, renewing), return_when=asyncio.FIRST_COMPLETED)
             end = "lost" if not work.done() else "fenced" if isinstance(_error(work), Fenced) else "done"
         finally:
-            # Workers stop before the lease is let go: whoever takes it next finds nobody at work.
+            # Workers stop before the release: no work of this term overlaps with the next holder.
             self.leadership = None
             self._leading.set(0)
             self._terms.labels(str(self._lease), end).inc()
@@ -146,11 +144,11 @@ class LeaderElection:
             self.holding = False
         for outcome in outcomes:
             if isinstance(outcome, Exception) and not isinstance(outcome, Fenced):
-                raise outcome  # a leader that fails is not a leader that lost: its failure is the caller's to see
+                raise outcome  # an error of `lead` is not a lost lease: raise it
         return end == "done"
 
     async def _keep(self, taken: Object) -> None:
-        """Renew. Returns when the lease is lost, or must be taken for lost because no renewal came through in time."""
+        """Renew. Returns when the lease is lost, or must be assumed lost because no renewal succeeded in time."""
         renewed_at_s = self._env.monotonic()
         last: Object | None = taken
         while True:
@@ -164,7 +162,7 @@ class LeaderElection:
                 async with asyncio.timeout(min(left_s, self._limits.lease_renew_s / 3)):
                     last = await self._renew(taken.uid, last)
             except (TimeoutError, OperatingError):
-                last = None  # perhaps it is not as we know it: read it
+                last = None  # it may have changed: read it
                 continue
             if last is None:
                 return
@@ -172,9 +170,9 @@ class LeaderElection:
             self._renewals.observe(self._env.monotonic() - started_s)
 
     async def _renew(self, uid: str, last: Object | None) -> Object | None:
-        """Write a new renewal time, if the lease is still ours. None if it is not.
+        """Write a new renewal time, if this candidate still holds the lease. None if it does not.
 
-        Nobody else writes it while we hold it, so it is as our last write left it, or the update conflicts.
+        Only the holder writes the lease, so it is as the last renewal left it, or the update conflicts.
         """
         lease = last or await self._client.get(self._lease)
         if lease.uid != uid or lease.as_view(LeaseView).spec.holder_identity != self._identity:
@@ -187,7 +185,7 @@ class LeaderElection:
             return await self._renew(uid, None)
 
     async def _release(self, taken: Object) -> None:
-        """Let go, so that the next need not wait. If that fails, the lease runs out by itself."""
+        """Release the lease, so that the next candidate need not wait. If that fails, the lease expires."""
         try:
             async with asyncio.timeout(self._limits.lease_renew_s / 3):
                 lease = await self._client.get(self._lease)
@@ -198,7 +196,7 @@ class LeaderElection:
             return
 
     async def _write(self, lease: Object, spec: dict[str, Any], options: WriteOptions = _RECORDED) -> Object:
-        """Change the lease as it was read, and no later version of it."""
+        """Change the version of the lease that was read, and no later one."""
         body = lease.edit()
         body["metadata"]["resourceVersion"] = str(lease.revision)
         body["spec"] = {**body.get("spec", {}), **spec}
@@ -206,9 +204,9 @@ class LeaderElection:
 
 
 class SharedElection:
-    """One lease for all components of a process: each that joins leads while the process does.
+    """One lease for all components of a process: each member leads while the process does.
 
-    One renewal then stands for all of them. A member whose work is over leaves, and the last one lets go of the lease.
+    One renewal serves all of them. A member whose work is over leaves, and the last one releases the lease.
     """
 
     def __init__(self, client: Client, env: Env, lease: Key, *, identity: str) -> None:
@@ -227,7 +225,7 @@ class SharedElection:
         return self._election.holding
 
     async def run(self, lead: Callable[[Leadership], Awaitable[None]]) -> None:
-        """As `LeaderElection.run`, beside the other members."""
+        """Like `LeaderElection.run`, together with the other members."""
         member = _ElectionMember(lead)
         self._members[member] = None
         self._joined.set()
@@ -238,7 +236,7 @@ class SharedElection:
             await asyncio.wait((member.over, running), return_when=asyncio.FIRST_COMPLETED)
         finally:
             del self._members[member]
-            if member.work is not None:  # it stops before the lease may be let go
+            if member.work is not None:  # it stops before the lease may be released
                 member.work.cancel()
                 await asyncio.gather(member.work, return_exceptions=True)
             self._joined.set()
@@ -250,10 +248,10 @@ class SharedElection:
         if member.over.done():
             member.over.result()
         else:
-            await running  # it failed, and took everybody with it
+            await running  # the election failed, and every member with it
 
     async def _lead(self, term: Leadership) -> None:
-        """Let every member lead until none is left, or one of them finds the term over."""
+        """Run every member until none is left, or until one raises `Fenced`."""
         try:
             while self._members:
                 self._joined.clear()
@@ -267,7 +265,7 @@ class SharedElection:
                 finally:
                     joined.cancel()
                 for member in self._members:
-                    member.look()
+                    member.check_ended()
         finally:
             works = [member.work for member in self._members if member.work is not None]
             for work in works:
@@ -279,17 +277,17 @@ class SharedElection:
 
 
 class _ElectionMember:
-    """One component's part in a shared election."""
+    """One component in a shared election."""
 
     def __init__(self, lead: Callable[[Leadership], Awaitable[None]]) -> None:
         self.lead = lead
         self.work: asyncio.Future[None] | None = None
-        """Its part of the term at hand."""
+        """Its work in the current term."""
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done once its work has ended by itself."""
+        """Done once its work has returned or raised."""
 
-    def look(self) -> None:
-        """See whether its work has ended. Raises `Fenced` if it was deposed: that ends the term for all."""
+    def check_ended(self) -> None:
+        """Take the result of its work, if it has ended. Raises `Fenced` if the work did: that ends the term for all."""
         if self.work is None or not self.work.done():
             return
         error = _error(self.work)

@@ -1,7 +1,7 @@
-"""Runs a recorded decision again: the caches rebuilt from what they had received, the recorded replies, the same draws.
+"""Runs a recorded decision again: on rebuilt caches, with the recorded replies and the same random draws.
 
-The reconcile must ask for the same things in the same order and reach the same end. If it does not, the record lacks an
-input, and that is an error: `ReplayDiverged` says where.
+The reconcile must make the same reads and requests in the same order and reach the same result. If it does not, the
+record lacks an input, and that is an error: `ReplayDiverged` names the step.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _Failure = TypeVar("_Failure", ReplayDiverged, Compacted)
 
 
 class Evidence(Protocol):
-    """Where the caches of a decision come from."""
+    """The source of the cache contents of a decision."""
 
     def state_at(self, read: CacheRead) -> Mapping[Key, Object]:
-        """What the cache held, or at least everything that the read could find.
+        """The content of the cache, or at least everything that the read could find.
 
         Raises:
             Compacted: it is no longer known.
@@ -43,7 +43,7 @@ class Evidence(Protocol):
 
 
 class ReceivedEvidence:
-    """The received logs of the process that decided: each cache is built again as it stood."""
+    """The received logs of the process that decided: each cache is rebuilt at the recorded place."""
 
     def __init__(self, logs: Mapping[str, ReceivedLog]) -> None:
         self._logs = logs
@@ -58,55 +58,55 @@ class ReceivedEvidence:
         if place != read.place:
             log = self._logs.get(read.cache)
             if log is None:
-                raise Compacted(f"no received log of {read.cache} is at hand", oldest=0)
+                raise Compacted(f"there is no received log of {read.cache}", oldest=0)
             built, _ = log.state_at(read.place)
             self._built[read.cache] = read.place, built
         return built
 
 
 class RecordedEvidence:
-    """The record alone: what each read found. For records read from a durable log, whose process is gone."""
+    """The record alone, with the objects of each read. For records from a durable log, whose process is gone."""
 
     def state_at(self, read: CacheRead) -> Mapping[Key, Object]:
         if len(read.objects) != (read.found if read.verb != "get" else bool(read.found)):
-            raise Compacted(f"the record does not hold what was read of {read.cache}", oldest=0)
+            raise Compacted(f"the record lacks the objects that were read from {read.cache}", oldest=0)
         return {each.key: each for each in read.objects}
 
 
 async def recheck(decision: Decision, reconciler: Reconciler, evidence: Evidence, env: Env) -> None:
     """Run `decision` again, and compare.
 
-    `env` gives limits, nothing else.
+    Only the limits of `env` are used.
 
     Raises:
-        ReplayDiverged: it went another way; says at which step, and how.
-        Compacted: what it read is no longer known. Keep the record, or its log, for longer.
+        ReplayDiverged: the second run differs; the message names the step and the difference.
+        Compacted: the objects it read are no longer known. Keep the record, or its log, for longer.
     """
     if decision.result == "cancelled" or any(isinstance(step, NotStarted) for step in decision.steps):
-        return  # ended from outside, at a moment that no input decides; or never begun
+        return  # cancelled from outside at a moment that no input determines; or never begun
     if decision.objects_dropped:
         raise Compacted(f"decision {decision.id} was too large to be kept with the objects it read", oldest=0)
     replay = _Replay(decision)
     ctx = _RecordedContext(replay, evidence, env)
     ended = await _run_again(decision, reconciler, ctx, replay)
     if replay.failure is not None:
-        raise replay.failure  # also if the reconciler took it for an error of its own
-    was = _Ending(decision.result, decision.delay_s, decision.condition, decision.reason)
+        raise replay.failure  # also if the reconciler caught it
+    was = _Result(decision.result, decision.delay_s, decision.condition, decision.reason)
     for field in ("result", "delay_s", "condition", "reason"):
         value, before = getattr(ended, field), getattr(was, field)
         if value != before:
-            replay.diverge(f"it ended with {field} {value!r}, and not {before!r} ({ended.error})")
+            replay.diverge(f"it ended with {field} {value!r}, not {before!r} ({ended.error})")
     if _without_address(ended.error) != _without_address(decision.error):
-        replay.diverge(f"it failed with {ended.error!r}, and not {decision.error!r}")
+        replay.diverge(f"it failed with {ended.error!r}, not {decision.error!r}")
     if decision.seed is not None and not ctx.drew:
-        replay.diverge("it drew no random number, and the record has one")
+        replay.diverge("it drew no random number, but the record has one")
     left = replay.peek()
     if left is not None:
         replay.diverge(f"it ended before {_describe(left)}")
 
 
-class _Ending(NamedTuple):
-    """How a decision ended."""
+class _Result(NamedTuple):
+    """The result of a decision."""
 
     result: str
     delay_s: float | None = None
@@ -115,37 +115,37 @@ class _Ending(NamedTuple):
     error: str = ""
 
 
-async def _run_again(decision: Decision, reconciler: Reconciler, ctx: _RecordedContext, replay: _Replay) -> _Ending:
-    """The reconcile itself, and its end as `Controller` would put it."""
+async def _run_again(decision: Decision, reconciler: Reconciler, ctx: _RecordedContext, replay: _Replay) -> _Result:
+    """The reconcile itself, and its result as `Controller` would record it."""
     try:
         replay.budgets()
         action: Action = await reconciler.reconcile(ctx, decision.key)
         check_action(decision, action)
     except Terminal as failed:
-        return _Ending("terminal", error=_words(failed))
+        return _Result("terminal", error=_error_text(failed))
     except _NotRecorded:
-        return _Ending("failed", error=decision.error)
-    except Exception as failed:  # noqa: BLE001  the reconciler's own error is its decision too
-        return _Ending("failed", error=_words(failed))
+        return _Result("failed", error=decision.error)
+    except Exception as failed:  # noqa: BLE001  an error of the reconciler is a result too
+        return _Result("failed", error=_error_text(failed))
     except asyncio.CancelledError as failed:
         if decision.result != "failed":
             raise
-        return _Ending("failed", error=_words(failed))
+        return _Result("failed", error=_error_text(failed))
     error = f"Terminal: {action.reason}" if action.next is Next.TERMINAL else ""
-    return _Ending(action.next.value, action.delay_s, action.condition, action.reason, error)
+    return _Result(action.next.value, action.delay_s, action.condition, action.reason, error)
 
 
-def _words(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
 def _without_address(text: str) -> str:
-    """Where an object lies in memory is part of many messages, and decides nothing."""
+    """Memory addresses in messages differ between runs and are ignored."""
     return re.sub(r"\bat 0x[0-9a-f]+", "at 0x...", text)
 
 
 class _NotRecorded(Exception):
-    """A call failed with something that is no operating error: a record has only its words, where it ended the run."""
+    """A call failed with an error that is not an `OperatingError`: the record has only its text."""
 
 
 class _Replay:
@@ -154,7 +154,7 @@ class _Replay:
     def __init__(self, decision: Decision) -> None:
         self.decision = decision
         self.failure: ReplayDiverged | Compacted | None = None
-        """The first thing that went another way, or that is no longer known."""
+        """The first divergence, or the first input that is no longer known."""
         self._place = 0
 
     def peek(self) -> DecisionStep | None:
@@ -164,24 +164,24 @@ class _Replay:
     def take(self, kind: type[_T], asked: str) -> _T:
         step = self.peek()
         if step is None and self.decision.error.startswith("InvariantBroken: "):
-            raise InvariantBroken(self.decision.error.partition(": ")[2])  # refused before there was anything to record
+            raise InvariantBroken(self.decision.error.partition(": ")[2])  # raised before there was anything to record
         if not isinstance(step, kind):
-            self.diverge(f"it asked for {asked}, where the record has {_describe(step)}")
+            self.diverge(f"it requested {asked}, but the record has {_describe(step)}")
         self._place += 1
         return step
 
     def budgets(self) -> None:
-        """The controller's own checks come first; a reconcile that failed one never began."""
+        """The checks of the controller come first; if one failed, the reconcile never began."""
         while isinstance(step := self.peek(), Budget) and step.declared:
             self._place += 1
             if not step.kept:
                 raise self.stale(step)
 
     def stale(self, step: Budget) -> Stale:
-        """As the cache put it, if that is what ended the run."""
-        name, _, words = self.decision.error.partition(": ")
-        words = words if name == Stale.__name__ else f"the cache of {step.cache} was too old"
-        return Stale(words, age_s=step.age_s, budget_s=step.budget_s, freshness=_NOT_HERE)
+        """The recorded error of the cache, if it ended the run."""
+        name, _, text = self.decision.error.partition(": ")
+        text = text if name == Stale.__name__ else f"the cache of {step.cache} was too old"
+        return Stale(text, age_s=step.age_s, budget_s=step.budget_s, freshness=_NOT_HERE)
 
     def diverge(self, how: str) -> NoReturn:
         what = f"decision {self.decision.id} about {self.decision.key}, step {self._place + 1}: {how}"
@@ -223,22 +223,22 @@ class _RecordedContext(Context):
     def measured(self, what: str, _measure: Callable[[], _T], /) -> _T:
         step = self._replay.take(Measured, what)
         if step.what != what:
-            self._replay.diverge(f"it asked for {what}, where the record has {_describe(step)}")
+            self._replay.diverge(f"it requested {what}, but the record has {_describe(step)}")
         value: _T = step.value
         return value
 
     def _draw_seed(self) -> int:
         seed = self._replay.decision.seed
         if seed is None:
-            self._replay.diverge("it drew a random number, and the record has none")
+            self._replay.diverge("it drew a random number, but the record has none")
         return seed
 
     def check_fresh(self, kind: Any, *, max_age_s: float) -> None:
         step = self._replay.take(Budget, f"{kind.key_kind} at most {max_age_s} s old")
         if step.budget_s != max_age_s:
-            self._replay.diverge(f"it allowed {max_age_s} s, and not {step.budget_s} s")
+            self._replay.diverge(f"it allowed {max_age_s} s, not {step.budget_s} s")
         if step.cache.partition("[")[0] != kind.key_kind:
-            self._replay.diverge(f"it asked for the age of {kind.key_kind}, and not of {step.cache}")
+            self._replay.diverge(f"it requested the age of {kind.key_kind}, not of {step.cache}")
         if not step.kept:
             raise self._replay.stale(step)
 
@@ -246,7 +246,7 @@ class _RecordedContext(Context):
         asked = f"{verb} of {kind} {' '.join(about)}"
         step = self._replay.take(CacheRead, asked)
         if (step.cache.partition("[")[0], step.verb, step.about) != (kind, verb, about):
-            self._replay.diverge(f"it asked for {asked}, where the record has {_describe(step)}")
+            self._replay.diverge(f"it requested {asked}, but the record has {_describe(step)}")
         try:
             held = self._evidence.state_at(step)
         except Compacted as error:
@@ -255,7 +255,7 @@ class _RecordedContext(Context):
         objects: Any = () if value is None else (value,) if verb == "get" else value
         found, was = _versions(objects), _versions(step.objects)
         if found != was:
-            self._replay.diverge(f"{asked} finds {found} in the cache as rebuilt, and found {was}")
+            self._replay.diverge(f"{asked} finds {found} in the rebuilt cache, but found {was}")
         return value
 
     async def _call(self, request: AnyRequest, _send: Any, _read: Any, *, ensures: bool = False) -> tuple[Object, ...]:
@@ -265,11 +265,11 @@ class _RecordedContext(Context):
         intent = intent._replace(body=copy_body(intent.body))
         for field, now, then in zip(Intent._fields, intent, was, strict=True):
             if now != then:
-                self._replay.diverge(f"its {step.verb} of {step.key} has {field} {now!r}, and had {then!r}")
+                self._replay.diverge(f"its {step.verb} of {step.key} has {field} {now!r}, but had {then!r}")
         if step.error is not None:
             raise from_status(step.error)
         if step.outcome == "cancelled":
-            # A timeout of its own: what is not known here is only how long it waited.
+            # The reconcile had a timeout of its own. Only the length of the wait is not known here.
             raise TimeoutError
         if step.outcome == "failed":
             raise _NotRecorded
@@ -277,7 +277,7 @@ class _RecordedContext(Context):
 
 
 class _Rebuilt:
-    """A cache as it was, for one read."""
+    """A rebuilt cache, for one read."""
 
     def __init__(self, objects: Mapping[Key, Object], read: CacheRead) -> None:
         self._objects = objects
@@ -327,4 +327,4 @@ def _describe(step: DecisionStep | None) -> str:
 
 
 _NOT_HERE: Any = None
-"""Stands where a live run has a client, or a freshness: nothing here asks for either."""
+"""In the place of the client and the freshness of a live run: neither is used here."""

@@ -1,7 +1,7 @@
-"""Status that is written only when what it says changes, and says which generation it is about.
+"""Status that is written only when its content changes, with the generation it was observed on.
 
-A status that holds the time of its writing would change with every write, wake its own writer and be written again:
-times alone are no news. Pure; `Context.write_status` sends what is planned here.
+A status that contains its own write time would change with every write, wake its own writer and be written again: a
+change of times alone does not count. Pure; `Context.write_status` sends the planned patch.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ def status_of(found: Object) -> dict[str, Any]:
 
 
 def plan_status(found: Object, status: Mapping[str, Any], now: datetime) -> dict[str, Any] | None:
-    """The merge patch that makes `found` say `status`; None if it says so already.
+    """The merge patch that sets `status` on `found`; None if `found` already has it.
 
-    Conditions are set by type, and those of others stay. `observedGeneration` is the generation of `found`, which is
-    what the caller read, and the patch is refused if `found` is no longer the newest.
+    Conditions are set by type; conditions of other writers stay. `observedGeneration` is the generation of `found`,
+    which the caller read, and the patch is rejected if `found` is no longer the newest version.
     """
     old = status_of(found)
     wanted = dict(status)
@@ -44,21 +44,21 @@ def plan_status(found: Object, status: Mapping[str, Any], now: datetime) -> dict
         wanted["conditions"] = conditions
     if generation:
         wanted.setdefault("observedGeneration", generation)
-    changed = {field: value for field, value in wanted.items() if is_news(old.get(field), value)}
+    changed = {field: value for field, value in wanted.items() if differs(old.get(field), value)}
     if not changed:
         return None
     return {"metadata": {"resourceVersion": str(found.revision)}, "status": changed}
 
 
-def is_news(old: Any, new: Any) -> bool:
-    """Whether `new`, merged into `old`, would say anything else than `old` does. Two times say the same."""
-    if old == new:  # what most of a status is, and soon told
+def differs(old: Any, new: Any) -> bool:
+    """Whether merging `new` into `old` changes anything. Two times count as equal."""
+    if old == new:  # the common case, and cheap
         return False
     if isinstance(new, Mapping) and isinstance(old, Mapping):
-        return any(is_news(old.get(field), value) for field, value in new.items())
+        return any(differs(old.get(field), value) for field, value in new.items())
     if isinstance(new, list | tuple) and isinstance(old, list):
         return len(old) != len(new) or any(
-            is_news(a, b) or is_news(b, a)
+            differs(a, b) or differs(b, a)
             for a, b in zip(old, new, strict=True)  # a list is replaced whole
         )
     if isinstance(new, str) and isinstance(old, str) and new != old:

@@ -1,7 +1,6 @@
-"""What a watcher may be doing, why it goes from one thing to the next, and what it writes to.
+"""The states of a watcher, the reasons for its transitions, and the protocol of its sink. Data only.
 
-`runtime.watcher` is the machine that goes through these states; `runtime.cache` is told of them, and is the sink. There
-is nothing here that does anything.
+`runtime.watcher` is the state machine; `runtime.cache` implements the sink.
 """
 
 from __future__ import annotations
@@ -26,28 +25,28 @@ class WatchReason(StrEnum):
     PAUSED = "paused"
     """A pause is over."""
     HELD = "held"
-    """The breaker of the client is open: nothing was asked, and nothing new is known of the server."""
+    """The breaker of the client is open: no request was sent."""
     ENDED = "ended"
     """The server ended the stream, as servers do now and then."""
     UNAVAILABLE = "unavailable"
     LAGGED = "lagged"
     COMPACTED = "compacted"
     REFUSED = "refused"
-    """The server understood, and said no."""
+    """The server rejected the request."""
     SILENT = "silent"
-    """Nothing was heard for too long."""
+    """Nothing arrived for too long."""
     BEHIND = "behind"
-    """The stream does not bring what the authority has had for a while."""
+    """The stream is behind the revision of the last probe."""
     OLDER = "older"
-    """A list was older than what was seen before: another server, and it lags."""
+    """A list was older than an earlier event or list: another server, which lags."""
     TORN = "torn"
     """The pages of a list were not of one revision."""
     ASKED = "asked"
-    """Somebody needs the cache to prove itself."""
+    """A reader requested a relist."""
     RESYNC = "resync"
-    """Time to compare with the authority: a stream may have lost something and not know it."""
+    """The periodic list: a stream may have lost an event without an error."""
     FAILED = "failed"
-    """An error that nobody expected. It was reported."""
+    """An unexpected error. It was reported."""
     STOPPED = "stopped"
 
 
@@ -59,12 +58,12 @@ class ListingState:
     """Reading everything, in pages."""
 
     whole: bool = False
-    """In one piece: its pages were lost to compaction before."""
+    """Without pages: pages were lost to compaction before."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectingState:
-    """Asking for a stream after a revision."""
+    """Opening a stream after a revision."""
 
     after: Revision
 
@@ -87,7 +86,7 @@ class PausingState:
 
 @dataclass(frozen=True, slots=True)
 class WaitingState:
-    """Held off by the breaker of the client, until that admits a request."""
+    """Waiting until the breaker of the client admits a request."""
 
     then: ListingState | ConnectingState
 
@@ -107,55 +106,55 @@ def state_name(state: WatchState) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """Where to go, and why."""
+    """The next state, and why."""
 
     to: WatchState
     reason: WatchReason
     error: BaseException | None = None
 
 
-# -- what it writes to -----------------------------------------------------------------------------
+# -- the sink --------------------------------------------------------------------------------------
 
 
 class Relist(Protocol):
-    """A list that is being gathered; nothing of it is seen before `apply`."""
+    """A list that is being gathered; readers see nothing of it before `apply`."""
 
     def add(self, objects: Sequence[Object]) -> None: ...
 
     def apply(self, revision: Revision, *, asked_s: float) -> None:
-        """Become the state at `revision`, all at once; it was asked for at `asked_s`."""
+        """Become the state at `revision`, in one step; the list was requested at `asked_s`."""
 
 
 class Sink(Protocol):
-    """Takes what the watcher is told. Everything here is synchronous: no reader sees half of a change."""
+    """Receives lists and events. Everything is synchronous: no reader sees half of a change."""
 
     relist_requested: asyncio.Event
     """Set by the sink when it needs a list; the watcher clears it when it begins one."""
 
     @property
     def revision(self) -> Revision:
-        """Everything at or below it was told whole: where to resume."""
+        """Everything at or below it has arrived: where to resume."""
 
     @property
     def revision_seen(self) -> Revision:
-        """The highest revision anything was seen at: no list may be older."""
+        """The highest revision of any event or list: no later list may be older."""
 
     def begin_relist(self) -> Relist: ...
 
     def apply(self, event: WatchEvent) -> None: ...
 
     def progress(self, revision: Revision) -> None:
-        """Everything at or below `revision` has been told."""
+        """A bookmark: every event at or below `revision` has arrived."""
 
     def proof(self, revision: Revision, *, asked_s: float) -> None:
-        """The authority was at `revision`, or past it, when it was asked."""
+        """The store was at `revision` or past it at `asked_s`."""
 
     def watcher_moved(self, state: WatchState, reason: WatchReason) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchScope:
-    """Which objects of the kind. Empty means all."""
+    """The part of a kind that is followed. Empty means all."""
 
     namespace: str = ""
     label_selector: str = ""

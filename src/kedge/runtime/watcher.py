@@ -1,8 +1,7 @@
 """Follows one kind: list, watch, resume, relist, as a state machine. Writes to one sink, and to nothing else.
 
-It stands on `client.contract.Client`; `watch_states` names its states, and `runtime.cache` is its sink. It decides only
-how to go on when something ends: what a change means is the sink's business. It never dies of an error: it reports it,
-pauses and begins again.
+It uses `client.contract.Client`; `watch_states` has its states, and `runtime.cache` is its sink. It decides only how to
+go on when a request or a stream ends. No error ends it: it reports the error, pauses and lists again.
 """
 
 from __future__ import annotations
@@ -51,22 +50,22 @@ from kedge.runtime.watch_states import (
 _T = TypeVar("_T")
 
 _FIRST_PROBE = 0.1
-"""When a stream is first asked about, as a share of the time between two questions."""
+"""When a new stream is first probed, as a share of the time between two probes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatcherStatistics:
-    """A watcher's own account of itself."""
+    """Figures of one watcher."""
 
     state: str
     healthy: bool
     transitions: dict[str, int]
     """How often each "state: reason" was entered."""
     failures: int
-    """In a row, since it was last healthy: what the next pause grows with."""
+    """In a row, since it was last healthy: the backoff grows with them."""
     last_error: str
-    heard_age_s: float | None
-    """Since the stream last said anything; None before it ever did."""
+    received_age_s: float | None
+    """Since anything last arrived on a stream; None before the first event."""
 
 
 class Watcher:
@@ -80,10 +79,10 @@ class Watcher:
         sink: Sink,
         *,
         scope: WatchScope | None = None,
-        authority: RevisionProbe | None = None,
+        revision_probe: RevisionProbe | None = None,
     ) -> None:
         self._client = client
-        self._authority = authority or RevisionProbe(client, env)
+        self._revision_probe = revision_probe or RevisionProbe(client, env)
         self._env = env
         self._kind = kind
         self._sink = sink
@@ -93,29 +92,29 @@ class Watcher:
         self._task: asyncio.Task[Any] | None = None
         self._failures = 0
         self._asks = 0
-        """Lists that somebody asked for, in a row, since a stream was last healthy."""
+        """Requested relists in a row, since a stream was last healthy."""
         self._pages_lost = 0
         self._resync_s = math.inf
-        """When it is to list again, however well its streams are: counted from the last list, not from a stream."""
+        """When to list again even if the stream is healthy: counted from the last list, not from the stream."""
         self._stood: Revision = -1
-        """Where the sink was when a stream was last found behind."""
+        """The revision of the sink when a stream was last found behind."""
         self._transitions: Counter[str] = Counter()
         self._last_error = ""
         self._held = False
-        """It was held off, and has come to no stream since."""
+        """The breaker held it off, and no stream was opened since."""
         self._broken = False
-        """An unexpected error was reported, and no stream has been healthy since."""
-        self._heard_s: float | None = None
+        """An unexpected error was reported, and no stream was healthy since."""
+        self._received_s: float | None = None
         metrics, labels = env.metrics, ("cache",)
         self._moves = metrics.counter(
             "kedge_watch_transitions_total", "WatchState changes of a watcher, by why", ("cache", "to", "reason")
         )
         self._events = metrics.counter("kedge_watch_events_total", "Events taken", labels).labels(self.name)
         self._pages = metrics.counter("kedge_watch_pages_total", "Pages listed", labels).labels(self.name)
-        self._probes = metrics.counter("kedge_watch_probes_total", "Times the authority was asked", labels).labels(
+        self._probes = metrics.counter("kedge_watch_probes_total", "Probes of the store's revision", labels).labels(
             self.name
         )
-        self._list_s = metrics.histogram("kedge_watch_list_seconds", "Time a list took", labels).labels(self.name)
+        self._list_s = metrics.histogram("kedge_watch_list_seconds", "Duration of a list", labels).labels(self.name)
         self._backoff = Backoff(env.limits.watch_backoff_s, env.limits.watch_backoff_s_max)
         self._backoff_gauge = metrics.gauge("kedge_watch_backoff_seconds", "The last pause", labels).labels(self.name)
         metrics.gauge("kedge_watch_healthy", "1 while it follows its kind", labels).labels(self.name).set_function(
@@ -141,7 +140,7 @@ class Watcher:
 
     @property
     def healthy(self) -> bool:
-        """Whether it runs, is not held off, did not fail twice in a row, and was well since anything unexpected."""
+        """Whether it runs, is not held off, has not failed twice in a row, and recovered from any unexpected error."""
         running = self._task is not None and not self._task.done()
         return running and not self._broken and not self._held and self._failures < 2
 
@@ -152,7 +151,7 @@ class Watcher:
             transitions=dict(sorted(self._transitions.items())),
             failures=self._failures,
             last_error=self._last_error,
-            heard_age_s=None if self._heard_s is None else self._env.monotonic() - self._heard_s,
+            received_age_s=None if self._received_s is None else self._env.monotonic() - self._received_s,
         )
 
     # -- the machine -------------------------------------------------------------------------------
@@ -164,9 +163,9 @@ class Watcher:
             while True:
                 try:
                     transition = await self._handle(self._state)
-                except Exception as error:  # whatever it is, it must not end the watch
+                except Exception as error:  # no error may end the watch
                     if loop.is_closed():
-                        raise  # there is no time left to pause in
+                        raise  # the loop has ended: a pause is impossible
                     self._report(error)
                     transition = self._pause(ListingState(), WatchReason.FAILED, error)
                 self._move(transition)
@@ -188,7 +187,7 @@ class Watcher:
                 await self._wait_admitted()
                 return Transition(state.then, WatchReason.PAUSED)
             case StoppedState():
-                unreachable(state)  # it is entered last, when the machine has ended
+                unreachable(state)  # entered last, when the machine has ended
         assert_never(state)
 
     def _move(self, transition: Transition) -> None:
@@ -203,7 +202,7 @@ class Watcher:
     def _pause(
         self, then: ListingState | ConnectingState, reason: WatchReason, error: BaseException | None = None
     ) -> Transition:
-        """Twice as long each time, and never quite as long as the others who lost the same server."""
+        """Twice as long each time, with jitter, so that watchers that lost the same server do not retry in step."""
         self._failures += 1
         delay_s = self._backoff.pause_s(self._failures, self._env.random)
         if isinstance(error, TooManyRequests):
@@ -212,12 +211,12 @@ class Watcher:
         return Transition(PausingState(delay_s, then), reason, error)
 
     def _wait(self, then: ListingState | ConnectingState, error: HeldOff) -> Transition:
-        """No failure of the server, and so no reason for longer pauses: the breaker has counted what there was."""
+        """Not a failure of the server, so the backoff does not grow: the breaker has counted the failures."""
         self._held = True
         return Transition(WaitingState(then), WatchReason.HELD, error)
 
     async def _wait_admitted(self) -> None:
-        """All watchers of a process wait for one breaker: they come one by one, and the first probes for the rest."""
+        """All watchers of a process wait for one breaker: they resume one by one, and the first probes for all."""
         breaker, spread_s = self._client.breaker, self._env.limits.breaker_open_s
         held_s = breaker.held_s()
         while True:
@@ -239,7 +238,7 @@ class Watcher:
         try:
             transition = await self._list_pages(state, asked_s, floor)
         except Compacted as error:
-            # Its first page was read and then compacted away. Twice in a row, and pages are no longer tried.
+            # The revision of the first page was compacted. After two in a row the list is read without pages.
             self._pages_lost += 1
             return self._pause(ListingState(whole=self._pages_lost > 1), WatchReason.COMPACTED, error)
         except HeldOff as error:
@@ -254,7 +253,7 @@ class Watcher:
         relist = self._sink.begin_relist()
         options = self._list_options(
             limit=0 if state.whole else self._env.limits.relist_page_max,
-            # Another server, or this one after a restart, may know less than was seen here already.
+            # Another server, or this one after a restart, may be behind what was received here.
             resource_version=str(floor) if floor else "",
             resource_version_match="NotOlderThan" if floor else "",
         )
@@ -263,14 +262,14 @@ class Watcher:
             page = await self._request(self._client.list(self._kind, options))
             self._pages.inc()
             if page.revision < floor:
-                older = Unavailable(f"a list at {page.revision} is older than {floor}, which was seen here already")
+                older = Unavailable(f"a list at {page.revision} is older than {floor}, which was received before")
                 return self._pause(state, WatchReason.OLDER, older)
             first = first or page
             if page.revision != first.revision:
                 torn = Unavailable(f"a list began at {first.revision} and went on at {page.revision}")
                 return self._pause(ListingState(whole=True), WatchReason.TORN, torn)
             relist.add(page.objects)
-            await asyncio.sleep(0)  # a page may be long: let the rest of the process run
+            await asyncio.sleep(0)  # a page may be long: let other tasks run
             if not page.continue_token:
                 break
             options = self._list_options(limit=self._env.limits.relist_page_max, continue_token=page.continue_token)
@@ -303,7 +302,7 @@ class Watcher:
             allow_bookmarks=True,
         )
         try:
-            if state.after == NO_REVISION:  # an empty store: to name no revision would ask for initial events
+            if state.after == NO_REVISION:  # an empty store: a watch without a revision would send initial events
                 raise Compacted("nothing was ever written: there is no revision to watch after")
             stream = await self._request(self._client.watch(self._kind, options))
         except (OperatingError, TimeoutError) as error:
@@ -312,11 +311,11 @@ class Watcher:
         return Transition(StreamingState(stream, self._env.monotonic()), WatchReason.CONNECTED)
 
     async def _stream(self, state: StreamingState) -> Transition:
-        """Read until the stream ends, by itself or because it is no good."""
-        self._heard_s = self._env.monotonic()
+        """Read until the stream ends, or until it is given up."""
+        self._received_s = self._env.monotonic()
         reader = asyncio.ensure_future(self._read(state.stream))
         guard = asyncio.ensure_future(self._guard(state))
-        asked = asyncio.ensure_future(self._wait_asked())
+        asked = asyncio.ensure_future(self._wait_relist_requested())
         tasks: tuple[asyncio.Future[Any], ...] = (reader, guard, asked)
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -337,7 +336,7 @@ class Watcher:
         taken = 0
         try:
             async for event in stream:
-                self._heard_s = monotonic()
+                self._received_s = monotonic()
                 if event.type is EventType.BOOKMARK:
                     sink.progress(event.revision)
                 else:
@@ -350,53 +349,55 @@ class Watcher:
         finally:
             self._events.inc(taken)
 
-    async def _wait_asked(self) -> None:
-        """Ends when somebody has asked for a list, and it is not too soon after the last that was asked for.
+    async def _wait_relist_requested(self) -> None:
+        """Ends when a relist was requested, after a backoff since the last requested one.
 
-        The stream is read meanwhile: a cache that is doubted must not go blind for that.
+        The stream is read meanwhile, so that the cache stays current.
         """
         await self._sink.relist_requested.wait()
         self._asks += 1
         await asyncio.sleep(self._backoff.pause_s(self._asks, self._env.random))
 
     async def _guard(self, state: StreamingState) -> WatchReason:
-        """Ends when the stream is to be given up, with why. Nothing that arrives proves that nothing is missing."""
+        """Ends when the stream is to be given up, with the reason. Events alone do not prove that none is missing."""
         limits, env = self._env.limits, self._env
-        told: Revision = NO_REVISION
-        # Streams break together and begin again one by one: a while later one question answers for all of them.
+        probed: Revision = NO_REVISION
+        # Streams break together and reopen one by one: a while later one probe serves all of them.
         await asyncio.sleep(limits.watch_probe_s * _FIRST_PROBE)
         while True:
-            if told > self._sink.revision:
+            if probed > self._sink.revision:
                 return WatchReason.BEHIND
-            told = await self._probe(state.since_s)
+            probed = await self._probe(state.since_s)
             now_s = env.monotonic()
-            if told == NO_REVISION and now_s - (self._heard_s or state.since_s) > limits.watch_silence_s:
+            if probed == NO_REVISION and now_s - (self._received_s or state.since_s) > limits.watch_silence_s:
                 return WatchReason.SILENT
             if now_s >= self._resync_s:
                 return WatchReason.RESYNC
             if now_s - state.since_s > limits.watch_healthy_s:
                 self._failures, self._asks, self._broken = 0, 0, False
-            await asyncio.sleep(self._authority.next_s(limits.watch_probe_s))
+            await asyncio.sleep(self._revision_probe.next_s(limits.watch_probe_s))
 
     async def _probe(self, since_s: float) -> Revision:
-        """How far the authority is; `NO_REVISION` if it cannot be asked.
+        """The revision of the store; `NO_REVISION` if it cannot be read.
 
-        An answer from before the stream proves nothing of it: the stream begins in the past.
+        A probe from before the stream proves nothing about it: the stream begins in the past.
         """
         self._probes.inc()
         probe_s = self._env.limits.watch_probe_s
         asked_s = max(since_s, self._env.monotonic() - probe_s / 2)
-        answer = self._authority.known(since_s=asked_s)
+        answer = self._revision_probe.known(since_s=asked_s)
         if answer is None:
             try:
                 async with asyncio.timeout(probe_s):
-                    answer = await self._authority.ask(self._kind, namespace=self._scope.namespace, since_s=asked_s)
+                    answer = await self._revision_probe.read(
+                        self._kind, namespace=self._scope.namespace, since_s=asked_s
+                    )
             except (OperatingError, TimeoutError):
                 return NO_REVISION
         self._sink.proof(answer.revision, asked_s=answer.asked_s)
         return answer.revision
 
-    # -- how to go on ------------------------------------------------------------------------------
+    # -- transitions -------------------------------------------------------------------------------
 
     def _after_end(self, reader: asyncio.Future[None]) -> Transition:
         error = reader.exception()
@@ -412,12 +413,12 @@ class Watcher:
         if reason is WatchReason.BEHIND:
             stood, self._stood = self._stood, self._sink.revision
             if stood == self._stood:
-                # The stream before it brought nothing either: a third may be as late. A list is of now.
+                # The stream before it brought nothing either: a third may be as late. A list is current.
                 return self._pause(ListingState(), reason)
         return self._resume(reason)
 
     def _after_failure(self, error: OperatingError | TimeoutError) -> Transition:
-        """History that is gone must be listed; so must what the server will not stream. All else resumes."""
+        """After compacted history, or a rejected watch, list again. After any other failure, resume."""
         if isinstance(error, HeldOff):
             return self._wait(ConnectingState(self._sink.revision), error)
         reason = _reason(error)

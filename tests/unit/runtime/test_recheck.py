@@ -335,7 +335,7 @@ async def test_a_cache_that_cannot_be_rebuilt_as_it_was_is_no_evidence(harness: 
             return held
 
     evidence = Lying({cache.name: cache.received for cache in harness.caches})
-    with pytest.raises(ReplayDiverged, match="in the cache as rebuilt"):
+    with pytest.raises(ReplayDiverged, match="in the rebuilt cache"):
         await recheck(harness.decisions()[0], FunctionReconciler(work), evidence, harness.env)
 
 

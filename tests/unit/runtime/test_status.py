@@ -15,7 +15,7 @@ from kedge.api.conditions import condition
 from kedge.api.objects import Object
 from kedge.api.patch import apply_merge_patch
 from kedge.keys import Key
-from kedge.runtime.status import is_news, plan_status
+from kedge.runtime.status import differs, plan_status
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 LATER = NOW + timedelta(hours=1)
@@ -84,7 +84,7 @@ def test_a_new_generation_is_news_though_nothing_else_changed() -> None:
     ],
 )
 def test_times_alone_are_no_news_and_everything_else_is(old: Any, new: Any, news: bool) -> None:
-    assert is_news(old, new) is news
+    assert differs(old, new) is news
 
 
 def test_conditions_of_others_stay_and_a_transition_keeps_its_time() -> None:

@@ -1,4 +1,4 @@
-"""Caches that know how far and how old they are, shared by the controllers of a process; and read-your-writes."""
+"""Caches with a known revision and age, shared by the controllers of a process; and read-your-writes."""
 
 from kedge.runtime.cache.cache import Cache, CacheStatistics
 from kedge.runtime.cache.cache_set import CacheSet

@@ -1,7 +1,7 @@
-"""A local copy of one kind: fast to read, indexed, and honest about how far and how old it is.
+"""A local copy of one kind: fast to read, indexed, with a known revision and age.
 
-One writer, the watcher, through `begin_relist`, `apply`, `progress` and `proof`; many readers, who get frozen objects
-and can write nothing back. The cache finds; whoever claims or destroys proves it again at the authority.
+One writer, the watcher, through `begin_relist`, `apply`, `progress` and `proof`; many readers, which get frozen objects
+and cannot write. A cache is for finding objects; before a claim or a deletion, read the API server.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from kedge.runtime.cache.tombstones import Tombstones
 from kedge.runtime.watch_states import StoppedState, StreamingState, WatchReason, WatchScope, WatchState, state_name
 
 _UNKNOWN: tuple[Revision, float] = (2**63, -math.inf)
-"""How far the authority is, before it is asked."""
+"""The target before the store's revision was read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheStatistics:
-    """A cache's own account of itself."""
+    """Figures of one cache."""
 
     cache: str
     objects: int
@@ -50,7 +50,7 @@ class CacheStatistics:
     waiting: int
     relists: int
     stale_events: int
-    """Events that were older than what was known: delivered twice, or by a server that lags."""
+    """Events older than the state here: delivered twice, or by a server that lags."""
 
 
 class Cache:
@@ -65,7 +65,7 @@ class Cache:
         self._env = env
         self._objects: dict[Key, Object] = {}
         self._ordered: tuple[Object, ...] | None = None
-        """The objects in key order, made when somebody lists and dropped at the next change."""
+        """The objects in key order, made at a list and dropped at the next change."""
         self._indexes: dict[str, IndexState] = {}
         self._tombstones = Tombstones(env)
         self._subscribers = Subscribers(self._report)
@@ -73,12 +73,12 @@ class Cache:
         self.received = ReceivedLog(env.limits)
         self._revision: Revision = NO_REVISION
         self._revision_seen: Revision = NO_REVISION
-        """At least `_revision`. Above it, while a commit may still have more to tell."""
+        """At least `_revision`. Above it while more events of the same commit may follow."""
         self._revision_listed: Revision = NO_REVISION
         self._listed = False
         self._proved_s = -math.inf
         self._target: tuple[Revision, float] | None = _UNKNOWN
-        """What the authority last said of itself and when it was asked, until the cache has come so far."""
+        """The store's revision at the last probe and the time of that probe, until the cache has reached it."""
         self._state: WatchState = StoppedState()
         self._reason = WatchReason.STOPPED
         self._relists = 0
@@ -89,19 +89,19 @@ class Cache:
         gauge, labels, name = env.metrics.gauge, ("cache",), self.name
         gauges: tuple[tuple[str, str, Callable[[], float]], ...] = (
             ("kedge_cache_objects", "Objects held", lambda: len(self._objects)),
-            ("kedge_cache_revision", "Everything up to it is held", lambda: self._revision),
-            ("kedge_cache_age_seconds", "Since it was proved current", lambda: self.age_s),
+            ("kedge_cache_revision", "Everything up to this revision is held", lambda: self._revision),
+            ("kedge_cache_age_seconds", "Time since it was proved current", lambda: self.age_s),
             ("kedge_cache_tombstones", "Deletions remembered", lambda: len(self._tombstones)),
-            ("kedge_cache_received_log", "Things received and kept", lambda: len(self.received)),
+            ("kedge_cache_received_log", "Entries kept in the received log", lambda: len(self.received)),
             ("kedge_cache_waiting", "Readers that wait for a revision", lambda: self._waits.waiting),
         )
-        for series, words, value in gauges:
-            gauge(series, words, labels).labels(name).set_function(value)
+        for series, help_text, value in gauges:
+            gauge(series, help_text, labels).labels(name).set_function(value)
         counter = env.metrics.counter
-        self._stale = counter("kedge_cache_stale_events_total", "Events older than what was known", labels).labels(name)
-        self._missed = counter("kedge_cache_missed_changes_total", "Changes that only a list showed", labels).labels(
-            name
-        )
+        self._stale = counter(
+            "kedge_cache_stale_events_total", "Events older than the state of the cache", labels
+        ).labels(name)
+        self._missed = counter("kedge_cache_missed_changes_total", "Changes found only by a list", labels).labels(name)
         self._handler_failures = counter(
             "kedge_cache_handler_failures_total", "Handlers and index functions that raised", labels
         ).labels(name)
@@ -141,11 +141,11 @@ class Cache:
         return self._tombstones.get(key)
 
     async def fresh_read(self, key: Key) -> Read[Object | None]:
-        """Read the authority, past this cache. The revision is one at which the answer was true, and a sound floor."""
+        """Read the API server, past this cache. The answer held at the returned revision, which is safe as a floor."""
         asked_s = self._env.monotonic()
         found, revision = await self._client.find(key), NO_REVISION
         if found is None:
-            # An absence has no revision of its own: ask how far the authority is, then look once more.
+            # An absence has no revision of its own: get the revision of the store, then read once more.
             asked_s = self._env.monotonic()
             revision = await self.fresh_revision()
             found = await self._client.find(key)
@@ -154,7 +154,7 @@ class Cache:
         return Read(found, revision, self._env.monotonic() - asked_s, -1)
 
     async def fresh_revision(self) -> Revision:
-        """How far the authority is: whatever was committed before the call is at or below it."""
+        """The revision of the store: every commit before the call is at or below it."""
         return (await self._client.list(self.kind, ListOptions(limit=1, namespace=self.scope.namespace))).revision
 
     def _read(self, value: Any) -> Read[Any]:
@@ -164,36 +164,36 @@ class Cache:
         if not self._listed:
             raise NotSynced(f"the cache of {self.name} has not listed yet: wait for it before reading")
 
-    # -- how good it is ----------------------------------------------------------------------------
+    # -- freshness ---------------------------------------------------------------------------------
 
     @property
     def revision(self) -> Revision:
-        """Everything at or below it is here."""
+        """Everything at or below it is in the cache."""
         return self._revision
 
     @property
     def revision_seen(self) -> Revision:
-        """The highest revision anything was seen at."""
+        """The highest revision of any event or list."""
         return self._revision_seen
 
     @property
     def age_s(self) -> float:
-        """Since it was last proved to hold everything there was; infinite before the first list.
+        """Time since it was last proved complete; infinite before the first list.
 
-        Proof is a list, an answer of the authority that the cache has caught up with, and, once it has caught up,
-        whatever the stream brings. How long that was under way is not known here: a stream that falls behind by more
-        than `Limits.watch_probe_s` is noticed by the next answer, and proves nothing until it has caught up.
+        Proof is a list, a probe of the store's revision that the cache has reached, and, once it has reached it, any
+        event of the stream. The delay of an event is not known here: the next probe finds a stream that is behind by
+        more than `Limits.watch_probe_s`, and its events prove nothing until it has caught up.
         """
         return self._env.monotonic() - self._proved_s
 
     @property
     def place(self) -> int:
-        """Where in the received log the cache stands: what a decision records with each read."""
+        """The place of the cache in its received log; a decision records it with each read."""
         return self.received.place
 
     @property
     def synced(self) -> bool:
-        """Whether it has listed and a stream brings what follows. Never latches."""
+        """Whether it has listed and a stream is open. Never latches."""
         return self._listed and isinstance(self._state, StreamingState)
 
     def freshness(self) -> Freshness:
@@ -207,7 +207,7 @@ class Cache:
         )
 
     def check_fresh(self, *, max_age_s: float) -> Freshness:
-        """Hold the cache to a staleness budget.
+        """Check the cache against a staleness bound.
 
         Raises:
             NotSynced: it has never listed.
@@ -226,10 +226,10 @@ class Cache:
         return freshness
 
     async def at_least(self, revision: Revision, *, within_s: float | None = None) -> Revision:
-        """Wait until everything up to `revision` is here.
+        """Wait until everything up to `revision` is in the cache.
 
         Raises:
-            Behind: it is not, in time; says what there is.
+            Behind: it is not, in time. The error names the revision that was reached.
         """
         await self.wait_floor(revision, within_s=within_s)
         return self._revision
@@ -242,7 +242,7 @@ class Cache:
         return self.freshness()
 
     def reached(self, revision: Revision, wrote: Key | None = None) -> bool:
-        """Whether what was written at `revision` is here; if `wrote` is given, that object's version for certain."""
+        """Whether the writes up to `revision` are in the cache; with `wrote`, that object's version for certain."""
         if not self._listed:
             return False
         if wrote is None or self.scope != WatchScope():
@@ -250,7 +250,7 @@ class Cache:
         return self._revision_listed >= revision or self._known(wrote) >= revision
 
     def lost(self, revision: Revision, wrote: Key | None = None) -> bool:
-        """Whether the stream has gone past `revision` without bringing `wrote`: it lost an event."""
+        """Whether the stream has passed `revision` without an event for `wrote`: it lost one."""
         return self._listed and self._revision >= revision and not self.reached(revision, wrote)
 
     async def wait_floor(
@@ -276,7 +276,7 @@ class Cache:
         )
 
     def _known(self, key: Key) -> Revision:
-        """The newest revision at which something is known of `key`."""
+        """The newest revision of `key` that is known, its deletion included."""
         found = self._objects.get(key)
         if found is not None:
             return found.revision
@@ -304,7 +304,7 @@ class Cache:
     # -- declared by controllers -------------------------------------------------------------------
 
     def add_index(self, index: Index) -> None:
-        """Keep an index from now on; what is here already is indexed at once. Safe to repeat."""
+        """Add an index; the objects in the cache are indexed at once. Safe to repeat."""
         known = self._indexes.get(index.name)
         if known is not None:
             check(known.index == index, f"{self.name} has another index called {index.name!r}: choose another name")
@@ -312,12 +312,15 @@ class Cache:
         self._indexes[index.name] = IndexState(index, self._objects.values())
 
     def subscribe(self, handler: Handler, *, name: str) -> Subscription:
-        """Be told of every change; of what is here already, as added. A handler that raises is reported and kept.
+        """Call `handler` for every object in the cache, as added, and then for every change.
 
-        Handlers are plain functions, called one after another in the step that changes the cache: quick ones only.
+        Handlers are plain functions, called one after another in the step that changes the cache, so they must be
+        quick. A handler that raises is reported and kept.
         """
-        here = [CacheChange(ChangeType.ADDED, each.key, None, each, each.revision) for each in self._objects.values()]
-        return self._subscribers.add(handler, name, here)
+        present = [
+            CacheChange(ChangeType.ADDED, each.key, None, each, each.revision) for each in self._objects.values()
+        ]
+        return self._subscribers.add(handler, name, present)
 
     def _index(self, index: Index) -> IndexState:
         state = self._indexes.get(index.name)
@@ -325,31 +328,31 @@ class Cache:
         assert state is not None
         return state
 
-    # -- written by the watcher, and by nobody else ------------------------------------------------
+    # -- written by the watcher only ---------------------------------------------------------------
 
     def begin_relist(self) -> CacheRelist:
         return CacheRelist(self)
 
     def decode(self, found: Object) -> None:
-        """Let the indexes look at an object that is on its way: what they decode stays decoded.
+        """Run the index functions on an object that is about to be added: the views they decode stay decoded.
 
-        A list then becomes the cache in a step that decodes nothing, however long the list is.
+        The step that applies a list then decodes nothing, however long the list is.
         """
         for state in self._indexes.values():
-            with suppress(Exception):  # it fails again, and is reported, when the object is here
+            with suppress(Exception):  # it fails again, and is reported, when the object is added
                 state.index.values_of(found)
 
     def apply(self, event: WatchEvent) -> None:
-        """Take one event. What is older than what is known changes nothing."""
+        """Apply one event. An event older than the state here changes nothing."""
         found = event.object
         assert found is not None
         if event.revision <= self._revision:
             self._count_stale()
             return
         if event.revision > self._revision_seen:
-            # What comes next is of a later commit, so the one before was told whole. This one may not be:
+            # An event of a later commit: the commit before it has arrived in full. This one may not have:
             # 1. a commit writes a and b; 2. the event of a arrives; 3. the stream breaks; 4. to resume after this
-            # revision would lose b. One that resumes tells again what lies between: what is known stays as it is.
+            # revision would lose b. A resumed stream repeats some events; they are older and change nothing.
             self._reach(self._revision_seen)
             self._revision_seen = event.revision
         key = found.key
@@ -358,16 +361,16 @@ class Cache:
             self._count_stale()
             return
         if self._target is None:
-            self._proved_s = self._env.monotonic()  # something came, and the authority is not known to be further
+            self._proved_s = self._env.monotonic()  # the stream is alive, and no probe was ahead of it
         if event.type is not EventType.DELETED:
             if old is None:
                 change = CacheChange(ChangeType.ADDED, key, None, found, event.revision)
-                self._tombstones.raise_again(key)
+                self._tombstones.remove(key)
             else:
                 change = CacheChange(ChangeType.CHANGED, key, old, found, event.revision)
             self._objects[key] = found
         else:
-            self._tombstones.bury(found, event.revision, missed=False)
+            self._tombstones.add(found, event.revision, missed=False)
             if old is None:
                 self._waits.changed(key)
                 return
@@ -379,10 +382,10 @@ class Cache:
         self._ordered = None
         if self._waits.by_key:
             self._waits.changed(key)
-        self._subscribers.tell((change,))
+        self._subscribers.notify((change,))
 
     def progress(self, revision: Revision) -> None:
-        """Everything at or below `revision` has been told."""
+        """A bookmark: every event at or below `revision` has arrived."""
         if revision < self._revision:
             self._count_stale()
             return
@@ -393,18 +396,18 @@ class Cache:
             self._proved_s = self._env.monotonic()
 
     def proof(self, revision: Revision, *, asked_s: float) -> None:
-        """The authority was at `revision`, or past it, when it was asked."""
+        """The store was at `revision` or past it at `asked_s`."""
         self._target = (revision, asked_s)
         self._prove()
 
     def watcher_moved(self, state: WatchState, reason: WatchReason) -> None:
         if not isinstance(state, StreamingState):
-            # The next stream begins in the past: until the authority is asked, it proves nothing.
+            # The next stream begins in the past: it proves nothing before the next probe.
             self._target = _UNKNOWN
         self._state, self._reason = state, reason
 
     def replace(self, objects: dict[Key, Object], revision: Revision, *, asked_s: float) -> None:
-        """Become what a list says: in one step, so that a reader sees the old or the new. Used by `CacheRelist`."""
+        """Apply a list in one step, so that a reader sees the old state or the new. Used by `CacheRelist`."""
         check(revision >= self._revision_seen, f"a list of {self.name} at {revision} would go back in time")
         old = self._objects
         changes = tuple(diff_objects(old, objects, revision, missed=self._listed))
@@ -413,9 +416,9 @@ class Cache:
             self._put(change)
             if change.new is None:
                 assert change.old is not None
-                self._tombstones.bury(change.old, revision, missed=True)
+                self._tombstones.add(change.old, revision, missed=True)
             else:
-                self._tombstones.raise_again(change.key)
+                self._tombstones.remove(change.key)
         self._objects, self._ordered = objects, None
         if self._listed:
             self._missed.inc(len(changes))
@@ -424,8 +427,8 @@ class Cache:
         self._revision_seen = self._revision_listed = revision
         self._proved_s = max(self._proved_s, asked_s)
         self._reach(revision)
-        self._waits.everybody()
-        self._subscribers.tell(changes)
+        self._waits.wake_all()
+        self._subscribers.notify(changes)
 
     # -- private -----------------------------------------------------------------------------------
 

@@ -21,10 +21,10 @@ class CacheSet:
     def __init__(self, client: Client, env: Env) -> None:
         self._client = client
         self._env = env
-        self._authority = RevisionProbe(client, env)
+        self._revision_probe = RevisionProbe(client, env)
         self._caches: dict[tuple[str, WatchScope], tuple[Cache, Watcher]] = {}
         self._of_kind: dict[str, tuple[Cache, ...]] = {}
-        """The same caches by kind: every event of some kinds asks."""
+        """The same caches by kind, for a lookup at every event of some kinds."""
 
     def cache(self, kind: Kind, *, namespace: str = "", label_selector: str = "", field_selector: str = "") -> Cache:
         """The cache of a kind, or of a part of it. Must be called on the event loop: it starts the watcher."""
@@ -33,7 +33,7 @@ class CacheSet:
         if found is not None:
             return found[0]
         cache = Cache(self._client, self._env, kind, scope=scope)
-        watcher = Watcher(self._client, self._env, kind, cache, scope=scope, authority=self._authority)
+        watcher = Watcher(self._client, self._env, kind, cache, scope=scope, revision_probe=self._revision_probe)
         self._caches[kind.key_kind, scope] = cache, watcher
         self._of_kind[kind.key_kind] = (*self._of_kind.get(kind.key_kind, ()), cache)
         watcher.start()
@@ -70,14 +70,14 @@ class CacheSet:
         """Wait until every cache has everything up to `revision`: a new leader gives the revision of its fence.
 
         Raises:
-            Behind: one has not, in time. Do not act on what it has.
+            Behind: one has not, in time. Do not act on its content.
         """
         until_s = self._until_s(within_s)
         for cache, _ in tuple(self._caches.values()):
             await cache.at_least(revision, within_s=max(0.0, until_s - self._env.monotonic()))
 
     async def stop(self) -> None:
-        """End every watcher. What the caches hold can still be read, and grows old."""
+        """End every watcher. The caches can still be read, and grow stale."""
         for _, watcher in tuple(self._caches.values()):
             await watcher.stop()
 

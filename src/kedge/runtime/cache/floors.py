@@ -1,7 +1,7 @@
-"""Read your writes: a key that wrote does not run again before every cache it reads has what it wrote.
+"""Read your writes: a key that wrote does not run again before every cache it reads has received the write.
 
-The key waits, not its controller. What the caches do not bring in time they are asked to list; what even that does
-not bring fails the key, which is tried again later and never runs on older data.
+The key waits, not its controller. A cache that is late is relisted; if that does not help in time, the key fails, is
+tried again later, and never runs on older data.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kedge.runtime.cache.reads import Behind
 
 
 class Floor(NamedTuple):
-    """What a key waits for: everything of a kind up to a revision, or one object's version."""
+    """A revision that a key waits for: of everything of a kind, or of one object."""
 
     kind: str
     revision: Revision
@@ -31,40 +31,40 @@ class WriteFloors:
         self._caches = caches
         self._env = env
         self._unknown: dict[Key, dict[Key, None]] = {}
-        """What each key may have written, and must read at the authority before anything else."""
+        """Writes with an unknown outcome, by key: they must be read at the API server first."""
         self._floors: dict[Key, dict[tuple[str, Key | None], Revision]] = {}
-        """Only keys that have a floor, and of each kind and object only the highest."""
-        env.metrics.gauge("kedge_cache_floors", "Keys that wrote, and have not seen it yet").set_function(
+        """Only keys that have a floor; for each kind and object only the highest."""
+        env.metrics.gauge("kedge_cache_floors", "Keys whose writes are not in the caches yet").set_function(
             lambda: len(self._floors)
         )
         self._relists = env.metrics.counter(
-            "kedge_cache_floor_relists_total", "Lists asked for because a floor was not met", ("cache", "why")
+            "kedge_cache_floor_relists_total", "Relists requested because a floor was not met", ("cache", "why")
         )
 
     def note(self, key: Key, kind: Kind | str, revision: Revision, *, wrote: Key | None = None) -> None:
-        """`key` wrote an object of `kind`, and must see it.
+        """`key` wrote an object of `kind` and must see the write before it runs again.
 
-        Give `wrote` when it is known: that object's version can be told from what a stream lost. After an unknown
-        outcome, `revision` is that of the confirming read.
+        Pass `wrote` if it is known: then an event that the stream lost is noticed. After an unknown outcome,
+        `revision` is that of the confirming read.
         """
         name = kind if isinstance(kind, str) else kind.key_kind
         if not self._caches.of_kind(name):
-            return  # nobody reads this kind from a cache
+            return  # no cache of this kind is read
         floors = self._floors.setdefault(key, {})
         if (name, wrote) not in floors and len(floors) >= self._env.limits.floor_objects_max:
-            wrote = None  # as strict: everything up to the revision, instead of one object more by name
+            wrote = None  # as strict: everything up to the revision, instead of one more object
         floors[name, wrote] = max(revision, floors.get((name, wrote), revision))
 
     def note_unknown(self, key: Key, wrote: Key) -> None:
-        """`key` sent a write of `wrote`, and nobody knows whether it was made: `met` reads it at the authority.
+        """`key` wrote `wrote` with an unknown outcome: `met` reads it at the API server.
 
-        A key without a name stands for something of that kind whose name the server draws.
+        A key without a name stands for an object of that kind whose name the server generates.
         """
         if self._caches.of_kind(wrote.kind):
             self._unknown.setdefault(key, {})[wrote] = None
 
     def unmet(self, key: Key) -> bool:
-        """Whether `key` has to wait. What is met already is forgotten."""
+        """Whether `key` has to wait. Drops the floors that are met."""
         if key in self._unknown:
             return True
         floors = self._floors.get(key)
@@ -78,12 +78,12 @@ class WriteFloors:
         return bool(floors)
 
     def sweep(self) -> None:
-        """Forget the floors that are met, of keys that may never run again."""
+        """Drop the floors that are met, also of keys that may never run again."""
         for key in tuple(self._floors):
             self.unmet(key)
 
     def pending(self, key: Key) -> tuple[Floor, ...]:
-        """What `key` still waits for."""
+        """The floors that `key` still waits for."""
         return tuple(Floor(kind, revision, wrote) for (kind, wrote), revision in self._floors.get(key, {}).items())
 
     def forget(self, key: Key) -> None:
@@ -92,11 +92,11 @@ class WriteFloors:
         self._unknown.pop(key, None)
 
     async def met(self, key: Key, *, within_s: float | None = None) -> None:
-        """Wait until every cache has what `key` wrote.
+        """Wait until every cache has received the writes of `key`.
 
         Raises:
-            Behind: one has not, in time, although it was asked to list. Try the key again later.
-            OperatingError: what became of an unknown write could not be read. Likewise.
+            Behind: one has not, in time, although it was relisted. Try the key again later.
+            OperatingError: the outcome of an unknown write could not be read. Try the key again later.
         """
         limits = self._env.limits
         for wrote in tuple(self._unknown.get(key, ())):
@@ -106,13 +106,13 @@ class WriteFloors:
             for cache in self._caches.of_kind(floor.kind):
                 await self._wait(cache, floor, until_s)
             floors = self._floors.get(key, {})
-            if floors.get((floor.kind, floor.wrote)) == floor.revision:  # no later write came meanwhile
+            if floors.get((floor.kind, floor.wrote)) == floor.revision:  # no later write came in between
                 del floors[floor.kind, floor.wrote]
             if not floors:
                 self._floors.pop(key, None)
 
     async def _confirm(self, key: Key, wrote: Key) -> None:
-        """Read what became of a write. A floor at that read: what the caches show from there on is what was decided."""
+        """Read the outcome of a write, and set a floor at that read: a cache past it shows the outcome."""
         cache = self._caches.of_kind(wrote.kind)[0]
         if wrote.name:
             read = await cache.fresh_read(wrote)

@@ -1,7 +1,7 @@
 """Indexes of a cache: from a value to the objects that have it, kept with every change.
 
-An index is a name and a pure function from an object to its values. One that fails on an object is not asked any more
-until that object is mended: an index with a hole would answer wrongly, and silently.
+An index is a name and a pure function from an object to its values. While its function fails on an object, reads of the
+index raise: an index without that object would return wrong results silently.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ ValuesOf = Callable[[Object], Iterable[str]]
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """Declared by a controller; caches share those that are equal."""
+    """Declared by a controller. Equal indexes of a cache are kept once."""
 
     name: str
     values_of: ValuesOf
-    """Pure: the same object has the same values always. Cheap: it is called at every change."""
+    """Must be pure, the same values for the same object; and cheap, it is called at every change."""
 
 
 def by_label(label: str) -> Index:
@@ -52,9 +52,9 @@ BY_OWNER = Index("owner", lambda each: tuple(dict.fromkeys(ref.uid for ref in ea
 BY_CONTROLLER = Index(
     "controller", lambda each: tuple(ref.uid for ref in each.metadata.owner_references if ref.controller)
 )
-"""The uid of the one owner that manages the object."""
+"""The uid of the owner that controls the object."""
 BY_NODE = Index("node", lambda each: _one(each.view.spec.node_name))
-"""The node of a pod or a reservation; nothing for those that have none yet."""
+"""The node of a pod or a reservation; no value before it has one."""
 BY_ZONE = by_label(ZONE_LABEL)
 BY_PRIORITY = Index("priority", lambda each: (str(each.view.spec.priority or 0),))
 BY_POLICY_VERSION = Index("policy version", _policy_versions)
@@ -69,20 +69,20 @@ class IndexState:
         self.index = index
         self._buckets: dict[str, dict[Key, Object]] = {}
         self._ordered: dict[str, tuple[Object, ...]] = {}
-        """Buckets in key order, made when somebody reads and dropped when the bucket changes."""
+        """Buckets in key order, made at a read and dropped when the bucket changes."""
         self._unreadable: dict[Key, Exception] = {}
         for each in objects:
             self.put(None, each)
 
     def put(self, old: Object | None, new: Object | None) -> Exception | None:
-        """Replace an object's old version by its new one. Returns the index function's own failure, if it failed."""
+        """Replace the old version of an object by the new one. Returns the index function's error, if it raised."""
         if old is not None:
             self._remove(old)
         if new is None:
             return None
         try:
             values = tuple(self.index.values_of(new))
-        except Exception as error:  # noqa: BLE001  it is somebody else's function
+        except Exception as error:  # noqa: BLE001  the function is the caller's
             self._unreadable[new.key] = error
             return error
         for value in values:
@@ -105,7 +105,7 @@ class IndexState:
         """The objects that have `value`, in key order."""
         if self._unreadable:
             key, error = next(iter(self._unreadable.items()))
-            raise InvariantBroken(f"index {self.index.name!r} could not read {key}: mend its function") from error
+            raise InvariantBroken(f"index {self.index.name!r} could not read {key}: fix its function") from error
         found = self._ordered.get(value)
         if found is None:
             bucket = self._buckets.get(value)

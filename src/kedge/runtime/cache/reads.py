@@ -1,6 +1,6 @@
-"""What a read of a cache tells beside the object: how far the cache was, and how long ago it was proved current.
+"""Reads of a cache with their revision and age, and errors for a cache that is not fresh enough.
 
-The errors here say that a cache is not good enough for what was asked of it. None is ever swallowed into older data.
+None of the errors is ever replaced by older data.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ _T = TypeVar("_T")
 
 
 class Read(NamedTuple, Generic[_T]):
-    """An answer, with where and when it is from."""
+    """A value, with the revision and the age of the cache it comes from."""
 
     value: _T
     revision: Revision
-    """Everything at or below it is in the answer."""
+    """Everything at or below it is reflected in the value."""
     age_s: float
-    """Since the cache was last proved to hold everything there was."""
+    """Since the cache was last proved complete."""
     place: int
-    """Where in the received log the cache stood; -1 for a read of the authority."""
+    """The place of the cache in its received log; -1 for a read of the API server."""
 
 
 class Tombstone(NamedTuple):
@@ -32,36 +32,36 @@ class Tombstone(NamedTuple):
 
     key: Key
     object: Object
-    """The last state known."""
+    """Its last known state."""
     revision: Revision
-    """Of the deletion; of the list that showed it, if the deletion itself was missed."""
+    """Of the deletion; of the list that revealed it, if its event was missed."""
     at_s: float
-    """When this process learned of it, on its monotonic clock."""
+    """When this process received it, on its monotonic clock."""
     missed: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Freshness:
-    """How good a cache is right now. `synced` never latches."""
+    """The revision, age and watcher state of a cache at one moment. `synced` never latches."""
 
     cache: str
     synced: bool
-    """It has listed, and a stream brings it what follows."""
+    """It has listed, and a stream is open."""
     phase: str
-    """What its watcher does: listing, connecting, streaming, pausing, waiting, stopped."""
+    """The state of its watcher: listing, connecting, streaming, pausing, waiting, stopped."""
     reason: str
-    """Why it does that."""
+    """Why the watcher entered that state."""
     revision: Revision
     age_s: float
     """Infinite before the first list."""
 
 
 class NotSynced(Unavailable):
-    """The cache has never listed: it cannot tell what exists from what does not. Wait with `synced`, then read."""
+    """The cache has never listed, so it does not know what exists. Call `wait_synced`, then read."""
 
 
 class Behind(Unavailable):
-    """The cache did not reach a revision in time. Try the key again later; nothing older was served instead."""
+    """The cache did not reach a revision in time. Try the key again later; no older data was served instead."""
 
     def __init__(self, message: str, *, wanted: Revision, freshness: Freshness) -> None:
         super().__init__(message)
@@ -70,7 +70,7 @@ class Behind(Unavailable):
 
 
 class Stale(Unavailable):
-    """The cache is older than the decision allows. Wait for it, or ask the authority with `fresh_read`."""
+    """The cache is older than the decision allows. Wait for it, or read past it with `fresh_read`."""
 
     def __init__(self, message: str, *, age_s: float, budget_s: float, freshness: Freshness) -> None:
         super().__init__(message)

@@ -1,7 +1,7 @@
-"""What a cache was given, in order: the received log. A decision records its place in it, and can be run again.
+"""The received log: everything a cache received, in order. A decision records its place in it, and can be run again.
 
-The log is a ring. What falls off it is folded into the state before it, so that the cache as it stood at any place
-still in the ring can be built again. Records that are kept pin the places they need.
+The log is a ring. Entries that fall off it are folded into a base state, so that the state of the cache at any place
+still in the ring can be rebuilt. Kept records pin the places they need.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ChangeType(StrEnum):
 
 
 class CacheChange(msgspec.Struct, frozen=True, gc=False):
-    """How one object of a cache changed. What subscribers are told: a wake-up, not the truth."""
+    """A change of one object in a cache. For subscribers it is a wake-up, not a source of truth."""
 
     type: ChangeType
     key: Key
@@ -35,11 +35,11 @@ class CacheChange(msgspec.Struct, frozen=True, gc=False):
     """None for a deletion."""
     revision: Revision
     missed: bool = False
-    """Nobody told of it: a list showed that it had happened, at `revision` or before."""
+    """No event brought it: a list revealed it, at `revision` or before."""
 
     @property
     def object(self) -> Object:
-        """The newest version there is of it."""
+        """The newest known version."""
         found = self.new if self.new is not None else self.old
         assert found is not None
         return found
@@ -53,17 +53,17 @@ class Source(StrEnum):
 
 
 class Received(msgspec.Struct, frozen=True, gc=False):
-    """One thing the cache was given: a whole list as the changes it made, one event, or one mark."""
+    """One entry: the changes of a whole list, one event, or one bookmark."""
 
     place: int
     source: Source
     revision: Revision
-    """How far the cache was, complete, after it."""
+    """The revision up to which the cache was complete after it."""
     changes: Sequence[CacheChange]
 
 
 class Pin:
-    """Keeps the log from `place` on, until it is released. `lost` says that the log grew past its bound."""
+    """Keeps the log from `place` on, until it is released. `lost` is set if the log had to drop it at its bound."""
 
     __slots__ = ("_log", "lost", "place")
 
@@ -77,7 +77,7 @@ class Pin:
 
 
 class ReceivedLog:
-    """The newest of what was received. Places count up from 0; place 0 is before anything came."""
+    """The newest entries received. Places count up from 0; place 0 is before the first entry."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -87,7 +87,7 @@ class ReceivedLog:
         self._pins: dict[int, list[Pin]] = {}
         """By place: thousands of records may hold one each."""
         self._pinned: list[int] = []
-        """The places of `_pins` as a heap, and some that have none any more: every append asks for the first."""
+        """The places of `_pins` as a heap, for a lookup of the first at every append. May hold places without pins."""
         self.place = 0
         """Of the newest entry."""
 
@@ -107,7 +107,7 @@ class ReceivedLog:
 
     @property
     def oldest(self) -> int:
-        """The oldest place whose state can be built."""
+        """The oldest place whose state can be rebuilt."""
         return self.place - len(self._entries)
 
     def append(self, source: Source, revision: Revision, changes: Sequence[CacheChange]) -> None:
@@ -117,12 +117,12 @@ class ReceivedLog:
             self._trim()
 
     def after(self, place: int) -> tuple[Received, ...]:
-        """What came after `place`, oldest first."""
+        """The entries after `place`, oldest first."""
         self._check_kept(place)
         return tuple(self._entries)[place - self.oldest :]
 
     def state_at(self, place: int) -> tuple[Mapping[Key, Object], Revision]:
-        """The objects and the revision of the cache as it stood at `place`."""
+        """The objects and the revision of the cache at `place`."""
         self._check_kept(place)
         objects, revision = dict(self._base), self._base_revision
         for entry in self._entries:

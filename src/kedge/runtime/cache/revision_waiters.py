@@ -1,4 +1,4 @@
-"""Who waits for a cache to get somewhere: to a revision, or to a version of one object."""
+"""Readers that wait until a cache reaches a revision, or a version of one object."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from kedge.keys import Key, Revision
 
 
 class RevisionWaiters:
-    """Futures by what they wait for. The cache wakes them in the step that brings it."""
+    """Futures by revision and by key. The cache wakes them in the step that reaches it."""
 
     def __init__(self) -> None:
         self.by_revision: list[tuple[Revision, int, asyncio.Future[None]]] = []
-        """A heap. One who has given up stays in it only behind those who still wait."""
+        """A heap. Cancelled waiters are removed lazily, when they reach the top."""
         self.by_key: dict[Key, dict[asyncio.Future[None], None]] = {}
         self._number = count()
         self.waiting = 0
 
     def reached(self, revision: Revision) -> None:
-        """Wake those who wait for `revision` or less."""
+        """Wake the waiters for `revision` or less."""
         waits = self.by_revision
         while waits and waits[0][0] <= revision:
             _wake(heapq.heappop(waits)[2])
 
     def changed(self, key: Key) -> None:
-        """Wake those who wait for a version of `key`."""
+        """Wake the waiters for a version of `key`."""
         for future in self.by_key.pop(key, ()):
             _wake(future)
 
-    def everybody(self) -> None:
-        """Wake all: a list brought everything at once."""
+    def wake_all(self) -> None:
+        """Wake every waiter: a list was applied."""
         for _, _, future in self.by_revision:
             _wake(future)
         self.by_revision.clear()
@@ -40,7 +40,7 @@ class RevisionWaiters:
             self.changed(key)
 
     async def until(self, holds: Callable[[], bool], *, revision: Revision, key: Key | None, within_s: float) -> bool:
-        """Wait until `holds`; False if it does not come true in time."""
+        """Wait until `holds()`; False if it does not become true in time."""
         self.waiting += 1
         try:
             async with asyncio.timeout(within_s):
@@ -68,7 +68,7 @@ class RevisionWaiters:
                     del self.by_key[key]
 
     def _drop_done(self) -> None:
-        """A cache that stands still wakes nobody, and whoever waits for it gives up and comes again."""
+        """Without this, waiters that time out and come back would pile up while the cache does not move."""
         waits = self.by_revision
         while waits and waits[0][2].done():
             heapq.heappop(waits)

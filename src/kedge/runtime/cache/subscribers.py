@@ -1,4 +1,4 @@
-"""Who is told of a cache's changes. A handler's mistake is reported, and is no business of the others."""
+"""Subscribers of a cache's changes. A handler that raises is reported and does not affect the others."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from kedge.errors import check
 from kedge.runtime.cache.received import CacheChange
 
 Handler = Callable[[CacheChange], None]
-"""Called in the step that changes the cache, so it must be quick and must not wait: put a key in a queue, no more."""
+"""Called in the step that changes the cache, so it must be quick and must not wait: add a key to a queue, no more."""
 Report = Callable[[Exception, str], None]
 
 
 class Subscription:
-    """One handler's place among a cache's subscribers."""
+    """One handler of a cache."""
 
     __slots__ = ("_subscribers", "handler", "name")
 
@@ -28,7 +28,7 @@ class Subscription:
 
 
 class Subscribers:
-    """Told one after another, in the order they came."""
+    """Handlers, called one after another in the order of subscription."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
@@ -38,19 +38,19 @@ class Subscribers:
         return len(self._subscriptions)
 
     def add(self, handler: Handler, name: str, first: Sequence[CacheChange]) -> Subscription:
-        """Tell `first` to a new subscriber, and from then on all that comes."""
+        """Notify a new handler of `first`, and from then on of every change."""
         check(not inspect.iscoroutinefunction(handler), f"handler {name!r} must not be async: let it wake a queue")
         subscription = Subscription(self._subscriptions, handler, name)
         self._subscriptions[subscription] = None
-        self.tell(first, (subscription,))
+        self.notify(first, (subscription,))
         return subscription
 
-    def tell(self, changes: Sequence[CacheChange], only: Sequence[Subscription] = ()) -> None:
-        """Tell all of them, or `only` some."""
+    def notify(self, changes: Sequence[CacheChange], only: Sequence[Subscription] = ()) -> None:
+        """Call all handlers, or `only` some."""
         for subscription in only or tuple(self._subscriptions):
             handler = subscription.handler
             for change in changes:
                 try:
                     handler(change)
-                except Exception as error:  # noqa: BLE001  it is somebody else's function
+                except Exception as error:  # noqa: BLE001  the handler is the caller's
                     self._report(error, f"handler {subscription.name}")

@@ -11,7 +11,7 @@ from kedge.runtime.cache.reads import Tombstone
 
 
 class Tombstones:
-    """Oldest first. A key is among a cache's objects or here, never in both."""
+    """Oldest first. A key is among the objects of the cache or here, never in both."""
 
     def __init__(self, env: Env) -> None:
         self._env = env
@@ -31,13 +31,13 @@ class Tombstones:
         found = self._stones.get(key)
         return found.revision if found is not None else NO_REVISION
 
-    def bury(self, last: Object, revision: Revision, *, missed: bool) -> None:
+    def add(self, last: Object, revision: Revision, *, missed: bool) -> None:
         self._stones.pop(last.key, None)  # the newest goes last
         self._stones[last.key] = Tombstone(last.key, last, revision, self._env.monotonic(), missed)
         self._forget_old()
 
-    def raise_again(self, key: Key) -> None:
-        """Something of that name is there again."""
+    def remove(self, key: Key) -> None:
+        """An object of that name exists again."""
         self._stones.pop(key, None)
 
     def _forget_old(self) -> None:

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.sim.test_cluster_dump import real_dump
+from tests.kit.dumps import real_dump
 
 from kedge.sim.kernel import ReplayVerdict, read_artefact
 from kedge.sim.scenario import (

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from tests.kit.autoscaling import autoscaler
+from tests.kit.cluster import CONTROLLERS, led, scheduler
 from tests.objects import deployment, pod
 from tests.sim.test_agent import CALM, bind, is_ready, stage, until
-from tests.sim.test_cluster import CONTROLLERS, led, scheduler
 
 from kedge.agent.core import Consumption, Identity
 from kedge.api.usage import UsageReport, parse_usage

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import suppress
 
+from tests.kit.cluster import seeds
 from tests.kit.controllers import REPLICA_SET, replica_set
 from tests.kit.nodes import ControllerFleet, SimpleAgent, SimpleBinder, new_cluster, node_body, objects, settle
 from tests.objects import BUDGET, NODE
-from tests.sim.seeds import seeds
 
 from kedge.api.conditions import is_true
 from kedge.api.kinds import KINDS

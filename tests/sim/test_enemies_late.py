@@ -10,8 +10,8 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from tests.kit.cluster import seeds
 from tests.kit.late_watches import HOUR_S, Delay, LateTransport
-from tests.sim.seeds import seeds
 
 from kedge.keys import Key
 from kedge.limits import Limits

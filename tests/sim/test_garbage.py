@@ -8,10 +8,10 @@ from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
 from typing import Any
 
+from tests.kit.cluster import seeds
 from tests.kit.config_maps import a_map, key_of, maps
 from tests.kit.nodes import QUICK, ControllerFleet, find, new_cluster, settle
 from tests.objects import CONFIG_MAP, NAMESPACE
-from tests.sim.seeds import seeds
 
 from kedge.api.objects import Object
 from kedge.api.requests import DeleteOptions

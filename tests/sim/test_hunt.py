@@ -36,7 +36,8 @@ from kedge.sim.kernel.failure_report import tell
 from kedge.sim.kernel.hunt import UnknownExecutor
 
 HERE = Path(__file__).parent
-PLANTED = HERE / "planted.py"
+KIT = HERE.parent / "kit"
+PLANTED = KIT / "planted_bugs.py"
 ROOT = HERE.parent.parent
 
 
@@ -74,7 +75,7 @@ def test_a_sound_program_is_not_accused_and_its_marks_are_reached() -> None:
 
 
 def test_a_program_that_uses_all_of_the_kernel_keeps_its_promises_and_gets_everywhere() -> None:
-    found = hunt(find_target(f"{HERE}/everything.py:everything"), range(100), executor="inline")
+    found = hunt(find_target(f"{KIT}/kernel_program.py:everything"), range(100), executor="inline")
     assert not [str(group.violation) for group in found.groups.values()]
     assert not found.broken
     assert found.marks_missed() == []

@@ -1,4 +1,4 @@
-"""The seams, end to end: a real controller, client, service and store in a simulated world."""
+"""The example `lost_reply`: a real controller, client, service and store in a simulation."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ def first_failure() -> RunOutcome:
         outcome = run(careless, seed)
         if outcome.violation is not None:
             return outcome
-    raise AssertionError("no seed lost a reply at the wrong moment: the world is too polite")
+    raise AssertionError("no seed lost a reply after the commit: raise the fault rates")
 
 
 def test_a_timeout_taken_for_a_failure_makes_a_duplicate_and_the_hunt_finds_it() -> None:
     found = first_failure()
     assert found.violation is not None
     assert found.violation.invariant == "never more pods than asked for"
-    assert found.faults, "without a fault nothing is lost"
+    assert found.faults, "the violation needs a fault"
 
 
-def test_the_run_that_found_it_is_run_again_exactly() -> None:
+def test_the_tape_of_a_failure_replays_it_exactly() -> None:
     found = first_failure()
     again = run(careless, found.tape)
     assert again.diverged is None
     assert (again.hash, again.violation) == (found.hash, found.violation)
 
 
-def test_a_controller_that_ensures_survives_the_same_worlds() -> None:
+def test_a_controller_that_uses_ensure_survives_the_same_seeds() -> None:
     for seed in SEEDS:
         outcome = run(careful, seed)
         assert outcome.violation is None, f"seed {seed}: {outcome.violation}"
 
 
-def test_nothing_but_a_fault_misleads_the_careless_one() -> None:
-    """The example is about a lost reply: were a late cache enough, it would tell another story."""
+def test_the_careless_controller_fails_only_under_faults() -> None:
+    """The example is about a lost reply: a late cache alone must not break it."""
     for seed in range(60):
         outcome = run(careless, seed, faults=NO_FAULTS)
         assert outcome.violation is None, f"seed {seed}: {outcome.violation}"

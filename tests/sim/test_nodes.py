@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
+from tests.kit.cluster import seeds
 from tests.kit.controllers import REPLICA_SET, replica_set
 from tests.kit.nodes import (
     NODES,
@@ -16,7 +17,6 @@ from tests.kit.nodes import (
     standing,
 )
 from tests.objects import BUDGET
-from tests.sim.seeds import seeds
 
 from kedge.api.conditions import is_true
 from kedge.controllers.node.controller import NodeLifecycle, lifecycle_controller

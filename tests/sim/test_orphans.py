@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from tests.kit.cluster import seeds
 from tests.kit.controllers import REPLICA_SET, pod_of, replica_set
 from tests.kit.nodes import ControllerFleet, find, held, new_cluster, node_body, objects, settle
 from tests.objects import (
@@ -18,7 +19,6 @@ from tests.objects import (
     resource_quota,
     zone_quota,
 )
-from tests.sim.seeds import seeds
 
 from kedge.api.codec import encode_object
 from kedge.api.objects import Object

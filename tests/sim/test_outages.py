@@ -1,4 +1,4 @@
-"""An outage is no reason for a storm: what is sent to those who cannot be reached is bounded, and that is judged."""
+"""The invariant that bounds the requests sent to unreachable hosts, and the breaker that keeps within it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from tests.kit.cluster import run_without_faults
 
 from kedge.api.requests import Get
 from kedge.client.contract.breaker import Breaker
@@ -23,8 +24,8 @@ from kedge.sim.kernel import NO_FAULTS, RunOutcome, Simulation, run
 KEY = Key("ConfigMap", "default", "settings")
 
 
-class Asking:
-    """Somebody who reads as fast as there are answers, many keys at once."""
+class BusyReader:
+    """Reads in a loop, many keys at once."""
 
     def __init__(self, read: Callable[[], Any], keys: int) -> None:
         self._read = read
@@ -33,17 +34,17 @@ class Asking:
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
             for _ in range(self._keys):
-                group.create_task(self._ask())
+                group.create_task(self._read_forever())
 
-    async def _ask(self) -> None:
+    async def _read_forever(self) -> None:
         while True:
             with suppress(OperatingError):
                 await self._read()
             await asyncio.sleep(0.05)
 
 
-def storm(make: Callable[[Cluster, ProcessContext], Component], cut: str, *, lasting_s: float = 30.0) -> RunOutcome:
-    """Run a component, and take its server from it: by a crash, by a cut of its link, or by one behind the server."""
+def outage(make: Callable[[Cluster, ProcessContext], Component], cut: str, *, lasting_s: float = 30.0) -> RunOutcome:
+    """Run a component through an outage: its server crashes, or its link or the link behind the server is cut."""
 
     async def program(sim: Simulation) -> None:
         cluster = Cluster(sim, servers=1, limits=Limits(), hostile=True)
@@ -68,49 +69,49 @@ CUTS = ("crash", "link", "store")
 
 
 @pytest.mark.parametrize("cut", ["crash", "link"])
-def test_many_keys_that_go_on_asking_without_bounds_are_a_storm(cut: str) -> None:
+def test_retries_without_a_breaker_break_the_invariant(cut: str) -> None:
     def blunt(_: Cluster, context: ProcessContext) -> Component:
         transport: Any = context.client._transport
-        return Asking(lambda: transport.send(Get(KEY)), 100)
+        return BusyReader(lambda: transport.send(Get(KEY)), 100)
 
-    violation = storm(blunt, cut).violation
+    violation = outage(blunt, cut).violation
     assert violation is not None
     assert violation.invariant == OUTAGES, violation
 
 
-def test_a_server_that_goes_on_asking_its_store_for_them_is_one_too() -> None:
+def test_a_server_that_passes_every_retry_to_its_store_breaks_the_invariant() -> None:
     def blunt(_: Cluster, context: ProcessContext) -> Component:
         transport: Any = context.client._transport
-        return Asking(lambda: transport.send(Get(KEY)), 400)
+        return BusyReader(lambda: transport.send(Get(KEY)), 400)
 
-    violation = storm(blunt, "store").violation
+    violation = outage(blunt, "store").violation
     assert violation is not None
     assert violation.invariant == OUTAGES, violation
 
 
 @pytest.mark.parametrize("cut", CUTS)
-def test_as_many_keys_behind_a_breaker_are_none(cut: str) -> None:
+def test_retries_behind_a_breaker_stay_within_the_bound(cut: str) -> None:
     def careful(_: Cluster, context: ProcessContext) -> Component:
-        return Asking(lambda: context.client.get(KEY), 100)
+        return BusyReader(lambda: context.client.get(KEY), 100)
 
-    assert storm(careful, cut).violation is None
+    assert outage(careful, cut).violation is None
 
 
 @pytest.mark.parametrize("cut", CUTS)
-def test_a_controller_keeps_quiet_through_an_outage_and_is_found_out_if_its_breaker_never_opens(
+def test_a_controller_stays_within_the_bound_unless_its_breaker_never_opens(
     cut: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def controller(_: Cluster, context: ProcessContext) -> Component:
         return garbage_controller(context.runtime())
 
-    assert storm(controller, cut, lasting_s=300.0).violation is None
+    assert outage(controller, cut, lasting_s=300.0).violation is None
     monkeypatch.setattr(Breaker, "admit", lambda _: False)
-    violation = storm(controller, "crash", lasting_s=300.0).violation
+    violation = outage(controller, "crash", lasting_s=300.0).violation
     assert violation is not None
     assert violation.invariant == OUTAGES, violation
 
 
-def test_a_new_life_may_begin_anew_and_people_may_be_impatient() -> None:
+def test_a_restart_resets_the_count_and_users_are_not_bounded() -> None:
     async def program(sim: Simulation) -> None:
         cluster = Cluster(sim, servers=1, hostile=True)
         await cluster.set_up()
@@ -118,15 +119,15 @@ def test_a_new_life_may_begin_anew_and_people_may_be_impatient() -> None:
         cluster.servers[0].crash()
         people = sim.host("alice")
         raw = cluster.transport(people)
-        impatient = people.spawn(Asking(lambda: raw.send(Get(KEY)), 20).run(), name="impatience")
-        (host,) = cluster.boot("manager", [lambda context: Asking(lambda: context.client.get(KEY), 100)])
+        impatient = people.spawn(BusyReader(lambda: raw.send(Get(KEY)), 20).run(), name="retries")
+        (host,) = cluster.boot("manager", [lambda context: BusyReader(lambda: context.client.get(KEY), 100)])
         for _ in range(4):
             await asyncio.sleep(4)
             host.crash()
             host.restart()
         impatient.cancel()
 
-    assert run(program, 1, faults=NO_FAULTS).violation is None
+    run_without_faults(program)
 
 
 def test_the_bound_grows_slowly_with_the_outage() -> None:

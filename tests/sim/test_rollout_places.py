@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from tests.kit.cluster import CONTROLLERS, led, scheduler
 from tests.kit.rollouts import NEXT, rollout
 from tests.objects import deployment
 from tests.sim.test_agent import CALM, until
 from tests.sim.test_agent_usage import calm
-from tests.sim.test_cluster import CONTROLLERS, led, scheduler
 
 from kedge.api.views import PodView
 from kedge.api.wellknown import GIVE_UP_IN, PODS_IN, REGION_LABEL, UPDATED_IN, UPDATED_MAX

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 
+from tests.kit.cluster import seeds
 from tests.kit.controllers import settle
 from tests.kit.workload_manifests import BATCH, JOB, WEB, batch, image, web
 from tests.kit.workloads import FakeNodes, RolloutBounds, StoreReader, WorkloadManager, is_serving, new_cluster
 from tests.objects import DEPLOYMENT
-from tests.sim.seeds import seeds
 
 from kedge.api.conditions import is_true
 from kedge.controllers.job.plan import outcome_of

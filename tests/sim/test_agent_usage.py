@@ -51,14 +51,14 @@ def test_a_node_says_with_its_heartbeat_what_its_pods_use() -> None:
         await asyncio.sleep(30)
         assert report(cluster) is None  # nothing was measured, so nothing is said
         driver = cluster.nodes["node-a"].driver
-        driver.load_of = lambda _: 0.75
+        driver.set_load(lambda _: 0.75)
         await until(lambda: cpu(cluster, uid) == "750m", within_s=40)
-        driver.load_of = lambda _: 0.0
+        driver.set_load(lambda _: 0.0)
         await until(lambda: cpu(cluster, uid) == "0", within_s=40)
         window_s = report(cluster).window_seconds  # type: ignore[union-attr]
         assert window_s >= CALM.agent_usage_s
         driver.crash_process(uid)
-        driver.load_of = None
+        driver.set_load(None)
         await until(lambda: report(cluster) is None, within_s=40)
 
     calm(program)
@@ -69,7 +69,7 @@ def test_a_driver_that_does_not_answer_costs_no_heartbeat_and_leaves_no_old_repo
         cluster = await stage(sim, "node-a")
         uid = await bind(cluster, pod("web-0"))
         driver = cluster.nodes["node-a"].driver
-        driver.load_of = lambda _: 0.75
+        driver.set_load(lambda _: 0.75)
         await until(lambda: cpu(cluster, uid) == "750m", within_s=60)
 
         async def hang() -> Mapping[Identity, Consumption]:
@@ -105,7 +105,7 @@ def test_the_autoscaler_sizes_by_what_agents_report() -> None:
 
         for name in ("node-a", "node-b", "node-c"):
             node = cluster.add_node(name, cpu="8")
-            node.driver.load_of = share
+            node.driver.set_load(share)
         body = deployment("web", replicas=1)
         body["spec"]["template"]["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "500m"}}
         await cluster.create(body)

@@ -153,7 +153,7 @@ class JudgedCluster:
             return cores / len(ready) if uid in ready else 0.0
 
         for node in self.cluster.nodes.values():
-            node.driver.load_of = load_of
+            node.driver.set_load(load_of)
 
     def pick_node(self, label: str = "node") -> Node:
         return self.sim.choose(label, list(self.cluster.nodes.values()))

@@ -1,7 +1,7 @@
-"""Admission policies for a simulated cluster, as data: what they look at, what they write in, what they refuse.
+"""Admission policies of a simulated cluster, as data: the objects they match, the fields they set, what they refuse.
 
-Scenario files write them down, and `PolicyChurn` changes them in mid-run, not on every server at once. They are
-policies of the service like any other, so what they did is recorded in each object.
+Scenario files declare them, and `PolicyChurn` changes them in mid-run, not on every server at once. They are ordinary
+policies of the service, so each mutation is recorded in its object.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ABSENT = object()
 
 @dataclass(frozen=True, slots=True)
 class PolicyPlan:
-    """One policy: it writes `merge` into what it looks at, or refuses it with the words of `refuse`."""
+    """One policy: it merges `merge` into the objects it matches, or refuses them with the message `refuse`."""
 
     name: str
     kinds: tuple[str, ...]
@@ -31,12 +31,12 @@ class PolicyPlan:
     merge: Mapping[str, Any] = field(default_factory=dict)
     refuse: str = ""
     where: Mapping[str, Any] = field(default_factory=dict)
-    """By dotted path: what an object must say to be looked at."""
+    """By dotted path: the values that an object must have to match."""
     verbs: tuple[str, ...] = ("create", "update")
 
 
 def chain_of(plans: Sequence[PolicyPlan], *, revision: int = 0) -> AdmissionChain:
-    """The policies as a server runs them. `revision` is recorded with every mutation: which version of them it was."""
+    """The policies as a server runs them. `revision` is recorded with every mutation."""
     made = [(plan, _policy(plan, revision)) for plan in plans]
     return AdmissionChain(
         mutating=[policy for plan, policy in made if plan.merge],
@@ -45,14 +45,14 @@ def chain_of(plans: Sequence[PolicyPlan], *, revision: int = 0) -> AdmissionChai
 
 
 def _policy(plan: PolicyPlan, revision: int) -> FunctionPolicy:
-    def looks_at(request: AdmissionRequest) -> bool:
+    def matches(request: AdmissionRequest) -> bool:
         return all(_at(request.object, path) == value for path, value in plan.where.items())
 
     def mutate(request: AdmissionRequest, _: object) -> Sequence[Mapping[str, Any]]:
-        return tuple(merging(request.object, plan.merge)) if looks_at(request) else ()
+        return tuple(merging(request.object, plan.merge)) if matches(request) else ()
 
     def validate(request: AdmissionRequest, _: object) -> Iterator[str]:
-        if looks_at(request):
+        if matches(request):
             yield plan.refuse
 
     return FunctionPolicy(
@@ -60,10 +60,10 @@ def _policy(plan: PolicyPlan, revision: int) -> FunctionPolicy:
     )
 
 
-def merging(there: Mapping[str, Any], wanted: Mapping[str, Any], path: str = "") -> Iterator[dict[str, Any]]:
-    """The JSON patch that merges `wanted` into `there`; nothing if it says so already."""
+def merging(current: Mapping[str, Any], wanted: Mapping[str, Any], path: str = "") -> Iterator[dict[str, Any]]:
+    """The JSON patch that merges `wanted` into `current`; empty if the values are there already."""
     for name, value in wanted.items():
-        at, old = f"{path}/{name.replace('~', '~0').replace('/', '~1')}", there.get(name, _ABSENT)
+        at, old = f"{path}/{name.replace('~', '~0').replace('/', '~1')}", current.get(name, _ABSENT)
         if isinstance(value, Mapping) and isinstance(old, Mapping):
             yield from merging(old, value, at)
         elif old != value:
@@ -77,7 +77,7 @@ def _at(body: Any, path: str) -> Any:
 
 
 class PolicyChurn:
-    """What policies write changes every so often, and each server follows at its own pace: a fault like any other."""
+    """Changes the mutating policies every few seconds, on every server or on one alone, as a fault."""
 
     def __init__(self, cluster: Cluster, kinds: Sequence[str] = (POD_KIND, REPLICA_SET_KIND, DEPLOYMENT_KIND)) -> None:
         self._cluster = cluster
@@ -85,21 +85,21 @@ class PolicyChurn:
         self.changes = 0
 
     async def run(self) -> None:
-        """Ask again and again until faults have stopped; then all have the same policies. Run it on the driver."""
+        """Draw a change every few seconds until faults have stopped; then every server has the same policies."""
         sim, servers = self._cluster.sim, self._cluster.servers
         chain = AdmissionChain()
         while sim.faults.active:
             await asyncio.sleep(EVERY_S)
-            followed = sim.faults.at(ADMISSION, "cluster", FAULTS.kinds_at(ADMISSION))
-            if followed:
+            scope = sim.faults.at(ADMISSION, "cluster", FAULTS.kinds_at(ADMISSION))
+            if scope:
                 self.changes += 1
                 chain = chain_of(self._plans(), revision=self.changes)
-                only = [sim.faults.pick("it follows", servers)] if followed == "one server" else servers
+                only = [sim.faults.pick("it follows", servers)] if scope == "one server" else servers
                 self._cluster.admit_by(chain, servers=[host.name for host in only])
         self._cluster.admit_by(chain)
 
     def _plans(self) -> list[PolicyPlan]:
-        """A label of its own on everything, and on what is made from templates too."""
+        """A label that names the change, on every object and in every pod template."""
         season = f"s{self.changes}"
         return [
             PolicyPlan("season", self._kinds, {"metadata": {"labels": {"season": season}}}, verbs=("create",)),

@@ -1,6 +1,6 @@
-"""Machines and their processes, simulated: slow pulls, slow starts, crashes, zombies, power cuts and reboots.
+"""Simulated machines and their container processes: slow pulls and starts, crashes, zombies, power cuts, reboots.
 
-`SimulatedDriver` implements the agent's port. It is no part of the agent's host: an agent that crashes leaves its
+`SimulatedDriver` implements the driver of the agent. It is not on the agent's host: an agent that crashes leaves its
 processes running, as a real one does. Invariants read `live`, which no component sees.
 """
 
@@ -21,10 +21,13 @@ PULLS_S = (0.2, 2.0, 20.0)
 STARTS_S = (0.05, 1.0, 8.0)
 RUNS_S = (0.5, 5.0, 40.0)
 LINGERS_S = (1.0, 15.0)
-"""How long a zombie outlives even a kill."""
+"""How long a zombie survives a kill."""
 
 PULL_FAULTS, START_FAULTS, RUN_FAULTS = (FAULTS.kinds_at(point) for point in (PULL, START, RUN))
 STOP_FAULTS, PROBE_FAULTS = (FAULTS.kinds_at(point) for point in (STOP, PROBE))
+
+LoadOf = Callable[[str], float]
+"""The cores that all processes of a pod keep busy together, by pod uid."""
 
 
 @dataclass(slots=True)
@@ -33,17 +36,29 @@ class _Entry:
     kill_at_s: float = float("inf")
     keep_until_s: float = float("inf")
     cpu_s: float = 0.0
-    """What it had used when it was last measured."""
+    """CPU seconds used until the last measurement."""
     measured_s: float = 0.0
 
 
-class SimulatedDriver:
-    """One machine's processes. Its clock is the machine's own, and no fault of an agent's host touches it."""
+OnStart = Callable[["SimulatedDriver", ContainerProcess], None]
+"""Called with each process that a machine starts."""
 
-    def __init__(self, sim: Simulation, host: Host, name: str, *, subnet: int = 0) -> None:
+
+class SimulatedDriver:
+    """The container processes of one machine. A crash of the agent's host does not end them."""
+
+    def __init__(
+        self,
+        sim: Simulation,
+        host: Host,
+        name: str,
+        *,
+        subnet: int = 0,
+        on_start: OnStart = lambda _driver, _process: None,
+    ) -> None:
         self._sim = sim
         self._host = host
-        """Whose clock is the machine's clock. What happens to its life is no matter here."""
+        """Its clock is the clock of the machine; its crashes do not matter here."""
         self.name = name
         self._subnet = subnet
         self._addresses: dict[str, str] = {}
@@ -53,11 +68,14 @@ class SimulatedDriver:
         self._boots = 1
         self.started: list[Identity] = []
         """Every process that was ever started, in order."""
-        self.on_start: Callable[[ContainerProcess], None] = lambda _: None
-        self.load_of: Callable[[str], float] | None = None
-        """Of a pod uid: the cores that its processes keep busy together. Without it nothing is measured."""
+        self._on_start = on_start
+        self._load_of: LoadOf | None = None
 
-    # -- the port ----------------------------------------------------------------------------------
+    def set_load(self, load_of: LoadOf | None) -> None:
+        """Measure CPU use by this function from now on; None: report no usage."""
+        self._load_of = load_of
+
+    # -- the driver contract -----------------------------------------------------------------------
 
     async def pull(self, image: str) -> None:
         if image in self._images:
@@ -65,7 +83,7 @@ class SimulatedDriver:
         fault = self._sim.faults.at(PULL, self.name, PULL_FAULTS)
         await asyncio.sleep(self._sim.faults.pick("long the pull takes", PULLS_S) if fault == "slow" else 0.1)
         if fault == "fail":
-            raise PullFailed(f"{image}: the registry does not answer")
+            raise PullFailed(f"{image}: the registry did not answer")
         self._images.add(image)
 
     async def start(self, identity: Identity, pod: PodView, container: Container, *, keep_s: float | None) -> None:
@@ -83,7 +101,7 @@ class SimulatedDriver:
         entry = self._entries[identity] = _Entry(process)
         self.started.append(identity)
         self._sim.note("process", f"{self.name} starts {pod.namespace}/{pod.name} {container.name} {identity.attempt}")
-        self.on_start(process)
+        self._on_start(self, process)
         if keep_s is not None:
             self._extend(entry, keep_s)
         self._live_out(entry, pod)
@@ -104,7 +122,7 @@ class SimulatedDriver:
             return
         entry.kill_at_s = deadline_s
         fault = self._sim.faults.at(STOP, self.name, STOP_FAULTS)
-        if fault == "zombie":  # not even a kill ends it at once: it waits for a disk, say
+        if fault == "zombie":  # even a kill does not end it at once, as with blocked I/O
             deadline_s += self._sim.faults.pick("long it lingers", LINGERS_S)
         elif fault != "ignore":
             deadline_s = min(deadline_s, self._now_s() + 0.1)
@@ -123,7 +141,7 @@ class SimulatedDriver:
         return entry is not None and entry.process.running and not self._sim.faults.at(PROBE, self.name, PROBE_FAULTS)
 
     async def consumption(self) -> Mapping[Identity, Consumption]:
-        load_of, now_s = self.load_of, self._now_s()
+        load_of, now_s = self._load_of, self._now_s()
         if load_of is None:
             return {}
         running = [entry for entry in self._entries.values() if entry.process.running]
@@ -146,25 +164,25 @@ class SimulatedDriver:
 
     def listen(self, on_change: Callable[[str], None]) -> None:
         loop = self._sim.world.loop
-        life = loop.current_strand().process  # a listener that has died hears nothing
+        life = loop.current_strand().process  # a listener whose process has ended is not called
 
-        def tell(pod_uid: str) -> None:
+        def notify(pod_uid: str) -> None:
             loop.call_on(life, on_change, pod_uid)
 
-        self._listener = tell
+        self._listener = notify
 
-    # -- what happens to a machine -----------------------------------------------------------------
+    # -- faults of a machine -----------------------------------------------------------------------
 
     @property
     def boot_id(self) -> str:
         return f"{self.name}-{self._boots}"
 
     def live(self) -> Iterator[ContainerProcess]:
-        """What runs, zombies included."""
+        """The running processes, zombies included."""
         return (entry.process for entry in self._entries.values() if entry.process.running)
 
     def power_off(self) -> None:
-        """Everything ends, and the machine remembers nothing of it."""
+        """End every process and lose all state."""
         for entry in self._entries.values():
             entry.process = replace(entry.process, running=False)
         self._entries.clear()
@@ -173,7 +191,7 @@ class SimulatedDriver:
         self._sim.note("machine", f"{self.name} lost power")
 
     def crash_process(self, pod_uid: str, *, exit_code: int = 139) -> None:
-        """End what runs of a pod, unasked."""
+        """End the running processes of a pod, as a crash would."""
         for entry in list(self._entries.values()):
             if entry.process.running and entry.process.identity.pod_uid == pod_uid:
                 self._end(entry, exit_code, "Crashed")
@@ -181,7 +199,7 @@ class SimulatedDriver:
     # -- private -----------------------------------------------------------------------------------
 
     def _live_out(self, entry: _Entry, pod: PodView) -> None:
-        """Let a process end by itself, if it is of that kind or a fault strikes."""
+        """Schedule the end of a process whose pod has a run time, or that a fault strikes."""
         run_s = pod.labels.get(SIM_RUN_S_LABEL)
         if run_s is not None:
             code = int(pod.labels.get(SIM_EXIT_CODE_LABEL, "0"))
@@ -190,7 +208,7 @@ class SimulatedDriver:
             run_for_s = self._sim.faults.pick("long it runs", RUNS_S)
 
             def crash() -> None:
-                if self._sim.faults.active:  # nothing goes wrong any more once faults have stopped
+                if self._sim.faults.active:  # no crash after faults have stopped
                     self._end(entry, 139, "Crashed")
 
             self._later(self._now_s() + run_for_s, crash)

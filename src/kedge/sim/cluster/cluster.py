@@ -1,8 +1,8 @@
 """A whole control plane on simulated hosts: store, API servers, machines with agents, controllers, schedulers, users.
 
-This is the second composition root. The components are the production ones; only what lies between them (`links`), the
-machines (`agents`) and the mischief (`faults`) are simulated. Components are passed in as factories, so that
-this knows none of them.
+This is the second composition root. The components are the production ones; only the links between them (`links`), the
+machines (`agents`) and the faults (`faults`) are simulated. Components are passed in as factories, so this module
+imports none of them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from kedge.agent.core import Agent, Machine
+from kedge.agent.core import Agent, ContainerProcess, Machine
 from kedge.api.kinds import KINDS, Kind
 from kedge.api.objects import Object
 from kedge.api.views import NodeView
@@ -26,8 +26,8 @@ from kedge.runtime import ControllerRuntime
 from kedge.runtime.cache import CacheSet
 from kedge.runtime.lease import SharedElection
 from kedge.server.service import AdmissionChain, Service
-from kedge.sim.cluster.agents import SimulatedDriver
-from kedge.sim.cluster.dump import Plan, load_dump
+from kedge.sim.cluster.agents import OnStart, SimulatedDriver
+from kedge.sim.cluster.dump import DumpPlan, load_dump
 from kedge.sim.cluster.faults import FaultyService, disk_slowness
 from kedge.sim.cluster.links import (
     API,
@@ -45,14 +45,14 @@ from kedge.store import Entry, Store
 
 
 class Component(Protocol):
-    """Anything that is run: a controller, a scheduler, an agent."""
+    """A controller, a scheduler or an agent."""
 
     def run(self) -> Coroutine[Any, Any, Any]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessContext:
-    """What one process of the control plane has for its components: all of them share it."""
+    """The client, caches and recorder that all components of one control-plane process share."""
 
     client: Client
     env: Env
@@ -60,19 +60,19 @@ class ProcessContext:
     recorder: Recorder
 
     def runtime(self, lease: Key | SharedElection | None = None) -> ControllerRuntime:
-        """The means of one controller of this process."""
+        """The runtime of one controller of this process."""
         return ControllerRuntime(self.client, self.env, self.caches, self.recorder, lease)
 
 
 Make = Callable[[ProcessContext], Component]
-"""Makes one component of a process. Called anew in every life of its host."""
+"""Makes one component of a process. Called each time the host starts."""
 MakeAll = Callable[[ProcessContext], Sequence[Component]]
 """Makes all components of a process."""
 
 
 @dataclass(slots=True)
 class ControlPlaneProcess:
-    """One life of one control-plane process."""
+    """One incarnation of one control-plane process."""
 
     host: Host
     context: ProcessContext
@@ -81,7 +81,7 @@ class ControlPlaneProcess:
 
 @dataclass(slots=True)
 class Node:
-    """One machine: its processes, and the host its agent runs on."""
+    """One machine: its container processes, and the host of its agent."""
 
     name: str
     host: Host
@@ -89,10 +89,10 @@ class Node:
     machine: Machine
     limits: Limits
     agents: list[Agent] = field(default_factory=list)
-    """Every life of its agent."""
+    """Every incarnation of its agent."""
 
     def die(self) -> None:
-        """Lose power: agent and processes end, and nothing of them is remembered."""
+        """Lose power: agent and processes end, and no state of them survives."""
         self.host.crash()
         self.driver.power_off()
 
@@ -105,7 +105,7 @@ class Node:
 
 
 class Cluster:
-    """A store, API servers on it, and whatever else is added."""
+    """A store, API servers on it, and the machines and processes that are added."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class Cluster:
         limits: Limits | None = None,
         hostile: bool = False,
     ) -> None:
-        """`hostile` servers can crash, and err as `faults` says; the others only lose messages."""
+        """`hostile` servers can crash and have the faults of `faults`; other servers only lose messages."""
         self.sim = sim
         self.limits = limits or Limits()
         self.admission = admission or AdmissionChain()
@@ -131,17 +131,18 @@ class Cluster:
         self.store_host.serve(STORE, ServedStore(self.store))
         self._admissions: dict[str, _SwitchedAdmission] = {}
         self._relays: dict[str, Relay] = {}
-        """What each server hears of the store, in this life of it."""
+        """The relay of each server's current incarnation, by server."""
         self.authority = Service(
             self.store, self.store_host.env(limits=self.limits), admission=self._admission_of(STORE)
         )
-        """The service beside the store, with no link between: for setting the scene, and for judging."""
+        """A service beside the store, without a link: to set up a test and to read committed state."""
         self.servers = [self._serve(sim.host(f"{API}-{n}")) for n in range(servers)]
         self.nodes: dict[str, Node] = {}
-        self.on_machine: Callable[[SimulatedDriver], None] = lambda _: None
-        """Called with each machine that is added: who judges processes must know them all."""
+        self.drivers: dict[str, SimulatedDriver] = {}
+        """By node: its machine."""
+        self._start_observers: list[OnStart] = []
         self.processes: list[ControlPlaneProcess] = []
-        """Every process of the control plane there ever was, in order of birth."""
+        """Every control-plane process that was ever started, in order."""
         self._turn = 0
         self.recording: ClusterRecording | None = None
         """Set where the run is written to a file, or its timeline is wanted."""
@@ -157,14 +158,14 @@ class Cluster:
     # -- servers -----------------------------------------------------------------------------------
 
     def client(self, host: Host, *, server: int = 0, limits: Limits | None = None) -> Client:
-        """A client on `host` that talks to one of the servers."""
+        """A client on `host`, connected to one of the servers."""
         return Client(self.transport(host, server=server), host.env(limits=limits), component=host.name)
 
     def transport(self, host: Host, *, server: int = 0) -> RemoteTransport:
         return RemoteTransport(host.remote(self.servers[server], API))
 
     def admit_by(self, admission: AdmissionChain, *, servers: Sequence[str] = ()) -> None:
-        """Change the admission policies in mid-run: of every server at once, or of these alone."""
+        """Change the admission policies in mid-run: on every server at once, or only on `servers`."""
         for name in servers or tuple(self._admissions):
             self._admissions[name].chain = admission
         text = f"policies changed on {', '.join(servers) or 'every server'}"
@@ -192,11 +193,11 @@ class Cluster:
         return Service(store, env, admission=self._admission_of(host.name))
 
     async def _touch(self, key: Key, patch: Mapping[str, Any]) -> None:
-        """Write as a bystander beside the store. On its host: what a commit starts there must not die with another."""
+        """Write as another client, on the host of the store: a timer that a commit starts must outlive any server."""
         await self.store_host.run(self.authority.patch(key, patch))
 
     async def compact(self) -> None:
-        """Drop all history, the store's and what the servers remember of it: who resumes must list."""
+        """Drop all history, of the store and of every relay: a watch that resumes must list."""
         newest = await self.store.revision()
         await self.store.compact(newest)
         for relay in self._relays.values():
@@ -232,11 +233,19 @@ class Cluster:
     def add_machine(self, machine: Machine, *, limits: Limits | None = None) -> Node:
         name = machine.name
         host = self.sim.host(name)
-        driver = SimulatedDriver(self.sim, host, name, subnet=len(self.nodes))
+        driver = SimulatedDriver(self.sim, host, name, subnet=len(self.nodes), on_start=self._process_started)
         node = self.nodes[name] = Node(name, host, driver, machine, limits or self.limits)
-        self.on_machine(driver)
+        self.drivers[name] = driver
         host.boot(lambda host: self._run_agent(host, node))
         return node
+
+    def observe_starts(self, observer: OnStart) -> None:
+        """Call `observer` with the machine and the process whenever a container process starts."""
+        self._start_observers.append(observer)
+
+    def _process_started(self, driver: SimulatedDriver, process: ContainerProcess) -> None:
+        for observer in self._start_observers:
+            observer(driver, process)
 
     async def _run_agent(self, host: Host, node: Node) -> None:
         env = host.env(limits=node.limits)
@@ -252,12 +261,12 @@ class Cluster:
         node.agents.append(agent)
         await agent.run()
 
-    # -- controllers, schedulers and whatever else -------------------------------------------------
+    # -- control-plane processes -------------------------------------------------------------------
 
     def boot(
         self, name: str, makers: Sequence[Make] | MakeAll, *, copies: int = 1, limits: Limits | None = None
     ) -> list[Host]:
-        """Run components together in one process, on `copies` hosts that crash and come back."""
+        """Run components together in one process, on each of `copies` hosts, which may crash and restart."""
         hosts = [self.sim.host(f"{name}-{n}" if copies > 1 else name) for n in range(copies)]
         for host in hosts:
             host.boot(lambda host: self._run_process(host, makers, limits or self.limits))
@@ -275,21 +284,21 @@ class Cluster:
                 group.create_task(component.run(), name=type(component).__name__)
 
     def _next_server(self) -> int:
-        """Whom a new life talks to: each the next, so that every server has some."""
+        """The server of a new process: round-robin, so that every server has clients."""
         self._turn += 1
         return self._turn % len(self.servers)
 
-    # -- the scene ---------------------------------------------------------------------------------
+    # -- setup -------------------------------------------------------------------------------------
 
     async def set_up(self, *namespaces: str) -> None:
-        """Make the namespaces that everything needs, and these; those that a dump brought are there already."""
+        """Create the system namespaces, `default` and `namespaces`, unless a dump brought them."""
         for name in dict.fromkeys(("default", *SYSTEM_NAMESPACES, *namespaces)):
             if self.find(Key(NAMESPACE_KIND, "", name)) is not None:
                 continue
             await self.authority.create(KINDS.of_key_kind(NAMESPACE_KIND), {"metadata": {"name": name}})
 
-    async def load(self, objects: Sequence[Mapping[str, Any]]) -> Plan:
-        """Begin with what a real cluster held: its objects, and a machine for each node. Judge it only afterwards."""
+    async def load(self, objects: Sequence[Mapping[str, Any]]) -> DumpPlan:
+        """Start from the dump of a real cluster: its objects, and a machine a node. Add a judge only afterwards."""
         plan = await load_dump(self.store, self.store_host.env(), objects)
         for node in self.all(NODE_KIND):
             view = node.as_view(NodeView)
@@ -298,24 +307,24 @@ class Cluster:
         return plan
 
     async def create(self, body: Mapping[str, Any], *, namespace: str = "") -> Object:
-        """Put an object there, past every link and fault."""
+        """Create an object without a link or a fault in between."""
         kind = KINDS.of_api(body["apiVersion"], body["kind"])
         return (await self.authority.create(kind, body, namespace=namespace)).object
 
-    # -- what is committed, for judging ------------------------------------------------------------
+    # -- committed state ---------------------------------------------------------------------------
 
     def find(self, key: Key) -> Object | None:
-        """An object as it is committed now."""
+        """The committed version of an object."""
         entry = self.store.newest(key)
         return None if entry is None else _object(entry)
 
     def all(self, kind: str, *, namespace: str = "") -> list[Object]:
-        """The objects of a kind as they are committed now, in key order."""
+        """The committed objects of a kind, in key order."""
         found = [e for e in self.store.entries() if e.key.kind == kind and namespace in ("", e.key.namespace)]
         return [_object(each) for each in sorted(found, key=lambda each: each.key)]
 
     def versions(self, *, but: Sequence[str] = ()) -> dict[Key, int]:
-        """Every object's revision, but of those kinds: two that are equal say that nobody wrote between."""
+        """The revision of every object, except of the kinds `but`. Two equal results mean no write in between."""
         return {each.key: each.modified for each in self.store.entries() if each.key.kind not in but}
 
 

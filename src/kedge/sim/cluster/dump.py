@@ -1,7 +1,7 @@
-"""A real cluster as the initial state: reads what `kubectl get nodes,pods,deployments -A -o json` wrote.
+"""A real cluster as the initial state: loads the output of `kubectl get nodes,pods,deployments -A -o json`.
 
-Fields are kept as they are, uids included, so that owners still own. Resource versions are another store's and go. What
-kedge keeps beside Kubernetes is made anew (ledgers, which quotas a namespace has), and owners that were left out.
+Fields are kept, uids included, so that owner references stay valid; resource versions of the other store are dropped.
+Objects of kedge's own (ledgers, the quotas of a namespace) and missing owners are made from the rest.
 """
 
 from __future__ import annotations
@@ -42,29 +42,29 @@ from kedge.sim.cluster.dump_owners import missing_sets
 from kedge.store import Absent, Put, Store
 
 _CLOSED = (NODE_ALLOCATION_KIND, LEASE_KIND, EVENT_KIND)
-"""Kinds that say what another store was doing."""
+"""Kinds that describe the state of another control plane."""
 _CHUNK = 50
 """Objects in one commit."""
 
 
 class BadDump(KedgeError):
-    """The file is no dump, or one of its objects cannot be taken. The message names it: mend the file."""
+    """The file is not a dump, or one of its objects cannot be loaded. The message names it: correct the file."""
 
 
 @dataclass(slots=True)
-class Plan:
-    """What a dump comes to. Nothing is written yet."""
+class DumpPlan:
+    """The objects to store for a dump. Nothing is written yet."""
 
     values: dict[Key, bytes] = field(default_factory=dict)
     """The stored form of each object, ledgers included."""
     skipped: dict[str, int] = field(default_factory=dict)
-    """Kinds that kedge does not have, and how many of each there were."""
+    """Kinds that kedge does not have, with the number of objects of each."""
     namespaces: list[str] = field(default_factory=list)
-    """Namespaces that the dump did not have and its objects needed."""
+    """Namespaces that are not in the dump but have objects in it."""
     sets: list[Key] = field(default_factory=list)
-    """ReplicaSets that the dump did not have and its pods named as their owners."""
+    """ReplicaSets that are not in the dump but own pods in it."""
     orphaned: list[Key] = field(default_factory=list)
-    """Objects whose owner is not in the dump, and that were let go of so that they live on."""
+    """Objects whose owner is not in the dump. Their owner reference is removed, so that they are not collected."""
 
 
 def read_dump(path: Path) -> list[dict[str, Any]]:
@@ -72,31 +72,31 @@ def read_dump(path: Path) -> list[dict[str, Any]]:
     try:
         document = msgspec.json.decode(path.read_bytes())
     except msgspec.DecodeError as error:
-        raise BadDump(f"{path} is no JSON ({error}): write it with kubectl get ... -o json") from error
+        raise BadDump(f"{path} is not JSON ({error}): write it with kubectl get ... -o json") from error
     return objects_of(document, str(path))
 
 
 def objects_of(document: Any, source: str = "the dump") -> list[dict[str, Any]]:
     if not isinstance(document, dict):
-        raise BadDump(f"{source} holds no object: write it with kubectl get ... -o json")
+        raise BadDump(f"{source} has no object: write it with kubectl get ... -o json")
     items = document.get("items") if str(document.get("kind", "")).endswith("List") else [document]
     if not isinstance(items, list):
-        raise BadDump(f"{source}: items is no list")
+        raise BadDump(f"{source}: items is not a list: write the dump with kubectl get ... -o json")
     for place, item in enumerate(items):
         if not isinstance(item, dict) or not isinstance(item.get("metadata"), dict) or not item["metadata"].get("name"):
-            raise BadDump(f"{source}: item {place} has no metadata.name: it is no Kubernetes object")
+            raise BadDump(f"{source}: item {place} has no metadata.name: it is not a Kubernetes object")
         if not item.get("apiVersion") or not item.get("kind"):
             raise BadDump(f"{source}: item {place} ({item['metadata']['name']}) has no apiVersion or kind")
     return items
 
 
-def plan_dump(objects: Sequence[Mapping[str, Any]], env: Env) -> Plan:
-    """Check every object of a dump and say what is to be stored.
+def plan_dump(objects: Sequence[Mapping[str, Any]], env: Env) -> DumpPlan:
+    """Check every object of a dump and plan the objects to store.
 
     Raises:
-        BadDump: an object breaks its kind's rules, comes twice, or needs one that is not there; it is named.
+        BadDump: an object is invalid, occurs twice, or needs an object that is missing; the message names it.
     """
-    plan = Plan()
+    plan = DumpPlan()
     pods: list[PodView] = []
     nodes: dict[str, NodeView] = {}
     quotas: dict[str, dict[str, list[str]]] = {}
@@ -106,7 +106,7 @@ def plan_dump(objects: Sequence[Mapping[str, Any]], env: Env) -> Plan:
             continue
         key, value, view = _checked(kind, each, env)
         if key in plan.values:
-            raise BadDump(f"{_name(key)} is in the dump twice: leave one of them")
+            raise BadDump(f"{_name(key)} is in the dump twice: remove one")
         plan.values[key] = value
         if isinstance(view, PodView):
             pods.append(view)
@@ -120,8 +120,8 @@ def plan_dump(objects: Sequence[Mapping[str, Any]], env: Env) -> Plan:
     return plan
 
 
-async def load_dump(store: Store, env: Env, objects: Sequence[Mapping[str, Any]]) -> Plan:
-    """Store a dump where there was nothing. Do it before anybody watches or judges: it is a state, not a history."""
+async def load_dump(store: Store, env: Env, objects: Sequence[Mapping[str, Any]]) -> DumpPlan:
+    """Write a dump to an empty store, before any watch or judge is there: it is a state, not a history."""
     plan = plan_dump(objects, env)
     items = sorted(plan.values.items())
     for start in range(0, len(items), _CHUNK):
@@ -130,13 +130,13 @@ async def load_dump(store: Store, env: Env, objects: Sequence[Mapping[str, Any]]
     return plan
 
 
-def _with_owners(objects: Sequence[Mapping[str, Any]], plan: Plan) -> list[Mapping[str, Any]]:
-    """The objects, the ReplicaSets that are missing, and nobody with an owner that kedge would take for dead."""
+def _with_owners(objects: Sequence[Mapping[str, Any]], plan: DumpPlan) -> list[Mapping[str, Any]]:
+    """The objects and the missing ReplicaSets, without references to owners that the garbage collector would miss."""
     made = _sets_of(objects)
     plan.sets = [Key(REPLICA_SET_KIND, each["metadata"]["namespace"], each["metadata"]["name"]) for each in made]
     every = [*objects, *made]
     uids = {each["metadata"].get("uid") for each in every}
-    return [_let_go(each, uids, plan) for each in every]
+    return [_drop_lost_owners(each, uids, plan) for each in every]
 
 
 def _sets_of(objects: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -144,12 +144,12 @@ def _sets_of(objects: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     for each in objects:
         if each["kind"] in views:
             kind = KINDS.of_api(each["apiVersion"], each["kind"])
-            with suppress(OperatingError):  # one that cannot be read is named when its turn comes
+            with suppress(OperatingError):  # `_checked` reports an object that cannot be read
                 views[each["kind"]].append((decode_view(kind, encode_object(dict(each))), each))
     return missing_sets(views[POD_KIND], views["Deployment"], [str(each["metadata"].get("uid")) for each in objects])
 
 
-def _let_go(found: Mapping[str, Any], uids: Collection[Any], plan: Plan) -> Mapping[str, Any]:
+def _drop_lost_owners(found: Mapping[str, Any], uids: Collection[Any], plan: DumpPlan) -> Mapping[str, Any]:
     references = found["metadata"].get("ownerReferences") or []
     lost = [ref for ref in references if ref.get("uid") not in uids and _known(ref)]
     if not lost:
@@ -169,7 +169,7 @@ def _known(found: Mapping[str, Any]) -> Kind | None:
         return None
 
 
-def _kind_of(found: Mapping[str, Any], plan: Plan) -> Kind | None:
+def _kind_of(found: Mapping[str, Any], plan: DumpPlan) -> Kind | None:
     kind = _known(found)
     if kind is None or kind.key_kind in _CLOSED:
         plan.skipped[found["kind"]] = plan.skipped.get(found["kind"], 0) + 1
@@ -186,15 +186,15 @@ def _checked(kind: Kind, found: Mapping[str, Any], env: Env) -> tuple[Key, bytes
     key = Key(kind.key_kind, metadata["namespace"] if kind.namespaced else "", metadata["name"])
     try:
         document = msgspec.json.decode(msgspec.json.encode({**found, "metadata": metadata}))
-        apply_defaults(kind, document)  # a server's dump has them; without them the first update would seem to add them
+        apply_defaults(kind, document)  # a server's dump has them; without them the first update would add them
         value = encode_object(document)
         return key, value, check_object(kind, value).view
     except OperatingError as error:
         raise BadDump(f"{_name(key)} cannot be loaded: {error}") from error
 
 
-def _plan_namespaces(plan: Plan, quotas: Mapping[str, Mapping[str, list[str]]], env: Env) -> None:
-    """Make the namespaces that are missing, and let each name its quotas."""
+def _plan_namespaces(plan: DumpPlan, quotas: Mapping[str, Mapping[str, list[str]]], env: Env) -> None:
+    """Add the missing namespaces, and register the quotas of each."""
     for name in dict.fromkeys(key.namespace for key in list(plan.values) if key.namespace):
         key = Key(NAMESPACE_KIND, "", name)
         if key not in plan.values:
@@ -211,8 +211,8 @@ def _namespace(name: str, env: Env) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata, "spec": {"finalizers": ["kubernetes"]}}
 
 
-def _plan_ledgers(plan: Plan, pods: Sequence[PodView], nodes: Mapping[str, NodeView], env: Env) -> None:
-    """Give each node the ledger that its pods come to."""
+def _plan_ledgers(plan: DumpPlan, pods: Sequence[PodView], nodes: Mapping[str, NodeView], env: Env) -> None:
+    """Add the ledger of each node, from the pods bound to it."""
     kind = KINDS.of_key_kind(NODE_ALLOCATION_KIND)
     pages: dict[str, StoredLedger] = {}
     for pod in pods:

@@ -1,7 +1,7 @@
-"""The ReplicaSets that a dump of nodes, pods and Deployments leaves out, made again from the pods they own. Pure.
+"""ReplicaSets that a dump of nodes, pods and Deployments does not have, made again from the pods they own. Pure.
 
-Without them a loaded cluster would take its running pods for garbage and make others. A ReplicaSet keeps its name and
-uid, which its pods tell; its template is the Deployment's own where its pods run that, and else what a pod says.
+Without them a loaded cluster would collect its running pods as garbage and create others. Name and uid come from the
+owner references of the pods; the template from the Deployment if the pods run it, else from a pod.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _owner_uid(group: Sequence[tuple[PodView, Body]]) -> str:
 
 
 def _is_of(deployment: DeploymentView, pod: PodView) -> bool:
-    """As kubectl takes it: in its namespace, selected by it, and of a ReplicaSet that is called after it."""
+    """Whether a pod belongs to a Deployment: same namespace, selected by it, and its ReplicaSet is named after it."""
     owner = controlling_set(pod)
     return (
         owner is not None
@@ -71,7 +71,7 @@ def _likeness(deployment: Body, group: Sequence[tuple[PodView, Body]]) -> tuple[
 
 
 def _runs(deployment: Body, pod: Body) -> bool:
-    """Whether a pod has the containers and images of the template. The rest of its spec admission has filled in."""
+    """Whether a pod has the containers and images of the template. Admission may have changed the rest of its spec."""
     wanted = deployment["spec"]["template"]["spec"]["containers"]
     there = pod["spec"]["containers"]
     images = {each["name"]: each.get("image") for each in there}
@@ -124,6 +124,6 @@ def _hashed(template: Body, labels: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _template(pod: Body, labels: Mapping[str, str]) -> dict[str, Any]:
-    """What a pod says of its template. Its node was not part of it."""
+    """The template of a pod: its spec without the node."""
     spec = {name: value for name, value in pod["spec"].items() if name not in ("nodeName", "hostname")}
     return {"metadata": {"labels": dict(labels)}, "spec": spec}

@@ -1,7 +1,7 @@
-"""What goes wrong at the meaning of the API, beyond lost messages and dead hosts, which the kernel knows.
+"""Faults at API semantics and of whole clusters; lost messages and crashed hosts are faults of the kernel.
 
-Each is a named fault point, drawn by the swarm like all others: stale lists, compaction under a watch, late status,
-conflicts by a bystander, a slow disk; and, once a while, what happens to whole clusters (`ClusterFaults`).
+Stale lists, compaction under a watch, late status writes, conflicting writes and a slow disk (`FaultyService`); and now
+and then a fault of the cluster as a whole (`ClusterFaults`). They are declared in `fault_points`.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ SLOW_S = (0.05, 0.5, 4.0)
 LATE_S = (0.5, 3.0, 10.0)
 STALE_REVISIONS = (3, 20, 100)
 LIVES = (3, 0, 10)
-"""How many batches a watch gives before it falls silent."""
+"""How many batches a watch delivers before it stalls."""
 OUTAGES_S = (2.0, 30.0, 90.0, 240.0)
 CLUSTER_FAULTS_EVERY_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterSwarm:
-    """A swarm for whole clusters. A write there passes many points, so each must strike more seldom.
+    """A swarm for whole clusters. A write there passes many fault points, so each must strike less often.
 
-    At the plain swarm's rates no ReplicaSet was made within two minutes in six of seven seeds: a world in which nothing
-    happens keeps every promise.
+    At the rates of `Swarm` no ReplicaSet was made within two minutes in six of seven seeds, and an idle cluster breaks
+    no invariant.
     """
 
     swarm: Swarm = field(default_factory=lambda: Swarm(without=FAULTS.not_placed_by(Placement.CLUSTER_SWARM)))
@@ -73,7 +73,7 @@ def disk_slowness(sim: Simulation) -> Callable[[], float]:
 
 
 class FaultyService(Served):
-    """A server's service, with faults at the meaning of its verbs. Whatever has none is the service's own."""
+    """The service of a server with faults at the semantics of its verbs. Verbs without a fault pass through."""
 
     def __init__(
         self,
@@ -122,14 +122,14 @@ class FaultyService(Served):
         if subresource == "status" and self._status.ask():
             await asyncio.sleep(self._sim.faults.pick("late the status is", LATE_S))
         if self._change.ask():
-            # A bystander writes first, so that whoever checks a revision meets a true conflict.
+            # Another client writes first, so that a conditional write meets a true conflict.
             stamp = {"metadata": {"annotations": {SIM_TOUCHED: f"{self._sim.now_s:.3f}"}}}
             with suppress(OperatingError):
                 await self._touch(key, stamp)
 
 
 async def _stalled(stream: EventStream, lives: int) -> AsyncGenerator[Sequence[WatchEvent], None]:
-    """A stream that falls silent after some batches, and never ends: nobody tells the reader that it is dead."""
+    """A stream that stalls after some batches and never ends: its reader gets no error."""
     try:
         async for batch in stream:
             if lives == 0:
@@ -141,14 +141,14 @@ async def _stalled(stream: EventStream, lives: int) -> AsyncGenerator[Sequence[W
 
 
 class ClusterFaults:
-    """Once a while something happens to the cluster as a whole: a machine dies, a leader is deposed, a node shrinks."""
+    """Faults of the cluster as a whole: a machine dies, a leader is deposed, a node shrinks."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._sim = cluster.sim
 
     async def run(self) -> None:
-        """Ask again and again until faults have stopped. Run it on the driver."""
+        """Draw a fault every few seconds until faults have stopped. Run it on the driver host."""
         sim = self._sim
         point = sim.faults.point(CLUSTER_EVENT, "cluster", FAULTS.kinds_at(CLUSTER_EVENT))
         while sim.faults.active:
@@ -189,7 +189,7 @@ class ClusterFaults:
             case "remove node":
                 await cluster.authority.delete(node.key)
             case _:
-                raise KedgeError(f"no such cluster event: {kind}")
+                raise KedgeError(f"no action for the cluster fault {kind!r}: add a case")
 
     async def _resize(self, key: Key, *, grow: bool) -> None:
         node = await self._cluster.authority.get(key)
@@ -199,7 +199,7 @@ class ClusterFaults:
         await self._cluster.authority.patch(key, patch, subresource="status")
 
     async def _depose(self) -> None:
-        """Take a lease from its holder, who does not know it yet: the next leader overlaps with it."""
+        """Clear the holder of a lease. The holder does not know it yet, so it overlaps with the next leader."""
         leases = [
             each
             for each in self._cluster.all(LEASE_KIND)

@@ -1,6 +1,6 @@
-"""What lies between kedge's parts on simulated hosts: a store that tells of commits, and links to stores and servers.
+"""Links between components on simulated hosts: a store that reports commits, remote stores, remote API servers.
 
-`cluster` wires components with these. A read without a reply was as good as not made; a write without one is unknown.
+`cluster` connects components with these. A read without a reply is `Unavailable`; a write without one is unknown.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STORE, API = "store", "api"
 
 
 class Commit:
-    """One commit, as safety invariants see it: what the store holds after it, and who asked."""
+    """One commit, as safety invariants see it: its keys, origin and fence, and the store after it."""
 
     __slots__ = ("fence", "keys", "origin", "revision", "store")
 
@@ -47,22 +47,22 @@ class Commit:
 
 
 class WatchedStore(MemoryStore):
-    """A memory store that tells the simulation of each commit, in the step that makes it."""
+    """A memory store that reports each commit to the simulation, in the step that makes it."""
 
     def __init__(
         self,
         host: Host,
-        tell: Callable[[object], None],
+        on_commit: Callable[[object], None],
         *,
         slowness_s: Callable[[], float] = lambda: 0.0,
         limits: Limits | None = None,
     ) -> None:
         super().__init__(host.env(limits=limits))
-        self._tell = tell
+        self._on_commit = on_commit
         self.slowness_s = slowness_s
 
     def newest(self, key: Key) -> Entry | None:
-        """What is committed under a key."""
+        """The committed entry of a key."""
         return self._versions.newest(key)
 
     async def commit(
@@ -88,12 +88,12 @@ class WatchedStore(MemoryStore):
     ) -> Revision:
         revision = super().commit_nowait(checks, writes, fence=fence, origin=origin)
         if writes:
-            self._tell(Commit(self, revision, writes, fence, origin))
+            self._on_commit(Commit(self, revision, writes, fence, origin))
         return revision
 
 
 class ServedStore:
-    """A store as other hosts call it. A request that crossed a link has waited its turn: it is done in one step."""
+    """A store as other hosts call it. A request that crossed a link is carried out in one step."""
 
     def __init__(self, store: WatchedStore) -> None:
         self._store = store
@@ -127,7 +127,7 @@ class ServedStore:
 
 
 async def _read(call: Awaitable[_T]) -> _T:
-    """A call that has no effect: without a reply it was as good as not made."""
+    """A call without effects: if the reply is lost, it can be repeated."""
     try:
         return await call
     except OutcomeUnknown as error:
@@ -137,7 +137,7 @@ async def _read(call: Awaitable[_T]) -> _T:
 class RemoteStore:
     """A store on another host. Implements `Store`; a commit without a reply has an unknown outcome.
 
-    With a `relay` all who watch it share one stream.
+    With a `relay` all watches share one stream.
     """
 
     def __init__(self, remote: Any, incarnation: str, relay: Relay | None = None) -> None:
@@ -187,14 +187,14 @@ class RemoteStore:
         return revision
 
     def statistics(self) -> StoreStatistics:
-        raise NotImplementedError("ask the store on its own host")
+        raise NotImplementedError("read the statistics of the store on its own host")
 
     async def close(self) -> None:
-        """Nothing is held here: streams end with the host."""
+        """Nothing to release: streams end with the host."""
 
 
 class RemoteWatch:
-    """A store's watch across a link."""
+    """A watch of a store across a link."""
 
     def __init__(self, stream: RemoteStream, after: Revision) -> None:
         self._stream = stream

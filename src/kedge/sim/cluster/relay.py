@@ -1,7 +1,7 @@
-"""What one life of an API server has heard of its store: one stream over the link, however many watch this server.
+"""The relay of an API server: one watch of the store over the link, fanned out to every watch of the server.
 
-As the etcd backend does it: a `Feed` beside the service, fed by one watch of everything. A stream that breaks is begun
-again after the last revision heard; if history is gone by then every local watch ends with `Compacted`: never a gap.
+As in the etcd backend: a `Feed` beside the service, fed by one watch of all kinds. A broken stream is resumed after the
+last revision received; if that history is compacted, every local watch ends with `Compacted`, never with a gap.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from kedge.store import Batch, StoreWatch
 from kedge.store.feed import ALL_KINDS, Feed
 
 BACK = 1_000
-"""Revisions before its birth that a server hears of too: those who watched its former life resume there."""
+"""Revisions before its start that a new server reads too: watches of its former incarnation resume there."""
 BACKOFF = Backoff(0.05, 2.0)
 """Pauses before a broken stream is opened again."""
 
 
 class Relay:
-    """One watch of the store, fanned out. It begins with the first who watches, or with `begin`."""
+    """One watch of the store, fanned out. It begins with the first local watch, or with `begin`."""
 
     def __init__(self, remote: Any, env: Env) -> None:
         self._remote = remote
@@ -37,22 +37,22 @@ class Relay:
         self._failures = 0
 
     def begin(self) -> None:
-        """Start to listen, on the host that calls. Safe to repeat."""
+        """Open the stream, on the host that calls. Safe to repeat."""
         if self._task is None:
             self._task = self._env.spawn(self._run(), name="relay")
 
     async def watch(self, kind: str, *, after: Revision, namespace: str = "") -> StoreWatch:
         self.begin()
-        while self._feed is None:  # and again: what had begun may be over before whoever waited for it has its turn
+        while self._feed is None:  # again: the stream may have ended before this waiter runs
             try:
                 async with asyncio.timeout(self._env.limits.store_request_s):
                     await self._begun.wait()
             except TimeoutError:
-                raise Unavailable("the store has not answered this server yet: watch again") from None
+                raise Unavailable("this server has no answer from the store yet: watch again") from None
         return await self._feed.watch(kind, after=after, namespace=namespace)
 
     def compact(self, revision: Revision) -> None:
-        """Forget history here too: who resumes before it must list."""
+        """Drop history here too: a watch that resumes before `revision` must list."""
         if self._feed is not None:
             self._feed.compact(min(revision, self._feed.revision))
 
@@ -66,12 +66,12 @@ class Relay:
                 self._feed = None
                 self._begun.clear()
             except OperatingError:
-                pass  # whatever it was: without the store there is nothing else to do
+                pass  # any failure: open the stream again after a pause
             self._failures += 1
             await asyncio.sleep(BACKOFF.pause_s(self._failures, self._env.random))
 
     async def _follow(self) -> None:
-        """Take what the store says until it says no more."""
+        """Publish the batches of one stream until it ends."""
         feed = self._feed
         if feed is None:
             stream, after = await self._open_far_back()
@@ -89,13 +89,13 @@ class Relay:
             stream.close()
 
     async def _guard(self, feed: Feed, stream: Any) -> None:
-        """Hang up on a stream that says nothing although there is something to say: its connection may be dead."""
+        """Close a stream that is silent while the store has newer revisions: its connection may be dead."""
         while True:
-            heard = feed.revision
+            received = feed.revision
             await asyncio.sleep(self._env.limits.store_silence_s)
-            if feed.revision == heard:
+            if feed.revision == received:
                 with suppress(OperatingError):
-                    if await self._remote.revision() > heard == feed.revision:
+                    if await self._remote.revision() > received == feed.revision:
                         stream.close()
                         return
 

@@ -1,6 +1,6 @@
-"""People: they apply, scale, roll out, roll back and delete, through a server like everybody else, and try again.
+"""Simulated users: they apply, scale, roll out, roll back and delete through an API server, and retry.
 
-A user's client may lose replies too. What a user asks for is what the cluster is judged by, so every call here returns
+The client of a user may lose replies too. Judges compare the cluster with the requests of users, so every call returns
 only when the API has confirmed it.
 """
 
@@ -24,7 +24,7 @@ _AGAIN = (Unavailable, OutcomeUnknown, TooManyRequests, Conflict, Lagged)
 
 
 class User:
-    """One person at one terminal. No fault crashes a person, but every request may be lost."""
+    """One user with one client. No fault crashes the user, but every request may be lost."""
 
     def __init__(self, cluster: Cluster, name: str = "alice", *, server: int = 0) -> None:
         self.cluster = cluster
@@ -32,7 +32,7 @@ class User:
         self._client: Client = cluster.client(self.host, server=server, limits=cluster.limits)
 
     async def apply(self, body: Mapping[str, Any], *, namespace: str = "") -> Object:
-        """Create, or merge into what is there, as `kubectl apply` does."""
+        """Create the object or merge into it, as `kubectl apply` does."""
         kind = KINDS.of_api(body["apiVersion"], body["kind"])
         metadata = body["metadata"]
         key = Key(
@@ -44,19 +44,19 @@ class User:
                 try:
                     return (await self._client.create(kind, body, namespace=key.namespace)).object
                 except AlreadyExists:
-                    pass  # perhaps an attempt of ours that we gave up on
+                    pass  # perhaps an earlier attempt whose reply was lost
             try:
                 return (await self._client.patch(key, body)).object
             except NotFound as error:
-                raise Conflict(f"{key} went while it was applied") from error
+                raise Conflict(f"{key} was deleted while it was applied") from error
 
-        return await self._insist(once, f"applies {key}")
+        return await self._retry(once, f"applies {key}")
 
     async def patch(self, key: Key, body: Mapping[str, Any], *, subresource: str = "") -> Object:
         async def once() -> Object:
             return (await self._client.patch(key, body, subresource=subresource)).object
 
-        return await self._insist(once, f"changes {key}")
+        return await self._retry(once, f"changes {key}")
 
     async def scale(self, key: Key, replicas: int) -> Object:
         return await self.patch(key, {"spec": {"replicas": replicas}})
@@ -71,15 +71,15 @@ class User:
                 container["image"] = image
             return (await self._client.patch(key, {"spec": {"template": template}})).object
 
-        return await self._insist(once, f"rolls {key} out to {image}")
+        return await self._retry(once, f"rolls {key} out to {image}")
 
     async def roll_back(self, key: Key) -> Object | None:
-        """Put back the template of the revision before, as `kubectl rollout undo` does. None if there is none."""
+        """Restore the template of the previous revision, as `kubectl rollout undo` does. None if there is none."""
 
         chosen: list[dict[str, Any]] = []
 
         async def once() -> Object | None:
-            # Chosen once: by the time of a second attempt the first may have made the revision before the newest.
+            # Chosen once: the first attempt may have succeeded, and changed which revision is the previous one.
             if not chosen:
                 found = await self._client.get(key)
                 by_age = sorted(
@@ -90,11 +90,11 @@ class User:
                 template = by_age[-2].edit()["spec"]["template"]
                 template["metadata"].get("labels", {}).pop("pod-template-hash", None)
                 chosen.append(template)
-            # Replaced and not merged: what the newer template added goes too.
+            # Replaced, not merged: fields that only the newer template has must go.
             change = [{"op": "replace", "path": "/spec/template", "value": chosen[0]}]
             return (await self._client.patch(key, change, patch_type=PatchType.JSON)).object
 
-        return await self._insist(once, f"rolls {key} back")
+        return await self._retry(once, f"rolls {key} back")
 
     def _sets_of(self, deployment: Object) -> list[Object]:
         return [
@@ -110,14 +110,14 @@ class User:
             except NotFound:
                 return
 
-        await self._insist(once, f"deletes {key}{' by force' if force else ''}")
+        await self._retry(once, f"deletes {key}{' by force' if force else ''}")
 
     async def cordon(self, node: str, *, cordoned: bool = True) -> None:
         await self.patch(Key(NODE_KIND, "", node), {"spec": {"unschedulable": cordoned}})
 
-    async def _insist(self, once: Callable[[], Awaitable[_T]], words: str) -> _T:
-        """Ask until there is an answer. Whatever was asked for may be asked for twice."""
-        self.cluster.sim.note("user", f"{self.host.name} {words}")
+    async def _retry(self, once: Callable[[], Awaitable[_T]], action: str) -> _T:
+        """Repeat a request until it is answered. It may be carried out twice."""
+        self.cluster.sim.note("user", f"{self.host.name} {action}")
 
         async def work() -> _T:
             while True:

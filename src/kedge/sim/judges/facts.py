@@ -82,7 +82,13 @@ class Step:
 class ClusterFacts:
     """Committed state, indexed for the invariants. One for a cluster."""
 
-    def __init__(self, store: WatchedStore, now_s: Callable[[], float], limits: Limits) -> None:
+    def __init__(
+        self,
+        store: WatchedStore,
+        now_s: Callable[[], float],
+        limits: Limits,
+        drivers: Mapping[str, SimulatedDriver],
+    ) -> None:
         self.limits = limits
         self._store = store
         self.now_s = now_s
@@ -123,8 +129,8 @@ class ClusterFacts:
         """Controllers that were seen to write under a fence."""
         self.leaders: dict[Fence, str] = {}
         """By epoch: the process that writes in it."""
-        self.drivers: dict[str, SimulatedDriver] = {}
-        """By node. Not committed state, but the truth that the state is about."""
+        self.drivers = drivers
+        """By node: its machine, which runs what the committed state describes."""
         for entry in store.entries():
             self._absorb(entry.key)
 

@@ -450,7 +450,7 @@ class Judge:
     def __init__(self, cluster: Cluster, *, without: tuple[str, ...] = (), limits: Limits | None = None) -> None:
         self._sim: Simulation = cluster.sim
         self.cluster = cluster
-        self.facts = ClusterFacts(cluster.store, lambda: cluster.sim.now_s, limits or cluster.limits)
+        self.facts = ClusterFacts(cluster.store, lambda: cluster.sim.now_s, limits or cluster.limits, cluster.drivers)
         self._every = [each for each in SAFETY if not each.kinds and each.rule.__name__ not in without]
         self._by_kind: dict[str, list[CommitInvariant]] = {}
         for each in SAFETY:
@@ -462,15 +462,9 @@ class Judge:
             Outages(cluster, self.facts.limits, self._on_storm)
         self.steps = 0
         cluster.sim.check_always(self)
-        for node in cluster.nodes.values():
-            self.watch_machine(node.driver)
-        cluster.on_machine = self.watch_machine
+        cluster.observe_starts(self._on_start)
 
     __name__ = "the judge"
-
-    def watch_machine(self, driver: SimulatedDriver) -> None:
-        self.facts.drivers[driver.name] = driver
-        driver.on_start = lambda process: self._on_start(driver, process)
 
     def __call__(self, commit: Commit) -> None:
         step = self.facts.step(commit)

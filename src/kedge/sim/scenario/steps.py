@@ -300,7 +300,7 @@ async def load(state: ScenarioState, args: Any) -> None:
     state.ready_pods(args["workload"])
     state.loads[args["workload"]] = args["cpu"]
     for node in state.cluster.nodes.values():
-        node.driver.load_of = state.load_of
+        node.driver.set_load(state.load_of)
 
 
 @verb("roll back policy", policy=must(text), to=must(text))

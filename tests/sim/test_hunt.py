@@ -32,7 +32,7 @@ from kedge.sim.kernel import (
     simulate,
     write_artefact,
 )
-from kedge.sim.kernel.failure_report import tell
+from kedge.sim.kernel.failure_report import describe_failure
 from kedge.sim.kernel.hunt import UnknownExecutor
 
 HERE = Path(__file__).parent
@@ -224,7 +224,7 @@ def test_a_budget_ends_the_search_for_what_a_failure_needs_and_the_rest_is_told_
     shrunk = shrink(target, target.run(1), runs_max=shrink_runs, condition_runs_max=condition_runs)
     assert [each.needed for each in shrunk.conditions] == [True] * tried + [None] * (9 - tried)
     artefact = make_artefact(target, shrunk.outcome, shrunk.conditions)
-    assert tell(artefact).count("not tried") == 9 - tried
+    assert describe_failure(artefact).count("not tried") == 9 - tried
 
 
 # -- files and replay ------------------------------------------------------------------------------
@@ -312,7 +312,7 @@ def test_damage_outside_the_run_is_stated_and_the_run_is_replayed(artefact_file:
         "the body of a section 'decision' is damaged",
         "the file has no end: its writer was killed, or is still writing",
     ]
-    assert "gap        " in tell(artefact)
+    assert "gap        " in describe_failure(artefact)
     assert replay(artefact).verdict is ReplayVerdict.SAME
 
 

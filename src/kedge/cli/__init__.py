@@ -1,6 +1,6 @@
-"""The command line: composition root of production. One file a verb, loaded only when it is called.
+"""The command line: composition root of production. One module per verb, loaded only when it is called.
 
-A verb's module has a click command of the same name. Nothing heavy is imported here: `kedge --help` is instant.
+The module of a verb has a click command of the same name. Nothing heavy is imported here: `kedge --help` is instant.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import click
 
 VERBS = {
     "demo": "Find, shrink and replay a bug in a simulated cluster.",
-    "hunt": "Run many seeds of a simulated program and bring back each bug once.",
+    "hunt": "Run many seeds of a simulated program and report each bug once.",
     "replay": "Run a recorded failure again.",
-    "scenario": "Play an incident on a simulated cluster, and tell it.",
+    "scenario": "Play an incident on a simulated cluster, and print its timeline.",
     "server": "Serve the API over HTTPS.",
-    "zoo": "Take one safeguard at a time out of the control plane, and see that the hunt finds each.",
+    "zoo": "Take one safeguard at a time out of the control plane, and check that the hunt finds each.",
 }
 
 
 class LazyGroup(click.Group):
-    """Knows its verbs by name and loads one when it is needed."""
+    """Lists verbs by name and loads the module of one when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return sorted(VERBS)

@@ -1,4 +1,4 @@
-"""`kedge hunt TARGET`: run many seeds, show how it goes, and end with each bug once: shrunk, told and in a file."""
+"""`kedge hunt TARGET`: run many seeds, show progress, and report each bug once: shrunk and in a file."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     "--executor",
     default="process",
     show_default=True,
-    help="process, thread, inline, or package.module:callable that takes the jobs and gives an Executor.",
+    help="process, thread, inline, or package.module:callable that takes the number of jobs and returns an Executor.",
 )
 @click.option(
     "--policy",
     type=click.Choice(["program", "mixed", "uniform", "fifo", "pct"]),
     default="program",
     show_default=True,
-    help="How hosts are scheduled; `program` is what the target says.",
+    help="How hosts are scheduled; `program` is the policy of the target.",
 )
 @click.option("--depth", default=3, show_default=True, help="Depth of the pct policy.")
 @click.option(
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path, file_okay=False),
     default=Path(".kedge/failures"),
     show_default=True,
-    help="Where failures are kept.",
+    help="Directory for failures.",
 )
-@click.option("--shrink-runs", default=600, show_default=True, help="Runs one failure may cost to shrink; 0 keeps it.")
+@click.option("--shrink-runs", default=600, show_default=True, help="Runs to shrink one failure; 0 does not shrink.")
 def hunt(
     target: str,
     seeds: int,
@@ -54,7 +54,7 @@ def hunt(
 ) -> None:
     """Hunt for bugs in TARGET: package.module:name or file.py:name, an async function that takes a Simulation.
 
-    Ends with 0 if every invariant held, 1 if one was broken, 2 if seeds were lost or a mark was never reached.
+    Exit code 0 if every invariant held, 1 if one was broken, 2 if seeds were lost or a mark was never reached.
     """
     from kedge.errors import KedgeError
     from kedge.sim.kernel import find_target
@@ -92,14 +92,14 @@ def _policy(name: str, depth: int) -> SchedulePolicy | None:
 
 
 def report(found: Hunt) -> str:
-    """What a hunt found, for a person."""
-    from kedge.sim.kernel.failure_report import tell
+    """The findings of a hunt, as text."""
+    from kedge.sim.kernel.failure_report import describe_failure
 
     lines: list[str] = []
     for number, group in enumerate(found.groups.values(), 1):
         lines += [f"=== bug {number}: {len(group.seeds)} of {found.done} seeds, first {min(group.seeds)}"]
         if group.artefact is not None:
-            lines.append(tell(group.artefact, path=group.path))
+            lines.append(describe_failure(group.artefact, path=group.path))
         if group.shrunk is not None and group.shrunk.exhausted:
             lines.append(f"(shrinking stopped after {group.shrunk.runs} runs: there may be a shorter one)")
         lines.append("")
@@ -110,17 +110,17 @@ def report(found: Hunt) -> str:
     )
     lines += [f"mark       {name}: {count} seeds" for name, count in sorted(found.marks.items())]
     lines += [
-        f"never      {name}: no seed reached it, so this hunt proves nothing there" for name in found.marks_missed()
+        f"never      {name}: no seed reached it, so this hunt proves nothing about it" for name in found.marks_missed()
     ]
     lines += [f"lost       seed {seed}: its worker died" for seed in found.lost]
     lines += [f"broken     seed {seed}: {why}" for seed, why in found.broken]
     if found.interrupted:
-        lines.append("interrupted: what was found so far is kept, not shrunk")
+        lines.append("interrupted: failures found so far are kept, not shrunk")
     return "\n".join(lines)
 
 
 class SeedProgress:
-    """A bar with seeds a second, failures and marks. Silent when nobody looks."""
+    """A progress bar with seeds per second, failures and marks. Shown only on a terminal."""
 
     def __init__(self, total: int) -> None:
         from rich.console import Console

@@ -74,12 +74,12 @@ def _run_again(artefact: Artefact, target: str | None, regression: bool | None) 
 
 
 def _story(artefact: Artefact) -> str:
-    from kedge.sim.kernel.failure_report import tell
+    from kedge.sim.kernel.failure_report import describe_failure
     from kedge.sim.scenario.kept_runs import kept_scenario, timeline_of
 
     kept = kept_scenario(artefact)
     if kept is None:
-        return tell(artefact)
+        return describe_failure(artefact)
     lines = [f"{at}  {kind:<10} {text}" for at, kind, text in timeline_of(artefact, kept)]
     without = f" without {kept.without}" if kept.without else ""
     return "\n".join([f"scenario {kept.name}{without}, seed {artefact.seed}", *lines, *map(str, artefact.gaps)])

@@ -1,7 +1,7 @@
-"""A pytest plugin: `@simulate` tests run many seeds; a failure comes shrunk, in a file, with how to replay it.
+"""A pytest plugin: `@simulate` tests run many seeds; a failure is shrunk, written to a file, and says how to replay it.
 
-Loaded in every run of pytest, so it imports the kernel only when a test needs it. Each test is one
-item, run where pytest-xdist puts it; files are written whole or not at all, so workers do not get in each other's way.
+It is loaded in every run of pytest, so it imports the kernel only when a test needs it. Each test is one item, on any
+worker of pytest-xdist; files are written atomically, so workers do not conflict.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ATTRIBUTE = "kedge_target"
 
 
 class SimulationFailed(AssertionError):
-    """A seed broke an invariant. The text is the story; the section below it says how to run it again."""
+    """A seed broke an invariant. The text is the failure report; the section below it has the replay command."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -77,7 +77,7 @@ def pytest_runtest_makereport(
 
 def _run_seeds(item: pytest.Function, target: SimulationTarget) -> None:
     from kedge.sim.kernel import make_artefact, shrink, write_artefact
-    from kedge.sim.kernel.failure_report import tell
+    from kedge.sim.kernel.failure_report import describe_failure
 
     asked = item.config.getoption("--kedge-seeds")
     start = item.config.getoption("--kedge-start")
@@ -92,7 +92,7 @@ def _run_seeds(item: pytest.Function, target: SimulationTarget) -> None:
             artefact = make_artefact(target, shrunk.outcome, shrunk.conditions)
             path = write_artefact(artefact, _failures(item.config))
             item.stash[_PATH] = path
-            raise SimulationFailed(f"seed {seed} of {item.name}\n{tell(artefact)}")
+            raise SimulationFailed(f"seed {seed} of {item.name}\n{describe_failure(artefact)}")
     missed = [mark for mark in target.marks if mark not in reached]
     if missed and seeds >= target.seeds:
         pytest.fail(f"no seed of {seeds} reached {', '.join(missed)}: the test proves nothing there", pytrace=False)
@@ -100,16 +100,16 @@ def _run_seeds(item: pytest.Function, target: SimulationTarget) -> None:
 
 def _replay(item: pytest.Function, target: SimulationTarget) -> None:
     from kedge.sim.kernel import ReplayVerdict, replay
-    from kedge.sim.kernel.failure_report import tell
+    from kedge.sim.kernel.failure_report import describe_failure
 
     artefact = _recorded(item.config)
     again = replay(artefact, target=target)
     if again.verdict is not ReplayVerdict.HOLDS:
         item.stash[_PATH] = item.config.getoption("--kedge-replay")
-        raise SimulationFailed(f"{again.words}\n{again.drift}\n{tell(artefact)}")
+        raise SimulationFailed(f"{again.words}\n{again.drift}\n{describe_failure(artefact)}")
 
 
-# -- finding things --------------------------------------------------------------------------------
+# -- targets and files -----------------------------------------------------------------------------
 
 _PATH = pytest.StashKey[Path]()
 _ARTEFACT = pytest.StashKey["Artefact"]()
@@ -123,7 +123,7 @@ def _target_of(item: pytest.Item) -> SimulationTarget | None:
 
 
 def _reference(item: pytest.Item) -> str:
-    """The test as `kedge replay` finds it: its file, from the root of the tests, and its name."""
+    """The reference of a test for `kedge replay`: its file, relative to the root of the tests, and its name."""
     name = getattr(item, "originalname", None) or item.name
     try:
         return f"{item.path.relative_to(item.config.rootpath).as_posix()}:{name}"
@@ -151,7 +151,7 @@ def _failures(config: pytest.Config) -> Path:
 def _how_to_replay(item: pytest.Item) -> str:
     path = item.stash.get(_PATH, None)
     if path is None:
-        return "the failure could not be kept"
+        return "the failure could not be written to a file"
     root = item.config.rootpath
     shown = path.relative_to(root) if path.is_relative_to(root) else path
     return (

@@ -1,6 +1,6 @@
-"""A deterministic world for asyncio programs: loop, hosts, network, choices, faults, hunt, shrink, replay.
+"""A deterministic simulator for asyncio programs: loop, hosts, network, choices, faults, hunt, shrink, replay.
 
-It knows nothing of control planes. Begin with `run`; `docs/simulation.md` is the guide.
+It has no dependency on control planes. Start with `run`; `docs/simulation.md` is the guide.
 """
 
 from __future__ import annotations

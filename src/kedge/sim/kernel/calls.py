@@ -33,7 +33,7 @@ REPLY_FAULTS = FAULTS.kinds_at(REPLY)
 
 
 class Remote:
-    """A service on another host, as seen from one host. Its attributes are the service's methods, made remote."""
+    """A service on another host, as seen from one host. Its attributes are the methods of the service, made remote."""
 
     def __init__(self, world: SimWorld, caller: Host, callee: Host, service: str, timeout_s: float) -> None:
         self._world = world
@@ -51,12 +51,12 @@ class Remote:
         return call
 
     async def call(self, method: str, /, *args: Any, **kwargs: Any) -> Any:
-        """Call `method` there.
+        """Call `method` of the service.
 
         Raises:
-            Unavailable: it was not carried out; the host is down or does not serve this.
-            OutcomeUnknown: no reply in time. It may have been carried out.
-            Exception: whatever the method raised there.
+            Unavailable: the call was not carried out; the host is down or does not serve this.
+            OutcomeUnknown: no reply in time. The call may have been carried out.
+            Exception: the exception that the method raised.
         """
         route = self._routes.get(method)
         if route is None:
@@ -69,11 +69,11 @@ class Remote:
             return await exchange.reply
         finally:
             timer.cancel()
-            del exchange, timer  # an error's traceback holds this frame, and they hold the error
+            del exchange, timer  # breaks a cycle: the traceback of an error references this frame
 
 
 class _Route:
-    """One method of one service between two hosts: its names and its fault points, made once."""
+    """One method of one service between two hosts: its names and fault points, created once."""
 
     def __init__(self, world: SimWorld, caller: Host, callee: Host, service: str, method: str) -> None:
         self.world = world
@@ -91,7 +91,7 @@ class _Route:
         self._plain: dict[object, bool] = {}
 
     def is_plain(self, method: Callable[..., Any]) -> bool:
-        """Whether a method is called, not awaited, as far as is known."""
+        """Whether a method is a plain function, which needs no task. Assumed until a result turns out awaitable."""
         function = getattr(method, "__func__", method)
         plain = self._plain.get(function)
         if plain is None:
@@ -99,11 +99,11 @@ class _Route:
         return plain
 
     def is_awaited(self, method: Callable[..., Any]) -> None:
-        """Remember that a method hands on what is to be awaited: from now on it gets a task at once."""
+        """Remember that a plain method returns an awaitable: from now on its calls get a task at once."""
         self._plain[getattr(method, "__func__", method)] = False
 
     def ask(self, point: str, kinds: tuple[str, ...]) -> str:
-        """What goes wrong at this point: only a mortal host can crash, and a host is never cut off from itself."""
+        """Draw the fault at this point. Only a mortal host can crash, and a host is never partitioned from itself."""
         caller, callee = self.caller, self.callee
         key = (point, caller.mortal, callee.mortal)
         found = self._points.get(key)
@@ -127,10 +127,10 @@ class _Exchange(msgspec.Struct, eq=False):
     timeout_s: float
     reply: asyncio.Future[Any]
     tasks: list[asyncio.Task[None]] = []
-    """What carries it out: two tasks, if the request was delivered twice."""
+    """Tasks that carry out the call: two, if the request was delivered twice."""
 
     def expire(self) -> None:
-        """Nothing came back in time, by the caller's own clock."""
+        """End the call without a reply: its timeout has passed, by the clock of the caller."""
         if self.reply.done():
             return
         route = self.route
@@ -142,7 +142,7 @@ class _Exchange(msgspec.Struct, eq=False):
             )
         )
 
-    # -- there
+    # -- request
 
     def send(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         route = self.route
@@ -186,7 +186,7 @@ class _Exchange(msgspec.Struct, eq=False):
             pause_for_a_while(world, caller)
 
     def _carry_out_at_once(self, method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Call a plain method in one step, with no task around it; what it leaves to be awaited gets one."""
+        """Call a plain method in one step, without a task. An awaitable result gets one."""
         try:
             result = method(*args, **kwargs)
         except Exception as error:  # noqa: BLE001
@@ -214,7 +214,7 @@ class _Exchange(msgspec.Struct, eq=False):
     async def _carry_out(
         self, method: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: dict[str, Any], begun: Any
     ) -> None:
-        """Call the method and await what it gives, or what it has `begun`; then reply."""
+        """Call the method and await its result, or await the result that was already `begun`; then reply."""
         route = self.route
         world = route.world
         process = route.callee.process
@@ -239,7 +239,7 @@ class _Exchange(msgspec.Struct, eq=False):
         else:
             self._send_reply(result)
 
-    # -- and back
+    # -- reply
 
     def _send_reply(self, answer: Any, *, failed: bool = False) -> None:
         route = self.route
@@ -276,7 +276,7 @@ class _Exchange(msgspec.Struct, eq=False):
                 return
             if failed:
                 self.reply.set_exception(answer)
-                self.reply.exception()  # a caller that has gone away is no error
+                self.reply.exception()  # marks it retrieved: a caller that stopped waiting is no error
             else:
                 self.reply.set_result(answer)
 

@@ -1,8 +1,8 @@
-"""The tape: every choice a run made, labelled and bounded, in four independent streams.
+"""The tape: every choice of a run, labelled and bounded, in four independent streams.
 
-A run is a function of (program, tape). Recording draws from the seed; replaying reads the tape back: strictly, where
-the first choice that does not fit is reported, or leniently, where choices are found again by label and occurrence
-and missing ones take 0. Choice 0 is always the plain one: no fault, least latency, the host that waited longest.
+A run is a function of (program, tape). Recording draws from the seed. A strict replay reads the tape back and reports
+the first choice that does not fit. A lenient replay matches choices by label and occurrence; missing ones take 0.
+Choice 0 is always the plain one: no fault, least latency, the host that waited longest.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from kedge.errors import ReplayDiverged, check
 _T = TypeVar("_T")
 
 STREAMS = ("network", "faults", "workload")
-"""Streams of labelled choices. The schedule, asked at every step, has a packed stream of its own."""
+"""Streams of labelled choices. The schedule, drawn at every step, has a packed stream of its own."""
 
 Choice: TypeAlias = tuple[str, int, int]
 """Label, bound, value: `0 <= value < bound`."""
 
 SWARM = "swarm "
-"""Begins the labels of choices on which faults a run may have at all."""
+"""Prefix of the labels of choices on which faults a run may have at all."""
 DETAIL = "how "
-"""Begins the labels of choices on how long or which way a fault that struck goes."""
+"""Prefix of the labels of choices on the duration or direction of a fault that struck."""
 
 _BOUND_SHIFT = 16
 _VALUE_MASK = (1 << _BOUND_SHIFT) - 1
@@ -39,40 +39,40 @@ class TapeMismatch(ReplayDiverged):
 
 
 class Mode(Enum):
-    """Where values come from."""
+    """The source of the values of choices."""
 
     RECORD = "record"
     """Drawn from the seed."""
     STRICT = "strict"
     """Read from a tape that must fit exactly."""
     LENIENT = "lenient"
-    """Read from a tape by label and occurrence; what is missing takes 0."""
+    """Read from a tape by label and occurrence; a missing choice takes 0."""
 
 
 @dataclass(slots=True)
 class Tape:
-    """What a run chose. `seed` also feeds the random source of each host."""
+    """The choices of a run. `seed` also feeds the random source of each host."""
 
     seed: int
     policy: str = "fifo"
     schedule: array[int] = field(default_factory=lambda: array("I"))
-    """At each step with more than one host ready: how many, and which."""
+    """For each step with more than one host ready: how many were ready, and which one ran."""
     streams: dict[str, list[Choice]] = field(default_factory=lambda: {name: [] for name in STREAMS})
 
     def copy(self) -> Tape:
         return Tape(self.seed, self.policy, self.schedule[:], {name: list(c) for name, c in self.streams.items()})
 
     def deviations(self) -> int:
-        """How often the schedule left the plain one."""
+        """How many steps deviate from the plain schedule."""
         return sum(1 for code in self.schedule if code & _VALUE_MASK)
 
     def strikes(self) -> list[int]:
-        """Where in the faults stream a fault struck."""
+        """Places in the faults stream at which a fault struck."""
         return [place for place, choice in enumerate(self.streams["faults"]) if is_strike(choice)]
 
 
 def is_strike(choice: Choice) -> bool:
-    """Whether this choice is a fault that struck, and not how long one lasted or whether one exists at all."""
+    """Whether this choice is a fault that struck, not a duration and not the choice that a fault may strike at all."""
     label, _, value = choice
     return value > 0 and not label.startswith((SWARM, DETAIL))
 
@@ -92,7 +92,7 @@ class Choose(Protocol):
 
 
 def _recorder(source: Random, taken: list[Choice]) -> Choose:
-    """`choose` while recording. A closure: a run asks several times for each message, and it needs no lookups."""
+    """`choose` while recording. A closure without attribute lookups: a run draws several times for each message."""
     draw, take = source.random, taken.append
 
     def choose(label: str, bound: int, reached: Sequence[float] | None = None, /) -> int:
@@ -121,9 +121,9 @@ class Stream:
         self.taken: list[Choice] = []
         self._mode = mode
         self.choose: Choose = _recorder(Random(f"{seed}/{name}"), self.taken) if mode is Mode.RECORD else self._follow
-        """A number below a bound; the label says what for.
+        """Draw a number below a bound; the label describes the choice.
 
-        Uniform, or by a third argument: for each value, the probability that it or a smaller one is drawn.
+        Uniform, or by the third argument: for each value, the probability that it or a smaller one is drawn.
         """
         self._recorded = list(recorded)
         self._on_diverged = on_diverged
@@ -136,7 +136,7 @@ class Stream:
                 self._by_label.setdefault(label, []).append(value)
 
     def _follow(self, label: str, bound: int, reached: Sequence[float] | None = None) -> int:  # noqa: ARG002
-        """`choose` by the tape."""
+        """`choose` while replaying."""
         if bound <= 1:
             check(bound == 1, "a choice needs something to choose from")
             return 0
@@ -157,11 +157,11 @@ class Stream:
     def _next(self, label: str, bound: int) -> int:
         place = len(self.taken)
         if place >= len(self._recorded):
-            self._diverge(f"the tape ends, the run asks {label!r} of {bound}")
+            self._diverge(f"the tape ends, the run draws {label!r} of {bound}")
             return 0
         recorded_label, recorded_bound, value = self._recorded[place]
         if (recorded_label, recorded_bound) != (label, bound):
-            self._diverge(f"the tape has {recorded_label!r} of {recorded_bound}, the run asks {label!r} of {bound}")
+            self._diverge(f"the tape has {recorded_label!r} of {recorded_bound}, the run draws {label!r} of {bound}")
             return 0
         return value
 
@@ -179,7 +179,7 @@ class Stream:
 
 
 class Choices:
-    """All the streams of one run, recording as they go."""
+    """All streams of one run. They record while they are drawn from."""
 
     def __init__(self, tape: Tape, mode: Mode, *, on_diverged: Callable[[], None]) -> None:
         self.seed = tape.seed
@@ -196,7 +196,7 @@ class Choices:
         self.workload = self._streams["workload"]
 
     def diverge(self, error: TapeMismatch) -> None:
-        """The tape does not fit. The run stops after this step; what follows it would mean nothing."""
+        """The tape does not fit. The run stops after this step, because later choices would be meaningless."""
         if self.diverged is None:
             self.diverged = error
             self._on_diverged()

@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 PIECE_FAULTS = FAULTS.kinds_at(BYTES)
 CONNECT_S_MAX = 20.0
-"""How long a connection attempt waits for an answer before it fails."""
+"""How long a connection attempt waits for a reply before it fails."""
 BUFFER_BYTES_MAX = 64 * 1024
-"""Bytes under way, after which a writer is told to pause."""
+"""Bytes in flight past which a writer is paused."""
 EPHEMERAL_PORT_FIRST = 49_152
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 _ANY = (None, "", "0.0.0.0", "::")
 
 
 class SimConnections:
-    """Who listens where, and how a connection comes about."""
+    """The listening ports and open connections of one run."""
 
     def __init__(self, world: SimWorld) -> None:
         self._world = world
@@ -120,7 +120,7 @@ class SimConnections:
         found = self._find(host)
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (found.name, int(port or 0)))]
 
-    # -- what happens to connections
+    # -- open connections
 
     def opened(self, end: _End) -> None:
         self._open.append(end)
@@ -136,7 +136,7 @@ class SimConnections:
             self.unlisten(server)
 
     def close(self) -> None:
-        """The run is over: nothing is open any more."""
+        """Drop every connection: the run is over."""
         for end in self._open:
             end.forget()
         self._open.clear()
@@ -149,7 +149,7 @@ class SimConnections:
 
     def _here(self) -> Host:
         host = self._world.current_host()
-        check(host is not None, "only a host has a network: start this with Host.spawn")
+        check(host is not None, "only code on a host can use the network: start this with Host.spawn")
         assert host is not None
         return host
 
@@ -168,15 +168,13 @@ class SimConnections:
 
 def _refuse_unsupported(options: dict[str, Any]) -> None:
     if options.get("ssl"):
-        raise RealIORefused(
-            "TLS on a simulated connection: speak plain bytes here, and pass the TLS layer in as a port"
-        )
+        raise RealIORefused("TLS on a simulated connection: use plain bytes here, and pass the TLS layer in as a port")
     if options.get("sock") is not None:
         raise RealIORefused("a real socket on a simulated loop: give a host and a port instead")
 
 
 class SimServer(asyncio.AbstractServer):
-    """A listening port of one life of a host."""
+    """A listening port of one process of a host."""
 
     def __init__(
         self, wires: SimConnections, factory: Callable[[], Any], host: Host, port: int, context: Context
@@ -190,7 +188,7 @@ class SimServer(asyncio.AbstractServer):
         self._serving = True
         self._closed: asyncio.Future[None] | None = None
         self.sockets: tuple[Any, ...] = ()
-        """There are none. `port` is the port."""
+        """Always empty: there are no real sockets. `port` is the port."""
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
         return asyncio.get_running_loop()
@@ -221,7 +219,7 @@ class SimServer(asyncio.AbstractServer):
 
 
 class _End:
-    """One end of a connection: what it has sent that has not arrived, and what it has got that nobody has read."""
+    """One end of a connection: bytes on their way to it, and bytes that its protocol has not read."""
 
     def __init__(self, world: SimWorld, wires: SimConnections, host: Host, context: Context, address: str) -> None:
         self.world = world
@@ -237,14 +235,14 @@ class _End:
         self._closing = False
         self._lost = False
         self._arrivals: deque[tuple[float, bytes | None]] = deque()
-        """Pieces on their way here, in order, with the moment each is due; one that is due early waits for those before
-        it. None is the end of the stream."""
+        """Pieces on their way here, in order, with the moment each is due. A piece never overtakes an earlier one. None
+        is the end of the stream."""
         self._timer_set = False
         self._stalled_since: float | None = None
         self._unread: deque[bytes | None] = deque()
         self._reading = True
         self._under_way = 0
-        """Bytes sent by this end that its peer's protocol has not been given."""
+        """Bytes sent by this end that the protocol of its peer has not received."""
         self._writing_paused = False
         self._eof_sent = False
 
@@ -253,7 +251,7 @@ class _End:
         self.transport.extra.update(peername=peer, sockname=own, server_side=server)
 
     def start(self, factory: Callable[[], Any]) -> Any:
-        """Make the protocol and let it know, before any byte that is already here."""
+        """Create the protocol and call `connection_made`, before any byte that has already arrived."""
         protocol = factory()
         self.transport.set_protocol(protocol)
         self._wires.opened(self)
@@ -269,7 +267,7 @@ class _End:
         if self._lost or peer is None:
             return
         if peer._lost:
-            peer._tell_peer_of_loss()  # written to somebody who has hung up
+            peer._notify_peer_of_loss()  # a write to a closed connection is answered with a reset
             return
         source, target = self.host.name, peer.host.name
         network, draw = world.network, world.choices.network
@@ -298,7 +296,7 @@ class _End:
             self.world.loop.call_at_moment(self._arrivals[0][0], self._arrive)
 
     def _arrive(self) -> None:
-        """A piece is due. It gets in unless the way is cut; then it waits for the way, up to a limit."""
+        """Receive the pieces that are due. While the link is cut they wait, up to a limit."""
         self._timer_set = False
         peer, now = self.peer, self.world.loop.now
         if self._lost or peer is None or not self._arrivals:
@@ -356,7 +354,7 @@ class _End:
             self.transport.get_protocol().pause_writing()
 
     def taken(self, count: int) -> None:
-        """The peer's protocol has been given bytes. The word of it is free and instant: a window, not a message."""
+        """Count bytes that the protocol of the peer has received. Free and instant: flow control sends no message."""
         self._under_way -= count
         if self._writing_paused and self._under_way <= self.transport.low and not self._lost:
             self._writing_paused = False
@@ -376,7 +374,7 @@ class _End:
             self.send(None)
 
     def close(self) -> None:
-        """Let what was written arrive, then close both directions."""
+        """Close both directions after the bytes that were written have arrived."""
         if self.is_closing():
             return
         self._closing = True
@@ -384,20 +382,20 @@ class _End:
         self.world.loop.call_soon(self._lost_now, None, context=self.context)
 
     def reset(self) -> None:
-        """Both ends lose the connection; what is on its way is dropped."""
-        self._tell_peer_of_loss()
+        """Both ends lose the connection; bytes in flight are dropped."""
+        self._notify_peer_of_loss()
         self.lose(_reset(self.address))
 
     def die(self) -> None:
-        """The process of this end is gone. Its peer hears of it as a reset; nothing runs here any more."""
+        """End with the process of this end. The peer gets a reset; nothing runs at this end any more."""
         self._lost = True
         self._wires.closed(self)
-        self._tell_peer_of_loss()
+        self._notify_peer_of_loss()
 
-    def _tell_peer_of_loss(self) -> None:
+    def _notify_peer_of_loss(self) -> None:
         peer, world = self.peer, self.world
         if peer is not None:
-            delay_s = world.network.word_of_loss_s(self.host.name, peer.host.name)
+            delay_s = world.network.loss_detection_s(self.host.name, peer.host.name)
             world.loop.call_later(delay_s, peer.lose, _reset(self.address), context=world.context)
 
     def forget(self) -> None:
@@ -436,7 +434,7 @@ def _feed_buffered(protocol: asyncio.BufferedProtocol, data: bytes) -> None:
 
 
 class _PipeTransport(asyncio.Transport):
-    """The face of an end that protocols see."""
+    """The transport of an end, as protocols see it."""
 
     def __init__(self, end: _End) -> None:
         self.extra: dict[str, Any] = {}

@@ -1,7 +1,7 @@
-"""Prove that a program is deterministic: the same seeds in two fresh processes, under different hash seeds.
+"""Check that a program is deterministic: run the same seeds in two fresh processes, with different hash seeds.
 
-`check_determinism` names the first event at which two runs differ. The processes run this module; they print one line
-of JSON a seed, or the whole trace of one seed when a difference has to be explained.
+`check_determinism` reports the first event at which two runs differ. The processes run this module; they print one line
+of JSON per seed, or the whole trace of one seed to explain a difference.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HASH_SEEDS = ("1", "4242")
 
 
 class NotDeterministic(ReplayDiverged):
-    """Two runs of one seed differ. Find what the program reads that is not from its `Env`: sets, `id()`, the clock."""
+    """Two runs of one seed differ. Find the input that is not from the program's `Env`: sets, `id()`, the clock."""
 
     def __init__(self, target: str, seed: int, difference: TraceDifference | None) -> None:
         self.seed = seed
@@ -39,7 +39,7 @@ class NotDeterministic(ReplayDiverged):
 
 @dataclass(frozen=True, slots=True)
 class DeterminismReport:
-    """What was compared and found equal."""
+    """The seeds that were compared and found equal."""
 
     target: str
     seeds: int
@@ -76,7 +76,7 @@ def _strands(line: dict[str, Any]) -> dict[int, str]:
 
 
 def _run_twice(target: str, arguments: list[str]) -> list[list[dict[str, Any]]]:
-    """The same run in two fresh processes, side by side."""
+    """The same run in two fresh processes, concurrently."""
     with ThreadPoolExecutor(len(HASH_SEEDS)) as pool:
         return list(pool.map(lambda hash_seed: _run_fresh(target, arguments, hash_seed), HASH_SEEDS))
 

@@ -1,6 +1,6 @@
-"""A failure told to a person: the invariant in words, the shortest story, what it needs, and how to replay it.
+"""A failure as text: the invariant, the events around each fault, the conditions it needs, and how to replay it.
 
-Used by `kedge hunt`, `kedge replay` and the pytest plugin, so that all three say it alike.
+Used by `kedge hunt`, `kedge replay` and the pytest plugin, so that all three print the same report.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ from pathlib import Path
 from kedge.sim.kernel.artefacts import Artefact
 from kedge.sim.kernel.trace import Event
 
-STORY_EVENTS_MAX = 60
-"""Events told of a long run: those around each fault, and the last ones."""
+EVENTS_MAX = 60
+"""Events printed of a long run: those around each fault, and the last ones."""
 _AROUND = 3
 
 
-def tell(artefact: Artefact, *, path: Path | None = None) -> str:
-    """The failure as text."""
+def describe_failure(artefact: Artefact, *, path: Path | None = None) -> str:
     broken = artefact.violation
     lines = [
         f"broken     {broken.invariant if broken is not None else 'nothing: every invariant held'}",
@@ -46,7 +45,7 @@ def _size(artefact: Artefact) -> str:
 
 def story(events: list[Event]) -> list[str]:
     """The events worth reading, in order, with a mark where some are left out."""
-    kept = _worth_telling(events)
+    kept = _events_to_show(events)
     lines: list[str] = []
     before = -1
     for index in kept:
@@ -57,11 +56,11 @@ def story(events: list[Event]) -> list[str]:
     return lines
 
 
-def _worth_telling(events: list[Event]) -> list[int]:
-    if len(events) <= STORY_EVENTS_MAX:
+def _events_to_show(events: list[Event]) -> list[int]:
+    if len(events) <= EVENTS_MAX:
         return list(range(len(events)))
-    last = set(range(len(events) - STORY_EVENTS_MAX // 2, len(events)))
+    last = set(range(len(events) - EVENTS_MAX // 2, len(events)))
     for index, event in enumerate(events):
         if event.kind in ("fault", "crash", "restart", "violation"):
             last.update(range(max(0, index - _AROUND), min(len(events), index + _AROUND + 1)))
-    return sorted(last)[-STORY_EVENTS_MAX:]
+    return sorted(last)[-EVENTS_MAX:]

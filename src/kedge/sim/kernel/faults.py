@@ -25,24 +25,24 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 NOTHING = ""
-"""What a point answers when all goes well."""
+"""The result of a fault point at which no fault strikes."""
 
 _RATES_REACHED = (0.5, 0.7, 0.9, 1.0)
 
 
 class FaultPlan(Protocol):
-    """How often each kind of fault strikes at each point. Must be picklable."""
+    """The rate of each kind of fault at each point. Must be picklable."""
 
     def rate(self, point: str, kind: str, faults: Faults) -> float:
-        """Asked once a run for each point and kind."""
+        """Called once per run for each point and kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class Swarm:
-    """Each seed draws which faults exist at all and how often. Most exist in few runs, together in fewer."""
+    """Each seed draws which faults may strike at all, and how often. Most may in few runs only."""
 
     without: tuple[str, ...] = field(default_factory=partial(FAULTS.not_placed_by, Placement.SWARM))
-    """Kinds, or "point: kind", that never strike. By default those that a sound transport rules out."""
+    """Kinds, or "point: kind", that never strike. By default the faults that a sound transport rules out."""
 
     def rate(self, point: str, kind: str, faults: Faults) -> float:
         if kind in self.without or f"{point}: {kind}" in self.without:
@@ -53,7 +53,7 @@ class Swarm:
 
 @dataclass(frozen=True, slots=True)
 class FixedRates:
-    """The same rates in every run, by "point: kind" or by kind alone. What is not named never strikes."""
+    """The same rates in every run, by "point: kind" or by kind alone. Other faults never strike."""
 
     rates: Mapping[str, float] = field(default_factory=dict)
 
@@ -76,7 +76,7 @@ class _Script:
 
 
 class FaultPoint:
-    """One named place, with what it is about and what may go wrong there."""
+    """One named point, its subject (such as a link), and the kinds of fault that may strike there."""
 
     __slots__ = ("_about", "_bound", "_faults", "_kinds", "_label", "_point", "_reached")
 
@@ -90,7 +90,7 @@ class FaultPoint:
         self._reached: tuple[float, ...] | None = None
 
     def ask(self) -> str:
-        """Whether something goes wrong this time: a kind, or `NOTHING`."""
+        """Draw whether a fault strikes this time: its kind, or `NOTHING`."""
         faults = self._faults
         if not faults.active:
             return NOTHING
@@ -124,11 +124,11 @@ class Faults:
         """Every fault that struck, in order."""
 
     def at(self, point: str, about: str, kinds: tuple[str, ...]) -> str:
-        """Ask at a named point whether something goes wrong: one of `kinds`, or `NOTHING`."""
+        """Draw at a named point whether a fault strikes: one of `kinds`, or `NOTHING`."""
         return self.point(point, about, kinds).ask()
 
     def point(self, point: str, about: str, kinds: tuple[str, ...]) -> FaultPoint:
-        """A point to ask again and again: `at`, for places that many messages pass."""
+        """A reusable `at`, for points that many messages pass."""
         key = (point, about, kinds)
         found = self._points.get(key)
         if found is None:
@@ -136,7 +136,7 @@ class Faults:
         return found
 
     def reached(self, point: str, kinds: tuple[str, ...]) -> tuple[float, ...]:
-        """For nothing and for each kind, how likely it or an earlier one is; empty if nothing can strike."""
+        """Cumulative probabilities of no fault and of each kind; empty if no kind can strike."""
         rates = [self._rate(point, kind) for kind in kinds]
         if not any(rates):
             return ()
@@ -145,16 +145,16 @@ class Faults:
         return tuple(accumulate((max(0.0, 1.0 - total), *rates)))
 
     def pick(self, label: str, options: Sequence[_T]) -> _T:
-        """How a fault that struck goes: how long, how much, which way. The mildest goes first."""
+        """Draw the duration, size or direction of a fault that struck. The mildest option goes first."""
         return options[self.draw(f"{DETAIL}{label}", len(options))]
 
     def struck_now(self, text: str) -> None:
-        """Leave a fault in the trace."""
+        """Record a fault in the trace."""
         self._world.note("fault", text)
         self.struck.append(self._world.trace.events[-1])
 
     def stop(self) -> None:
-        """Nothing goes wrong any more. Scripted faults stop too."""
+        """End all faults, scripted ones included."""
         if self.active:
             self.active = False
             self._world.note("faults", "stopped")
@@ -168,21 +168,21 @@ class Faults:
     # -- scripts
 
     def script(self, point: str, kind: str, *, nth: int = 1, where: Callable[[str], bool] = bool) -> None:
-        """Let `kind` strike the `nth` time that `point` is passed with an `about` that fits."""
+        """Make `kind` strike the `nth` time that `point` is passed with an `about` that matches `where`."""
         check(nth >= 1, "the first time is nth=1")
         self.scripts.append(_Script(point, kind, nth, where))
 
     def partition(self, one: Host, others: Iterable[Host], *, both_ways: bool = True) -> Partition:
-        """Cut one host off from others: `async with sim.faults.partition(node, servers): ...`."""
+        """Partition one host from others: `async with sim.faults.partition(node, servers): ...`."""
         return self._world.network.partition([one], others, both_ways=both_ways)
 
     def at_time(self, at_s: float, action: Callable[[], object]) -> None:
-        """Do `action` at a moment of virtual time."""
+        """Run `action` at a moment of virtual time."""
         world = self._world
         world.loop.call_later(max(0.0, at_s - world.loop.now), self._act, action, context=world.context)
 
     def after(self, kind: str, action: Callable[[], object], *, nth: int = 1, containing: str = "") -> None:
-        """Do `action` after the `nth` event of `kind` whose text contains `containing`."""
+        """Run `action` after the `nth` event of `kind` whose text contains `containing`."""
         left = [nth]
 
         def fits(event: Event) -> bool:
@@ -193,7 +193,7 @@ class Faults:
         self._watch(fits, action)
 
     def when(self, predicate: Callable[[], bool], action: Callable[[], object]) -> None:
-        """Do `action` once, after the first event at which `predicate` holds."""
+        """Run `action` once, after the first event at which `predicate` holds."""
         self._watch(lambda event: predicate(), action)  # noqa: ARG005
 
     def _watch(self, fits: Callable[[Event], bool], action: Callable[[], object]) -> None:

@@ -1,7 +1,7 @@
-"""Hosts: a component's machine. It boots, crashes, restarts, pauses, runs slow, and has clocks of its own.
+"""Hosts: the machines of components. A host boots, crashes, restarts, pauses, runs slow, and has its own clocks.
 
-A crash parks: nothing of the host's work is cancelled and no `finally` runs. `Host.env` is what the component sees of
-the world; `network` carries what it says to other hosts. Hosts know nothing of what runs on them.
+A crash parks the work of the host: nothing is cancelled and no `finally` block runs. `Host.env` gives a component its
+clocks, randomness and tasks; `network` carries its messages. Hosts do not depend on the components they run.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ class Host:
     def __init__(self, world: SimWorld, name: str) -> None:
         self.name = name
         self.services: dict[str, object] = {}
-        """What this life of the host serves, by name. A crash empties it."""
+        """Services of the current process, by name. A crash empties it."""
         self.handlers: dict[str, Callable[[Any], object]] = {}
-        """Who gets this life's messages, by name. A crash empties it."""
+        """Message handlers of the current process, by name. A crash empties it."""
         self.ordinary = True
-        """False for the driver: no fault touches it."""
+        """False for the driver, which no fault touches."""
         self._world = world
         self._loop = world.loop
         self._boot: Boot | None = None
         self.mortal = False
-        """Whether faults may crash this host: it knows how to come back."""
+        """Whether faults may crash this host: it has a boot program to restart."""
         self.process = self._loop.new_process(name, 1)
         self.up = True
         self.paused = False
@@ -63,14 +63,14 @@ class Host:
     # -- work
 
     def spawn(self, work: Coroutine[Any, Any, _T], *, name: str) -> asyncio.Task[_T]:
-        """Start a task on this host. A failure that nobody awaits is a violation of the run."""
+        """Start a task on this host. Its failure is a violation of the run."""
         check(self.up, f"host {self.name} is down: restart it first")
         task = self._loop.spawn_on(self.process, work, name)
         self._world.keep(task)
         return task
 
     async def run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Do `work` on this host and hand back its result, at no distance. For tests; components use `remote`."""
+        """Run `work` on this host and return its result without a network. For tests; components use `remote`."""
         task = self._loop.spawn_on(self.process, work, f"work on {self.name}")
         return await task
 
@@ -81,7 +81,7 @@ class Host:
         return self.spawn(program(self), name=f"boot {self.name}")
 
     def env(self, *, limits: Limits | None = None, metrics: Metrics | None = None) -> Env:
-        """The world as a component on this host sees it."""
+        """The environment of a component on this host: clocks, randomness, tasks, limits, metrics."""
         source = self._random
         return Env(
             now=self.now,
@@ -94,7 +94,7 @@ class Host:
         )
 
     def _spawn_here(self) -> Callable[..., asyncio.Task[Any]]:
-        process = self.process  # an Env belongs to one life of the host
+        process = self.process  # an Env belongs to one process
 
         def spawn(work: Coroutine[Any, Any, Any], *, name: str) -> asyncio.Task[Any]:
             task = self._loop.spawn_on(process, work, name)
@@ -103,37 +103,37 @@ class Host:
 
         return spawn
 
-    # -- talking to other hosts
+    # -- services and messages
 
     def serve(self, name: str, target: object) -> None:
         """Let other hosts call the methods of `target` as service `name`, until this host crashes."""
         self.services[name] = target
 
     def remote(self, host: Host, service: str, *, timeout_s: float | None = None) -> Remote:
-        """`service` on `host` as seen from here: its methods, with a network in between."""
+        """`service` on `host`, called over the network."""
         return self._world.remote(self, host, service, timeout_s)
 
     def on_message(self, name: str, handler: Callable[[Any], object]) -> None:
-        """Call `handler` here with each message that `send` sends to `name`, until this host crashes."""
+        """Call `handler` with each message that is sent to `name` here, until this host crashes."""
         self.handlers[name] = handler
 
     def send(self, host: Host, name: str, message: object) -> None:
-        """Send a message, one way: it may come late, twice, out of order or never, and nobody tells."""
+        """Send a message, one way: it may arrive late, twice, out of order or never, without an error."""
         self._world.send(self, host, name, message)
 
     # -- clocks
 
     def monotonic(self) -> float:
-        """Seconds on this host's own clock."""
+        """Seconds on the clock of this host."""
         local, world = self._anchor
         return local + (self._loop.now - world) * self._rate
 
     def now(self) -> datetime:
-        """This host's wall clock."""
+        """The wall clock of this host."""
         return EPOCH + self._offset + timedelta(seconds=self.monotonic())
 
     def skew(self, *, offset_s: float | None = None, rate: float | None = None) -> None:
-        """Set the wall clock off by `offset_s`; let both clocks run at `rate`. Timers already set keep their moment."""
+        """Offset the wall clock by `offset_s`; run both clocks at `rate`. Timers already set keep their moment."""
         if offset_s is not None:
             self._offset = timedelta(seconds=offset_s)
         if rate is not None:
@@ -148,12 +148,12 @@ class Host:
     def clock_rate(self) -> float:
         return self._rate
 
-    # -- lives
+    # -- crash, restart, pause
 
     def crash(self) -> None:
-        """End this life now. Its work is parked for ever: never cancelled, and no `finally` runs.
+        """End the process now. Its work is parked for ever: never cancelled, and no `finally` block runs.
 
-        Called from the host itself, the step that calls it still runs to its next `await`; what it sends is lost.
+        A step of the host itself that calls this still runs to its next `await`; the messages it sends are lost.
         """
         if not self.up:
             return
@@ -169,19 +169,19 @@ class Host:
         self.handlers.clear()
 
     def restart(self) -> None:
-        """Begin a new life: an empty memory, and the boot program from its start."""
+        """Start a new process: empty memory, and the boot program from its start."""
         self.crash()
         self.process = self._loop.new_process(self.name, self.process.number + 1)
         self.up = True
         self._random = self._new_random()
-        self._world.note("restart", f"{self.name}, life {self.process.number}", host=self.name)
+        self._world.note("restart", f"{self.name}, process {self.process.number}", host=self.name)
         if self._step_s:
             self._gate()
         if self._boot is not None:
             self.spawn(self._boot(self), name=f"boot {self.name}")
 
     def pause(self) -> None:
-        """Let nothing run here, as a long garbage collection would. Time goes on; timers come due and wait."""
+        """Run nothing on this host, as during a long garbage collection. Time goes on; timers that are due wait."""
         if self.up and not self.paused:
             self.paused = True
             self._world.note("pause", self.name, host=self.name)
@@ -194,7 +194,7 @@ class Host:
             self._open_soon()
 
     def slow(self, step_s: float) -> None:
-        """Let each step take `step_s` of virtual time; 0 makes the host fast again."""
+        """Make each step take `step_s` of virtual time; 0 makes the host fast again."""
         check(step_s >= 0, "a step cannot take less than no time")
         self._step_s = step_s
         self._world.note("cpu", f"{step_s}s a step", host=self.name)
@@ -209,7 +209,7 @@ class Host:
         self._loop.call_soon(self._open, self.process, context=self._world.context)
 
     def _open(self, process: HostProcess) -> None:
-        """Let the host run at its speed of now. A step of the world's own: no step of the host is under way."""
+        """Let the host run at its current speed. Runs as the world, when no step of the host is running."""
         if process is not self.process or not self.up or self.paused:
             return
         if self._step_s:
@@ -219,7 +219,7 @@ class Host:
 
     @property
     def step_s(self) -> float:
-        """How long a step takes here; 0 on a host that is not slow."""
+        """Duration of a step; 0 on a host that is not slow."""
         return self._step_s
 
     def _gate(self) -> None:
@@ -230,7 +230,7 @@ class Host:
 
 
 class _SlowQueue(deque[Handle]):
-    """Takes work and lets it through one step at a time. Unhashable and alive as long as its host is slow."""
+    """The queue of a slow host: moves one handle at a time to the run queue, each after `step_s`."""
 
     def __init__(self, host: Host, loop: SimLoop) -> None:
         super().__init__()
@@ -249,12 +249,12 @@ class _SlowQueue(deque[Handle]):
             self._tick()
 
     def _tick(self) -> None:
-        """Come back when one step's time has passed, whatever the host's own clock says."""
+        """Call back when the time of one step has passed on the world's clock."""
         self._ticking = True
         self._loop.call_at_moment(self._loop.now + self._host.step_s, self._let_through)
 
     def _let_through(self) -> None:
-        """Move the oldest step to where it runs, unless the host is no longer slow in this way."""
+        """Move the oldest handle to the run queue, unless this is no longer the queue of the host."""
         self._ticking = False
         process = self._host.process
         if not self or process.queue is not self:

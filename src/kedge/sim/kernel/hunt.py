@@ -1,6 +1,6 @@
-"""Try many seeds, over any `concurrent.futures.Executor`, and bring back each bug once: grouped, shrunk and in a file.
+"""Run many seeds over any `concurrent.futures.Executor`, and report each bug once: grouped, shrunk and in a file.
 
-A worker that dies loses only its own seed, and the seed is reported. Ctrl-C keeps what was found. `targets` is what
+A worker that dies loses only its own seed, which is reported. Ctrl-C keeps the failures found so far. `targets` is what
 runs, `shrink` makes failures plain, `artefacts` keeps them; `kedge.cli.hunt` shows it all.
 """
 
@@ -36,11 +36,11 @@ from kedge.sim.kernel.targets import SimulationTarget, find_target
 from kedge.sim.kernel.violations import Violation
 
 BATCH_SEEDS = 8
-"""Seeds a worker is given at once: few, so that a bar moves and a death costs little."""
+"""Seeds per batch: few, so that progress is shown often and a worker that dies loses little."""
 UNDER_WAY_PER_JOB = 3
-"""Batches handed out ahead for each worker."""
+"""Batches submitted ahead for each worker."""
 GROUP_SEEDS_KEPT = 3
-"""Failures of one group whose tapes are kept, to choose the plainest from."""
+"""Failures of one group whose tapes are kept; the plainest of them is shrunk."""
 
 
 class UnknownExecutor(KedgeError):
@@ -52,7 +52,7 @@ class UnknownExecutor(KedgeError):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a worker is sent."""
+    """A batch of seeds for a worker."""
 
     reference: str
     policy: SchedulePolicy | None
@@ -61,7 +61,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class SeedResult:
-    """What a worker sends back of one seed."""
+    """The result of one seed."""
 
     seed: int
     hash: str
@@ -70,13 +70,13 @@ class SeedResult:
     marks: dict[str, int]
     violation: Violation | None = None
     tape: Tape | None = None
-    """Only of a failure."""
+    """Of a failure only."""
 
 
 @lru_cache(maxsize=8)
 def _target_for(reference: str) -> SimulationTarget:
     target = find_target(reference)
-    if parent_process() is not None:  # a worker of our own: what it has loaded by now need never be collected
+    if parent_process() is not None:  # a worker process: objects loaded by now need never be collected
         target.run(0)
         gc.collect()
         gc.freeze()
@@ -84,7 +84,7 @@ def _target_for(reference: str) -> SimulationTarget:
 
 
 def run_seeds(work: Work) -> list[SeedResult]:
-    """Run a batch of seeds. A module-level function, so that any executor can carry it."""
+    """Run a batch of seeds. A module-level function, so that any executor can pickle it."""
     target = _target_for(work.reference)
     if work.policy is not None:
         target = replace(target, policy=work.policy)
@@ -112,7 +112,7 @@ def run_seed(target: SimulationTarget, seed: int) -> SeedResult:
 
 
 class InlineExecutor(Executor):
-    """Runs each call at once, in this thread. For tests, debuggers and small hunts."""
+    """Runs each call in the calling thread. For tests, debuggers and small hunts."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -123,8 +123,8 @@ class InlineExecutor(Executor):
         return future
 
 
-def _leave_interrupts_to_the_hunt() -> None:
-    """A terminal sends Ctrl-C to every process; a worker finishes its batch, and the hunt decides."""
+def _ignore_interrupts() -> None:
+    """A terminal sends Ctrl-C to every process. Workers ignore it and finish their batch; the hunt handles it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
@@ -132,7 +132,7 @@ def make_executor(name: str, jobs: int) -> Executor:
     """An executor by name: `process`, `thread`, `inline`, or `package.module:callable`, called with the jobs."""
     match name:
         case "process":
-            return ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_leave_interrupts_to_the_hunt)
+            return ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_ignore_interrupts)
         case "thread":
             return ThreadPoolExecutor(jobs)
         case "inline":
@@ -146,7 +146,7 @@ def make_executor(name: str, jobs: int) -> Executor:
         ) from error
     executor = factory(jobs)
     if not isinstance(executor, Executor):
-        raise UnknownExecutor(f"{name} made a {type(executor).__name__}, which is no concurrent.futures.Executor")
+        raise UnknownExecutor(f"{name} made a {type(executor).__name__}, which is not a concurrent.futures.Executor")
     return executor
 
 
@@ -155,7 +155,7 @@ def make_executor(name: str, jobs: int) -> Executor:
 
 @dataclass(slots=True)
 class Group:
-    """Failures that are taken to be one bug."""
+    """Failures that are assumed to be one bug."""
 
     violation: Violation
     seeds: list[int] = field(default_factory=list)
@@ -168,12 +168,12 @@ class Group:
 
 @dataclass(slots=True)
 class Hunt:
-    """A hunt under way, and what it has found. `seeds_per_s` and the like are for the person who waits."""
+    """A hunt, its progress and its findings."""
 
     target: SimulationTarget
     total: int
     policy_sent: SchedulePolicy | None = None
-    """For the workers, if it is not the one they find in the target."""
+    """Sent to the workers, if it differs from the policy of the target."""
     done: int = 0
     steps: int = 0
     cpu_s: float = 0.0
@@ -259,7 +259,7 @@ def _run_all(
     while batches:
         suspects = _run_until_death(found, batches, make, jobs * UNDER_WAY_PER_JOB, on_progress)
         alone: list[tuple[int, ...]] = [(seed,) for seed in suspects]
-        while alone:  # one at a time, so that the seed that kills its worker is known
+        while alone:  # one at a time, to identify the seed that kills its worker
             for seed in _run_until_death(found, alone, make, 1, on_progress):
                 found.lost.append(seed)
                 found.done += 1
@@ -273,7 +273,7 @@ def _run_until_death(
     under_way_max: int,
     on_progress: Callable[[Hunt], object],
 ) -> list[int]:
-    """Run batches until there are none, or until a worker dies; then return the seeds that were under way."""
+    """Run batches until none is left or a worker dies; then return the seeds that were in flight."""
     executor = make()
     under_way: dict[Future[list[SeedResult]], tuple[int, ...]] = {}
     suspects: list[int] = []

@@ -1,7 +1,7 @@
-"""Promises a run must keep: safety at every commit, liveness once faults have ended, and marks a hunt must reach.
+"""Invariants of a run: safety at every commit, and liveness once faults have ended.
 
-A program hands its invariants to `Simulation.check_always` and `check_eventually`. Invariants read what was committed;
-one that reads a cache shares the cache's mistakes.
+A program passes its invariants to `Simulation.check_always` and `check_eventually`. Invariants read committed state:
+one that reads a cache shares the mistakes of the cache.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 Finding: TypeAlias = tuple[str, str]
-"""What a safety invariant yields: the cause to group by (an object's key, say) and what is wrong in words."""
+"""Yielded by a safety invariant: the cause to group by (such as the key of an object), and a description."""
 
 Safety: TypeAlias = Callable[[Any], Iterator[Finding] | None]
 Liveness: TypeAlias = Callable[[], bool]
@@ -19,20 +19,20 @@ Liveness: TypeAlias = Callable[[], bool]
 
 @dataclass(frozen=True, slots=True)
 class Invariant:
-    """A named promise. `words` is the first line of its docstring, or its name with spaces."""
+    """A named invariant. `words` is the first line of its docstring, or its name with spaces."""
 
     name: str
     words: str
 
 
-def words_of(function: Callable[..., object]) -> str:
-    """The promise as a sentence."""
+def name_of(function: Callable[..., object]) -> str:
+    """The name of an invariant, as a sentence."""
     name: str = getattr(function, "__name__", type(function).__name__)
     return name.replace("_", " ")
 
 
 def safety(function: Safety) -> Safety:
-    """Mark a function of one commit that yields what is wrong with it. Keep state in a class to be incremental."""
+    """Mark a function of one commit that yields its violations. Keep state in a class to be incremental."""
     function.kedge_invariant = "safety"  # type: ignore[attr-defined]
     return function
 

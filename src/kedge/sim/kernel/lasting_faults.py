@@ -22,7 +22,7 @@ DOWNTIMES_S = (0.0, 0.5, 5.0, 30.0)
 
 
 def crash_for_a_while(world: SimWorld, host: Host) -> None:
-    """Crash a mortal host, and restart it after a drawn while."""
+    """Crash a mortal host, and restart it after a drawn time."""
     if not host.mortal or not host.up:
         return
     downtime_s = world.faults.pick(f"long {host.name} is down", DOWNTIMES_S)
@@ -37,7 +37,7 @@ def crash_for_a_while(world: SimWorld, host: Host) -> None:
 
 
 def pause_for_a_while(world: SimWorld, host: Host) -> None:
-    """Let nothing run on a host for a drawn while, as a long collection or a suspended machine would."""
+    """Pause a host for a drawn time, as a long garbage collection or a suspended machine does."""
     if host.paused or not host.up:
         return
     duration_s = world.faults.pick(f"long {host.name} is paused", PAUSES_S)
@@ -52,7 +52,7 @@ def pause_for_a_while(world: SimWorld, host: Host) -> None:
 
 
 def cut_for_a_while(world: SimWorld, one: Host, other: Host) -> None:
-    """Cut two hosts off from each other for a drawn while: in both directions or in one."""
+    """Partition two hosts for a drawn time, in both directions or in one."""
     pair = f"{one.name}|{other.name}"
     source, target, both_ways = world.faults.pick(
         f"{pair} is cut", ((one, other, True), (one, other, False), (other, one, False))
@@ -63,7 +63,7 @@ def cut_for_a_while(world: SimWorld, one: Host, other: Host) -> None:
 
 
 def strike_at_birth(world: SimWorld, host: Host) -> None:
-    """Ask once whether a new host has a wrong clock, one that runs fast or slow, or a slow CPU."""
+    """Draw once whether a new host has a wrong, fast or slow clock, or a slow CPU."""
     match world.faults.at(HOST_BIRTH, host.name, BIRTH_FAULTS):
         case "wrong clock":
             host.skew(offset_s=world.faults.pick(f"wrong the clock of {host.name} is", OFFSETS_S))

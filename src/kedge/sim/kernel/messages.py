@@ -19,7 +19,7 @@ MESSAGE_FAULTS = FAULTS.kinds_at(MESSAGE)
 
 
 def send_message(world: SimWorld, source: Host, target: Host, name: str, message: Any) -> None:
-    """Send one message, one way. It may come late, twice, out of order or not at all."""
+    """Send one message, one way."""
     text = f"message {name}"
     fault = world.faults.at(text, f"{source.name}>{target.name}", MESSAGE_FAULTS)
     if fault == "lose":

@@ -1,7 +1,7 @@
 """Links between hosts: latency, loss, duplication, reordering, partitions in one or both directions.
 
-A `Link` says how one direction behaves; `Network.transmit` carries one message over it. `calls` builds requests and
-replies on that, `pipes` ordered connections. Messages are Python objects handed over as they are: keep them frozen.
+A `Link` describes one direction; `Network.transmit` carries one message over it. `calls`, `messages`, `streams` and
+`connections` are built on that. Messages are Python objects passed by reference: keep them frozen.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from kedge.sim.kernel.world import SimWorld
 
 QUANTILES = 16
-"""A latency is one of so many values: a choice on the tape is bounded, and 0 is the least."""
+"""Values that a latency may have: a choice on the tape is bounded, and 0 is the least latency."""
 
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """A distribution of one-way delays, as its quantiles from the least to the greatest."""
+    """A distribution of one-way delays, as its quantiles in ascending order."""
 
     quantiles_s: tuple[float, ...]
 
@@ -57,20 +57,20 @@ class Link:
 
     latency: Latency = LAN
     loss: float = 0.0
-    """Share of messages that never arrive. On an ordered connection a lost piece arrives late instead."""
+    """Share of messages that are lost. On an ordered connection a lost piece arrives late instead."""
     duplication: float = 0.0
     """Share of messages that arrive twice."""
     ordered: bool = False
     """Whether messages may not overtake each other."""
     bytes_per_s: float = 0.0
-    """How fast an ordered connection carries bytes: a slow consumer. 0 is as fast as they come."""
+    """Bandwidth of an ordered connection; 0 is unlimited."""
 
 
 STALL_S_MAX = 20.0
-"""How long a connection may be stuck behind a partition before it is lost."""
+"""How long a partition may stall a connection before it breaks."""
 
 RETRANSMIT_S = 0.2
-"""What one lost piece costs on a connection."""
+"""Delay of a lost piece on a connection."""
 
 LOOPBACK = Link(latency=Latency.fixed(0.0), ordered=True)
 
@@ -89,14 +89,14 @@ class Network:
         self._cut: dict[tuple[str, str], int] = {}
         self._last_arrival: dict[tuple[str, str], float] = {}
         self._labels: dict[tuple[str, str], str] = {}
-        """What the choice of a latency is called, for each way: asked with every message."""
+        """Labels of the latency choices by direction, cached because every message needs one."""
         self.on_change: list[Callable[[], None]] = []
         """Called when a partition begins or ends."""
 
     # -- shape
 
     def set_link(self, source: Host, target: Host, *, both_ways: bool = True, **changes: Any) -> None:
-        """Change fields of the `Link` from `source` to `target`, and back unless told otherwise."""
+        """Change fields of the `Link` from `source` to `target`, and with `both_ways` of the link back."""
         self._links[source.name, target.name] = replace(self.link(source.name, target.name), **changes)
         if both_ways:
             self._links[target.name, source.name] = replace(self.link(target.name, source.name), **changes)
@@ -107,7 +107,7 @@ class Network:
         return self._links.get((source, target), self.default)
 
     def partition(self, sources: Iterable[Host], targets: Iterable[Host], *, both_ways: bool = True) -> Partition:
-        """Cut every link from `sources` to `targets`. Ends by `heal` on what is returned, or by `Network.heal`."""
+        """Cut every link from `sources` to `targets`, until `heal` of the returned partition or of the network."""
         pairs = {(a.name, b.name) for a in sources for b in targets if a is not b}
         if both_ways:
             pairs |= {(b, a) for a, b in pairs}
@@ -118,14 +118,14 @@ class Network:
         return partition
 
     def heal(self) -> None:
-        """End every partition, and take loss and duplication off every link."""
+        """End every partition, and remove loss and duplication from every link."""
         self._cut.clear()
         for pair, link in self._links.items():
             self._links[pair] = replace(link, loss=0.0, duplication=0.0)
         self.default = replace(self.default, loss=0.0, duplication=0.0)
         self._world.note("network", "healed")
-        for tell in self.on_change:
-            tell()
+        for notify in self.on_change:
+            notify()
 
     def is_cut(self, source: str, target: str) -> bool:
         return (source, target) in self._cut
@@ -142,8 +142,8 @@ class Network:
 
     def _changed(self, kind: str, partition: Partition) -> None:
         self._world.note(kind, " ".join(f"{a}>{b}" for a, b in partition.pairs))
-        for tell in self.on_change:
-            tell()
+        for notify in self.on_change:
+            notify()
 
     # -- carrying
 
@@ -158,8 +158,8 @@ class Network:
             label = self._labels[way] = f"latency {way[0]}>{way[1]}"
         return label
 
-    def word_of_loss_s(self, source: str, target: str) -> float:
-        """How long until `target` learns that its connection to `source` is gone."""
+    def loss_detection_s(self, source: str, target: str) -> float:
+        """How long until `target` detects that its connection to `source` is lost."""
         return STALL_S_MAX if self.is_cut(source, target) else self.latency_s(source, target)
 
     def transmit(
@@ -172,17 +172,17 @@ class Network:
         extra_s: float = 0.0,
         resent: bool = False,
     ) -> None:
-        """Carry one message: call `arrive` with the life of `target` that it finds, once, twice or never.
+        """Carry one message: call `arrive` with the current process of `target`, once, twice or never.
 
-        `arrive` runs as the world, not as a host; it starts work on the process it is given. A message that is
-        `resent` comes late instead of never, unless the link is cut.
+        `arrive` runs as the world, not as a host; it starts work on the process it is given. With `resent` a lost
+        message arrives late, unless the link is cut.
         """
         world = self._world
         loop = world.loop
         sender = STRAND.get(loop.root).process
         a, b = source.name, target.name
         if sender.host_name == a and (not source.up or sender is not source.process):
-            return  # the last words of a step whose host has crashed
+            return  # sent by the rest of a step after its host crashed
         way = (a, b)
         link = LOOPBACK if source is target else self._links.get(way, self.default)
         lost = link.loss > 0 and world.choices.network.chance(f"loss {a}>{b}", link.loss)

@@ -1,7 +1,7 @@
-"""Which host runs next. `Fifo` is fair and plain, `Uniform` is any order, `Pct` finds bugs that need few preemptions.
+"""Schedule policies: which host runs next. `Fifo` is fair, `Uniform` is random, `Pct` needs few preemptions.
 
-A policy sees the ready processes, oldest first, and returns an index. `loop` records the index on the tape, so a run
-of any policy is replayed by `Taped` alone. A policy draws from its own seeded source and never looks at time.
+A policy gets the ready processes, oldest first, and returns an index. `loop` records the index on the tape, so `Taped`
+replays a run of any policy. A policy draws from its own seeded source and never reads a clock.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from kedge.sim.kernel.strands import HostProcess
 
 
 class Chooser(Protocol):
-    """A policy at work in one run. Called only when two or more processes are ready."""
+    """A policy in one run. Called only when two or more processes are ready."""
 
     def __call__(self, ready: Sequence[HostProcess]) -> int: ...
 
 
 class SchedulePolicy(Protocol):
-    """A way to schedule. Must be picklable: a hunt sends it to its workers."""
+    """Must be picklable: a hunt sends it to its workers."""
 
     @property
     def name(self) -> str: ...
 
     def chooser(self, seed: int) -> Chooser | None:
-        """Begin a run. None means always the host that has waited longest, which needs no tape."""
+        """Begin a run. None means that the host that has waited longest is next, which needs no tape."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fifo:
-    """Hosts take turns, a step each, in the order in which they became ready."""
+    """Hosts run in turn, one step each, in the order in which they became ready."""
 
     name: str = "fifo"
 
@@ -43,7 +43,7 @@ class Fifo:
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    """Every ready host is as likely as every other, at every step."""
+    """At every step each ready host is equally likely."""
 
     name: str = "uniform"
 
@@ -67,7 +67,7 @@ class Pct:
     depth: int = 3
     horizon: int = 0
     turn_max: int = 1_000
-    """Choices in a row for one host before it is put last: asyncio code may poll, and polling must not starve."""
+    """Consecutive choices of one host before it gets the lowest priority: code that polls must not starve others."""
 
     @property
     def name(self) -> str:
@@ -79,7 +79,7 @@ class Pct:
 
 @dataclass(frozen=True, slots=True)
 class Mixed:
-    """Each seed takes one of several policies: bugs differ in the schedule they need."""
+    """Each seed uses one of several policies, because bugs differ in the schedule they need."""
 
     parts: tuple[SchedulePolicy, ...] = (Uniform(), Pct(), Uniform(), Fifo())
     name: str = "mixed"
@@ -106,7 +106,7 @@ class _PctChooser:
         self._source = source
         self._changes = {source.randrange(horizon): rank for rank in range(policy.depth - 1)}
         self._priority: dict[int, float] = {}
-        """By process slot; the highest runs. Fresh ones are positive, lowered ones negative."""
+        """By process slot; the highest runs. Initial priorities are positive, lowered ones negative."""
         self._lowered = -float(policy.depth)
         self._turn_max = policy.turn_max
         self._count = 0

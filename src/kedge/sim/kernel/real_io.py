@@ -1,7 +1,7 @@
-"""What a simulated loop will not do, refused at the call site with the name of the seam to use instead.
+"""Real I/O is rejected on a simulated loop, at the call site, with an error that names the alternative.
 
-`SimLoop` overrides what it can do with no outside world. The audit hook catches code that goes around the loop:
-real sockets, processes and threads, even when a library opens them by itself.
+`SimLoop` overrides the methods that it can simulate. The audit hook catches code that bypasses the loop: real sockets,
+processes and threads, even if a library opens them.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from kedge.errors import Bug
 
 
 class RealIORefused(Bug):
-    """Simulated code tried to leave the simulation. Pass the named seam in instead; nothing was touched."""
+    """Simulated code tried to do real I/O; nothing was done. Use the alternative that the message names."""
 
 
 def _refuse(what: str, instead: str) -> Any:
     def refuse(self: object, *args: Any, **kwargs: Any) -> NoReturn:  # noqa: ARG001
-        raise RealIORefused(f"{what} would touch the outside world, and this loop is simulated: {instead}")
+        raise RealIORefused(f"{what} is real I/O, and this loop is simulated: {instead}")
 
     refuse.__name__ = what
     return refuse
 
 
-_USE_NETWORK = "use create_connection and create_server, which run over the simulated network"
+_USE_NETWORK = "use create_connection and create_server, which use the simulated network"
 _USE_DRIVER = "pass a process driver in as a port, and a simulated one here"
 _USE_HOSTS = "use Host.crash, Host.pause and Host.restart"
 
 
 class RefusingLoop(asyncio.AbstractEventLoop):
-    """Every method of an event loop that needs the outside world, refusing by name."""
+    """Rejects every method of an event loop that needs real I/O."""
 
     add_reader = _refuse("add_reader", _USE_NETWORK)
     remove_reader = _refuse("remove_reader", _USE_NETWORK)
@@ -54,7 +54,7 @@ class RefusingLoop(asyncio.AbstractEventLoop):
     create_datagram_endpoint = _refuse("create_datagram_endpoint", "use Host.send for messages that may be lost")
     create_unix_connection = _refuse("create_unix_connection", _USE_NETWORK)
     create_unix_server = _refuse("create_unix_server", _USE_NETWORK)
-    start_tls = _refuse("start_tls", "speak plain bytes here; the simulated network has no eavesdroppers")
+    start_tls = _refuse("start_tls", "send plain bytes: the simulated network needs no encryption")
     connect_read_pipe = _refuse("connect_read_pipe", _USE_DRIVER)
     connect_write_pipe = _refuse("connect_write_pipe", _USE_DRIVER)
     subprocess_shell = _refuse("subprocess_shell", _USE_DRIVER)
@@ -67,7 +67,7 @@ class RefusingLoop(asyncio.AbstractEventLoop):
     create_server = _refuse("create_server", "make the loop with `kedge.sim.kernel.run`")
 
 
-# -- code that goes around the loop ----------------------------------------------------------------
+# -- code that bypasses the loop -------------------------------------------------------------------
 
 _AUDITED = {
     "socket.__new__": ("a real socket", _USE_NETWORK),
@@ -89,14 +89,14 @@ _AUDITED = {
 _installed = False
 
 
-def watch_for_the_outside_world() -> None:
+def install_audit_hook() -> None:
     """Install the audit hook, once for the interpreter. It acts only while a simulated loop runs in the thread."""
     global _installed  # noqa: PLW0603
     if _installed:
         return
     _installed = True
     sys.addaudithook(_audit)
-    if sys.version_info < (3, 13):  # which are silent about new threads
+    if sys.version_info < (3, 13):  # these versions do not audit new threads
         for module, name in ((threading, "_start_new_thread"), (_thread, "start_new_thread")):
             setattr(module, name, _audited_thread_start(getattr(module, name)))
 
@@ -113,4 +113,4 @@ def _audit(event: str, args: tuple[Any, ...]) -> None:  # noqa: ARG001
     refusal = _AUDITED.get(event)
     if refusal is not None and isinstance(asyncio._get_running_loop(), RefusingLoop):
         what, instead = refusal
-        raise RealIORefused(f"{what} ({event}) would touch the outside world, and this loop is simulated: {instead}")
+        raise RealIORefused(f"{what} ({event}) is real I/O, and this loop is simulated: {instead}")

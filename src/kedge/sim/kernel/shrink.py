@@ -1,7 +1,7 @@
-"""Make a failing run plainer while it still fails in the same way, and say which of its faults it needs.
+"""Shrink a failing run: make it simpler while it fails in the same way, and find which of its faults it needs.
 
-Fewer faults first, then fewer schedule deviations, then fewer objects, then shorter. A candidate is an edited tape run
-leniently; the tape that is kept is always the one re-recorded by that run, so it replays exactly.
+Fewer faults first, then fewer schedule deviations, then fewer objects, then fewer steps. A candidate is an edited tape
+that is replayed leniently. The tape that is kept is the one recorded by that run, so it replays exactly.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from kedge.sim.kernel.simulation import RunOutcome
 from kedge.sim.kernel.targets import SimulationTarget
 
 SHRINK_RUNS_MAX = 600
-"""Runs one failure may cost; the report says when this was what ended it."""
+"""Runs that shrinking one failure may cost. The report states when this bound ended it."""
 CONDITION_RUNS_MAX = 60
-"""Runs it may cost on top to see which of its faults it needs: more faults than that nobody reads one by one."""
+"""Further runs to find which of its faults a failure needs."""
 
 
 @dataclass(frozen=True, slots=True)
 class FailureCondition:
-    """One thing the failure has, and whether it fails without it."""
+    """A fault or schedule deviation of a failing run, and whether the failure needs it."""
 
     what: str
     needed: bool | None
-    """None if no run was left to try."""
+    """None if no run was left to try it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shrunk:
-    """The plainest run that was found, and what it cost."""
+    """The simplest failing run that was found, and its cost."""
 
     outcome: RunOutcome
     conditions: tuple[FailureCondition, ...]
     runs: int
     exhausted: bool
-    """True if `SHRINK_RUNS_MAX` ended it, so there may be a plainer one."""
+    """True if `SHRINK_RUNS_MAX` ended it, so there may be a simpler one."""
 
 
 class OutOfRuns(Exception):
-    """The budget of runs is spent. Caught here; never seen outside."""
+    """The budget of runs is spent. Never leaves this module."""
 
 
 def shrink(
@@ -55,7 +55,7 @@ def shrink(
 ) -> Shrunk:
     """Shrink `failure`, a run of `target` that broke an invariant.
 
-    Its conditions are tried in at most as many runs again, and never in more than `condition_runs_max`.
+    Its conditions are tried in at most `runs_max` further runs, and never in more than `condition_runs_max`.
     """
     check(failure.violation is not None, "only a failing run can be shrunk")
     shrinker = _Shrinker(target, failure, runs_max, on_run)
@@ -91,12 +91,12 @@ class _Shrinker:
                 return
 
     def conditions(self, runs_max: int) -> tuple[FailureCondition, ...]:
-        """Take away each fault that is left, then every deviation, one at a time, and see whether it still fails."""
+        """Remove each remaining fault, one at a time, then all deviations, and check whether the run still fails."""
         tape = self.best.tape
         without: list[tuple[str, Tape]] = []
         for place in tape.strikes():
             label, bound, _ = tape.streams["faults"][place]
-            without.append((self._words_of_strike(place), _with_choice(tape, "faults", place, (label, bound, 0))))
+            without.append((self._describe_strike(place), _with_choice(tape, "faults", place, (label, bound, 0))))
         if deviations := tape.deviations():
             plain = tape.copy()
             plain.schedule = array("I")
@@ -106,7 +106,7 @@ class _Shrinker:
             for number, (what, candidate) in enumerate(without)
         )
 
-    def _words_of_strike(self, place: int) -> str:
+    def _describe_strike(self, place: int) -> str:
         order = self.best.tape.strikes().index(place)
         strikes = [event for event in self.best.faults if ": " in event.text]
         if order < len(strikes):
@@ -116,7 +116,7 @@ class _Shrinker:
     # -- trying
 
     def _try(self, tape: Tape) -> bool:
-        """Run a candidate; keep it if it fails in the same way and is plainer."""
+        """Run a candidate; keep it if it fails in the same way and is simpler."""
         if self.runs >= self._runs_max:
             raise OutOfRuns
         self.runs += 1
@@ -139,7 +139,7 @@ class _Shrinker:
         self._without("faults", lambda tape: tape.strikes())
 
     def _milder_faults(self) -> None:
-        """Shorten what lasts, and prefer the first kind of fault at each point."""
+        """Shorten lasting faults, and prefer the first kind of fault at each point."""
         for place in range(len(self.best.tape.streams["faults"])):
             choices = self.best.tape.streams["faults"]
             if place >= len(choices):
@@ -149,7 +149,7 @@ class _Shrinker:
                 self._try(_with_choice(self.best.tape, "faults", place, (label, bound, 0)))
 
     def _fewer_objects(self) -> None:
-        """Lower each workload choice: to 0 if that still fails, or as far as halving goes."""
+        """Lower each workload choice by bisection, to 0 if the run still fails."""
         place = 0
         while place < len(self.best.tape.streams["workload"]):
             label, bound, value = self.best.tape.streams["workload"][place]
@@ -165,7 +165,7 @@ class _Shrinker:
             place += 1
 
     def _shorter(self) -> None:
-        """Least latency wherever the failure does not need more."""
+        """Least latency wherever the failure does not need a greater one."""
         self._without("network", lambda tape: [i for i, choice in enumerate(tape.streams["network"]) if choice[2]])
 
     def _fewer_deviations(self) -> None:
@@ -179,7 +179,7 @@ class _Shrinker:
         self._zero_in_chunks(_deviating, _without_deviations)
 
     def _cut_the_tail(self) -> None:
-        """Find, by halving, how much of the schedule matters; all that follows is plain."""
+        """Find by bisection how much of the schedule matters; the rest becomes plain."""
         low, high = 0, len(self.best.tape.schedule)
         while low < high:
             middle = (low + high) // 2
@@ -203,7 +203,7 @@ class _Shrinker:
     def _zero_in_chunks(
         self, places: Callable[[Tape], list[int]], without: Callable[[Tape, Sequence[int]], Tape]
     ) -> None:
-        """Delta debugging: take away all, halves, quarters, down to single ones, as long as it still fails."""
+        """Delta debugging: remove all, halves, quarters, down to single choices, while the run still fails."""
         size = max(1, len(places(self.best.tape)))
         while True:
             start = 0
@@ -216,7 +216,7 @@ class _Shrinker:
 
 
 def _size(outcome: RunOutcome) -> tuple[int, ...]:
-    """What plainer means, most important first. Ties are no progress."""
+    """The order in which a run is simpler, most important first. Ties are no progress."""
     tape = outcome.tape
     return (
         len(tape.strikes()),

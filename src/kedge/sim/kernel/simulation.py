@@ -1,16 +1,16 @@
-"""Run a program in a simulated world: `run(program, seed)` gives an `RunOutcome`, and the same one every time.
+"""Run a program in a simulated world: `run(program, seed)` returns a `RunOutcome`, the same one every time.
 
     async def program(sim: Simulation) -> None:
         server, client = sim.host("server"), sim.host("client")
         server.serve("counter", Counter())
         counter = client.remote(server, "counter")
         await client.run(counter.add(1))          # may raise OutcomeUnknown: it may have been carried out
-        sim.heal()                                # no more faults, a fair schedule
+        sim.heal()                                # faults end, the schedule is fair
 
     outcome = run(program, 7)                     # outcome.violation, outcome.tape, outcome.hash
     assert run(program, outcome.tape).hash == outcome.hash
 
-The program itself runs on a host named `driver` that no fault touches. What it raises is a violation.
+The program itself runs on a host named `driver` that no fault touches. An exception that it raises is a violation.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from kedge.sim.kernel.bounds import RunBounds
 from kedge.sim.kernel.choices import Mode, Tape, TapeMismatch
 from kedge.sim.kernel.faults import FaultPlan, Faults, Swarm
 from kedge.sim.kernel.hosts import Host
-from kedge.sim.kernel.invariants import Liveness, Safety, words_of
+from kedge.sim.kernel.invariants import Liveness, Safety, name_of
 from kedge.sim.kernel.lasting_faults import strike_at_birth
 from kedge.sim.kernel.network import Network
 from kedge.sim.kernel.policies import SchedulePolicy, Uniform
-from kedge.sim.kernel.real_io import watch_for_the_outside_world
+from kedge.sim.kernel.real_io import install_audit_hook
 from kedge.sim.kernel.teardown import tear_down, waiting_tasks
 from kedge.sim.kernel.trace import Event, Trace
 from kedge.sim.kernel.violations import Violation
@@ -46,7 +46,7 @@ Program: TypeAlias = "Callable[[Any], Coroutine[Any, Any, Any]]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOutcome:
-    """All there is to know of one run."""
+    """The complete result of one run."""
 
     seed: int
     tape: Tape
@@ -54,34 +54,34 @@ class RunOutcome:
     hash: str
     violation: Violation | None
     diverged: TapeMismatch | None
-    """Set when a tape did not fit; the rest then means nothing."""
+    """Set when the tape did not fit; the other fields are then meaningless."""
     marks: dict[str, int]
-    """Each "sometimes" that was reached, and how often."""
+    """Each `sometimes` that was reached, and how often."""
     faults: tuple[Event, ...]
     virtual_s: float
     result: Any = None
     missing_choices: int = 0
     """Lenient replay: choices that the tape did not have."""
     attachments: dict[str, Any] = field(default_factory=dict)
-    """What the program wants kept with a failure: initial objects, versions, policies."""
+    """Data that the program adds to a failure: initial objects, versions, policies."""
     kept: bool = False
-    """Whether the program was told to collect sections."""
+    """Whether the program collected sections."""
     sections: tuple[Section, ...] = ()
-    """What the program adds to the file of the run."""
+    """Sections that the program adds to the file of the run."""
     strands: dict[int, str] = field(default_factory=dict)
-    """Who each strand number of the trace was. Only when asked for."""
+    """The host and task of each strand number in the trace. Only with `name_strands`."""
 
     @property
     def steps(self) -> int:
         return len(self.trace.steps)
 
     def timeline(self) -> str:
-        """What happened, a line an event."""
+        """The events, one per line."""
         return "\n".join(str(event) for event in self.trace.events)
 
 
 class Simulation:
-    """What a program sees of the world it runs in."""
+    """The facade of a simulated world for the program that runs in it."""
 
     def __init__(self, world: SimWorld) -> None:
         self.world = world
@@ -108,7 +108,7 @@ class Simulation:
         return self.world.loop.now
 
     def host(self, name: str) -> Host:
-        """A new host. Names are what links, faults and the trace go by. A fault may be a bad clock or a slow CPU."""
+        """A new host. Links, faults and the trace use its name. A fault may give it a bad clock or a slow CPU."""
         host = self.world.add_host(name)
         strike_at_birth(self.world, host)
         return host
@@ -116,34 +116,34 @@ class Simulation:
     # -- workload
 
     def choose(self, label: str, options: Sequence[_T]) -> _T:
-        """One of `options`, from the workload stream. The plainest goes first: shrinking moves towards it."""
+        """Draw one of `options` from the workload stream. The simplest goes first: shrinking moves towards it."""
         return self.world.choices.workload.pick(label, options)
 
     def choose_int(self, label: str, low: int, high: int) -> int:
-        """A whole number from `low` to `high`, both included. Shrinking moves towards `low`."""
+        """Draw an integer from `low` to `high`, both included. Shrinking moves towards `low`."""
         return low + self.world.choices.workload.choose(label, high - low + 1)
 
     # -- events, invariants, marks
 
     def note(self, kind: str, text: str) -> None:
-        """Leave an event in the trace, where scripted faults and people can see it."""
+        """Record an event in the trace, for scripted faults and for people."""
         self.world.note(kind, text)
 
     def check_always(self, *invariants: Safety) -> None:
-        """Hold every later `commit` to these."""
-        self._safety.extend((words_of(invariant), invariant) for invariant in invariants)
+        """Check these at every later `commit`."""
+        self._safety.extend((name_of(invariant), invariant) for invariant in invariants)
 
     def check_eventually(self, *invariants: Liveness) -> None:
-        """Demand these of `converge`."""
-        self._liveness.extend((words_of(invariant), invariant) for invariant in invariants)
+        """Wait for these in `converge`."""
+        self._liveness.extend((name_of(invariant), invariant) for invariant in invariants)
 
     def commit(self, step: object) -> None:
-        """Tell the safety invariants of one change. Call it where state is committed, in the same step."""
+        """Check the safety invariants on one change. Call it where state is committed, in the same step."""
         for words, invariant in self._safety:
             try:
                 finding = next(iter(invariant(step) or ()), None)
             except Exception as error:  # noqa: BLE001
-                # Raised into the program it might be handled there, and the promise would be broken in silence.
+                # Raised into the program it might be handled there, and the failure would go unnoticed.
                 self.world.violate(Violation.of_error(words, "the invariant itself failed", error))
                 return
             if finding is not None:
@@ -152,12 +152,12 @@ class Simulation:
                 return
 
     def sometimes(self, name: str, condition: object = True) -> None:
-        """Mark a rare state as reached. A hunt reports marks that no seed reached."""
+        """Record that a rare state was reached. A hunt reports marks that no seed reached."""
         if condition:
             self.world.mark(name)
 
     def attach(self, name: str, value: Any) -> None:
-        """Keep something JSON can hold with the run: initial objects, versions, flags, policies."""
+        """Keep a JSON value with the run: initial objects, versions, flags, policies."""
         self.world.attachments[name] = value
 
     def add_sections(self, collect: Callable[[], Iterable[Section]]) -> None:
@@ -167,7 +167,7 @@ class Simulation:
 
     @property
     def keeps(self) -> bool:
-        """Whether this run is to be written to a file. What it collects must not change the run."""
+        """Whether this run is to be written to a file. Collecting sections must not change the run."""
         return self.world.keeps
 
     def violate(self, invariant: str, message: str, *, cause: str = "") -> None:
@@ -179,7 +179,7 @@ class Simulation:
     def heal(self) -> None:
         """End the hostile phase: no more faults, whole links, hosts up, unpaused and at speed, a fair schedule.
 
-        Wall clocks stay wrong: no component may depend on them.
+        Wall clocks stay wrong, because no component may depend on them.
         """
         world = self.world
         world.faults.stop()
@@ -199,10 +199,10 @@ class Simulation:
     async def converge(
         self, *, within_s: float, every_s: float = 0.25, stays_s: float = 0.0, unrest_s: float = 0.0
     ) -> None:
-        """Wait until every liveness invariant holds, and then for `stays_s` that they go on holding.
+        """Wait until every liveness invariant holds, and has held for `stays_s`.
 
-        One that does not come true in time, or does not stay true, is a violation. For `unrest_s` it may come and go:
-        what the faults began may still be under way.
+        An invariant that does not become true in time, or does not stay true, is a violation. For the first `unrest_s`
+        it may change, because effects of the faults may still be in flight.
         """
         check(not self.faults.active, "liveness is promised only once faults end: call heal first")
         deadline_s, calm_s = self.now_s + within_s, self.now_s + unrest_s
@@ -235,17 +235,17 @@ def run(
     faults: FaultPlan | None = None,
     bounds: RunBounds | None = None,
     lenient: bool = False,
-    face: MakeSimulation = Simulation,
+    make_simulation: MakeSimulation = Simulation,
     name_strands: bool = False,
     keep: bool = False,
 ) -> RunOutcome:
     """Run `program` once.
 
-    `tape` is a seed, which draws every choice and records it, or the tape of a former run, which is followed: exactly,
-    and the outcome says where it went out of step; or leniently, by label and occurrence. `face` makes what the
-    program is given.
+    `tape` is a seed, from which every choice is drawn and recorded, or the tape of an earlier run, which is replayed:
+    exactly, and the outcome has the first mismatch; or with `lenient`, by label and occurrence. `make_simulation`
+    returns the argument of the program.
     """
-    watch_for_the_outside_world()
+    install_audit_hook()
     if asyncio._get_running_loop() is not None:
         raise RuntimeError("a simulation cannot run inside a running event loop: call it from plain code")
     recorded = tape if isinstance(tape, Tape) else Tape(tape)
@@ -262,7 +262,7 @@ def run(
         )
         choices = world.choices
         try:
-            result = _drive(world, program(face(world)))
+            result = _drive(world, program(make_simulation(world)))
             return RunOutcome(
                 seed=choices.seed,
                 tape=choices.taken(world.policy_name),
@@ -313,13 +313,13 @@ def _drive(world: SimWorld, work: Coroutine[Any, Any, _T]) -> _T | None:
 
 
 _one_at_a_time = threading.Lock()
-"""Runs in several threads would share the collector, its hooks and asyncio's register of tasks; the interpreter's own
-lock lets only one of them work at a time anyway."""
+"""Runs in several threads would share the garbage collector, its hooks and asyncio's register of tasks. The GIL lets
+only one of them work at a time anyway."""
 
 
 @contextmanager
 def _fixed_collections() -> Any:
-    """No automatic garbage collection: finalizers run at fixed steps or not at all."""
+    """Turn automatic garbage collection off: finalizers run at fixed steps or not at all."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -85,7 +85,7 @@ class RemoteStream(AsyncIterator[Any]):
         return None
 
     def close(self) -> None:
-        """Stop listening, and let the sender know."""
+        """Stop receiving, and notify the sender."""
         if self._end is None:
             self._finish(StopAsyncIteration())
             self._sender.hang_up("close")
@@ -153,7 +153,7 @@ class StreamSender:
         self._broken = False
         self._point = world.faults.point(f"delivery of {what}", f"{callee.name}>{caller.name}", DELIVERY_FAULTS)
         self.receiver = RemoteStream(self)
-        world.on_death.append(self._somebody_died)
+        world.on_death.append(self._process_died)
 
     async def pump(self) -> None:
         self._task = asyncio.current_task()
@@ -177,7 +177,7 @@ class StreamSender:
         return self._deliver_nowait(item)
 
     def _deliver_nowait(self, item: Any) -> bool:
-        """Send an item, unless a fault has it otherwise. False if that broke the stream."""
+        """Send an item, unless a fault strikes. False if the fault broke the stream."""
         world = self._world
         fault = self._point.ask()
         extra_s = 0.0
@@ -217,7 +217,7 @@ class StreamSender:
             self._send(self.receiver.finish, error)
 
     def _stop(self) -> None:
-        """Take nothing more."""
+        """Stop reading the source."""
         if self._task is not None:
             self._task.cancel()
         elif self.pushed is not None:
@@ -227,7 +227,7 @@ class StreamSender:
     # -- on the way
 
     def _send(self, accept: Callable[[Any], None], value: Any, extra_s: float = 0.0) -> None:
-        """Send in order. A lost piece breaks the stream: there is no gap in it, ever."""
+        """Send in order. A lost item breaks the stream, so the stream never has a gap."""
         world, network = self._world, self._world.network
         source, target = self._callee.name, self._caller.name
         due_s = max(world.loop.now + network.latency_s(source, target) + extra_s, self._last_arrival_s)
@@ -265,7 +265,7 @@ class StreamSender:
         self._world.network.transmit(self._caller, self._callee, arrive, what=f"{method} of {self._what}")
 
     def hang_up(self, what: str) -> None:
-        """The receiver is gone: end the pump once the word of it arrives."""
+        """The receiver has closed: stop the source when that message arrives."""
 
         def arrive(process: HostProcess) -> None:
             if process is self._lives[1]:
@@ -274,19 +274,19 @@ class StreamSender:
 
         self._world.network.transmit(self._caller, self._callee, arrive, what=f"{what} of {self._what}")
 
-    def _somebody_died(self, process: HostProcess) -> None:
+    def _process_died(self, process: HostProcess) -> None:
         if process is self._lives[1]:
-            self._break(Unavailable(f"{self._what}: {self._callee.name} went away"))
+            self._break(Unavailable(f"{self._what}: {self._callee.name} crashed"))
         elif process is self._lives[0]:
-            self._break(Unavailable(f"{self._what}: {self._caller.name} went away"))
+            self._break(Unavailable(f"{self._what}: {self._caller.name} crashed"))
 
     def _break(self, error: Unavailable) -> None:
-        """Both ends learn that the connection is gone, each after its own while."""
+        """Break the connection. Both ends detect it after a delay."""
         if self._broken:
             return
         self._broken = True
         world, network = self._world, self._world.network
-        delay_s = network.word_of_loss_s(self._callee.name, self._caller.name)
+        delay_s = network.loss_detection_s(self._callee.name, self._caller.name)
         world.loop.call_later(delay_s, self.receiver.finish, error, context=world.context)
         world.loop.call_later(delay_s, self._stop, context=world.context)
 

@@ -33,19 +33,19 @@ class UnknownTarget(KedgeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationTarget:
-    """All that a run needs beside its tape."""
+    """The inputs of a run, apart from its tape."""
 
     program: Program
     reference: str = ""
-    """How another process finds it; empty for one that cannot be found by name."""
+    """How another process finds it; empty if it cannot be found by name."""
     seeds: int = 100
     """How many seeds a test run tries."""
     policy: SchedulePolicy = field(default_factory=Mixed)
     faults: FaultPlan = field(default_factory=Swarm)
     bounds: RunBounds = field(default_factory=RunBounds)
-    face: MakeSimulation = Simulation
+    make_simulation: MakeSimulation = Simulation
     marks: tuple[str, ...] = ()
-    """States that a hunt must have reached in some seed, or it got nowhere."""
+    """States that some seed of a hunt must reach, or the hunt proves nothing about them."""
 
     def run(
         self, tape: Tape | int, *, lenient: bool = False, name_strands: bool = False, keep: bool = False
@@ -56,18 +56,18 @@ class SimulationTarget:
             policy=self.policy,
             faults=self.faults,
             bounds=self.bounds,
-            face=self.face,
+            make_simulation=self.make_simulation,
             lenient=lenient,
             name_strands=name_strands,
             keep=keep,
         )
 
     def calibrated(self) -> SimulationTarget:
-        """The same, with the horizon of any PCT policy set to what one run really takes."""
+        """A copy whose PCT policies have the horizon that a run of this program takes."""
         policy = self.policy
         if not policy_needs_horizon(policy):
             return self
-        strict = replace(self, policy=Pct(depth=1, horizon=1))  # priorities that never change
+        strict = replace(self, policy=Pct(depth=1, horizon=1))  # without priority changes
         choices = max(len(strict.run(seed).tape.schedule) for seed in range(CALIBRATION_SEEDS))
         return replace(self, policy=with_horizon(policy, max(1, choices)))
 
@@ -96,10 +96,10 @@ def simulate(
     policy: SchedulePolicy | None = None,
     faults: FaultPlan | None = None,
     bounds: RunBounds | None = None,
-    face: MakeSimulation = Simulation,
+    make_simulation: MakeSimulation = Simulation,
     marks: tuple[str, ...] = (),
 ) -> Callable[[Program], Callable[[], None]]:
-    """Make a test, and a target for `kedge hunt`, of an async function that takes a `Simulation`."""
+    """Turn an async function that takes a `Simulation` into a test and a target for `kedge hunt`."""
 
     def decorate(program: Program) -> Callable[[], None]:
         target = SimulationTarget(
@@ -109,7 +109,7 @@ def simulate(
             policy=policy or Mixed(),
             faults=faults or Swarm(),
             bounds=bounds or RunBounds(),
-            face=face,
+            make_simulation=make_simulation,
             marks=marks,
         )
 

@@ -1,7 +1,7 @@
-"""The end of a run: who was still waiting, and how what is left is put away without a sound.
+"""The end of a run: report the tasks that still wait, and close every coroutine that is left.
 
-While a run lasts nothing of a crashed host is ever finalized. After its outcome is sealed, what is left is closed
-here, so that it does not surface later, as warnings of the interpreter in the middle of another run.
+During a run nothing of a crashed host is finalized. After the outcome is complete the rest is closed here, so that the
+interpreter does not warn about it in the middle of another run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CREATED = inspect.CORO_CREATED
 
 
 def waiting_tasks(world: SimWorld) -> list[str]:
-    """Every task that has not ended, with its host and the line it waits at."""
+    """Every task that has not ended, with the line it waits at."""
     lines = []
     for task in world.loop.pending():
         stack = task.get_stack(limit=1)
@@ -33,7 +33,7 @@ def waiting_tasks(world: SimWorld) -> list[str]:
 
 
 def tear_down(world: SimWorld) -> None:
-    """Close every coroutine that is left. Their `finally` blocks run now, when nothing they do can matter."""
+    """Close every coroutine that is left. Their `finally` blocks run now, when they can no longer change the run."""
     loop = world.loop
     left = list(loop.pending())
     loop.close()
@@ -50,7 +50,7 @@ def tear_down(world: SimWorld) -> None:
 
 
 def _forget_tasks(loop: asyncio.AbstractEventLoop) -> None:
-    """Leave asyncio's own register as it was: its size decides the order of `all_tasks` in the next run."""
+    """Restore asyncio's register of tasks: its size affects the order of `all_tasks` in the next run."""
     registered: Any = getattr(asyncio.tasks, "_all_tasks", None)
     if registered is None:
         registered = getattr(asyncio.tasks, "_scheduled_tasks", set())  # its name since Python 3.12
@@ -64,7 +64,7 @@ def _forget_tasks(loop: asyncio.AbstractEventLoop) -> None:
 
 def _close(coroutine: Any) -> None:
     _close_unstarted(coroutine)
-    for _ in range(_CLOSE_ATTEMPTS):  # a `finally` that awaits refuses the first attempts
+    for _ in range(_CLOSE_ATTEMPTS):  # a `finally` block that awaits rejects the first attempts
         try:
             coroutine.close()
         except RuntimeError:
@@ -77,7 +77,7 @@ def _close(coroutine: Any) -> None:
 
 
 def _close_unstarted(coroutine: Any) -> None:
-    """Close what a coroutine was given to await and never came to: nobody will, and the interpreter would warn."""
+    """Close coroutines that were passed to this one and never awaited: the interpreter would warn about them."""
     frame = getattr(coroutine, "cr_frame", None)
     for value in list(frame.f_locals.values()) if frame is not None else ():
         if inspect.iscoroutine(value) and inspect.getcoroutinestate(value) == _CREATED:

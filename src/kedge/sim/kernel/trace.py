@@ -1,7 +1,7 @@
-"""All that happened in a run: every step, every jump of the clock, every event in words; and one hash of it.
+"""The trace of a run: every step, every clock jump, every event as text; and one hash of them.
 
-A step leaves the serial number of its strand, which is cheap enough to leave on always. Events say what a person
-wants to read. Text that depends on addresses or on hash order does not belong in an event: it breaks determinism.
+A step records the serial number of its strand, which is cheap enough to be always on. Events are for people. The text
+of an event must not depend on addresses or on hash order: that would break determinism.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import NamedTuple
 import msgspec
 
 CLOCK_JUMP = 0
-"""In the place of a strand: time moved, to the next of `times`."""
+"""In place of a strand: the clock jumped to the next of `times`."""
 
 
 _RECORDS = msgspec.json.Encoder(enc_hook=str)
-"""Events as the hash sees them: a line each, so that it does not matter how many are folded in at once."""
+"""Encodes events for the hash, one line each, so that the hash does not depend on how many are added at once."""
 
 
 class Event(NamedTuple):
-    """One thing worth telling, with its place in the run."""
+    """One event, with its place in the run."""
 
     step: int
     at_s: float
@@ -40,7 +40,7 @@ new_event: Callable[[tuple[int, float, str, str, str]], Event] = partial(tuple._
 
 
 class Trace:
-    """Append-only. Two runs were the same if and only if their hashes are."""
+    """Append-only. Two runs were the same if and only if their hashes are equal."""
 
     def __init__(self) -> None:
         self.steps = array("I")
@@ -50,7 +50,7 @@ class Trace:
         self._hashes = [hashlib.blake2b(digest_size=16) for _ in range(3)]
 
     def hash(self) -> str:
-        """The hash of everything so far. Cheap to ask again: only what is new is folded in."""
+        """The hash of everything so far. Incremental: each call adds only the new entries."""
         steps, times, events = self._hashes
         steps.update(memoryview(self.steps)[self._folded[0] :].tobytes())
         times.update(memoryview(self.times)[self._folded[1] :].tobytes())

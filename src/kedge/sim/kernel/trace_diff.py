@@ -1,4 +1,4 @@
-"""Where two runs part: the first event, jump of the clock or step at which their traces differ, in words.
+"""The first event, clock jump or step at which the traces of two runs differ, as text.
 
 Used by `replay` (recorded against repeated) and by `determinism` (one process against another).
 """
@@ -19,7 +19,7 @@ class TraceDifference:
     one: str
     other: str
     after: str
-    """The last event that both still share."""
+    """The last event that both share."""
 
     def __str__(self) -> str:
         return f"at step {self.step}, after [{self.after}]: one has [{self.one}], the other [{self.other}]"
@@ -42,12 +42,12 @@ def first_difference(
     if step is None or (event_step is not None and event_step <= step):
         assert event is not None
         assert event_step is not None
-        return TraceDifference(event_step, _words(one.events, event), _words(other.events, event), shared)
+        return TraceDifference(event_step, _event_text(one.events, event), _event_text(other.events, event), shared)
     before = [e for e in one.events[: event if event is not None else len(one.events)] if e.step <= step]
     return TraceDifference(
         step,
-        _step_words(one, step, one_strands or {}),
-        _step_words(other, step, other_strands or {}),
+        _step_text(one, step, one_strands or {}),
+        _step_text(other, step, other_strands or {}),
         _line(before[-1]) if before else "the beginning",
     )
 
@@ -85,7 +85,7 @@ def _last_shared(one: list[Event], index: int | None) -> str:
     return _line(one[end - 1]) if end else "the beginning"
 
 
-def _words(events: list[Event], index: int) -> str:
+def _event_text(events: list[Event], index: int) -> str:
     return _line(events[index]) if index < len(events) else "the end"
 
 
@@ -93,7 +93,7 @@ def _line(event: Event) -> str:
     return " ".join(str(event).split())
 
 
-def _step_words(trace: Trace, step: int, strands: Mapping[int, str]) -> str:
+def _step_text(trace: Trace, step: int, strands: Mapping[int, str]) -> str:
     if step >= len(trace.steps):
         return "the end"
     number = trace.steps[step]

@@ -1,6 +1,6 @@
-"""What can be wrong with a run, in words and with a cause to group it by.
+"""Violations: a broken invariant of a run, as text, with a cause to group it by.
 
-`world` keeps the first violation of a run; `invariants` and `simulation` find them; `hunt` groups by `group`.
+`world` keeps the first violation of a run; `simulation` finds them; `hunt` groups by `group`.
 """
 
 from __future__ import annotations
@@ -11,33 +11,33 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 _ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")
-"""Where an object happens to lie: in the text of many exceptions, and different in every run."""
+"""The address of an object, which is in the text of many exceptions and differs in every run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One broken promise."""
+    """One broken invariant."""
 
     invariant: str
-    """The promise, in words."""
+    """The name of the invariant, as a sentence."""
     message: str
-    """What was seen instead."""
+    """The state that broke it."""
     cause: str = ""
-    """Tells apart different ways to break one promise: a place in the code, or an object's kind."""
+    """Distinguishes different ways to break one invariant: a place in the code, or the kind of an object."""
     detail: str = ""
-    """More for a person: a traceback, or who waits for what."""
+    """More for a person: a traceback, or the tasks that wait."""
 
     stable_message: str = ""
     """Recorded in the trace instead of `message`: the text of an assertion depends on how the program was loaded."""
 
     @property
     def group(self) -> tuple[str, str]:
-        """Failures with the same group are taken to be one bug."""
+        """Failures of the same group are assumed to be one bug."""
         return self.invariant, self.cause
 
     @classmethod
     def of_error(cls, invariant: str, message: str, error: BaseException | None) -> Violation:
-        """An exception that got away, grouped by its type and the line that raised it."""
+        """An unhandled exception, grouped by its type and the function that raised it."""
         if error is None:
             return cls(invariant, message)
         frames = traceback.extract_tb(error.__traceback__)

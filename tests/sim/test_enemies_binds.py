@@ -135,7 +135,7 @@ def test_a_node_that_is_replaced_before_the_bind_is_not_taken_for_its_namesake(s
         await harness.cluster.authority.patch(another.key, {"spec": {"taints": None}})
         await until(lambda: harness.place("web") == "node-a")
         assert claims(harness) == {"web": ("node-a", another.uid)}
-        assert any("came back as another" in each for each in refusals(harness))
+        assert any("is another incarnation now" in each for each in refusals(harness))
         await until(harness.nothing_is_left)
 
     scene()

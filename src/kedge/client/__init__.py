@@ -1,1 +1,1 @@
-"""How a component talks to the API: one contract, several transports."""
+"""The client of the API: one contract, several transports."""

@@ -1,1 +1,1 @@
-"""The API server: what the API means, and later how it is spoken."""
+"""The API server: the service carries requests out; `http` serves it over HTTPS."""

@@ -11,7 +11,7 @@ from kedge.client.contract.slots import Slots
 def test_no_more_than_the_limit_are_taken_and_a_free_one_needs_no_wait() -> None:
     slots = Slots(2)
     assert [slots.take() for _ in range(3)] == [True, True, False]
-    slots.give_back()
+    slots.release()
     assert slots.take()
     assert slots.taken == 2
 
@@ -27,11 +27,11 @@ def test_who_waits_is_served_in_turn_and_before_who_comes_later() -> None:
 
         tasks = [asyncio.ensure_future(wait(n)) for n in range(3)]
         await asyncio.sleep(0)
-        slots.give_back()
+        slots.release()
         assert not slots.take(), "the slot was promised to the first who waits"
         for _ in range(2):
             await asyncio.sleep(0)
-            slots.give_back()
+            slots.release()
         await asyncio.gather(*tasks)
         return served
 
@@ -50,7 +50,7 @@ def test_no_slot_is_lost_or_made_however_waits_are_cancelled() -> None:
                 most = max(most, slots.taken)
                 await asyncio.sleep(0)
             finally:
-                slots.give_back()
+                slots.release()
 
         tasks = [asyncio.ensure_future(work()) for _ in range(30)]
         for _ in range(20):

@@ -304,7 +304,7 @@ async def test_a_recorded_end_frees_the_claim_and_is_final() -> None:
     await world.record_end(pod_key())
     status = await world.ledger("node-a")
     assert (dict(status.allocated), dict(status.entries)) == ({}, {})
-    with pytest.raises(Invalid, match="does not run again"):
+    with pytest.raises(Invalid, match="cannot run again"):
         await world.record_end(pod_key(), phase="Running")
 
 

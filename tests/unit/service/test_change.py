@@ -33,7 +33,7 @@ async def test_an_update_of_another_incarnation_is_a_conflict() -> None:
     await world.create(config_map())
     body = config_map()
     body["metadata"]["uid"] = "of-its-predecessor"
-    with pytest.raises(Conflict, match="replaced by another"):
+    with pytest.raises(Conflict, match="another object of that name"):
         await world.service.update(SETTINGS, body)
 
 

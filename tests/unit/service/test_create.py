@@ -187,5 +187,5 @@ async def test_defaults_are_what_kubernetes_users_expect() -> None:
 @asynchronous
 async def test_a_namespace_cannot_be_put_inside_another() -> None:
     world = await make_world()
-    with pytest.raises(BadRequest, match="belongs to no namespace"):
+    with pytest.raises(BadRequest, match="has no namespace"):
         await world.service.create(NAMESPACE, {"metadata": {"name": "inner"}}, namespace="default")

@@ -268,7 +268,7 @@ async def test_a_chunk_and_a_gang_have_their_bounds() -> None:
     with pytest.raises(BadRequest, match="at most 2 members"):
         await reserve(world, 0, 1, 2)
     await reserve(world, 0, 1)
-    with pytest.raises(Forbidden, match="as many as a gang may have"):
+    with pytest.raises(Forbidden, match="most that a gang may have"):
         await reserve(world, 2)
 
 
@@ -386,7 +386,7 @@ async def test_committed_and_aborted_are_final() -> None:
     for phase in ("Aborted", "Pending"):
         with pytest.raises(Invalid, match="final"):
             await set_phase(world, phase)
-    with pytest.raises(Invalid, match="begin another"):
+    with pytest.raises(Invalid, match="start a new gang"):
         await world.service.patch(GANG, {"spec": {"gangSize": 1}})
     with pytest.raises(Conflict, match="not bound yet"):
         await world.service.delete(GANG)

@@ -396,7 +396,7 @@ async def test_a_write_that_always_loses_says_so_in_the_end() -> None:
         store.meddle = meddle
 
     store.meddle = meddle
-    with pytest.raises(Unavailable, match="changed by others 3 times"):
+    with pytest.raises(Unavailable, match="changed by other writes 3 times"):
         await world.service.patch(SETTINGS, {"data": {"x": "y"}})
     assert turns == 3
 

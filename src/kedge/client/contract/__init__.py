@@ -1,4 +1,4 @@
-"""The client contract: what transports do, and what every one of them gets on top."""
+"""The client contract: the transport protocol, and the client that adds bounds, a breaker and retries to it."""
 
 from kedge.client.contract.breaker import Breaker, BreakerState
 from kedge.client.contract.client import Client

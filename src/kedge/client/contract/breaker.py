@@ -1,4 +1,4 @@
-"""A circuit breaker: holds requests off a dependency that keeps failing, and lets one probe it now and then."""
+"""A circuit breaker: rejects requests to a dependency that keeps failing, and lets one probe it now and then."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class BreakerState(Enum):
     OPEN = "open"
     """Requests fail at once, until a time."""
     PROBING = "probing"
-    """One request is out to see whether the dependency is back; the rest still fail at once."""
+    """One request is in flight to find out whether the dependency is back; the rest still fail at once."""
 
 
 class Breaker:
-    """Opens after failures in a row; a success, or any answer that shows the far side alive, closes it."""
+    """Opens after consecutive failures; a success, or any reply that shows the server alive, closes it."""
 
     def __init__(self, env: Env, dependency: str) -> None:
         self._env = env
@@ -30,7 +30,7 @@ class Breaker:
         self._opens = 0
         self._open_until_s = 0.0
         self._backoff = Backoff(env.limits.breaker_open_s, 16 * env.limits.breaker_open_s)
-        self._gauge = env.metrics.gauge("kedge_client_breaker_open", "1 while held off", ("dependency",)).labels(
+        self._gauge = env.metrics.gauge("kedge_client_breaker_open", "1 while it rejects", ("dependency",)).labels(
             dependency
         )
 
@@ -39,7 +39,7 @@ class Breaker:
         return self._state
 
     def admit(self) -> bool:
-        """Let a request through: true if it is the one that probes. Say how it `ended`.
+        """Admit a request: true if it is the probe. Report its end with `ended`.
 
         Raises:
             HeldOff: the breaker is open; the request must not be sent.
@@ -56,9 +56,9 @@ class Breaker:
         return True
 
     def held_s(self) -> float:
-        """For how long, as far as is known, no request is admitted; 0 if one would be now.
+        """For how long no request will be admitted, as far as is known; 0 if one would be now.
 
-        While one probes that depends on its answer: a first hold's time from now there is more to know.
+        While a probe is in flight that depends on its reply: the first hold time is the estimate.
         """
         match self._state:
             case BreakerState.CLOSED:
@@ -70,21 +70,21 @@ class Breaker:
         assert_never(self._state)
 
     def ended(self, error: BaseException | None, *, probe: bool) -> None:
-        """A request that was admitted is over."""
+        """An admitted request has ended."""
         if error is None:
             if self._failures or self._state is not BreakerState.CLOSED:
                 self._succeeded()
         elif isinstance(error, Unavailable | OutcomeUnknown):
             self._failed(probe=probe)
         elif isinstance(error, Exception) and not isinstance(error, TooManyRequests | Lagged):
-            self._succeeded()  # a refusal is an answer
+            self._succeeded()  # an error reply shows that the server is alive
         elif probe and self._state is BreakerState.PROBING:
-            # Alive but loaded, which is neither a failure nor a reason to rush; or cancelled: nothing was learned.
+            # Alive but loaded is neither a failure nor a success. A cancelled probe shows nothing.
             self._state = BreakerState.OPEN
 
     def _failed(self, *, probe: bool) -> None:
         if not probe and self._state is not BreakerState.CLOSED:
-            return  # sent before the breaker opened: many that fail together are one failure, not many
+            return  # sent before the breaker opened: requests that fail together count as one failure
         self._failures += 1
         if probe or self._failures >= self._env.limits.breaker_failures_max:
             self._opens += 1

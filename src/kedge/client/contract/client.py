@@ -134,7 +134,7 @@ class Client(Verbs):
             finally:
                 self._request_s.observe(self._env.monotonic() - began_s)
         finally:
-            slots.give_back()
+            slots.release()
 
     async def _read(self, request: Request[Reply]) -> Reply:
         """A read has no effect, so even one of unknown outcome is repeated."""

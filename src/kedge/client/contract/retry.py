@@ -1,6 +1,6 @@
-"""Retries with shape: bounded, backed off with jitter, under a deadline, and only where repeating is safe.
+"""Bounds of retries: backed off with jitter, under a deadline, and only after errors that allow a repeat.
 
-What may be repeated is decided by the error alone. A write of unknown outcome never is, here: `Client` reads first.
+The error alone decides. A write of unknown outcome is not repeated here: `Client` reads first.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from kedge.env import Env
 from kedge.errors import OperatingError, TooManyRequests, Unavailable
 
 NOT_CARRIED_OUT = (Unavailable, TooManyRequests)
-"""Errors that say the request had no effect, and that another time it may have."""
+"""Errors after which the request had no effect, and a repeat may succeed."""
 
 
 class Retries:

@@ -1,6 +1,6 @@
-"""The bound on requests in flight: a free slot is taken without waiting, and those who wait are served in turn.
+"""The bound on requests in flight: a free slot is taken at once, and waiters are served in order.
 
-As `asyncio.Semaphore`, but one that has room costs a request no coroutine: most requests find some.
+As `asyncio.Semaphore`, but a free slot costs no coroutine, and most requests find one.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections import deque
 
 
 class Slots:
-    """`take` or `wait`, then `give_back`.
+    """`take` or `wait`, then `release`.
 
-    Invariant: nobody waits while a slot is free. One that is given back goes to whoever has waited longest.
+    Invariant: no request waits while a slot is free. A released slot goes to the longest waiter.
     """
 
     __slots__ = ("_limit", "_waiting", "taken")
@@ -23,7 +23,7 @@ class Slots:
         self.taken = 0
 
     def take(self) -> bool:
-        """Take a slot if there is one: if not, `wait`."""
+        """Take a free slot; False if there is none: then `wait`."""
         if self.taken >= self._limit:
             return False
         self.taken += 1
@@ -39,13 +39,13 @@ class Slots:
             if turn.cancelled():
                 self._waiting.remove(turn)
             else:
-                self.give_back()  # the slot came together with the cancellation: to the next
+                self.release()  # granted and cancelled at once: pass the slot on
             raise
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():
-                turn.set_result(None)  # it keeps the slot that was taken
+                turn.set_result(None)  # the waiter keeps the slot
                 return
         self.taken -= 1

@@ -1,4 +1,4 @@
-"""What the API means, with no transport around it."""
+"""The API without a transport: verbs, admission, quotas, claims, the bind."""
 
 from kedge.server.service.admission import AdmissionChain, AdmissionRequest, FunctionPolicy, mutations_of
 from kedge.server.service.service import Service

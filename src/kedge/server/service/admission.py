@@ -1,7 +1,7 @@
-"""The admission chain: policies that may change a write, then policies that may refuse it.
+"""The admission chain: policies that may change a write, then policies that may reject it.
 
 A policy is a pure function of the request and of the objects it declares as inputs; the commit proves those
-inputs, so a policy cannot decide on state that moved. Every mutation is recorded in the object with the
+inputs, so a policy cannot decide on stale state. Every mutation is recorded in the object with the
 policy's name and revision. Policies in CEL will implement the same two protocols.
 """
 
@@ -41,20 +41,20 @@ Inputs = Mapping[Key, Object | None]
 
 
 class Policy(Protocol):
-    """What mutating and validating policies share."""
+    """The common part of mutating and validating policies."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def revision(self) -> Revision:
-        """Of the object that configures the policy; 0 for one that is built in."""
+        """The revision of the object that configures the policy; 0 for a built-in policy."""
 
     def applies(self, verb: str, kind: Kind, subresource: str) -> bool:
-        """Whether to look at such writes at all. Cheap: it is asked for every write."""
+        """Whether the policy applies to such writes. Cheap: it is called for every write."""
 
     def inputs(self, request: AdmissionRequest) -> Sequence[Key]:
-        """The other objects it must see. They are read and proved with the write."""
+        """The other objects it reads. The commit of the write proves them."""
 
 
 class MutatingPolicy(Policy, Protocol):
@@ -64,7 +64,7 @@ class MutatingPolicy(Policy, Protocol):
 
 class ValidatingPolicy(Policy, Protocol):
     def validate(self, request: AdmissionRequest, inputs: Inputs) -> Iterable[str]:
-        """Reasons to refuse the write, in words for whoever sent it."""
+        """Reasons to reject the write, as texts for the caller."""
 
 
 class Mutation(msgspec.Struct, frozen=True):
@@ -91,7 +91,7 @@ class AdmissionChain:
         ]
 
     def for_write(self, verb: str, kind: Kind, subresource: str) -> AdmissionChain | None:
-        """The policies that look at such a write; None if none does, so that the common case costs nothing."""
+        """The policies that apply to such a write; None if none does, so that the common case costs nothing."""
         if not self._mutating and not self._validating:
             return None
         mutating = tuple(p for p in self._mutating if p.applies(verb, kind, subresource))
@@ -101,9 +101,9 @@ class AdmissionChain:
     async def mutate(
         self, request: AdmissionRequest, read: ReadInputs, *, rounds_max: int, rounds: Counter
     ) -> dict[str, Any]:
-        """The object after every mutating policy, with the record of what they did.
+        """The object after every mutating policy, with the record of their changes.
 
-        A second round lets an early policy see what a later one changed, as Kubernetes' reinvocation does.
+        A second round lets an early policy see a later one's changes, like reinvocation in Kubernetes.
         """
         document: dict[str, Any] = dict(request.object)
         mutations: dict[str, Mutation] = {}
@@ -134,7 +134,7 @@ class AdmissionChain:
         return _record(document, mutations) if mutations else document
 
     async def validate(self, request: AdmissionRequest, read: ReadInputs) -> None:
-        """Raise `Forbidden` with every refusal at once."""
+        """Raise `Forbidden` with the reasons of all policies at once."""
         refusals = []
         for policy in self._validating:
             reasons = policy.validate(request, await read(policy.inputs(request)))
@@ -154,12 +154,12 @@ class ReadInputs(Protocol):
 
 
 def mutations_of(annotations: Mapping[str, str]) -> tuple[Mutation, ...]:
-    """What policies did to an object, from its annotations."""
+    """The mutations that policies made to an object, from its annotations."""
     text = annotations.get(MUTATIONS_ANNOTATION)
     try:
         return msgspec.json.decode(text, type=tuple[Mutation, ...]) if text else ()
     except msgspec.MsgspecError:
-        return ()  # a person may have written anything there
+        return ()  # a user may have written anything there
 
 
 def _record(document: dict[str, Any], mutations: Mapping[str, Mutation]) -> dict[str, Any]:
@@ -174,7 +174,7 @@ def _record(document: dict[str, Any], mutations: Mapping[str, Mutation]) -> dict
 
 
 class FunctionPolicy:
-    """A policy made of functions, for those that need no class of their own. Serves as either kind."""
+    """A policy made of functions, where a class is not needed. Serves as mutating and as validating policy."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
-"""The bind: one transaction that proves a placement on committed state and claims what it takes.
+"""The bind: one transaction that proves a placement on committed state and claims its resources.
 
-The scheduler decides on a cache; this is where the decision becomes exclusive. It proves the pod, the node,
-the node's ledger, the tenant's zone quotas, any reservation or gang, and the scheduler's fence.
+The scheduler decides on a cache; the bind makes the decision exclusive. It proves the pod, the node, the node's ledger,
+the tenant's zone quotas, any reservation or gang, and the scheduler's fence.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from kedge.server.service.namespaces import namespace_key
 from kedge.server.service.reservations import use_reservation
 from kedge.store import Entry
 
-_NOT_TOLD = (NAMESPACE_KIND, OPERATION_KIND)
-"""Kinds that every bind proves, and that no decision is about."""
+_UNRECORDED_KINDS = (NAMESPACE_KIND, OPERATION_KIND)
+"""Kinds that every bind proves, and that are no part of a placement decision."""
 
 
 async def bind(core: Core, request: Bind) -> Written:
     binding, options = request.binding, request.options
     if not core.kind_of(binding.pod).has("binding"):
-        raise MethodNotAllowed(f"{binding.pod} cannot be bound: only pods are", key=binding.pod)
+        raise MethodNotAllowed(f"{binding.pod} cannot be bound: only a pod can", key=binding.pod)
     if not binding.node:
         raise BadRequest(f"the binding of {binding.pod} names no node: set target.name", key=binding.pod)
     node_key, allocation_key = claims.node_key(binding.node), claims.allocation_key(binding.node)
@@ -42,20 +42,20 @@ async def bind(core: Core, request: Bind) -> Written:
             repeat = await operations.first_outcome(core, proof, "bind", binding.pod, options)
             if repeat is not None:
                 return repeat
-        # One read for all that is known to be needed: over a network each read is a round trip.
+        # One read for all keys: over a network each read is a round trip.
         pod_entry, node_entry, allocation, _, *reserved = await proof.entries(*keys)
         if pod_entry is None:
             raise NotFound(f'pods "{binding.pod.name}" not found', key=binding.pod)
         pod = core.object_of(pod_entry)
         old = pod.as_view(PodView)
         if old.spec.node_name == binding.node and _is_bound(core, old, allocation, binding):
-            # It is as asked, so there is nothing to write. Kubernetes calls this a conflict; but whoever sends a bind
-            # again under another operation id, having lost the first reply and itself, must learn that it was made.
+            # Already bound as requested: nothing to write. Kubernetes replies with a conflict here. But a scheduler
+            # that restarts after a lost reply repeats the bind under another operation id, and must see it as made.
             return Staged(pod.kind, pod.key, pod.value, created=pod.created)
         claims.check_pod_claimable(pod, binding.pod_uid)
         node = core.object_of(node_entry) if node_entry is not None else None
         target = claims.existing_node(node, binding.node, binding.node_uid)
-        # A pod without a reservation, where it would have one, and in no gang has none to use.
+        # Without a reservation under its uid and without a gang, there is no reservation to use.
         if reserved != [None] or old.metadata.labels.get(GANG_LABEL):
             await use_reservation(core, proof, pod, binding.node)
         await claims.claim(core, proof, pod, target, ClaimState.BOUND)
@@ -72,7 +72,7 @@ async def bind(core: Core, request: Bind) -> Written:
 
 
 def _is_bound(core: Core, pod: PodView, allocation: Entry | None, binding: Binding) -> bool:
-    """Whether a pod on a node so named is the one meant, and the node too: that incarnation, if one is named."""
+    """Whether the pod, and the node of that name, are the incarnations in the binding, if it names any."""
     uid = pod.metadata.uid
     if binding.pod_uid not in ("", uid):
         return False
@@ -83,11 +83,11 @@ def _is_bound(core: Core, pod: PodView, allocation: Entry | None, binding: Bindi
 
 
 async def confirm_ended(core: Core, request: ConfirmEnded) -> Written:
-    """The agent's word that nothing of a pod runs on its node any more: frees the claim a forced deletion left.
+    """The agent confirms that nothing of a pod runs on its node: release the claim that a forced deletion left.
 
     Raises:
         NotFound: the node has no ledger.
-        Conflict: the pod still exists; or the node is another incarnation now, for which this agent cannot speak.
+        Conflict: the pod still exists; or the node is a newer incarnation than this agent's.
     """
     node, node_uid, pod_uid, options = request.node, request.node_uid, request.pod_uid, request.options
 
@@ -122,6 +122,6 @@ async def confirm_ended(core: Core, request: ConfirmEnded) -> Written:
 def _record(proof: Proof, binding: Binding) -> str:
     proved: dict[str, Revision] = {}
     for key, entry in proof.reads.items():
-        if entry is not None and key.kind not in _NOT_TOLD:
+        if entry is not None and key.kind not in _UNRECORDED_KINDS:
             proved[str(key)] = entry.modified
     return encode_json({"decidedOn": dict(binding.decided_on), "provedOn": proved}).decode()

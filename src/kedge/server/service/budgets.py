@@ -1,7 +1,7 @@
-"""Which disruption budgets a namespace has, so that an eviction can prove that it missed none.
+"""The disruption budgets of a namespace, as a set that an eviction can prove.
 
-A namespace may have more of them than one commit can check. So one internal key moves whenever a budget comes, goes or
-covers other pods: an eviction proves that key, and may then trust a list it read afterwards.
+A namespace may have more budgets than one commit can check. So one internal key is written when a budget is created,
+deleted or selects other pods. An eviction proves that key, and may then trust a list that it read afterwards.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def set_key(namespace: str) -> Key:
 
 
 async def follow_budget(proof: Proof, key: Key, old: Object | None, new: Object | None) -> None:
-    """Stage that the namespace's budgets, or the pods that they cover, are others now."""
+    """Stage a change of the namespace's set of budgets, or of the pods that they cover."""
     before = old.as_view(PodDisruptionBudgetView).spec.selector if old is not None else None
     after = new.as_view(PodDisruptionBudgetView).spec.selector if new is not None else None
     if old is None or new is None or before != after:
@@ -29,15 +29,15 @@ async def follow_budget(proof: Proof, key: Key, old: Object | None, new: Object 
 
 
 async def forget_budgets(proof: Proof, namespace: str) -> None:
-    """Stage the end of a namespace's key: nothing is left in it that could be evicted."""
+    """Stage the removal of a namespace's key: no pod is left in it that could be evicted."""
     (found,) = await proof.entries(set_key(namespace))
     if found is not None:
         proof.delete(set_key(namespace))
 
 
 async def budget_of(core: Core, proof: Proof, pod: Object) -> Object | None:
-    """The one budget that covers the pod. The commit proves that no other came to cover it."""
-    await proof.entries(set_key(pod.key.namespace))  # before the list: what changes after this is noticed
+    """The budget that covers the pod. The commit proves that no other budget covers it by then."""
+    await proof.entries(set_key(pod.key.namespace))  # before the list, so that the commit notices later changes
     labels = pod.metadata.labels
     listing = await core.store.list(DISRUPTION_BUDGET_KIND, namespace=pod.key.namespace)
     covering = [

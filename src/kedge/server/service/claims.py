@@ -1,8 +1,8 @@
 """Claims on nodes: made, moved and released inside the commit they belong to.
 
-A claim is an entry in its node's `NodeAllocation`, keyed by pod uid; it says for which zone the tenant's quotas
-were charged. Binding and reserving make claims; a pod's end or removal and a reservation's removal release them.
-A forced deletion proves no end: the claim stays until the agent confirms or the node's incarnation changes.
+A claim is an entry in its node's `NodeAllocation`, keyed by pod uid, with the zone for which the tenant's quotas were
+charged. Binds and reservations make claims; the end or removal of a pod and the removal of a reservation release them.
+A forced deletion proves no end: the claim stays until the agent confirms it or the node's incarnation changes.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ def refuse(misfit: Misfit, key: Key, revision: Revision) -> Refused:
 
 
 async def claim(core: Core, proof: Proof, pod: Object, node: Object, state: ClaimState) -> None:
-    """Prove that `pod` may have its place on `node`, and stage the claim. Replaces a claim it has there already.
+    """Prove that `pod` fits on `node`, and stage the claim. Replaces a claim that it has there already.
 
     Raises:
-        Refused: it does not fit what is committed now: reason, object and revision to see before trying again.
+        Refused: it does not fit the committed state; has the reason, the object and the revision to see before a retry.
     """
     pod_view, node_view = pod.as_view(PodView), node.as_view(NodeView)
     node_uid = node_view.metadata.uid
@@ -74,12 +74,12 @@ async def claim(core: Core, proof: Proof, pod: Object, node: Object, state: Clai
 
 
 def check_pod_claimable(pod: Object, uid: str) -> None:
-    """Raise `Refused` unless the pod is the one that was meant and still waits for a node."""
+    """Raise `Refused` unless the pod is the named incarnation and still waits for a node."""
     view = pod.as_view(PodView)
     metadata, misfit = view.metadata, None
     if uid and uid != metadata.uid:
         misfit = Misfit(
-            Reason.POD_REPLACED, f"{pod.key} was replaced by another of its name (uid {metadata.uid}, not {uid})"
+            Reason.POD_REPLACED, f"{pod.key} was replaced by another pod of its name (uid {metadata.uid}, not {uid})"
         )
     elif metadata.deletion_timestamp is not None:
         misfit = Misfit(Reason.POD_TERMINATING, f"{pod.key} is being deleted")
@@ -89,18 +89,18 @@ def check_pod_claimable(pod: Object, uid: str) -> None:
         misfit = Misfit(Reason.POD_BOUND, f"{pod.key} is bound to {view.spec.node_name} already")
     elif view.spec.scheduling_gates:
         gates = ", ".join(gate.name for gate in view.spec.scheduling_gates)
-        misfit = Misfit(Reason.POD_GATED, f"{pod.key} is held back by scheduling gates: {gates}")
+        misfit = Misfit(Reason.POD_GATED, f"{pod.key} has scheduling gates: {gates}")
     if misfit is not None:
         raise refuse(misfit, pod.key, pod.revision)
 
 
 def existing_node(node: Object | None, name: str, uid: str) -> Object:
-    """The node a claim is for; `Refused` if it is gone or came back as another."""
+    """The node of a claim; `Refused` if it does not exist or is another incarnation."""
     if node is None:
         raise refuse(Misfit(Reason.NODE_GONE, f"node {name} does not exist"), node_key(name), NO_REVISION)
     metadata, misfit = node.metadata, None
     if uid and uid != metadata.uid:
-        misfit = Misfit(Reason.NODE_REPLACED, f"node {name} came back as another (uid {metadata.uid}, not {uid})")
+        misfit = Misfit(Reason.NODE_REPLACED, f"node {name} is another incarnation now (uid {metadata.uid}, not {uid})")
     elif metadata.deletion_timestamp is not None:
         misfit = Misfit(Reason.NODE_TERMINATING, f"node {name} is being deleted")
     if misfit is not None:
@@ -109,7 +109,7 @@ def existing_node(node: Object | None, name: str, uid: str) -> Object:
 
 
 async def keeps_its_place(core: Core, proof: Proof, pod: Object | None, pod_uid: str, node: str, node_uid: str) -> bool:
-    """Whether a pod could be bound, now, on what is claimed for it on a node."""
+    """Whether a pod could be bound now, on its claim on a node."""
     home = await proof.object(node_key(node))
     page = await page_of(core, proof, node)
     if pod is None or page is None or pod_uid not in page:
@@ -135,7 +135,7 @@ async def release(core: Core, proof: Proof, node: str, pod_uid: str) -> bool:
 
 
 async def release_reserved(core: Core, proof: Proof, node: str, pod_uid: str) -> None:
-    """Stage the release of what was reserved for a pod. A claim that was bound meanwhile is the pod's, and stays."""
+    """Stage the release of a pod's reserved claim. A claim that was bound meanwhile stays."""
     page = await page_of(core, proof, node)
     held = page.claim(pod_uid) if page is not None else None
     if held is not None and held.state is ClaimState.RESERVED:
@@ -146,7 +146,7 @@ async def release_reserved(core: Core, proof: Proof, node: str, pod_uid: str) ->
 
 
 async def page_of(core: Core, proof: Proof, node: str) -> StoredLedger | None:
-    """A node's page as this attempt has already changed or made it; None if it never had one."""
+    """A node's ledger page, with the changes of this attempt; None if it never had one."""
     key = allocation_key(node)
     if key not in proof.reads:
         await proof.entries(key)
@@ -154,7 +154,7 @@ async def page_of(core: Core, proof: Proof, node: str) -> StoredLedger | None:
 
 
 def _known_page(core: Core, proof: Proof, key: Key) -> StoredLedger | None:
-    """As `page_of`, of a ledger that was read."""
+    """As `page_of`, for a ledger that was read."""
     entry = proof.reads[key]
     write = proof.writes.get(key)
     value = write.value if isinstance(write, Put) else entry.value if entry is not None else None
@@ -162,7 +162,7 @@ def _known_page(core: Core, proof: Proof, key: Key) -> StoredLedger | None:
 
 
 async def _page_for(core: Core, proof: Proof, node: Object) -> tuple[StoredLedger, Entry | None]:
-    """The page of a node that a claim is for: a blank one if it has none, or came back as another incarnation."""
+    """The page of a node that a claim is for: blank if it has none, or is a new incarnation."""
     name = node.key.name
     page = await page_of(core, proof, name)
     if page is None:
@@ -177,9 +177,9 @@ async def _page_for(core: Core, proof: Proof, node: Object) -> tuple[StoredLedge
 
 
 async def retire(core: Core, proof: Proof, node: Object) -> None:
-    """Stage the release of what an earlier incarnation of `node` held, as much of it as one commit may carry.
+    """Stage the release of an earlier incarnation's claims, as many as one commit may carry.
 
-    The rest stays on the ledger, which stays that of the earlier incarnation until it is empty.
+    The rest stays on the ledger, which belongs to the earlier incarnation until it is empty.
     """
     page = await page_of(core, proof, node.key.name)
     if page is None or page.node_uid == node.uid:
@@ -190,7 +190,7 @@ async def retire(core: Core, proof: Proof, node: Object) -> None:
             break
         await refund_zone(core, proof, claim)
         if claim.state is ClaimState.RESERVED:
-            # What it held is gone, so it must not count as a member that holds its place.
+            # Its claim is released, so it must not count as a member that holds a place.
             await gangs.drop_reservation(core, proof, claim.namespace, uid)
         page = page.release(uid)
     if not page:
@@ -199,12 +199,12 @@ async def retire(core: Core, proof: Proof, node: Object) -> None:
 
 
 async def _retire_all(core: Core, node: Object, options: WriteOptions) -> None:
-    """Release everything an earlier incarnation still holds, in as many commits as that takes."""
+    """Release all claims of an earlier incarnation, in as many commits as that takes."""
     key = allocation_key(node.key.name)
 
     async def attempt(proof: Proof) -> Staged:
         now, allocation = await proof.objects(node.key, key)
-        if now is not None and now.uid == node.uid:  # else it changed once more: for the claim to judge
+        if now is not None and now.uid == node.uid:  # else it changed again, and the claim fails on that
             await retire(core, proof, now)
         check(allocation is not None, "ledgers are never removed")
         assert allocation is not None

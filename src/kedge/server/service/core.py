@@ -1,7 +1,7 @@
-"""What every verb of the service stands on: the store, the kinds, and writes that prove what they read.
+"""The base of every verb of the service: the store, the kinds, and writes that prove their reads.
 
-A verb is an attempt: it reads through a `Proof`, decides, and stages writes. Whatever it read is checked by
-the commit; a lost race runs the attempt again on fresh reads, so no verb ever handles a conflict itself.
+A verb is an attempt: it reads through a `Proof`, decides, and stages writes. The commit checks everything that it read.
+After a lost race the attempt runs again on fresh reads, so no verb handles a conflict itself.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kedge.api.timestamps import format_time
 from kedge.api.wellknown import NODE_ALLOCATION_KIND
 from kedge.env import Env
 from kedge.errors import Conflict, Forbidden, KedgeError, Unavailable, check
-from kedge.keys import NO_REVISION, Key, Origin, Revision
+from kedge.keys import NO_REVISION, Key, Revision
 from kedge.server.service.admission import AdmissionChain
 from kedge.server.service.ledgers import Ledgers
 from kedge.store import Absent, AtRevision, Check, DeleteKey, Entry, Put, Store, Write
@@ -30,7 +30,7 @@ _SERVICE_ONLY = frozenset({NODE_ALLOCATION_KIND})
 
 
 def part(document: dict[str, Any], name: str) -> dict[str, Any]:
-    """A part of a document that is about to be edited. A null, which an object may hold anywhere, is an empty one."""
+    """A part of a document that is about to be edited. A null, which may stand anywhere, becomes an empty part."""
     found = document.get(name)
     if not isinstance(found, dict):
         found = document[name] = {}
@@ -38,7 +38,7 @@ def part(document: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def name_only(kind: Kind, key: Key) -> bytes:
-    """What can still be shown of an object whose last state is forgotten."""
+    """An object with nothing but its name, for one whose last state is no longer stored."""
     name = {"name": key.name, **({"namespace": key.namespace} if key.namespace else {})}
     return encode_object({"apiVersion": kind.api_version, "kind": kind.kind, "metadata": name})
 
@@ -50,13 +50,13 @@ def check_open_to_callers(kind: Kind) -> None:
 
 
 class Staged(msgspec.Struct, frozen=True, gc=False):
-    """What an attempt came to: the object as it will be once the staged writes are committed."""
+    """The result of an attempt: the object as it will be once the staged writes are committed."""
 
     kind: Kind
     key: Key
     value: bytes
     created: Revision = NO_REVISION
-    """`NO_REVISION` if this commit creates it."""
+    """The revision of its create; `NO_REVISION` if this commit creates it."""
     warnings: tuple[str, ...] = ()
     removed: bool = False
     view: Any = None
@@ -64,17 +64,17 @@ class Staged(msgspec.Struct, frozen=True, gc=False):
 
 
 class Unsettled(KedgeError):
-    """An attempt met something that commits of their own must settle first. `settle` makes them."""
+    """An attempt needs other commits to be made first. `settle` makes them."""
 
     def __init__(self, settle: Callable[[WriteOptions], Awaitable[None]]) -> None:
-        super().__init__("settle first, then try again")
+        super().__init__("other commits must be made first: make them, then try again")
         self.settle = settle
 
 
 class Proof:
     """Reads that the commit will check, and writes that it will make.
 
-    Invariant: every key in `writes` is in `reads`. Nothing is written that was not looked at.
+    Invariant: every key in `writes` is in `reads`. Nothing is written unread.
     """
 
     __slots__ = ("_core", "_held", "dry_run", "reads", "writes")
@@ -83,7 +83,7 @@ class Proof:
         self._core = core
         self._held: asyncio.Lock | None = None
         self.dry_run = dry_run
-        """Nothing will be committed: neither limits of a commit hold, nor may anything be settled first."""
+        """Nothing will be committed: the limits of a commit do not apply, and no other commit may be made first."""
         self.reads: dict[Key, Entry | None] = {}
         self.writes: dict[Key, Write] = {}
 
@@ -110,7 +110,7 @@ class Proof:
         return None if entry is None else self._core.object_of(entry)
 
     def assume(self, found: Object) -> None:
-        """Take a version for read. The commit proves it; an attempt that writes nothing has proved nothing."""
+        """Count a version as read. The commit proves it; an attempt that writes nothing proves nothing."""
         self.reads[found.key] = Entry(found.key, found.value, found.created, found.revision, found.origin)
 
     def known(self, key: Key) -> Object | None:
@@ -133,7 +133,7 @@ class Proof:
             self._held = None
 
     async def _queue_for(self, keys: Sequence[Key]) -> None:
-        """Wait in line for the first key that others are fighting over. One lock an attempt, so no deadlock."""
+        """Wait for the lock of the first contended key. One lock an attempt, so no deadlock."""
         for key in keys:
             lock = self._core.contended.get(key)
             if lock is not None:
@@ -143,13 +143,13 @@ class Proof:
 
 
 def staged_value(proof: Proof, found: Entry | Object) -> bytes:
-    """The bytes of `found` as this attempt has already changed them: two effects on one object must add up."""
+    """The bytes of `found`, with the changes of this attempt: two effects on one object must add up."""
     write = proof.writes.get(found.key)
     return write.value if isinstance(write, Put) else found.value
 
 
 def staged_object(proof: Proof, found: Object) -> Object:
-    """`found` as this attempt has already changed it."""
+    """`found`, with the changes of this attempt."""
     value = staged_value(proof, found)
     if value is found.value:
         return found
@@ -157,11 +157,11 @@ def staged_object(proof: Proof, found: Object) -> Object:
 
 
 Attempt = Callable[[Proof], Awaitable[Staged | Written]]
-"""Reads, decides and stages. Answers with `Written` when it finds that everything was done before."""
+"""Reads, decides and stages. Returns `Written` if the operation was made before."""
 
 
 class Core:
-    """The service's means. Verb modules take it as their first argument."""
+    """The state of a service. Handlers take it as their first argument."""
 
     def __init__(self, store: Store, env: Env, kinds: Registry, admission: AdmissionChain) -> None:
         self.store = store
@@ -170,21 +170,21 @@ class Core:
         self.admission = admission
         self.ledgers = Ledgers(env)
         self.contended: dict[Key, asyncio.Lock] = {}
-        """Keys that attempts lately lost races on. Whoever reads one waits in line instead of racing."""
+        """Keys that attempts lately lost races on. A reader of such a key waits for its lock instead of racing."""
         self._objects: dict[Key, Object] = {}
-        self._coming: dict[Key, Staged] = {}
-        """What commits under way write: watchers hear of it before the commit has answered, and need no other view."""
+        self._in_flight: dict[Key, Staged] = {}
+        """Objects of commits in flight: a watch delivers them before the commit returns, and shares their views."""
         self._marks: deque[tuple[float, Revision]] = deque()  # when this server saw which revision; one a sweep
         self._stamp = ""
         self._stamp_until_s = float("-inf")
         metrics = env.metrics
         self._attempts = metrics.counter("kedge_service_proof_attempts", "Lost races by kind of key", ("kind",))
-        self.scanned = metrics.counter("kedge_service_list_scanned", "Objects looked at by selected lists")
+        self.scanned = metrics.counter("kedge_service_list_scanned", "Objects scanned by lists with selectors")
         self.admission_rounds = metrics.counter("kedge_service_admission_rounds", "Passes over mutating policies")
-        self.generated_names = metrics.counter("kedge_service_generated_names", "Names drawn for generateName")
-        self.namespace_quotas = metrics.gauge("kedge_service_namespace_quotas", "Quotas of the namespace last changed")
-        self.operations = metrics.gauge("kedge_service_operations", "Operation ids remembered at the last sweep")
-        metrics.gauge("kedge_service_object_cache", "Decoded objects kept").set_function(lambda: len(self._objects))
+        self.generated_names = metrics.counter("kedge_service_generated_names", "Names generated for generateName")
+        self.namespace_quotas = metrics.gauge("kedge_service_namespace_quotas", "Quotas of the last changed namespace")
+        self.operations = metrics.gauge("kedge_service_operations", "Operation ids kept at the last sweep")
+        metrics.gauge("kedge_service_object_cache", "Decoded objects cached").set_function(lambda: len(self._objects))
 
     # -- objects -----------------------------------------------------------------------------------
 
@@ -192,12 +192,12 @@ class Core:
         return self.kinds.of_key_kind(key.kind)
 
     def object_of(self, entry: Entry, *, remember: bool = True) -> Object:
-        """The object of a stored version, decoded once however many read it. A list of everything remembers nothing."""
+        """The object of a stored version, decoded once for all readers. A list passes `remember=False`."""
         key = entry.key
         known = self._objects.get(key)
         if known is not None and known.revision == entry.modified:
             return known
-        coming = self._coming.get(key)
+        pending = self._in_flight.get(key)
         found = Object(
             self.kinds.of_key_kind(key.kind),
             key,
@@ -205,7 +205,7 @@ class Core:
             revision=entry.modified,
             created=entry.created,
             origin=entry.origin,
-            known_view=coming.view if coming is not None and coming.value == entry.value else None,
+            known_view=pending.view if pending is not None and pending.value == entry.value else None,
         )
         if remember and (known is None or known.revision < entry.modified):
             self.remember(found)
@@ -218,7 +218,7 @@ class Core:
         self._objects[found.key] = found
 
     def remembered(self, key: Key, version: str) -> Object | None:
-        """A version of an object, if it is the one this server saw last. It need not be the newest."""
+        """A version of an object, if this server saw it last. It need not be the newest."""
         known = self._objects.get(key)
         return known if known is not None and str(known.revision) == version else None
 
@@ -226,8 +226,8 @@ class Core:
         self._objects.pop(key, None)
 
     def timestamp(self) -> str:
-        """Now, as objects write it."""
-        # One text serves until the second is over: every write asks for it.
+        """The current time, as objects store it."""
+        # Cached until the second is over: every write needs it.
         tick_s = self.env.monotonic()
         if tick_s >= self._stamp_until_s:
             now = self.env.now()
@@ -236,7 +236,7 @@ class Core:
         return self._stamp
 
     def passed_window(self, revision: Revision) -> Revision:
-        """Note where history stands, and return where it stood a whole window of operation ids ago.
+        """Note the current revision, and return that of a whole operation window ago.
 
         By this server's own monotonic clock: the clocks of two servers may differ by more than a window.
         """
@@ -258,11 +258,11 @@ class Core:
             try:
                 staged = await attempt(proof)
                 if isinstance(staged, Written):
-                    return staged  # a repeat: it was written long ago
+                    return staged  # a repeat of an earlier operation
                 if options.dry_run or not proof.writes:
                     return self._unwritten(proof, staged, dry_run=options.dry_run)
                 if staged.view is not None and not staged.removed:
-                    self._coming[staged.key] = staged
+                    self._in_flight[staged.key] = staged
                 try:
                     revision = await self.store.commit(
                         proof.checks(), list(proof.writes.values()), fence=options.fence, origin=options.origin
@@ -272,17 +272,17 @@ class Core:
                     self._note_contention(conflict)
                     continue
                 finally:
-                    self._coming.pop(staged.key, None)
+                    self._in_flight.pop(staged.key, None)
             except Unsettled as unsettled:
-                proof.release()  # settling may need to wait in the same line
-                await unsettled.settle(WriteOptions(caller=options.caller, fence=options.fence, origin=_for(options)))
+                proof.release()  # the other commits may need the same lock
+                await unsettled.settle(_prior_options(options))
                 continue
             finally:
                 proof.release()
             return self._written(proof, staged, revision, options)
         raise Unavailable(
-            f"{lost.key if lost else 'a key'} was changed by others {self.env.limits.proof_attempts_max} times"
-            " while this write was being proved: try again later",
+            f"{lost.key if lost else 'a key'} was changed by other writes {self.env.limits.proof_attempts_max} times"
+            " before this write could commit: try again later",
             key=lost.key if lost else None,
         )
 
@@ -290,11 +290,11 @@ class Core:
         write = proof.writes.get(staged.key)
         check(
             isinstance(write, DeleteKey) if staged.removed else isinstance(write, Put) and write.value is staged.value,
-            "an attempt answers with what it staged",
+            "an attempt returns the object that it staged",
         )
         known = self._objects.get(staged.key)
         if known is not None and known.revision == revision and not staged.removed:
-            return Written(known, staged.warnings)  # a watch was told first
+            return Written(known, staged.warnings)  # a watch delivered it first
         found = Object(
             staged.kind,
             staged.key,
@@ -311,7 +311,7 @@ class Core:
         return Written(found, staged.warnings, staged.removed)
 
     def _unwritten(self, proof: Proof, staged: Staged, *, dry_run: bool) -> Written:
-        """A write that changes nothing answers with what is there; a dry run with what would be."""
+        """The reply to a write without effect is the current object; to a dry run, the would-be object."""
         entry = proof.reads.get(staged.key)
         if entry is not None and not dry_run:
             return Written(self.object_of(entry), staged.warnings, staged.removed)
@@ -334,6 +334,6 @@ class Core:
         self.contended.setdefault(key, asyncio.Lock())
 
 
-def _for(options: WriteOptions) -> Origin:
-    """The origin of what must be done first: the same decision, but not the operation itself."""
-    return options.origin._replace(operation="")
+def _prior_options(options: WriteOptions) -> WriteOptions:
+    """The options of commits that must be made first: the same decision, but not the operation itself."""
+    return WriteOptions(caller=options.caller, fence=options.fence, origin=options.origin._replace(operation=""))

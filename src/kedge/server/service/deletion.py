@@ -1,7 +1,7 @@
-"""Deletion: mark, wait for grace and finalizers, remove.
+"""Deletion: mark, wait for the grace period and finalizers, remove.
 
-`plan_deletion` is pure and says which of these a request comes to. Removing is the same staging as every other
-write, so quotas, claims and reservations are settled in the commit that removes the object.
+`plan_deletion` is pure and decides which of these a request does. A removal is staged like any other write, so quotas,
+claims and reservations are released in the commit that removes the object.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ _PROPAGATION = {"Foreground": (FOREGROUND,), "Orphan": (ORPHAN,), "Background": 
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """Nothing stands in the way: the object goes."""
+    """Nothing to wait for: remove the object."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """It must wait: for its grace, or for its finalizers. `document` says so."""
+    """It must wait for its grace period or its finalizers. `document` has the deletion timestamp."""
 
     document: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """It is already going at least as fast as this request asks."""
+    """It is already being deleted, at least as fast as this request wants."""
 
 
 def plan_deletion(kind: Kind, old: Object, options: DeleteOptions, now: datetime) -> Remove | Mark | Wait:
-    """Decide what a delete request does to an object. Pure."""
+    """Decide the effect of a delete request on an object. Pure."""
     metadata = old.metadata
     grace_s = _grace_s(kind, old, options)
     finalizers = _finalizers(metadata.finalizers, options.propagation)
@@ -70,7 +70,7 @@ def plan_deletion(kind: Kind, old: Object, options: DeleteOptions, now: datetime
         if kind.has_generation:
             marked["generation"] = metadata.generation + 1
     elif grace_s < (metadata.deletion_grace_period_seconds or 0):
-        # A second request may only hurry it.
+        # A second request may only shorten the grace period.
         marked["deletionTimestamp"] = format_time(min(_later(now, grace_s), metadata.deletion_timestamp))
         marked["deletionGracePeriodSeconds"] = grace_s
     elif finalizers == metadata.finalizers:
@@ -130,24 +130,24 @@ async def delete_collection(core: Core, request: DeleteCollection) -> Sequence[W
     deleted = []
     for found in (await list_objects(core, List(kind, selection))).objects:
 
-        def still_meant(now: Object, uid: str = found.uid) -> bool:
+        def still_selected(now: Object, uid: str = found.uid) -> bool:
             return now.uid == uid and (matches is None or matches(now))
 
         origin = options.origin
         if origin.operation:
             origin = origin._replace(
                 operation=f"{origin.operation}.{found.uid}"
-            )  # each object is a deletion of its own
+            )  # each object is an operation of its own
         try:
             own = msgspec.structs.replace(options, origin=origin)
-            deleted.append(await delete(core, Delete(found.key, own), only_if=still_meant))
+            deleted.append(await delete(core, Delete(found.key, own), only_if=still_selected))
         except NotFound:
             continue
     return deleted
 
 
 async def stage_deletion(core: Core, proof: Proof, old: Object, options: DeleteOptions) -> Staged:
-    """Stage what the request comes to. Eviction deletes through here too."""
+    """Stage the effect of the request. Eviction deletes through here too."""
     kind, key = old.kind, old.key
     match plan_deletion(kind, old, options, core.env.now()):
         case Remove():
@@ -163,28 +163,28 @@ async def stage_deletion(core: Core, proof: Proof, old: Object, options: DeleteO
 
 def check_propagation(key: Key, options: DeleteOptions) -> None:
     if options.propagation and options.propagation not in _PROPAGATION:
-        raise BadRequest(f"propagation policy {options.propagation!r} is none of {', '.join(_PROPAGATION)}", key=key)
+        raise BadRequest(f"propagation policy {options.propagation!r} is not one of {', '.join(_PROPAGATION)}", key=key)
 
 
 def check_delete_preconditions(kind: Kind, old: Object, options: DeleteOptions) -> None:
     if options.uid and options.uid != old.uid:
         raise Conflict(
             f'Operation cannot be fulfilled on {kind.resource} "{old.key.name}": the uid in the precondition'
-            f" ({options.uid}) is not that of the object ({old.uid})",
+            f" ({options.uid}) is not the object's uid ({old.uid})",
             key=old.key,
             revision=old.revision,
         )
     if options.revision and options.revision != old.revision:
         raise Conflict(
             f'Operation cannot be fulfilled on {kind.resource} "{old.key.name}": the resourceVersion in the'
-            f" precondition ({options.revision}) is not that of the object ({old.revision})",
+            f" precondition ({options.revision}) is not the object's ({old.revision})",
             key=old.key,
             revision=old.revision,
         )
 
 
 def _later(now: datetime, seconds: int) -> datetime:
-    """`now` and so much, or as late as a timestamp can say: a grace may be longer than that."""
+    """`now` plus `seconds`, or the last timestamp there is: a grace period may reach past it."""
     end = datetime(9999, 12, 31, tzinfo=UTC)
     return now + timedelta(seconds=min(seconds, int((end - now).total_seconds())))
 
@@ -194,7 +194,7 @@ def _grace_s(kind: Kind, old: Object, options: DeleteOptions) -> int:
         return 0
     pod = old.as_view(PodView)
     if not pod.spec.node_name or pod.finished:
-        return 0  # nothing runs that could need time to stop
+        return 0  # no process runs that needs time to stop
     grace_s = pod.spec.termination_grace_period_seconds if options.grace_s is None else options.grace_s
     return grace_s if grace_s >= 0 else 1
 

@@ -1,7 +1,6 @@
-"""What else moves when an object is written: its namespace's quotas, its claims, the quotas' registration.
+"""Side effects of a write in the same commit: its namespace's quotas, its claims, the registration of quotas.
 
-Every verb stages its object through `stage`, so nothing can be created, ended or removed without settling what
-it owes in the same commit.
+Every verb stages its object through `stage`, so no object is created, ended or removed without its charges and claims.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from kedge.server.service.reservations import follow_reservation, release_reserv
 
 
 async def stage(core: Core, proof: Proof, kind: Kind, key: Key, old: Object | None, new: Object | None) -> None:
-    """Stage the object's next state, or its removal if `new` is None, with everything that goes with it."""
+    """Stage the object's next state, or its removal if `new` is None, with all its side effects."""
     if kind.namespaced and (old is not None or (await active_namespace(proof, key)).status.resource_quotas):
         await _charge(core, proof, kind, key, old, new)
     if key.kind == POD_KIND:
@@ -62,10 +61,10 @@ async def stage(core: Core, proof: Proof, kind: Kind, key: Key, old: Object | No
 
 
 async def _follow_lease(proof: Proof, key: Key, old: Object | None, new: Object | None) -> None:
-    """A lease that begins another term, or goes, moves its fence: the commit's revision is the new holder's token.
+    """A new term of a lease, or its removal, writes the fence key: that revision is the new holder's token.
 
-    A holder that takes its own lease anew, because it does not know that an earlier attempt succeeded, begins a term
-    too: it could not know that attempt's token. A node's lease says that the node lives: nobody leads by it.
+    A holder that acquires its own lease again, after an attempt whose reply was lost, begins a new term too: it never
+    learned the first token. A node's lease is a heartbeat, not an election, and has no fence.
     """
     if key.namespace == NODE_LEASE_NAMESPACE:
         return
@@ -77,7 +76,7 @@ async def _follow_lease(proof: Proof, key: Key, old: Object | None, new: Object 
 
 
 def _term(lease: LeaseView) -> tuple[object, ...]:
-    """What stays the same from renewal to renewal."""
+    """The fields that a renewal does not change."""
     return lease.spec.holder_identity, lease.spec.acquire_time, lease.spec.lease_transitions
 
 
@@ -88,23 +87,21 @@ async def _charge(core: Core, proof: Proof, kind: Kind, key: Key, old: Object | 
     if exists == 0 and (
         before is None or after is None or (before.finished == after.finished and before.spec == after.spec)
     ):
-        return  # most writes change nothing that is paid for
+        return  # most writes change nothing that is charged
     await charge_quotas(core, proof, kind, key, before, after, exists)
 
 
 async def _follow_pod(core: Core, proof: Proof, key: Key, old: Object | None, new: Object | None) -> None:
-    """Claims follow the pod: made if it is born on a node, released when its end is recorded or it goes unbound."""
+    """Claims of a pod: made if it is created with a node, released when it ends or is removed unbound."""
     before = old.as_view(PodView) if old is not None else None
     after = new.as_view(PodView) if new is not None else None
     if before is None:
         if new is not None and after is not None and after.spec.node_name:
-            await _claim_at_birth(core, proof, new, after.spec.node_name)
+            await _claim_at_create(core, proof, new, after.spec.node_name)
         return
     if before.finished:
         if after is not None and not after.finished:
-            error = FieldError(
-                "status.phase", "FieldValueForbidden", "the pod's end is recorded: it does not run again"
-            )
+            error = FieldError("status.phase", "FieldValueForbidden", "the pod has ended: it cannot run again")
             raise Invalid(f'Pod "{key.name}" is invalid: {error}', key=key, errors=[error])
         return
     if after is not None and not after.finished:
@@ -113,10 +110,10 @@ async def _follow_pod(core: Core, proof: Proof, key: Key, old: Object | None, ne
         await release_reservation(core, proof, key.namespace, before.uid)
     elif after is not None and after.status.reason != NODE_LOST:
         await claims.release(core, proof, before.spec.node_name, before.uid)
-    # Otherwise a bound pod was removed by force, or given up with its node: its processes may still run, and the claim
-    # stays until the agent confirms their end (`confirm_ended`) or the node comes back as another incarnation.
+    # Otherwise a bound pod was removed by force, or its node was lost: its processes may still run. The claim stays
+    # until the agent confirms their end (`confirm_ended`) or the node returns as another incarnation.
 
 
-async def _claim_at_birth(core: Core, proof: Proof, pod: Object, node_name: str) -> None:
+async def _claim_at_create(core: Core, proof: Proof, pod: Object, node_name: str) -> None:
     node = claims.existing_node(await proof.object(claims.node_key(node_name)), node_name, "")
     await claims.claim(core, proof, pod, node, ClaimState.BOUND)

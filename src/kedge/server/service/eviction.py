@@ -19,11 +19,11 @@ async def evict(core: Core, request: Evict) -> Written:
     """Delete a pod if its disruption budget allows.
 
     Raises:
-        TooManyRequests: the budget is spent, or its status lags its spec. Wait and ask again.
+        TooManyRequests: the budget is exhausted, or its status lags its spec. Wait and retry.
     """
     key, options = request.key, request.options
     if not core.kind_of(key).has("eviction"):
-        raise MethodNotAllowed(f"{key} cannot be evicted: only pods are", key=key)
+        raise MethodNotAllowed(f"{key} cannot be evicted: only a pod can", key=key)
     check_propagation(key, options)
 
     async def attempt(proof: Proof) -> Staged | Written:

@@ -1,7 +1,7 @@
 """Reserve places for members of a gang: one chunk, one commit, all of it or nothing.
 
-The first chunk makes the gang's record, the last may commit it. Members that hold what is asked already are left as
-they are, so a leader that lost a reply, or took over, sends its chunks again.
+The first chunk makes the gang's record, the last may commit it. Members that hold the requested place already are left
+as they are, so a leader that lost a reply, or took over, sends its chunks again.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from kedge.server.service.namespaces import namespace_key
 
 
 async def reserve(core: Core, request: Reserve) -> Written:
-    """Make or confirm the gang's record and the reservations of some of its members; answers with the record.
+    """Make or confirm the gang's record and the reservations of some of its members; returns the record.
 
     Raises:
         Refused: a place no longer fits, or the gang was aborted, or too few members hold a place to commit it. Nothing
             was reserved by this chunk; earlier ones hold.
-        Conflict: the record says otherwise what the gang is: it is that of another attempt. Abort that one first.
+        Conflict: the record describes another gang, or another attempt. Abort that one first.
     """
     chunk, options = request.chunk, request.options
     limit = core.env.limits.gang_chunk_max
     core.env.metrics.gauge("kedge_service_gang_chunk", "Members in the chunk last reserved").set(len(chunk.places))
     if len(chunk.places) > limit:
-        raise BadRequest(f"a chunk reserves for at most {limit} members, not {len(chunk.places)}: send several")
+        raise BadRequest(f"a chunk reserves for at most {limit} members, not {len(chunk.places)}: send several chunks")
     key = reservation_key(chunk.namespace, chunk.gang)
 
     async def attempt(proof: Proof) -> Staged | Written:
@@ -66,7 +66,7 @@ async def reserve(core: Core, request: Reserve) -> Written:
 
 
 def _keys(chunk: GangChunk) -> list[Key]:
-    """All that is known to be needed, for one read."""
+    """All keys that the chunk needs, for one read."""
     keys = {reservation_key(chunk.namespace, chunk.gang): None, namespace_key(chunk.namespace): None}
     for place in chunk.places:
         keys[Key(POD_KIND, chunk.namespace, place.pod)] = None
@@ -78,8 +78,8 @@ def _keys(chunk: GangChunk) -> list[Key]:
 
 def _check_same_gang(record: Object, chunk: GangChunk) -> None:
     spec = record.as_view(ReservationView).spec
-    told = (spec.gang_size, spec.workload_uid, spec.generation)
-    if not gangs.is_record(spec) or told != (chunk.size, chunk.workload_uid, chunk.generation):
+    recorded = (spec.gang_size, spec.workload_uid, spec.generation)
+    if not gangs.is_record(spec) or recorded != (chunk.size, chunk.workload_uid, chunk.generation):
         raise Conflict(
             f"{record.key} is the record of another gang, or of another attempt at this one: delete it to abort that",
             key=record.key,
@@ -88,7 +88,7 @@ def _check_same_gang(record: Object, chunk: GangChunk) -> None:
 
 
 def _record_spec(chunk: GangChunk) -> dict[str, Any]:
-    return _said(
+    return _without_empty(
         workloadUID=chunk.workload_uid,
         generation=chunk.generation,
         gangSize=chunk.size,
@@ -97,7 +97,7 @@ def _record_spec(chunk: GangChunk) -> dict[str, Any]:
 
 
 def _place_spec(chunk: GangChunk, place: GangPlace) -> dict[str, Any]:
-    return _said(
+    return _without_empty(
         pod={"name": place.pod, "uid": place.pod_uid},
         nodeName=place.node,
         nodeUID=place.node_uid,
@@ -109,13 +109,13 @@ def _place_spec(chunk: GangChunk, place: GangPlace) -> dict[str, Any]:
     )
 
 
-def _said(**fields: Any) -> dict[str, Any]:
-    """Those fields that say anything, as a manifest would have them."""
+def _without_empty(**fields: Any) -> dict[str, Any]:
+    """The fields that are not empty, as in a manifest."""
     return {name: value for name, value in fields.items() if value}
 
 
 async def _stage(core: Core, proof: Proof, key: Key, old: Object | None, spec: dict[str, Any]) -> None:
-    """Stage a reservation as any other write of one would be, unless it is there as asked."""
+    """Stage a reservation like any other write of one, unless it exists as requested."""
     kind = core.kinds.of_key_kind(RESERVATION_KIND)
     document: dict[str, Any]
     if old is None:

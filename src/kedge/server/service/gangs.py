@@ -1,8 +1,8 @@
-"""Gang records: which members of a gang hold their places, so that all of them are bound or none.
+"""Gang records: which members of a gang hold a reservation, so that all members are bound or none.
 
 A gang record is a Reservation with a `gangSize` and no pod. Every commit that makes, moves or drops a member's
-reservation says so in the record's status. So the record alone proves how many hold a place, however many there are,
-and a new leader reads from it what the old one did. Committed and Aborted are final.
+reservation writes that into the record's status. So the record alone proves how many members hold a place, however many
+there are, and a new leader resumes from it. Committed and Aborted are final.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kedge.store import Put
 
 
 class Phase(StrEnum):
-    """Where a gang is. A record without a phase is pending."""
+    """The phase of a gang. A record without a phase is pending."""
 
     PENDING = "Pending"
     COMMITTED = "Committed"
@@ -41,7 +41,7 @@ def phase_of(record: Object) -> Phase:
 
 
 async def record_of(core: Core, proof: Proof, namespace: str, gang: str) -> Object | None:
-    """A gang's record as this attempt has already changed or made it; None if there is none."""
+    """A gang's record, with the changes of this attempt; None if there is none."""
     key = reservation_key(namespace, gang)
     found = await proof.object(key)
     if found is None:
@@ -55,7 +55,7 @@ async def record_of(core: Core, proof: Proof, namespace: str, gang: str) -> Obje
 
 
 async def open_record(core: Core, proof: Proof, namespace: str, gang: str) -> Object:
-    """The record under which a member reserves; `Refused` if it is gone or was given up."""
+    """The record under which a member reserves; `Refused` if it is deleted or aborted."""
     record = await record_of(core, proof, namespace, gang)
     key = reservation_key(namespace, gang)
     if record is None:
@@ -76,12 +76,12 @@ async def open_record(core: Core, proof: Proof, namespace: str, gang: str) -> Ob
 
 
 def check_committed(pod: Key, namespace: str, gang: str, record: Object | None) -> None:
-    """Raise `Refused` unless the gang of a pod that is about to be bound is committed."""
+    """Raise `Refused` unless the gang of a pod to be bound is committed."""
     if record is not None and phase_of(record) is Phase.COMMITTED:
         return
     state = "has no record" if record is None else f"is {phase_of(record).lower()}"
     raise Refused(
-        f"{pod} is bound with all of its gang or not at all, and the gang {gang} {state}, not committed",
+        f"{pod} cannot be bound before its gang is committed: the gang {gang} {state}",
         refusal=Reason.GANG_NOT_COMMITTED.value,
         key=reservation_key(namespace, gang),
         revision=record.revision if record is not None else NO_REVISION,
@@ -89,7 +89,7 @@ def check_committed(pod: Key, namespace: str, gang: str, record: Object | None) 
 
 
 def check_complete(record: Object) -> None:
-    """Raise `Refused` unless as many members hold their places as the gang needs."""
+    """Raise `Refused` unless enough members hold a place."""
     view = record.as_view(ReservationView)
     held, needed = len(view.status.members), view.spec.gang_size
     if held < needed:
@@ -101,14 +101,14 @@ def check_complete(record: Object) -> None:
         )
 
 
-async def register(core: Core, proof: Proof, namespace: str, spec: ReservationSpec) -> None:
-    """Stage in the gang's record that a member holds its place, and where."""
+async def register_member(core: Core, proof: Proof, namespace: str, spec: ReservationSpec) -> None:
+    """Add a member, with its place, to the gang's record."""
     record = await open_record(core, proof, namespace, spec.gang)
     document = record.edit()
     members = part(part(document, "status"), "members")
     if spec.pod.uid not in members and len(members) >= core.env.limits.gang_members_max:
         raise Forbidden(
-            f"the gang {spec.gang} has {len(members)} members already, which is as many as a gang may have",
+            f"the gang {spec.gang} has {len(members)} members already, the most that a gang may have",
             key=record.key,
         )
     core.env.metrics.gauge("kedge_service_gang_members", "Members of the gang last added to").set(len(members) + 1)
@@ -117,8 +117,8 @@ async def register(core: Core, proof: Proof, namespace: str, spec: ReservationSp
     proof.put(record.key, encode_object(document))
 
 
-async def strike(core: Core, proof: Proof, namespace: str, gang: str, pod_uid: str) -> None:
-    """Stage in the gang's record that a member no longer holds its place. A record that is final stays as it is."""
+async def unregister_member(core: Core, proof: Proof, namespace: str, gang: str, pod_uid: str) -> None:
+    """Remove a member from the gang's record. A committed record is final and stays as it is."""
     record = await record_of(core, proof, namespace, gang)
     if record is None or phase_of(record) is Phase.COMMITTED:
         return
@@ -129,7 +129,7 @@ async def strike(core: Core, proof: Proof, namespace: str, gang: str, pod_uid: s
 
 
 def keep_members(proof: Proof, record: Object, held: frozenset[str]) -> None:
-    """Stage that only `held` still have their places, which aborts a gang that is pending."""
+    """Remove all members but `held` from the record. That aborts a pending gang."""
     document = record.edit()
     status = part(document, "status")
     if phase_of(record) is Phase.PENDING:
@@ -139,12 +139,12 @@ def keep_members(proof: Proof, record: Object, held: frozenset[str]) -> None:
 
 
 async def drop_reservation(core: Core, proof: Proof, namespace: str, pod_uid: str) -> Object | None:
-    """Stage the end of a pod's reservation, whose claim the caller releases. None if there is none."""
+    """Stage the removal of a pod's reservation, whose claim the caller releases. None if there is none."""
     reservation = await proof.object(reservation_key(namespace, pod_uid))
     if reservation is None:
         return None
     spec = reservation.as_view(ReservationView).spec
     if spec.gang:
-        await strike(core, proof, namespace, spec.gang, pod_uid)
+        await unregister_member(core, proof, namespace, spec.gang, pod_uid)
     proof.delete(reservation.key)
     return reservation

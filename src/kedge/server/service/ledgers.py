@@ -1,7 +1,7 @@
-"""Pages of ledgers that were read or written lately, so that a bind decodes no claim but its own.
+"""A cache of decoded ledgers, so that a bind decodes no claim but its own.
 
-A page is a function of its bytes: one is used only for the very bytes it was made from, so this can be stale but
-never wrong, and a page that was staged and lost its race does no harm.
+A page is a function of its bytes and is used only for those bytes, so the cache can be stale but never wrong. A staged
+page whose commit fails does no harm.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from kedge.placement.stored_ledger import StoredLedger
 
 
 class Ledgers:
-    """The memory of one server."""
+    """The cache of one server."""
 
     def __init__(self, env: Env) -> None:
         self._pages: dict[Key, StoredLedger] = {}
         self._pages_max = env.limits.ledger_cache_max
-        gauge = env.metrics.gauge("kedge_service_ledger_cache", "Ledgers kept as read")
+        gauge = env.metrics.gauge("kedge_service_ledger_cache", "Decoded ledgers in the cache")
         gauge.set_function(lambda: len(self._pages))
 
     def page(self, key: Key, value: bytes) -> StoredLedger:
-        """The page that these bytes are."""
+        """The page decoded from these bytes."""
         known = self._pages.get(key)
         if known is not None and known.value == value:
             return known

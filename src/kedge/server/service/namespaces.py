@@ -1,7 +1,7 @@
-"""The life of a namespace, as it bears on what is created in it.
+"""Namespaces: whether they accept new objects, and their quotas.
 
-A namespace knows its quotas by name in its status. Writers prove the namespace they read, so a quota
-that appears, or a namespace that begins to end, makes every write in flight look again.
+A namespace lists its quotas by name in its status. Every write proves the namespace that it read, so a new quota, or a
+namespace that starts to terminate, makes every write in flight read again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kedge.keys import Key
 from kedge.server.service.core import Core, Proof, part
 
 FINALIZER = "kubernetes"
-"""Stands in `spec.finalizers` until the namespace is empty."""
+"""Kept in `spec.finalizers` until the namespace is empty."""
 
 
 @lru_cache(maxsize=4096)
@@ -47,7 +47,7 @@ def is_active(namespace: NamespaceView) -> bool:
 
 
 async def register_quota(core: Core, proof: Proof, quota: Key, *, present: bool) -> None:
-    """Name a quota in its namespace's status, or strike it out."""
+    """Add a quota to its namespace's status, or remove it."""
     namespace = await proof.object(namespace_key(quota.namespace))
     if namespace is None:
         return
@@ -58,8 +58,8 @@ async def register_quota(core: Core, proof: Proof, quota: Key, *, present: bool)
     if present:
         if len(names) >= core.env.limits.namespace_quotas_max:
             raise Forbidden(
-                f"{quota} cannot be created: its namespace has {len(names)} such quotas already; put what it limits"
-                " into one of those",
+                f"{quota} cannot be created: its namespace has {len(names)} such quotas already; add its limits to"
+                " one of those",
                 key=quota,
             )
         names = sorted([*names, quota.name])

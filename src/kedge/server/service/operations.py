@@ -1,7 +1,7 @@
-"""Operation ids: a write that is repeated inside its window gets the first outcome instead of happening twice.
+"""Operation ids: a write that is repeated inside its window gets the first outcome instead of a second effect.
 
-The record of an operation is written by the commit it describes, so its own revision is that commit's. It is
-an internal key, not an object of the API. `sweep` forgets those past their window.
+The commit of an operation also writes its record, so the record's revision is that of the commit. It is an internal
+key, not an object of the API. `sweep` deletes records past their window.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kedge.store import AtRevision, DeleteKey, Entry
 
 
 class Operation(msgspec.Struct, frozen=True):
-    """What one operation id did."""
+    """The effect of one operation id."""
 
     verb: str
     object: str
@@ -45,9 +45,9 @@ async def first_outcome(
     named: bool = True,
     reads: Sequence[Key] = (),
 ) -> Written | None:
-    """The outcome this operation id already had, or None if it had none. `named` is false for a generated name.
+    """The first outcome of this operation id, or None if it had none. `named` is false for a generated name.
 
-    What the attempt `reads` next if there was none is read along: over a network each read is a round trip.
+    The keys that the attempt `reads` next come in the same read: over a network each read is a round trip.
     """
     operation = options.origin.operation
     if not operation or not options.recorded:
@@ -60,22 +60,21 @@ async def first_outcome(
     same = first_key == key if named else first_key[:2] == key[:2]
     if first.verb != verb or not same:
         raise BadRequest(
-            f"operation id {operation} was used to {first.verb} {first.object}; it cannot {verb} {key} as well:"
-            " use a new id",
+            f"operation id {operation} was used to {first.verb} {first.object}; to {verb} {key}, use a new id",
             key=key,
         )
     return await _outcome(core, first_key, entry)
 
 
 def record(core: Core, proof: Proof, verb: str, key: Key, options: WriteOptions) -> None:
-    """Stage the record of this operation, in the same commit as what it did."""
+    """Stage the record of this operation, in the same commit as its effect."""
     if options.origin.operation and options.recorded:
         done = Operation(verb, str(key), core.timestamp())
         proof.put(operation_key(options.origin.operation), msgspec.json.encode(done))
 
 
 async def sweep(core: Core) -> int:
-    """Forget operations past their window, and the oldest past the bound on their number. Returns how many went."""
+    """Delete operations past their window, and the oldest past the bound on their number. Returns how many."""
     limits = core.env.limits
     listing = await core.store.list(OPERATION_KIND)
     horizon = core.passed_window(listing.revision)
@@ -89,14 +88,14 @@ async def sweep(core: Core) -> int:
         try:
             await core.store.commit([AtRevision(e.key, e.modified) for e in part], [DeleteKey(e.key) for e in part])
         except Conflict:
-            continue  # another server sweeps too, and was first
+            continue  # another server swept it first
         swept += len(part)
     core.operations.set(len(entries) - swept)
     return swept
 
 
 async def _outcome(core: Core, key: Key, record: Entry) -> Written:
-    """The object as that commit left it, or as it is now if history no longer goes back so far."""
+    """The object as that commit left it, or the current one if that revision is compacted."""
     try:
         (found,) = (await core.store.get([key], at=record.modified)).entries
         if found is not None:

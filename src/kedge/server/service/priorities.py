@@ -1,7 +1,7 @@
-"""Priorities: the class that a new pod names, or the default one, says its priority in the commit that creates it.
+"""Priorities: a new pod gets the priority of the class that it names, or of the default class, in its own commit.
 
-A class that calls itself the default is named by one internal key, which every create of a pod proves: with its other
-reads, so it costs no round trip, and none can miss a default or meet two. The words of the errors are Kubernetes'.
+One internal key names the default class, and every create of a pod proves it. It is read with the other keys, so it
+costs no round trip, and no create can miss a default or see two. Error texts are those of Kubernetes.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from kedge.keys import NO_REVISION, Key
 from kedge.server.service.core import Proof
 
 DEFAULT_CLASS = Key(DEFAULT_PRIORITY_KIND, "", "default")
-"""Holds the name of the class that is the default; absent while none is."""
+"""Holds the name of the default class; absent if there is none."""
 SYSTEM_CLASSES = {
     "system-cluster-critical": PriorityClassView(value=2_000_000_000),
     "system-node-critical": PriorityClassView(value=2_000_001_000),
 }
-"""Classes that are there without having been created."""
+"""Built-in classes."""
 
 
 def is_settled(proof: Proof, pod: Object) -> bool:
-    """Whether a new pod needs no class: it names none, there is no default, and it claims no priority of its own."""
+    """Whether a new pod needs no class: it names none, there is no default, and it sets no priority."""
     spec = pod.as_view(PodView).spec
     return not spec.priority_class_name and not spec.priority and proof.reads.get(DEFAULT_CLASS) is None
 
@@ -37,7 +37,7 @@ async def with_priority(proof: Proof, pod: Object) -> Object:
     """The new pod with the priority and the preemption policy of its class.
 
     Raises:
-        Forbidden: there is no such class, or the pod claims what the class does not give.
+        Forbidden: there is no such class, or the pod sets a priority or policy that differs from it.
     """
     spec = pod.as_view(PodView).spec
     name, found = await _class_of(proof, pod)
@@ -47,7 +47,7 @@ async def with_priority(proof: Proof, pod: Object) -> Object:
             f" in pod spec; priority admission controller computed {found.value} from the given PriorityClass name",
             key=pod.key,
         )
-    # The view cannot tell a policy that was left out from the usual one; the bytes can.
+    # The view has the default for a policy that was left out; the bytes show whether it was.
     given = spec.preemption_policy if b'"preemptionPolicy"' in pod.value or b"\\u" in pod.value else ""
     if given and given != found.preemption_policy:
         raise Forbidden(
@@ -76,11 +76,11 @@ async def _class_of(proof: Proof, pod: Object) -> tuple[str, PriorityClassView]:
 
 def _edited(pod: Object, name: str, found: PriorityClassView) -> Object:
     view = pod.as_view(PodView)
-    said: dict[str, Any] = {"priority": found.value, "preemptionPolicy": found.preemption_policy}
+    fields: dict[str, Any] = {"priority": found.value, "preemptionPolicy": found.preemption_policy}
     if name:
-        said["priorityClassName"] = name
+        fields["priorityClassName"] = name
     document = pod.edit()
-    document["spec"].update(said)
+    document["spec"].update(fields)
     spec = msgspec.structs.replace(
         view.spec, priority=found.value, preemption_policy=found.preemption_policy, priority_class_name=name
     )
@@ -94,7 +94,7 @@ def _edited(pod: Object, name: str, found: PriorityClassView) -> Object:
 
 
 def keep_priority(before: dict[str, Any], after: dict[str, Any]) -> None:
-    """An update that leaves out what the class said at the pod's creation means no change of it."""
+    """An update that leaves out the fields that the class set at creation does not change them."""
     old, new = before.get("spec"), after.get("spec")
     if isinstance(old, dict) and isinstance(new, dict):
         for field in ("priority", "preemptionPolicy", "priorityClassName"):
@@ -106,7 +106,7 @@ def keep_priority(before: dict[str, Any], after: dict[str, Any]) -> None:
 
 
 async def follow_class(proof: Proof, key: Key, old: Object | None, new: Object | None) -> None:
-    """Stage which class is the default. There can be one."""
+    """Stage a change of the default class. There can be one."""
     was = old is not None and old.as_view(PriorityClassView).global_default
     becomes = new is not None and new.as_view(PriorityClassView).global_default
     if was == becomes:

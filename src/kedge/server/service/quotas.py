@@ -1,8 +1,8 @@
-"""Resource quotas: every write pays its namespace's quotas in its own commit.
+"""Resource quotas: every write is charged to its namespace's quotas in its own commit.
 
-A charge is the difference a write makes, so creating, changing, ending and removing are one rule. A quota whose
-use was never counted is counted by the first write that needs it: every write since the quota was registered
-must touch it, so a count at a later revision can miss nothing.
+A charge is the difference that a write makes, so create, update, end and removal follow one rule. A quota whose use was
+never counted is counted by the first write that needs it. Every write since the quota was registered writes the quota
+too, so a count at a later revision misses nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kedge.server.service.namespaces import namespace_key
 async def charge_quotas(
     core: Core, proof: Proof, kind: Kind, key: Key, old: PodView | None, new: PodView | None, exists: int
 ) -> None:
-    """Charge a write to every quota of its namespace, or raise `Forbidden` and name the quota it would overrun."""
+    """Charge a write to every quota of its namespace; `Forbidden` names the quota that it would exceed."""
     namespace = await proof.object(namespace_key(key.namespace))
     if namespace is None:
         return
@@ -53,19 +53,19 @@ async def _charge_one(
     broken = overruns(delta, used, hard)
     if broken:
 
-        def say(amounts: Units) -> str:
+        def listed(amounts: Units) -> str:
             return ",".join(f"{r}={format_units(r, amounts.get(r, 0))}" for r in broken)
 
         raise Forbidden(
             f'{kind.resource} "{key.name}" is forbidden: exceeded quota: {quota.key.name},'
-            f" requested: {say(delta)}, used: {say(used)}, limited: {say(hard)}",
+            f" requested: {listed(delta)}, used: {listed(used)}, limited: {listed(hard)}",
             key=key,
         )
     write_use(proof, quota, add(used, delta))
 
 
 def write_use(proof: Proof, quota: Object, used: dict[str, int]) -> None:
-    """Stage the quota's status: what is used, of what may be."""
+    """Stage the quota's status: its use and its limits."""
     document = quota.edit()
     hard = part(part(document, "spec"), "hard")
     document["status"] = {
@@ -77,7 +77,7 @@ def write_use(proof: Proof, quota: Object, used: dict[str, int]) -> None:
 
 
 async def count_use(core: Core, quota: Object) -> dict[str, int]:
-    """What the namespace holds now of everything the quota speaks of."""
+    """The namespace's current use of each resource that the quota limits."""
     view = quota.as_view(ResourceQuotaView)
     hard = set(view.spec.hard)
     used: dict[str, int] = dict.fromkeys(hard, 0)
@@ -93,10 +93,10 @@ async def count_use(core: Core, quota: Object) -> dict[str, int]:
 
 
 async def recount(core: Core, quota: Object, document: dict[str, Any]) -> None:
-    """Write into `document` what the namespace holds now: whoever leaves the use out of the status asks for it.
+    """Write the namespace's current use into `document`: a status without a use requests a recount.
 
-    The quota is read under the proof before anything is counted, and every write that changes the use writes the quota:
-    a count that missed one cannot be committed.
+    The quota is read under the proof before anything is counted, and every write that changes the use writes the quota.
+    So a count that missed a write cannot be committed.
     """
     used = await count_use(core, quota)
     hard = part(part(document, "spec"), "hard")
@@ -108,5 +108,5 @@ async def recount(core: Core, quota: Object, document: dict[str, Any]) -> None:
 
 
 def _may_charge(kind: Kind, hard: set[str]) -> bool:
-    """Whether objects of `kind` can cost anything `hard` speaks of. Pods can cost resources of any name."""
+    """Whether objects of `kind` can be charged to a resource in `hard`. Pods can be charged to any resource."""
     return kind.namespaced and (kind.key_kind == POD_KIND or not hard.isdisjoint(object_cost(kind, None)))

@@ -1,7 +1,7 @@
 """Get and list, with Kubernetes' meaning of `resourceVersion`, `limit`, `continue` and selectors.
 
 A continued list stays at the revision of its first page. Selectors are applied here, page by page, so that a
-selective list over a large kind holds neither the loop nor the whole kind.
+selective list over a large kind neither blocks the loop nor holds the whole kind in memory.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from kedge.store import Listing
 
 Matches = Callable[[Object], bool]
 _REVISION_MAX = 2**63 - 1
-"""What every backend can count to."""
+"""The largest revision that every backend supports."""
 
 
 class _Continue(msgspec.Struct, frozen=True):
-    """Where the next page begins, and at which revision the whole list is."""
+    """Where the next page begins, and the revision of the whole list."""
 
     rv: Revision
     ns: str
@@ -41,7 +41,7 @@ async def get(core: Core, request: Get) -> Object:
     floor = parse_resource_version(request.options.resource_version)
     reading = await core.store.get([key])
     if reading.revision < floor:
-        reading = await core.store.get([key], at=floor)  # waits until the store has come so far
+        reading = await core.store.get([key], at=floor)  # waits until the store has reached it
     (entry,) = reading.entries
     if entry is None:
         raise NotFound(f'{kind.resource} "{key.name}" not found', key=key)
@@ -53,8 +53,8 @@ async def list_objects(core: Core, request: List) -> ObjectList:
     at, start_after = _where(kind, options)
     matches = compile_selectors(kind, options.label_selector, options.field_selector)
     if at > NO_REVISION and not (options.continue_token or _exact(options)):
-        with suppress(Compacted):  # history has gone past it so far that it was forgotten
-            await core.store.get([], at=at)  # no older than: wait for it, then serve the newest
+        with suppress(Compacted):  # it is compacted, so the newest is not older
+            await core.store.get([], at=at)  # not older than: wait for it, then serve the newest
         at = NO_REVISION
     if matches is None:
         listing = await core.store.list(
@@ -69,7 +69,7 @@ async def list_objects(core: Core, request: List) -> ObjectList:
 async def _list_selected(
     core: Core, kind: Kind, options: ListOptions, matches: Matches, at: Revision, start_after: Key | None
 ) -> ObjectList:
-    """Scan in chunks at one revision until the page is full or the kind is through."""
+    """Scan in chunks at one revision until the page is full or the kind ends."""
     found: list[Object] = []
     while True:
         listing: Listing = await core.store.list(
@@ -94,7 +94,7 @@ async def _list_selected(
 
 
 def compile_selectors(kind: Kind, label_text: str, field_text: str) -> Matches | None:
-    """One predicate for both selectors; None if they let everything through."""
+    """One predicate for both selectors; None if they select everything."""
     labels: LabelSelector | None = parse_label_selector(label_text) if label_text else None
     fields: FieldSelector | None = parse_field_selector(kind, field_text) if field_text else None
     if labels is None and fields is None:
@@ -109,16 +109,16 @@ def compile_selectors(kind: Kind, label_text: str, field_text: str) -> Matches |
 
 
 def parse_resource_version(text: str) -> Revision:
-    """The revision a client names; 0 for "" and "0", which both mean no particular one."""
+    """The revision that a client names; 0 for "" and "0", which both mean any."""
     if not text:
         return NO_REVISION
     if not (text.isascii() and text.isdigit() and len(text) <= len(str(_REVISION_MAX)) and int(text) <= _REVISION_MAX):
-        raise BadRequest(f"resourceVersion {text!r} is no version of this server: leave it out to read the newest")
+        raise BadRequest(f"resourceVersion {text!r} is not a version of this server: leave it out to read the newest")
     return int(text)
 
 
 def _where(kind: Kind, options: ListOptions) -> tuple[Revision, Key | None]:
-    """At which revision, and after which key, the page asked for begins."""
+    """The revision of the page, and the key after which it begins."""
     match = options.resource_version_match
     if match not in ("", "Exact", "NotOlderThan"):
         raise BadRequest(f"resourceVersionMatch {match!r} is neither Exact nor NotOlderThan")
@@ -138,7 +138,7 @@ def _where(kind: Kind, options: ListOptions) -> tuple[Revision, Key | None]:
 
 
 def _exact(options: ListOptions) -> bool:
-    """Whether the list must be at just the version given. With a limit that is the old meaning of giving one."""
+    """Whether the list must be exactly at the given version. With a limit, that is the legacy default."""
     if options.resource_version_match:
         return options.resource_version_match == "Exact"
     return bool(options.limit)

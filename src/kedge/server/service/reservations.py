@@ -1,7 +1,7 @@
 """Reservations: a claim held for one pod, named by the pod's uid, so that a pod can have only one.
 
-A newer generation supersedes it in one commit, which moves the claim. Past its deadline anybody may supersede or
-remove it; until somebody does, it holds: a clock frees nothing. A gang's record is kept by `gangs`.
+A newer generation supersedes it in one commit, which moves the claim. Past its deadline any client may supersede or
+remove it. Until then it holds: a clock alone releases nothing. `gangs` has the gang records.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from kedge.server.service.gangs import Phase
 
 
 async def follow_reservation(core: Core, proof: Proof, key: Key, old: Object | None, new: Object | None) -> None:
-    """Claims follow the reservation: made with it, moved when it is superseded, released when it goes."""
+    """Keep the claim in step: made with the reservation, moved when it is superseded, released when it is removed."""
     before = old.as_view(ReservationView).spec if old is not None else None
     after = new.as_view(ReservationView).spec if new is not None else None
-    if any(spec is not None and gangs.is_record(spec) for spec in (before, after)):  # one cannot become the other
+    if any(spec is not None and gangs.is_record(spec) for spec in (before, after)):
         await _follow_record(core, proof, key, old, new)
         return
     if old is not None and before is not None:
@@ -33,35 +33,35 @@ async def follow_reservation(core: Core, proof: Proof, key: Key, old: Object | N
             return
         await claims.release_reserved(core, proof, before.node_name, before.pod.uid)
         if before.gang and (after is None or after.gang != before.gang):
-            await gangs.strike(core, proof, key.namespace, before.gang, before.pod.uid)
+            await gangs.unregister_member(core, proof, key.namespace, before.gang, before.pod.uid)
     if after is not None:
         await _claim(core, proof, key, after)
 
 
 async def _claim(core: Core, proof: Proof, key: Key, spec: ReservationSpec) -> None:
     if spec.pod.uid != key.name:
-        raise _invalid(key, "metadata.name", "must be the uid of the pod, so that it can have only one")
+        raise _invalid(key, "metadata.name", "must be the uid of the pod: a pod has one reservation")
     pod_key = Key(POD_KIND, key.namespace, spec.pod.name)
     pod, node = await proof.objects(pod_key, claims.node_key(spec.node_name))
     if pod is None:
-        raise NotFound(f'pods "{spec.pod.name}" not found: there is nothing to reserve for', key=pod_key)
+        raise NotFound(f'pods "{spec.pod.name}" not found: a reservation needs its pod', key=pod_key)
     claims.check_pod_claimable(pod, spec.pod.uid)
     if pod.as_view(PodView).labels.get(GANG_LABEL, spec.gang) != spec.gang:
         raise _invalid(key, "spec.gang", f"must be the gang that the pod's label {GANG_LABEL} names")
     target = claims.existing_node(node, spec.node_name, spec.node_uid)
     await claims.claim(core, proof, pod, target, ClaimState.RESERVED)
     if spec.gang:
-        await gangs.register(core, proof, key.namespace, spec)
+        await gangs.register_member(core, proof, key.namespace, spec)
 
 
 async def _moves(core: Core, proof: Proof, old: Object, after: ReservationSpec) -> bool:
-    """Whether an update moves the claim. `Refused` if another holds it who was first, or who is newer."""
+    """Whether an update moves the claim. `Refused` if a newer generation, or an earlier attempt, holds it."""
     before = old.as_view(ReservationView).spec
     if after.pod != before.pod:
-        raise _invalid(old.key, "spec.pod", "a reservation is for one pod: create another for another pod")
+        raise _invalid(old.key, "spec.pod", "a reservation is for one pod: create a new one for another pod")
     if after.generation < before.generation:
         raise Refused(
-            f"generation {before.generation} of the workload of {before.pod.name} has reserved already:"
+            f"generation {before.generation} of the workload of {before.pod.name} has a reservation already:"
             f" generation {after.generation} is too old",
             refusal=Reason.SUPERSEDED.value,
             key=old.key,
@@ -69,14 +69,14 @@ async def _moves(core: Core, proof: Proof, old: Object, after: ReservationSpec) 
         )
     place = (after.node_name, after.node_uid, after.gang)
     if after.generation == before.generation and place == (before.node_name, before.node_uid, before.gang):
-        return False  # a later deadline, say: the claim stays where it is
+        return False  # for example a later deadline: the claim stays
     if after.generation == before.generation and not await may_be_superseded(core, proof, old):
         raise _reserved_elsewhere(old, after.node_name)
     return True
 
 
 async def may_be_superseded(core: Core, proof: Proof, reservation: Object) -> bool:
-    """Whether anybody may take it over: its deadline has passed, or its gang was given up."""
+    """Whether any client may take it over: its deadline has passed, or its gang was aborted."""
     spec = reservation.as_view(ReservationView).spec
     if has_expired(core, reservation):
         return True
@@ -92,10 +92,10 @@ def has_expired(core: Core, reservation: Object) -> bool:
 
 
 async def _check_removable(core: Core, proof: Proof, reservation: Object) -> None:
-    """Once a gang is committed, each of its members is to be bound: what it holds is not taken from it.
+    """Once a gang is committed, each member keeps its reservation until it is bound.
 
-    Another may be bound already, so a deadline alone does not change that: only a place that the pod could not have
-    any more is given up, once the deadline has passed.
+    Another member may be bound already, so a passed deadline alone releases nothing. It releases only a reservation on
+    which the pod can no longer be bound.
     """
     spec = reservation.as_view(ReservationView).spec
     record = await gangs.record_of(core, proof, reservation.key.namespace, spec.gang) if spec.gang else None
@@ -112,7 +112,7 @@ async def _check_removable(core: Core, proof: Proof, reservation: Object) -> Non
 
 
 async def _could_be_bound(core: Core, proof: Proof, reservation: Object) -> bool:
-    """Whether the pod of a member's reservation is still a member, and could be bound on what it holds."""
+    """Whether the pod of a member's reservation is still a member, and could be bound on its claim."""
     spec = reservation.as_view(ReservationView).spec
     pod = await proof.object(Key(POD_KIND, reservation.key.namespace, spec.pod.name))
     if pod is not None and pod.as_view(PodView).labels.get(GANG_LABEL, spec.gang) != spec.gang:
@@ -124,7 +124,7 @@ async def _could_be_bound(core: Core, proof: Proof, reservation: Object) -> bool
 
 
 async def release_reservation(core: Core, proof: Proof, namespace: str, pod_uid: str) -> None:
-    """Stage the end of a pod's reservation and of what it claims, if there is one."""
+    """Stage the removal of a pod's reservation and of its claim, if it has one."""
     reservation = await gangs.drop_reservation(core, proof, namespace, pod_uid)
     if reservation is not None:
         node = reservation.as_view(ReservationView).spec.node_name
@@ -132,16 +132,16 @@ async def release_reservation(core: Core, proof: Proof, namespace: str, pod_uid:
 
 
 async def use_reservation(core: Core, proof: Proof, pod: Object, node: str) -> None:
-    """A pod's reservation is used up by its bind; one that holds a place elsewhere forbids the bind.
+    """A bind consumes the pod's reservation; a reservation on another node forbids the bind.
 
-    A member of a gang is bound only once its gang is committed, and only on what it reserved under that gang: a late
-    bind under a record that is gone, or that never was, must not place a part of the gang.
+    A member is bound only once its gang is committed, and only on its reservation under that gang: a late bind under a
+    record that was deleted, or never existed, must not place a part of the gang.
     """
     namespace = pod.key.namespace
     reservation = await proof.object(gangs.reservation_key(namespace, pod.uid))
     wanted = pod.as_view(PodView).labels.get(GANG_LABEL, "")
     spec = reservation.as_view(ReservationView).spec if reservation is not None else None
-    if wanted and (spec is None or spec.gang != wanted):  # what it held before it joined is no place beside the others
+    if wanted and (spec is None or spec.gang != wanted):  # a reservation from before it joined does not count
         record = await gangs.record_of(core, proof, namespace, wanted)
         gangs.check_committed(pod.key, namespace, wanted, record)
         raise Refused(
@@ -177,7 +177,7 @@ def _reserved_elsewhere(held: Object, node: str) -> Refused:
 
 
 async def _follow_record(core: Core, proof: Proof, key: Key, old: Object | None, new: Object | None) -> None:
-    """A record goes from pending to committed, if enough members hold their places, or to aborted, which frees them."""
+    """A record moves from pending to committed, if enough members hold a place, or to aborted, which releases them."""
     if old is None:
         return
     view, phase = old.as_view(ReservationView), gangs.phase_of(old)
@@ -194,13 +194,13 @@ async def _follow_record(core: Core, proof: Proof, key: Key, old: Object | None,
         elif view.status.members and not proof.dry_run:
             raise Unsettled(lambda options: free_members(core, key, old.uid, options))
     if phase is not Phase.PENDING and view.spec != after.spec:
-        raise _invalid(key, "spec", f"the gang is {phase.lower()}: begin another under a record of its own")
+        raise _invalid(key, "spec", f"the gang is {phase.lower()}: start a new gang under another record")
 
 
 async def _check_record_removable(core: Core, proof: Proof, record: Object) -> None:
-    """A record goes when nobody holds anything under it: what is held is freed first.
+    """A record is removed only when no member holds a reservation: those are released first.
 
-    Of a committed gang only past the deadline, and only what can no longer be bound.
+    A committed gang's are released only past the deadline, and only if their pods can no longer be bound.
     """
     if proof.dry_run:
         return
@@ -221,7 +221,7 @@ async def _check_record_removable(core: Core, proof: Proof, record: Object) -> N
 async def _still_held(core: Core, record: Object) -> list[str]:
     """Members that have a reservation now.
 
-    Read without proof, and sound nevertheless: whoever makes or moves one under this record writes the record.
+    The read needs no proof: every commit that makes or moves a reservation under this record writes the record.
     """
     uids = list(record.as_view(ReservationView).status.members)
     keys = [gangs.reservation_key(record.key.namespace, uid) for uid in uids]
@@ -230,11 +230,11 @@ async def _still_held(core: Core, record: Object) -> list[str]:
 
 
 async def free_members(core: Core, key: Key, record_uid: str, options: WriteOptions) -> None:
-    """Abort a gang that is not committed, and free what its members hold, in as many commits as that takes.
+    """Abort a gang that is not committed, and release its members' reservations, in as many commits as that takes.
 
-    Of a committed one only what can no longer be bound is freed; `Conflict` names the gang if anything else is held.
-    The first commit marks the record: from then on no member reserves and nobody commits. A server that stops half-way
-    leaves a record that says who still holds what; deleting it, or this again, does the rest.
+    A committed gang keeps reservations whose pods can still be bound, and then this raises `Conflict`.
+    The first commit aborts the record: after it no member reserves and no client commits. If the server stops half-way,
+    the record lists the remaining reservations; deleting it, or a repeat, releases them.
     """
     left = True
 

@@ -1,4 +1,4 @@
-"""The scale subresource: the replica count of a workload, alone, as autoscalers and `kubectl scale` see it."""
+"""The scale subresource: a workload's replica count, as autoscalers and `kubectl scale` use it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def get_scale(core: Core, request: GetScale) -> Document:
 
 
 async def patch_scale(core: Core, request: Patch) -> Written:
-    """Patch the Scale of a workload as the commit finds it: only a patch that names a version can be too late."""
+    """Patch the Scale of a workload at its current version: only a patch that names a version can conflict."""
     key = request.key
     kind = _scaled_kind(core, key)
 
@@ -65,7 +65,7 @@ def _scaled_kind(core: Core, key: Key) -> Kind:
 
 
 def _scaled(now: Document, key: Key, scale: Document) -> Document:
-    """The workload with the replicas, and on the conditions, that a Scale names."""
+    """The workload with the replicas, and under the preconditions, of a Scale."""
     spec = scale.get("spec")
     replicas = spec.get("replicas", 0) if isinstance(spec, dict) else None
     if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 0:

@@ -61,7 +61,7 @@ HANDLERS: Final[Mapping[type[Request[Any]], Callable[[Core, Any], Coroutine[Any,
     Evict: eviction.evict,
     ConfirmEnded: binding.confirm_ended,
 }
-"""What carries out each request. Only `OpenWatch` is missing: its reply is a stream."""
+"""The handler of each request. `OpenWatch` has none: its reply is a stream."""
 
 
 class Service(Verbs):

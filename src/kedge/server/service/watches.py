@@ -1,7 +1,7 @@
-"""Watch: the store's changes as Kubernetes events, seen through selectors.
+"""Watch: the store's changes as Kubernetes events, filtered by selectors.
 
-An object that starts to match was added, as far as this watcher knows; one that stops matching was deleted. The
-stream ends by its timeout, or with an error that says where to go on from.
+For a watch with a selector, an object that starts to match was added, and one that stops matching was deleted. The
+stream ends by its timeout, or with an error that names where to resume.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ async def watch(core: Core, request: OpenWatch) -> AsyncGenerator[WatchEvent, No
     """Stream events. Close the generator to stop.
 
     Raises:
-        Compacted: the version asked for, or the place the stream stood at, is gone. List again.
-        Lagged: the reader was too slow. Watch again after the last revision seen.
+        Compacted: the requested version, or the position of the stream, is compacted. List again.
+        Lagged: the reader was too slow. Resume after the last revision received.
     """
     events = _one_by_one(await watch_batches(core, request))
-    await anext(events)  # begun, it closes its stream even if nobody ever reads from it
+    await anext(events)  # started, so that it closes its stream even if it is never read
     return events
 
 
@@ -59,7 +59,7 @@ async def watch_batches(core: Core, request: OpenWatch) -> EventStream:
 
 async def _one_by_one(batches: EventStream) -> AsyncGenerator[WatchEvent, None]:
     try:
-        yield WatchEvent(EventType.BOOKMARK, None, NO_REVISION)  # for `watch` alone
+        yield WatchEvent(EventType.BOOKMARK, None, NO_REVISION)  # consumed by `watch`
         async for batch in batches:
             for event in batch:
                 yield event
@@ -82,11 +82,11 @@ class EventStream:
         self._core = core
         self._kind = kind
         self._matches = matches
-        self._marks = options.allow_bookmarks
+        self._bookmarks = options.allow_bookmarks
         self._stream = stream
         self._listed = listed
-        self._told_s = core.env.monotonic()
-        self._deadline_s = None if options.timeout_s is None else self._told_s + options.timeout_s
+        self._last_sent_s = core.env.monotonic()
+        self._deadline_s = None if options.timeout_s is None else self._last_sent_s + options.timeout_s
 
     @property
     def pushes(self) -> bool:
@@ -142,17 +142,17 @@ class EventStream:
         return listed
 
     def _events(self, batch: Batch) -> Sequence[WatchEvent]:
-        """What a batch of the store is to this watcher; nothing, if there is nothing to say."""
+        """The events of a store batch for this watch; none if no event and no bookmark is due."""
         core, kind, matches = self._core, self._kind, self._matches
         events = [seen for change in batch.changes if (seen := _event(core, kind, change, matches)) is not None]
-        # A watcher whose selector lets nothing through must not be left behind by the history of its kind.
-        due = not batch.changes or core.env.monotonic() - self._told_s >= core.env.limits.watch_progress_s
+        # A watch whose selector matches nothing needs progress, or compaction overtakes it.
+        due = not batch.changes or core.env.monotonic() - self._last_sent_s >= core.env.limits.watch_progress_s
         if not events and not due:
             return events
-        # A batch never splits a commit: the mark after it says that its last commit was told whole.
-        if self._marks:
+        # A batch never splits a commit: the bookmark after it marks its last commit as complete.
+        if self._bookmarks:
             events.append(WatchEvent(EventType.BOOKMARK, None, batch.revision))
-        self._told_s = core.env.monotonic()
+        self._last_sent_s = core.env.monotonic()
         return events
 
     def close(self) -> None:
@@ -172,16 +172,16 @@ def _event(core: Core, kind: Kind, change: Change, matches: Matches | None) -> W
         return WatchEvent(EventType.ADDED if entry.created == revision else EventType.MODIFIED, found, revision)
     matched_before = change.previous is not None and matches(core.object_of(change.previous))
     if kind.latest_only and not change.created:
-        matched_before = True  # this watcher may have been shown a version that history no longer has
+        matched_before = True  # the watch may have delivered a version that the store no longer has
     if found is not None and matches(found):
         return WatchEvent(EventType.MODIFIED if matched_before else EventType.ADDED, found, revision)
     return _deleted(core, change) if matched_before else None
 
 
 def _deleted(core: Core, change: Change) -> WatchEvent:
-    """A deletion shows the last state that was seen, at the revision that ended it."""
+    """A deletion carries the object's last state, at the revision of the delete."""
     kind = core.kind_of(change.key)
-    shown = change.previous or change.entry  # neither, if the store has forgotten already what was deleted
+    shown = change.previous or change.entry  # neither, if the store no longer has its last state
     gone = Object(
         kind,
         change.key,
@@ -194,7 +194,7 @@ def _deleted(core: Core, change: Change) -> WatchEvent:
 
 
 def _wants_initial_events(options: WatchOptions) -> bool:
-    """Whether to begin with what exists. Asked for outright, or in the old way: by naming no version."""
+    """Whether to begin with the existing objects: requested outright, or in the legacy way, by naming no version."""
     if options.send_initial_events is not None:
         if options.resource_version_match != "NotOlderThan":
             raise BadRequest("sendInitialEvents requires resourceVersionMatch to be NotOlderThan")

@@ -1,7 +1,7 @@
 """Create, update and patch: from a request body to an object that may be stored.
 
-The order is that of Kubernetes: fields only the server owns, defaults, mutating policies, validation, validating
-policies; then `effects` stages whatever else must move in the same commit.
+The order is that of Kubernetes: fields that the server sets, defaults, mutating policies, validation, validating
+policies. Then `effects` stages the side effects in the same commit.
 """
 
 from __future__ import annotations
@@ -54,25 +54,25 @@ from kedge.server.service.zones import recount_zones
 
 Document = dict[str, Any]
 Edit = Callable[[Document], Document]
-"""Turns the object as it is (with its resource version) into the object as the caller wants it."""
+"""From the current object (with its resource version) to the one that the caller wants."""
 
 _NAME_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # as Kubernetes: nothing that spells a word
 _SERVER_METADATA = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation")
 _NEVER_SENT = (*_SERVER_METADATA, "resourceVersion", "selfLink", "managedFields")
 _STATUS_AT_CREATE = frozenset({NODE_KIND})
-"""Kinds that register themselves with a status; everywhere else a new object has none."""
+"""Kinds that are created with a status; objects of other kinds begin without one."""
 _INITIAL_STATUS: dict[str, Document] = {POD_KIND: {"phase": "Pending"}, NAMESPACE_KIND: {"phase": "Active"}}
 _WRITABLE = frozenset({"status", "finalize"})
-"""Subresources that an update or a patch may address; the others are verbs of their own."""
+"""Subresources that an update or a patch may address; the others have verbs of their own."""
 _SERVICE_STATUS = {
     NAMESPACE_KIND: ("resourceQuotas", "zoneQuotas"),
     RESOURCE_QUOTA_KIND: ("hard", "used"),
     ZONE_QUOTA_KIND: ("zones",),
     RESERVATION_KIND: ("members",),
 }
-"""Status fields that are the service's own accounts."""
+"""Status fields that only the service writes."""
 _RECOUNTED = {RESOURCE_QUOTA_KIND: "used", ZONE_QUOTA_KIND: "zones"}
-"""Those that are counted anew when a write of the status leaves them out."""
+"""Status fields that are recounted when a status write leaves them out."""
 
 
 # -- create ----------------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ async def create(core: Core, request: Create) -> Written:
 
 
 def _draft_of(core: Core, kind: Kind, body: bytes, namespace: str) -> Draft:
-    """The object as sent, with what only the server may say, and with defaults."""
+    """The object as sent, with the fields that the server sets, and with defaults."""
     draft = Draft.parse(body)
     draft.api_version, draft.kind = _check_type(kind, draft.api_version, draft.kind)
     _check_namespace(kind, draft.metadata, namespace)
@@ -128,7 +128,7 @@ async def _create_named(
     if chain is None or not is_key:
         new, warnings = _checked(kind, key, value)
         chain = None
-    else:  # policies come before validation; but what has no name to be looked up by never reaches them
+    else:  # policies come before validation; an object without a valid key never reaches them
         new, warnings = Object(kind, key, value, revision=NO_REVISION), ()
     return await core.prove(_attempt_to_create(core, new, warnings, chain, options, generated=generated), options)
 
@@ -142,7 +142,7 @@ def _attempt_to_create(
     *,
     generated: bool,
 ) -> Attempt:
-    """Creates `sent`: as it is if it was checked already, else as `chain` leaves it."""
+    """Creates `sent`: as it is if it was validated already, else as `chain` leaves it."""
     kind, key = sent.kind, sent.key
     reads: tuple[Key, ...] = (key,)
     if kind.key_kind == POD_KIND:
@@ -151,7 +151,7 @@ def _attempt_to_create(
         reads = (key, namespace_key(key.namespace))
 
     async def attempt(proof: Proof) -> Staged | Written:
-        # One read for all: over a network each read is a round trip.
+        # One read for all keys: over a network each read is a round trip.
         if options.origin.operation:
             repeat = await operations.first_outcome(
                 core, proof, "create", key, options, named=not generated, reads=reads
@@ -176,7 +176,7 @@ def _attempt_to_create(
 
 
 def _check_type(kind: Kind, api_version: Any, name: Any) -> tuple[str, str]:
-    """Hold a body to the kind it was sent as. One that does not say is taken to be that."""
+    """Check that a body is of the kind it was sent as. A body without a kind is of that kind."""
     if (api_version or name) and (api_version, name) != (kind.api_version, kind.kind):
         raise BadRequest(
             f"the object is a {name} of {api_version}, but was sent as a {kind.kind} of {kind.api_version}"
@@ -185,22 +185,22 @@ def _check_type(kind: Kind, api_version: Any, name: Any) -> tuple[str, str]:
 
 
 def _check_namespace(kind: Kind, metadata: Document, namespace: str) -> None:
-    """Hold a body to the namespace it was sent to, and make it say so."""
+    """Check that a body is of the namespace it was sent to, and set it."""
     named = metadata.get("namespace") or ""
     if not kind.namespaced:
         if namespace or named:
-            raise BadRequest(f"{kind.kind} belongs to no namespace, but {namespace or named!r} was given")
+            raise BadRequest(f"{kind.kind} has no namespace, but {namespace or named!r} was given: leave it out")
         metadata.pop("namespace", None)
         return
     if namespace and named and namespace != named:
         raise BadRequest(f"the namespace of the object ({named}) is not the namespace it was sent to ({namespace})")
     if not (namespace or named):
-        raise BadRequest(f"{kind.kind} belongs to a namespace, and none was given")
+        raise BadRequest(f"{kind.kind} needs a namespace, and none was given")
     metadata["namespace"] = namespace or named
 
 
 def _prepare_create(core: Core, kind: Kind, draft: Draft) -> None:
-    """Set what only the server may say."""
+    """Set the fields that only the server may set."""
     metadata = draft.metadata
     if metadata.get("resourceVersion"):
         raise BadRequest("resourceVersion should not be set on objects to be created")
@@ -251,13 +251,13 @@ def patched(document: Document, request: Patch) -> Document:
         if not isinstance(change_body, Mapping):
             raise BadRequest("a merge patch is an object")
         strategic = request.patch_type is PatchType.STRATEGIC
-        result = _strategically(document, change_body) if strategic else apply_merge_patch(document, change_body)
+        result = _strategic_merge(document, change_body) if strategic else apply_merge_patch(document, change_body)
     if not isinstance(result, dict):
         raise BadRequest("the patch leaves no object behind")
     return result
 
 
-def _strategically(document: Document, change_body: Mapping[str, Any]) -> Document:
+def _strategic_merge(document: Document, change_body: Mapping[str, Any]) -> Document:
     table = type_table()
     api_version, kind = str(document.get("apiVersion")), str(document.get("kind"))
     facts = table.of_kind(api_version, kind)
@@ -298,7 +298,7 @@ async def change(core: Core, request: Update | Patch, edit: Edit, subresource: s
         apply_defaults(kind, after)
         _count_generation(kind, before, after)
         if _same(after, before):
-            if assumed is not None:  # no commit will prove it
+            if assumed is not None:  # no commit follows that could prove it
                 del proof.reads[key]
                 return await attempt(proof)
             return Staged(kind, key, old.value, created=old.created)
@@ -306,7 +306,7 @@ async def change(core: Core, request: Update | Patch, edit: Edit, subresource: s
             new, warnings = _checked(kind, key, encode_object(after))
         else:
             new, warnings = await _admit(core, proof, chain, "update", kind, key, subresource, after, before, options)
-            if same_content(old.value, new.value):  # policies took back what the caller changed
+            if same_content(old.value, new.value):  # policies reverted the caller's change
                 return Staged(kind, key, old.value, created=old.created, warnings=warnings)
         check_update(kind, old.value, new.value)
         removed = ready_to_go(kind, new)
@@ -320,7 +320,7 @@ async def change(core: Core, request: Update | Patch, edit: Edit, subresource: s
 
 
 async def _recount(core: Core, proof: Proof, old: Object, proposed: Document, after: Document) -> None:
-    """Callers cannot write a quota's use. They may leave it out, and then it is counted anew in this commit."""
+    """Callers cannot write a quota's use. If they leave it out, it is recounted in this commit."""
     if _RECOUNTED[old.key.kind] in _mapping(proposed.get("status")):
         return
     if old.key.kind == RESOURCE_QUOTA_KIND:
@@ -332,7 +332,7 @@ async def _recount(core: Core, proof: Proof, old: Object, proposed: Document, af
 def _check_preconditions(kind: Kind, old: Object, proposed: Document) -> None:
     metadata = proposed.get("metadata")
     if not isinstance(metadata, Mapping):
-        raise BadRequest(f"{old.key} would be left without metadata: change single fields of it instead", key=old.key)
+        raise BadRequest(f"{old.key} would be left without metadata: change single fields instead", key=old.key)
     given = metadata.get("resourceVersion")
     if given and given != str(old.revision):
         raise Conflict(
@@ -344,7 +344,7 @@ def _check_preconditions(kind: Kind, old: Object, proposed: Document) -> None:
     uid = metadata.get("uid")
     if uid and uid != old.uid:
         raise Conflict(
-            f'Operation cannot be fulfilled on {kind.resource} "{old.key.name}": it was replaced by another of its name'
+            f'Operation cannot be fulfilled on {kind.resource} "{old.key.name}": it is another object of that name now'
             f" (uid {old.uid}, not {uid})",
             key=old.key,
             revision=old.revision,
@@ -360,7 +360,7 @@ def _check_preconditions(kind: Kind, old: Object, proposed: Document) -> None:
 
 
 def _merge(core: Core, kind: Kind, before: Document, proposed: Document, subresource: str) -> Document:
-    """Those parts of `proposed` that a write to `subresource` may change, on top of how the object is."""
+    """The current object, with the parts of `proposed` that a write to `subresource` may change."""
     if subresource == "status":
         after = {**before}
         if "status" in proposed:
@@ -386,7 +386,7 @@ def _merge(core: Core, kind: Kind, before: Document, proposed: Document, subreso
 
 
 def _keep_service_status(kind: Kind, before: Document, after: Document) -> Document:
-    """The status with its accounts as the service left them: callers cannot write those."""
+    """The status, with the fields that only the service writes unchanged."""
     kept = _mapping(before.get("status"))
     status = {**_mapping(after.get("status"))}
     for field in _SERVICE_STATUS[kind.key_kind]:
@@ -394,11 +394,11 @@ def _keep_service_status(kind: Kind, before: Document, after: Document) -> Docum
         if field in kept:
             status[field] = kept[field]
     if kind.key_kind == ZONE_QUOTA_KIND and "zones" in status:
-        # What is no longer limited is no longer counted: should the zone return, it is counted anew.
+        # A zone without a limit is not counted. If its limit returns, it is recounted.
         limited = _mapping(_mapping(after.get("spec")).get("zones"))
         status["zones"] = {zone: use for zone, use in status["zones"].items() if zone in limited}
     if kind.key_kind == RESOURCE_QUOTA_KIND and _counted(before) != _counted(after):
-        # Writes that it says nothing of pass it by, so a count from before then would come back wrong.
+        # Writes of resources that it does not limit do not update it, so an old count would be wrong.
         status.pop("used", None)
     return status
 
@@ -409,12 +409,12 @@ def _merge_metadata(before: Mapping[str, Any], proposed: Mapping[str, Any]) -> D
         metadata.pop(field, None)
         if field in before:
             metadata[field] = before[field]
-    # Keep the stored order of fields: a write that changes nothing must come out as the same bytes.
+    # Keep the stored order of fields: a write without changes must produce the same bytes.
     return {field: metadata[field] for field in (*before, *metadata) if field in metadata}
 
 
 def _count_generation(kind: Kind, before: Document, after: Document) -> None:
-    """Move `generation` if anything but metadata and status changed."""
+    """Increment `generation` if anything but metadata and status changed."""
     if not kind.has_generation:
         return
 
@@ -454,7 +454,7 @@ async def _admit(
         )
         _check_identity_kept(key, request.object, document)
         if old is not None:
-            _count_generation(kind, old, document)  # what a policy changes of the spec counts as well
+            _count_generation(kind, old, document)  # a policy's change of the spec counts too
     checked = _checked(kind, key, encode_object(document))
     await chain.validate(request._replace(object=document), read)
     return checked
@@ -481,7 +481,7 @@ def _required(kind: Kind, path: str, why: str) -> Invalid:
 
 
 def _same(one: Document, other: Document) -> bool:
-    return one == other and same_json(one, other)  # to `==` alone, true is 1
+    return one == other and same_json(one, other)  # `==` alone takes true for 1
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
@@ -494,6 +494,6 @@ def _finalizers(proposed: Document) -> list[Any]:
 
 
 def _counted(quota: Document) -> Any:
-    """What a quota counts, whatever the limits."""
+    """The resources and scopes that a quota counts."""
     spec = _mapping(quota.get("spec"))
     return set(_mapping(spec.get("hard"))), spec.get("scopes"), spec.get("scopeSelector")

@@ -1,7 +1,7 @@
-"""Tenants' zone quotas: charged by the commit that claims a place in the zone, refunded by the one that frees it.
+"""Tenants' zone quotas: charged by the commit that makes a claim in the zone, refunded by the commit that releases it.
 
-A quota's use in a zone is the sum of its tenant's claims there. It is counted by the first claim or release that
-finds it uncounted: each since the quota was registered writes it, so two that count at once cannot both commit.
+A quota's use in a zone is the sum of its tenant's claims there. The first claim or release that finds it uncounted
+counts it. Every claim since the quota was registered writes the quota, so two concurrent counts cannot both commit.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from kedge.server.service.namespaces import namespace_key
 
 
 def may_be_limited(proof: Proof, tenant: str, zone: str) -> bool:
-    """False if it is certain that no quota of the tenant is about `zone`: then there is nothing to charge."""
+    """False if no quota of the tenant can limit `zone`: then there is nothing to charge."""
     if not zone:
         return False
-    namespace = proof.known(namespace_key(tenant))  # the commit proves it, so no quota can have come meanwhile
+    namespace = proof.known(namespace_key(tenant))  # the commit proves it, so no quota can be added meanwhile
     return namespace is None or bool(namespace.as_view(NamespaceView).status.zone_quotas)
 
 
@@ -42,13 +42,13 @@ async def charge_zone(core: Core, proof: Proof, pod: Key, zone: str, asked: Unit
             used = await _count_zone(core, proof, pod.namespace, zone)
         short = shortages({resource: asked[resource] for resource in asked.keys() & hard.keys()}, used, hard)
         if short:
-            words = ", ".join(
+            amounts = ", ".join(
                 f"{r} (asked {format_units(r, asked[r])}, used {format_units(r, used.get(r, 0))}"
                 f" of {format_units(r, hard[r])})"
                 for r in short
             )
             raise Refused(
-                f"zone quota {quota.key.name} has no room in {zone} for {pod}: {words}",
+                f"zone quota {quota.key.name} has no room in {zone} for {pod}: {amounts}",
                 refusal=Reason.ZONE_QUOTA.value,
                 key=quota.key,
                 revision=quota.revision,
@@ -57,7 +57,7 @@ async def charge_zone(core: Core, proof: Proof, pod: Key, zone: str, asked: Unit
 
 
 async def refund_zone(core: Core, proof: Proof, claim: Claim) -> None:
-    """Give a claim back to its tenant's quotas. The claim is still in its ledger, and so in any count."""
+    """Refund a claim to its tenant's quotas. The claim is still in its ledger, so a count includes it."""
     for quota in await _zone_quotas(proof, claim.namespace, claim.zone):
         view = quota.as_view(ZoneQuotaView)
         if zone_hard(view, claim.zone) is None:
@@ -69,7 +69,7 @@ async def refund_zone(core: Core, proof: Proof, claim: Claim) -> None:
 
 
 async def recount_zones(core: Core, proof: Proof, quota: Object, document: dict[str, Any]) -> None:
-    """Write into `document` what the tenant's claims in each limited zone come to now. As sound as `quotas.recount`."""
+    """Write the sum of the tenant's claims in each limited zone into `document`. As safe as `quotas.recount`."""
     zones = {}
     for zone in sorted(part(part(document, "spec"), "zones")):
         used = await _count_zone(core, proof, quota.key.namespace, zone)
@@ -84,7 +84,7 @@ async def _zone_quotas(proof: Proof, tenant: str, zone: str) -> list[Object]:
         return []
     names = namespace.as_view(NamespaceView).status.zone_quotas
     if not names:
-        return []  # the commit proves the namespace, so none can have come meanwhile
+        return []  # the commit proves the namespace, so no quota can be added meanwhile
     quotas = await proof.objects(*(Key(ZONE_QUOTA_KIND, tenant, name) for name in names))
     return [staged_object(proof, quota) for quota in quotas if quota is not None]
 

@@ -24,11 +24,11 @@ from kedge.runtime.lease import SharedElection
 from kedge.scheduler import DEFAULT_NAME, Scheduler
 
 NAMESPACES = ("default", *SYSTEM_NAMESPACES)
-"""Those that a control plane cannot begin without."""
+"""Namespaces that a control plane needs before it starts."""
 
 
 class ControlPlane:
-    """One process of a control plane. `run` it once; several of them elect who works, and the others stay warm."""
+    """One process of a control plane. `run` it once; of several, one leads and the others keep their caches warm."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class ControlPlane:
         ]
 
     async def run(self) -> None:
-        """Work until `stop`. Cancelled, everything stops at once. A component that fails takes the process with it."""
+        """Work until `stop`. If it is cancelled, everything stops at once. A component that raises ends the process."""
         spare_collector()
         await ensure_namespaces(self.client)
         try:
@@ -62,7 +62,7 @@ class ControlPlane:
             await self.caches.stop()
 
     async def stop(self, *, within_s: float | None = None) -> tuple[Key, ...]:
-        """Finish what runs, start nothing more, let go of the leases: `run` returns then. The keys that waited."""
+        """Finish the runs in progress, start no more, release the leases; then `run` returns. Returns the keys left."""
         for scheduler in self.schedulers:
             scheduler.stop()
         undone = await asyncio.gather(*(each.stop(within_s=within_s) for each in self.controllers))
@@ -76,7 +76,7 @@ class ControlPlane:
 
 
 async def ensure_namespaces(client: Client) -> None:
-    """Make the namespaces that are missing. Safe to repeat, and by several at once."""
+    """Create the missing namespaces. Safe to repeat, also concurrently."""
     kind = client.kinds.of_key_kind(NAMESPACE_KIND)
     for name in NAMESPACES:
         body: dict[str, Any] = {"metadata": {"name": name}}
@@ -84,4 +84,4 @@ async def ensure_namespaces(client: Client) -> None:
             try:
                 await client.create(kind, body)
             except AlreadyExists:
-                continue  # another was first
+                continue  # another process was faster

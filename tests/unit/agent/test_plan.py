@@ -60,7 +60,7 @@ def started(found: PodPlan) -> list[tuple[str, int]]:
 
 def phase(view: PodView, *processes: ContainerProcess, **sight: Any) -> str:
     seen = PodObservation(pod=view, processes=processes, now_s=0.0, **sight)
-    told = pod_status(view, seen, plan_pod(seen, LIMITS), now=NOW, address="10.0.0.1", troubles={})
+    told = pod_status(view, seen, plan_pod(seen, LIMITS), now=NOW, address="10.0.0.1", waiting_reasons={})
     return str(told["phase"])
 
 
@@ -111,7 +111,7 @@ def test_restarts_wait_longer_each_time() -> None:
     ended = process(attempt=2, running=False, exit_code=1, since_s=100.0)
     waiting = plan(pod(), ended, now_s=101.0)
     assert started(waiting) == []
-    assert waiting.look_again_s == restart_pause_s(2, LIMITS) - 1.0
+    assert waiting.resync_s == restart_pause_s(2, LIMITS) - 1.0
     assert started(plan(pod(), ended, now_s=100.0 + restart_pause_s(2, LIMITS))) == [("main", 3)]
     pauses = [restart_pause_s(n, LIMITS) for n in range(40)]
     assert pauses == sorted(pauses)
@@ -172,7 +172,7 @@ def test_what_the_machine_forgot_counts_as_a_restart_and_a_pod_that_is_never_res
 
 def test_a_deadline_ends_a_pod_however_well_it_runs() -> None:
     view = pod(activeDeadlineSeconds=60)
-    assert plan(view, process(), age_s=20.0).look_again_s == 40.0
+    assert plan(view, process(), age_s=20.0).resync_s == 40.0
     assert len(plan(view, process(), age_s=60.0).stop) == 1
     over = plan(view, process(running=False), age_s=61.0)
     assert (over.ending, over.failed) == (Ending.RECORD, "DeadlineExceeded")

@@ -1,6 +1,7 @@
 """The agent of one node: keeps it registered, finds the pods bound to it, and gives each a worker.
 
-It joins `node`, `pods` and a driver to the API, and decides nothing itself. Cut off, it keeps running what it has.
+It joins `node`, `pods` and a driver to the API, and decides nothing itself. Without contact to the API
+it keeps its processes running.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from kedge.runtime.cache import Cache, CacheChange, CacheSet
 
 
 class Agent:
-    """Runs the pods of one node. `run` it once; it works until it is cancelled, and its processes live on."""
+    """Runs the pods of one node. `run` it once; it works until it is cancelled, and its processes keep running."""
 
     def __init__(self, client: Client, env: Env, driver: Driver, machine: Machine) -> None:
         self._client = client
@@ -41,17 +42,17 @@ class Agent:
         )
         self._context = WorkerContext(client, env, driver, self.node)
         self._workers: dict[str, PodWorker] = {}
-        gauge = env.metrics.gauge("kedge_agent_pods", "Pods that are looked after")
+        gauge = env.metrics.gauge("kedge_agent_pods", "Pods with a worker")
         gauge.set_function(lambda: len(self._workers))
         self._audits = env.metrics.counter(
-            "kedge_agent_audits_total", "Claims found without a pod or process, confirmed"
+            "kedge_agent_audits_total", "Claims without a pod or process whose end was confirmed"
         )
 
     async def run(self) -> None:
         try:
             self._driver.listen(self._on_process)
             await self.node.register()
-            await self._clear(self.node.uid)  # what a former incarnation left, if others registered this one
+            await self._clear(self.node.uid)  # processes of a former incarnation, if another agent registered this one
             self._pods().subscribe(self._on_pod, name="agent")
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.node.run(), name="heartbeats")
@@ -62,14 +63,14 @@ class Agent:
                 worker.stop()
             await self._caches.stop()
 
-    # -- who is looked after -----------------------------------------------------------------------
+    # -- workers ---------------------------------------------------------------------------------
 
     def _on_pod(self, change: CacheChange) -> None:
         before, now = change.old, change.new
         if before is not None and (now is None or now.uid != before.uid):
-            self._worker(before.uid, before.key).show(None)
+            self._worker(before.uid, before.key).update(None)
         if now is not None:
-            self._worker(now.uid, now.key).show(now)
+            self._worker(now.uid, now.key).update(now)
 
     def _on_process(self, pod_uid: str) -> None:
         worker = self._workers.get(pod_uid)
@@ -77,7 +78,7 @@ class Agent:
             worker.wake()
 
     async def _adopt(self) -> None:
-        """Take on the processes of this agent's former self: those of pods that are gone have nobody else."""
+        """Re-adopt the processes of an earlier run of this agent: a pod that is gone has no event to make a worker."""
         while True:
             with suppress(OperatingError):
                 await self._pods().wait_synced(within_s=self._env.limits.agent_audit_s)
@@ -94,17 +95,17 @@ class Agent:
     def _on_done(self, uid: str) -> None:
         self._workers.pop(uid, None)
 
-    # -- what outlives a pod -----------------------------------------------------------------------
+    # -- unseen pods -----------------------------------------------------------------------------
 
     async def _audit(self) -> None:
-        """Look now and then for claims on this node of pods that are gone and that no process was started for.
+        """Look periodically for claims on this node of pods that are gone and that no process was started for.
 
-        Such a pod was bound and removed by force before this agent ever saw it: only the agent can say it never ran.
+        Such a pod was bound and force-deleted before this agent saw it: only the agent can confirm that it never ran.
         """
         while True:
             await asyncio.sleep(self._env.limits.agent_audit_s * self._env.random.uniform(0.9, 1.1))
             with suppress(OperatingError):
-                self._doubt_unseen()
+                self._confirm_unseen()
                 found = await self._client.find(Key(NODE_ALLOCATION_KIND, "", self._machine.name))
                 if found is None:
                     continue
@@ -116,16 +117,16 @@ class Agent:
                         self._audits.inc()
                         self._worker(uid, Key(POD_KIND, entry.namespace, entry.name)).wake()
 
-    def _doubt_unseen(self) -> None:
-        """Have the authority asked about pods that the cache does not hold.
+    def _confirm_unseen(self) -> None:
+        """Have workers read pods that are not in the cache from the API server.
 
-        A worker may know its pod by the ledger, a process or its own read alone. If the cache was cut off while the
-        pod came and went, no event will ever tell that it is gone.
+        A worker may know its pod only from the ledger, a process or its own read. If the pod was created and deleted
+        while the cache had no stream, no event will ever show that it is gone.
         """
         cached = {each.uid for each in self._pods().list().value}
         for uid, worker in self._workers.items():
             if uid not in cached:
-                worker.show(None)
+                worker.update(None)
 
     def _pods(self) -> Cache:
         return self._caches.cache(
@@ -149,5 +150,5 @@ class Agent:
         for worker in self._workers.values():
             if worker.at_most_one:
                 self._env.spawn(worker.keep(), name=f"keep {worker.key.name}")
-            if worker.silenced:
+            if worker.awaits_contact:
                 worker.wake()

@@ -1,7 +1,7 @@
-"""The port to whatever runs processes: pull, start, stop, list, probe, measure. Drivers and processes outlive agents.
+"""The port to the process runner: pull, start, stop, list, probe, measure. Drivers and processes outlive agents.
 
-`agent.process` and the simulated driver implement it. What a driver lists is the truth about a node: an agent that was
-restarted knows nothing else. An event only says that something is worth a look.
+`agent.process` and the simulated driver implement it. The process list of a driver is the truth about a node: a
+restarted agent knows nothing else. An event is only a hint to list again.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from kedge.keys import Revision
 
 
 class Identity(NamedTuple):
-    """What one process was started for. Nothing is ever started for less than all of it."""
+    """The identity of one process. A process is started only when all of it is known."""
 
     pod_uid: str
     container: str
     attempt: int
     """The restart count of the container: a process is started once for each."""
     bind_revision: Revision
-    """The node's revision that the bind proved; 0 for a pod that was born on its node."""
+    """The node's revision that the bind proved; 0 for a pod that was created with a node name."""
     node_uid: str
-    """The incarnation of the node: its claims are the next incarnation's to give away."""
+    """The incarnation of the node: a later incarnation gives its claims to other pods."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerProcess:
-    """One process as its driver knows it. Kept after its end until the agent lets go of it."""
+    """One process as its driver lists it. It stays listed after its end until the agent forgets it."""
 
     identity: Identity
     namespace: str
@@ -43,20 +43,20 @@ class ContainerProcess:
     reason: str = ""
     """Why it ended, in one word, where the driver knows better than the exit code."""
     since_s: float = 0.0
-    """Since when it is as it is, on the node's monotonic clock, which agent and driver share."""
+    """When it started or ended, on the node's monotonic clock, which agent and driver share."""
 
 
 class Consumption(NamedTuple):
-    """What one process has taken of its machine."""
+    """The resources that one process has used."""
 
     cpu_s: float
-    """Processor seconds since it began, its children's included."""
+    """CPU seconds since it began, including its children."""
     memory_bytes: int | None = None
-    """What it holds now; None if the driver cannot tell."""
+    """The memory it holds now; None if the driver cannot measure it."""
 
 
 class PullFailed(OperatingError):
-    """The image could not be fetched. Wait and try again; the pod's status says so meanwhile."""
+    """The image could not be fetched. Wait and try again; the pod's status shows it meanwhile."""
 
 
 class Driver(Protocol):
@@ -66,36 +66,36 @@ class Driver(Protocol):
         """Make an image ready to start.
 
         Raises:
-            PullFailed: not this time.
+            PullFailed: it failed. Try again later.
         """
 
     async def start(self, identity: Identity, pod: PodView, container: Container, *, keep_s: float | None) -> None:
-        """Start a process. One that was ever started for this identity is not started again.
+        """Start a process. A process is started at most once for an identity.
 
-        With `keep_s` the driver kills it by its own clock, unless `keep` is called within so long: whoever asks for
-        at-most-one must be stopped even when the agent itself is gone.
+        With `keep_s` the driver kills it by its own clock, unless `keep` is called within that time: an at-most-one pod
+        must be stopped even when the agent is gone.
         """
 
     async def keep(self, identity: Identity, for_s: float) -> None:
-        """Let a process that was started with `keep_s` live so much longer, from now."""
+        """Let a process that was started with `keep_s` run for `for_s` from now."""
 
     async def stop(self, identity: Identity, *, grace_s: float) -> None:
-        """Ask a process to end, and kill it when the grace is over. Returns at once; a repeat may only hurry it."""
+        """Signal a process to end; kill it when the grace is over. Returns at once; a repeat can only shorten it."""
 
     async def processes(self) -> Sequence[ContainerProcess]:
-        """Every process that was started and not let go of, whoever started it."""
+        """Every process that was started and not forgotten, by any run of the agent."""
 
     async def forget(self, identity: Identity) -> None:
-        """Let go of a process that has ended."""
+        """Stop listing a process that has ended."""
 
     async def probe(self, identity: Identity, probe: Probe) -> bool:
         """Whether the process passes; False too if it does not answer in time."""
 
     async def consumption(self) -> Mapping[Identity, Consumption]:
-        """What each running process has taken so far. One that cannot be measured is left out."""
+        """The consumption of each running process so far. Processes that cannot be measured are left out."""
 
     def address(self, pod_uid: str) -> str:
-        """Where the pod's processes are reached."""
+        """The IP address of the pod."""
 
     def listen(self, on_change: Callable[[str], None]) -> None:
-        """Call back with the pod's uid whenever one of its processes begins or ends. The last listener counts."""
+        """Call back with the pod's uid whenever one of its processes begins or ends. Replaces an earlier listener."""

@@ -1,7 +1,7 @@
-"""The node's own place in the API: registered once, its lease renewed, and an eye on whether it is still the same node.
+"""Registration of the node: its object is created once, its lease renewed, and its identity verified.
 
-Its uid is the incarnation. A node that has to be registered anew holds none of its former claims, so nothing of its
-former self may run by then: `clear` is awaited before the new node is created.
+The uid of the node object is the incarnation. A new incarnation holds none of the former claims, so no process of the
+former incarnation may run by then: `clear` is awaited before the new node is created.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _UNRECORDED = WriteOptions(recorded=False)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What an agent says of the machine it runs on."""
+    """The properties of the machine that an agent runs on."""
 
     name: str
     capacity: Mapping[str, str]
@@ -71,29 +71,29 @@ class NodeRegistration:
         self._lease_key = Key(LEASE_KIND, NODE_LEASE_NAMESPACE, machine.name)
         self._lease: Object | None = None
         self._changed = asyncio.Event()
-        self._said_s = -math.inf
-        """When it last contradicted what was said of the node."""
+        self._ready_written_s = -math.inf
+        """When it last wrote Ready over another writer's condition."""
         self.uid = ""
         """The incarnation; empty until registered."""
         self.contact_s = -math.inf
-        """When the last renewal that the API confirmed was sent, by this machine's clock. None was before the first: an
-        agent that comes back does not know for how long its node has been silent."""
-        gauge = env.metrics.gauge("kedge_agent_contact_seconds", "Since the API last confirmed a renewal")
+        """When the last confirmed renewal was sent, by this machine's clock; -inf before the first: a restarted agent
+        does not know for how long its node has been silent."""
+        gauge = env.metrics.gauge("kedge_agent_contact_seconds", "Time since the API last confirmed a renewal")
         gauge.set_function(lambda: env.monotonic() - self.contact_s)
 
     @property
     def in_contact(self) -> bool:
-        """Whether this node is known to be heard: nobody can hold silence against it yet."""
+        """Whether the last heartbeat is so recent that the node cannot be suspected yet."""
         return self._env.monotonic() - self.contact_s < self._env.limits.node_suspect_s
 
     def keep_s(self) -> float:
-        """What is left of the time that this node may be silent before its at-most-one pods must have stopped."""
+        """How much longer this node may be without contact before its at-most-one pods must have stopped."""
         return self.contact_s + self._env.limits.agent_contact_s - self._env.monotonic()
 
     # -- registration ------------------------------------------------------------------------------
 
     async def register(self) -> None:
-        """Find the node as this agent's former self left it, or create it. Tries until it succeeds."""
+        """Find the node object that an earlier run of this agent left, or create it. Tries until it succeeds."""
         while True:
             try:
                 node = await self._client.find(self._key)
@@ -102,10 +102,10 @@ class NodeRegistration:
                     node = await self._create()
                 if node is not None and node.metadata.deletion_timestamp is None:
                     self.uid = node.uid
-                    await self._say_ready(node)
+                    await self._write_ready(node)
                     return
             except OperatingError:
-                pass  # whatever it was: without a node there is nothing else to do
+                pass  # without a node there is nothing else to do: try again
             await asyncio.sleep(jittered(self._env.limits.agent_retry_s, self._env.random))
 
     async def _create(self) -> Object | None:
@@ -121,7 +121,7 @@ class NodeRegistration:
         try:
             return (await self._client.create(self._node_kind, body)).object
         except AlreadyExists:
-            return None  # perhaps our own: look again
+            return None  # perhaps our own create: read again
 
     def _status(self) -> dict[str, Any]:
         machine = self._machine
@@ -133,61 +133,63 @@ class NodeRegistration:
             "nodeInfo": {"bootID": machine.boot_id, "kubeletVersion": "kedge"},
         }
 
-    async def _say_ready(self, node: Object) -> None:
-        """Say again what only the agent knows: the lifecycle may have written that nobody knows."""
+    async def _write_ready(self, node: Object) -> None:
+        """Write Ready again: the node lifecycle may have written Unknown."""
         view = node.as_view(NodeView)
-        told = self._status()
+        reported = self._status()
         if is_true(view.status.conditions, "Ready") and view.status.node_info.boot_id == self._machine.boot_id:
             return
-        told.pop("allocatable")  # somebody may have set some of it aside
-        patch = plan_status(node, told, self._env.now())
+        reported.pop("allocatable")  # an administrator may have reserved a part of it
+        patch = plan_status(node, reported, self._env.now())
         if patch is not None:
-            self._said_s = self._env.monotonic()
+            self._ready_written_s = self._env.monotonic()
             await self._client.patch(self._key, patch, subresource="status")
 
     # -- heartbeats --------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Renew the lease, and register anew when the node is gone. Never returns."""
+        """Renew the lease, and register again when the node is gone. Never returns."""
         cache = self._caches.cache(self._node_kind, field_selector=f"metadata.name={self._machine.name}")
         subscription = cache.subscribe(self._on_change, name="agent")
         try:
             while True:
-                # 1. The agent registers. 2. Somebody removes the node. 3. The cache lists for the first time, finds
-                # nothing, and has no change to tell of. So what it shows is looked at, not only what it tells.
-                if cache.synced and self._is_in_doubt(cache.get(self._key).value):
+                # 1. The agent registers. 2. The node is deleted. 3. The cache lists for the first time, finds nothing,
+                # and notifies of no change. So the content of the cache is checked, not only its changes.
+                if cache.synced and self._needs_verification(cache.get(self._key).value):
                     self._changed.set()
-                await self._beat()
+                await self._heartbeat()
                 pause_s = self._env.limits.node_renew_s * self._env.random.uniform(0.9, 1.0)
                 try:
                     async with asyncio.timeout(pause_s):
                         await self._changed.wait()
-                        # Whoever contradicts at once goes by something old, and would do so again: no sooner than
-                        # with the next beat. 1. Leases are late. 2. The lifecycle says that nobody knows. 3. The agent
-                        # says that it is ready. 4. The lifecycle sees that, and still no lease.
-                        await asyncio.sleep(self._said_s + self._env.limits.node_renew_s - self._env.monotonic())
+                        # At most one correction per heartbeat, or the two writers overwrite each other in a loop:
+                        # 1. Lease renewals are late. 2. The lifecycle writes Unknown. 3. The agent writes Ready. 4. The
+                        # lifecycle sees that, and still no renewal.
+                        await asyncio.sleep(
+                            self._ready_written_s + self._env.limits.node_renew_s - self._env.monotonic()
+                        )
                 except TimeoutError:
                     continue
         finally:
             subscription.close()
 
     def _on_change(self, change: CacheChange) -> None:
-        if self._is_in_doubt(change.new):
+        if self._needs_verification(change.new):
             self._changed.set()
 
-    def _is_in_doubt(self, node: Object | None) -> bool:
-        """Whether what the cache shows is not this node, registered and known to be ready."""
+    def _needs_verification(self, node: Object | None) -> bool:
+        """Whether the cached node is not this incarnation, or not Ready."""
         return node is None or node.uid != self.uid or not is_true(node.as_view(NodeView).status.conditions, "Ready")
 
-    async def _beat(self) -> None:
+    async def _heartbeat(self) -> None:
         limits = self._env.limits
         try:
             if self._changed.is_set():
                 self._changed.clear()
                 try:
-                    await self._look()
+                    await self._verify()
                 except OperatingError:
-                    self._changed.set()  # nothing was seen: no other event will tell of it again
+                    self._changed.set()  # it was not read, and no further event will come
                     raise
             await self._meter.measure()
             sent_s = self._env.monotonic()
@@ -199,15 +201,15 @@ class NodeRegistration:
             self._lease = None  # read it again
             await asyncio.sleep(jittered(limits.agent_retry_s, self._env.random))
 
-    async def _look(self) -> None:
-        """See at the authority whether the node is still this one, and known to be ready."""
+    async def _verify(self) -> None:
+        """Read the node from the API server: register again if the incarnation is another, else correct Ready."""
         node = await self._client.find(self._key)
         if node is None or node.uid != self.uid:
             self.uid = ""
             await self._clear()
             await self.register()
         else:
-            await self._say_ready(node)
+            await self._write_ready(node)
 
     async def _renew(self) -> None:
         now = format_micro_time(self._env.now())
@@ -225,18 +227,18 @@ class NodeRegistration:
         body = self._lease.edit()
         body["metadata"]["resourceVersion"] = str(self._lease.revision)
         body["spec"] = {**body.get("spec", {}), "holderIdentity": self._machine.name, "renewTime": now}
-        self._say_usage(body["metadata"])
+        self._set_usage(body["metadata"])
         try:
             self._lease = (await self._client.update(self._lease_key, body, options=_UNRECORDED)).object
         except (Conflict, NotFound):
             self._lease = None
             raise
 
-    def _say_usage(self, metadata: dict[str, Any]) -> None:
-        """Put the report on the lease, or take away one that is no longer true."""
+    def _set_usage(self, metadata: dict[str, Any]) -> None:
+        """Set the usage report on the lease, or remove an outdated one."""
         text = self._meter.text
         notes: dict[str, str] = metadata.get("annotations") or {}
         if text:
             metadata["annotations"] = {**notes, USAGE: text}
         elif USAGE in notes:
-            metadata["annotations"] = {name: said for name, said in notes.items() if name != USAGE}
+            metadata["annotations"] = {name: value for name, value in notes.items() if name != USAGE}

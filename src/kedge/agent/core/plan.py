@@ -1,7 +1,7 @@
-"""What to do about one pod, from what the API says of it and what runs for it. Pure: no I/O and no clock.
+"""Plans the next actions for one pod, from its object and its processes. Pure: no I/O and no clock.
 
-`pods` carries plans out and asks again after every change. Containers run as Kubernetes runs them: init containers in
-turn, sidecars beside, restarts by policy with a growing pause; a pod that is leaving is stopped within its grace.
+`pods` carries out the plans and plans again after every change. Containers run as Kubernetes runs them: init containers
+in turn, sidecars beside them, restarts by policy with backoff; a pod that is being deleted is stopped within its grace.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kedge.limits import Limits
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What probes have said of one process. Without probes it is started and ready as soon as it runs."""
+    """The probe results of one process. Without probes it is started and ready as soon as it runs."""
 
     started: bool = True
     ready: bool = True
@@ -29,15 +29,15 @@ HEALTHY = Health()
 
 
 class Ending(StrEnum):
-    """How the agent is done with a pod once nothing of it runs."""
+    """How the agent finishes a pod once no process of it runs."""
 
     NO = ""
     RECORD = "record"
-    """Its end is to be written in its status, which frees its claim."""
+    """Write its end to its status, which frees its claim."""
     REMOVE = "remove"
-    """It was being deleted: its end is written, and then it goes."""
+    """It is being deleted: write its end, then remove it."""
     CONFIRM = "confirm"
-    """The API has no such pod any more, or has its end on record: say that nothing runs, and forget it."""
+    """The pod object is gone, or has its end in its status: confirm that nothing runs, and forget it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,22 +57,22 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class PodPlan:
-    """What to do now, and when time alone may change that."""
+    """The actions to take now, and when time alone may change them."""
 
     start: tuple[Start, ...] = ()
     stop: tuple[Stop, ...] = ()
     ending: Ending = Ending.NO
     failed: str = ""
-    """Why the pod as a whole has failed, where its containers' exit codes do not say."""
-    look_again_s: float | None = None
+    """Why the pod as a whole has failed, where the exit codes of its containers do not show it."""
+    resync_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodObservation:
-    """All that a plan is made from."""
+    """All inputs of a plan."""
 
     pod: PodView | None
-    """None: the authority has no pod of this uid."""
+    """None: the API server has no pod of this uid."""
     processes: Sequence[ContainerProcess]
     health: Mapping[str, Health] = field(default_factory=dict)
     """By container, of its latest process."""
@@ -81,40 +81,40 @@ class PodObservation:
     age_s: float = 0.0
     """Since the pod started here."""
     leaving_s: float = 0.0
-    """Since this agent saw that the pod is being deleted."""
+    """Since this agent first observed the deletion of the pod."""
     disowned: bool = False
-    """The ledger of this incarnation of the node has no claim of the pod: it was bound to an earlier one."""
+    """The ledger of this node incarnation has no claim of the pod: it was bound to an earlier incarnation."""
     held_s: float | None = None
-    """For how much longer a person holds the pod off the agent; None if nobody does."""
+    """How much longer a hold keeps the agent from acting on the pod; None without a hold."""
 
 
-def plan_pod(sight: PodObservation, limits: Limits) -> PodPlan:
-    pod = sight.pod
+def plan_pod(observation: PodObservation, limits: Limits) -> PodPlan:
+    pod = observation.pod
     if pod is None:
-        return _stop_all(sight, 0.0, "it is gone", Ending.CONFIRM)
+        return _stop_all(observation, 0.0, "it is gone", Ending.CONFIRM)
     if pod.finished:
-        # One that waits for finalizers alone was let go already.
+        # A pod that only waits for finalizers was removed already.
         goes = pod.terminating and bool(pod.metadata.deletion_grace_period_seconds)
-        return _stop_all(sight, 0.0, "it has ended", Ending.REMOVE if goes else Ending.CONFIRM)
-    if sight.disowned:
-        plan = _stop_all(sight, 0.0, "it was bound to an earlier incarnation of the node", Ending.RECORD)
+        return _stop_all(observation, 0.0, "it has ended", Ending.REMOVE if goes else Ending.CONFIRM)
+    if observation.disowned:
+        plan = _stop_all(observation, 0.0, "it was bound to an earlier incarnation of the node", Ending.RECORD)
         return PodPlan(stop=plan.stop, ending=plan.ending, failed="NodeReplaced")
-    if sight.held_s is not None:
-        # Hands off what is its own to run. What is over, or another's by now, was stopped above: no word keeps that.
-        return PodPlan(look_again_s=sight.held_s)
+    if observation.held_s is not None:
+        # A hold keeps a running pod as it is. A pod that has ended, or is no longer bound here, was stopped above.
+        return PodPlan(resync_s=observation.held_s)
     if pod.terminating:
         grace_s = pod.metadata.deletion_grace_period_seconds
         whole_s = float(pod.spec.termination_grace_period_seconds if grace_s is None else grace_s)
-        return _stop_all(sight, max(0.0, whole_s - sight.leaving_s), "it is being deleted", Ending.REMOVE)
+        return _stop_all(observation, max(0.0, whole_s - observation.leaving_s), "it is being deleted", Ending.REMOVE)
     deadline_s = pod.spec.active_deadline_seconds
-    if deadline_s is not None and sight.age_s >= deadline_s:
-        plan = _stop_all(sight, _grace_s(pod), "its deadline has passed", Ending.RECORD)
+    if deadline_s is not None and observation.age_s >= deadline_s:
+        plan = _stop_all(observation, _grace_s(pod), "its deadline has passed", Ending.RECORD)
         return PodPlan(stop=plan.stop, ending=plan.ending, failed="DeadlineExceeded")
-    plan = _run(sight, pod, limits)
+    plan = _run(observation, pod, limits)
     if deadline_s is None:
         return plan
-    left_s = deadline_s - sight.age_s
-    again_s = left_s if plan.look_again_s is None else min(left_s, plan.look_again_s)
+    left_s = deadline_s - observation.age_s
+    again_s = left_s if plan.resync_s is None else min(left_s, plan.resync_s)
     return PodPlan(plan.start, plan.stop, plan.ending, plan.failed, again_s)
 
 
@@ -125,33 +125,33 @@ def latest(processes: Sequence[ContainerProcess], container: str) -> ContainerPr
 
 
 def restart_pause_s(restarts: int, limits: Limits) -> float:
-    """How long a container that ended waits for its next start: the first does not wait."""
+    """The backoff before the next start of a container: none for the first."""
     return Backoff(limits.agent_restart_s, limits.agent_restart_s_max).ceiling_s(restarts)
 
 
-def told_status(pod: PodView, container: str) -> ContainerStatus | None:
-    """What the API was last told of a container."""
+def reported_status(pod: PodView, container: str) -> ContainerStatus | None:
+    """The last status of a container that was written to the API."""
     for each in (*pod.status.container_statuses, *pod.status.init_container_statuses):
         if each.name == container:
             return each
     return None
 
 
-def was_started(told: ContainerStatus | None) -> bool:
-    return told is not None and (told.state.running is not None or told.state.terminated is not None)
+def was_started(reported: ContainerStatus | None) -> bool:
+    return reported is not None and (reported.state.running is not None or reported.state.terminated is not None)
 
 
 # -- one container ---------------------------------------------------------------------------------
 
 
 class ContainerStage(StrEnum):
-    """Where a container stands."""
+    """The state of a container."""
 
     START = "start"
     PAUSE = "pause"
     RUNNING = "running"
     SICK = "sick"
-    """It runs, and a probe says that it must not."""
+    """It runs, and its liveness or startup probe has failed."""
     DONE = "done"
     FAILED = "failed"
 
@@ -163,33 +163,33 @@ class _ContainerState:
     wait_s: float = 0.0
 
 
-def _standing(
-    sight: PodObservation, pod: PodView, container: Container, policy: str, limits: Limits
+def _container_state(
+    observation: PodObservation, pod: PodView, container: Container, policy: str, limits: Limits
 ) -> _ContainerState:
-    process = latest(sight.processes, container.name)
+    process = latest(observation.processes, container.name)
     if process is None:
-        told = told_status(pod, container.name)
-        if told is None or not was_started(told):
-            return _ContainerState(ContainerStage.START, told.restart_count if told is not None else 0)
-        # The machine forgot it: it ran, and nobody knows how it ended.
-        ended = told.state.terminated
+        reported = reported_status(pod, container.name)
+        if reported is None or not was_started(reported):
+            return _ContainerState(ContainerStage.START, reported.restart_count if reported is not None else 0)
+        # The driver no longer lists it: it ran, and its exit code is not known.
+        ended = reported.state.terminated
         if not _restarts(policy, ended.exit_code if ended is not None else 1):
             return _ContainerState(
                 ContainerStage.DONE if ended is not None and ended.exit_code == 0 else ContainerStage.FAILED
             )
-        return _ContainerState(ContainerStage.START, told.restart_count + 1)
+        return _ContainerState(ContainerStage.START, reported.restart_count + 1)
     attempt = process.identity.attempt
     if process.running:
-        healthy = sight.health.get(container.name, HEALTHY).alive
+        healthy = observation.health.get(container.name, HEALTHY).alive
         return _ContainerState(ContainerStage.RUNNING if healthy else ContainerStage.SICK, attempt)
     if not _restarts(policy, process.exit_code):
         return _ContainerState(ContainerStage.DONE if process.exit_code == 0 else ContainerStage.FAILED, attempt)
-    wait_s = process.since_s + restart_pause_s(_recent(process, limits), limits) - sight.now_s
+    wait_s = process.since_s + restart_pause_s(_recent(process, limits), limits) - observation.now_s
     return _ContainerState(ContainerStage.PAUSE if wait_s > 0 else ContainerStage.START, attempt + 1, max(0.0, wait_s))
 
 
 def _recent(last: ContainerProcess, limits: Limits) -> int:
-    """How many starts in a row came to nothing; one that ran for long is forgiven all before it."""
+    """The failures in a row that count for the backoff; a run that was long enough resets them."""
     if last.ended_at is not None and (last.ended_at - last.started_at).total_seconds() >= limits.agent_restart_reset_s:
         return 0
     return last.identity.attempt
@@ -202,52 +202,54 @@ def _restarts(policy: str, exit_code: int) -> bool:
 # -- the whole pod ---------------------------------------------------------------------------------
 
 
-def _run(sight: PodObservation, pod: PodView, limits: Limits) -> PodPlan:
+def _run(observation: PodObservation, pod: PodView, limits: Limits) -> PodPlan:
     starts: list[Start] = []
     stops: list[Stop] = []
     waits: list[float] = []
 
-    def tend(container: Container, policy: str) -> _ContainerState:
-        standing = _standing(sight, pod, container, policy, limits)
-        if standing.stage is ContainerStage.START:
-            starts.append(Start(container, standing.attempt))
-        elif standing.stage is ContainerStage.PAUSE:
-            waits.append(standing.wait_s)
-        elif standing.stage is ContainerStage.SICK:
-            process = latest(sight.processes, container.name)
+    def plan_container(container: Container, policy: str) -> _ContainerState:
+        state = _container_state(observation, pod, container, policy, limits)
+        if state.stage is ContainerStage.START:
+            starts.append(Start(container, state.attempt))
+        elif state.stage is ContainerStage.PAUSE:
+            waits.append(state.wait_s)
+        elif state.stage is ContainerStage.SICK:
+            process = latest(observation.processes, container.name)
             assert process is not None
             stops.append(Stop(process, _grace_s(pod), "a probe failed"))
-        return standing
+        return state
 
-    begun = any(_has_begun(sight, pod, each) for each in pod.spec.containers)
+    begun = any(_has_begun(observation, pod, each) for each in pod.spec.containers)
     for container in pod.spec.init_containers:
         if container.restart_policy == "Always":
-            standing = tend(container, "Always")
-            ready_to_go_on = (
-                standing.stage is ContainerStage.RUNNING and sight.health.get(container.name, HEALTHY).started
+            state = plan_container(container, "Always")
+            can_continue = (
+                state.stage is ContainerStage.RUNNING and observation.health.get(container.name, HEALTHY).started
             )
         elif begun:
-            continue  # it did its work before the containers that run now
+            continue  # it finished before the containers that run now were started
         else:
-            # A pod that may be restarted retries its preparation until it succeeds.
-            standing = tend(container, "Never" if pod.spec.restart_policy == "Never" else "OnFailure")
-            if standing.stage is ContainerStage.FAILED:
-                return _stop_all(sight, _grace_s(pod), "an init container failed", Ending.RECORD)
-            ready_to_go_on = standing.stage is ContainerStage.DONE
-        if not ready_to_go_on and not begun:
-            return PodPlan(tuple(starts), tuple(stops), look_again_s=min(waits, default=None))
-    standings = [tend(each, pod.spec.restart_policy) for each in pod.spec.containers]
-    if all(each.stage in (ContainerStage.DONE, ContainerStage.FAILED) for each in standings):
-        return _stop_all(sight, _grace_s(pod), "its containers have ended", Ending.RECORD)  # sidecars go last
-    return PodPlan(tuple(starts), tuple(stops), look_again_s=min(waits, default=None))
+            # A pod with restarts retries its init containers until they succeed.
+            state = plan_container(container, "Never" if pod.spec.restart_policy == "Never" else "OnFailure")
+            if state.stage is ContainerStage.FAILED:
+                return _stop_all(observation, _grace_s(pod), "an init container failed", Ending.RECORD)
+            can_continue = state.stage is ContainerStage.DONE
+        if not can_continue and not begun:
+            return PodPlan(tuple(starts), tuple(stops), resync_s=min(waits, default=None))
+    states = [plan_container(each, pod.spec.restart_policy) for each in pod.spec.containers]
+    if all(each.stage in (ContainerStage.DONE, ContainerStage.FAILED) for each in states):
+        return _stop_all(observation, _grace_s(pod), "its containers have ended", Ending.RECORD)
+    return PodPlan(tuple(starts), tuple(stops), resync_s=min(waits, default=None))
 
 
-def _has_begun(sight: PodObservation, pod: PodView, container: Container) -> bool:
-    return latest(sight.processes, container.name) is not None or was_started(told_status(pod, container.name))
+def _has_begun(observation: PodObservation, pod: PodView, container: Container) -> bool:
+    return latest(observation.processes, container.name) is not None or was_started(
+        reported_status(pod, container.name)
+    )
 
 
-def _stop_all(sight: PodObservation, grace_s: float, why: str, ending: Ending) -> PodPlan:
-    running = tuple(Stop(each, grace_s, why) for each in sight.processes if each.running)
+def _stop_all(observation: PodObservation, grace_s: float, why: str, ending: Ending) -> PodPlan:
+    running = tuple(Stop(each, grace_s, why) for each in observation.processes if each.running)
     return PodPlan(stop=running, ending=Ending.NO if running else ending)
 
 

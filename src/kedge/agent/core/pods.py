@@ -1,7 +1,7 @@
-"""The pods of one node, each looked after by a worker of its own: look, plan, act, and look again when woken.
+"""Pod workers: each observes one pod, plans, acts, and observes again when woken.
 
-A worker's only memory is what probes said and when it first saw things; the rest is in the API and the driver, so that
-a restarted agent goes on where the last one stopped. Nothing is stopped or confirmed on the word of a cache alone.
+A worker keeps in memory only probe results and the times of its first observations; the rest is in the API and the
+driver, so that a restarted agent continues where it stopped. Nothing is stopped or confirmed from a cache alone.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from kedge.placement.ledger import ClaimState
 from kedge.runtime.status import plan_status
 
 NAME = "agent"
-"""Under which a person holds a pod off it."""
+"""The name under which a hold applies to the agent."""
 
 
 class WorkerContext:
-    """What the workers of one node share."""
+    """The means that the workers of one node share."""
 
     def __init__(self, client: Client, env: Env, driver: Driver, node: NodeRegistration) -> None:
         self.client = client
@@ -46,26 +46,26 @@ class WorkerContext:
         self.driver = driver
         self.node = node
         metrics = env.metrics
-        self.starts = metrics.counter("kedge_agent_starts_total", "Processes started, first and again", ("kind",))
-        self.retries = metrics.counter("kedge_agent_retries_total", "Looks at a pod that failed and were repeated")
+        self.starts = metrics.counter("kedge_agent_starts_total", "Processes started, by kind of start", ("kind",))
+        self.retries = metrics.counter("kedge_agent_retries_total", "Pod syncs that failed and were repeated")
 
     async def of_pod(self, uid: str) -> tuple[ContainerProcess, ...]:
         return tuple(each for each in await self.driver.processes() if each.identity.pod_uid == uid)
 
     async def claim_is_held(self, pod_uid: str, node_uid: str) -> bool | None:
-        """Whether this incarnation's ledger has the pod's claim: the bind's own record. None if it cannot be told."""
+        """Whether this incarnation's ledger has the pod's claim, which the bind recorded. None if that is not known."""
         found = await self.client.find(Key(NODE_ALLOCATION_KIND, "", self.node.name))
         if found is None or not node_uid:
             return None
         ledger = found.as_view(NodeAllocationView)
         if ledger.spec.node_uid != node_uid:
-            return None  # an earlier incarnation's claims are still being given back
+            return None  # the claims of an earlier incarnation are still being released
         entry = ledger.status.entries.get(pod_uid)
         return entry is not None and entry.state == ClaimState.BOUND
 
 
 class PodWorker:
-    """Looks after one pod, known by its uid, until nothing of it is left here."""
+    """Runs one pod, known by its uid, until nothing of it is left on this node."""
 
     def __init__(self, context: WorkerContext, uid: str, key: Key, on_done: Callable[[str], None]) -> None:
         self._context = context
@@ -74,32 +74,32 @@ class PodWorker:
         self.uid = uid
         self.key = key
         self._seen: Object | None = None
-        """The newest version seen, by watch, read or own write."""
-        self._doubted = True
-        """The cache has no pod of this uid: the authority is to be asked before anything else is done."""
+        """The newest version known, from the watch, a read or an own write."""
+        self._unconfirmed = True
+        """The cache has no pod of this uid: read it from the API server before anything else."""
         self._written: Revision = 0
         self._over = False
-        """The pod's end is on record, which freed its claim: nothing is left to confirm."""
+        """The pod's end is in its status, which freed its claim: nothing is left to confirm."""
         self._disowned = False
-        self.silenced = False
-        """There is something to say, and it waits for contact."""
-        self._said: Object | None = None
+        self.awaits_contact = False
+        """A status write waits for the next heartbeat."""
+        self._last_written: Object | None = None
         """The version that this worker wrote last."""
-        self._said_s = -math.inf
+        self._last_written_s = -math.inf
         self._first_s = self._env.monotonic()
         self._leaving_s: float | None = None
         self._probers: dict[Identity, Prober] = {}
-        self._troubles: dict[str, str] = {}
+        self._waiting_reasons: dict[str, str] = {}
         self._wake = asyncio.Event()
         self._on_done = on_done
         self._task = self._env.spawn(self._run(), name=f"pod {key.namespace}/{key.name}")
 
-    def show(self, found: Object | None) -> None:
-        """Take note of what the cache has now. None: no pod of this uid is bound here, as far as it knows."""
+    def update(self, found: Object | None) -> None:
+        """Take over the cached version. None: the cache has no pod of this uid on this node."""
         if found is None:
-            self._doubted = True
+            self._unconfirmed = True
         elif found.revision >= self._written:
-            self._seen, self._doubted = found, False
+            self._seen, self._unconfirmed = found, False
         self._wake.set()
 
     def wake(self) -> None:
@@ -119,7 +119,7 @@ class PodWorker:
             self._wake.clear()
             pause_s: float | None
             try:
-                done, pause_s = await self._look()
+                done, pause_s = await self._sync()
                 failures = 0
             except OperatingError:
                 done, failures = False, failures + 1
@@ -132,52 +132,52 @@ class PodWorker:
                 async with asyncio.timeout(pause_s):
                     await self._wake.wait()
 
-    async def _look(self) -> tuple[bool, float | None]:
-        """One look: whether the pod is done with, and when to look again at the latest."""
+    async def _sync(self) -> tuple[bool, float | None]:
+        """Observe, plan and act once. Returns whether the pod is finished, and when to sync again at the latest."""
         processes = await self._context.of_pod(self.uid)
         pod = await self._pod()
-        self._tend_probers(pod, processes)
-        sight = self._sight(pod, processes)
-        plan = plan_pod(sight, self._env.limits)
+        self._update_probers(pod, processes)
+        observation = self._observe(pod, processes)
+        plan = plan_pod(observation, self._env.limits)
         for stop in plan.stop:
             await self._driver.stop(stop.process.identity, grace_s=stop.grace_s)
         if plan.ending is Ending.CONFIRM:
             await self._confirm(processes)
             return True, None
         if self._seen is None or pod is None:
-            return False, None  # what still runs of it wakes this worker when it ends
+            return False, None  # its processes wake this worker when they end
         if plan.start:
-            await self._tell(sight, plan)  # that it is being started, before what may take long
+            await self._write_status(observation, plan)  # before the start, which may take long
             await self._start_all(pod, plan)
-            return await self._look_at_start()
-        await self._tell(sight, plan)
+            return await self._sync_after_start()
+        await self._write_status(observation, plan)
         if plan.ending is Ending.REMOVE:
             await self._remove()
-        return False, self._again_s(pod, plan)
+        return False, self._resync_s(pod, plan)
 
-    def _again_s(self, pod: PodView, plan: PodPlan) -> float | None:
-        """When time alone may change what is to be done, or what is to be said of holds."""
+    def _resync_s(self, pod: PodView, plan: PodPlan) -> float | None:
+        """When time alone may change the plan, or the conditions about holds."""
         ends = next_hold_end(pod, self._env.now())
         if ends is None:
-            return plan.look_again_s
+            return plan.resync_s
         left_s = max(0.0, (ends - self._env.now()).total_seconds())
-        return left_s if plan.look_again_s is None else min(left_s, plan.look_again_s)
+        return left_s if plan.resync_s is None else min(left_s, plan.resync_s)
 
-    async def _look_at_start(self) -> tuple[bool, float | None]:
-        """Say what became of a start. What could not be started now is tried again, with a pause that grows."""
+    async def _sync_after_start(self) -> tuple[bool, float | None]:
+        """Write the status after a start. Containers that could not be started are retried with backoff."""
         processes = await self._context.of_pod(self.uid)
-        if self._seen is None or self._doubted or self._disowned:
+        if self._seen is None or self._unconfirmed or self._disowned:
             return False, 0.0
         pod = self._seen.as_view(PodView)
-        self._tend_probers(pod, processes)
-        sight = self._sight(pod, processes)
-        plan = plan_pod(sight, self._env.limits)
-        await self._tell(sight, plan)
+        self._update_probers(pod, processes)
+        observation = self._observe(pod, processes)
+        plan = plan_pod(observation, self._env.limits)
+        await self._write_status(observation, plan)
         if plan.start:
             raise Unavailable(f"{self.key} could not be started yet", key=self.key)
-        return False, 0.0 if plan.stop or plan.ending else plan.look_again_s
+        return False, 0.0 if plan.stop or plan.ending else plan.resync_s
 
-    def _sight(self, pod: PodView | None, processes: Sequence[ContainerProcess]) -> PodObservation:
+    def _observe(self, pod: PodView | None, processes: Sequence[ContainerProcess]) -> PodObservation:
         now_s = self._env.monotonic()
         hold = None if pod is None else active_hold(pod, NAME, self._env.now())
         if pod is not None and pod.terminating and self._leaving_s is None and hold is None:
@@ -199,26 +199,26 @@ class PodWorker:
         )
 
     async def _pod(self) -> PodView | None:
-        """The pod as it was last seen. That it is gone, or over, is only believed of the authority."""
+        """The pod as last observed. That it is gone or finished is confirmed at the API server first."""
         seen = self._seen
-        if seen is not None and not self._doubted and not seen.as_view(PodView).finished:
+        if seen is not None and not self._unconfirmed and not seen.as_view(PodView).finished:
             return seen.as_view(PodView)
-        # A reply to an earlier write of ours may come after the news that the pod is gone, and a deletion may be told
-        # while the answer to this read is on its way: only a doubt older than the read is settled by it.
-        self._doubted = False
+        # The reply to an earlier own write may arrive after the deletion event, and a deletion event may arrive while
+        # this read is in flight: the read settles only what was unconfirmed before it began.
+        self._unconfirmed = False
         try:
             fresh = await self._context.client.find(self.key)
         except OperatingError:
-            self._doubted = True
+            self._unconfirmed = True
             raise
         if fresh is None or fresh.uid != self.uid:
-            self._doubted = True
+            self._unconfirmed = True
             return None
         self._note(fresh)
         return fresh.as_view(PodView)
 
     def _note(self, newer: Object) -> None:
-        """Remember a version that this worker read or wrote: an older one from the cache is no news."""
+        """Remember a version that this worker read or wrote: an older one from the cache is ignored."""
         self._written = max(self._written, newer.revision)
         self._over = self._over or newer.as_view(PodView).finished
         if self._seen is None or newer.revision >= self._seen.revision:
@@ -232,30 +232,30 @@ class PodWorker:
             try:
                 await self._driver.pull(start.container.image)
             except PullFailed:
-                self._troubles[name] = "ImagePullBackOff"
+                self._waiting_reasons[name] = "ImagePullBackOff"
                 continue
-            self._troubles.pop(name, None)
+            self._waiting_reasons.pop(name, None)
             node_uid = await self._may_start()
             if not node_uid or node_uid != self._context.node.uid:
                 return
             await self._start(pod, start, node_uid)
 
     async def _may_start(self) -> str:
-        """Prove on committed state, after whatever took long, that the pod is bound to this very node and wanted.
+        """Prove on committed state, after the image pull, that the pod is bound to this node incarnation and wanted.
 
-        Returns the incarnation of the node that this is true of; empty if it is not, or was not proved in time.
+        Returns the incarnation for which this holds; empty if it does not, or was not proved in time.
         """
         context = self._context
         node_uid, asked_s = context.node.uid, self._env.monotonic()
         fresh = await context.client.find(self.key)
         if fresh is None or fresh.uid != self.uid:
-            self._doubted = True
+            self._unconfirmed = True
             return ""
         self._note(fresh)
         view = fresh.as_view(PodView)
         if view.spec.node_name != context.node.name or view.terminating or view.finished:
             return ""
-        # The ledger is read after the pod: the claim came with the binding, so one that is missing now was given back.
+        # The ledger is read after the pod: the bind wrote both, so a claim that is missing now was released.
         held = await context.claim_is_held(self.uid, node_uid)
         self._disowned = held is False
         in_time = self._env.monotonic() - asked_s <= self._env.limits.agent_proof_s
@@ -266,7 +266,7 @@ class PodWorker:
         identity = Identity(self.uid, start.container.name, start.attempt, bound_at, node_uid)
         keep_s = self._context.node.keep_s() if is_at_most_one(pod) else None
         if keep_s is not None and keep_s <= 0:
-            return  # out of contact for too long to begin anything that must not be begun twice
+            return  # too long without contact to start a process that must not run twice
         await self._driver.start(identity, pod, start.container, keep_s=keep_s)
         self._context.starts.labels("restart" if start.attempt else "first").inc()
         for old in await self._context.of_pod(self.uid):
@@ -278,13 +278,13 @@ class PodWorker:
         return self._seen is not None and is_at_most_one(self._seen.as_view(PodView))
 
     async def keep(self) -> None:
-        """Contact was made: what asks for at-most-one may live on."""
+        """The API confirmed a heartbeat: extend the time of at-most-one processes."""
         for process in await self._context.of_pod(self.uid):
             if process.running:
                 await self._driver.keep(process.identity, self._context.node.keep_s())
 
-    def _tend_probers(self, pod: PodView | None, processes: Sequence[ContainerProcess]) -> None:
-        """One prober for each process that runs and has probes."""
+    def _update_probers(self, pod: PodView | None, processes: Sequence[ContainerProcess]) -> None:
+        """One prober for each running process that has probes."""
         wanted: dict[Identity, Any] = {}
         if pod is not None and not pod.finished:
             for container in (*pod.spec.init_containers, *pod.spec.containers):
@@ -297,56 +297,63 @@ class PodWorker:
             if identity not in self._probers:
                 self._probers[identity] = Prober(self._driver, self._env, identity, container, self.wake)
 
-    async def _tell(self, sight: PodObservation, plan: PodPlan) -> None:
-        seen, pod = self._seen, sight.pod
+    async def _write_status(self, observation: PodObservation, plan: PodPlan) -> None:
+        seen, pod = self._seen, observation.pod
         if seen is None or pod is None or pod.finished:
-            return  # its end was the last word
+            return  # its end was its final status
         now = self._env.now()
-        status = pod_status(pod, sight, plan, now=now, address=self._driver.address(self.uid), troubles=self._troubles)
+        status = pod_status(
+            pod,
+            observation,
+            plan,
+            now=now,
+            address=self._driver.address(self.uid),
+            waiting_reasons=self._waiting_reasons,
+        )
         patch = plan_status(seen, status, now)
-        # 1. The link is whole again. 2. This says Ready. 3. The node lifecycle, which has heard no heartbeat yet, says
-        # that nobody knows. 4. This says Ready. So heartbeats go first: once one was heard, the lifecycle holds back.
-        self.silenced = patch is not None and not self._context.node.in_contact
-        if self.silenced:
-            raise Unavailable(f"{self.key} is told of after the next heartbeat", key=self.key)
+        # 1. The link is restored. 2. This writes Ready. 3. The node lifecycle, which has no heartbeat yet, writes
+        # Unknown. 4. This writes Ready. So a heartbeat goes first: after one the lifecycle does not write Unknown.
+        self.awaits_contact = patch is not None and not self._context.node.in_contact
+        if self.awaits_contact:
+            raise Unavailable(f"{self.key} waits for the next heartbeat before its status is written", key=self.key)
         if patch is None:
             return
         if not plan.ending and self._is_contradicted(status, now):
-            self.silenced = True
+            self.awaits_contact = True
             return
         patch["metadata"]["uid"] = self.uid
         try:
-            self._said = (await self._context.client.patch(self.key, patch, subresource="status")).object
-            self._said_s = self._env.monotonic()
-            self._note(self._said)
+            self._last_written = (await self._context.client.patch(self.key, patch, subresource="status")).object
+            self._last_written_s = self._env.monotonic()
+            self._note(self._last_written)
         except Conflict:
-            # Somebody wrote meanwhile: say it of the version there is now, at the next look.
+            # Another writer was faster: write the status on the new version at the next sync.
             fresh = await self._context.client.find(self.key)
             if fresh is not None and fresh.uid == self.uid:
                 self._note(fresh)
             raise
 
     def _is_contradicted(self, status: Mapping[str, Any], now: datetime) -> bool:
-        """Whether this was said since the last beat, and somebody said otherwise: who goes by old leases would do so
-        again at once, so it is said once more when the next has been heard."""
+        """Whether this status was written since the last heartbeat and then overwritten: a writer with outdated leases
+        would overwrite it again, so it is written once more after the next heartbeat."""
         return (
-            self._said is not None
-            and self._context.node.contact_s <= self._said_s
-            and plan_status(self._said, status, now) is None
+            self._last_written is not None
+            and self._context.node.contact_s <= self._last_written_s
+            and plan_status(self._last_written, status, now) is None
         )
 
     async def _remove(self) -> None:
-        """The pod's end is on record: let it go."""
+        """The pod's end is in its status: remove the object."""
         with suppress(NotFound, Conflict):
             written = await self._context.client.delete(self.key, DeleteOptions(uid=self.uid, grace_s=0))
             if not written.removed:
-                self._note(written.object)  # finalizers hold it; its end is recorded all the same
+                self._note(written.object)  # finalizers keep it; its end is recorded
 
     async def _confirm(self, processes: Sequence[ContainerProcess]) -> None:
-        """Say that nothing of the pod runs here, which frees what a forced deletion left, and forget it."""
+        """Confirm that no process of the pod runs here, which frees the claim of a force-deleted pod, and forget it."""
         context = self._context
         if context.node.uid and not self._over:
-            with suppress(NotFound, Conflict):  # no ledger, or another incarnation's: nothing of ours is left in it
+            with suppress(NotFound, Conflict):  # no ledger, or that of another incarnation: no claim of ours is in it
                 await context.client.confirm_ended(node=context.node.name, node_uid=context.node.uid, pod_uid=self.uid)
         for process in processes:
             await self._driver.forget(process.identity)

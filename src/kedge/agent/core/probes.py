@@ -1,6 +1,6 @@
 """Probes of running processes: startup first, then liveness and readiness, each at its own pace.
 
-They only find out; `plan` decides what a verdict means. A verdict turns after as many answers in a row as it says.
+They only measure; `plan` decides what a result means. A result changes after the threshold of equal answers in a row.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def has_probes(container: Container) -> bool:
 
 
 class Prober:
-    """Probes one process until it is told to stop. `health` is what is known now."""
+    """Probes one process until `stop`. `health` is the current result."""
 
     def __init__(
         self, driver: Driver, env: Env, identity: Identity, container: Container, on_change: Callable[[], None]
@@ -41,7 +41,7 @@ class Prober:
         if container.startup_probe is not None:
             if not await self._until_started(container.startup_probe):
                 return
-            self._say(started=True)
+            self._set_health(started=True)
         following = []
         if container.liveness_probe is not None:
             following.append(self._follow(container.liveness_probe, "alive", verdict=True))
@@ -53,34 +53,34 @@ class Prober:
         await asyncio.sleep(probe.initial_delay_seconds)
         failures = 0
         while True:
-            if await self._ask(probe):
+            if await self._probe(probe):
                 return True
             failures += 1
             if failures >= max(1, probe.failure_threshold):
-                self._say(alive=False)
+                self._set_health(alive=False)
                 return False
             await asyncio.sleep(max(1, probe.period_seconds))
 
-    async def _follow(self, probe: Probe, what: str, *, verdict: bool) -> None:
+    async def _follow(self, probe: Probe, field: str, *, verdict: bool) -> None:
         await asyncio.sleep(probe.initial_delay_seconds)
         against = 0
         while True:
-            answer = await self._ask(probe)
+            answer = await self._probe(probe)
             against = against + 1 if answer is not verdict else 0
             needed = probe.failure_threshold if verdict else probe.success_threshold
             if against >= max(1, needed):
                 verdict, against = answer, 0
-                self._say(**{what: verdict})
+                self._set_health(**{field: verdict})
             await asyncio.sleep(max(1, probe.period_seconds))
 
-    async def _ask(self, probe: Probe) -> bool:
+    async def _probe(self, probe: Probe) -> bool:
         try:
             async with asyncio.timeout(max(1, probe.timeout_seconds)):
                 return await self._driver.probe(self._identity, probe)
         except (TimeoutError, OperatingError):
             return False
 
-    def _say(self, **found: bool) -> None:
+    def _set_health(self, **found: bool) -> None:
         health: Health = replace(self.health, **found)
         if health != self.health:
             self.health = health

@@ -1,6 +1,6 @@
-"""A pod's status as its agent tells it: from what runs, not from what was last told. Pure.
+"""A pod's status from its processes, not from its previous status. Pure.
 
-`pods` writes it, and only when it says anything new. Conditions of others are left alone.
+`pods` writes it, and only if it changes anything. Conditions of other writers are left alone.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from kedge.agent.core.driver import ContainerProcess
-from kedge.agent.core.plan import HEALTHY, Ending, PodObservation, PodPlan, latest, told_status, was_started
+from kedge.agent.core.plan import HEALTHY, Ending, PodObservation, PodPlan, latest, reported_status, was_started
 from kedge.api.conditions import condition
 from kedge.api.holds import hold_conditions
 from kedge.api.timestamps import format_time
@@ -18,15 +18,21 @@ from kedge.api.views import Container, ContainerState, ContainerStatus, PodView
 
 
 def pod_status(
-    pod: PodView, sight: PodObservation, plan: PodPlan, *, now: datetime, address: str, troubles: dict[str, str]
+    pod: PodView,
+    observation: PodObservation,
+    plan: PodPlan,
+    *,
+    now: datetime,
+    address: str,
+    waiting_reasons: dict[str, str],
 ) -> dict[str, Any]:
-    """What the agent says of a pod: its last word, if the plan ends it. `troubles` says why a container waits."""
-    main = [_container_status(pod, sight, each, troubles) for each in pod.spec.containers]
-    init = [_container_status(pod, sight, each, troubles) for each in pod.spec.init_containers]
+    """The status of a pod; its final status, if the plan ends it. `waiting_reasons` is by container."""
+    main = [_container_status(pod, observation, each, waiting_reasons) for each in pod.spec.containers]
+    init = [_container_status(pod, observation, each, waiting_reasons) for each in pod.spec.init_containers]
     phase = _phase(pod, plan, main)
     ready = bool(main) and phase == "Running" and all(each["ready"] for each in main)
     prepared = all(
-        _is_prepared(container, said) for container, said in zip(pod.spec.init_containers, init, strict=True)
+        _is_prepared(container, written) for container, written in zip(pod.spec.init_containers, init, strict=True)
     )
     reason = "" if ready else "PodCompleted" if phase == "Succeeded" else "ContainersNotReady"
     status: dict[str, Any] = {
@@ -56,54 +62,54 @@ def _phase(pod: PodView, plan: PodPlan, main: Sequence[dict[str, Any]]) -> str:
     return "Running" if begun else pod.status.phase or "Pending"
 
 
-def _exit_code(said: dict[str, Any]) -> int:
-    """How a container ended; one that never ran did not end well."""
-    ended = said["state"].get("terminated")
+def _exit_code(written: dict[str, Any]) -> int:
+    """The exit code of a container; 1 if it never ran."""
+    ended = written["state"].get("terminated")
     return 1 if ended is None else int(ended["exitCode"])
 
 
-def _is_prepared(container: Container, said: dict[str, Any]) -> bool:
+def _is_prepared(container: Container, written: dict[str, Any]) -> bool:
     if container.restart_policy == "Always":
-        return bool(said.get("started"))
-    return "terminated" in said["state"] and _exit_code(said) == 0
+        return bool(written.get("started"))
+    return "terminated" in written["state"] and _exit_code(written) == 0
 
 
 def _container_status(
-    pod: PodView, sight: PodObservation, container: Container, troubles: dict[str, str]
+    pod: PodView, observation: PodObservation, container: Container, waiting_reasons: dict[str, str]
 ) -> dict[str, Any]:
     name = container.name
-    process = latest(sight.processes, name)
-    told = told_status(pod, name)
-    said: dict[str, Any] = {
+    process = latest(observation.processes, name)
+    reported = reported_status(pod, name)
+    written: dict[str, Any] = {
         "name": name,
         "image": container.image,
         "imageID": "",
         "ready": False,
         "started": False,
-        "restartCount": told.restart_count if told is not None else 0,
-        "state": {"waiting": {"reason": troubles.get(name, "ContainerCreating")}},
+        "restartCount": reported.restart_count if reported is not None else 0,
+        "state": {"waiting": {"reason": waiting_reasons.get(name, "ContainerCreating")}},
         "lastState": {},
     }
     if process is None:
-        if told is not None and was_started(told):
-            said["state"] = {"terminated": _forgotten(told)}
-        return said
-    said["restartCount"] = process.identity.attempt
-    said["containerID"] = f"kedge://{process.identity.pod_uid}/{name}/{process.identity.attempt}"
-    before = [each for each in sight.processes if each.identity.container == name and each is not process]
+        if reported is not None and was_started(reported):
+            written["state"] = {"terminated": _forgotten(reported)}
+        return written
+    written["restartCount"] = process.identity.attempt
+    written["containerID"] = f"kedge://{process.identity.pod_uid}/{name}/{process.identity.attempt}"
+    before = [each for each in observation.processes if each.identity.container == name and each is not process]
     if before:
         last = max(before, key=lambda each: each.identity.attempt)
-        said["lastState"] = {"terminated": _terminated(last)}
-    elif told is not None and told.restart_count == process.identity.attempt:
-        said["lastState"] = _last_told(told.last_state)
+        written["lastState"] = {"terminated": _terminated(last)}
+    elif reported is not None and reported.restart_count == process.identity.attempt:
+        written["lastState"] = _last_state(reported.last_state)
     if process.running:
-        health = sight.health.get(name, HEALTHY)
-        said["state"] = {"running": {"startedAt": format_time(process.started_at)}}
-        said["started"] = health.started
-        said["ready"] = health.started and health.ready
+        health = observation.health.get(name, HEALTHY)
+        written["state"] = {"running": {"startedAt": format_time(process.started_at)}}
+        written["started"] = health.started
+        written["ready"] = health.started and health.ready
     else:
-        said["state"] = {"terminated": _terminated(process)}
-    return said
+        written["state"] = {"terminated": _terminated(process)}
+    return written
 
 
 def _terminated(process: ContainerProcess) -> dict[str, Any]:
@@ -115,21 +121,21 @@ def _terminated(process: ContainerProcess) -> dict[str, Any]:
     }
 
 
-def _forgotten(told: ContainerStatus) -> dict[str, Any]:
-    """It ran, and the machine knows nothing of it any more."""
-    ended = told.state.terminated
+def _forgotten(reported: ContainerStatus) -> dict[str, Any]:
+    """It ran, and the driver no longer lists it."""
+    ended = reported.state.terminated
     if ended is not None:
-        return _last_told(told.state)["terminated"]  # type: ignore[no-any-return]
-    return {"exitCode": 137, "reason": "ContainerStatusUnknown", "message": "the machine lost track of the process"}
+        return _last_state(reported.state)["terminated"]  # type: ignore[no-any-return]
+    return {"exitCode": 137, "reason": "ContainerStatusUnknown", "message": "the driver no longer lists the process"}
 
 
-def _last_told(state: ContainerState) -> dict[str, Any]:
+def _last_state(state: ContainerState) -> dict[str, Any]:
     ended = state.terminated
     if ended is None:
         return {}
-    said: dict[str, Any] = {"exitCode": ended.exit_code, "reason": ended.reason}
+    written: dict[str, Any] = {"exitCode": ended.exit_code, "reason": ended.reason}
     if ended.started_at is not None:
-        said["startedAt"] = format_time(ended.started_at)
+        written["startedAt"] = format_time(ended.started_at)
     if ended.finished_at is not None:
-        said["finishedAt"] = format_time(ended.finished_at)
-    return {"terminated": said}
+        written["finishedAt"] = format_time(ended.finished_at)
+    return {"terminated": written}

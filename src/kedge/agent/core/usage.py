@@ -1,7 +1,7 @@
-"""What the pods of a node use, measured by its agent: two samples of what each process has used make a rate.
+"""Resource usage of the pods of a node: a rate is the difference of two samples of each process.
 
-The driver counts, `rates_of` compares, and `node` sends the text along with the heartbeat. A pod of which any process
-was not measured in both samples is left out: half of a pod's usage would look like an idle pod.
+The driver counts, `rates_of` compares, and `node` sends the report with the heartbeat. A pod with a process that is
+missing in one of the samples is left out: a part of its usage would look like an idle pod.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from kedge.env import Env
 from kedge.errors import OperatingError
 
 PodRates = dict[str, dict[str, dict[str, Quantity]]]
-"""By pod uid and container: what is used of each resource."""
+"""Usage of each resource, by pod uid and container."""
 _MILLI = NANO // 1000
 SHORTEST_S = 0.001
-"""Two samples nearer than that make no rate: what a clock cannot tell apart would look like any number of cores."""
+"""Samples closer than this make no rate: with a clock that did not move it would be any number of cores."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What had been used at one moment of the node's monotonic clock."""
+    """The consumption at one moment of the node's monotonic clock."""
 
     at_s: float
     used: Mapping[Identity, Consumption] = field(default_factory=dict)
 
 
 def rates_of(processes: Sequence[ContainerProcess], before: Sample, after: Sample) -> PodRates:
-    """What each pod used between two samples, as cores, and the memory that it holds. Pure."""
+    """The cores that each pod used between two samples, and the memory that it holds. Pure."""
     found: PodRates = {}
     unknown: set[str] = set()
     window_s = after.at_s - before.at_s
@@ -53,7 +53,7 @@ def rates_of(processes: Sequence[ContainerProcess], before: Sample, after: Sampl
 
 
 class UsageMeter:
-    """Measures now and then. `text` is the last report; empty if there is nothing to report."""
+    """Measures periodically. `text` is the last report; empty if there is none."""
 
     def __init__(self, env: Env, driver: Driver) -> None:
         self._env = env
@@ -63,7 +63,7 @@ class UsageMeter:
         self._results = env.metrics.counter("kedge_agent_measurements_total", "Measurements of usage", ("result",))
 
     async def measure(self) -> None:
-        """Take a sample, and compare it with the last. A driver that does not answer in time must cost no heartbeat."""
+        """Take a sample, and compare it with the last. A slow driver must not delay the heartbeat."""
         limits, now_s = self._env.limits, self._env.monotonic()
         before = self._sample
         if before is not None and now_s - before.at_s < limits.agent_usage_s:
@@ -74,7 +74,7 @@ class UsageMeter:
                 processes = await self._driver.processes() if used else ()
         except (TimeoutError, OperatingError):
             self._results.labels("failed").inc()
-            self.text = ""  # what was true before may be far from it now
+            self.text = ""  # the last report may be far from true now
             return
         after = self._sample = Sample(now_s, used)
         rates = rates_of(processes, before, after) if before is not None else {}

@@ -159,12 +159,12 @@ async def end_not_confirmed(self: PodWorker, processes: Any) -> None:
 )
 async def gone_by_the_cache(self: PodWorker) -> PodView | None:
     """That a pod is gone is believed of the authority alone."""
-    return None if self._seen is None or self._doubted else self._seen.as_view(PodView)
+    return None if self._seen is None or self._unconfirmed else self._seen.as_view(PodView)
 
 
 @without(
     NodeRegistration,
-    "_look",
+    "_verify",
     source="watch streams: synced once, assumed for ever",
     breaks=("nodes are well", STARTED),
     world="agents",

@@ -230,8 +230,8 @@ class SchedulerHarness(ControllerHarness):
             stats.assumed
             or stats.binding
             or stats.nominated
-            or scheduler.pending._in_flight
-            or scheduler.pending._changes
+            or scheduler.queue._in_flight
+            or scheduler.queue._events
             or len(scheduler._binder.refusals)
         )
 

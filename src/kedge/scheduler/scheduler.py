@@ -1,7 +1,7 @@
-"""The scheduler: takes pods that wait, decides on its picture of the cluster, and binds; the bind proves.
+"""The scheduler process: takes pending pods, decides on its state of the cluster, and binds. The bind proves a choice.
 
-One lease a scheduler name: one leads, standbys keep their pictures warm. Schedulers of several names may work side by
-side; then only the bind's proof protects them from each other, and a pod may be refused and tried again.
+One lease per scheduler name: one process leads, standbys keep their state warm. Schedulers of different names may run
+side by side; only the bind protects them from each other, so a bind may be refused and its pod tried again.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from kedge.runtime.catch_up import wait_caught_up
 from kedge.runtime.lease import LeaderElection, Leadership
 from kedge.scheduler.binding.binder import Binder
 from kedge.scheduler.cycle.attempt import SchedulingCycle
-from kedge.scheduler.queue.pending import Pending, QueueStage
+from kedge.scheduler.queue.scheduling_queue import QueueStage, SchedulingQueue
 from kedge.scheduler.report.attempt_records import AttemptRecords
 from kedge.scheduler.report.event_recorder import EventRecorder
 from kedge.scheduler.report.policy_status import PolicyStatusWriter
+from kedge.scheduler.state.cache_follower import CacheFollower
 from kedge.scheduler.state.cluster_state import ClusterState
 
 DEFAULT_NAME = "default-scheduler"
@@ -34,7 +35,7 @@ LEASE_NAMESPACE = SYSTEM_NAMESPACE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerStatistics:
-    """A scheduler's own account of itself."""
+    """Counts of one scheduler process."""
 
     name: str
     leading: bool
@@ -49,7 +50,7 @@ class SchedulerStatistics:
 
 
 class Scheduler:
-    """Places the pods that name it. `run` it once; it works until `stop`, or until it is cancelled."""
+    """Schedules the pods that name it. Call `run` once; it works until `stop`, or until it is cancelled."""
 
     def __init__(
         self,
@@ -68,41 +69,50 @@ class Scheduler:
         self._own_caches = caches is None
         self.caches = caches or CacheSet(client, env)
         self.recorder = recorder
-        self.pending = Pending(env)
-        self.cluster_state = ClusterState(self.caches, client.kinds, env, self.pending, scheduler=name)
+        self._ready = asyncio.Event()
+        """Set when a pod becomes active or a bind ends."""
+        self._closed = asyncio.Event()
+        self._leading = False
+        self._fence: Fence | None = None
+        """Of the current term; None while this process does not lead."""
+        self._failure: asyncio.Future[None] | None = None
+        """Ends the current term when a bind fails in a way that is not its own."""
+        self.queue = SchedulingQueue(env, on_ready=self._ready.set)
+        self.cluster_state = ClusterState(
+            env, self.queue, scheduler=name, on_gone=self._pod_gone, on_gated=lambda pod: self._record_gated([pod])
+        )
+        self._follower = CacheFollower(
+            self.caches,
+            client.kinds,
+            self.cluster_state,
+            self.queue,
+            name=name,
+            on_policy=lambda policy: self._write_policy_status([policy]),
+        )
         self._attempts = AttemptRecords(env, self.cluster_state, recorder, scheduler=name, process=process)
-        self._event_recorder = EventRecorder(client, env, component=name, current=self._waiting_pod)
+        self._event_recorder = EventRecorder(client, env, component=name, current=self._pending_pod)
         self._policy_status = PolicyStatusWriter(client, env, scheduler=name)
-        self._binder = Binder(client, env, self.cluster_state, self.pending, self._attempts, self._event_recorder)
-        self._cycle = SchedulingCycle(
+        self._binder = Binder(
             client,
             env,
             self.cluster_state,
-            self.pending,
+            self.queue,
             self._attempts,
-            self._binder,
             self._event_recorder,
-            scheduler=name,
+            on_bind_ended=self._ready.set,
+            on_failure=self._end_term,
+        )
+        self._cycle = SchedulingCycle(
+            client, env, self.cluster_state, self.queue, self._attempts, self._binder, self._event_recorder, name
         )
         lease = Key(LEASE_KIND, lease_namespace, name)
         self._election = LeaderElection(client, env, lease, identity=f"{name}-{process}")
-        self._ready = asyncio.Event()
-        """Something may be done: a pod became active, or a bind ended."""
-        self.pending.on_ready = self._ready.set
-        self._binder.on_room = self._ready.set
-        self.cluster_state.on_gone = self._gone
-        self.cluster_state.on_gated = lambda pod: self._tell_gated([pod])
-        self.cluster_state.on_policy = lambda policy: self._obey([policy])
-        self._fence: Fence | None = None
-        """Of the term in which it leads."""
-        self._closed = asyncio.Event()
-        self._leading = False
 
-    # -- from outside ------------------------------------------------------------------------------
+    # -- public ------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Work until `stop`. Cancelled, it stops at once, and lets its lease go all the same."""
-        self.cluster_state.follow()
+        """Work until `stop`. If cancelled, stop at once, and release the lease all the same."""
+        self._follower.start()
         work = asyncio.ensure_future(self._election.run(self._lead))
         closed = asyncio.ensure_future(self._closed.wait())
         try:
@@ -120,7 +130,7 @@ class Scheduler:
                 await self.caches.stop()
 
     def stop(self) -> None:
-        """Decide nothing more, let binds under way end, then let go of the lease: `run` returns when that is done."""
+        """Decide nothing more, let binds in flight end, then release the lease. `run` returns when that is done."""
         self._closed.set()
         self._ready.set()
 
@@ -139,7 +149,7 @@ class Scheduler:
             leading=self._leading,
             attempts=self._attempts.count,
             bound=self._binder.bound,
-            pending={stage.value: self.pending.count(stage) for stage in QueueStage},
+            pending={stage.value: self.queue.count(stage) for stage in QueueStage},
             assumed=len(self.cluster_state.assumed),
             binding=len(self._binder),
             nominated=len(self.cluster_state.nominated),
@@ -152,20 +162,19 @@ class Scheduler:
     async def _lead(self, term: Leadership) -> None:
         await self._wait_caches(term.fence.revision)
         self.cluster_state.unreleased.adopt_all()
-        failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._binder.on_failure = lambda error: None if failure.done() else failure.set_exception(error)
+        self._failure = asyncio.get_running_loop().create_future()
         tasks = [
             asyncio.ensure_future(self._schedule(term.fence)),
             asyncio.ensure_future(self._sweep()),
-            failure,
+            self._failure,
         ]
         self._leading, self._fence = True, term.fence
-        self._tell_gated(self.cluster_state.gated.values())
-        self._obey(self.cluster_state.governance.policies.values())
+        self._record_gated(self.cluster_state.gated.values())
+        self._write_policy_status(self.cluster_state.policies.objects.values())
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
-                task.result()  # what fails ends the term, and is seen
+                task.result()  # raises: the failure ends the term and is reported
             await self._binder.wait_all()
         finally:
             self._leading, self._fence = False, None
@@ -174,13 +183,17 @@ class Scheduler:
             await asyncio.gather(*tasks, return_exceptions=True)
             await self._binder.cancel_all()
             self.cluster_state.forget_all()
-            for waiting in self.pending:
-                if waiting.stage is QueueStage.IN_FLIGHT:
-                    self.pending.failed(waiting, pause=False)
+            for queued in self.queue:
+                if queued.stage is QueueStage.IN_FLIGHT:
+                    self.queue.failed(queued, pause=False)
+
+    def _end_term(self, error: BaseException) -> None:
+        if self._failure is not None and not self._failure.done():
+            self._failure.set_exception(error)
 
     async def _wait_caches(self, revision: Revision) -> None:
-        """A new leader decides nothing before it has seen all that its predecessor wrote."""
-        async with asyncio.TaskGroup() as group:  # at once: one that must list again does so while the others wait
+        """A new leader decides nothing before its caches show all that its predecessor wrote."""
+        async with asyncio.TaskGroup() as group:  # in parallel: a cache that must relist does so while others wait
             for cache in self.cluster_state.caches.values():
                 wait = wait_caught_up(self._client, self._env, cache, revision)
                 group.create_task(wait, name=f"{self.name} waits for {cache.name}")
@@ -194,17 +207,17 @@ class Scheduler:
                 if len(self._binder) >= limits.scheduler_binds_max:
                     await self._ready.wait()
                     break
-                waiting = self.pending.take()
-                if waiting is None:
+                queued = self.queue.take()
+                if queued is None:
                     await self._wait_ready()
                     break
-                left -= self._cycle.attempt(waiting, fence)
+                left -= self._cycle.attempt(queued, fence)
             else:
                 await asyncio.sleep(0)
 
     async def _wait_ready(self) -> None:
-        """Until a pod may be tried: one was woken, a pause is over, or a bind has ended."""
-        due_s = self.pending.next_s()
+        """Wait until a pod is active, a backoff is over, or a bind has ended."""
+        due_s = self.queue.next_s()
         if due_s is None:
             await self._ready.wait()
             return
@@ -213,7 +226,7 @@ class Scheduler:
                 await self._ready.wait()
 
     async def _sweep(self) -> None:
-        """The nets below: what is assumed for too long is read; who waits for too long is tried."""
+        """The safety nets: read pods that were assumed long ago, and retry pods that were pending for long."""
         limits = self._env.limits
         while True:
             await asyncio.sleep(min(limits.scheduler_assumed_s, limits.scheduler_flush_s) / 4)
@@ -222,25 +235,25 @@ class Scheduler:
                 if assumption.revision and assumption.since_s <= old_s:
                     await self._binder.settle(assumption)
             self.cluster_state.unreleased.review_all()
-            self.pending.flush()
-            self._obey(self.cluster_state.governance.policies.values())
+            self.queue.flush()
+            self._write_policy_status(self.cluster_state.policies.objects.values())
 
-    def _obey(self, policies: Iterable[Object]) -> None:
-        """Say that decisions go by these. Who does not lead decides nothing."""
+    def _write_policy_status(self, policies: Iterable[Object]) -> None:
+        """Only the leader writes: a standby decides nothing."""
         if self._fence is not None:
-            self._policy_status.tell(policies, self._fence)
+            self._policy_status.write(policies, self._fence)
 
-    def _tell_gated(self, pods: Iterable[Object]) -> None:
-        """Say of these that they wait for their gates. Who does not lead says nothing."""
+    def _record_gated(self, pods: Iterable[Object]) -> None:
+        """Only the leader writes."""
         if self._fence is not None:
             for pod in pods:
                 self._event_recorder.gated(pod, fence=self._fence)
 
-    def _waiting_pod(self, uid: str) -> Object | None:
-        waiting = self.pending.get(uid)
-        return waiting.pod if waiting is not None else self.cluster_state.gated.get(uid)
+    def _pending_pod(self, uid: str) -> Object | None:
+        queued = self.queue.get(uid)
+        return queued.pod if queued is not None else self.cluster_state.gated.get(uid)
 
-    def _gone(self, uid: str) -> None:
-        """Nothing is remembered of a pod that is no more: one of its name is another."""
+    def _pod_gone(self, uid: str) -> None:
+        """Forget everything about the pod: a pod of the same name is another."""
         self._binder.refusals.forget(uid)
         self._event_recorder.forget(uid)

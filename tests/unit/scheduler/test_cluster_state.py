@@ -15,14 +15,21 @@ from kedge.api.kinds import KINDS
 from kedge.api.requests import Binding, DeleteOptions
 from kedge.errors import OperatingError
 from kedge.keys import Key
-from kedge.scheduler.cycle.preemption import nominated_claim
 from kedge.scheduler.report.recheck import cluster_state_of
+from kedge.scheduler.state.assumptions import Assumption
 from kedge.scheduler.state.cluster_state import ClusterState
+from kedge.scheduler.state.nominations import nominated_claim
 from kedge.sim.kernel import NO_FAULTS, Simulation, run
 
 NODES, PODS = ("node-a", "node-b", "node-c"), tuple(f"web-{n}" for n in range(5))
 POLICY = KINDS.of_key_kind("SchedulingPolicy.kedge.dev")
 REPLICA_SET = KINDS.of_key_kind("ReplicaSet.apps")
+
+
+def assumption_of(cluster_state: ClusterState, uid: str) -> Assumption:
+    found = cluster_state.assumed.get(uid)
+    assert found is not None
+    return found
 
 
 class Changes:
@@ -179,8 +186,8 @@ def shown(cluster_state: ClusterState) -> dict[str, Any]:
             if row is not None
         },
         "claims": claims,
-        "room": {zone: dict(left) for zone, left in (cluster_state.governance.room_of("default") or {}).items()},
-        "policies": sorted(cluster_state.governance.policies),
+        "room": {zone: dict(left) for zone, left in (cluster_state.quotas.room_of("default") or {}).items()},
+        "policies": sorted(cluster_state.policies.objects),
     }
 
 
@@ -192,7 +199,8 @@ def check(harness: SchedulerHarness) -> None:
     for part in kept:
         assert kept[part] == built[part], f"{part}: kept {kept[part]}, built {built[part]}"
     assumed = {
-        uid: (each.node, each.revision, each.request.workload, each.zone) for uid, each in cluster_state.assumed.items()
+        each.uid: (each.node, each.revision, each.request.workload, each.zone)
+        for each in cluster_state.assumed.values()
     }
     assert cluster_state.local_state(0).assumed == assumed
     for name in NODES:
@@ -255,7 +263,7 @@ async def test_a_pod_that_another_hand_bound_elsewhere_is_counted_there_and_nowh
     harness.wire.binds_held = True
     web = await harness.pod("web", cpu="800m")
     await until(lambda: cluster_state.assumed)
-    assumed = cluster_state.assumed[web.uid].node
+    assumed = assumption_of(cluster_state, web.uid).node
     (elsewhere,) = {"node-a", "node-b"} - {assumed}
     await harness.cluster.authority.bind(Binding(pod=web.key, pod_uid=web.uid, node=elsewhere))
     await until(lambda: not cluster_state.assumed)
@@ -277,7 +285,7 @@ async def test_a_pod_that_the_authority_has_elsewhere_is_counted_there_until_the
     harness.wire.binds_held = True
     web = await harness.pod("web", cpu="800m")
     await until(lambda: cluster_state.assumed)
-    assumption = cluster_state.assumed[web.uid]
+    assumption = assumption_of(cluster_state, web.uid)
     assumed = assumption.node
     (elsewhere,) = {"node-a", "node-b"} - {assumed}
     harness.wire.deaf = True
@@ -302,7 +310,7 @@ async def test_a_pod_that_is_asked_to_leave_while_its_bind_is_under_way_counts_a
     web = (await harness.cluster.authority.create(POD, body)).object
     await until(lambda: cluster_state.assumed)
     await harness.cluster.authority.delete(web.key)
-    await until(lambda: cluster_state.assumed[web.uid].request.terminating)
+    await until(lambda: assumption_of(cluster_state, web.uid).request.terminating)
     check(harness)
     harness.wire.binds_held = False
     await until(lambda: cluster_state.snapshot.claim(web.uid) is None)

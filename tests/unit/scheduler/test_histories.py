@@ -100,5 +100,5 @@ def test_a_refusal_is_understood_by_the_history_of_what_it_is_about(monkeypatch:
     def by_another(self: Binder, _: Key, revision: Revision) -> bool:
         return self._cluster_state.caches["Pod"].reached(revision)
 
-    monkeypatch.setattr(Binder, "_has_seen", by_another)
+    monkeypatch.setattr(Binder, "_cache_reached", by_another)
     assert binds_sent_to_a_full_node(-30) > 1  # until the pair is quarantined

@@ -18,8 +18,9 @@ from kedge.keys import Key
 from kedge.limits import Limits
 from kedge.scheduler import decide, snapshot_of
 from kedge.scheduler.cycle.decide import NodeDecision
-from kedge.scheduler.cycle.preemption import Nomination, Preemption, PreemptionInputs, nominated_claim, plan_preemption
+from kedge.scheduler.cycle.preemption import Preemption, PreemptionInputs, plan_preemption
 from kedge.scheduler.report.explanation import explain
+from kedge.scheduler.state.nominations import Nomination, nominated_claim
 from kedge.scheduler.state.shapes import request_of
 from kedge.scheduler.state.snapshot import Snapshot
 
@@ -62,10 +63,10 @@ class PreemptionHarness:
         assert decision.node is None, "it fits: nobody has to leave"
         explanation = explain(self.snapshot, decision)
         before = {each.uid: self.snapshot.claim(each.uid) for each in self.pods}
-        lodgers = PreemptionInputs(
+        preemption_inputs = PreemptionInputs(
             self.on, lambda pods: [each for each in pods if each.uid not in self.kept], self.nominated
         )
-        plan = plan_preemption(self.snapshot, decision, explanation, wanting.view.spec.priority or 0, lodgers)
+        plan = plan_preemption(self.snapshot, decision, explanation, wanting.view.spec.priority or 0, preemption_inputs)
         after = {each.uid: self.snapshot.claim(each.uid) for each in self.pods}
         assert {uid: (c.node, c.request) for uid, c in before.items() if c} == {
             uid: (c.node, c.request) for uid, c in after.items() if c

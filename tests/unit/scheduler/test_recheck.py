@@ -188,7 +188,7 @@ async def test_a_pod_for_which_a_place_is_made_counts_as_a_replica_of_what_polic
     web = await making_room(harness, ownerReferences=[owner])
     policy = {"metadata": {"name": "spread"}, "spec": {"version": "1", "active": True, "maxZoneSkew": 1}}
     await harness.cluster.authority.create(POLICY, policy)
-    await until(lambda: harness.scheduler.cluster_state.governance.policies)
+    await until(lambda: harness.scheduler.cluster_state.policies.objects)
     late = pod("late", cpu="100m")
     late["metadata"]["ownerReferences"] = [owner]
     await harness.cluster.authority.create(POD, late)

@@ -374,7 +374,7 @@ async def test_a_namesake_in_mid_attempt_gets_its_own_bind_and_nothing_is_left_o
     await until(lambda: harness.scheduler.statistics().binding)
     await harness.remove("web")
     new = await harness.pod("web", cpu="800m")
-    await until(lambda: harness.scheduler.pending.get(new.uid))
+    await until(lambda: harness.scheduler.queue.get(new.uid))
     harness.wire.binds_held = False
     await until(lambda: harness.place("web"))
     found = harness.find("web")
@@ -404,7 +404,7 @@ async def test_a_refusal_that_comes_after_its_pod_has_gone_is_not_remembered(har
     web = await harness.pod("web")
     await until(lambda: harness.scheduler.statistics().binding)
     await harness.remove("web")
-    await until(lambda: harness.scheduler.pending.get(web.uid) is None)
+    await until(lambda: harness.scheduler.queue.get(web.uid) is None)
     harness.wire.binds_held = False
     await until(lambda: not harness.scheduler.statistics().binding)
     assert harness.nothing_is_left()

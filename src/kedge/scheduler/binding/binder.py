@@ -20,10 +20,11 @@ from kedge.errors import Fenced, OperatingError, OutcomeUnknown, Refused
 from kedge.keys import NO_REVISION, Fence, Key, Origin, Revision
 from kedge.observe.records import Decision as Record
 from kedge.scheduler.binding.refusals import Refusals
-from kedge.scheduler.queue.pending import Pending, QueuedPod
+from kedge.scheduler.queue.scheduling_queue import QueuedPod, SchedulingQueue
 from kedge.scheduler.report.attempt_records import AttemptRecords
 from kedge.scheduler.report.event_recorder import EventRecorder
-from kedge.scheduler.state.cluster_state import Assumption, ClusterState
+from kedge.scheduler.state.assumptions import Assumption
+from kedge.scheduler.state.cluster_state import ClusterState
 
 _Work = tuple[Callable[..., Coroutine[Any, Any, None]], tuple[Any, ...]]
 
@@ -36,29 +37,31 @@ class Binder:
         client: Client,
         env: Env,
         cluster_state: ClusterState,
-        pending: Pending,
+        queue: SchedulingQueue,
         attempts: AttemptRecords,
-        teller: EventRecorder,
+        event_recorder: EventRecorder,
+        *,
+        on_bind_ended: Callable[[], None],
+        on_failure: Callable[[BaseException], None],
     ) -> None:
         self._client = client
         self._env = env
         self._cluster_state = cluster_state
-        self._pending = pending
+        self._queue = queue
         self._attempts = attempts
-        self._event_recorder = teller
-        self.refusals = Refusals(env, self._has_seen, self._version)
+        self._event_recorder = event_recorder
+        self.refusals = Refusals(env, self._cache_reached, self._version)
         self.bound = 0
         self._workers: set[asyncio.Task[None]] = set()
         self._idle: list[asyncio.Future[_Work]] = []
         """Of the workers: those who wait for more. A task for each bind would cost more than the wait."""
         self._under_way = 0
-        self._none_left = asyncio.Event()
+        self._idle_event = asyncio.Event()
         self.started = 0
         """How many there were."""
-        self.on_room: Callable[[], None] = lambda: None
-        """Called when a bind has ended."""
-        self.on_failure: Callable[[BaseException], None] = lambda _: None
-        """Called with what must end the term: the fence is lost, or there is a bug."""
+        self._on_bind_ended = on_bind_ended
+        self._on_failure = on_failure
+        """Called with an error that must end the term: the fence is lost, or there is a bug."""
         self._results = env.metrics.counter(
             "kedge_scheduler_attempts_total", "AttemptRecords, by how they ended", ("result",)
         )
@@ -73,12 +76,12 @@ class Binder:
         """Run one bind, or one gang, beside the others."""
         self.started += 1
         if not self._under_way:
-            self._none_left.clear()
+            self._idle_event.clear()
         self._under_way += 1
         while self._idle:
-            waiting = self._idle.pop()
-            if not waiting.done():
-                waiting.set_result((work, args))
+            queued = self._idle.pop()
+            if not queued.done():
+                queued.set_result((work, args))
                 return
         worker = asyncio.get_running_loop().create_task(self._serve((work, args)))
         self._workers.add(worker)
@@ -91,12 +94,12 @@ class Binder:
             try:
                 await work(*args)
             except Exception as error:  # noqa: BLE001  it ends the term, and is seen there
-                self.on_failure(error)
+                self._on_failure(error)
             finally:
                 self._under_way -= 1
                 if not self._under_way:
-                    self._none_left.set()
-                self.on_room()
+                    self._idle_event.set()
+                self._on_bind_ended()
             del given, work, args
             more: asyncio.Future[_Work] = loop.create_future()
             self._idle.append(more)
@@ -104,7 +107,7 @@ class Binder:
 
     async def wait_all(self) -> None:
         if self._under_way:
-            await self._none_left.wait()
+            await self._idle_event.wait()
 
     async def cancel_all(self) -> None:
         """End every bind under way, and who would do the next."""
@@ -114,20 +117,20 @@ class Binder:
         await asyncio.gather(*workers, return_exceptions=True)
         self._idle.clear()
         self._under_way = 0  # who was cancelled before his first step has counted nothing
-        self._none_left.set()
+        self._idle_event.set()
 
     # -- one bind ----------------------------------------------------------------------------------
 
     async def bind(
         self,
-        waiting: QueuedPod,
+        queued: QueuedPod,
         assumption: Assumption,
         node: tuple[str, Revision],
         fence: Fence,
         record: Record,
     ) -> None:
         """Bind a pod where it was assumed. `node` is the uid and the version of the node that was decided on."""
-        pod, key, uid = waiting.pod, waiting.key, waiting.uid
+        pod, key, uid = queued.pod, queued.key, queued.uid
         began_s = self._env.monotonic()
         request = Binding(
             pod=key,
@@ -149,49 +152,49 @@ class Binder:
         if written is not None:
             self.bound += 1
             self._cluster_state.made(assumption, written.revision)
-            self._pending.done(waiting)
+            self._queue.done(queued)
             self.refusals.forget(uid)
             self._event_recorder.forget(uid)
             if pod.as_view(PodView).status.nominated_node_name:
-                self._event_recorder.not_nominated(pod, decision=record.id, fence=fence)
+                self._event_recorder.clear_nomination(pod, decision=record.id, fence=fence)
             self._done.inc()
         elif error is not None:
-            await self._failed(waiting, assumption, error, fence, record)
+            await self._failed(queued, assumption, error, fence, record)
         self._attempts.bound(record, request, written, error, self._env.monotonic() - began_s)
         self._attempts.end(record)
 
     async def _failed(
-        self, waiting: QueuedPod, assumption: Assumption, error: OperatingError, fence: Fence, record: Record
+        self, queued: QueuedPod, assumption: Assumption, error: OperatingError, fence: Fence, record: Record
     ) -> None:
         if isinstance(error, OutcomeUnknown):
             # It may have been made, or may still be. Only a read may end the assumption.
             self._results.labels("outcomeunknown").inc()
             await self.settle(assumption)
-            self._pending.failed(waiting)
+            self._queue.failed(queued)
             return
-        self.give_back(waiting, assumption, error, fence, record)
+        self.return_to_queue(queued, assumption, error, fence, record)
 
-    def give_back(
-        self, waiting: QueuedPod, assumption: Assumption, error: OperatingError, fence: Fence, record: Record
+    def return_to_queue(
+        self, queued: QueuedPod, assumption: Assumption, error: OperatingError, fence: Fence, record: Record
     ) -> None:
         """Nothing was bound. What was refused is remembered, and the pod is tried again."""
         self._results.labels(type(error).__name__.lower()).inc()
         self._cluster_state.forget(assumption.uid)
         about = error.key
         if about is not None and about.kind in (NODE_ALLOCATION_KIND, NODE_KIND) and about.name != assumption.node:
-            self._pending.failed(waiting)  # another member of its gang was refused
+            self._queue.failed(queued)  # another member of its gang was refused
             return
         if isinstance(error, Refused) and about is not None and about.kind == NODE_ALLOCATION_KIND:
             self._cluster_state.unreleased.doubt(assumption.node, error.revision)
-        gone = self._pending.get(assumption.uid) is None  # then nobody would ever forget what is remembered of it
+        gone = self._queue.get(assumption.uid) is None  # then nobody would ever forget what is remembered of it
         if isinstance(error, Refused) and not gone and self.refusals.note(assumption.uid, assumption.node, error):
             limits = self._env.limits
             message = (
                 f"node {assumption.node} refused this pod {limits.scheduler_refusals_max} times, last: {error};"
                 f" it is not tried again for {limits.scheduler_quarantine_s:.0f} s"
             )
-            self._event_recorder.event(waiting.pod, "Quarantined", message, decision=record.id, fence=fence)
-        self._pending.failed(waiting)
+            self._event_recorder.event(queued.pod, "Quarantined", message, decision=record.id, fence=fence)
+        self._queue.failed(queued)
 
     async def settle(self, assumption: Assumption) -> None:
         """Read at the authority what became of a bind, however often it takes."""
@@ -206,7 +209,7 @@ class Binder:
             self._cluster_state.found(assumption, found)
             return
 
-    def _has_seen(self, about: Key, revision: Revision) -> bool:
+    def _cache_reached(self, about: Key, revision: Revision) -> bool:
         cache = self._cluster_state.caches.get(about.kind)
         return cache is None or cache.reached(revision)
 

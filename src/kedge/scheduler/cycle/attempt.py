@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Hashable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 
 from kedge.api.holds import HELD, Hold, active_hold
 from kedge.api.objects import Object
@@ -26,13 +25,14 @@ from kedge.runtime.cache import Behind
 from kedge.scheduler.binding.binder import Binder
 from kedge.scheduler.cycle.decide import NodeDecision, decide
 from kedge.scheduler.cycle.gangs import Gangs, MemberPlacement
-from kedge.scheduler.cycle.preemption import EvictionCheck, Nomination, Preemption, may_be_made, plan_preemption
+from kedge.scheduler.cycle.preemption import EvictionCheck, Preemption, PreemptionInputs, may_be_kept, plan_preemption
 from kedge.scheduler.queue.events import NOTHING, ClusterEvent, event_names
-from kedge.scheduler.queue.pending import Pending, QueuedPod
+from kedge.scheduler.queue.scheduling_queue import QueuedPod, SchedulingQueue
 from kedge.scheduler.report.attempt_records import AttemptRecords
 from kedge.scheduler.report.event_recorder import UNSCHEDULABLE, EventRecorder
 from kedge.scheduler.report.explanation import Explanation, explain, summarize
 from kedge.scheduler.state.cluster_state import ClusterState
+from kedge.scheduler.state.nominations import Nomination
 from kedge.scheduler.state.shapes import shape_key
 from kedge.scheduler.state.snapshot import NodeRow
 
@@ -48,114 +48,113 @@ class SchedulingCycle:
         client: Client,
         env: Env,
         cluster_state: ClusterState,
-        pending: Pending,
+        queue: SchedulingQueue,
         attempts: AttemptRecords,
         binder: Binder,
-        teller: EventRecorder,
-        *,
+        event_recorder: EventRecorder,
         scheduler: str,
     ) -> None:
         self._client = client
         self._env = env
         self._name = scheduler
         self._cluster_state = cluster_state
-        self._pending = pending
+        self._queue = queue
         self._attempts = attempts
         self._binder = binder
-        self._event_recorder = teller
-        self._gangs = Gangs(client, env, cluster_state, pending, binder, attempts)
-        self._seeing: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._event_recorder = event_recorder
+        self._gangs = Gangs(client, env, cluster_state, queue, binder, attempts)
+        self._wake_tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
         """By pod uid and what is waited for: that caches show what a refusal was about, or that a quarantine ends."""
         metrics = env.metrics
-        self._took = metrics.histogram("kedge_scheduler_attempt_seconds", "Time a decision took")
+        self._decision_seconds = metrics.histogram("kedge_scheduler_attempt_seconds", "Time a decision took")
         self._unschedulable_count = metrics.counter(
             "kedge_scheduler_attempts_total", "AttemptRecords, by how they ended", ("result",)
         ).labels("unschedulable")
         self._preempted = metrics.counter("kedge_scheduler_preempted_total", "Pods asked to leave for others")
 
     async def stop(self) -> None:
-        for seeing in tuple(self._seeing.values()):
+        for seeing in tuple(self._wake_tasks.values()):
             seeing.cancel()
-        await asyncio.gather(*self._seeing.values(), return_exceptions=True)
+        await asyncio.gather(*self._wake_tasks.values(), return_exceptions=True)
 
-    def attempt(self, waiting: QueuedPod, fence: Fence) -> int:
+    def attempt(self, queued: QueuedPod, fence: Fence) -> int:
         """Decide for one pod, or for its whole gang, and begin to bind. Nothing waits in here.
 
         For how much of a burst it counts: every node is accounted for when none will do.
         """
         began_s, started = self._env.monotonic(), self._binder.started
-        hold = self._hold_on(waiting)
+        hold = self._hold_of(queued)
         if hold is not None:
-            self._wait_out(hold, self._pending.take_gang(waiting), fence)
+            self._pause_held(hold, self._queue.take_gang(queued), fence)
             return 1
-        if waiting.gang is not None:
-            self._attempt_gang(waiting, fence)
+        if queued.gang is not None:
+            self._attempt_gang(queued, fence)
         elif self._cluster_state.nominated:
-            nomination = self._cluster_state.nominated.take(waiting.uid)
-            with self._cluster_state.nominated.hidden_below(waiting.priority):
-                self._attempt_pod(waiting, fence, began_s, nomination)
+            nomination = self._cluster_state.nominated.take(queued.uid)
+            with self._cluster_state.nominated.hidden_below(queued.priority):
+                self._attempt_pod(queued, fence, began_s, nomination)
         else:
-            self._attempt_pod(waiting, fence, began_s, None)
-        self._took.observe(self._env.monotonic() - began_s)
-        return 1 if self._binder.started > started and waiting.gang is None else _COSTLY
+            self._attempt_pod(queued, fence, began_s, None)
+        self._decision_seconds.observe(self._env.monotonic() - began_s)
+        return 1 if self._binder.started > started and queued.gang is None else _COSTLY
 
-    def _hold_on(self, waiting: QueuedPod) -> Hold | None:
+    def _hold_of(self, queued: QueuedPod) -> Hold | None:
         """A person's word that this scheduler is to leave the pod alone."""
-        notes = waiting.pod.metadata.annotations
+        notes = queued.pod.metadata.annotations
         if not notes or not any(name.startswith(HOLD_PREFIX) for name in notes):
             return None
-        return active_hold(waiting.pod.metadata, self._name, self._env.now())
+        return active_hold(queued.pod.metadata, self._name, self._env.now())
 
-    def _wait_out(self, hold: Hold, members: Sequence[QueuedPod], fence: Fence) -> None:
+    def _pause_held(self, hold: Hold, members: Sequence[QueuedPod], fence: Fence) -> None:
         """A pod, and with it its gang, waits until its hold ends or is taken away."""
         for each in members:
-            self._pending.pause(each, (hold.until - self._env.now()).total_seconds(), "a hold has ended")
+            self._queue.pause(each, (hold.until - self._env.now()).total_seconds(), "a hold has ended")
             if self._cluster_state.drop_nomination(each.uid) is not None:  # what it does not take is kept from nobody
-                self._event_recorder.not_nominated(each.pod, decision=self._attempts.latest, fence=fence)
+                self._event_recorder.clear_nomination(each.pod, decision=self._attempts.latest, fence=fence)
             self._event_recorder.unschedulable(each.pod, HELD, str(hold), decision=self._attempts.latest, fence=fence)
 
-    def _attempt_pod(self, waiting: QueuedPod, fence: Fence, began_s: float, nomination: Nomination | None) -> None:
-        view = waiting.pod.as_view(PodView)
-        record = self._attempts.begin(waiting, view, fence, began_s)
-        place = self._cluster_state.reserved_node(waiting.uid)
+    def _attempt_pod(self, queued: QueuedPod, fence: Fence, began_s: float, nomination: Nomination | None) -> None:
+        view = queued.pod.as_view(PodView)
+        record = self._attempts.begin(queued, view, fence, began_s)
+        place = self._cluster_state.reserved_node(queued.uid)
         reserved = self._cluster_state.snapshot.find(place) if place else None
-        if reserved is not None and reserved.name not in self._binder.refusals.excluded(waiting.uid):
-            self._bind_reserved(waiting, view, reserved, fence, record)
+        if reserved is not None and reserved.name not in self._binder.refusals.excluded(queued.uid):
+            self._bind_reserved(queued, view, reserved, fence, record)
             return
-        decision = self._decide(waiting, view, record)
+        decision = self._decide(queued, view, record)
         if decision.node is None:
-            self._no_node(waiting, view, decision, fence, record, nomination)
+            self._no_node(queued, view, decision, fence, record, nomination)
             return
         if self._attempts.will_be_kept(record):  # the snapshot stands still only now
             self._attempts.explained(record, explain(self._cluster_state.snapshot, decision))
-        assumption = self._cluster_state.assume(waiting.pod, decision.node, decision.request)
+        assumption = self._cluster_state.assume(queued.pod, decision.node, decision.request)
         node = (decision.node_uid, decision.node_revision)
-        self._binder.start(self._binder.bind, waiting, assumption, node, fence, record)
+        self._binder.start(self._binder.bind, queued, assumption, node, fence, record)
         if nomination is not None and nomination.node != decision.node:
-            self._cluster_state.tell_room(nomination.node, "a place was given up")
+            self._cluster_state.notify_room(nomination.node, "a place was given up")
 
-    def _bind_reserved(self, waiting: QueuedPod, view: PodView, node: NodeRow, fence: Fence, record: Record) -> None:
+    def _bind_reserved(self, queued: QueuedPod, view: PodView, node: NodeRow, fence: Fence, record: Record) -> None:
         """A place is held for the pod, so there is nothing to decide: the bind proves that it may still have it."""
-        assumption = self._cluster_state.assume(waiting.pod, node.name, self._cluster_state.governance.request_of(view))
+        assumption = self._cluster_state.assume(queued.pod, node.name, self._cluster_state.policies.request_of(view))
         self._attempts.reserved(record, node.name)
-        self._binder.start(self._binder.bind, waiting, assumption, (node.uid, node.revision), fence, record)
+        self._binder.start(self._binder.bind, queued, assumption, (node.uid, node.revision), fence, record)
 
-    def _decide(self, waiting: QueuedPod, view: PodView, record: Record) -> NodeDecision:
-        cluster_state, governance = self._cluster_state, self._cluster_state.governance
+    def _decide(self, queued: QueuedPod, view: PodView, record: Record) -> NodeDecision:
+        cluster_state, policies = self._cluster_state, self._cluster_state.policies
         decision = decide(
             cluster_state.snapshot,
-            governance.request_of(view),
+            policies.request_of(view),
             self._env.random.getrandbits(31),
-            settings=governance.settings_of(view),
-            room=governance.room_of(waiting.key.namespace),
-            excluded=self._binder.refusals.excluded(waiting.uid),
+            settings=policies.settings_of(view),
+            room=cluster_state.quotas.room_of(queued.key.namespace),
+            excluded=self._binder.refusals.excluded(queued.uid),
         )
         self._attempts.decided(record, decision)
         return decision
 
     def _no_node(
         self,
-        waiting: QueuedPod,
+        queued: QueuedPod,
         view: PodView,
         decision: NodeDecision,
         fence: Fence,
@@ -165,41 +164,40 @@ class SchedulingCycle:
         explanation = explain(self._cluster_state.snapshot, decision)
         kept = (
             nomination is not None
-            and may_be_made(nomination, explanation)
+            and may_be_kept(nomination, explanation)
             and self._cluster_state.nominated.is_being_made(nomination)
         )
         plan, more = None, NOTHING
         if not kept and view.spec.preemption_policy != "Never":
-            plan, more = self._plan_room(waiting, decision, explanation)
-        helped_by = self._unschedulable(waiting, decision, explanation, fence, record, more)
+            plan, more = self._plan_room(queued, decision, explanation)
+        helped_by = self._unschedulable(queued, decision, explanation, fence, record, more)
         if nomination is not None and kept:
-            self._cluster_state.nominated.put(waiting.uid, nomination)  # those in its way are still leaving
+            self._cluster_state.nominated.put(queued.uid, nomination)  # those in its way are still leaving
         else:
             if nomination is not None and (plan is None or plan.node != nomination.node):
-                self._cluster_state.tell_room(nomination.node, "a place was given up")
+                self._cluster_state.notify_room(nomination.node, "a place was given up")
             if plan is not None:
-                made = Nomination(plan.node, decision.request, waiting.priority, plan.awaited)
-                self._cluster_state.nominated.put(waiting.uid, made)
-                self._binder.start(self._make_room, waiting.pod, plan, made, fence, record.id)
+                made = Nomination(plan.node, decision.request, queued.priority, plan.awaited)
+                self._cluster_state.nominated.put(queued.uid, made)
+                self._binder.start(self._make_room, queued.pod, plan, made, fence, record.id)
                 self._attempts.nominated(record, plan.node, plan.victims)
-        if view.status.nominated_node_name and waiting.uid not in self._cluster_state.nominated:
-            self._event_recorder.not_nominated(waiting.pod, decision=record.id, fence=fence)
+        if view.status.nominated_node_name and queued.uid not in self._cluster_state.nominated:
+            self._event_recorder.clear_nomination(queued.pod, decision=record.id, fence=fence)
         self._attempts.end(record, helped_by=event_names(helped_by))
 
     def _plan_room(
-        self, waiting: QueuedPod, decision: NodeDecision, explanation: Explanation
+        self, queued: QueuedPod, decision: NodeDecision, explanation: Explanation
     ) -> tuple[Preemption | None, ClusterEvent]:
         """Whom to ask to leave; and, if that is nobody, what else could help because of it."""
-        lodgers = self._cluster_state.lodgers()
-        spared = EvictionCheck(lodgers.may_leave)
-        plan = plan_preemption(
-            self._cluster_state.snapshot, decision, explanation, waiting.priority, replace(lodgers, may_leave=spared)
-        )
-        return plan, ClusterEvent.BUDGET if plan is None and spared.any else NOTHING
+        state = self._cluster_state
+        check = EvictionCheck(state.evictable)
+        inputs = PreemptionInputs(state.pods_on, check, state.nominated.places)
+        plan = plan_preemption(state.snapshot, decision, explanation, queued.priority, inputs)
+        return plan, ClusterEvent.BUDGET if plan is None and check.rejected_any else NOTHING
 
     def _unschedulable(
         self,
-        waiting: QueuedPod,
+        queued: QueuedPod,
         decision: NodeDecision,
         explanation: Explanation,
         fence: Fence,
@@ -207,42 +205,44 @@ class SchedulingCycle:
         more: ClusterEvent = NOTHING,
     ) -> ClusterEvent:
         """Let a pod wait for what could help it, and say why it waits."""
-        helped_by = more | (ClusterEvent.NODE if waiting.gang is None else ClusterEvent.NODE | ClusterEvent.GANG)
+        helped_by = more | (ClusterEvent.NODE if queued.gang is None else ClusterEvent.NODE | ClusterEvent.GANG)
         for blocker in explanation.counts:
             helped_by |= blocker.unblocked_by
-        self._watch_refusals(waiting)
+        self._watch_refusals(queued)
         key: Hashable = (
-            ("gang", *waiting.gang)
-            if waiting.gang is not None
+            ("gang", *queued.gang)
+            if queued.gang is not None
             else (
                 shape_key(decision.request, decision.settings, self._cluster_state.snapshot.tallies.mentioned),
                 decision.inputs,
-                waiting.priority,  # places kept for others are kept from some priorities and not from others
+                queued.priority,  # places kept for others are kept from some priorities and not from others
             )
         )
         message = summarize(decision, explanation)
-        self._pending.unschedulable(waiting, helped_by, key)
-        self._event_recorder.unschedulable(waiting.pod, UNSCHEDULABLE, message, decision=record.id, fence=fence)
+        self._queue.unschedulable(queued, helped_by, key)
+        self._event_recorder.unschedulable(queued.pod, UNSCHEDULABLE, message, decision=record.id, fence=fence)
         self._unschedulable_count.inc()
         self._attempts.explained(record, explanation)
         record.result, record.condition, record.reason = "failed", "PodScheduled", message
         return helped_by
 
-    def _watch_refusals(self, waiting: QueuedPod) -> None:
+    def _watch_refusals(self, queued: QueuedPod) -> None:
         """See to it that a pod is woken when a node that it must not be tried on is free to it again.
 
         A quarantine is long, and a refusal is soon understood: one does not wait for the other. Of a node that is gone
         there is nothing to see; its return is told as any other's.
         """
-        uid, refusals = waiting.uid, self._binder.refusals
-        if refusals.unseen(uid) and (uid, "seen") not in self._seeing:
-            self._seeing[uid, "seen"] = self._env.spawn(self._tell_seen(uid), name=f"see why {waiting.key} was refused")
-        if refusals.quarantined_until_s(uid) is not None and (uid, "quarantine") not in self._seeing:
-            self._seeing[uid, "quarantine"] = self._env.spawn(
-                self._tell_quarantine_over(uid), name=f"wait for the quarantine of {waiting.key}"
+        uid, refusals = queued.uid, self._binder.refusals
+        if refusals.unseen(uid) and (uid, "seen") not in self._wake_tasks:
+            self._wake_tasks[uid, "seen"] = self._env.spawn(
+                self._wake_when_seen(uid), name=f"see why {queued.key} was refused"
+            )
+        if refusals.quarantined_until_s(uid) is not None and (uid, "quarantine") not in self._wake_tasks:
+            self._wake_tasks[uid, "quarantine"] = self._env.spawn(
+                self._wake_after_quarantine(uid), name=f"wait for the quarantine of {queued.key}"
             )
 
-    async def _tell_seen(self, uid: str) -> None:
+    async def _wake_when_seen(self, uid: str) -> None:
         """Wake a pod when the caches show what its refusals were about."""
         try:
             for about, revision in self._binder.refusals.unseen(uid):
@@ -254,17 +254,17 @@ class SchedulingCycle:
                 except Behind:
                     cache.request_relist()
         finally:
-            self._seeing.pop((uid, "seen"), None)
-        self._pending.wake(uid, "a refusal was understood")
+            self._wake_tasks.pop((uid, "seen"), None)
+        self._queue.wake(uid, "a refusal was understood")
 
-    async def _tell_quarantine_over(self, uid: str) -> None:
+    async def _wake_after_quarantine(self, uid: str) -> None:
         refusals = self._binder.refusals
         try:
             while (until_s := refusals.quarantined_until_s(uid)) is not None:
                 await asyncio.sleep(max(0.001, until_s - self._env.monotonic()))
-                self._pending.wake(uid, "its quarantine is over")
+                self._queue.wake(uid, "its quarantine is over")
         finally:
-            self._seeing.pop((uid, "quarantine"), None)
+            self._wake_tasks.pop((uid, "quarantine"), None)
 
     # -- preemption --------------------------------------------------------------------------------
 
@@ -288,19 +288,19 @@ class SchedulingCycle:
             now = self._cluster_state.nominated.places.get(pod.uid)
             if now is not None and (now.node, now.awaited) == (made.node, made.awaited):  # not another, made since
                 self._cluster_state.drop_nomination(pod.uid)
-                self._pending.retry(pod.uid)
+                self._queue.retry(pod.uid)
 
     # -- gangs -------------------------------------------------------------------------------------
 
-    def _attempt_gang(self, waiting: QueuedPod, fence: Fence) -> None:
+    def _attempt_gang(self, queued: QueuedPod, fence: Fence) -> None:
         """Choose a node for every member, or for none."""
-        assert waiting.gang is not None
-        members = self._pending.take_gang(waiting)
-        hold = next(filter(None, map(self._hold_on, members)), None)
+        assert queued.gang is not None
+        members = self._queue.take_gang(queued)
+        hold = next(filter(None, map(self._hold_of, members)), None)
         if hold is not None:
-            self._wait_out(hold, members, fence)
+            self._pause_held(hold, members, fence)
             return
-        record = self._gangs.record_of(waiting.gang)
+        record = self._gangs.record_of(queued.gang)
         if record is not None:
             self._resume_gang(members, record, fence)
             return
@@ -315,18 +315,18 @@ class SchedulingCycle:
                 attempt = self._attempts.begin(member, view, fence, self._env.monotonic())
                 decision = self._decide(member, view, attempt)
                 if decision.node is None:
-                    self._gang_fits_not(members, chosen, member, decision, fence, attempt)
+                    self._gang_does_not_fit(members, chosen, member, decision, fence, attempt)
                     return
             assumption = self._cluster_state.assume(member.pod, decision.node, decision.request)
             chosen.append(MemberPlacement(member, assumption, (decision.node_uid, decision.node_revision), attempt))
-        self._binder.start(self._gangs.bring, waiting.gang, chosen, fence)
+        self._binder.start(self._gangs.reserve_and_bind, queued.gang, chosen, fence)
 
     def _size(self, member: QueuedPod) -> tuple[int, int]:
         """The largest choose first: what they leave is enough for the small ones more often than the other way."""
-        requests = self._cluster_state.governance.request_of(member.pod.as_view(PodView)).wants.requests
+        requests = self._cluster_state.policies.request_of(member.pod.as_view(PodView)).wants.requests
         return requests.get(CPU, 0), requests.get(MEMORY, 0)
 
-    def _gang_fits_not(
+    def _gang_does_not_fit(
         self,
         members: list[QueuedPod],
         chosen: list[MemberPlacement],
@@ -338,7 +338,7 @@ class SchedulingCycle:
         """One has no place beside the others, so none has: take back what was assumed, and wait together."""
         explanation = explain(self._cluster_state.snapshot, decision)
         for each in reversed(chosen):
-            self._cluster_state.take_back(each.assumption)
+            self._cluster_state.undo_assume(each.assumption)
         helped_by = self._unschedulable(misfit, decision, explanation, fence, record)
         self._attempts.end(record, helped_by=event_names(helped_by))
         assert misfit.gang is not None
@@ -350,7 +350,7 @@ class SchedulingCycle:
 
     def _gang_waits(self, members: list[QueuedPod], helped_by: ClusterEvent, why: str, fence: Fence) -> None:
         for member in members:
-            self._pending.unschedulable(member, helped_by | ClusterEvent.GANG, ("gang", *(member.gang or ())))
+            self._queue.unschedulable(member, helped_by | ClusterEvent.GANG, ("gang", *(member.gang or ())))
             self._event_recorder.unschedulable(
                 member.pod, UNSCHEDULABLE, why, decision=self._attempts.latest, fence=fence
             )
@@ -370,9 +370,9 @@ class SchedulingCycle:
                 attempt = self._attempts.begin(member, view, fence, self._env.monotonic())
                 self._attempts.reserved(attempt, node.name)
                 assumption = self._cluster_state.assume(
-                    member.pod, node.name, self._cluster_state.governance.request_of(view)
+                    member.pod, node.name, self._cluster_state.policies.request_of(view)
                 )
                 placed.append(MemberPlacement(member, assumption, (node.uid, node.revision), attempt))
-        known = {each.waiting.uid for each in placed}
+        known = {each.queued.uid for each in placed}
         others = [member for member in members if member.uid not in known]
-        self._binder.start(self._gangs.finish, gang, placed, others, fence)
+        self._binder.start(self._gangs.bind_committed, gang, placed, others, fence)

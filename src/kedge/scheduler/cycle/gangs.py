@@ -22,9 +22,10 @@ from kedge.errors import Fenced, NotFound, OperatingError
 from kedge.keys import Fence, Key, Origin, Revision
 from kedge.observe.records import Decision as Record
 from kedge.scheduler.binding.binder import Binder
-from kedge.scheduler.queue.pending import Pending, QueuedPod
+from kedge.scheduler.queue.scheduling_queue import QueuedPod, SchedulingQueue
 from kedge.scheduler.report.attempt_records import AttemptRecords
-from kedge.scheduler.state.cluster_state import BY_GANG, Assumption, ClusterState
+from kedge.scheduler.state.assumptions import Assumption
+from kedge.scheduler.state.cluster_state import BY_GANG, ClusterState
 
 _DIGITS_MAX = 9
 """Of a count in an annotation."""
@@ -34,7 +35,7 @@ _DIGITS_MAX = 9
 class MemberPlacement:
     """One member, the node that was chosen for it, and the record of that."""
 
-    waiting: QueuedPod
+    queued: QueuedPod
     assumption: Assumption
     node: tuple[str, Revision]
     """Its uid and the version that was decided on."""
@@ -49,17 +50,17 @@ class Gangs:
         client: Client,
         env: Env,
         cluster_state: ClusterState,
-        pending: Pending,
+        queue: SchedulingQueue,
         binder: Binder,
         attempts: AttemptRecords,
     ) -> None:
         self._client = client
         self._env = env
         self._cluster_state = cluster_state
-        self._pending = pending
+        self._queue = queue
         self._binder = binder
         self._attempts = attempts
-        self._ended = env.metrics.counter("kedge_scheduler_gangs_total", "Gangs tried, by how it ended", ("result",))
+        self._results = env.metrics.counter("kedge_scheduler_gangs_total", "Gangs tried, by how it ended", ("result",))
 
     def record_of(self, gang: tuple[str, str]) -> Object | None:
         """The record of an attempt at the gang, as the cache has it."""
@@ -85,23 +86,23 @@ class Gangs:
             return f"gang {gang[1]}: {len(members) + placed} of its {size} members are here"
         return ""
 
-    async def bring(self, gang: tuple[str, str], members: Sequence[MemberPlacement], fence: Fence) -> None:
+    async def reserve_and_bind(self, gang: tuple[str, str], members: Sequence[MemberPlacement], fence: Fence) -> None:
         """Reserve for all, commit, bind all. What fails before the commit gives everything back."""
         try:
             await self._reserve(gang, members, fence)
         except Fenced:
             raise
         except OperatingError as error:
-            self._ended.labels(type(error).__name__.lower()).inc()
-            await self.give_up(gang, fence)
+            self._results.labels(type(error).__name__.lower()).inc()
+            await self.release_uncommitted(gang, fence)
             for member in members:
-                self._binder.give_back(member.waiting, member.assumption, error, fence, member.record)
-                self._attempts.came_to_nothing(member.record, f"gang {gang[1]} could not reserve its places", error)
+                self._binder.return_to_queue(member.queued, member.assumption, error, fence, member.record)
+                self._attempts.abandoned(member.record, f"gang {gang[1]} could not reserve its places", error)
             return
-        self._ended.labels("committed").inc()
-        await self.finish(gang, members, (), fence)
+        self._results.labels("committed").inc()
+        await self.bind_committed(gang, members, (), fence)
 
-    async def finish(
+    async def bind_committed(
         self, gang: tuple[str, str], members: Sequence[MemberPlacement], others: Sequence[QueuedPod], fence: Fence
     ) -> None:
         """Bind the members of a committed gang. `others` wait until its record is gone: they hold no place under it.
@@ -109,36 +110,36 @@ class Gangs:
         They came later, in place of a member that went; or what they held went with its node, and is let go of past the
         record's deadline. The record goes when nobody holds anything under it.
         """
-        binds = [self._binder.bind(each.waiting, each.assumption, each.node, fence, each.record) for each in members]
+        binds = [self._binder.bind(each.queued, each.assumption, each.node, fence, each.record) for each in members]
         # None is left to itself when another fails: it must not come back to a pod that a later term is trying.
         ended = await asyncio.gather(*binds, return_exceptions=True)
         for failure in filter(None, ended):
             raise failure
-        await self._tidy(gang, fence)
+        await self._delete_record(gang, fence)
         for other in others:
-            self._pending.failed(other)
+            self._queue.failed(other)
 
     async def abandon(self, gang: tuple[str, str], members: Sequence[QueuedPod], fence: Fence) -> None:
         """Give up what another attempt has begun; its members are tried anew."""
-        self._ended.labels("abandoned").inc()
-        await self.give_up(gang, fence)
+        self._results.labels("abandoned").inc()
+        await self.release_uncommitted(gang, fence)
         for member in members:
-            self._pending.failed(member)
+            self._queue.failed(member)
 
     async def _reserve(self, gang: tuple[str, str], members: Sequence[MemberPlacement], fence: Fence) -> None:
         limits = self._env.limits
         deadline = self._env.now() + timedelta(seconds=limits.gang_wait_s)
         size = limits.gang_chunk_max
-        workload = self._cluster_state.governance.workload_of(members[0].waiting.pod.as_view(PodView)).uid
+        workload = self._cluster_state.policies.workload_of(members[0].queued.pod.as_view(PodView)).uid
         for start in range(0, len(members), size):
             chunk = members[start : start + size]
             places = [
                 GangPlace(
-                    pod=each.waiting.key.name,
-                    pod_uid=each.waiting.uid,
+                    pod=each.queued.key.name,
+                    pod_uid=each.queued.uid,
                     node=each.assumption.node,
                     node_uid=each.node[0],
-                    slot=slot_of(each.waiting.pod),  # tells the members of one workload apart: each is its own intent
+                    slot=slot_of(each.queued.pod),  # tells the members of one workload apart: each is its own intent
                 )
                 for each in chunk
             ]
@@ -155,7 +156,7 @@ class Gangs:
                 options=WriteOptions(fence=fence, origin=Origin(decision=members[0].record.id)),
             )
 
-    async def give_up(self, gang: tuple[str, str], fence: Fence) -> None:
+    async def release_uncommitted(self, gang: tuple[str, str], fence: Fence) -> None:
         """Remove the record of an attempt that was not committed, which frees its places. A committed one stays."""
         key = Key(RESERVATION_KIND, *gang)
         while True:
@@ -172,7 +173,7 @@ class Gangs:
             except OperatingError:
                 await asyncio.sleep(jittered(self._env.limits.client_backoff_s_max, self._env.random))
 
-    async def _tidy(self, gang: tuple[str, str], fence: Fence) -> None:
+    async def _delete_record(self, gang: tuple[str, str], fence: Fence) -> None:
         """Once every member is bound the record has nothing more to say."""
         key = Key(RESERVATION_KIND, *gang)
         try:

@@ -14,26 +14,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from kedge.api.objects import Object
-from kedge.api.selectors import label_selector
-from kedge.api.views import PodDisruptionBudgetView, PodView
-from kedge.keys import Key
+from kedge.api.views import PodView
 from kedge.scheduler.cycle.decide import NodeDecision, state_of
 from kedge.scheduler.pipeline.shape_state import ShapeState
 from kedge.scheduler.report.explanation import FEASIBLE, Explanation
 from kedge.scheduler.state.columns import Bools
+from kedge.scheduler.state.nominations import Nomination, nominated_claim
 from kedge.scheduler.state.shapes import PodRequest
 from kedge.scheduler.state.snapshot import NodeRow, Snapshot
-
-
-@dataclass(frozen=True, slots=True)
-class Nomination:
-    """A place that is being made for a pod."""
-
-    node: str
-    request: PodRequest
-    priority: int
-    awaited: frozenset[str] = frozenset()
-    """The uids of those who have to leave first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +43,7 @@ class PreemptionInputs:
     """What is known of the pods of a cluster, beside their claims."""
 
     pods_on: Callable[[str], Sequence[Object]]
-    may_leave: Callable[[Sequence[Object]], Sequence[Object]]
+    evictable: Callable[[Sequence[Object]], Sequence[Object]]
     """Of some pods, those that their disruption budgets let go together; in the same order."""
     nominated: Mapping[str, Nomination]
     """By pod uid: places that are being made for others. Each is in the snapshot, as `nominated_claim` names it."""
@@ -64,54 +52,22 @@ class PreemptionInputs:
 class EvictionCheck:
     """PodDemand who may leave, and remembers whether anybody was spared by that."""
 
-    def __init__(self, may_leave: Callable[[Sequence[Object]], Sequence[Object]]) -> None:
-        self._may_leave = may_leave
-        self.any = False
+    def __init__(self, evictable: Callable[[Sequence[Object]], Sequence[Object]]) -> None:
+        self._evictable = evictable
+        self.rejected_any = False
 
     def __call__(self, pods: Sequence[Object]) -> Sequence[Object]:
-        going = self._may_leave(pods)
-        self.any = self.any or len(going) < len(pods)
+        going = self._evictable(pods)
+        self.rejected_any = self.rejected_any or len(going) < len(pods)
         return going
 
 
-def may_leave(pods: Sequence[Object], budgets_of: Callable[[str], Sequence[Object]]) -> list[Object]:
-    """Those whose disruption budgets let them go together, in the same order. A pod with no budget always may."""
-    budgets: dict[str, Sequence[Object]] = {}
-    left: dict[Key, int] = {}
-    going = []
-    for pod in pods:
-        tenant = pod.key.namespace
-        if tenant not in budgets:
-            budgets[tenant] = budgets_of(tenant)
-        covering = [
-            each
-            for each in budgets[tenant]
-            if label_selector(each.as_view(PodDisruptionBudgetView).spec.selector).matches(pod.metadata.labels)
-        ]
-        for each in covering:
-            left.setdefault(each.key, allowed_by(each))
-        if all(left[each.key] > 0 for each in covering):
-            going.append(pod)
-            for each in covering:
-                left[each.key] -= 1
-    return going
-
-
-def allowed_by(budget_object: Object) -> int:
-    """How many pods a budget lets go now. One that its controller has not looked at lets nobody go."""
-    budget = budget_object.as_view(PodDisruptionBudgetView)
-    if budget.status.observed_generation < budget.metadata.generation:
-        return 0
-    return budget.status.disruptions_allowed
-
-
-def nominated_claim(uid: str) -> str:
-    """The claim that keeps a place for a pod until it is bound there."""
-    return f"nominated {uid}"
-
-
 def plan_preemption(
-    snapshot: Snapshot, decision: NodeDecision, explanation: Explanation, priority: int, lodgers: PreemptionInputs
+    snapshot: Snapshot,
+    decision: NodeDecision,
+    explanation: Explanation,
+    priority: int,
+    preemption_inputs: PreemptionInputs,
 ) -> Preemption | None:
     """The best place to make room for a pod that fits nowhere; None if no lower priority is in its way anywhere."""
     state = state_of(snapshot, decision.request, decision.settings, decision.inputs)
@@ -125,7 +81,7 @@ def plan_preemption(
             if state.by_requests
             else _SnapshotTrial(snapshot, node, decision)
         )
-        plan = _plan_on(node, room, priority, lodgers)
+        plan = _plan_on(node, room, priority, preemption_inputs)
         room.restore()
         if plan is None:
             continue
@@ -135,7 +91,7 @@ def plan_preemption(
     return min(found, key=lambda each: each[0])[1] if found else None
 
 
-def may_be_made(nomination: Nomination, explanation: Explanation) -> bool:
+def may_be_kept(nomination: Nomination, explanation: Explanation) -> bool:
     """Whether only pods stand between a pod and the node on which a place is made for it. Else it needs another."""
     place = bisect_left(explanation.names, nomination.node)
     if explanation.names[place : place + 1] != (nomination.node,):
@@ -235,22 +191,22 @@ class _SnapshotTrial:
 
 
 def _plan_on(
-    node: NodeRow, room: _ResourceTrial | _SnapshotTrial, priority: int, lodgers: PreemptionInputs
+    node: NodeRow, room: _ResourceTrial | _SnapshotTrial, priority: int, preemption_inputs: PreemptionInputs
 ) -> Preemption | None:
     """The fewest that must leave a node; None if even all that may leave are not enough."""
     lower, leaving = [], []
-    for pod in lodgers.pods_on(node.name):
+    for pod in preemption_inputs.pods_on(node.name):
         if pod.metadata.deletion_timestamp is not None:
             room.take_off(pod.uid)
             leaving.append(pod.uid)
         elif _priority(pod) < priority:
             lower.append(pod)
-    for uid, nomination in lodgers.nominated.items():
+    for uid, nomination in preemption_inputs.nominated.items():
         if nomination.node == node.name and nomination.priority < priority:
             room.take_off(nominated_claim(uid))
     if room.fits():
         return Preemption(node.name, (), frozenset(leaving))
-    victims = list(lodgers.may_leave(sorted(lower, key=lambda pod: (_priority(pod), -pod.created))))
+    victims = list(preemption_inputs.evictable(sorted(lower, key=lambda pod: (_priority(pod), -pod.created))))
     for pod in victims:
         room.take_off(pod.uid)
     if not room.fits():

@@ -8,7 +8,7 @@ from __future__ import annotations
 from kedge.api.views import NodeView, PodView
 from kedge.placement.resources import Units
 from kedge.scheduler.policy.policies import Policies
-from kedge.scheduler.queue.pending import QueuedPod, QueueingHint
+from kedge.scheduler.queue.scheduling_queue import QueuedPod, QueueingHint
 from kedge.scheduler.state.nominations import Nominations
 from kedge.scheduler.state.snapshot import Snapshot
 
@@ -16,15 +16,15 @@ from kedge.scheduler.state.snapshot import Snapshot
 class QueueingHints:
     """Questions about one scheduler's snapshot."""
 
-    def __init__(self, snapshot: Snapshot, governance: Policies, nominated: Nominations) -> None:
+    def __init__(self, snapshot: Snapshot, policies: Policies, nominated: Nominations) -> None:
         self._snapshot = snapshot
-        self._governance = governance
+        self._governance = policies
         self._nominated = nominated
 
     def room_on(self, node: str) -> QueueingHint:
         """Whether what a node has now is enough for a pod. What is kept there for lower priorities it may have too."""
 
-        def helps(waiting: QueuedPod) -> bool:
+        def hint(queued: QueuedPod) -> bool:
             row = self._snapshot.find(node)
             if row is None:
                 return False
@@ -32,16 +32,16 @@ class QueueingHints:
             kept = [
                 each.request.wants.requests
                 for _, each in (self._nominated.on(node) if self._nominated else ())
-                if each.priority < waiting.priority
+                if each.priority < queued.priority
             ]
             return all(
                 amount <= 0
                 or amount
                 <= offered.get(r, 0) - row.claimed.get(columns.get(r, -1), 0) + sum(each.get(r, 0) for each in kept)
-                for r, amount in self._asked(waiting).items()
+                for r, amount in self._asked(queued).items()
             )
 
-        return helps
+        return hint
 
     def could_go_to(self, node: NodeView) -> QueueingHint:
         """Whether a node, were it empty, could hold a pod, and takes any."""
@@ -49,19 +49,19 @@ class QueueingHints:
             return lambda _: False
         name = node.name
 
-        def helps(waiting: QueuedPod) -> bool:
+        def hint(queued: QueuedPod) -> bool:
             row = self._snapshot.find(name)
             if row is None:
                 return False
             offered = row.offered or {}
-            return all(amount <= offered.get(r, 0) for r, amount in self._asked(waiting).items())
+            return all(amount <= offered.get(r, 0) for r, amount in self._asked(queued).items())
 
-        return helps
+        return hint
 
-    def _asked(self, waiting: QueuedPod) -> Units:
-        return self._governance.request_of(waiting.pod.as_view(PodView)).wants.requests
+    def _asked(self, queued: QueuedPod) -> Units:
+        return self._governance.request_of(queued.pod.as_view(PodView)).wants.requests
 
 
 def of_tenant(tenant: str) -> QueueingHint:
     """Whether a pod is of a tenant."""
-    return lambda waiting: waiting.key.namespace == tenant
+    return lambda queued: queued.key.namespace == tenant

@@ -20,7 +20,7 @@ from kedge.observe.records import AttemptChoice, Call, NearestNode, NodeAccount,
 from kedge.observe.records import Decision as Record
 from kedge.runtime.cache import marks_of, pin_all
 from kedge.scheduler.cycle.decide import NodeDecision
-from kedge.scheduler.queue.pending import QueuedPod
+from kedge.scheduler.queue.scheduling_queue import QueuedPod
 from kedge.scheduler.report.explanation import Explanation
 from kedge.scheduler.state.cluster_state import ClusterState
 
@@ -47,11 +47,11 @@ class AttemptRecords:
         """The id of the attempt begun last: what is said outside of any is put down to it."""
         return f"{self._prefix}{self.count}"
 
-    def begin(self, waiting: QueuedPod, view: PodView, fence: Fence, began_s: float) -> Record:
+    def begin(self, queued: QueuedPod, view: PodView, fence: Fence, began_s: float) -> Record:
         """The record of an attempt that begins, before anything is decided. Where nobody records it is but an id."""
         self.count += 1
         if self._recorder is None:
-            key = waiting.key
+            key = queued.key
             return Record(
                 id=f"{self._prefix}{self.count}",
                 controller=self._scheduler,
@@ -65,22 +65,22 @@ class AttemptRecords:
             id=self.latest,
             controller=self._scheduler,
             process=self._process,
-            key=waiting.key,
-            tenant=waiting.key.namespace,
-            priority=waiting.priority,
-            uid=waiting.uid,
+            key=queued.key,
+            tenant=queued.key.namespace,
+            priority=queued.priority,
+            uid=queued.uid,
             generation=view.metadata.generation,
             fence=fence.revision,
-            wakes=((waiting.woken_by, ""),),
-            attempt=waiting.attempts,
+            wakes=((queued.woken_by, ""),),
+            attempt=queued.attempts,
             place=self.count,
-            waited_s=began_s - waiting.since_s,
-            delayed_s=waiting.since_s - waiting.added_s,
+            waited_s=began_s - queued.since_s,
+            delayed_s=queued.since_s - queued.added_s,
             began=self._env.now(),
         )
         record.marks = marks_of(self._cluster_state.caches.values(), began_s)
         record.scheduling = SchedulingAttempt(
-            pod_revision=waiting.pod.revision, local=self._cluster_state.local_state(waiting.priority)
+            pod_revision=queued.pod.revision, local=self._cluster_state.local_state(queued.priority)
         )
         return record
 
@@ -135,7 +135,7 @@ class AttemptRecords:
             )
         )
 
-    def came_to_nothing(self, record: Record, why: str, error: OperatingError | None = None) -> None:
+    def abandoned(self, record: Record, why: str, error: OperatingError | None = None) -> None:
         """A node was found, and nothing was sent to bind the pod there: others of its gang have no place."""
         record.result, record.reason = "failed", why
         record.error = "" if error is None else f"{type(error).__name__}: {error}"

@@ -29,7 +29,7 @@ from kedge.runtime.status import status_of
 FAILED = "FailedScheduling"
 UNSCHEDULABLE, GATED = "Unschedulable", "SchedulingGated"
 """Why a pod is not scheduled, as its condition says it."""
-_SAID_MAX = 10_000
+_WRITTEN_MAX = 10_000
 
 
 class EventRecorder:
@@ -41,37 +41,37 @@ class EventRecorder:
         self._component = component
         self._current = current
         """By uid: the newest version of a pod that still waits; None of one that does not."""
-        self._later: dict[tuple[str, str], tuple[str, str, Fence | None]] = {}
+        self._delayed: dict[tuple[str, str], tuple[str, str, Fence | None]] = {}
         """By pod uid and reason: what is to be said when its time has come. Whoever comes later overwrites it."""
         self._events: Kind = client.kinds.of_key_kind(EVENT_KIND)
-        self._said: OrderedDict[tuple[str, str], tuple[str, float]] = OrderedDict()
+        self._written: OrderedDict[tuple[str, str], tuple[str, float]] = OrderedDict()
         """By pod uid and reason: the words said last, and when."""
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._told = env.metrics.counter("kedge_scheduler_told_total", "Conditions and Events written", ("what",))
+        self._writes = env.metrics.counter("kedge_scheduler_told_total", "Conditions and Events written", ("what",))
 
     def unschedulable(self, pod: Object, reason: str, message: str, *, decision: str, fence: Fence | None) -> None:
         """Say why a pod has no node. The same words, or others too soon after, are not said again."""
         now_s = self._env.monotonic()
-        said = self._said.get((pod.uid, reason))
-        if said is not None and said[0] == message:
-            self._later.pop((pod.uid, reason), None)
+        written = self._written.get((pod.uid, reason))
+        if written is not None and written[0] == message:
+            self._delayed.pop((pod.uid, reason), None)
             return
-        if said is not None and now_s - said[1] < self._env.limits.scheduler_explained_s:
-            self._say_later(pod.uid, reason, message, decision, fence)
+        if written is not None and now_s - written[1] < self._env.limits.scheduler_explained_s:
+            self._write_later(pod.uid, reason, message, decision, fence)
             return
-        self._said[pod.uid, reason] = message, now_s
-        self._said.move_to_end((pod.uid, reason))
-        if len(self._said) > _SAID_MAX:
-            self._said.popitem(last=False)
+        self._written[pod.uid, reason] = message, now_s
+        self._written.move_to_end((pod.uid, reason))
+        if len(self._written) > _WRITTEN_MAX:
+            self._written.popitem(last=False)
         self._spawn(self._write(pod, reason, message, decision, fence), name=f"tell {pod.key}")
 
     def gated(self, pod: Object, *, fence: Fence) -> None:
         """Say that a pod waits for its gates and is not tried, unless it says so already. Nothing failed: no Event."""
-        said = find_condition(pod.as_view(PodView).status.conditions, "PodScheduled")
-        if said is None or said.reason != GATED:
+        written = find_condition(pod.as_view(PodView).status.conditions, "PodScheduled")
+        if written is None or written.reason != GATED:
             self.unschedulable(pod, GATED, "its gates have to be removed first", decision="", fence=fence)
 
-    def not_nominated(self, pod: Object, *, decision: str, fence: Fence) -> None:
+    def clear_nomination(self, pod: Object, *, decision: str, fence: Fence) -> None:
         """Take back that a place is being made for a pod."""
         self._spawn(self._clear_nomination(pod, decision, fence), name=f"no place is made for {pod.key}")
 
@@ -81,15 +81,15 @@ class EventRecorder:
         with suppress(OperatingError):  # it says what was once so: the next attempt takes it back, or the pod is gone
             await self._client.patch(pod.key, patch, subresource="status", options=options)
 
-    def _say_later(self, uid: str, reason: str, message: str, decision: str, fence: Fence | None) -> None:
-        known = (uid, reason) in self._later
-        self._later[uid, reason] = message, decision, fence
+    def _write_later(self, uid: str, reason: str, message: str, decision: str, fence: Fence | None) -> None:
+        known = (uid, reason) in self._delayed
+        self._delayed[uid, reason] = message, decision, fence
         if not known:
-            self._spawn(self._wait_and_say(uid, reason), name=f"tell {uid} later")
+            self._spawn(self._wait_and_write(uid, reason), name=f"tell {uid} later")
 
-    async def _wait_and_say(self, uid: str, reason: str) -> None:
+    async def _wait_and_write(self, uid: str, reason: str) -> None:
         await asyncio.sleep(self._env.limits.scheduler_explained_s)
-        message, decision, fence = self._later.pop((uid, reason), ("", "", None))
+        message, decision, fence = self._delayed.pop((uid, reason), ("", "", None))
         pod = self._current(uid)
         if message and pod is not None and (reason == GATED) == bool(pod.as_view(PodView).spec.scheduling_gates):
             self.unschedulable(pod, reason, message, decision=decision, fence=fence)
@@ -99,11 +99,11 @@ class EventRecorder:
         self._spawn(self._try_event(pod, reason, message, options), name=f"event about {pod.key}")
 
     def forget(self, uid: str) -> None:
-        if not self._said and not self._later:
+        if not self._written and not self._delayed:
             return
         for reason in (UNSCHEDULABLE, GATED, HELD):
-            self._said.pop((uid, reason), None)
-            self._later.pop((uid, reason), None)
+            self._written.pop((uid, reason), None)
+            self._delayed.pop((uid, reason), None)
 
     async def stop(self) -> None:
         for task in tuple(self._tasks):
@@ -122,24 +122,24 @@ class EventRecorder:
             if reason != GATED:
                 await self._write_event(pod, FAILED, message, options)
         except (Fenced, NotFound):
-            self._said.pop((pod.uid, reason), None)  # another speaks now, or there is nobody to speak of
+            self._written.pop((pod.uid, reason), None)  # another speaks now, or there is nobody to speak of
         except OperatingError:
-            if self._said.pop((pod.uid, reason), ("", 0.0))[0] == message:
+            if self._written.pop((pod.uid, reason), ("", 0.0))[0] == message:
                 # The pod moved on, or nobody answers: said once more, of the pod as it is then.
-                self._say_later(pod.uid, reason, message, decision, fence)
+                self._write_later(pod.uid, reason, message, decision, fence)
 
     async def _write_condition(self, pod: Object, reason: str, message: str, options: WriteOptions) -> None:
-        said = condition(
+        written = condition(
             "PodScheduled",
             status=False,
             reason=reason,
             message=message,
             observed_generation=pod.metadata.generation,
         )
-        conditions = set_condition(status_of(pod).get("conditions") or (), said, self._env.now())
+        conditions = set_condition(status_of(pod).get("conditions") or (), written, self._env.now())
         patch = {"metadata": {"resourceVersion": str(pod.revision)}, "status": {"conditions": conditions}}
         await self._client.patch(pod.key, patch, subresource="status", options=options)
-        self._told.labels("condition").inc()
+        self._writes.labels("condition").inc()
 
     async def _try_event(self, pod: Object, reason: str, message: str, options: WriteOptions) -> None:
         with suppress(OperatingError):  # an Event is a courtesy: metrics count what it tells
@@ -157,7 +157,7 @@ class EventRecorder:
                 await self._client.patch(key, patch, options=options)
             else:
                 await self._client.create(self._events, self._body(pod, name, reason, message, now), options=options)
-            self._told.labels("event").inc()
+            self._writes.labels("event").inc()
         except (AlreadyExists, NotFound, Conflict):
             return  # another wrote it in between: it says as much
 

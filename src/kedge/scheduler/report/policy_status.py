@@ -35,8 +35,8 @@ def plan_policy_status(policy: SchedulingPolicyView, scheduler: str) -> Mapping[
     ]
     oldest = min([generation, *others])
     reason = "InForce" if spec.active else "Inactive"
-    said = condition(f"{OBEYED_PREFIX}{scheduler}", status=spec.active, reason=reason)
-    status: dict[str, Any] = {"observedGeneration": oldest, "conditions": [said]}
+    written = condition(f"{OBEYED_PREFIX}{scheduler}", status=spec.active, reason=reason)
+    status: dict[str, Any] = {"observedGeneration": oldest, "conditions": [written]}
     if oldest == generation:
         canary = spec.canary.version if spec.canary is not None and spec.active else ""
         status |= {"activeVersion": spec.version if spec.active else "", "canaryVersion": canary}
@@ -51,9 +51,9 @@ class PolicyStatusWriter:
         self._env = env
         self._scheduler = scheduler
         self._writing: dict[Key, asyncio.Task[Any]] = {}
-        self._told = env.metrics.counter("kedge_scheduler_told_total", "Conditions and Events written", ("what",))
+        self._writes = env.metrics.counter("kedge_scheduler_told_total", "Conditions and Events written", ("what",))
 
-    def tell(self, policies: Iterable[Object], fence: Fence) -> None:
+    def write(self, policies: Iterable[Object], fence: Fence) -> None:
         """Say it of each policy that does not say so yet. One that is being written is looked at when that is done."""
         for found in policies:
             if found.key in self._writing:
@@ -73,6 +73,6 @@ class PolicyStatusWriter:
         try:
             with suppress(OperatingError):  # another wrote meanwhile, or nobody answers: its change, or a sweep, tells
                 await self._client.patch(key, patch, subresource="status", options=WriteOptions(fence=fence))
-                self._told.labels("policy").inc()
+                self._writes.labels("policy").inc()
         finally:
             self._writing.pop(key, None)

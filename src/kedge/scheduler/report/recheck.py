@@ -26,11 +26,12 @@ from kedge.observe.records import LocalState
 from kedge.placement.ledger import HostPort
 from kedge.runtime.cache import Cache, CacheChange, ChangeType, Index, Read, ReceivedLog
 from kedge.scheduler.cycle.decide import decide
-from kedge.scheduler.cycle.preemption import nominated_claim
-from kedge.scheduler.queue.pending import Pending
+from kedge.scheduler.queue.scheduling_queue import SchedulingQueue
 from kedge.scheduler.report.attempt_records import account_of, choice_of
 from kedge.scheduler.report.explanation import explain
-from kedge.scheduler.state.cluster_state import READ, ClusterState
+from kedge.scheduler.state.cache_follower import FOLLOWED, CacheFollower
+from kedge.scheduler.state.cluster_state import ClusterState
+from kedge.scheduler.state.nominations import nominated_claim
 from kedge.scheduler.state.shapes import bare_request
 
 Held = Mapping[str, Mapping[Key, Object]]
@@ -71,10 +72,10 @@ def recheck_attempt(record: Record, logs: Mapping[str, ReceivedLog], env: Env, *
     view = pod.as_view(PodView)
     decision = decide(
         cluster_state.snapshot,
-        cluster_state.governance.request_of(view),
+        cluster_state.policies.request_of(view),
         attempt.draw,
-        settings=cluster_state.governance.settings_of(view),
-        room=cluster_state.governance.room_of(pod.key.namespace),
+        settings=cluster_state.policies.settings_of(view),
+        room=cluster_state.quotas.room_of(pod.key.namespace),
         excluded=attempt.excluded,
     )
     _compare(record, attempt.choice, choice_of(decision))
@@ -104,18 +105,19 @@ def cluster_state_of(
     """A scheduler's cluster_state built at once, from what its caches held and from its own state beside them."""
     quiet = replace(env, metrics=Metrics())
     caches: Any = _FrozenCaches(held)
-    cluster_state = ClusterState(caches, kinds, quiet, Pending(quiet), scheduler=scheduler)
-    cluster_state.follow()
+    queue = SchedulingQueue(quiet)
+    cluster_state = ClusterState(quiet, queue, scheduler=scheduler)
+    CacheFollower(caches, kinds, cluster_state, queue, name=scheduler).start()
     pods = {pod.uid: pod for pod in held.get(POD_KIND, {}).values()}
     for uid, claim in local.unreleased.items():
         claimed = tuple(HostPort(*port) for port in claim.ports)
         cluster_state.snapshot.add_claim(uid, claim.node, bare_request(claim.namespace, claim.requests, claimed))
     for uid, bind in local.assumed.items():
-        request = cluster_state.governance.request_of(pods[uid].as_view(PodView))._replace(workload=bind.workload)
+        request = cluster_state.policies.request_of(pods[uid].as_view(PodView))._replace(workload=bind.workload)
         assumption = cluster_state.assume(pods[uid], bind.node, request)
         assumption.revision, assumption.zone = bind.revision, bind.zone  # the node may have moved to another zone since
     for uid, node in local.nominated.items():
-        request = cluster_state.governance.request_of(pods[uid].as_view(PodView))
+        request = cluster_state.policies.request_of(pods[uid].as_view(PodView))
         cluster_state.snapshot.add_claim(nominated_claim(uid), node, request)
     return cluster_state
 
@@ -124,7 +126,7 @@ class _FrozenCaches:
     """Caches that stand still."""
 
     def __init__(self, held: Held) -> None:
-        self._caches = {name: _FrozenCache(held.get(name, {})) for name in READ}
+        self._caches = {name: _FrozenCache(held.get(name, {})) for name in FOLLOWED}
 
     def cache(self, kind: Kind) -> _FrozenCache:
         return self._caches[kind.key_kind]

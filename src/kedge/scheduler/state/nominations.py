@@ -1,21 +1,36 @@
-"""Places that are being made for pods while those in their way leave, each kept by a claim of its own.
+"""Nominations: nodes on which room is being made for a pod by preemption, each held by a claim in the snapshot.
 
-`preemption` plans them. They are kept from pods of lower priority; to those of higher priority they are free.
+`preemption` plans them. A nomination keeps its room from pods of lower priority; pods of higher priority may take it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from kedge.scheduler.cycle.preemption import Nomination, nominated_claim
 from kedge.scheduler.state.shapes import PodRequest
 from kedge.scheduler.state.snapshot import Snapshot
 
 
+@dataclass(frozen=True, slots=True)
+class Nomination:
+    """Room that is being made for a pod on a node."""
+
+    node: str
+    request: PodRequest
+    priority: int
+    awaited: frozenset[str] = frozenset()
+    """The uids of the pods that must leave first."""
+
+
+def nominated_claim(uid: str) -> str:
+    """The uid of the claim that holds the room until the pod is bound."""
+    return f"nominated {uid}"
+
+
 class Nominations:
-    """By pod uid: the places kept on one snapshot."""
+    """By pod uid."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -32,18 +47,17 @@ class Nominations:
         return self._places
 
     def put(self, uid: str, nomination: Nomination) -> None:
-        """Keep a place for a pod while those in its way leave."""
         self._places[uid] = nomination
         self._snapshot.add_claim(nominated_claim(uid), nomination.node, nomination.request)
 
     def recount(self, uid: str, request: PodRequest) -> None:
-        """The pod that a place is kept for counts as another than before."""
+        """The nominated pod has another request than before."""
         nomination = self._places.get(uid)
         if nomination is not None and nomination.request != request:
             self.put(uid, replace(nomination, request=request))
 
     def take(self, uid: str) -> Nomination | None:
-        """It is kept no more. For the attempt of the very pod: others learn of it when that has ended."""
+        """Remove a nomination without a notification: an attempt for the pod begins, and its end notifies."""
         nomination = self._places.pop(uid, None)
         if nomination is not None:
             self._snapshot.remove_claim(nominated_claim(uid))
@@ -53,13 +67,13 @@ class Nominations:
         return [(uid, each) for uid, each in self._places.items() if each.node == node]
 
     def is_being_made(self, nomination: Nomination) -> bool:
-        """Whether somebody who has to leave the node is still counted on it."""
+        """Whether a pod that must leave is still counted on the node."""
         claims = (self._snapshot.claim(uid) for uid in nomination.awaited)
         return any(claim is not None and claim.node == nomination.node for claim in claims)
 
     @contextmanager
     def hidden_below(self, priority: int) -> Iterator[None]:
-        """Within this, places that are kept for pods of lower priority are free."""
+        """Inside it, the room of nominations of lower priority is free."""
         hidden = [(uid, each) for uid, each in self._places.items() if each.priority < priority]
         for uid, _ in hidden:
             self._snapshot.remove_claim(nominated_claim(uid))

@@ -209,13 +209,13 @@ class RequestMemo:
     def request_of(self, pod: PodView, workload: str | None) -> PodRequest:
         """As the function of that name, for a pod that waits; the very same object for the next of a series."""
         last = self._pod
-        if last is not None and self._workload == workload and _ask_alike(last, pod):
+        if last is not None and self._workload == workload and _same_request(last, pod):
             return self._request
         self._pod, self._workload, self._request = pod, workload, request_of(pod, workload=workload)
         return self._request
 
 
-def _ask_alike(one: PodView, other: PodView) -> bool:
+def _same_request(one: PodView, other: PodView) -> bool:
     mine, theirs = one.metadata, other.metadata
     return (
         one.spec == other.spec

@@ -17,7 +17,7 @@ from kedge.controllers.node import evacuation
 from kedge.controllers.node.heartbeats import Heartbeats
 from kedge.controllers.node.plan import NodeState
 from kedge.scheduler.binding.binder import Binder
-from kedge.scheduler.queue.pending import Pending
+from kedge.scheduler.queue.scheduling_queue import SchedulingQueue
 from kedge.scheduler.state.cluster_state import ClusterState
 from kedge.sim.zoo.entry import without
 
@@ -189,8 +189,8 @@ async def assumption_ends_by_timer(self: Binder, assumption: Any) -> None:
     self._cluster_state.forget(assumption.uid)
 
 
-@without(Pending, "happened", source="reconciliation: no resync path", breaks=PLACED, world="placement")
-def deaf_scheduler(self: Pending, *_: Any, **__: Any) -> None:
+@without(SchedulingQueue, "notify", source="reconciliation: no resync path", breaks=PLACED, world="placement")
+def deaf_scheduler(self: SchedulingQueue, *_: Any, **__: Any) -> None:
     """A pod that waits is woken by what could help it."""
 
 

@@ -23,7 +23,7 @@ from kedge.runtime.cache.cache import Cache
 from kedge.runtime.cache.floors import WriteFloors
 from kedge.runtime.queue.loops import LoopDetector
 from kedge.runtime.queue.order import Order
-from kedge.scheduler.state.cluster_state import ClusterState
+from kedge.scheduler.state.cache_follower import CacheFollower
 from kedge.server.service import operations
 from kedge.sim.zoo.entry import without
 from kedge.store.memory import MemoryStore
@@ -165,14 +165,14 @@ def edited_in_place(self: Object) -> dict[str, Any]:
     return document
 
 
-@without(ClusterState, "_pod_changed", source="kubernetes#138434", breaks="pods that fit are bound", world="replaced")
-def namesake_takes_over(self: ClusterState, change: Any) -> None:
+@without(CacheFollower, "_pod_changed", source="kubernetes#138434", breaks="pods that fit are bound", world="replaced")
+def namesake_takes_over(self: CacheFollower, change: Any) -> None:
     """A pod that another of its name has replaced leaves nothing behind in the scheduler."""
     old, new = change.old, change.new
     if new is not None:
-        self._place(new, old if old is not None and old.uid == new.uid else None)
+        self._state.place(new, old if old is not None and old.uid == new.uid else None)
     elif old is not None:
-        self._pod_gone(old, change.revision)
+        self._state.pod_gone(old, change.revision)
 
 
 # -- who gets in another's way -----------------------------------------------------------------------

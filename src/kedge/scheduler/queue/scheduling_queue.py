@@ -51,10 +51,10 @@ class QueuedPod:
     ticket: int = 0
     """Its valid place in a heap."""
     helped_by: ClusterEvent = ANYTHING
-    alike: Hashable = None
+    equivalence: Hashable = None
     """Those of one sort fail alike: it is enough that one of them is woken."""
     woken_by: str = "added"
-    looked_at: int = 0
+    events_seen: int = 0
     """Which changes it has seen: later ones, while it was in flight, may concern it."""
     gang: tuple[str, str] | None = None
     """Namespace and name of the gang that it is bound with, or not at all."""
@@ -73,14 +73,14 @@ class _EquivalenceClass:
     helped_by: int = 0
     """A `ClusterEvent` of all of them: the cluster may have stood in the way of each in another manner."""
 
-    def concerned(self, change: int, always: int, helps: QueueingHint | None) -> bool:
+    def may_be_unblocked(self, change: int, always: int, hint: QueueingHint | None) -> bool:
         """In plain integers: flags of an enumeration are slow, and this is asked at every bind."""
         if self.helped_by & always:
             return True
         if not self.helped_by & change:
             return False
         first = next(iter(self.pods.values()))
-        return helps is None or helps(first) or (first.gang is not None and any(map(helps, self.pods.values())))
+        return hint is None or hint(first) or (first.gang is not None and any(map(hint, self.pods.values())))
 
 
 class _RecordedEvent(msgspec.Struct, frozen=True, gc=False):
@@ -89,24 +89,24 @@ class _RecordedEvent(msgspec.Struct, frozen=True, gc=False):
     number: int
     change: int
     always: int
-    helps: QueueingHint | None
+    hint: QueueingHint | None
     why: str
 
-    def concerns(self, waiting: QueuedPod) -> bool:
-        helped_by = int(waiting.helped_by)
+    def concerns(self, queued: QueuedPod) -> bool:
+        helped_by = int(queued.helped_by)
         if helped_by & self.always:
             return True
-        return bool(helped_by & self.change) and (self.helps is None or self.helps(waiting))
+        return bool(helped_by & self.change) and (self.hint is None or self.hint(queued))
 
 
-class Pending:
+class SchedulingQueue:
     """All pods of one scheduler that wait.
 
     Invariants: a pod is in one stage; every pod that waits is in `_pods`; a pod in flight is given back by `failed`,
     `pause`, `unschedulable` or `done`; a change while it was in flight counts as one after it.
     """
 
-    def __init__(self, env: Env) -> None:
+    def __init__(self, env: Env, on_ready: Callable[[], None] = lambda: None) -> None:
         self._env = env
         self._limits = env.limits
         self._pods: dict[str, QueuedPod] = {}
@@ -120,12 +120,12 @@ class Pending:
         """Those of `_pods` that are members of each gang, in order of coming."""
         self._tickets = 0
         self._arrivals = 0
-        self._changes: deque[_RecordedEvent] = deque()
+        self._events: deque[_RecordedEvent] = deque()
         """What happened while pods are in flight."""
-        self._changed = 0
+        self._event_count = 0
         self._in_flight: dict[str, QueuedPod] = {}
         self._flushed_s = env.monotonic()
-        self.on_ready: Callable[[], None] = lambda: None
+        self._on_ready = on_ready
         """Called when a pod becomes active."""
         gauge = env.metrics.gauge("kedge_scheduler_pending", "Pods without a node, by where they are", ("stage",))
         self._wait_s = env.metrics.histogram("kedge_scheduler_wait_seconds", "Time a pod was active before its attempt")
@@ -154,59 +154,59 @@ class Pending:
     def put(self, pod: Object, priority: int, *, gang: str = "") -> None:
         """A pod wants a node, or wants something else than before."""
         uid = pod.uid
-        waiting = self._pods.get(uid)
+        queued = self._pods.get(uid)
         now_s = self._env.monotonic()
-        if waiting is None:
+        if queued is None:
             self._arrivals += 1
-            waiting = self._pods[uid] = QueuedPod(pod, uid, pod.key, priority, self._arrivals, now_s, now_s)
-            self._join(waiting, gang)
-            self._activate(waiting, now_s, "added")
+            queued = self._pods[uid] = QueuedPod(pod, uid, pod.key, priority, self._arrivals, now_s, now_s)
+            self._join(queued, gang)
+            self._activate(queued, now_s, "added")
             return
-        waiting.pod = pod
-        if priority != waiting.priority:
-            waiting.priority = priority
-        if gang != (waiting.gang[1] if waiting.gang is not None else ""):
-            self._quit(waiting)
-            self._join(waiting, gang)
+        queued.pod = pod
+        if priority != queued.priority:
+            queued.priority = priority
+        if gang != (queued.gang[1] if queued.gang is not None else ""):
+            self._quit(queued)
+            self._join(queued, gang)
         self.wake(uid, "changed itself")
 
-    def _join(self, waiting: QueuedPod, name: str) -> None:
+    def _join(self, queued: QueuedPod, name: str) -> None:
         if name:
-            gang = waiting.gang = (waiting.key.namespace, name)
-            self._gangs.setdefault(gang, {})[waiting.uid] = waiting
-            self.happened(ClusterEvent.GANG, "a member of its gang came", lambda each: each.gang == gang)
+            gang = queued.gang = (queued.key.namespace, name)
+            self._gangs.setdefault(gang, {})[queued.uid] = queued
+            self.notify(ClusterEvent.GANG, "a member of its gang came", lambda each: each.gang == gang)
 
-    def _quit(self, waiting: QueuedPod) -> None:
-        if waiting.gang is not None:
-            members = self._gangs.get(waiting.gang, {})
-            members.pop(waiting.uid, None)
+    def _quit(self, queued: QueuedPod) -> None:
+        if queued.gang is not None:
+            members = self._gangs.get(queued.gang, {})
+            members.pop(queued.uid, None)
             if not members:
-                self._gangs.pop(waiting.gang, None)
-            waiting.gang = None
+                self._gangs.pop(queued.gang, None)
+            queued.gang = None
 
     def refresh(self, pod: Object) -> None:
         """A newer version of a pod that asks for the same."""
-        waiting = self._pods.get(pod.uid)
-        if waiting is not None:
-            waiting.pod = pod
+        queued = self._pods.get(pod.uid)
+        if queued is not None:
+            queued.pod = pod
 
     def remove(self, uid: str) -> bool:
         """It has a node, or is gone."""
-        waiting = self._pods.get(uid)
-        if waiting is None:
+        queued = self._pods.get(uid)
+        if queued is None:
             return False
-        self._leave(waiting)
-        self._forget(waiting)
+        self._leave(queued)
+        self._forget(queued)
         if self._hot:
-            self._pass_on(waiting)
+            self._wake_next(queued)
         return True
 
-    def _forget(self, waiting: QueuedPod) -> None:
-        self._pods.pop(waiting.uid, None)
-        gang = waiting.gang
+    def _forget(self, queued: QueuedPod) -> None:
+        self._pods.pop(queued.uid, None)
+        gang = queued.gang
         if gang is not None:
-            self._quit(waiting)
-            waiting.gang = gang  # whoever still has it in hand asks
+            self._quit(queued)
+            queued.gang = gang  # whoever still has it in hand asks
 
     # -- taking ------------------------------------------------------------------------------------
 
@@ -216,31 +216,31 @@ class Pending:
         if self._backoff:
             self._promote(now_s)
         while self._active:
-            _, _, ticket, waiting = heappop(self._active)
-            if waiting.ticket != ticket or waiting.stage is not QueueStage.ACTIVE:
+            _, _, ticket, queued = heappop(self._active)
+            if queued.ticket != ticket or queued.stage is not QueueStage.ACTIVE:
                 continue
-            self._wait_s.observe(now_s - waiting.since_s)
-            self._take_off(waiting)
-            return waiting
+            self._wait_s.observe(now_s - queued.since_s)
+            self._start_flight(queued)
+            return queued
         return None
 
-    def take_gang(self, waiting: QueuedPod) -> list[QueuedPod]:
+    def take_gang(self, queued: QueuedPod) -> list[QueuedPod]:
         """The members of the gang of a pod that was taken, and that are not in flight otherwise. Give each back."""
-        if waiting.gang is None:
-            return [waiting]
-        members = [waiting]
-        for each in self._gangs.get(waiting.gang, {}).values():
-            if each is not waiting and each.stage is not QueueStage.IN_FLIGHT:
+        if queued.gang is None:
+            return [queued]
+        members = [queued]
+        for each in self._gangs.get(queued.gang, {}).values():
+            if each is not queued and each.stage is not QueueStage.IN_FLIGHT:
                 self._leave(each)
-                self._take_off(each)
+                self._start_flight(each)
                 members.append(each)
         return sorted(members, key=lambda each: each.arrived)
 
-    def _take_off(self, waiting: QueuedPod) -> None:
-        waiting.stage, waiting.ticket = QueueStage.IN_FLIGHT, 0
-        waiting.attempts += 1
-        waiting.looked_at = self._changed
-        self._in_flight[waiting.uid] = waiting
+    def _start_flight(self, queued: QueuedPod) -> None:
+        queued.stage, queued.ticket = QueueStage.IN_FLIGHT, 0
+        queued.attempts += 1
+        queued.events_seen = self._event_count
+        self._in_flight[queued.uid] = queued
 
     def next_s(self) -> float | None:
         """When the next pod becomes active by time alone."""
@@ -248,91 +248,91 @@ class Pending:
             heappop(self._backoff)
         return self._backoff[0][0] if self._backoff else None
 
-    def done(self, waiting: QueuedPod) -> None:
+    def done(self, queued: QueuedPod) -> None:
         """It has a node. The next of its sort may have more luck too."""
-        if self._still_here(waiting):
-            self._land(waiting)
-            self._forget(waiting)
-        self._pass_on(waiting)
+        if self._is_current(queued):
+            self._end_flight(queued)
+            self._forget(queued)
+        self._wake_next(queued)
 
-    def failed(self, waiting: QueuedPod, *, pause: bool = True) -> None:
+    def failed(self, queued: QueuedPod, *, pause: bool = True) -> None:
         """The attempt came to nothing by no fault of the cluster's state: try again, after a pause that grows."""
-        if not self._still_here(waiting):
+        if not self._is_current(queued):
             return
-        self._land(waiting)
+        self._end_flight(queued)
         now_s = self._env.monotonic()
         if not pause:
-            self._activate(waiting, now_s, "tried again")
+            self._activate(queued, now_s, "tried again")
             return
-        waiting.failures += 1
-        self._back_off(waiting, now_s)
-        self._pass_on(waiting)  # what kept it from its place need not keep the others
+        queued.failures += 1
+        self._start_backoff(queued, now_s)
+        self._wake_next(queued)  # what kept it from its place need not keep the others
 
-    def pause(self, waiting: QueuedPod, for_s: float, why: str) -> None:
+    def pause(self, queued: QueuedPod, for_s: float, why: str) -> None:
         """It is not to be tried for so long, unless it changes itself."""
-        if self._still_here(waiting):
-            self._land(waiting)
+        if self._is_current(queued):
+            self._end_flight(queued)
             now_s = self._env.monotonic()
-            self._wait_until(waiting, now_s, now_s + for_s, why)
-            self._pass_on(waiting)
+            self._wait_until(queued, now_s, now_s + for_s, why)
+            self._wake_next(queued)
 
-    def unschedulable(self, waiting: QueuedPod, helped_by: ClusterEvent, alike: Hashable) -> None:
+    def unschedulable(self, queued: QueuedPod, helped_by: ClusterEvent, equivalence: Hashable) -> None:
         """It fits nowhere now. It waits for what could help, unless that has happened since it was taken."""
-        if not self._still_here(waiting):
+        if not self._is_current(queued):
             return
         now_s = self._env.monotonic()
-        before, waiting.alike, waiting.helped_by = waiting.alike, alike, helped_by
-        seen = waiting.looked_at
-        missed = next((each for each in self._changes if each.number > seen and each.concerns(waiting)), None)
-        self._land(waiting)
-        if before != alike and before in self._hot:
+        before, queued.equivalence, queued.helped_by = queued.equivalence, equivalence, helped_by
+        seen = queued.events_seen
+        missed = next((each for each in self._events if each.number > seen and each.concerns(queued)), None)
+        self._end_flight(queued)
+        if before != equivalence and before in self._hot:
             self._wake_one(before, "another like it is so no more")
         if missed is not None:
-            waiting.failures += 1
-            self._back_off(waiting, now_s, missed.why)
+            queued.failures += 1
+            self._start_backoff(queued, now_s, missed.why)
             return
-        waiting.failures = 0  # it waits for something now, and is not kept waiting
-        self._hot.pop(alike, None)
-        waiting.stage, waiting.since_s = QueueStage.UNSCHEDULABLE, now_s
-        sort = self._unschedulable.setdefault(alike, _EquivalenceClass())
-        sort.pods[waiting.uid] = waiting
+        queued.failures = 0  # it waits for something now, and is not kept waiting
+        self._hot.pop(equivalence, None)
+        queued.stage, queued.since_s = QueueStage.UNSCHEDULABLE, now_s
+        sort = self._unschedulable.setdefault(equivalence, _EquivalenceClass())
+        sort.pods[queued.uid] = queued
         sort.helped_by |= int(helped_by)
 
     # -- waking ------------------------------------------------------------------------------------
 
-    def happened(
-        self, change: ClusterEvent, why: str, helps: QueueingHint | None = None, *, always: ClusterEvent = NOTHING
+    def notify(
+        self, change: ClusterEvent, why: str, hint: QueueingHint | None = None, *, always: ClusterEvent = NOTHING
     ) -> None:
         """Something happened that may help: wake those that it concerns, one of each sort.
 
         `helps` is asked of those that `change` could help, but not of those that `always` could: they are woken.
         """
-        self._note(change, always, helps, why)
+        self._record_event(change, always, hint, why)
         if not self._unschedulable:
             return
         change_bits, always_bits = int(change), int(always)
-        for alike, sort in tuple(self._unschedulable.items()):
-            if sort.concerned(change_bits, always_bits, helps):
-                self._hot[alike] = None
-                self._wake_one(alike, why)
+        for equivalence, sort in tuple(self._unschedulable.items()):
+            if sort.may_be_unblocked(change_bits, always_bits, hint):
+                self._hot[equivalence] = None
+                self._wake_one(equivalence, why)
 
     def wake(self, uid: str, why: str) -> None:
         """Something concerns one pod alone, whatever it waits for: try it."""
-        waiting = self._pods.get(uid)
-        if waiting is None:
+        queued = self._pods.get(uid)
+        if queued is None:
             return
-        if waiting.stage is QueueStage.IN_FLIGHT:
-            self._note(ANYTHING, ANYTHING, None, why, only=waiting)
+        if queued.stage is QueueStage.IN_FLIGHT:
+            self._record_event(ANYTHING, ANYTHING, None, why, only=queued)
         else:
-            self._activate(waiting, self._env.monotonic(), why)
+            self._activate(queued, self._env.monotonic(), why)
 
     def retry(self, uid: str) -> None:
         """What was begun for a pod that waits has failed: try it again, after a pause that grows."""
-        waiting = self._pods.get(uid)
-        if waiting is not None and waiting.stage is QueueStage.UNSCHEDULABLE:
-            self._leave(waiting)
-            waiting.failures += 1
-            self._back_off(waiting, self._env.monotonic())
+        queued = self._pods.get(uid)
+        if queued is not None and queued.stage is QueueStage.UNSCHEDULABLE:
+            self._leave(queued)
+            queued.failures += 1
+            self._start_backoff(queued, self._env.monotonic())
 
     def flush(self) -> int:
         """The safety net: wake all that have waited for long. How many there were."""
@@ -342,30 +342,30 @@ class Pending:
         self._flushed_s = now_s
         old_s = now_s - self._limits.scheduler_flush_s
         old = [each for sort in self._unschedulable.values() for each in sort.pods.values() if each.since_s <= old_s]
-        for waiting in old:
-            self._activate(waiting, now_s, "flush")
+        for queued in old:
+            self._activate(queued, now_s, "flush")
         return len(old)
 
     # -- private -----------------------------------------------------------------------------------
 
-    def _wake_one(self, alike: Hashable, why: str) -> None:
-        sort = self._unschedulable.get(alike)
+    def _wake_one(self, equivalence: Hashable, why: str) -> None:
+        sort = self._unschedulable.get(equivalence)
         if sort is None:
-            self._hot.pop(alike, None)  # nobody of it waits for his turn, and whoever comes to it has just failed
+            self._hot.pop(equivalence, None)  # nobody of it waits for his turn, and whoever comes to it has just failed
         else:
             best = min(sort.pods.values(), key=lambda each: (-each.priority, each.arrived))
             self._activate(best, self._env.monotonic(), why)
 
-    def _pass_on(self, waiting: QueuedPod) -> None:
+    def _wake_next(self, queued: QueuedPod) -> None:
         """One that was woken for all of its sort is out of the way: the next has its turn."""
-        if waiting.alike in self._hot:
-            self._wake_one(waiting.alike, "another like it found a place, or left")
+        if queued.equivalence in self._hot:
+            self._wake_one(queued.equivalence, "another like it found a place, or left")
 
-    def _note(
+    def _record_event(
         self,
         change: ClusterEvent,
         always: ClusterEvent,
-        helps: QueueingHint | None,
+        hint: QueueingHint | None,
         why: str,
         *,
         only: QueuedPod | None = None,
@@ -373,62 +373,64 @@ class Pending:
         if not self._in_flight:
             return
         if only is not None:
-            helps, always = (lambda each: each is only), NOTHING
-        self._changed += 1
-        self._changes.append(_RecordedEvent(self._changed, int(change), int(always), helps, why))
-        if len(self._changes) > self._limits.scheduler_changes_max:
+            hint, always = (lambda each: each is only), NOTHING
+        self._event_count += 1
+        self._events.append(_RecordedEvent(self._event_count, int(change), int(always), hint, why))
+        if len(self._events) > self._limits.scheduler_changes_max:
             # Too many to keep apart: whatever is in flight has to look again.
-            self._changes.clear()
-            self._changes.append(_RecordedEvent(self._changed, int(ANYTHING), int(ANYTHING), None, "too much happened"))
+            self._events.clear()
+            self._events.append(
+                _RecordedEvent(self._event_count, int(ANYTHING), int(ANYTHING), None, "too much happened")
+            )
 
-    def _activate(self, waiting: QueuedPod, now_s: float, why: str) -> None:
-        self._leave(waiting)
+    def _activate(self, queued: QueuedPod, now_s: float, why: str) -> None:
+        self._leave(queued)
         self._tickets += 1
-        waiting.stage, waiting.ticket, waiting.since_s, waiting.woken_by = QueueStage.ACTIVE, self._tickets, now_s, why
-        heappush(self._active, (-waiting.priority, waiting.arrived, self._tickets, waiting))
+        queued.stage, queued.ticket, queued.since_s, queued.woken_by = QueueStage.ACTIVE, self._tickets, now_s, why
+        heappush(self._active, (-queued.priority, queued.arrived, self._tickets, queued))
         count = self._woken.get(why)
         if count is None:
             count = self._woken[why] = self._wakes.labels(why)
         count.inc()
-        self.on_ready()
+        self._on_ready()
 
-    def _back_off(self, waiting: QueuedPod, now_s: float, why: str = "backoff over") -> None:
-        self._wait_until(waiting, now_s, now_s + self._pauses.pause_s(waiting.failures, self._env.random), why)
+    def _start_backoff(self, queued: QueuedPod, now_s: float, why: str = "backoff over") -> None:
+        self._wait_until(queued, now_s, now_s + self._pauses.pause_s(queued.failures, self._env.random), why)
 
-    def _wait_until(self, waiting: QueuedPod, now_s: float, until_s: float, why: str) -> None:
+    def _wait_until(self, queued: QueuedPod, now_s: float, until_s: float, why: str) -> None:
         self._tickets += 1
-        waiting.stage, waiting.ticket, waiting.since_s = QueueStage.BACKOFF, self._tickets, now_s
-        waiting.woken_by = why
-        heappush(self._backoff, (until_s, self._tickets, waiting))
-        self.on_ready()  # whoever sleeps until the next one is due may have to wake earlier
+        queued.stage, queued.ticket, queued.since_s = QueueStage.BACKOFF, self._tickets, now_s
+        queued.woken_by = why
+        heappush(self._backoff, (until_s, self._tickets, queued))
+        self._on_ready()  # whoever sleeps until the next one is due may have to wake earlier
 
     def _promote(self, now_s: float) -> None:
         while self._backoff and self._backoff[0][0] <= now_s:
-            _, ticket, waiting = heappop(self._backoff)
-            if waiting.ticket == ticket and waiting.stage is QueueStage.BACKOFF:
-                self._activate(waiting, now_s, waiting.woken_by)
+            _, ticket, queued = heappop(self._backoff)
+            if queued.ticket == ticket and queued.stage is QueueStage.BACKOFF:
+                self._activate(queued, now_s, queued.woken_by)
 
-    def _still_here(self, waiting: QueuedPod) -> bool:
+    def _is_current(self, queued: QueuedPod) -> bool:
         """False for a pod that went, or was replaced by its namesake, while it was in flight."""
-        return self._pods.get(waiting.uid) is waiting
+        return self._pods.get(queued.uid) is queued
 
-    def _land(self, waiting: QueuedPod) -> None:
-        if self._in_flight.get(waiting.uid) is waiting:
-            del self._in_flight[waiting.uid]
+    def _end_flight(self, queued: QueuedPod) -> None:
+        if self._in_flight.get(queued.uid) is queued:
+            del self._in_flight[queued.uid]
         if not self._in_flight:
-            self._changes.clear()
+            self._events.clear()
         else:
-            oldest = next(iter(self._in_flight.values())).looked_at  # the first taken has seen least
-            while self._changes and self._changes[0].number <= oldest:
-                self._changes.popleft()
+            oldest = next(iter(self._in_flight.values())).events_seen  # the first taken has seen least
+            while self._events and self._events[0].number <= oldest:
+                self._events.popleft()
 
-    def _leave(self, waiting: QueuedPod) -> None:
+    def _leave(self, queued: QueuedPod) -> None:
         """Take it out of wherever it is."""
-        waiting.ticket = 0
-        if waiting.stage is QueueStage.UNSCHEDULABLE:
-            sort = self._unschedulable[waiting.alike]
-            del sort.pods[waiting.uid]
+        queued.ticket = 0
+        if queued.stage is QueueStage.UNSCHEDULABLE:
+            sort = self._unschedulable[queued.equivalence]
+            del sort.pods[queued.uid]
             if not sort.pods:
-                del self._unschedulable[waiting.alike]
-        elif waiting.stage is QueueStage.IN_FLIGHT:
-            self._land(waiting)
+                del self._unschedulable[queued.equivalence]
+        elif queued.stage is QueueStage.IN_FLIGHT:
+            self._end_flight(queued)

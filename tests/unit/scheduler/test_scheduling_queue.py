@@ -16,7 +16,7 @@ from kedge.api.objects import Object
 from kedge.keys import Key
 from kedge.limits import Limits
 from kedge.scheduler.queue.events import ANYTHING, ClusterEvent
-from kedge.scheduler.queue.pending import Pending, QueuedPod, QueueStage
+from kedge.scheduler.queue.scheduling_queue import QueuedPod, QueueStage, SchedulingQueue
 
 POD = KINDS.of_key_kind("Pod")
 
@@ -26,9 +26,8 @@ class QueueHarness:
 
     def __init__(self, **limits: Any) -> None:
         self.clock = Clock()
-        self.pending = Pending(make_env(clock=self.clock, limits=Limits(**limits)))
+        self.queue = SchedulingQueue(make_env(clock=self.clock, limits=Limits(**limits)), self._ready)
         self.woken = 0
-        self.pending.on_ready = self._ready
 
     def _ready(self) -> None:
         self.woken += 1
@@ -37,25 +36,25 @@ class QueueHarness:
         body = pod(name)
         body["metadata"]["uid"] = uid or f"uid-{name}"
         key = Key("Pod", "default", name)
-        self.pending.put(Object(POD, key, encode_object(body), revision=1), priority, gang=gang)
+        self.queue.put(Object(POD, key, encode_object(body), revision=1), priority, gang=gang)
 
     def take(self) -> QueuedPod:
-        found = self.pending.take()
+        found = self.queue.take()
         assert found is not None
         return found
 
     def fails(
-        self, name: str, helped_by: ClusterEvent = ClusterEvent.ROOM, alike: object = "sort", **named: Any
+        self, name: str, helped_by: ClusterEvent = ClusterEvent.ROOM, equivalence: object = "sort", **named: Any
     ) -> None:
         """A pod comes, is tried, and fits nowhere."""
         self.put(name, **named)
-        self.pending.unschedulable(self.take(), helped_by, alike)
+        self.queue.unschedulable(self.take(), helped_by, equivalence)
 
     def active(self) -> list[str]:
-        return [each.key.name for each in self.pending if each.stage is QueueStage.ACTIVE]
+        return [each.key.name for each in self.queue if each.stage is QueueStage.ACTIVE]
 
     def asleep(self) -> list[str]:
-        return [each.key.name for each in self.pending if each.stage is QueueStage.UNSCHEDULABLE]
+        return [each.key.name for each in self.queue if each.stage is QueueStage.UNSCHEDULABLE]
 
 
 def test_the_highest_priority_goes_first_and_those_alike_in_order_of_coming() -> None:
@@ -63,7 +62,7 @@ def test_the_highest_priority_goes_first_and_those_alike_in_order_of_coming() ->
     for name, priority in (("a", 0), ("b", 5), ("c", 0), ("d", 5)):
         harness.put(name, priority=priority)
     assert [harness.take().key.name for _ in range(4)] == ["b", "d", "a", "c"]
-    assert harness.pending.take() is None
+    assert harness.queue.take() is None
 
 
 def test_a_pod_that_failed_keeps_its_place_among_those_of_its_priority() -> None:
@@ -71,7 +70,7 @@ def test_a_pod_that_failed_keeps_its_place_among_those_of_its_priority() -> None
     harness.put("first")
     first = harness.take()
     harness.put("second")
-    harness.pending.failed(first, pause=False)
+    harness.queue.failed(first, pause=False)
     assert [harness.take().key.name for _ in range(2)] == ["first", "second"]
 
 
@@ -80,11 +79,11 @@ def test_only_what_could_help_wakes_a_pod() -> None:
     harness.fails("a", ClusterEvent.ROOM)
     for change in ClusterEvent:
         if change is not ClusterEvent.ROOM:
-            harness.pending.happened(change, "something else")
+            harness.queue.notify(change, "something else")
     assert harness.active() == []
-    harness.pending.happened(ClusterEvent.ROOM, "too little", lambda _: False)
+    harness.queue.notify(ClusterEvent.ROOM, "too little", lambda _: False)
     assert harness.active() == []
-    harness.pending.happened(ClusterEvent.ROOM, "room")
+    harness.queue.notify(ClusterEvent.ROOM, "room")
     assert harness.active() == ["a"]
     assert harness.take().woken_by == "room"
 
@@ -93,7 +92,7 @@ def test_what_always_helps_asks_no_further() -> None:
     harness = QueueHarness()
     harness.fails("spread", ClusterEvent.POD_GONE, "spread")
     harness.fails("large", ClusterEvent.ROOM, "large")
-    harness.pending.happened(ClusterEvent.ROOM, "a pod is gone", lambda _: False, always=ClusterEvent.POD_GONE)
+    harness.queue.notify(ClusterEvent.ROOM, "a pod is gone", lambda _: False, always=ClusterEvent.POD_GONE)
     assert harness.active() == ["spread"]
 
 
@@ -101,11 +100,11 @@ def test_one_of_a_sort_is_woken_and_the_next_when_that_one_has_a_place() -> None
     harness = QueueHarness()
     for name in ("a", "b", "c"):
         harness.fails(name)
-    harness.pending.happened(ClusterEvent.ROOM, "room")
+    harness.queue.notify(ClusterEvent.ROOM, "room")
     assert harness.active() == ["a"]
-    harness.pending.done(harness.take())
+    harness.queue.done(harness.take())
     assert harness.active() == ["b"]
-    harness.pending.unschedulable(harness.take(), ClusterEvent.ROOM, "sort")
+    harness.queue.unschedulable(harness.take(), ClusterEvent.ROOM, "sort")
     assert harness.active() == []
     assert sorted(harness.asleep()) == ["b", "c"]
 
@@ -114,8 +113,8 @@ def test_the_chain_goes_on_when_the_one_that_was_woken_is_deleted() -> None:
     harness = QueueHarness()
     for name in ("a", "b"):
         harness.fails(name)
-    harness.pending.happened(ClusterEvent.ROOM, "room")
-    harness.pending.remove("uid-a")
+    harness.queue.notify(ClusterEvent.ROOM, "room")
+    harness.queue.remove("uid-a")
     assert harness.active() == ["b"]
 
 
@@ -123,19 +122,19 @@ def test_the_chain_goes_on_when_the_one_that_was_woken_is_of_another_sort_now() 
     harness = QueueHarness()
     for name in ("a", "b"):
         harness.fails(name)
-    harness.pending.happened(ClusterEvent.ROOM, "room")
-    harness.pending.unschedulable(harness.take(), ClusterEvent.ROOM, "another sort")
+    harness.queue.notify(ClusterEvent.ROOM, "room")
+    harness.queue.unschedulable(harness.take(), ClusterEvent.ROOM, "another sort")
     assert harness.active() == ["b"]
 
 
 def test_the_chain_goes_on_when_the_one_that_was_woken_fails_or_is_held() -> None:
     """Its own bind failed, or a person holds it: neither is a reason why the others should wait."""
-    for give_back in (Pending.failed, lambda pending, one: pending.pause(one, 1e6, "a hold has ended")):
+    for return_to_queue in (SchedulingQueue.failed, lambda pending, one: pending.pause(one, 1e6, "a hold has ended")):
         harness = QueueHarness()
         for name in ("a", "b"):
             harness.fails(name)
-        harness.pending.happened(ClusterEvent.NODE | ClusterEvent.ROOM, "a node came")
-        give_back(harness.pending, harness.take())
+        harness.queue.notify(ClusterEvent.NODE | ClusterEvent.ROOM, "a node came")
+        return_to_queue(harness.queue, harness.take())
         assert harness.active() == ["b"]
 
 
@@ -143,25 +142,25 @@ def test_a_sort_of_which_nobody_is_left_is_forgotten() -> None:
     """Sorts come and go with the shapes of pods: what is kept of each for good would fill a scheduler's memory."""
     harness = QueueHarness()
     for n in range(20):
-        harness.fails(f"p{n}", alike=n)
-    harness.pending.happened(ClusterEvent.ROOM, "a node came")
+        harness.fails(f"p{n}", equivalence=n)
+    harness.queue.notify(ClusterEvent.ROOM, "a node came")
     for n in range(20):
         waiting = harness.take()
         if n % 3 == 0:
-            harness.pending.done(waiting)
+            harness.queue.done(waiting)
         elif n % 3 == 1:
-            harness.pending.remove(waiting.uid)
+            harness.queue.remove(waiting.uid)
         else:
-            harness.pending.unschedulable(waiting, ClusterEvent.ROOM, "another sort")
-    assert len(harness.pending) == 6
-    assert not harness.pending._hot
+            harness.queue.unschedulable(waiting, ClusterEvent.ROOM, "another sort")
+    assert len(harness.queue) == 6
+    assert not harness.queue._hot
 
 
 def test_the_best_of_a_sort_is_woken() -> None:
     harness = QueueHarness()
     harness.fails("low")
     harness.fails("high", priority=7)
-    harness.pending.happened(ClusterEvent.ROOM, "room")
+    harness.queue.notify(ClusterEvent.ROOM, "room")
     assert harness.active() == ["high"]
 
 
@@ -170,7 +169,7 @@ def test_a_sort_is_helped_by_what_helps_any_of_it() -> None:
     harness = QueueHarness()
     harness.fails("a", ClusterEvent.ROOM)
     harness.fails("b", ClusterEvent.ROOM | ClusterEvent.QUOTA)
-    harness.pending.happened(ClusterEvent.QUOTA, "more quota")
+    harness.queue.notify(ClusterEvent.QUOTA, "more quota")
     assert harness.active() == ["a"]
 
 
@@ -178,17 +177,17 @@ def test_a_word_for_one_pod_wakes_it_wherever_it_stands_in_its_sort() -> None:
     harness = QueueHarness()
     harness.fails("a")
     harness.fails("b")
-    harness.pending.wake("uid-b", "its own affair")
+    harness.queue.wake("uid-b", "its own affair")
     assert harness.active() == ["b"]
-    harness.pending.wake("uid-nobody", "nobody")
+    harness.queue.wake("uid-nobody", "nobody")
 
 
 def test_what_happens_in_flight_counts_as_if_it_came_after() -> None:
     harness = QueueHarness(scheduler_backoff_s=1.0)
     harness.put("a")
     waiting = harness.take()
-    harness.pending.happened(ClusterEvent.ROOM, "room, in mid-attempt")
-    harness.pending.unschedulable(waiting, ClusterEvent.ROOM, "sort")
+    harness.queue.notify(ClusterEvent.ROOM, "room, in mid-attempt")
+    harness.queue.unschedulable(waiting, ClusterEvent.ROOM, "sort")
     assert waiting.stage is QueueStage.BACKOFF
     harness.clock.advance(1.0)
     assert harness.take() is waiting
@@ -199,11 +198,11 @@ def test_what_happened_before_the_attempt_does_not_count() -> None:
     harness = QueueHarness()
     harness.put("other")
     other = harness.take()  # so that changes are noted at all
-    harness.pending.happened(ClusterEvent.ROOM, "room, before")
+    harness.queue.notify(ClusterEvent.ROOM, "room, before")
     harness.put("a")
-    harness.pending.unschedulable(harness.take(), ClusterEvent.ROOM, "sort")
+    harness.queue.unschedulable(harness.take(), ClusterEvent.ROOM, "sort")
     assert harness.asleep() == ["a"]
-    harness.pending.failed(other)
+    harness.queue.failed(other)
 
 
 def test_a_word_for_one_pod_in_flight_is_not_one_for_others() -> None:
@@ -211,9 +210,9 @@ def test_a_word_for_one_pod_in_flight_is_not_one_for_others() -> None:
     harness.put("a")
     harness.put("b")
     a, b = harness.take(), harness.take()
-    harness.pending.wake("uid-b", "changed itself")
-    harness.pending.unschedulable(a, ClusterEvent.ROOM, "sort")
-    harness.pending.unschedulable(b, ClusterEvent.ROOM, "sort")
+    harness.queue.wake("uid-b", "changed itself")
+    harness.queue.unschedulable(a, ClusterEvent.ROOM, "sort")
+    harness.queue.unschedulable(b, ClusterEvent.ROOM, "sort")
     assert (a.stage, b.stage) == (QueueStage.UNSCHEDULABLE, QueueStage.BACKOFF)
 
 
@@ -222,8 +221,8 @@ def test_too_many_changes_to_remember_wake_everybody_in_flight() -> None:
     harness.put("a")
     waiting = harness.take()
     for _ in range(6):
-        harness.pending.happened(ClusterEvent.NAMESPACE, "nothing to do with it")
-    harness.pending.unschedulable(waiting, ClusterEvent.ROOM, "sort")
+        harness.queue.notify(ClusterEvent.NAMESPACE, "nothing to do with it")
+    harness.queue.unschedulable(waiting, ClusterEvent.ROOM, "sort")
     assert waiting.stage is QueueStage.BACKOFF
 
 
@@ -232,13 +231,13 @@ def test_a_failed_attempt_pauses_for_longer_each_time_up_to_a_bound() -> None:
     harness.put("a")
     for most_s in (1.0, 2.0, 4.0, 8.0, 8.0):
         waiting = harness.take()
-        harness.pending.failed(waiting)
-        due_s = harness.pending.next_s()
+        harness.queue.failed(waiting)
+        due_s = harness.queue.next_s()
         assert due_s is not None
         pause_s = due_s - harness.clock.monotonic()
         assert most_s / 2 <= pause_s <= most_s
-        assert harness.pending.take() is None
-        assert harness.pending.next_s() == due_s
+        assert harness.queue.take() is None
+        assert harness.queue.next_s() == due_s
         harness.clock.advance(pause_s + 0.001)
 
 
@@ -246,10 +245,10 @@ def test_who_waits_for_something_begins_his_pauses_anew() -> None:
     harness = QueueHarness(scheduler_backoff_s=1.0)
     harness.put("a")
     for _ in range(5):
-        harness.pending.failed(harness.take())
+        harness.queue.failed(harness.take())
         harness.clock.advance(60)
     waiting = harness.take()
-    harness.pending.unschedulable(waiting, ClusterEvent.ROOM, "sort")
+    harness.queue.unschedulable(waiting, ClusterEvent.ROOM, "sort")
     assert waiting.failures == 0
 
 
@@ -259,9 +258,9 @@ def test_a_flush_wakes_all_that_waited_for_long_and_no_others() -> None:
     harness.clock.advance(40)
     harness.fails("young")
     harness.clock.advance(25)
-    assert harness.pending.flush() == 1
+    assert harness.queue.flush() == 1
     assert harness.active() == ["old"]
-    assert harness.pending.flush() == 0
+    assert harness.queue.flush() == 0
 
 
 def test_a_pod_that_changed_itself_is_tried_again() -> None:
@@ -269,14 +268,14 @@ def test_a_pod_that_changed_itself_is_tried_again() -> None:
     harness.fails("a")
     harness.put("a")
     assert harness.active() == ["a"]
-    assert len(harness.pending) == 1
+    assert len(harness.queue) == 1
 
 
 def test_what_was_begun_for_a_pod_and_failed_is_tried_again_after_a_pause() -> None:
     harness = QueueHarness()
     harness.fails("a")
-    harness.pending.retry("uid-a")
-    assert harness.pending.take() is None
+    harness.queue.retry("uid-a")
+    assert harness.queue.take() is None
     harness.clock.advance(60)
     assert harness.take().key.name == "a"
 
@@ -286,31 +285,31 @@ def test_a_namesake_in_mid_attempt_is_another_pod_and_leaves_nothing_in_flight()
     harness = QueueHarness()
     harness.put("a", uid="one")
     old = harness.take()
-    harness.pending.remove("one")
+    harness.queue.remove("one")
     harness.put("a", uid="two")
     new = harness.take()
-    harness.pending.happened(ClusterEvent.ROOM, "room")
+    harness.queue.notify(ClusterEvent.ROOM, "room")
     endings: list[Callable[[], None]] = [
-        lambda: harness.pending.failed(old),
-        lambda: harness.pending.unschedulable(old, ANYTHING, "sort"),
-        lambda: harness.pending.done(old),
+        lambda: harness.queue.failed(old),
+        lambda: harness.queue.unschedulable(old, ANYTHING, "sort"),
+        lambda: harness.queue.done(old),
     ]
     for end in endings:
         end()
-        assert harness.pending.get("two") is new
+        assert harness.queue.get("two") is new
         assert new.stage is QueueStage.IN_FLIGHT
-        assert list(harness.pending._in_flight) == ["two"]
+        assert list(harness.queue._in_flight) == ["two"]
         harness.clock.advance(60)
-        assert harness.pending.take() is None, "the one that is gone is tried no more"
-    harness.pending.unschedulable(new, ClusterEvent.ROOM, "sort")
+        assert harness.queue.take() is None, "the one that is gone is tried no more"
+    harness.queue.unschedulable(new, ClusterEvent.ROOM, "sort")
     assert new.stage is QueueStage.BACKOFF, "the change while it was in flight was not lost"
-    assert not harness.pending._in_flight
-    assert not harness.pending._changes
+    assert not harness.queue._in_flight
+    assert not harness.queue._events
 
 
 def test_a_queue_that_does_not_ask_who_it_is_tries_one_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     """The test of bug 9 bites: with the safeguard removed it fails."""
-    monkeypatch.setattr(Pending, "_still_here", lambda *_: True)
+    monkeypatch.setattr(SchedulingQueue, "_is_current", lambda *_: True)
     with pytest.raises(AssertionError, match="the one that is gone is tried no more"):
         test_a_namesake_in_mid_attempt_is_another_pod_and_leaves_nothing_in_flight()
 
@@ -320,11 +319,11 @@ def test_the_same_pod_put_again_in_mid_attempt_is_not_given_back_by_the_old_atte
     harness = QueueHarness()
     harness.put("a")
     old = harness.take()
-    harness.pending.remove("uid-a")
+    harness.queue.remove("uid-a")
     harness.put("a")
     new = harness.take()
-    harness.pending.failed(old)
-    assert list(harness.pending._in_flight.values()) == [new]
+    harness.queue.failed(old)
+    assert list(harness.queue._in_flight.values()) == [new]
 
 
 def test_a_gang_is_taken_as_one_but_for_those_in_flight() -> None:
@@ -333,12 +332,12 @@ def test_a_gang_is_taken_as_one_but_for_those_in_flight() -> None:
         harness.put(name, gang="trio")
     harness.put("alone")
     first = harness.take()
-    members = harness.pending.take_gang(first)
+    members = harness.queue.take_gang(first)
     assert [each.key.name for each in members] == ["a", "b", "c"]
     assert all(each.stage is QueueStage.IN_FLIGHT for each in members)
     harness.put("d", gang="trio")
-    assert [each.key.name for each in harness.pending.take_gang(harness.take())] == ["alone"]
-    assert [each.key.name for each in harness.pending.take_gang(harness.take())] == ["d"]
+    assert [each.key.name for each in harness.queue.take_gang(harness.take())] == ["alone"]
+    assert [each.key.name for each in harness.queue.take_gang(harness.take())] == ["d"]
 
 
 def test_a_new_member_wakes_its_gang_and_no_other() -> None:
@@ -354,18 +353,18 @@ def test_a_gang_is_woken_by_what_helps_any_of_its_members() -> None:
     harness = QueueHarness()
     for name in ("a", "b", "c"):
         harness.put(name, gang="crew")
-    for member in harness.pending.take_gang(harness.take()):
-        harness.pending.unschedulable(member, ClusterEvent.ROOM, ("gang", "crew"))
-    harness.pending.happened(ClusterEvent.ROOM, "room", lambda each: each.key.name == "d")
+    for member in harness.queue.take_gang(harness.take()):
+        harness.queue.unschedulable(member, ClusterEvent.ROOM, ("gang", "crew"))
+    harness.queue.notify(ClusterEvent.ROOM, "room", lambda each: each.key.name == "d")
     assert harness.active() == []
-    harness.pending.happened(ClusterEvent.ROOM, "room", lambda each: each.key.name == "c")
+    harness.queue.notify(ClusterEvent.ROOM, "room", lambda each: each.key.name == "c")
     assert harness.active() == ["a"]
 
 
 STEPS = st.lists(
     st.tuples(
         st.sampled_from(
-            ("put", "take", "unschedulable", "failed", "done", "remove", "happened", "wake", "flush", "wait")
+            ("put", "take", "unschedulable", "failed", "done", "remove", "notify", "wake", "flush", "wait")
         ),
         st.integers(0, 4),
         st.sampled_from((ClusterEvent.ROOM, ClusterEvent.QUOTA, ClusterEvent.ROOM | ClusterEvent.NODE)),
@@ -379,7 +378,7 @@ STEPS = st.lists(
 def test_whatever_comes_a_pod_is_in_one_stage_and_no_helpful_change_is_lost(steps: list[Any]) -> None:  # noqa: C901
     """A pod sleeps only if nothing that could help it happened since it was last taken; or one alike is at it."""
     harness = QueueHarness()
-    pending = harness.pending
+    pending = harness.queue
     flying: list[QueuedPod] = []
     helped: set[str] = set()
     """Those that something could have helped since they were taken."""
@@ -403,13 +402,19 @@ def test_whatever_comes_a_pod_is_in_one_stage_and_no_helpful_change_is_lost(step
                 pending.done(waiting)
         elif step == "remove":
             pending.remove(f"uid-p{n}")
-        elif step == "happened":
-            pending.happened(change, "it happened")
+        elif step == "notify":
+            pending.notify(change, "it happened")
             if change & ClusterEvent.ROOM:
                 helped.update(each.uid for each in flying)
-                for alike in (0, 1):
-                    sort = [each for each in pending if each.stage is QueueStage.UNSCHEDULABLE and each.alike == alike]
-                    awake = [each for each in pending if each.stage is QueueStage.ACTIVE and each.alike == alike]
+                for equivalence in (0, 1):
+                    sort = [
+                        each
+                        for each in pending
+                        if each.stage is QueueStage.UNSCHEDULABLE and each.equivalence == equivalence
+                    ]
+                    awake = [
+                        each for each in pending if each.stage is QueueStage.ACTIVE and each.equivalence == equivalence
+                    ]
                     assert not sort or awake, "all of a sort sleep through what could help them"
         elif step == "wake":
             pending.wake(f"uid-p{n}", "a word")
@@ -421,5 +426,5 @@ def test_whatever_comes_a_pod_is_in_one_stage_and_no_helpful_change_is_lost(step
         assert {id(each) for each in pending._in_flight.values()} == {id(each) for each in here}
         assert len(pending) == sum(pending.count(stage) for stage in QueueStage)
         if not pending._in_flight:
-            assert not pending._changes
-        assert pending._hot.keys() <= {each.alike for each in pending}, "a sort of nobody is remembered for good"
+            assert not pending._events
+        assert pending._hot.keys() <= {each.equivalence for each in pending}, "a sort of nobody is remembered for good"

@@ -1,4 +1,4 @@
-"""Programs small enough to count what becomes of each call, and a world that must not be violated."""
+"""Small programs whose calls can be counted, and a run that must have no violation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def passes(outcome: RunOutcome) -> RunOutcome:
 
 
 class Log:
-    """A service that remembers what it was told."""
+    """A service that records the lines it receives."""
 
     def __init__(self) -> None:
         self.lines: list[int] = []

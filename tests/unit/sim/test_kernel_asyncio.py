@@ -1,4 +1,4 @@
-"""What asyncio offers that touches no outside world works; the rest is refused by name."""
+"""asyncio works on a simulated loop, except for real I/O, which is refused by name."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_gather_wait_as_completed_shield_and_cancellation_work() -> None:
     assert result_of(program) == [[2, 1], [1, 2, 3], 1, 1]
 
 
-def test_an_async_generator_left_behind_is_closed_by_the_loop() -> None:
+def test_an_abandoned_async_generator_is_closed_by_the_loop() -> None:
     async def program(_: Simulation) -> list[str]:
         seen: list[str] = []
 
@@ -178,7 +178,7 @@ def test_an_exception_in_a_callback_is_a_violation_that_names_it() -> None:
     assert "ValueError: no" in violation.message
 
 
-def test_a_task_failure_that_nobody_looks_at_is_a_violation() -> None:
+def test_an_unretrieved_task_failure_is_a_violation() -> None:
     async def program(sim: Simulation) -> None:
         async def fails() -> None:
             raise ValueError("unseen")
@@ -191,7 +191,7 @@ def test_a_task_failure_that_nobody_looks_at_is_a_violation() -> None:
     assert "task background failed: ValueError: unseen" in violation.message
 
 
-def test_a_program_that_leaves_the_interpreter_is_a_violation_and_takes_nobody_with_it() -> None:
+def test_a_program_that_raises_system_exit_is_a_violation_and_does_not_end_the_interpreter() -> None:
     async def program(sim: Simulation) -> None:
         async def leave() -> None:
             sys.exit(3)
@@ -203,7 +203,7 @@ def test_a_program_that_leaves_the_interpreter_is_a_violation_and_takes_nobody_w
     assert "it left the interpreter: SystemExit: 3" in violation.message
 
 
-def test_garbage_is_not_collected_wherever_the_allocator_happens_to_be() -> None:
+def test_garbage_is_collected_at_fixed_steps_only() -> None:
     class Cycle:
         def __init__(self, ends: list[int]) -> None:
             self.me = self
@@ -224,7 +224,7 @@ def test_garbage_is_not_collected_wherever_the_allocator_happens_to_be() -> None
     assert gc.isenabled()
 
 
-def test_a_busy_wait_is_a_violation_instead_of_a_run_without_end() -> None:
+def test_a_busy_wait_is_a_violation_not_an_endless_run() -> None:
     async def program(sim: Simulation) -> None:
         while sim.now_s < 1:  # noqa: ASYNC110
             await asyncio.sleep(0)
@@ -255,9 +255,7 @@ def _run_process() -> None:
         (lambda: asyncio.get_running_loop().subprocess_exec(asyncio.SubprocessProtocol, "x"), "process driver"),
     ],
 )
-def test_what_would_touch_the_outside_world_is_refused_and_names_the_seam(
-    touch: Callable[[], object], seam: str
-) -> None:
+def test_real_io_is_refused_with_an_error_that_names_the_alternative(touch: Callable[[], object], seam: str) -> None:
     async def program(_: Simulation) -> None:
         with pytest.raises(RealIORefused, match=seam):
             touch()
@@ -273,7 +271,7 @@ def test_tls_and_real_sockets_under_connections_are_refused() -> None:
     result_of(program)
 
 
-def test_outside_a_simulation_the_world_is_untouched() -> None:
+def test_outside_a_simulation_real_io_is_allowed() -> None:
     result_of(_nothing)
     socket.socket().close()
     thread = threading.Thread(target=_noop)
@@ -303,7 +301,7 @@ def test_runs_leave_no_tasks_warnings_or_references_behind() -> None:
             try:
                 await asyncio.sleep(1000)
             finally:
-                await asyncio.sleep(1000)  # refuses to be closed at first
+                await asyncio.sleep(1000)  # the first close of this coroutine fails
 
         for index in range(3):
             sim.host(f"h{index}").spawn(stubborn(), name="stubborn")
@@ -319,6 +317,6 @@ def test_runs_leave_no_tasks_warnings_or_references_behind() -> None:
 
 
 def registered_tasks() -> list[Any]:
-    """Every task that asyncio still knows of, whatever its loop."""
+    """Every task in asyncio's register, of any loop."""
     registered = getattr(asyncio.tasks, "_all_tasks", None)
     return list(getattr(asyncio.tasks, "_scheduled_tasks", ()) if registered is None else registered)

@@ -46,8 +46,8 @@ def test_a_lenient_stream_finds_each_choice_by_label_and_occurrence(
         values.setdefault(label, []).append(first.choose(label, bound))
     again, _ = stream(Mode.LENIENT, first.taken)
     for label, bound in added:
-        again.choose(f"new {label}", bound)  # choices the tape does not know take 0 and disturb nobody
-    for label in ("c", "b", "a"):  # in another order altogether
+        again.choose(f"new {label}", bound)  # choices that are not on the tape take 0 and do not affect others
+    for label in ("c", "b", "a"):  # in another order
         assert [again.choose(label, 100) for _ in values.get(label, ())] == values.get(label, [])
     assert again.missing == len(added)
     assert again.choose("a", 5) == 0
@@ -59,14 +59,14 @@ def test_a_packed_choice_unpacks_to_itself(bound: int, data: st.DataObject) -> N
     assert unpack(pack(bound, value)) == (bound, value)
 
 
-def test_a_strict_stream_that_runs_out_says_so() -> None:
+def test_a_strict_stream_past_its_end_is_a_mismatch() -> None:
     again, diverged = stream(Mode.STRICT, [("a", 2, 1)])
     assert again.choose("a", 2) == 1
     assert again.choose("b", 3) == 0
-    assert str(diverged[0]) == "out of step at network choice 1: the tape ends, the run asks 'b' of 3"
+    assert str(diverged[0]) == "out of step at network choice 1: the tape ends, the run draws 'b' of 3"
 
 
-def test_a_schedule_that_does_not_fit_says_where() -> None:
+def test_a_schedule_mismatch_names_the_choice() -> None:
     async def program(sim: Simulation, hosts: int) -> None:
         await asyncio.gather(*[sim.host(f"h{i}").run(asyncio.sleep(0)) for i in range(hosts)])
 
@@ -77,7 +77,7 @@ def test_a_schedule_that_does_not_fit_says_where() -> None:
 
 
 async def race(sim: Simulation) -> None:
-    """Fails only if b's one step falls between two given steps of a: a bug of depth 2."""
+    """Fails only if the step of b falls between two given steps of a: a bug of depth 2."""
     state = [0]
 
     async def walk() -> None:
@@ -125,7 +125,7 @@ def test_pct_does_not_starve_a_host_that_others_poll_for() -> None:
 
 @dataclass(frozen=True)
 class Newest:
-    """A policy of one's own: always the host that became ready last."""
+    """A custom policy: always the host that became ready last."""
 
     name: str = "newest"
 
@@ -136,7 +136,7 @@ class Newest:
         return choose
 
 
-def test_a_policy_of_ones_own_plugs_in_and_replays() -> None:
+def test_a_custom_policy_runs_and_replays() -> None:
     first = run(race, 1, policy=Newest(), faults=NO_FAULTS)
     assert first.tape.policy == "newest"
     assert run(race, first.tape, faults=NO_FAULTS).hash == first.hash
@@ -162,7 +162,7 @@ def trace(steps: list[int], times: list[float], events: list[Event]) -> Trace:
 EVENT = Event(2, 1.0, "a", "note", "x")
 
 
-def test_the_hash_sees_every_step_time_and_event_and_can_be_asked_for_at_any_point() -> None:
+def test_the_hash_covers_every_step_time_and_event_and_is_incremental() -> None:
     base = trace([1, 0, 2], [1.0], [EVENT]).hash()
     assert trace([1, 0, 2], [1.0], [EVENT]).hash() == base
     assert trace([1, 0, 3], [1.0], [EVENT]).hash() != base

@@ -139,7 +139,7 @@ def test_bytes_never_overtake_connection_made() -> None:
         passes(run(program, seed, faults=NO_FAULTS))
 
 
-def test_nobody_listening_is_a_refusal_and_an_unknown_name_is_not_found() -> None:
+def test_a_closed_port_refuses_and_an_unknown_host_is_not_found() -> None:
     async def program(sim: Simulation) -> None:
         sim.host("server")
         client = sim.host("client")

@@ -1,4 +1,4 @@
-"""Faults: drawn by plans, and struck by scripts."""
+"""Faults: drawn by plans, and placed by scripts."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from kedge.sim.kernel import NO_FAULTS, FixedRates, Simulation, Swarm, run
 # -- plans -----------------------------------------------------------------------------------------
 
 
-def test_fixed_rates_strike_about_as_often_as_they_say() -> None:
+def test_fixed_rates_strike_at_about_their_rate() -> None:
     log = Log()
     outcome = passes(run(calls(1_000, log), 1, faults=FixedRates({"reply of log.add: lose": 0.1})))
     assert 60 <= outcome.result["OutcomeUnknown"] <= 140
-    assert len(log.lines) == 1_000  # every one was carried out
+    assert len(log.lines) == 1_000  # every call was carried out
 
 
-def test_a_swarm_draws_which_faults_exist_so_that_worlds_differ() -> None:
+def test_a_swarm_draws_which_faults_may_strike_in_each_seed() -> None:
     worlds = []
     for seed in range(80):
         outcome = run(calls(100, Log()), seed)
@@ -31,7 +31,7 @@ def test_a_swarm_draws_which_faults_exist_so_that_worlds_differ() -> None:
     assert not {"duplicate", "hide"} & kinds  # a sound transport rules these out
 
 
-def test_a_swarm_can_be_told_to_leave_kinds_out_and_to_put_duplicates_in() -> None:
+def test_a_swarm_can_exclude_kinds_and_include_duplicates() -> None:
     for seed in range(40):
         outcome = run(calls(50, Log()), seed, faults=Swarm(without=("lose", "partition")))
         assert not [e for e in outcome.faults if e.text.startswith(("lose", "partition"))]
@@ -41,7 +41,7 @@ def test_a_swarm_can_be_told_to_leave_kinds_out_and_to_put_duplicates_in() -> No
     assert any(max(Counter(log.lines).values()) == 2 for log in logs)
 
 
-def test_nothing_goes_wrong_after_faults_stop() -> None:
+def test_no_fault_strikes_after_faults_stop() -> None:
     async def program(sim: Simulation) -> int:
         sim.heal()
         server, client = sim.host("server"), sim.host("client")
@@ -54,7 +54,7 @@ def test_nothing_goes_wrong_after_faults_stop() -> None:
     assert passes(run(program, 1, faults=FixedRates({"lose": 0.5}))).result == 0
 
 
-def test_a_program_has_fault_points_of_its_own() -> None:
+def test_a_program_may_have_its_own_fault_points() -> None:
     async def program(sim: Simulation) -> list[str]:
         return [sim.faults.at("disk write", f"block-{index}", ("torn", "slow")) for index in range(200)]
 
@@ -65,7 +65,7 @@ def test_a_program_has_fault_points_of_its_own() -> None:
 # -- scripts ---------------------------------------------------------------------------------------
 
 
-def test_a_scripted_fault_strikes_the_nth_passing_that_fits() -> None:
+def test_a_scripted_fault_strikes_at_the_nth_match() -> None:
     async def program(sim: Simulation) -> tuple[list[int], Counter[str]]:
         log = Log()
         sim.faults.script("request of log.add", "lose", nth=3)
@@ -97,7 +97,7 @@ def test_scripts_act_by_time_by_event_and_by_predicate() -> None:
     assert passes(run(program, 1, faults=NO_FAULTS)).result == ["time 2.5", "event 3.0", "predicate 4.0"]
 
 
-def test_scripts_are_silent_once_faults_stop() -> None:
+def test_scripts_do_nothing_once_faults_stop() -> None:
     async def program(sim: Simulation) -> list[str]:
         done: list[str] = []
         sim.faults.at_time(5, lambda: done.append("late"))

@@ -52,7 +52,7 @@ def test_child_tasks_callbacks_timers_and_futures_run_on_the_host_of_their_conte
     passes(program, seeds=10)
 
 
-def test_a_crash_parks_work_and_no_finally_runs() -> None:
+def test_a_crash_parks_work_and_no_finally_block_runs() -> None:
     async def program(sim: Simulation) -> list[str]:
         ends: list[str] = []
         host = sim.host("a")
@@ -79,7 +79,7 @@ def test_a_crash_parks_work_and_no_finally_runs() -> None:
     assert outcome.virtual_s == 5001
 
 
-def test_a_crashed_hosts_timers_neither_fire_nor_hold_time() -> None:
+def test_timers_of_a_crashed_host_neither_fire_nor_move_time() -> None:
     async def program(sim: Simulation) -> None:
         host = sim.host("a")
         host.spawn(asyncio.sleep(1_000_000), name="long")
@@ -93,7 +93,7 @@ def test_a_crashed_hosts_timers_neither_fire_nor_hold_time() -> None:
     assert outcome.virtual_s == 1
 
 
-def test_a_restart_boots_again_with_an_empty_memory_and_the_old_life_stays_dead() -> None:
+def test_a_restart_boots_with_empty_memory_and_the_old_process_stays_dead() -> None:
     async def program(sim: Simulation) -> None:
         lives: list[int] = []
         ticks: list[int] = []
@@ -215,7 +215,7 @@ def test_a_host_may_slow_down_pause_and_crash_itself() -> None:
     passes(program, seeds=20)
 
 
-def test_clocks_are_off_by_offset_and_run_at_their_own_rate() -> None:
+def test_clocks_have_an_offset_and_a_rate() -> None:
     async def program(sim: Simulation) -> None:
         true, fast = sim.host("true"), sim.host("fast")
         fast.skew(offset_s=30.0, rate=2.0)
@@ -261,7 +261,7 @@ def test_a_timeout_on_a_skewed_host_follows_its_own_clock() -> None:
     passes(program)
 
 
-def test_each_host_and_each_life_has_its_own_randomness_and_the_seed_decides_it() -> None:
+def test_each_process_of_a_host_has_its_own_randomness_from_the_seed() -> None:
     async def program(sim: Simulation) -> list[str]:
         a, b = sim.host("a"), sim.host("b")
         uids = [a.env().new_uid(), b.env().new_uid()]
@@ -285,7 +285,7 @@ class Bank:
         return self.paid
 
 
-def test_a_call_to_a_host_that_is_down_was_not_carried_out_and_one_that_dies_is_unknown() -> None:
+def test_a_call_to_a_host_that_is_down_fails_and_one_to_a_host_that_crashes_is_unknown() -> None:
     async def program(sim: Simulation) -> None:
         server, client = sim.host("server"), sim.host("client")
         bank = Bank(server)
@@ -331,12 +331,12 @@ def test_a_call_to_a_service_on_the_same_host_is_a_scheduling_point_too() -> Non
 
         one, other = host.spawn(pay(), name="one"), host.spawn(pay(), name="other")
         await asyncio.gather(one, other)
-        assert max(seen) == 2  # each saw the other's payment fall into its own call
+        assert max(seen) == 2  # each call saw the payment of the other
 
     passes(program, seeds=5)
 
 
-def test_a_crashed_caller_gets_no_reply_and_its_next_life_does_not_either() -> None:
+def test_a_crashed_caller_gets_no_reply_and_neither_does_its_next_process() -> None:
     async def program(sim: Simulation) -> None:
         server, client = sim.host("server"), sim.host("client")
         server.serve("bank", Bank(server))
@@ -380,7 +380,7 @@ def test_a_parked_task_that_only_waits_for_itself_is_not_finalized_by_a_collecti
 
         async def wait() -> None:
             try:
-                await asyncio.Event().wait()  # nobody else knows of this event
+                await asyncio.Event().wait()  # nothing else references this event
             finally:
                 ends.append("finally")
 
@@ -399,7 +399,7 @@ def test_a_parked_task_that_only_waits_for_itself_is_not_finalized_by_a_collecti
     passes(program)
 
 
-def test_a_plain_method_is_carried_out_in_one_step_of_its_host_and_may_leave_the_rest_to_be_awaited() -> None:
+def test_a_plain_method_runs_in_one_step_and_may_return_an_awaitable() -> None:
     class Desk:
         def __init__(self) -> None:
             self.seen: list[str] = []
@@ -432,7 +432,7 @@ def test_a_plain_method_is_carried_out_in_one_step_of_its_host_and_may_leave_the
         with pytest.raises(ValueError, match="no such thing"):
             await client.run(remote.fail())
         assert desk.seen == ["a on server", "b on server"]
-        # It is work of the host: while the host is paused nothing of it happens, and what died with it never does.
+        # It is work of the host: a paused host does not run it, and a crash drops it.
         server.pause()
         waiting = client.spawn(remote.now("c"), name="c")
         await asyncio.sleep(1.0)

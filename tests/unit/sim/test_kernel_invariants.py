@@ -1,4 +1,4 @@
-"""Invariants and phases: what is held at each commit, and what is demanded once faults have stopped."""
+"""Invariants and phases: safety at each commit, and liveness once faults have stopped."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def never_goes_down(step: tuple[int, int]) -> Iterator[tuple[str, str]]:
         yield "fell", f"from {before} to {after}"
 
 
-def test_a_safety_invariant_is_held_at_the_commit_that_breaks_it() -> None:
+def test_a_safety_violation_is_found_at_its_commit() -> None:
     async def program(sim: Simulation) -> None:
         sim.check_always(never_goes_down)
         value = 0
@@ -59,7 +59,7 @@ def test_an_incremental_invariant_keeps_its_state_between_commits() -> None:
     assert (violation.invariant, violation.message) == ("EachOnce", "a")
 
 
-def test_an_invariant_that_raises_breaks_the_run_and_not_the_program() -> None:
+def test_an_invariant_that_raises_fails_the_run_not_the_program() -> None:
     def no_odd_numbers(step: int) -> None:
         assert step % 2 == 0
 
@@ -77,7 +77,7 @@ def test_an_invariant_that_raises_breaks_the_run_and_not_the_program() -> None:
     assert "AssertionError" in violation.cause
 
 
-def test_liveness_is_demanded_only_after_heal_and_within_its_time() -> None:
+def test_liveness_is_checked_only_after_heal_and_within_its_time() -> None:
     async def slow_to_settle(sim: Simulation, settle_s: float) -> None:
         @liveness
         def it_settles() -> bool:
@@ -96,7 +96,7 @@ def test_liveness_is_demanded_only_after_heal_and_within_its_time() -> None:
     assert "not within 10 virtual seconds" in violation.message
 
 
-def test_what_converged_must_stay_when_asked_to() -> None:
+def test_converged_state_must_stay_for_the_given_time() -> None:
     async def flapping(sim: Simulation) -> None:
         sim.check_eventually(lambda: 2 <= sim.now_s < 3)
         sim.heal()
@@ -108,9 +108,7 @@ def test_what_converged_must_stay_when_asked_to() -> None:
 
 
 @pytest.mark.parametrize(("unrest_s", "holds"), [(20.0, True), (5.0, False)])
-def test_what_was_under_way_when_the_faults_stopped_may_still_arrive_but_not_for_ever(
-    unrest_s: float, holds: bool
-) -> None:
+def test_effects_in_flight_when_the_faults_stopped_may_arrive_within_a_bound(unrest_s: float, holds: bool) -> None:
     async def program(sim: Simulation) -> float:
         sim.heal()
         sim.check_eventually(lambda: not 10 <= sim.now_s < 12)
@@ -127,7 +125,7 @@ def test_what_was_under_way_when_the_faults_stopped_may_still_arrive_but_not_for
         assert "did not stay" in outcome.violation.message
 
 
-def test_heal_brings_hosts_back_and_makes_the_schedule_fair() -> None:
+def test_heal_restarts_hosts_and_makes_the_schedule_fair() -> None:
     async def program(sim: Simulation) -> None:
         boots: Counter[str] = Counter()
 
@@ -154,7 +152,7 @@ def test_heal_brings_hosts_back_and_makes_the_schedule_fair() -> None:
         passes(run(program, seed, faults=NO_FAULTS))
 
 
-def test_marks_count_what_was_reached() -> None:
+def test_marks_count_the_states_that_were_reached() -> None:
     async def program(sim: Simulation) -> None:
         for number in range(5):
             sim.sometimes("even", number % 2 == 0)

@@ -36,7 +36,7 @@ def test_messages_may_be_lost_doubled_and_overtaken_and_an_ordered_link_keeps_th
     assert max(Counter(wild).values()) == 2
 
 
-def test_messages_run_on_the_host_they_are_for_and_die_with_it() -> None:
+def test_message_handlers_run_on_their_host_and_end_with_it() -> None:
     async def program(sim: Simulation) -> list[str]:
         a, b = sim.host("a"), sim.host("b")
         places: list[str] = []
@@ -105,7 +105,7 @@ def test_a_long_tail_has_its_median_and_a_far_end() -> None:
     assert quantiles_s[-1] > 0.3
 
 
-def test_hosts_that_share_mutable_state_are_caught_by_carrying_copies() -> None:
+def test_copying_messages_catches_hosts_that_share_mutable_state() -> None:
     import copy
 
     class Box:
@@ -157,7 +157,7 @@ def test_a_slow_consumer_makes_the_sender_of_a_stream_wait() -> None:
     passes(run(program, 1, faults=NO_FAULTS))
 
 
-def test_a_stream_breaks_without_a_gap_when_the_way_is_cut_or_its_sender_dies() -> None:
+def test_a_stream_breaks_without_a_gap_when_its_link_is_cut_or_its_sender_crashes() -> None:
     class Ticker:
         async def ticks(self) -> object:
             return self._ticks()
@@ -200,7 +200,7 @@ def test_a_stream_breaks_without_a_gap_when_the_way_is_cut_or_its_sender_dies() 
 
 
 class Pushing:
-    """Numbers that are there when they are asked for: a source that needs no task."""
+    """A push source of numbers: it needs no task."""
 
     pushes = True
 
@@ -246,7 +246,7 @@ async def _pushing(sim: Simulation) -> tuple[Pushing, Host, Host]:
     return source, server, client
 
 
-def test_a_source_that_pushes_is_read_whole_and_waits_for_a_slow_consumer() -> None:
+def test_a_push_source_is_read_whole_and_waits_for_a_slow_consumer() -> None:
     async def program(sim: Simulation) -> None:
         source, server, client = await _pushing(sim)
         source.put(*range(500))
@@ -268,7 +268,7 @@ def test_a_source_that_pushes_is_read_whole_and_waits_for_a_slow_consumer() -> N
         passes(run(program, seed, faults=NO_FAULTS))
 
 
-def test_a_source_that_pushes_is_left_alone_once_its_reader_hangs_up_dies_or_is_cut_off() -> None:
+def test_a_push_source_is_closed_once_its_reader_closes_crashes_or_is_cut_off() -> None:
     async def program(sim: Simulation) -> None:
         source, server, client = await _pushing(sim)
         end = sim.choose("end", ("hang up", "death", "cut"))

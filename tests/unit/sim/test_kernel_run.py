@@ -1,4 +1,4 @@
-"""One run of a program: deterministic, replayable, judged."""
+"""One run of a program: deterministic, replayable, checked."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kedge.sim.kernel import NO_FAULTS, Fifo, FixedRates, Pct, Simulation, Unifo
 
 
 class Counter:
-    """A service with a race: it reads, waits, and writes back what it read."""
+    """A service with a race: it reads, waits, and writes."""
 
     def __init__(self) -> None:
         self.value = 0
@@ -83,7 +83,7 @@ def test_a_lost_update_is_found_and_replayed() -> None:
     assert again.hash == failures[0].hash
 
 
-def test_a_tape_that_does_not_fit_says_where_it_went_out_of_step() -> None:
+def test_a_tape_mismatch_names_the_choice() -> None:
     tape = run(two_clients, 3, faults=NO_FAULTS).tape
     label, bound, value = tape.streams["network"][4]
     tape.streams["network"][4] = ("latency a>elsewhere", bound, value)
@@ -130,7 +130,7 @@ def test_a_lost_reply_is_an_unknown_outcome_after_the_call_was_carried_out() -> 
         raise AssertionError("the reply was not lost")
 
     assert run(caught, 1, faults=NO_FAULTS).violation is None
-    # a task that `spawn` started and that fails is a violation of its own, even when somebody awaits it
+    # a task of `spawn` that fails is a violation, even if another task awaits it
     outcome = run(program, 1, faults=FixedRates({"reply of counter.add: lose": 1.0}))
     assert outcome.violation is not None
     assert outcome.violation.cause.startswith("OutcomeUnknown")
@@ -151,7 +151,7 @@ def test_a_stream_crosses_the_link_in_order_and_ends() -> None:
     assert outcome.result == list(range(20))
 
 
-def test_a_deadlock_is_a_violation_that_names_who_waits() -> None:
+def test_a_deadlock_is_a_violation_that_names_the_waiting_tasks() -> None:
     async def program(sim: Simulation) -> None:
         one, other = asyncio.Lock(), asyncio.Lock()
 

@@ -335,7 +335,9 @@ def test_a_replay_that_goes_another_way_says_exactly_where(artefact_file: Path) 
     target = replace(find_target(planted("duplicate_create")), program=other)
     again = replay(artefact, target=target, regression=False)
     assert again.verdict is ReplayVerdict.DIVERGED
-    assert "out of step at workload choice 0: the tape has 'objects' of 8, the run asks 'objects wanted'" in again.words
+    assert (
+        "out of step at workload choice 0: the tape has 'objects' of 8, the run draws 'objects wanted'" in again.words
+    )
 
 
 def test_on_another_build_a_replay_is_a_regression_test_that_tells_its_drift(tmp_path: Path) -> None:

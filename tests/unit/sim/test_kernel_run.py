@@ -89,7 +89,7 @@ def test_a_tape_mismatch_names_the_choice() -> None:
     tape.streams["network"][4] = ("latency a>elsewhere", bound, value)
     outcome = run(two_clients, tape, faults=NO_FAULTS)
     assert outcome.diverged is not None
-    assert f"network choice 4: the tape has 'latency a>elsewhere' of {bound}, the run asks {label!r}" in str(
+    assert f"network choice 4: the tape has 'latency a>elsewhere' of {bound}, the run draws {label!r}" in str(
         outcome.diverged
     )
 

@@ -20,13 +20,13 @@ from kedge.sim.cluster import Cluster
 from kedge.sim.judges.endings import (
     ENDINGS,
     ENDINGS_OF,
-    accounts_are_even,
-    budgets_say_what_is_healthy,
-    children_go_with_their_owner,
-    endpoints_are_the_ready,
-    jobs_end,
-    nodes_are_well,
-    processes_are_those_of_the_bound,
+    budgets_count_the_healthy_pods,
+    claims_belong_to_pods,
+    endpoints_are_the_ready_pods,
+    jobs_finish,
+    machines_run_the_bound_pods,
+    nodes_are_ready,
+    orphans_are_collected,
     replicas_converge,
     stage_counts_equal_the_store,
 )
@@ -347,7 +347,7 @@ def test_who_does_this_is_found_out(make: Break, words: str) -> None:
 
 
 def test_every_invariant_has_something_that_breaks_it() -> None:
-    promised = {each.words for each in SAFETY} | {each.__name__.replace("_", " ") for each in PROCESSES}
+    promised = {each.name for each in SAFETY} | {each.__name__.replace("_", " ") for each in PROCESSES}
     assert promised == {words for _, words in BREAKS}
 
 
@@ -504,15 +504,15 @@ UNFINISHED: list[tuple[Break, Callable[[Judge], bool]]] = [
     (want_more_than_there_is, replicas_converge),
     (stop_in_mid_rollout, replicas_converge),
     (miscount_the_stages, stage_counts_equal_the_store),
-    (leave_an_orphan, children_go_with_their_owner),
-    (leak_a_claim, accounts_are_even),
-    (run_nothing_of_what_is_bound, processes_are_those_of_the_bound),
-    (leave_a_node_suspect, nodes_are_well),
-    (leave_a_job_unfinished, jobs_end),
-    (list_nobody, endpoints_are_the_ready),
-    (list_the_dead, endpoints_are_the_ready),
-    (tell_of_the_dead_that_they_are_not_ready, endpoints_are_the_ready),
-    (miscount_the_healthy, budgets_say_what_is_healthy),
+    (leave_an_orphan, orphans_are_collected),
+    (leak_a_claim, claims_belong_to_pods),
+    (run_nothing_of_what_is_bound, machines_run_the_bound_pods),
+    (leave_a_node_suspect, nodes_are_ready),
+    (leave_a_job_unfinished, jobs_finish),
+    (list_nobody, endpoints_are_the_ready_pods),
+    (list_the_dead, endpoints_are_the_ready_pods),
+    (tell_of_the_dead_that_they_are_not_ready, endpoints_are_the_ready_pods),
+    (miscount_the_healthy, budgets_count_the_healthy_pods),
 ]
 
 

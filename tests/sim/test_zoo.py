@@ -231,7 +231,7 @@ def test_the_command_lists_entries_and_refuses_what_it_cannot_hunt() -> None:
 
 def test_entries_break_invariants_that_there_are() -> None:
     """A word that no judge says would make an entry impossible to find."""
-    known = {each.words for each in invariants.SAFETY} | {"then silence", "no unhandled error"}
+    known = {each.name for each in invariants.SAFETY} | {"then silence", "no unhandled error"}
     known |= {invariants.OUTAGES, queues.TURNS, repair.NOTED}
     rules = (*process_starts.PROCESSES, *endings.ENDINGS, *endings.ENDINGS_OF.values())
     known |= {rule.__name__.replace("_", " ") for rule in rules}

@@ -1,7 +1,7 @@
-"""Why a workload may be left without any ready replica: because a person's own words say so, and for nothing else.
+"""When a controller may remove the last ready replica of a workload: only if a user's objects ask for it.
 
-Read from committed state for `invariants`, without the controllers' own code. A Deployment's bounds are a licence to
-replace what is of an older template, as in Kubernetes; they are none to take what the workload asks for now.
+Reads committed state for `lifecycle_invariants`, without code of controllers. The bounds of a rollout allow to replace
+pods of an older template, as in Kubernetes; they do not allow removing pods of the current one.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from kedge.sim.judges.facts import Step, owner_uid, surge_of
 _HASH = "pod-template-hash"
 
 
-def taking_was_asked_for(step: Step, pod: PodView, workload: Object, *, lag_s: float) -> bool:
-    """Whether somebody wants it gone whatever becomes of its workload: then a budget is what protects it.
+def removal_was_requested(step: Step, pod: PodView, workload: Object, *, lag_s: float) -> bool:
+    """Whether a user's objects ask for the removal of the pod; then only a disruption budget protects it.
 
-    Or lately wanted it: a controller may honestly act on what was asked for `lag_s` ago.
+    Requests of the last `lag_s` count too: a controller may still act on what it saw then.
     """
     facts = step.facts
     namespace = facts.objects.get(workload.key._replace(kind=NAMESPACE_KIND, namespace="", name=workload.key.namespace))
@@ -32,11 +32,11 @@ def taking_was_asked_for(step: Step, pod: PodView, workload: Object, *, lag_s: f
     node = facts.objects.get(workload.key._replace(kind=NODE_KIND, namespace="", name=pod.spec.node_name))
     if node is not None and DRAIN_NODE in node.metadata.annotations:
         return True
-    return _makes_way_for_another(step, pod) or _is_rolled_over(step, pod, workload, lag_s=lag_s)
+    return _is_preempted(step, pod) or _is_rolled_over(step, pod, workload, lag_s=lag_s)
 
 
-def _makes_way_for_another(step: Step, pod: PodView) -> bool:
-    """A scheduler preempts it for a pod of higher priority, which waits."""
+def _is_preempted(step: Step, pod: PodView) -> bool:
+    """A scheduler preempts it for a pending pod of higher priority."""
     rank = pod.spec.priority or 0
     waiting = (each.as_view(PodView) for each in step.facts.pods.values())
     return any(
@@ -47,12 +47,12 @@ def _makes_way_for_another(step: Step, pod: PodView) -> bool:
 
 
 def _is_rolled_over(step: Step, pod: PodView, workload: Object, *, lag_s: float) -> bool:
-    """It is of another template than its Deployment asks for now, whose bounds let a rollout do without any."""
+    """It is of an older template, and the bounds of its Deployment allow a rollout without any ready replica."""
     owner = step.facts.by_uid(owner_uid(pod))
-    if workload.key.kind != DEPLOYMENT_KIND or owner is None or not _may_do_without(workload):
+    if workload.key.kind != DEPLOYMENT_KIND or owner is None or not _allows_none_ready(workload):
         return False
-    retold_s = step.facts.retold_s.get(workload.uid)
-    return (retold_s is not None and step.now_s - retold_s < lag_s) or _template(owner) != _template(workload)
+    changed_s = step.facts.template_changed_s.get(workload.uid)
+    return (changed_s is not None and step.now_s - changed_s < lag_s) or _template(owner) != _template(workload)
 
 
 def _template(found: Object) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def _template(found: Object) -> dict[str, Any]:
     return template
 
 
-def _may_do_without(deployment: Object) -> bool:
+def _allows_none_ready(deployment: Object) -> bool:
     spec = deployment.view.spec
     if spec.strategy.type == "Recreate":
         return True
@@ -69,5 +69,5 @@ def _may_do_without(deployment: Object) -> bool:
     least = rolling.max_unavailable if rolling is not None else "25%"
     unavailable = int(spec.replicas) * int(least.rstrip("%")) // 100 if isinstance(least, str) else least
     if surge_of(deployment) == 0:
-        unavailable = max(1, unavailable)  # with no room at all a rollout could not move
+        unavailable = max(1, unavailable)  # with neither surge nor unavailability a rollout could not progress
     return bool(unavailable >= spec.replicas)

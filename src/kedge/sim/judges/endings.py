@@ -1,6 +1,6 @@
-"""What must come true once faults have stopped, and stay true: replicas there, nobody orphaned, accounts even, silence.
+"""Endings: conditions that must come true after faults have stopped, and stay true: replicas, owners, claims, silence.
 
-Handed to `Simulation.check_eventually`. Like `invariants`, these read committed state and the machines themselves, and
+They are passed to `Simulation.check_eventually`. Like the invariants they read committed state and the machines, and
 share no code with the controllers they judge.
 """
 
@@ -37,11 +37,11 @@ from kedge.sim.judges.facts import ClusterFacts, counts, is_healthy
 from kedge.sim.judges.invariants import Judge
 
 NOT_WORK = (LEASE_KIND, FENCE_KIND, OPERATION_KIND, EVENT_KIND)
-"""Kinds that are written for ever, or by the way."""
+"""Kinds that are written for ever, or as a side effect."""
 
 
 def expect_settled(judge: Judge) -> None:
-    """Demand every ending of `converge`, and of those that are one controller's work where that controller runs."""
+    """Require every ending; those of one controller only where that controller runs."""
     at_work = {getattr(each, "name", "") for process in judge.cluster.processes for each in process.components}
     for each in (*ENDINGS, *(ending for name, ending in ENDINGS_OF.items() if name in at_work)):
         ending = partial(each, judge)
@@ -50,7 +50,7 @@ def expect_settled(judge: Judge) -> None:
 
 
 def replicas_converge(judge: Judge) -> bool:
-    """Every workload has as many ready replicas as it wants, no others, and says so of its newest generation."""
+    """Every workload has exactly the ready replicas it wants, and its status says so for the newest generation."""
     facts = judge.facts
     for key, found in facts.objects.items():
         if key.kind not in (DEPLOYMENT_KIND, REPLICA_SET_KIND) or found.metadata.deletion_timestamp is not None:
@@ -67,17 +67,17 @@ def replicas_converge(judge: Judge) -> bool:
 
 
 def _is_rolled_out(deployment: Object, pods: Sequence[PodView]) -> bool:
-    """Whether every replica is of the newest template, and known to be: in mid-rollout the sums may be right, too."""
+    """Whether every replica is of the newest template. In mid-rollout the counts alone may be right too."""
     spec = deployment.view.spec
     if spec.paused or UPDATED_MAX in deployment.metadata.annotations:
-        return True  # it was told to stop on the way
+        return True  # a paused rollout
     wanted = [each.image for each in spec.template.spec.containers]
     as_wanted = all([each.image for each in pod.spec.containers] == wanted for pod in pods)
     return bool(as_wanted and deployment.view.status.updated_replicas == spec.replicas)
 
 
-def jobs_end(judge: Judge) -> bool:
-    """Every Job that was not told to wait is over, and none of its pods is left uncounted."""
+def jobs_finish(judge: Judge) -> bool:
+    """Every Job that is not suspended has finished, and so have its pods."""
     for key, found in judge.facts.objects.items():
         if key.kind != JOB_KIND or found.metadata.deletion_timestamp is not None or found.view.spec.suspend:
             continue
@@ -87,17 +87,17 @@ def jobs_end(judge: Judge) -> bool:
     return True
 
 
-def endpoints_are_the_ready(judge: Judge) -> bool:
-    """What a Service lists as ready is what is ready and matches, and of pods that are gone nothing is told."""
+def endpoints_are_the_ready_pods(judge: Judge) -> bool:
+    """The ready endpoints of a Service are its ready pods, and no endpoint refers to a pod that is gone."""
     facts = judge.facts
     listed: dict[tuple[str, str], set[str]] = {}
     for key, found in facts.objects.items():
         if key.kind == ENDPOINT_SLICE_KIND:
-            told = [each for each in found.view.endpoints if each.target_ref is not None]
-            if any(each.target_ref.uid not in facts.pods for each in told):
+            targets = [each for each in found.view.endpoints if each.target_ref is not None]
+            if any(each.target_ref.uid not in facts.pods for each in targets):
                 return False
             service = (key.namespace, found.metadata.labels.get(SERVICE_NAME_LABEL, ""))
-            ready = {each.target_ref.uid for each in told if each.conditions.ready is not False}
+            ready = {each.target_ref.uid for each in targets if each.conditions.ready is not False}
             listed.setdefault(service, set()).update(ready)
     for key, found in facts.objects.items():
         selector = found.view.spec.selector if key.kind == SERVICE_KIND else None
@@ -108,8 +108,8 @@ def endpoints_are_the_ready(judge: Judge) -> bool:
     return True
 
 
-def budgets_say_what_is_healthy(judge: Judge) -> bool:
-    """A disruption budget's status, which evictions read, counts the pods there are."""
+def budgets_count_the_healthy_pods(judge: Judge) -> bool:
+    """The status of a disruption budget, which evictions read, counts the healthy pods."""
     for key, found in judge.facts.objects.items():
         if key.kind != DISRUPTION_BUDGET_KIND or found.metadata.deletion_timestamp is not None:
             continue
@@ -123,7 +123,7 @@ def budgets_say_what_is_healthy(judge: Judge) -> bool:
 
 
 def _matching(facts: ClusterFacts, namespace: str, labels: Mapping[str, str]) -> list[PodView]:
-    """By equality alone, which is all that the worlds here ask for."""
+    """Matches by equality alone: simulations use no other selectors."""
     pods = _views(pod for pod in facts.pods.values() if pod.key.namespace == namespace)
     return [pod for pod in pods if all(pod.labels.get(name) == value for name, value in labels.items())]
 
@@ -133,24 +133,24 @@ def _views(pods: Iterable[Object]) -> list[PodView]:
 
 
 def stage_counts_equal_the_store(judge: Judge) -> bool:
-    """What a workload's progress says is what there is."""
+    """The stage counts in the status of a workload match its pods."""
     facts = judge.facts
     for key, found in facts.objects.items():
         if key.kind not in (DEPLOYMENT_KIND, REPLICA_SET_KIND) or found.metadata.deletion_timestamp is not None:
             continue
-        told = found.view.status.progress.stages
+        stages = found.view.status.progress.stages
         pods = [pod for pod in facts.pods_under(found) if counts(pod)]
-        waiting = told.admitted + told.queued + told.scheduled
-        placed = told.bound + told.starting + told.ready + told.serving
+        waiting = stages.admitted + stages.queued + stages.scheduled
+        placed = stages.bound + stages.starting + stages.ready + stages.serving
         if waiting != sum(not pod.spec.node_name for pod in pods) or placed != len(pods) - waiting:
             return False
-        if told.ready + told.serving != sum(is_healthy(pod) for pod in pods):
+        if stages.ready + stages.serving != sum(is_healthy(pod) for pod in pods):
             return False
     return True
 
 
-def children_go_with_their_owner(judge: Judge) -> bool:
-    """Nothing is left of which every owner is gone. Of an owner whose kind is not known here, nobody can say so."""
+def orphans_are_collected(judge: Judge) -> bool:
+    """No object is left whose owners are all gone. An owner of an unknown kind counts as present."""
     facts = judge.facts
     for found in facts.objects.values():
         owners = found.metadata.owner_references
@@ -167,8 +167,8 @@ def _is_known(ref: OwnerReference) -> bool:
     return True
 
 
-def accounts_are_even(judge: Judge) -> bool:
-    """Every claim is of a pod that is bound there or reserved for, and every reservation of a pod that waits."""
+def claims_belong_to_pods(judge: Judge) -> bool:
+    """Every claim and every reservation belongs to a pod that exists."""
     facts = judge.facts
     for uid in facts.claims:
         pod = facts.pods.get(uid)
@@ -180,8 +180,8 @@ def accounts_are_even(judge: Judge) -> bool:
     return True
 
 
-def processes_are_those_of_the_bound(judge: Judge) -> bool:
-    """What runs on a machine that is up is what is bound to it, and all of it."""
+def machines_run_the_bound_pods(judge: Judge) -> bool:
+    """Each machine runs exactly the pods that are bound to it."""
     facts = judge.facts
     bound: dict[str, set[str]] = {name: set() for name in facts.drivers}
     for uid, pod in facts.pods.items():
@@ -193,12 +193,13 @@ def processes_are_those_of_the_bound(judge: Judge) -> bool:
     )
 
 
-def nodes_are_well(judge: Judge) -> bool:
-    """Every machine has its node, and nobody holds anything against it any more."""
+def nodes_are_ready(judge: Judge) -> bool:
+    """Every machine has a Node that is ready and not suspected."""
     for name in judge.facts.drivers:
         node = judge.facts.objects.get(Key(NODE_KIND, "", name))
-        told = {each.type: each.status for each in node.as_view(NodeView).status.conditions} if node is not None else {}
-        if told.get("Ready") != "True" or told.get("Suspect", "False") != "False":
+        conditions = node.as_view(NodeView).status.conditions if node is not None else ()
+        status = {each.type: each.status for each in conditions}
+        if status.get("Ready") != "True" or status.get("Suspect", "False") != "False":
             return False
     return True
 
@@ -206,21 +207,21 @@ def nodes_are_well(judge: Judge) -> bool:
 ENDINGS: tuple[Callable[[Judge], bool], ...] = (
     replicas_converge,
     stage_counts_equal_the_store,
-    children_go_with_their_owner,
-    accounts_are_even,
-    processes_are_those_of_the_bound,
-    nodes_are_well,
+    orphans_are_collected,
+    claims_belong_to_pods,
+    machines_run_the_bound_pods,
+    nodes_are_ready,
 )
 ENDINGS_OF: Mapping[str, Callable[[Judge], bool]] = {
-    "job": jobs_end,
-    "endpoints": endpoints_are_the_ready,
-    "disruption": budgets_say_what_is_healthy,
+    "job": jobs_finish,
+    "endpoints": endpoints_are_the_ready_pods,
+    "disruption": budgets_count_the_healthy_pods,
 }
-"""By the controller that brings it about."""
+"""By controller: the ending that it brings about."""
 
 
 async def check_silence(cluster: Cluster, *, for_s: float = 60.0) -> None:
-    """Fail the run if anybody still writes although there is nothing left to do."""
+    """Fail the run if a component still writes after convergence."""
     before = cluster.versions(but=NOT_WORK)
     await asyncio.sleep(for_s)
     after = cluster.versions(but=NOT_WORK)

@@ -1,7 +1,7 @@
-"""What is committed, kept so that invariants can be asked after every commit and pay only for what it touched.
+"""Committed state, indexed so that a check after a commit costs only as much as the commit touched.
 
-Fed by the store itself, never by a cache: a checker that shares the cache under test shares its mistakes. `invariants`
-asks; nothing here judges.
+Fed by the store itself, never by a cache: a checker that shares the cache under test shares its mistakes. The rules are
+in `placement_invariants`, `lifecycle_invariants` and `endings`.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _UNSEEN = frozenset({FENCE, OPERATION_KIND, DISRUPTION_BUDGETS_KIND, EVENT_KIND}
 _POD_KIND = KINDS.of_key_kind(POD_KIND)
 
 Finding = tuple[str, str]
-"""What is wrong: the cause to group by, and words."""
+"""A broken rule: the cause to group failures by, and a message."""
 LAG_S = 60.0
-"""How long a controller may honestly act on what it saw: the longest pause, outage and delay of a run, and some."""
+"""How old the state may be that a controller acts on: longer than the longest pause, outage and delay of a run."""
 
 
 @dataclass(slots=True)
@@ -56,7 +56,7 @@ class Changed:
 
 @dataclass(slots=True)
 class Step:
-    """One commit, as invariants see it: `facts` are those after it."""
+    """One commit, as invariants see it. `facts` is the state after it."""
 
     facts: ClusterFacts
     revision: Revision
@@ -70,12 +70,12 @@ class Step:
 
     @property
     def controller(self) -> str:
-        """Who decided it: a controller's name, or nothing for a user or an agent."""
+        """The controller that decided it; empty for a user or an agent."""
         return self.origin.decision.partition(":")[0]
 
     @property
     def process(self) -> str:
-        """Which process of that controller."""
+        """The process of that controller."""
         return self.origin.decision.rpartition(":")[0]
 
 
@@ -93,40 +93,40 @@ class ClusterFacts:
         self._store = store
         self.now_s = now_s
         self.objects: dict[Key, Object] = {}
-        """Everything but leases, fences and operation ids."""
+        """Every object but leases, fences and operation ids."""
         self.pods: dict[str, Object] = {}
         """By uid."""
         self.claims: dict[str, dict[str, AllocationEntry]] = {}
-        """By pod uid, then node: who holds what where."""
+        """By pod uid, then node: the claims."""
         self.zone_use: dict[tuple[str, str], dict[str, int]] = {}
         """By tenant and zone: the sum of the claims."""
         self.pod_use: dict[str, dict[str, int]] = {}
-        """By namespace: what its pods cost a quota. Only of namespaces that were asked about."""
+        """By namespace: the quota cost of its pods. Only for namespaces that a rule has read."""
         self.slots: dict[tuple[str, str], dict[str, None]] = {}
-        """By owner's uid and slot: the pods that have it, by uid."""
+        """By owner uid and slot: the uids of its pods."""
         self.owned: dict[str, dict[str, None]] = {}
-        """By controller's uid: its pods, by uid."""
+        """By controller uid: the uids of its pods."""
         self.children: dict[str, dict[Key, Revision]] = {}
-        """By owner's uid: everything that names it as an owner, and since which commit."""
+        """By owner uid: the objects that reference it, with the commit of the reference."""
         self.uids: dict[str, Key] = {}
         self.marked: dict[str, Revision] = {}
-        """By uid: the commit that told it to go, of those that wait for something."""
+        """By uid: the commit that set the deletion timestamp."""
         self.intents: dict[tuple[str, int, int], dict[Key, None]] = {}
         """By workload, generation and slot: its reservations."""
         self.renewed_s: dict[str, float] = {}
-        """By node: when its lease last moved."""
+        """By node: the last renewal of its lease."""
         self.wanted: dict[str, list[tuple[float, int, int]]] = {}
-        """By workload's uid: since when it may have how many replicas, and how many it asks for."""
-        self.retold_s: dict[str, float] = {}
-        """By Deployment's uid: when it last asked for another template."""
+        """By workload uid: times, with the most replicas allowed and the replicas asked for since then."""
+        self.template_changed_s: dict[str, float] = {}
+        """By Deployment uid: the last change of its template."""
         self.born_s: dict[str, float] = {}
-        """By pod's uid: when it was made."""
+        """By pod uid: its creation."""
         self.ready: dict[str, list[tuple[float, int]]] = {}
-        """By workload's uid: since when it has how many ready replicas."""
+        """By workload uid: times, with the ready replicas since then."""
         self.alone_since_s: dict[str, float] = {}
-        """By workload's uid: since when it has no two ready replicas."""
+        """By workload uid: since when it has fewer than two ready replicas."""
         self.fenced: dict[str, None] = {}
-        """Controllers that were seen to write under a fence."""
+        """Controllers that have written under a fence."""
         self.leaders: dict[Fence, str] = {}
         """By epoch: the process that writes in it."""
         self.drivers = drivers
@@ -134,7 +134,7 @@ class ClusterFacts:
         for entry in store.entries():
             self._absorb(entry.key)
 
-    # -- feeding -----------------------------------------------------------------------------------
+    # -- updates -----------------------------------------------------------------------------------
 
     def step(self, commit: Commit) -> Step:
         changes = tuple(
@@ -158,7 +158,7 @@ class ClusterFacts:
             kind = KINDS.of_key_kind(key.kind)
             new = Object(kind, key, entry.value, revision=entry.modified, created=entry.created, origin=entry.origin)
             if kind.view is not None:
-                _ = new.view  # decoded once, whole: the metadata alone would be decoded beside it
+                _ = new.view  # decode the whole view once; the metadata alone would be decoded in addition
             self.objects[key] = new
         changed = Changed(key, old, new)
         self._index_owners(changed)
@@ -172,7 +172,7 @@ class ClusterFacts:
             case wellknown.RESERVATION_KIND:
                 self._index_reservation(changed)
             case wellknown.REPLICA_SET_KIND | wellknown.DEPLOYMENT_KIND:
-                self._index_wish(changed)
+                self._index_replicas(changed)
         return changed
 
     def _index_owners(self, changed: Changed) -> None:
@@ -260,7 +260,7 @@ class ClusterFacts:
             else:
                 held.pop(changed.key, None)
 
-    def _index_wish(self, changed: Changed) -> None:
+    def _index_replicas(self, changed: Changed) -> None:
         found = changed.new
         if found is None:
             return
@@ -269,15 +269,15 @@ class ClusterFacts:
             most += surge_of(found)
             before = changed.old
             if before is not None and before.uid == found.uid and _template(before) != _template(found):
-                self.retold_s[found.uid] = self.now_s()
+                self.template_changed_s[found.uid] = self.now_s()
         history = self.wanted.setdefault(found.uid, [])
         if not history or history[-1][1:] != (most, want):
             history.append((self.now_s(), most, want))
 
-    # -- asking ------------------------------------------------------------------------------------
+    # -- queries -----------------------------------------------------------------------------------
 
     def use_of(self, namespace: str) -> Mapping[str, int]:
-        """What the pods of a namespace cost, counted once and then kept."""
+        """The quota cost of the pods of a namespace, summed once and then updated."""
         use = self.pod_use.get(namespace)
         if use is None:
             use = self.pod_use[namespace] = {}
@@ -287,12 +287,12 @@ class ClusterFacts:
         return use
 
     def most_wanted(self, uid: str, since_s: float) -> int | None:
-        """The most replicas that a workload was allowed at any moment since then; None if it was never seen."""
+        """The most replicas that a workload was allowed at any time since; None for an unknown workload."""
         lately = self._wanted_since(uid, since_s)
         return max(most for _, most, _ in lately) if lately else None
 
     def least_wanted(self, uid: str, since_s: float) -> int:
-        """The fewest replicas that a workload asked for at any moment since then."""
+        """The fewest replicas that a workload asked for at any time since."""
         return min((want for _, _, want in self._wanted_since(uid, since_s)), default=0)
 
     def _wanted_since(self, uid: str, since_s: float) -> list[tuple[float, int, int]]:
@@ -301,22 +301,22 @@ class ClusterFacts:
         return history[first:]
 
     def most_ready(self, uid: str, since_s: float) -> int:
-        """The most replicas of a workload that were ready at any moment since then."""
+        """The most replicas of a workload that were ready at any time since."""
         history = self.ready.get(uid, [])
         first = max((n for n, (at_s, _) in enumerate(history) if at_s <= since_s), default=0)
         return max((count for _, count in history[first:]), default=0)
 
-    def is_heard(self, node: str) -> bool:
-        """Whether nobody could hold silence against a node yet."""
+    def in_contact(self, node: str) -> bool:
+        """Whether the lease of a node is too young for any controller to suspect it."""
         return self.now_s() - self.renewed_s.get(node, 0.0) < self.limits.node_suspect_s
 
     def epoch_of(self, fence: Fence) -> Revision:
-        """Where a fence stands by now: whoever writes under it must have this token."""
+        """The current token of a fence: a write under the fence must carry it."""
         entry = self._store.newest(fence.key)
         return entry.modified if entry is not None else 0
 
     def is_blind(self, node: Object, now_s: float) -> bool:
-        """Whether most of a node's zone has been silent for as long as giving it up takes: then the zone is cut off."""
+        """Whether most of a node's zone has been silent for `node_lost_s`: then the zone is cut off."""
         zone = node.metadata.labels.get(ZONE_LABEL, "")
         names = [
             key.name
@@ -334,7 +334,7 @@ class ClusterFacts:
         return self.objects.get(key) if key is not None else None
 
     def workload_of(self, pod: PodView) -> Object | None:
-        """The Deployment of a pod, or the ReplicaSet that has none above it."""
+        """The Deployment of a pod, or its ReplicaSet if that has no Deployment."""
         owner = self.by_uid(owner_uid(pod))
         if owner is None or owner.key.kind != REPLICA_SET_KIND:
             return None
@@ -351,7 +351,7 @@ class ClusterFacts:
         return (pod.as_view(PodView) for owner in owners for pod in self.pods_of(owner))
 
 
-# -- pods, read without the controllers' own code ------------------------------------------------------
+# -- pods, read without code of the controllers --------------------------------------------------------
 
 
 def slot_of(pod: PodView) -> tuple[str, str] | None:
@@ -373,7 +373,7 @@ def is_ready(pod: PodView) -> bool:
 
 
 def counts(pod: PodView) -> bool:
-    """It is a replica: it has not ended, and nobody has begun to take it away."""
+    """Whether a pod counts as a replica: it has not ended and is not being removed."""
     return not pod.finished and not pod.terminating and DRAINING not in pod.metadata.annotations
 
 

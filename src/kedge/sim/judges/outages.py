@@ -1,7 +1,7 @@
-"""What is sent to those who cannot be reached: the simulator knows it of every request, whoever sent it.
+"""The bound on requests to unreachable hosts. The simulator counts every request, of every sender.
 
-`invariants.Judge` listens with this. A client that keeps trying is right; one that tries as if nothing had happened
-makes a storm of an outage, and must fall behind its breaker instead.
+`invariants.Judge` uses this. A client that keeps retrying is right; one that retries without its breaker turns an
+outage into a request storm.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from kedge.sim.kernel.strands import HostProcess
 from kedge.sim.kernel.trace import Event
 
 _DOUBLINGS = 5
-"""Probes until an open breaker holds off for as long as it ever does."""
+"""Probes until an open breaker waits for its longest pause."""
 _LONGEST_HOLD = 16 * 0.5
-"""That, in `breaker_open_s`, at its least."""
+"""That pause in `breaker_open_s`, at its shortest."""
 
 
 def requests_max(limits: Limits, outage_s: float) -> float:
-    """The most that one client may send into an outage: what was under way, what opens the breaker, and its probes."""
+    """The most requests of one client into an outage: those in flight, those that open the breaker, and its probes."""
     burst = limits.client_in_flight_max + limits.breaker_failures_max + _DOUBLINGS
     return burst + 1.1 * outage_s / (limits.breaker_open_s * _LONGEST_HOLD)
 
 
 class Outages:
-    """Requests that could not be delivered, by who sent them to whom, since one last was."""
+    """Undelivered requests by sender and receiver, since one was last delivered."""
 
     def __init__(self, cluster: Cluster, limits: Limits, found: Callable[[str, str], None]) -> None:
         self._cluster = cluster
@@ -34,10 +34,10 @@ class Outages:
         self._found = found
         self._sent: dict[str, tuple[float, int]] = {}
         """By `caller>callee`: since when, and how many."""
-        cluster.sim.world.listeners.append(self._hear)
+        cluster.sim.world.listeners.append(self._observe)
         cluster.sim.world.on_death.append(self._forget)
 
-    def _hear(self, event: Event) -> None:
+    def _observe(self, event: Event) -> None:
         if event.kind == "call":
             if self._sent:
                 self._sent.pop(event.text.rpartition(" ")[2], None)
@@ -55,21 +55,21 @@ class Outages:
         caller, _, callee = way.partition(">")
         servers = {each.name for each in self._cluster.servers}
         if caller in servers:
-            # It asks on behalf of everybody else. What needs no store is still answered, which closes their breakers:
-            # only the bound on requests in flight is left.
+            # A server sends to the store on behalf of its clients. Requests that need no store are answered, which
+            # closes the breakers of the clients: only the bound on requests in flight is left.
             others = len(self._cluster.sim.world.hosts) - len(servers)
             rate = self._limits.client_in_flight_max / self._cluster.sim.network.call_timeout_s
             most += others * (requests_max(self._limits, 0.0) + rate * outage_s)
         elif caller not in self._components():
-            return  # people may be impatient
+            return  # users may retry without a bound
         if count > most:
-            yield callee, f"{caller} sent {count} requests to {callee} within {outage_s:.1f}s, and none could arrive"
+            yield callee, f"{caller} sent {count} requests to {callee} within {outage_s:.1f}s, and none was delivered"
 
     def _components(self) -> set[str]:
         return {*self._cluster.nodes, *(each.host.name for each in self._cluster.processes)}
 
     def _forget(self, process: HostProcess) -> None:
-        """Whoever restarts begins anew: it knows of no outage."""
+        """A process that restarts begins at zero: it knows of no outage."""
         mine = f"{process.host_name}>"
         for way in [each for each in self._sent if each.startswith(mine)]:
             del self._sent[way]

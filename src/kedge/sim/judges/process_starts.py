@@ -1,6 +1,6 @@
-"""What must hold whenever a process starts: asked at the machines, which know what runs, whatever the API thinks.
+"""Invariants of process starts, checked at the machines: these know what runs, whatever the API reports.
 
-`invariants.Judge` asks. What is committed is in `facts`; a machine is in contact while its lease is renewed.
+`invariants.Judge` checks them. Committed state is in `facts`; a machine is in contact while its lease is renewed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kedge.sim.judges.facts import LAG_S, ClusterFacts, Finding, asks_at_most_on
 def a_pod_uid_has_one_live_process(
     facts: ClusterFacts, driver: SimulatedDriver, started: ContainerProcess
 ) -> Iterator[Finding]:
-    """Whatever crashed, moved or came back: one container of one pod runs once."""
+    """A container of a pod runs at most once, across all machines and restarts."""
     identity = started.identity
     for other in facts.drivers.values():
         for process in other.live():
@@ -30,7 +30,7 @@ def a_pod_uid_has_one_live_process(
 def an_at_most_one_slot_has_one_live_copy(
     facts: ClusterFacts, driver: SimulatedDriver, started: ContainerProcess
 ) -> Iterator[Finding]:
-    """Rather none than two, on nodes in contact and on those cut off."""
+    """At most one copy runs, counting nodes that are cut off."""
     pod = facts.pods.get(started.identity.pod_uid)
     if pod is None or not asks_at_most_one(pod.as_view(PodView)):
         return
@@ -44,11 +44,11 @@ def an_at_most_one_slot_has_one_live_copy(
 def a_process_is_started_only_for_its_binding(
     facts: ClusterFacts, driver: SimulatedDriver, started: ContainerProcess
 ) -> Iterator[Finding]:
-    """Only where the pod's claim is, or was a moment ago, and only by that incarnation of the node."""
+    """A process starts only where its pod has its claim, and only for that incarnation of the node."""
     uid = started.identity.pod_uid
     pod, node = facts.pods.get(uid), facts.objects.get(Key(NODE_KIND, "", driver.name))
     if pod is not None and pod.as_view(PodView).spec.node_name != driver.name:
-        yield "elsewhere", f"{pod.key} is bound to {pod.as_view(PodView).spec.node_name}, and started on {driver.name}"
+        yield "elsewhere", f"{pod.key} is bound to {pod.as_view(PodView).spec.node_name}, but started on {driver.name}"
     if uid in facts.claims and driver.name not in facts.claims[uid]:
         yield "no claim", f"{started.namespace}/{started.pod} has its claim on {', '.join(facts.claims[uid])}"
     if node is not None and node.uid != started.identity.node_uid and driver.name in facts.claims.get(uid, {}):
@@ -58,10 +58,10 @@ def a_process_is_started_only_for_its_binding(
 def running_copies_are_at_most_desired_plus_surge(
     facts: ClusterFacts, driver: SimulatedDriver, started: ContainerProcess
 ) -> Iterator[Finding]:
-    """On nodes in contact no more run than were wanted while they came: what drains and what is stopping count, too.
+    """On nodes in contact no more copies run than were wanted since the oldest began; draining ones count too.
 
-    How long a surplus replica may stay cannot be said: whoever would remove it may be cut off for as long as there are
-    faults, and meanwhile its agent restarts it. That one too many is made is wrong at once.
+    A surplus replica may stay for as long as faults last: the controller that would remove it may be cut off, and its
+    agent restarts it. Starting one too many is wrong at once.
     """
     pod = facts.pods.get(started.identity.pod_uid)
     top = facts.workload_of(pod.as_view(PodView)) if pod is not None else None
@@ -71,7 +71,7 @@ def running_copies_are_at_most_desired_plus_surge(
     running = {
         process.identity.pod_uid
         for each in facts.drivers.values()
-        if each is driver or facts.is_heard(each.name)
+        if each is driver or facts.in_contact(each.name)
         for process in each.live()
         if process.identity.pod_uid in ours
     }
@@ -80,7 +80,7 @@ def running_copies_are_at_most_desired_plus_surge(
     if most is not None and len(running) > most:
         yield (
             top.key.kind,
-            f"{top.key} has {len(running)} copies that run, and wanted no more than {most} since they came",
+            f"{top.key} has {len(running)} running copies, and wanted at most {most} since they started",
         )
 
 

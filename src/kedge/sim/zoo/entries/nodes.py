@@ -25,8 +25,8 @@ SUSPICION = "nothing is destroyed on suspicion alone"
 ONE_COPY = "an at most one slot has one live copy"
 ONE_PROCESS = "a pod uid has one live process"
 STARTED = "a process is started only for its binding"
-RUNNING = "processes are those of the bound"
-EVEN = "accounts are even"
+RUNNING = "machines run the bound pods"
+EVEN = "claims belong to pods"
 PLACED = "pods that fit are bound"
 CLAIMED = "the bound have claims"
 
@@ -166,7 +166,7 @@ async def gone_by_the_cache(self: PodWorker) -> PodView | None:
     NodeRegistration,
     "_verify",
     source="watch streams: synced once, assumed for ever",
-    breaks=("nodes are well", STARTED),
+    breaks=("nodes are ready", STARTED),
     world="agents",
 )
 async def node_never_looked_at(self: NodeRegistration) -> None:

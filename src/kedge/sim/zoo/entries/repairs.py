@@ -47,7 +47,7 @@ async def reservations_kept_for_nobody(self: ReservationRepair, ctx: Any, key: A
     return Action.await_change()
 
 
-@without(orphans, "plan_ledger", source=_ORPHANS, breaks="accounts are even", world="leftovers")
+@without(orphans, "plan_ledger", source=_ORPHANS, breaks="claims belong to pods", world="leftovers")
 def claims_of_the_dead_kept(ledger: Any, pods: Any, reserved: Any, *, out_of_service: bool) -> Any:  # noqa: ARG001
     """What a machine held that a person has given up is freed."""
     return LedgerPlan()

@@ -22,7 +22,7 @@ from kedge.store.versions import Versions
 OVERFULL = "no commit adds to an overfull node"
 OVER_QUOTA = "no commit adds to an overfull quota"
 OVER_ZONE = "no commit adds to an overfull zone quota"
-LEDGER = ("the ledger equals the bindings", "accounts are even")
+LEDGER = ("the ledger equals the bindings", "claims belong to pods")
 USED = "quotas say what is used"
 ENDED = "nothing outlives its namespace"
 

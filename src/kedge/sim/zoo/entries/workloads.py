@@ -31,7 +31,7 @@ TOO_MANY = "live copies are at most desired plus surge"
 ONE_COPY = "an at most one slot has one live copy"
 TWO_BINDINGS = "a slot has one unreleased binding"
 SPARED = "garbage collection spares the owned"
-SERVED = "endpoints are the ready"
+SERVED = "endpoints are the ready pods"
 CONVERGE = ("replicas converge", "stage counts equal the store")
 
 _plan_replicas = replicas.plan_replicas
@@ -171,7 +171,7 @@ async def buried_by_the_cache(self: GarbageCollector, ctx: Context, found: Objec
     GarbageCollector,
     "_owner",
     source="kubernetes#114603",
-    breaks=("children go with their owner", "no owner is a ghost"),
+    breaks=("orphans are collected", "no owner is a ghost"),
     world="garbage",
 )
 async def namesake_owner(self: GarbageCollector, ctx: Context, found: Object, ref: Any) -> OwnerState:

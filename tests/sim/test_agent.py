@@ -3,75 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
+from tests.kit.agent import CALM, LEDGER, NODE, bind, claims, is_ready, live, new_cluster, until, without_faults
 from tests.objects import pod, pod_key
 
 from kedge.api.conditions import find_condition
-from kedge.api.requests import Binding, DeleteOptions
+from kedge.api.requests import DeleteOptions
 from kedge.api.wellknown import AT_MOST_ONE
 from kedge.controllers.node.controller import lifecycle_controller
 from kedge.keys import Key
 from kedge.limits import Limits
 from kedge.sim.cluster import Cluster, Commit, Component, ProcessContext
-from kedge.sim.judges.invariants import Judge
-from kedge.sim.kernel import NO_FAULTS, FixedRates, RunOutcome, Simulation, run
-
-CALM = Limits(watch_probe_s=30.0, agent_audit_s=20.0)
-NODE = Key("Node", "", "node-a")
-LEDGER = Key("NodeAllocation.kedge.dev", "", "node-a")
-
-
-async def stage(sim: Simulation, *nodes: str, hostile: bool = False, limits: Limits = CALM) -> Cluster:
-    cluster = Cluster(sim, servers=2, hostile=hostile, limits=limits)
-    await cluster.set_up()
-    Judge(cluster)
-    for name in nodes:
-        cluster.add_node(name)
-    await until(lambda: len(cluster.all("Node")) == len(nodes))
-    return cluster
-
-
-async def until(holds: Callable[[], bool], *, within_s: float = 300.0) -> None:
-    for _ in range(int(within_s * 4)):
-        if holds():
-            return
-        await asyncio.sleep(0.25)
-    raise AssertionError("it did not come true in time")
-
-
-async def bind(cluster: Cluster, body: dict[str, Any], node: str = "node-a") -> str:
-    """Create a pod and bind it. Returns its uid."""
-    made = await cluster.create(body)
-    await cluster.authority.bind(Binding(pod=made.key, pod_uid=made.uid, node=node))
-    return made.uid
-
-
-def is_ready(cluster: Cluster, name: str = "web-0") -> bool:
-    found = cluster.find(pod_key(name))
-    return found is not None and any(c.type == "Ready" and c.status == "True" for c in found.view.status.conditions)
-
-
-def live(cluster: Cluster, node: str = "node-a") -> list[str]:
-    return [process.pod for process in cluster.nodes[node].driver.live()]
-
-
-def claims(cluster: Cluster) -> list[str]:
-    ledger = cluster.find(LEDGER)
-    return [] if ledger is None else [entry.name for entry in ledger.view.status.entries.values()]
-
-
-def quietly(program: Callable[[Simulation], Any]) -> RunOutcome:
-    outcome = run(program, 1, faults=NO_FAULTS)
-    assert outcome.violation is None, f"{outcome.violation}\n{outcome.violation.detail}\n{outcome.timeline()[-2000:]}"
-    return outcome
+from kedge.sim.kernel import NO_FAULTS, FixedRates, Simulation, run
 
 
 def test_a_bound_pod_runs_becomes_ready_and_leaves_no_claim_when_it_is_deleted() -> None:
     async def program(sim: Simulation) -> None:
-        cluster = await stage(sim, "node-a")
+        cluster = await new_cluster(sim, "node-a")
         await bind(cluster, pod())
         await until(lambda: is_ready(cluster))
         assert (live(cluster), claims(cluster)) == (["web-0"], ["web-0"])
@@ -79,12 +29,12 @@ def test_a_bound_pod_runs_becomes_ready_and_leaves_no_claim_when_it_is_deleted()
         await until(lambda: cluster.find(pod_key()) is None)
         assert (live(cluster), claims(cluster)) == ([], [])
 
-    quietly(program)
+    without_faults(program)
 
 
 def test_a_restarted_agent_goes_on_with_the_processes_that_run() -> None:
     async def program(sim: Simulation) -> None:
-        cluster = await stage(sim, "node-a")
+        cluster = await new_cluster(sim, "node-a")
         await bind(cluster, pod())
         await until(lambda: is_ready(cluster))
         node = cluster.nodes["node-a"]
@@ -96,14 +46,14 @@ def test_a_restarted_agent_goes_on_with_the_processes_that_run() -> None:
         assert len(node.driver.started) == 1
         assert is_ready(cluster)
 
-    quietly(program)
+    without_faults(program)
 
 
 def test_what_was_removed_while_the_agent_was_down_is_stopped_and_confirmed_when_it_is_back() -> None:
     """Bug 25: a pod is removed by force while its process runs on. Its place is not given away before it has ended."""
 
     async def program(sim: Simulation) -> None:
-        cluster = await stage(sim, "node-a")
+        cluster = await new_cluster(sim, "node-a")
         await bind(cluster, pod())
         await until(lambda: is_ready(cluster))
         node = cluster.nodes["node-a"]
@@ -114,12 +64,12 @@ def test_what_was_removed_while_the_agent_was_down_is_stopped_and_confirmed_when
         node.host.restart()
         await until(lambda: not live(cluster) and not claims(cluster))
 
-    quietly(program)
+    without_faults(program)
 
 
 def test_a_claim_of_a_pod_that_was_gone_before_its_agent_saw_it_is_given_back() -> None:
     async def program(sim: Simulation) -> None:
-        cluster = await stage(sim, "node-a")
+        cluster = await new_cluster(sim, "node-a")
         node = cluster.nodes["node-a"]
         node.host.crash()
         await bind(cluster, pod())
@@ -129,12 +79,12 @@ def test_a_claim_of_a_pod_that_was_gone_before_its_agent_saw_it_is_given_back() 
         await until(lambda: not claims(cluster), within_s=3 * CALM.agent_audit_s)
         assert node.driver.started == []
 
-    quietly(program)
+    without_faults(program)
 
 
 def test_a_pod_that_was_removed_while_its_image_was_pulled_is_never_started() -> None:
     async def program(sim: Simulation) -> None:
-        cluster = await stage(sim, "node-a")
+        cluster = await new_cluster(sim, "node-a")
         sim.faults.script("pull of image", "slow")
         await bind(cluster, pod())
         # It goes without a sound: the watch tells of it only after the pull is done.
@@ -146,12 +96,12 @@ def test_a_pod_that_was_removed_while_its_image_was_pulled_is_never_started() ->
         await asyncio.sleep(60)
         assert node.driver.started == []
 
-    quietly(program)
+    without_faults(program)
 
 
 def test_a_node_that_is_registered_anew_runs_nothing_of_its_former_self() -> None:
     async def program(sim: Simulation) -> None:
-        cluster = await stage(sim, "node-a")
+        cluster = await new_cluster(sim, "node-a")
         await bind(cluster, pod())
         await until(lambda: is_ready(cluster))
         first = cluster.find(Key("Node", "", "node-a"))
@@ -169,12 +119,12 @@ def test_a_node_that_is_registered_anew_runs_nothing_of_its_former_self() -> Non
         assert cluster.find(pod_key()).view.status.phase == "Failed"  # type: ignore[union-attr]
         assert len(cluster.nodes["node-a"].driver.started) == 1
 
-    quietly(program)
+    without_faults(program)
 
 
 def test_cut_off_it_keeps_running_what_it_has_but_what_asks_for_at_most_one() -> None:
     async def program(sim: Simulation) -> None:
-        cluster = await stage(sim, "node-a")
+        cluster = await new_cluster(sim, "node-a")
         once = pod("once-0")
         once["metadata"]["annotations"] = {AT_MOST_ONE: "true"}
         await bind(cluster, pod())
@@ -189,12 +139,12 @@ def test_cut_off_it_keeps_running_what_it_has_but_what_asks_for_at_most_one() ->
             assert live(cluster) == ["web-0"]
         await until(lambda: sorted(live(cluster)) == ["once-0", "web-0"])
 
-    quietly(program)
+    without_faults(program)
 
 
 def test_what_asks_for_at_most_one_stops_even_if_its_agent_is_gone() -> None:
     async def program(sim: Simulation) -> None:
-        cluster = await stage(sim, "node-a")
+        cluster = await new_cluster(sim, "node-a")
         once = pod("once-0")
         once["metadata"]["annotations"] = {AT_MOST_ONE: "true"}
         await bind(cluster, once)
@@ -203,7 +153,7 @@ def test_what_asks_for_at_most_one_stops_even_if_its_agent_is_gone() -> None:
         await asyncio.sleep(CALM.agent_contact_s + 1)
         assert live(cluster) == []
 
-    quietly(program)
+    without_faults(program)
 
 
 def test_at_most_one_is_stopped_well_before_its_node_may_be_called_lost() -> None:
@@ -213,7 +163,7 @@ def test_at_most_one_is_stopped_well_before_its_node_may_be_called_lost() -> Non
 
 def test_a_machine_that_lost_power_starts_its_pods_again() -> None:
     async def program(sim: Simulation) -> None:
-        cluster = await stage(sim, "node-a")
+        cluster = await new_cluster(sim, "node-a")
         await bind(cluster, pod())
         await until(lambda: is_ready(cluster))
         cluster.nodes["node-a"].die()
@@ -223,12 +173,12 @@ def test_a_machine_that_lost_power_starts_its_pods_again() -> None:
         await until(lambda: live(cluster) == ["web-0"])
         await until(lambda: cluster.find(pod_key()).view.status.container_statuses[0].restart_count == 1)  # type: ignore[union-attr]
 
-    quietly(program)
+    without_faults(program)
 
 
 def test_a_process_that_fails_its_liveness_probe_is_restarted() -> None:
     async def program(sim: Simulation) -> None:
-        cluster = await stage(sim, "node-a")
+        cluster = await new_cluster(sim, "node-a")
         body = pod()
         probe = {"exec": {"command": ["true"]}, "periodSeconds": 5, "failureThreshold": 2}
         body["spec"]["containers"][0] |= {"livenessProbe": probe, "readinessProbe": {**probe, "failureThreshold": 1}}
@@ -240,7 +190,7 @@ def test_a_process_that_fails_its_liveness_probe_is_restarted() -> None:
         await until(lambda: len(cluster.nodes["node-a"].driver.started) == 2)
         await until(lambda: is_ready(cluster))
 
-    quietly(program)
+    without_faults(program)
 
 
 def mind_the_nodes(cluster: Cluster) -> None:
@@ -273,7 +223,7 @@ def test_a_node_that_is_back_in_contact_sends_a_heartbeat_before_it_says_anythin
             yield from ()
 
     async def program(sim: Simulation) -> None:
-        cluster = await stage(sim, "node-a", "node-b")
+        cluster = await new_cluster(sim, "node-a", "node-b")
         mind_the_nodes(cluster)
         await bind(cluster, pod())
         await until(lambda: is_ready(cluster))
@@ -296,7 +246,7 @@ def test_an_agent_that_comes_back_starts_nothing_that_asks_for_at_most_one_befor
     """Its node may be given up at any moment, and a replacement started: it does not know for how long it was gone."""
 
     async def program(sim: Simulation) -> None:
-        cluster = await stage(sim, "node-a")
+        cluster = await new_cluster(sim, "node-a")
         once = pod("once-0")
         once["metadata"]["annotations"] = {AT_MOST_ONE: "true"}
         await bind(cluster, once)
@@ -312,7 +262,7 @@ def test_an_agent_that_comes_back_starts_nothing_that_asks_for_at_most_one_befor
         sim.faults.scripts.clear()
         await until(lambda: live(cluster) == ["once-0"])
 
-    quietly(program)
+    without_faults(program)
 
 
 def test_a_node_that_was_removed_before_its_agent_first_listed_is_registered_anew() -> None:
@@ -332,12 +282,12 @@ def test_a_node_that_was_removed_before_its_agent_first_listed_is_registered_ane
         await until(lambda: bool(removed) and cluster.find(NODE) is None)
         await until(lambda: (found := cluster.find(NODE)) is not None and found.uid != removed[0])
 
-    quietly(program)
+    without_faults(program)
 
 
 def test_a_look_at_the_node_that_failed_is_repeated_soon() -> None:
     async def program(sim: Simulation) -> None:
-        cluster = await stage(sim, "node-a", limits=replace(CALM, agent_audit_s=3600.0))  # it reads, too
+        cluster = await new_cluster(sim, "node-a", limits=replace(CALM, agent_audit_s=3600.0))  # it reads, too
         await asyncio.sleep(2 * CALM.node_renew_s)
         for _ in range(CALM.client_attempts_max):
             sim.faults.script("request of api.get", "lose", where=lambda way: way.startswith("node-a"))
@@ -345,7 +295,7 @@ def test_a_look_at_the_node_that_failed_is_repeated_soon() -> None:
         await until(lambda: all(script.seen >= script.nth for script in sim.faults.scripts), within_s=60)
         await until(lambda: cluster.find(NODE) is not None, within_s=CALM.node_renew_s * 0.9)
 
-    quietly(program)
+    without_faults(program)
 
 
 def test_an_agent_contradicts_whoever_goes_by_old_leases_once_a_beat_and_no_more() -> None:
@@ -364,13 +314,13 @@ def test_an_agent_contradicts_whoever_goes_by_old_leases_once_a_beat_and_no_more
                     )
             yield from ()
 
-        cluster = await stage(sim, "node-a")
+        cluster = await new_cluster(sim, "node-a")
         sim.check_always(say_unknown)
         await cluster.authority.patch(NODE, {"metadata": {"labels": {"a": "b"}}})
         await asyncio.sleep(10 * CALM.node_renew_s)
         assert 5 <= len(said) <= 13, f"{len(said)} times in ten beats"
 
-    quietly(program)
+    without_faults(program)
 
 
 def test_an_agent_contradicts_whoever_knows_nothing_of_its_pod_once_a_beat_and_no_more() -> None:
@@ -392,7 +342,7 @@ def test_an_agent_contradicts_whoever_knows_nothing_of_its_pod_once_a_beat_and_n
                 cluster.store_host.spawn(write, name="one who hears no leases")
             yield from ()
 
-        cluster = await stage(sim, "node-a")
+        cluster = await new_cluster(sim, "node-a")
         await bind(cluster, pod("web-0"))
         await until(lambda: is_ready(cluster, "web-0"))
         sim.check_always(say_unknown)
@@ -400,12 +350,12 @@ def test_an_agent_contradicts_whoever_knows_nothing_of_its_pod_once_a_beat_and_n
         await asyncio.sleep(10 * CALM.node_renew_s)
         assert 5 <= len(said) <= 13, f"{len(said)} times in ten beats"
 
-    quietly(program)
+    without_faults(program)
 
 
 async def hostile(sim: Simulation) -> None:
     """Pods come, crash, are deleted, some by force, on machines that reboot, while every link and server may fail."""
-    cluster = await stage(sim, "node-a", "node-b", "node-c", hostile=True)
+    cluster = await new_cluster(sim, "node-a", "node-b", "node-c", hostile=True)
     names = [f"web-{n}" for n in range(8)]
     for n, name in enumerate(names):
         await bind(cluster, pod(name), f"node-{'abc'[n % 3]}")

@@ -6,9 +6,8 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
+from tests.kit.agent import bind, claims, is_ready, live, new_cluster, until, without_faults
 from tests.objects import pod, pod_key
-from tests.sim.test_agent import bind, claims, is_ready, live, stage, until
-from tests.sim.test_agent_usage import calm
 
 from kedge.api.conditions import find_condition
 from kedge.api.holds import Hold
@@ -39,7 +38,7 @@ def shown(cluster: Cluster) -> str:
 
 def test_a_held_pod_is_not_started_before_the_hold_has_ended() -> None:
     async def program(sim: Simulation) -> None:
-        cluster = await stage(sim, "node-a")
+        cluster = await new_cluster(sim, "node-a")
         ends_s = sim.now_s + HOLD_S
         await bind(cluster, held_pod(cluster))
         await until(lambda: shown(cluster).startswith("True ada holds agent until"))
@@ -49,12 +48,12 @@ def test_a_held_pod_is_not_started_before_the_hold_has_ended() -> None:
         await until(lambda: is_ready(cluster), within_s=20)
         await until(lambda: shown(cluster).startswith("False"), within_s=20)
 
-    calm(program)
+    without_faults(program)
 
 
 def test_a_held_pod_is_neither_stopped_nor_restarted_and_keeps_its_grace() -> None:
     async def program(sim: Simulation) -> None:
-        cluster = await stage(sim, "node-a")
+        cluster = await new_cluster(sim, "node-a")
         uid = await bind(cluster, pod("web-0"))
         await until(lambda: is_ready(cluster))
         await cluster.authority.patch(pod_key(), {"metadata": hold(cluster, for_s=90)})
@@ -69,12 +68,12 @@ def test_a_held_pod_is_neither_stopped_nor_restarted_and_keeps_its_grace() -> No
         await until(lambda: cluster.find(pod_key()) is None, within_s=60)
         await until(lambda: claims(cluster) == [])
 
-    calm(program)
+    without_faults(program)
 
 
 def test_a_hold_on_somebody_else_is_shown_and_keeps_the_agent_from_nothing() -> None:
     async def program(sim: Simulation) -> None:
-        cluster = await stage(sim, "node-a")
+        cluster = await new_cluster(sim, "node-a")
         body = pod("web-0")
         body["metadata"] |= hold(cluster, "replicaset")
         await bind(cluster, body)
@@ -82,12 +81,12 @@ def test_a_hold_on_somebody_else_is_shown_and_keeps_the_agent_from_nothing() -> 
         await until(lambda: shown(cluster).startswith("True ada holds replicaset until"))
         await until(lambda: shown(cluster).startswith("False"), within_s=HOLD_S + 20)
 
-    calm(program)
+    without_faults(program)
 
 
 def test_no_hold_keeps_what_is_over_or_belongs_to_nobody() -> None:
     async def program(sim: Simulation) -> None:
-        cluster = await stage(sim, "node-a")
+        cluster = await new_cluster(sim, "node-a")
         await bind(cluster, pod("web-0"))
         await until(lambda: is_ready(cluster))
         await cluster.authority.patch(pod_key(), {"metadata": hold(cluster, for_s=3600)})
@@ -106,4 +105,4 @@ def test_no_hold_keeps_what_is_over_or_belongs_to_nobody() -> None:
         await cluster.authority.delete(pod_key("web-1"), DeleteOptions(grace_s=0))  # by force: nobody's word any more
         await until(lambda: live(cluster) == [], within_s=120)
 
-    calm(program)
+    without_faults(program)

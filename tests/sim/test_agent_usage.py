@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
+from tests.kit.agent import CALM, bind, is_ready, new_cluster, until, without_faults
 from tests.kit.autoscaling import autoscaler
 from tests.kit.cluster import CONTROLLERS, led, scheduler
 from tests.objects import deployment, pod
-from tests.sim.test_agent import CALM, bind, is_ready, stage, until
 
 from kedge.agent.core import Consumption, Identity
 from kedge.api.usage import UsageReport, parse_usage
@@ -19,7 +18,7 @@ from kedge.api.wellknown import NODE_LEASE_NAMESPACE, USAGE
 from kedge.controllers.autoscaler.controller import autoscaler_controller
 from kedge.keys import Key
 from kedge.sim.cluster import Cluster
-from kedge.sim.kernel import NO_FAULTS, Simulation, run
+from kedge.sim.kernel import Simulation
 
 LEASE = Key("Lease.coordination.k8s.io", NODE_LEASE_NAMESPACE, "node-a")
 WEB = Key("Deployment.apps", "default", "web")
@@ -38,14 +37,9 @@ def cpu(cluster: Cluster, uid: str) -> str:
     return str(containers["main"]["cpu"]) if containers else ""
 
 
-def calm(program: Any) -> None:
-    outcome = run(program, 1, faults=NO_FAULTS)
-    assert outcome.violation is None, f"{outcome.violation}\n{outcome.timeline()[-1500:]}"
-
-
 def test_a_node_says_with_its_heartbeat_what_its_pods_use() -> None:
     async def program(sim: Simulation) -> None:
-        cluster = await stage(sim, "node-a")
+        cluster = await new_cluster(sim, "node-a")
         uid = await bind(cluster, pod("web-0"))
         await until(lambda: is_ready(cluster))
         await asyncio.sleep(30)
@@ -61,12 +55,12 @@ def test_a_node_says_with_its_heartbeat_what_its_pods_use() -> None:
         driver.set_load(None)
         await until(lambda: report(cluster) is None, within_s=40)
 
-    calm(program)
+    without_faults(program)
 
 
 def test_a_driver_that_does_not_answer_costs_no_heartbeat_and_leaves_no_old_report() -> None:
     async def program(sim: Simulation) -> None:
-        cluster = await stage(sim, "node-a")
+        cluster = await new_cluster(sim, "node-a")
         uid = await bind(cluster, pod("web-0"))
         driver = cluster.nodes["node-a"].driver
         driver.set_load(lambda _: 0.75)
@@ -85,7 +79,7 @@ def test_a_driver_that_does_not_answer_costs_no_heartbeat_and_leaves_no_old_repo
             beats.append(cluster.find(LEASE).revision > before)  # type: ignore[union-attr]
         assert all(beats)
 
-    calm(program)
+    without_faults(program)
 
 
 def test_the_autoscaler_sizes_by_what_agents_report() -> None:
@@ -116,4 +110,4 @@ def test_the_autoscaler_sizes_by_what_agents_report() -> None:
         await until(lambda: cluster.find(WEB).view.spec.replicas == 2, within_s=600)  # type: ignore[union-attr]
         return 0
 
-    calm(program)
+    without_faults(program)

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.sim.test_agent import CALM, NODE, stage, until
-from tests.sim.test_agent_usage import calm
+from tests.kit.agent import CALM, NODE, new_cluster, until, without_faults
 
 from kedge.api.conditions import is_true
 from kedge.sim.cluster import Cluster, Commit
@@ -30,7 +29,7 @@ def test_a_word_whose_reply_is_lost_is_said_again_if_it_was_taken_back(again: bo
     """
 
     async def program(sim: Simulation) -> None:
-        cluster = await stage(sim, "node-a")
+        cluster = await new_cluster(sim, "node-a")
         await until(lambda: is_well(cluster))
         host, said = cluster.nodes["node-a"].host, list[float]()
 
@@ -59,4 +58,4 @@ def test_a_word_whose_reply_is_lost_is_said_again_if_it_was_taken_back(again: bo
         await asyncio.sleep(5 * CALM.node_renew_s)
         assert cluster.versions(but=("Lease.coordination.k8s.io",)) == before
 
-    calm(program)
+    without_faults(program)

@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-from tests.caches import replaced
 from tests.kit.controllers import (
     LEASE,
     REPLICA_SET,
@@ -25,6 +24,7 @@ from tests.kit.controllers import (
     replica_set,
     settle,
 )
+from tests.kit.safeguards import replaced
 
 from kedge.keys import Fence, Key
 from kedge.limits import Limits

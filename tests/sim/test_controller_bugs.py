@@ -11,9 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.caches import replaced
 from tests.kit.controllers import POD, ControllerHarness, pod_of, until, with_harness
-from tests.sim.test_watcher import no_guard, skip_what_was_compacted
+from tests.kit.safeguards import no_guard, replaced, resume_past_compaction
 
 from kedge import Action, Context, Controller
 from kedge.keys import Fence, Key
@@ -163,7 +162,7 @@ def test_a_watcher_that_was_too_slow_for_a_compaction_skips_nothing() -> None:
         await asyncio.sleep(240)
         assert seen == {"web": 1, **{f"s{n}": 0 for n in range(5)}}
 
-    broken_without(Watcher, "_after_failure", skip_what_was_compacted, test)
+    broken_without(Watcher, "_after_failure", resume_past_compaction, test)
 
 
 def test_a_stream_that_died_and_does_not_say_so_is_noticed() -> None:

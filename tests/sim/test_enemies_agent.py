@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, cast
 
+from tests.kit.agent import CALM, bind, claims, until
 from tests.objects import pod, pod_key
-from tests.sim.test_agent import CALM, bind, claims, until
 
 from kedge.api.requests import ConfirmEnded, Create, DeleteOptions, Reply, Request
 from kedge.api.wellknown import SIM_EXIT_CODE_LABEL, SIM_RUN_S_LABEL

@@ -10,9 +10,9 @@ from functools import partial
 from typing import Any
 
 import pytest
-from tests.caches import replaced
 from tests.kit.config_maps import a_map, key_of, maps
 from tests.kit.nodes import QUICK, ControllerFleet, find, new_cluster
+from tests.kit.safeguards import replaced
 from tests.objects import CONFIG_MAP
 
 from kedge.api.kinds import Kind

@@ -6,13 +6,12 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
+from tests.kit.agent import until, without_faults
 from tests.kit.controllers import replica_set
 from tests.kit.holds import LIMITS, Notes, bound_pod, noted
 from tests.kit.rollouts import rollout
 from tests.kit.workload_manifests import batch
 from tests.objects import deployment, pod
-from tests.sim.test_agent import until
-from tests.sim.test_agent_usage import calm
 
 from kedge.api.holds import Hold
 from kedge.api.owners import controller_of
@@ -75,7 +74,7 @@ def test_a_held_pod_that_could_be_adopted_is_left_and_its_set_is_made_all_the_sa
         assert failures(cluster) == []
         await until(lambda: cluster.find(STRAY) is None or "stray" in owned(cluster), within_s=HOLD_S + 5)
 
-    calm(program)
+    without_faults(program)
 
 
 def test_a_held_pod_that_left_its_set_by_its_labels_keeps_no_other_from_being_made() -> None:
@@ -95,7 +94,7 @@ def test_a_held_pod_that_left_its_set_by_its_labels_keeps_no_other_from_being_ma
         assert failures(cluster) == []
         await until(lambda: name not in owned(cluster) and len(owned(cluster)) == 3, within_s=HOLD_S + 20)
 
-    calm(program)
+    without_faults(program)
 
 
 def test_a_held_pod_of_a_former_job_keeps_no_new_job_from_its_work() -> None:
@@ -117,7 +116,7 @@ def test_a_held_pod_of_a_former_job_keeps_no_new_job_from_its_work() -> None:
         assert failures(cluster) == []
         await until(lambda: (found := cluster.find(key)) is None or not found.metadata.finalizers, within_s=HOLD_S + 5)
 
-    calm(program)
+    without_faults(program)
 
 
 def test_a_held_pod_that_has_ended_is_written_down_and_keeps_its_mark_while_it_is_held() -> None:
@@ -139,7 +138,7 @@ def test_a_held_pod_that_has_ended_is_written_down_and_keeps_its_mark_while_it_i
         await until(lambda: cluster.find(BATCH).view.status.succeeded == 2, within_s=HOLD_S + 20)  # type: ignore[union-attr]
         assert not marks(held)
 
-    calm(program)
+    without_faults(program)
 
 
 def test_a_rollout_whose_target_is_held_says_so_and_goes_on_when_the_hold_has_ended() -> None:
@@ -157,7 +156,7 @@ def test_a_rollout_whose_target_is_held_says_so_and_goes_on_when_the_hold_has_en
         await until(lambda: cluster.find(web).metadata.generation > 1, within_s=HOLD_S + 20)  # type: ignore[union-attr]
         await until(lambda: reason() != "TargetHeld", within_s=20)
 
-    calm(program)
+    without_faults(program)
 
 
 def test_a_held_slice_of_a_service_stays_as_it_is_until_its_hold_has_ended() -> None:
@@ -179,4 +178,4 @@ def test_a_held_slice_of_a_service_stays_as_it_is_until_its_hold_has_ended() -> 
         assert failures(cluster) == []
         await until(lambda: not serves(), within_s=HOLD_S)
 
-    calm(program)
+    without_faults(program)

@@ -8,11 +8,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.kit.agent import CALM, until, without_faults
 from tests.kit.policy_status import CANARY, named, obeyed
 from tests.kit.rollouts import POLICY, SPREAD, policy
 from tests.objects import deployment
-from tests.sim.test_agent import CALM, until
-from tests.sim.test_agent_usage import calm
 
 from kedge.api.conditions import find_condition
 from kedge.api.holds import Hold
@@ -67,7 +66,7 @@ def test_a_scheduler_that_dies_as_it_says_what_it_goes_by_has_said_it_once() -> 
         await asyncio.sleep(120)
         assert cluster.versions(but=("Lease.coordination.k8s.io",)) == before
 
-    calm(program)
+    without_faults(program)
 
 
 @pytest.mark.parametrize("named", ["deployment", "autoscaler"])
@@ -104,4 +103,4 @@ def test_a_controller_that_dies_as_it_shows_a_hold_or_its_end_shows_both_once_an
         await asyncio.sleep(120)
         assert cluster.versions(but=("Lease.coordination.k8s.io",)) == before
 
-    calm(program)
+    without_faults(program)

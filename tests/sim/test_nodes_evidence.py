@@ -10,10 +10,10 @@ from functools import partial
 from typing import Any
 
 import pytest
-from tests.caches import replaced
+from tests.kit import nodes
 from tests.kit.controllers import REPLICA_SET, replica_set
 from tests.kit.nodes import QUICK, ControllerFleet, SimpleAgent, build, objects, ready_pods, standing, write_conditions
-from tests.sim import test_nodes
+from tests.kit.safeguards import replaced
 
 from kedge.api.conditions import condition, find_condition, is_true
 from kedge.api.wellknown import UNREACHABLE_TAINT
@@ -189,7 +189,7 @@ class Tongue(SimpleAgent):
 
 
 async def speaks(sim: Simulation) -> tuple[bool, bool, set[str], dict[str, str], dict[str, str]]:
-    with replaced(test_nodes, "SimpleAgent", Tongue):
+    with replaced(nodes, "SimpleAgent", Tongue):
         cluster, _, _, agents = await build(sim, copies=1)
     released = Released()
     sim.check_always(released)

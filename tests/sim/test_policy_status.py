@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from tests.kit.agent import CALM, until, without_faults
 from tests.kit.policy_status import CANARY, named, obeyed, status
 from tests.kit.rollouts import POLICY, SPREAD, policy
-from tests.sim.test_agent import CALM, until
-from tests.sim.test_agent_usage import calm
 
 from kedge.sim.cluster import Cluster
 from kedge.sim.kernel import Simulation
@@ -33,7 +32,7 @@ def test_the_leading_scheduler_says_which_generation_and_versions_it_goes_by() -
         await until(lambda: sim.now_s > 200)
         assert cluster.versions(but=("Lease.coordination.k8s.io",)) == before  # said once, and then silence
 
-    calm(program)
+    without_faults(program)
 
 
 def test_of_several_schedulers_the_one_furthest_behind_counts() -> None:
@@ -52,7 +51,7 @@ def test_of_several_schedulers_the_one_furthest_behind_counts() -> None:
         await until(lambda: obeyed(cluster) == {"batch": 2, "web": 2})
         assert (status(cluster).observed_generation, status(cluster).canary_version) == (2, "v5")
 
-    calm(program)
+    without_faults(program)
 
 
 def test_a_scheduler_says_nothing_of_a_policy_that_is_for_others() -> None:
@@ -68,4 +67,4 @@ def test_a_scheduler_says_nothing_of_a_policy_that_is_for_others() -> None:
         await until(lambda: sim.now_s > 100)
         assert obeyed(cluster) == {"web": 1}
 
-    calm(program)
+    without_faults(program)

@@ -10,8 +10,8 @@ from functools import partial
 from typing import Any
 
 import pytest
-from tests.caches import replaced
 from tests.kit.nodes import QUICK, ControllerFleet, find, held, new_cluster, node_body
+from tests.kit.safeguards import replaced
 from tests.objects import NODE, POD, RESERVATION, pod, reservation
 
 from kedge.api.requests import Binding, DeleteOptions

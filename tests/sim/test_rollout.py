@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from tests.caches import replaced
 from tests.kit.autoscaling import NAMESPACE, MeteredNodes, calm, failing, maker, recheck_all
 from tests.kit.controllers import QUICK, settle
 from tests.kit.rollouts import NEXT, POLICY, ROLLOUT, SPREAD, policy, rollout
+from tests.kit.safeguards import replaced
 from tests.kit.workload_manifests import WEB, web
 from tests.kit.workloads import StoreReader, is_serving, new_cluster
 from tests.objects import DEPLOYMENT

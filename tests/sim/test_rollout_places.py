@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from tests.kit.agent import CALM, until, without_faults
 from tests.kit.cluster import CONTROLLERS, led, scheduler
 from tests.kit.rollouts import NEXT, rollout
 from tests.objects import deployment
-from tests.sim.test_agent import CALM, until
-from tests.sim.test_agent_usage import calm
 
 from kedge.api.views import PodView
 from kedge.api.wellknown import GIVE_UP_IN, PODS_IN, REGION_LABEL, UPDATED_IN, UPDATED_MAX
@@ -115,7 +114,7 @@ def test_a_template_goes_zone_by_zone_and_region_by_region_and_the_old_ones_ther
         assert not {UPDATED_MAX, UPDATED_IN} & set(web.metadata.annotations)
         await until(lambda: not marked(world.cluster))
 
-    calm(program)
+    without_faults(program)
 
 
 def marked(cluster: Cluster) -> list[str]:
@@ -135,7 +134,7 @@ def test_a_share_of_a_zone_is_a_share_of_the_replicas_there() -> None:
         assert world.zones("web:2") == Counter({"zone-a": 1})
         assert sum(world.zones("web:1").values()) == REPLICAS - 1
 
-    calm(program)
+    without_faults(program)
 
 
 def test_a_zone_without_room_is_a_regression_and_everything_goes_back() -> None:
@@ -152,7 +151,7 @@ def test_a_zone_without_room_is_a_regression_and_everything_goes_back() -> None:
         assert not {UPDATED_MAX, UPDATED_IN} & set(web.metadata.annotations)
         await until(lambda: not marked(world.cluster))
 
-    calm(program)
+    without_faults(program)
 
 
 def test_the_rollout_in_the_docs_goes_all_the_way() -> None:
@@ -171,4 +170,4 @@ def test_the_rollout_in_the_docs_goes_all_the_way() -> None:
         assert stages == [0, 1, 2, 3, 4]
         await until(lambda: sum(world.zones("web:2").values()) == REPLICAS)
 
-    calm(program)
+    without_faults(program)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from tests.caches import replaced
+from tests.kit.safeguards import replaced
 from tests.objects import CONFIG_MAP
 
 from kedge.client.contract import Client

@@ -10,18 +10,17 @@ import dataclasses
 from typing import Any
 
 import pytest
-from tests.caches import replaced
+from tests.kit.safeguards import no_guard, replaced, resume_past_compaction
 from tests.objects import CONFIG_MAP, NAMESPACE, config_map
 
 from kedge.api.objects import Object
 from kedge.api.requests import DeleteOptions
 from kedge.client.contract import Client
-from kedge.errors import Compacted, OperatingError
+from kedge.errors import OperatingError
 from kedge.keys import Key, Revision
 from kedge.limits import Limits
 from kedge.runtime.cache import Behind, Cache, CacheChange, CacheSet, ChangeType, Floor, Index, WriteFloors
 from kedge.runtime.cache.relist import CacheRelist
-from kedge.runtime.watch_states import ConnectingState, Transition, WatchReason
 from kedge.runtime.watcher import Watcher
 from kedge.server.service import Service
 from kedge.sim.cluster import API, STORE, Cluster, RemoteStore
@@ -227,17 +226,6 @@ def test_caches_never_go_back_never_lie_and_always_converge() -> None:
 # -- each safeguard taken away: the hunt must notice -----------------------------------------------
 
 
-def skip_what_was_compacted(self: Watcher, error: OperatingError) -> Transition:
-    if isinstance(error, Compacted):
-        return self._pause(ConnectingState(error.oldest), WatchReason.COMPACTED, error)
-    return self._resume(WatchReason.UNAVAILABLE, error)
-
-
-async def no_guard(self: Watcher, _: object) -> WatchReason:  # noqa: ARG001
-    await asyncio.get_running_loop().create_future()
-    raise AssertionError("it never ends")
-
-
 async def floors_give_up(self: WriteFloors, cache: Cache, floor: Floor, until_s: float) -> None:  # noqa: ARG001
     await asyncio.sleep(0)
 
@@ -265,7 +253,7 @@ def test_the_hunt_notices_when_what_was_compacted_is_passed_over(monkeypatch: py
     monkeypatch.setitem(globals(), "LIMITS", dataclasses.replace(LIMITS, relist_every_s=1e6))
     sound = Swarm()  # nothing is hidden, which only such a list could show
     assert first_violation(range(10), faults=sound) is None
-    monkeypatch.setattr(Watcher, "_after_failure", skip_what_was_compacted)
+    monkeypatch.setattr(Watcher, "_after_failure", resume_past_compaction)
     assert first_violation(range(200), faults=sound) is not None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.caches import replaced
+from tests.kit.safeguards import replaced
 from tests.kit.workload_manifests import WEB, image, web
 from tests.kit.workload_stories import WorkloadHarness, calm
 from tests.objects import DEPLOYMENT

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.machine import TableDriver
+from tests.kit.agent import TableDriver
 from tests.objects import deployment
 
 from kedge.agent.core import Agent, Machine

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.objects import CONFIG_MAP, World, asynchronous, config_map, make_world
+from tests.kit.client import QUICK, FlakyTransport, flaky, lost
+from tests.objects import CONFIG_MAP, asynchronous, config_map
 
-from kedge.api.requests import Get, Patch, Reply, Request, WriteOptions
-from kedge.client.contract import BreakerState, Client
-from kedge.client.direct import DirectTransport
+from kedge.api.requests import Patch, Reply, Request, WriteOptions
+from kedge.client.contract import BreakerState
 from kedge.errors import (
     AlreadyExists,
     BadRequest,
@@ -26,47 +26,7 @@ from kedge.keys import Key, Origin
 from kedge.limits import Limits
 
 SETTINGS = Key("ConfigMap", "default", "settings")
-QUICK = Limits(client_backoff_s=0.0, client_backoff_s_max=0.0, breaker_failures_max=100)
 OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "owner-1", "controller": True}
-
-
-class FlakyTransport(DirectTransport):
-    """A real service behind a wire that breaks on request: before a call arrives, or after it was carried out."""
-
-    def __init__(self, world: World) -> None:
-        super().__init__(world.service)
-        self.before: list[OperatingError | None] = []
-        self.after: list[OperatingError | None] = []
-        self.calls: list[str] = []
-        self.in_flight = 0
-        self.in_flight_max = 0
-        self.gate: asyncio.Event | None = None
-
-    async def send(self, request: Request[Reply]) -> Reply:
-        self.calls.append(request.label)
-        self.in_flight += 1
-        self.in_flight_max = max(self.in_flight_max, self.in_flight)
-        try:
-            if self.gate is not None:
-                await self.gate.wait()
-            if self.before and (error := self.before.pop(0)) is not None:
-                raise error
-            result = await super().send(request)
-            if self.after and not isinstance(request, Get) and (error := self.after.pop(0)) is not None:
-                raise error
-            return result
-        finally:
-            self.in_flight -= 1
-
-
-async def flaky(limits: Limits = QUICK) -> tuple[World, FlakyTransport, Client]:
-    world = await make_world(limits=limits)
-    transport = FlakyTransport(world)
-    return world, transport, Client(transport, world.env, component="test")
-
-
-def lost() -> OutcomeUnknown:
-    return OutcomeUnknown("no reply")
 
 
 @asynchronous

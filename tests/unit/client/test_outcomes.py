@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 import pytest
+from tests.kit.client import FlakyTransport, flaky, lost
 from tests.objects import CONFIG_MAP, World, asynchronous, config_map, deployment, node, pod, pod_key
-from tests.unit.client.test_client import FlakyTransport, flaky, lost
 
 from kedge.api.requests import Binding, DeleteCollection, DeleteOptions, Reply, Request, Written
 from kedge.client.contract import BreakerState, Client

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
-from tests.caches import QUICK, Bench, as_it_is, make_bench, until
+from tests.kit.runtime import QUICK, CacheHarness, make_cache_harness, unaltered, until
 from tests.objects import BUDGET, NODE, asynchronous, node, pod, pod_key
 
 from kedge.api.requests import Binding, DeleteOptions, WatchEvent
@@ -21,36 +21,36 @@ from kedge.runtime import ControllerRuntime
 WEB = Key(BUDGET.key_kind, "default", "web")
 
 
-async def status(bench: Bench) -> DisruptionBudgetStatus:
-    return (await bench.world.get(WEB)).as_view(PodDisruptionBudgetView).status
+async def status(harness: CacheHarness) -> DisruptionBudgetStatus:
+    return (await harness.world.get(WEB)).as_view(PodDisruptionBudgetView).status
 
 
-async def until_allowed(bench: Bench, count: int) -> None:
+async def until_allowed(harness: CacheHarness, count: int) -> None:
     async with asyncio.timeout(10):
-        while (await status(bench)).disruptions_allowed != count:  # noqa: ASYNC110
+        while (await status(harness)).disruptions_allowed != count:  # noqa: ASYNC110
             await asyncio.sleep(0.002)  # the controller says nothing but this
 
 
 class Scene:
-    """Three ready pods, of which two must stay, and a wire that can hide one of them."""
+    """Three ready pods, of which two must stay, and a transport that can hide one of them."""
 
-    def __init__(self, bench: Bench) -> None:
-        self.bench, self.service = bench, bench.world.service
-        self.controller = budget_controller(ControllerRuntime(bench.client, bench.env, caches=bench.caches))
+    def __init__(self, harness: CacheHarness) -> None:
+        self.harness, self.service = harness, harness.world.service
+        self.controller = budget_controller(ControllerRuntime(harness.client, harness.env, caches=harness.caches))
 
     async def start(self, name: str) -> None:
-        found = await self.bench.world.create(pod(name))
+        found = await self.harness.world.create(pod(name))
         await self.service.bind(Binding(pod=found.key, pod_uid=found.uid, node="node-a"))
         ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
         await self.service.patch(found.key, {"status": ready}, subresource="status")
 
     async def look(self) -> DisruptionBudgetStatus:
         """What the budget says after a look that begins when the cache of pods is past its revision."""
-        (pods,) = self.bench.caches.of_kind("Pod")
+        (pods,) = self.harness.caches.of_kind("Pod")
         for _ in range(2):
-            await pods.at_least((await self.bench.world.get(WEB)).revision)
+            await pods.at_least((await self.harness.world.get(WEB)).revision)
             await self._run_once()
-        return await status(self.bench)
+        return await status(self.harness)
 
     async def _run_once(self) -> None:
         runs = self.controller.statistics().runs
@@ -63,9 +63,9 @@ class Scene:
 
 @asynccontextmanager
 async def a_scene(*, one_history: bool) -> AsyncIterator[Scene]:
-    bench = await make_bench(replace(QUICK, budget_again_s=0.01))
-    bench.wire.one_history = one_history
-    scene = Scene(bench)
+    harness = await make_cache_harness(replace(QUICK, budget_again_s=0.01))
+    harness.transport.one_history = one_history
+    scene = Scene(harness)
     await scene.service.create(NODE, node())
     for n in range(3):
         await scene.start(f"web-{n}")
@@ -73,12 +73,12 @@ async def a_scene(*, one_history: bool) -> AsyncIterator[Scene]:
     await scene.service.create(BUDGET, {"metadata": {"name": "web", "namespace": "default"}, "spec": spec})
     running = asyncio.create_task(scene.controller.run())
     try:
-        await until_allowed(bench, 1)
+        await until_allowed(harness, 1)
         yield scene
     finally:
         await scene.controller.stop()
         await running
-        await bench.caches.stop()
+        await harness.caches.stop()
 
 
 @pytest.mark.parametrize("one_history", [False, True])
@@ -88,15 +88,15 @@ async def test_an_eviction_is_not_forgotten_on_the_word_of_another_history(one_h
     it may where the two are of different histories. Where they are said to be of one, that would be taken for proof.
     """
     async with a_scene(one_history=one_history) as scene:
-        scene.bench.wire.bend = scene.hide
+        scene.harness.transport.alter = scene.hide
         await scene.service.evict(pod_key("web-0"), DeleteOptions())
         told = await scene.look()
         if one_history:
             assert (told.current_healthy, told.disruptions_allowed, [*told.disrupted_pods]) == (3, 1, [])
             return
         assert (told.current_healthy, told.disruptions_allowed, [*told.disrupted_pods]) == (2, 0, ["web-0"])
-        scene.bench.wire.bend = as_it_is
-        (pods,) = scene.bench.caches.of_kind("Pod")
+        scene.harness.transport.alter = unaltered
+        (pods,) = scene.harness.caches.of_kind("Pod")
         pods.request_relist()
         await until(lambda: (found := pods.get(pod_key("web-0")).value) is not None and found.view.terminating)
         told = await scene.look()
@@ -107,13 +107,13 @@ async def test_an_eviction_is_not_forgotten_on_the_word_of_another_history(one_h
 async def test_a_namesake_of_an_evicted_pod_counts_without_one_history_too() -> None:
     """1. A pod is evicted and goes. 2. Another takes its name, before the budget's controller has looked."""
     async with a_scene(one_history=False) as scene:
-        scene.bench.wire.bend = scene.hide
+        scene.harness.transport.alter = scene.hide
         await scene.service.evict(pod_key("web-0"), DeleteOptions())
         await scene.service.delete(pod_key("web-0"), DeleteOptions(grace_s=0))
         await scene.start("web-0")
         assert (await scene.look()).disruptions_allowed == 0
-        scene.bench.wire.bend = as_it_is
-        (pods,) = scene.bench.caches.of_kind("Pod")
+        scene.harness.transport.alter = unaltered
+        (pods,) = scene.harness.caches.of_kind("Pod")
         pods.request_relist()
-        await until_allowed(scene.bench, 1)
-        assert not (await status(scene.bench)).disrupted_pods
+        await until_allowed(scene.harness, 1)
+        assert not (await status(scene.harness)).disrupted_pods

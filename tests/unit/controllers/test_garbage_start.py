@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from contextlib import AbstractContextManager, nullcontext
 
-from tests.caches import QUICK, Bench, make_bench, replaced, until
 from tests.kit.config_maps import a_map, key_of
+from tests.kit.runtime import QUICK, CacheHarness, make_cache_harness, until
+from tests.kit.safeguards import replaced
 from tests.objects import CONFIG_MAP, asynchronous, config_map
 
 from kedge.api.kinds import KINDS
@@ -24,34 +25,34 @@ async def left_after(without: AbstractContextManager[None]) -> set[str]:
 
     Who is left in the end.
     """
-    bench: Bench = await make_bench(QUICK)
+    harness: CacheHarness = await make_cache_harness(QUICK)
     assert LATE is not CONFIG_MAP
-    listed, ask = asyncio.Event(), bench.wire.send
+    listed, ask = asyncio.Event(), harness.transport.send
 
     async def list_late(request: Request[Reply]) -> Reply:
         if isinstance(request, List) and request.kind is LATE:
             await listed.wait()
         return await ask(request)
 
-    owner = await bench.world.create(config_map("owner"))
-    await bench.world.service.create(CONFIG_MAP, a_map("child", owner))
-    with replaced(bench.wire, "send", list_late), without:
-        controller = garbage_controller(ControllerRuntime(bench.client, bench.env, caches=bench.caches))
+    owner = await harness.world.create(config_map("owner"))
+    await harness.world.service.create(CONFIG_MAP, a_map("child", owner))
+    with replaced(harness.transport, "send", list_late), without:
+        controller = garbage_controller(ControllerRuntime(harness.client, harness.env, caches=harness.caches))
         running = asyncio.create_task(controller.run())
-        await until(lambda: bench.caches.of_kind("ConfigMap") and bench.caches.of_kind("ConfigMap")[0].synced)
-        (maps,) = bench.caches.of_kind("ConfigMap")
+        await until(lambda: harness.caches.of_kind("ConfigMap") and harness.caches.of_kind("ConfigMap")[0].synced)
+        (maps,) = harness.caches.of_kind("ConfigMap")
         await until(lambda: controller.explain(key_of("child")) or controller.statistics().runs)
         await asyncio.sleep(0.05)  # whoever does not wait for every kind looks at the child now, and finds it well
-        await bench.world.service.delete(key_of("owner"))
+        await harness.world.service.delete(key_of("owner"))
         await until(lambda: maps.get(key_of("owner")).value is None)
         listed.set()
-        (late,) = bench.caches.of_kind(LATE.key_kind)
+        (late,) = harness.caches.of_kind(LATE.key_kind)
         await until(lambda: late.synced)
         await until(lambda: (told := controller.queue.statistics()).ready + told.waiting + told.running == 0)
-        found = {each.key.name for each in (await bench.world.service.list(CONFIG_MAP, ListOptions())).objects}
+        found = {each.key.name for each in (await harness.world.service.list(CONFIG_MAP, ListOptions())).objects}
         await controller.stop()
         await running
-        await bench.caches.stop()
+        await harness.caches.stop()
     return found
 
 

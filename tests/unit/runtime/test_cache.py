@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import force_setattr
-from tests.caches import QUICK, Bench, make_bench, until
+from tests.kit.runtime import QUICK, CacheHarness, make_cache_harness, until
 from tests.objects import CONFIG_MAP, NODE, POD, asynchronous, config_map, node, pod
 
 from kedge.api.kinds import KINDS
@@ -37,13 +37,13 @@ from kedge.runtime.cache import (
 )
 
 
-async def with_maps(count: int, limits: Any = QUICK) -> tuple[Bench, Cache]:
-    bench = await make_bench(limits)
+async def with_maps(count: int, limits: Any = QUICK) -> tuple[CacheHarness, Cache]:
+    harness = await make_cache_harness(limits)
     for n in range(count):
-        await bench.world.create(config_map(f"m{n}"))
-    cache = bench.caches.cache(CONFIG_MAP)
+        await harness.world.create(config_map(f"m{n}"))
+    cache = harness.caches.cache(CONFIG_MAP)
     await until(lambda: cache.synced)
-    return bench, cache
+    return harness, cache
 
 
 def map_key(name: str) -> Key:
@@ -55,21 +55,21 @@ def map_key(name: str) -> Key:
 
 @asynchronous
 async def test_a_cache_that_never_listed_is_not_read() -> None:
-    bench = await make_bench()
-    bench.wire.down = True
-    cache = bench.caches.cache(CONFIG_MAP)
+    harness = await make_cache_harness()
+    harness.transport.down = True
+    cache = harness.caches.cache(CONFIG_MAP)
     for read in (lambda: cache.get(map_key("settings")), cache.list, lambda: cache.check_fresh(max_age_s=1e9)):
         with pytest.raises(NotSynced):
             read()
     with pytest.raises(Behind):
         await cache.wait_synced(within_s=0.02)
-    await bench.caches.stop()
+    await harness.caches.stop()
 
 
 @asynchronous
 async def test_every_read_tells_its_revision_its_age_and_its_place() -> None:
-    bench, cache = await with_maps(4)
-    made = await bench.world.create(config_map("later"))
+    harness, cache = await with_maps(4)
+    made = await harness.world.create(config_map("later"))
     assert await cache.at_least(made.revision) >= made.revision
     read = cache.get(made.key)
     assert read.value is not None
@@ -80,7 +80,7 @@ async def test_every_read_tells_its_revision_its_age_and_its_place() -> None:
     assert [each.key.name for each in cache.list().value] == ["later", "m0", "m1", "m2", "m3"]
     assert cache.list(namespace="elsewhere").value == ()
     assert cache.get(map_key("nothing")).value is None
-    await bench.caches.stop()
+    await harness.caches.stop()
 
 
 def frozen_places(found: Object) -> list[Any]:
@@ -98,9 +98,9 @@ def frozen_places(found: Object) -> list[Any]:
 
 @asynchronous
 async def test_nothing_that_is_handed_out_can_be_changed() -> None:
-    bench = await make_bench()
-    made = await bench.world.create(pod())
-    cache = bench.caches.cache(POD)
+    harness = await make_cache_harness()
+    made = await harness.world.create(pod())
+    cache = harness.caches.cache(POD)
     cache.add_index(by_label("app"))
     await cache.at_least(made.revision)
     found = cache.get(made.key).value
@@ -117,14 +117,14 @@ async def test_nothing_that_is_handed_out_can_be_changed() -> None:
     assert again.metadata.labels == {"app": "web"}
     force_setattr(found, "value", b"{}")  # around the refusal: one reader poisons all
     assert cache.get(made.key).value.value == b"{}"  # type: ignore[union-attr]
-    await bench.caches.stop()
+    await harness.caches.stop()
 
 
 @asynchronous
 async def test_an_older_version_never_replaces_a_newer_one() -> None:
-    bench, cache = await with_maps(1)
+    harness, cache = await with_maps(1)
     first = cache.get(map_key("m0")).value
-    changed = (await bench.world.service.patch(map_key("m0"), {"data": {"a": "1"}})).object
+    changed = (await harness.world.service.patch(map_key("m0"), {"data": {"a": "1"}})).object
     await cache.at_least(changed.revision)
     assert first is not None
     cache.apply(WatchEvent(EventType.MODIFIED, first, first.revision))  # delivered twice, and late
@@ -136,21 +136,21 @@ async def test_an_older_version_never_replaces_a_newer_one() -> None:
     assert cache.statistics().stale_events == 3
     with pytest.raises(InvariantBroken, match="back in time"):
         cache.begin_relist().apply(first.revision - 1, asked_s=0.0)
-    await bench.caches.stop()
+    await harness.caches.stop()
 
 
 @asynchronous
 async def test_a_kind_and_scope_has_one_cache_and_a_part_of_a_kind_its_own() -> None:
-    bench = await make_bench()
-    caches = bench.caches
+    harness = await make_cache_harness()
+    caches = harness.caches
     whole, web = caches.cache(POD), caches.cache(POD, label_selector="app=web")
     assert caches.cache(POD) is whole
     assert caches.cache(POD, label_selector="app=web") is web
     assert caches.of_kind("Pod") == (whole, web)
-    made = await bench.world.create(pod())
+    made = await harness.world.create(pod())
     await caches.at_least(made.revision)
     assert web.get(made.key).value is not None
-    left = await bench.world.service.patch(made.key, {"metadata": {"labels": {"app": "db"}}})
+    left = await harness.world.service.patch(made.key, {"metadata": {"labels": {"app": "db"}}})
     await caches.at_least(left.object.revision)
     assert web.get(made.key).value is None
     assert web.tombstone(made.key) is not None
@@ -160,23 +160,23 @@ async def test_a_kind_and_scope_has_one_cache_and_a_part_of_a_kind_its_own() -> 
 
 @asynchronous
 async def test_a_fresh_read_asks_the_authority_and_tells_a_sound_floor() -> None:
-    bench, cache = await with_maps(1)
-    bench.wire.mute = True
-    made = await bench.world.create(config_map("unseen"))
+    harness, cache = await with_maps(1)
+    harness.transport.mute = True
+    made = await harness.world.create(config_map("unseen"))
     assert cache.get(made.key).value is None
     fresh = await cache.fresh_read(made.key)
     assert fresh.value is not None
     assert fresh.revision == made.revision
     absent = await cache.fresh_read(map_key("nothing"))
     assert absent.value is None
-    assert absent.revision == await bench.store.revision()
-    await bench.caches.stop()
+    assert absent.revision == await harness.store.revision()
+    await harness.caches.stop()
 
 
 @asynchronous
 async def test_an_object_that_crossed_to_another_process_is_the_same_and_as_frozen() -> None:
-    bench = await make_bench()
-    made = await bench.world.create(pod())
+    harness = await make_cache_harness()
+    made = await harness.world.create(pod())
     again = pickle.loads(pickle.dumps(made))
     assert (again.key, again.value, again.revision, again.created, again.origin) == (
         made.key,
@@ -194,64 +194,64 @@ async def test_an_object_that_crossed_to_another_process_is_the_same_and_as_froz
 
 @asynchronous
 async def test_a_reader_waits_for_a_revision_or_is_told_what_there_is() -> None:
-    bench, cache = await with_maps(1)
+    harness, cache = await with_maps(1)
     waiting = asyncio.ensure_future(cache.at_least(cache.revision + 1))
     await asyncio.sleep(0)
     assert not waiting.done()
-    made = await bench.world.create(config_map("later"))
+    made = await harness.world.create(config_map("later"))
     assert await waiting >= made.revision
     with pytest.raises(Behind) as raised:
         await cache.at_least(made.revision + 5, within_s=0.02)
     assert raised.value.wanted == made.revision + 5
     assert raised.value.freshness.revision == cache.revision
     assert cache.statistics().waiting == 0
-    await bench.caches.stop()
+    await harness.caches.stop()
 
 
 @asynchronous
 async def test_a_commit_is_known_to_be_whole_at_once_and_not_at_the_next_mark() -> None:
-    bench, cache = await with_maps(1, dataclasses.replace(QUICK, watch_progress_s=60.0, watch_probe_s=60.0))
-    made = await bench.world.create(config_map("x"))
+    harness, cache = await with_maps(1, dataclasses.replace(QUICK, watch_progress_s=60.0, watch_probe_s=60.0))
+    made = await harness.world.create(config_map("x"))
     assert await cache.at_least(made.revision, within_s=5) == made.revision
-    await bench.caches.stop()
+    await harness.caches.stop()
 
 
 @asynchronous
 async def test_an_idle_kind_reaches_the_revision_of_a_fence_by_bookmarks() -> None:
-    bench, cache = await with_maps(1)
-    bench.caches.cache(POD)
-    fence = await bench.world.create(node())
-    await bench.caches.at_least(fence.revision)
-    assert all(each.revision >= fence.revision for each in bench.caches.freshness())
-    bench.wire.mute = True
-    bench.wire.down = True
-    fence = await bench.world.create(node("node-b"))
+    harness, cache = await with_maps(1)
+    harness.caches.cache(POD)
+    fence = await harness.world.create(node())
+    await harness.caches.at_least(fence.revision)
+    assert all(each.revision >= fence.revision for each in harness.caches.freshness())
+    harness.transport.mute = True
+    harness.transport.down = True
+    fence = await harness.world.create(node("node-b"))
     with pytest.raises(Behind):
-        await bench.caches.at_least(fence.revision, within_s=0.03)
-    await bench.caches.stop()
+        await harness.caches.at_least(fence.revision, within_s=0.03)
+    await harness.caches.stop()
 
 
 @asynchronous
 async def test_a_budget_is_held_and_an_idle_store_still_proves_its_caches_current() -> None:
-    bench, cache = await with_maps(1)
+    harness, cache = await with_maps(1)
     proved_s = cache._proved_s
     # Nothing is written: only asking the authority can show that nothing was missed.
     await until(lambda: cache._proved_s > proved_s + 0.03)
     assert cache.check_fresh(max_age_s=60).cache == "ConfigMap"
-    bench.wire.down = True
-    bench.wire.cut()
+    harness.transport.down = True
+    harness.transport.cut()
     await until(lambda: cache.age_s > 0.05)
     with pytest.raises(Stale) as raised:
         cache.check_fresh(max_age_s=0.05)
     assert raised.value.age_s > raised.value.budget_s == 0.05
     assert not raised.value.freshness.synced
-    await bench.caches.stop()
+    await harness.caches.stop()
 
 
 @asynchronous
 async def test_history_that_is_caught_up_with_proves_nothing_until_it_reaches_the_present() -> None:
-    bench, cache = await with_maps(2)
-    cache.proof(cache.revision + 10, asked_s=bench.env.monotonic())
+    harness, cache = await with_maps(2)
+    cache.proof(cache.revision + 10, asked_s=harness.env.monotonic())
     proved = cache._proved_s
     found = cache.get(map_key("m0")).value
     assert found is not None
@@ -260,31 +260,31 @@ async def test_history_that_is_caught_up_with_proves_nothing_until_it_reaches_th
     assert cache._proved_s == proved
     cache.progress(cache.revision_seen + 9)
     assert cache._proved_s > proved
-    await bench.caches.stop()
+    await harness.caches.stop()
 
 
 @asynchronous
 async def test_synced_does_not_latch() -> None:
-    bench, cache = await with_maps(1)
+    harness, cache = await with_maps(1)
     assert cache.freshness().synced
-    bench.wire.down = True
-    bench.wire.cut()
+    harness.transport.down = True
+    harness.transport.cut()
     await until(lambda: not cache.freshness().synced)
-    bench.wire.down = False
+    harness.transport.down = False
     await until(lambda: cache.synced)
     gate = asyncio.Event()
 
     async def hold(_: Any) -> None:
         await gate.wait()
 
-    bench.wire.before_list = hold
+    harness.transport.before_list = hold
     cache.request_relist()
     await until(lambda: cache.freshness().phase == "listing")
     assert not cache.freshness().synced
     assert cache.get(map_key("m0")).value is not None  # the old state can still be read
     gate.set()
     await until(lambda: cache.synced)
-    await bench.caches.stop()
+    await harness.caches.stop()
     assert not cache.synced
 
 
@@ -296,14 +296,14 @@ PRIORITY_CLASS = KINDS.of_key_kind("PriorityClass.scheduling.k8s.io")
 
 @asynchronous
 async def test_indexes_follow_every_change_and_may_be_added_late() -> None:
-    bench = await make_bench()
-    cache = bench.caches.cache(POD)
+    harness = await make_cache_harness()
+    cache = harness.caches.cache(POD)
     cache.add_index(by_label("app"))
-    first = await bench.world.create(pod("a"))
-    await bench.world.create(node())
-    await bench.world.service.create(PRIORITY_CLASS, {"metadata": {"name": "seven"}, "value": 7})
-    await bench.world.create(pod("b", nodeName="node-a", priorityClassName="seven"))
-    await bench.quiet(POD)
+    first = await harness.world.create(pod("a"))
+    await harness.world.create(node())
+    await harness.world.service.create(PRIORITY_CLASS, {"metadata": {"name": "seven"}, "value": 7})
+    await harness.world.create(pod("b", nodeName="node-a", priorityClassName="seven"))
+    await harness.quiet(POD)
     for late in (BY_NODE, BY_PRIORITY, BY_NAMESPACE, BY_OWNER, BY_CONTROLLER):
         cache.add_index(late)
         cache.add_index(late)
@@ -315,40 +315,40 @@ async def test_indexes_follow_every_change_and_may_be_added_late() -> None:
     assert (names(BY_NODE, "node-a"), names(BY_NODE, "")) == (["b"], [])
     assert names(BY_NAMESPACE, "default") == ["a", "b"]
     owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "u1", "controller": True}
-    await bench.world.service.patch(first.key, {"metadata": {"labels": {"app": "db"}, "ownerReferences": [owner]}})
-    await bench.quiet(POD)
+    await harness.world.service.patch(first.key, {"metadata": {"labels": {"app": "db"}, "ownerReferences": [owner]}})
+    await harness.quiet(POD)
     assert (names(by_label("app"), "web"), names(by_label("app"), "db")) == (["b"], ["a"])
     assert names(BY_OWNER, "u1") == names(BY_CONTROLLER, "u1") == ["a"]
-    await bench.world.service.delete(first.key, DeleteOptions(grace_s=0))
-    await bench.quiet(POD)
+    await harness.world.service.delete(first.key, DeleteOptions(grace_s=0))
+    await harness.quiet(POD)
     assert cache.index_values(by_label("app")).value == ("web",)
     with pytest.raises(InvariantBroken, match="another index"):
         cache.add_index(Index("node", lambda _: ()))
     with pytest.raises(InvariantBroken, match="add it first"):
         cache.by_index(Index("unknown", lambda _: ()), "x")
-    await bench.caches.stop()
+    await harness.caches.stop()
 
 
 @asynchronous
 async def test_nodes_are_found_by_zone_and_policies_by_version() -> None:
-    bench = await make_bench()
-    nodes = bench.caches.cache(NODE)
+    harness = await make_cache_harness()
+    nodes = harness.caches.cache(NODE)
     nodes.add_index(BY_ZONE)
-    policies = bench.caches.cache(bench.world.service.kinds.of_key_kind("SchedulingPolicy.kedge.dev"))
+    policies = harness.caches.cache(harness.world.service.kinds.of_key_kind("SchedulingPolicy.kedge.dev"))
     policies.add_index(BY_POLICY_VERSION)
-    await bench.world.create(node("node-a", zone="zone-b"))
+    await harness.world.create(node("node-a", zone="zone-b"))
     spec = {"version": "v4", "canary": {"version": "v5"}}
     body = {"apiVersion": "kedge.dev/v1", "kind": "SchedulingPolicy", "metadata": {"name": "p"}, "spec": spec}
-    made = await bench.world.create(body)
-    await bench.caches.at_least(made.revision)
+    made = await harness.world.create(body)
+    await harness.caches.at_least(made.revision)
     assert len(nodes.by_index(BY_ZONE, "zone-b").value) == 1
     assert policies.index_values(BY_POLICY_VERSION).value == ("v4", "v5")
-    await bench.caches.stop()
+    await harness.caches.stop()
 
 
 @asynchronous
 async def test_an_index_that_cannot_read_an_object_says_so_instead_of_leaving_it_out() -> None:
-    bench, cache = await with_maps(1)
+    harness, cache = await with_maps(1)
 
     def fragile(each: Object) -> tuple[str, ...]:
         return (each.edit()["data"]["colour"],)
@@ -357,17 +357,17 @@ async def test_an_index_that_cannot_read_an_object_says_so_instead_of_leaving_it
     cache.add_index(index)
     with pytest.raises(InvariantBroken, match="m0"):
         cache.by_index(index, "red")
-    await bench.world.service.patch(map_key("m0"), {"data": {"colour": "red"}})
-    await bench.quiet(CONFIG_MAP)
+    await harness.world.service.patch(map_key("m0"), {"data": {"colour": "red"}})
+    await harness.quiet(CONFIG_MAP)
     assert [each.key.name for each in cache.by_index(index, "red").value] == ["m0"]
-    await bench.world.create(config_map("plain"))
-    await bench.quiet(CONFIG_MAP)
+    await harness.world.create(config_map("plain"))
+    await harness.quiet(CONFIG_MAP)
     with pytest.raises(InvariantBroken, match="plain"):
         cache.by_index(index, "red")
-    await until(lambda: bench.reported)
-    assert isinstance(bench.reported[0], KeyError)
+    await until(lambda: harness.reported)
+    assert isinstance(harness.reported[0], KeyError)
     assert cache.synced
-    await bench.caches.stop()
+    await harness.caches.stop()
 
 
 # -- tombstones, subscribers -----------------------------------------------------------------------
@@ -375,30 +375,30 @@ async def test_an_index_that_cannot_read_an_object_says_so_instead_of_leaving_it
 
 @asynchronous
 async def test_deletions_are_remembered_up_to_a_number_and_a_time() -> None:
-    bench, cache = await with_maps(4, dataclasses.replace(QUICK, tombstones_max=2))
+    harness, cache = await with_maps(4, dataclasses.replace(QUICK, tombstones_max=2))
     for n in range(3):
-        await bench.world.service.delete(map_key(f"m{n}"))
-    await bench.quiet(CONFIG_MAP)
+        await harness.world.service.delete(map_key(f"m{n}"))
+    await harness.quiet(CONFIG_MAP)
     assert cache.tombstone(map_key("m0")) is None
     buried = cache.tombstone(map_key("m2"))
     assert buried is not None
     assert (buried.object.key, buried.missed) == (map_key("m2"), False)
-    await bench.world.create(config_map("m2"))
-    await bench.quiet(CONFIG_MAP)
+    await harness.world.create(config_map("m2"))
+    await harness.quiet(CONFIG_MAP)
     assert cache.tombstone(map_key("m2")) is None
     assert cache.tombstone(map_key("m1")) is not None
-    await bench.caches.stop()
-    bench, cache = await with_maps(1, dataclasses.replace(QUICK, tombstone_s=0.0))
-    await bench.world.service.delete(map_key("m0"))
-    await bench.quiet(CONFIG_MAP)
+    await harness.caches.stop()
+    harness, cache = await with_maps(1, dataclasses.replace(QUICK, tombstone_s=0.0))
+    await harness.world.service.delete(map_key("m0"))
+    await harness.quiet(CONFIG_MAP)
     await asyncio.sleep(0.001)
     assert cache.tombstone(map_key("m0")) is None
-    await bench.caches.stop()
+    await harness.caches.stop()
 
 
 @asynchronous
 async def test_subscribers_are_told_in_order_and_one_that_raises_stops_nobody() -> None:
-    bench, cache = await with_maps(1)
+    harness, cache = await with_maps(1)
     told: list[tuple[ChangeType, str]] = []
 
     def bad(_: CacheChange) -> None:
@@ -410,20 +410,20 @@ async def test_subscribers_are_told_in_order_and_one_that_raises_stops_nobody() 
     good = cache.subscribe(lambda change: told.append((change.type, change.key.name)), name="good")
     with pytest.raises(InvariantBroken, match="must not be async"):
         cache.subscribe(waits, name="waits")  # type: ignore[arg-type]
-    await bench.world.create(config_map("x"))
-    await bench.world.service.patch(map_key("x"), {"data": {"a": "1"}})
-    await bench.world.service.delete(map_key("x"))
-    await bench.quiet(CONFIG_MAP)
+    await harness.world.create(config_map("x"))
+    await harness.world.service.patch(map_key("x"), {"data": {"a": "1"}})
+    await harness.world.service.delete(map_key("x"))
+    await harness.quiet(CONFIG_MAP)
     added, changed, deleted = ChangeType.ADDED, ChangeType.CHANGED, ChangeType.DELETED
     assert told == [(added, "m0"), (added, "x"), (changed, "x"), (deleted, "x")]
-    await until(lambda: len(bench.reported) == 4)
-    assert all(isinstance(error, ValueError) for error in bench.reported)
+    await until(lambda: len(harness.reported) == 4)
+    assert all(isinstance(error, ValueError) for error in harness.reported)
     good.close()
-    await bench.world.create(config_map("y"))
-    await bench.quiet(CONFIG_MAP)
+    await harness.world.create(config_map("y"))
+    await harness.quiet(CONFIG_MAP)
     assert len(told) == 4
     assert cache.synced
-    await bench.caches.stop()
+    await harness.caches.stop()
 
 
 # -- the received log ------------------------------------------------------------------------------
@@ -432,7 +432,7 @@ async def test_subscribers_are_told_in_order_and_one_that_raises_stops_nobody() 
 @asynchronous
 async def test_the_cache_can_be_built_again_as_it_stood_at_any_place() -> None:
     limits = dataclasses.replace(QUICK, received_log_max=6, received_pinned_max=12)
-    bench, cache = await with_maps(3, limits)
+    harness, cache = await with_maps(3, limits)
     stood: dict[int, tuple[dict[Key, Object], int]] = {}
 
     def remember(_: CacheChange) -> None:
@@ -442,9 +442,9 @@ async def test_the_cache_can_be_built_again_as_it_stood_at_any_place() -> None:
     stood.clear()
     log = cache.received
     for n in range(4):
-        await bench.world.create(config_map(f"x{n}"))
-        await bench.world.service.delete(map_key(f"x{n}"))
-        await bench.quiet(CONFIG_MAP)
+        await harness.world.create(config_map(f"x{n}"))
+        await harness.world.service.delete(map_key(f"x{n}"))
+        await harness.quiet(CONFIG_MAP)
     assert len(log) == 6
     kept = [place for place in stood if place >= log.oldest]
     assert kept
@@ -454,18 +454,18 @@ async def test_the_cache_can_be_built_again_as_it_stood_at_any_place() -> None:
         log.state_at(log.oldest - 1)
     pin = log.pin(cache.place)
     pinned = log.state_at(cache.place)
-    await bench.world.create(config_map("y"))
+    await harness.world.create(config_map("y"))
     for n in range(4):
-        await bench.world.service.patch(map_key("y"), {"data": {"n": str(n)}})
-        await bench.quiet(CONFIG_MAP)
+        await harness.world.service.patch(map_key("y"), {"data": {"n": str(n)}})
+        await harness.quiet(CONFIG_MAP)
     assert len(log) > 6
     assert log.state_at(pin.place) == pinned
     for n in range(10, 20):
-        await bench.world.service.patch(map_key("y"), {"data": {"n": str(n)}})
-        await bench.quiet(CONFIG_MAP)
+        await harness.world.service.patch(map_key("y"), {"data": {"n": str(n)}})
+        await harness.quiet(CONFIG_MAP)
     assert pin.lost
     assert len(log) <= 12
     other = log.pin(log.oldest)
     other.release()
     assert len(log) == 6
-    await bench.caches.stop()
+    await harness.caches.stop()

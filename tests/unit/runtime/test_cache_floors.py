@@ -6,7 +6,8 @@ import asyncio
 import dataclasses
 
 import pytest
-from tests.caches import QUICK, Bench, make_bench, replaced, until
+from tests.kit.runtime import QUICK, CacheHarness, make_cache_harness, until
+from tests.kit.safeguards import replaced
 from tests.objects import CONFIG_MAP, POD, asynchronous, config_map, pod
 
 from kedge.api.requests import EventType, WatchEvent
@@ -18,24 +19,24 @@ from kedge.runtime.cache.revision_waiters import RevisionWaiters
 ME = Key("Deployment.apps", "default", "web")
 
 
-async def with_floors(limits: Limits = QUICK) -> tuple[Bench, Cache, WriteFloors]:
-    bench = await make_bench(limits)
-    await bench.world.create(config_map("first"))
-    cache = bench.caches.cache(CONFIG_MAP)
+async def with_floors(limits: Limits = QUICK) -> tuple[CacheHarness, Cache, WriteFloors]:
+    harness = await make_cache_harness(limits)
+    await harness.world.create(config_map("first"))
+    cache = harness.caches.cache(CONFIG_MAP)
     await until(lambda: cache.synced)
-    return bench, cache, WriteFloors(bench.caches, bench.env)
+    return harness, cache, WriteFloors(harness.caches, harness.env)
 
 
-def relists(bench: Bench, why: str) -> float:
+def relists(harness: CacheHarness, why: str) -> float:
     labels = {"cache": "ConfigMap", "why": why}
-    return bench.env.metrics.registry.get_sample_value("kedge_cache_floor_relists_total", labels) or 0.0
+    return harness.env.metrics.registry.get_sample_value("kedge_cache_floor_relists_total", labels) or 0.0
 
 
 @asynchronous
 async def test_a_key_waits_until_the_cache_has_what_it_wrote() -> None:
-    bench, cache, floors = await with_floors()
+    harness, cache, floors = await with_floors()
     await floors.met(ME)  # wrote nothing
-    made = await bench.world.create(config_map("x"))
+    made = await harness.world.create(config_map("x"))
     floors.note(ME, CONFIG_MAP, made.revision, wrote=made.key)
     floors.note(ME, POD, made.revision)  # nobody caches pods
     assert floors.pending(ME) == (Floor("ConfigMap", made.revision, made.key),)
@@ -45,15 +46,15 @@ async def test_a_key_waits_until_the_cache_has_what_it_wrote() -> None:
     assert found is not None
     assert found.revision == made.revision
     assert floors.pending(ME) == ()
-    await bench.caches.stop()
+    await harness.caches.stop()
 
 
 @asynchronous
 async def test_a_floor_that_is_not_met_fails_the_key_and_stays() -> None:
     """A wait that gives up and goes on makes three of what should be one."""
-    bench, cache, floors = await with_floors(dataclasses.replace(QUICK, floor_relist_s=0.005))
-    bench.wire.down = bench.wire.mute = True
-    made = await bench.world.create(config_map("x"))
+    harness, cache, floors = await with_floors(dataclasses.replace(QUICK, floor_relist_s=0.005))
+    harness.transport.down = harness.transport.mute = True
+    made = await harness.world.create(config_map("x"))
     floors.note(ME, CONFIG_MAP, made.revision, wrote=made.key)
     with pytest.raises(Behind):
         await floors.met(ME, within_s=0.03)
@@ -61,42 +62,44 @@ async def test_a_floor_that_is_not_met_fails_the_key_and_stays() -> None:
     with replaced(Cache, "wait_floor", lambda *_, **__: asyncio.sleep(0)):
         await floors.met(ME)  # the safeguard gone: the key runs, and does not see its own write
     assert cache.get(made.key).value is None
-    await bench.caches.stop()
+    await harness.caches.stop()
 
 
 @asynchronous
 async def test_a_write_that_the_stream_lost_is_noticed_and_listed() -> None:
-    bench, cache, floors = await with_floors()
-    bench.wire.bend = lambda event: () if event.object is not None and event.object.key.name == "x" else (event,)
-    made = await bench.world.create(config_map("x"))
+    harness, cache, floors = await with_floors()
+    harness.transport.alter = lambda event: (
+        () if event.object is not None and event.object.key.name == "x" else (event,)
+    )
+    made = await harness.world.create(config_map("x"))
     floors.note(ME, CONFIG_MAP, made.revision, wrote=made.key)
     await cache.at_least(made.revision)  # the marks have gone past it
     assert cache.get(made.key).value is None
     await floors.met(ME)
     assert cache.get(made.key).value is not None
-    assert relists(bench, "lost") == 1
-    await bench.caches.stop()
+    assert relists(harness, "lost") == 1
+    await harness.caches.stop()
 
 
 @asynchronous
 async def test_a_write_that_is_late_is_listed() -> None:
     # The stream would be found dead sooner than the floor is late: let it live.
-    bench, cache, floors = await with_floors(dataclasses.replace(QUICK, watch_probe_s=60.0))
-    bench.wire.mute = True
-    made = await bench.world.create(config_map("x"))
+    harness, cache, floors = await with_floors(dataclasses.replace(QUICK, watch_probe_s=60.0))
+    harness.transport.mute = True
+    made = await harness.world.create(config_map("x"))
     floors.note(ME, CONFIG_MAP, made.revision, wrote=made.key)
     await floors.met(ME)
     assert cache.get(made.key).value is not None
-    assert relists(bench, "late") == 1
-    await bench.caches.stop()
+    assert relists(harness, "late") == 1
+    await harness.caches.stop()
 
 
 @asynchronous
 async def test_an_unknown_outcome_waits_for_the_confirming_read() -> None:
     """A write timed out and had been made. Who read it must not act before the cache has it too."""
-    bench, cache, floors = await with_floors()
-    bench.wire.bend = lambda _: ()
-    made = await bench.world.create(config_map("x"))
+    harness, cache, floors = await with_floors()
+    harness.transport.alter = lambda _: ()
+    made = await harness.world.create(config_map("x"))
     read = await cache.fresh_read(made.key)
     floors.note(ME, CONFIG_MAP, read.revision, wrote=made.key)
     waiting = asyncio.ensure_future(floors.met(ME))
@@ -109,14 +112,14 @@ async def test_an_unknown_outcome_waits_for_the_confirming_read() -> None:
     floors.note(ME, CONFIG_MAP, absent.revision)
     await floors.met(ME)
     assert cache.revision >= absent.revision
-    await bench.caches.stop()
+    await harness.caches.stop()
 
 
 @asynchronous
 async def test_many_writes_of_one_key_cost_no_more_than_the_bound() -> None:
-    bench, cache, floors = await with_floors(dataclasses.replace(QUICK, floor_objects_max=3))
+    harness, cache, floors = await with_floors(dataclasses.replace(QUICK, floor_objects_max=3))
     for n in range(8):
-        made = await bench.world.create(config_map(f"x{n}"))
+        made = await harness.world.create(config_map(f"x{n}"))
         floors.note(ME, CONFIG_MAP, made.revision, wrote=made.key)
     assert len(floors.pending(ME)) == 4
     assert Floor("ConfigMap", made.revision, None) in floors.pending(ME)
@@ -125,26 +128,26 @@ async def test_many_writes_of_one_key_cost_no_more_than_the_bound() -> None:
     floors.note(ME, CONFIG_MAP, made.revision + 1)
     floors.forget(ME)
     assert floors.pending(ME) == ()
-    await bench.caches.stop()
+    await harness.caches.stop()
 
 
 @asynchronous
 async def test_a_floor_noted_while_another_is_awaited_is_kept() -> None:
-    bench, cache, floors = await with_floors()
-    made = await bench.world.create(config_map("x"))
+    harness, cache, floors = await with_floors()
+    made = await harness.world.create(config_map("x"))
     floors.note(ME, CONFIG_MAP, made.revision, wrote=made.key)
     waiting = asyncio.ensure_future(floors.met(ME))
     await asyncio.sleep(0)
     floors.note(ME, CONFIG_MAP, made.revision + 7, wrote=made.key)
     await waiting
     assert floors.pending(ME) == (Floor("ConfigMap", made.revision + 7, made.key),)
-    await bench.caches.stop()
+    await harness.caches.stop()
 
 
 @asynchronous
 async def test_one_object_of_a_commit_does_not_stand_for_the_others() -> None:
     """Two objects are written by one commit, and the stream has brought one of them."""
-    bench, cache, _ = await with_floors()
+    harness, cache, _ = await with_floors()
     found = cache.get(Key("ConfigMap", "default", "first")).value
     assert found is not None
     revision = cache.revision + 1
@@ -158,19 +161,19 @@ async def test_one_object_of_a_commit_does_not_stand_for_the_others() -> None:
     cache.progress(revision)
     assert cache.reached(revision)
     assert cache.lost(revision, other)
-    await bench.caches.stop()
+    await harness.caches.stop()
 
 
 @asynchronous
 async def test_floors_of_keys_that_never_run_again_are_swept_once_they_are_met() -> None:
-    bench = await make_bench()
-    bench.caches.cache(POD)
-    floors = WriteFloors(bench.caches, bench.env)
-    made = await bench.world.create(pod("a"))
+    harness = await make_cache_harness()
+    harness.caches.cache(POD)
+    floors = WriteFloors(harness.caches, harness.env)
+    made = await harness.world.create(pod("a"))
     gone, waiting = Key("ReplicaSet.apps", "default", "gone"), Key("ReplicaSet.apps", "default", "waiting")
     floors.note(gone, POD, made.revision, wrote=made.key)
     floors.note(waiting, POD, made.revision + 1_000)
-    await bench.quiet(POD)
+    await harness.quiet(POD)
     floors.sweep()
     assert not floors.pending(gone)
     assert floors.pending(waiting)

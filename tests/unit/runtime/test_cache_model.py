@@ -7,7 +7,7 @@ import dataclasses
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.caches import QUICK, Bench, as_it_is, make_bench, revisions, until
+from tests.kit.runtime import QUICK, CacheHarness, make_cache_harness, revisions, unaltered, until
 from tests.objects import CONFIG_MAP, config_map
 
 from kedge.api.objects import Object
@@ -37,8 +37,8 @@ steps = st.one_of(
 class Model:
     """The authority as a plain dict, and what a subscriber believes."""
 
-    def __init__(self, bench: Bench, cache: Cache) -> None:
-        self.bench = bench
+    def __init__(self, harness: CacheHarness, cache: Cache) -> None:
+        self.harness = harness
         self.cache = cache
         self.colours: dict[str, str] = {}
         self.told: dict[Key, Object] = {}
@@ -72,7 +72,7 @@ class Model:
         assert revision <= cache.revision
 
     async def step(self, what: str, name: str, colour: str) -> None:
-        service, wire = self.bench.world.service, self.bench.wire
+        service, transport = self.harness.world.service, self.harness.transport
         key = Key("ConfigMap", "default", name)
         match what:
             case "put":
@@ -88,15 +88,15 @@ class Model:
                     assert name not in self.colours
                 self.colours.pop(name, None)
             case "end" | "lag" | "fail":
-                wire.cut({"end": None, "lag": Lagged("slow"), "fail": Unavailable("cut")}[what])
+                transport.cut({"end": None, "lag": Lagged("slow"), "fail": Unavailable("cut")}[what])
             case "down" | "up":
-                wire.down = what == "down"
+                transport.down = what == "down"
             case "compact":
-                await self.bench.compact()
+                await self.harness.compact()
             case "relist":
                 self.cache.request_relist()
             case "twice":
-                wire.bend = lambda event: (event, event)
+                transport.alter = lambda event: (event, event)
             case "turn":
                 await asyncio.sleep(0)
             case _:
@@ -104,11 +104,11 @@ class Model:
         self.check()
 
     async def quiet(self) -> None:
-        self.bench.wire.down = False
-        await self.bench.quiet(CONFIG_MAP)
+        self.harness.transport.down = False
+        await self.harness.quiet(CONFIG_MAP)
         await until(lambda: self.told == {each.key: each for each in self.cache.list().value})
         found = self.cache.list().value
-        assert revisions(found) == self.bench.committed(CONFIG_MAP)
+        assert revisions(found) == self.harness.committed(CONFIG_MAP)
         assert {each.key.name: each.edit()["data"]["colour"] for each in found} == self.colours
         for name in NAMES:
             assert (self.cache.tombstone(Key("ConfigMap", "default", name)) is None) or name not in self.colours
@@ -118,13 +118,13 @@ class Model:
 @given(st.lists(steps, max_size=40))
 def test_a_quiet_cache_equals_the_authority(plan: list[tuple[str, str, str]]) -> None:
     async def run() -> None:
-        bench = await make_bench(LIMITS)
-        model = Model(bench, bench.caches.cache(CONFIG_MAP))
+        harness = await make_cache_harness(LIMITS)
+        model = Model(harness, harness.caches.cache(CONFIG_MAP))
         for what, name, colour in plan:
             await model.step(what, name, colour)
-        bench.wire.bend = as_it_is
+        harness.transport.alter = unaltered
         await model.quiet()
-        assert bench.reported == []
-        await bench.caches.stop()
+        assert harness.reported == []
+        await harness.caches.stop()
 
     asyncio.run(run())

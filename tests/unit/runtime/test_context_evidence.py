@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.caches import replaced
 from tests.kit.controllers import POD, ControllerHarness, pod_of, until, with_harness
+from tests.kit.safeguards import replaced
 from tests.objects import ALLOCATION, NODE, node
 
 from kedge import Action, Context, WatchSpec

@@ -6,8 +6,8 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from tests.kit.runtime import QueueHarness, fails
 from tests.objects import asynchronous
-from tests.unit.runtime.queue_desk import Desk, fails
 
 from kedge.env import system_env
 from kedge.errors import InvariantBroken, TooManyRequests
@@ -32,142 +32,142 @@ LIMITS = Limits()
 
 
 def test_many_wake_ups_of_one_key_are_one_run_that_knows_them_all() -> None:
-    desk = Desk()
+    harness = QueueHarness()
     for why in ("pod", "node", "pod"):
-        assert desk.queue.add("a", why)
-        desk.now_s += 1
-    item = desk.take()
+        assert harness.queue.add("a", why)
+        harness.now_s += 1
+    item = harness.take()
     assert item.wakes == (Wake("pod"), Wake("node"))
     assert (item.added_s, item.waited_s, item.place, item.attempt) == (1000.0, 3.0, 1, 1)
-    assert desk.queue.get_nowait() is None
+    assert harness.queue.get_nowait() is None
 
 
 def test_a_key_woken_while_it_runs_is_run_again_afterwards_and_not_beside() -> None:
-    desk = Desk()
-    desk.queue.add("a", "first")
-    item = desk.take()
-    desk.now_s += 1
-    desk.queue.add("a", "second")
-    assert desk.queue.get_nowait() is None, "it would run twice at once"
-    report = desk.queue.explain("a")
+    harness = QueueHarness()
+    harness.queue.add("a", "first")
+    item = harness.take()
+    harness.now_s += 1
+    harness.queue.add("a", "second")
+    assert harness.queue.get_nowait() is None, "it would run twice at once"
+    report = harness.queue.explain("a")
     assert report is not None
     assert report.woken_again
-    desk.now_s += 1
-    desk.queue.done(item)
-    again = desk.take()
+    harness.now_s += 1
+    harness.queue.done(item)
+    again = harness.take()
     assert (again.key, again.wakes, again.added_s) == ("a", (Wake("second"),), 1001.0)
-    desk.queue.done(again)
-    assert len(desk.queue) == 0
+    harness.queue.done(again)
+    assert len(harness.queue) == 0
 
 
 @pytest.mark.parametrize("outcome", [fails(), ItemOutcome.terminal(ValueError("x")), ItemOutcome.requeue(delay_s=60)])
 def test_a_wake_up_during_a_run_is_answered_at_once_however_the_run_ends(outcome: ItemOutcome) -> None:
-    desk = Desk()
-    desk.queue.add("a", "first")
-    item = desk.take()
-    desk.queue.add("a", "second")
-    desk.queue.done(item, outcome)
-    assert desk.take().wakes == (Wake("second"),)
+    harness = QueueHarness()
+    harness.queue.add("a", "first")
+    item = harness.take()
+    harness.queue.add("a", "second")
+    harness.queue.done(item, outcome)
+    assert harness.take().wakes == (Wake("second"),)
 
 
 def test_an_item_is_done_once() -> None:
-    desk = Desk()
-    desk.queue.add("a", "x")
-    item = desk.take()
-    desk.queue.done(item)
+    harness = QueueHarness()
+    harness.queue.add("a", "x")
+    item = harness.take()
+    harness.queue.done(item)
     with pytest.raises(InvariantBroken, match="done once"):
-        desk.queue.done(item)
-    desk.queue.add("a", "x")
-    newer = desk.take()
+        harness.queue.done(item)
+    harness.queue.add("a", "x")
+    newer = harness.take()
     with pytest.raises(InvariantBroken):
-        desk.queue.done(item)
-    desk.queue.done(newer)
+        harness.queue.done(item)
+    harness.queue.done(newer)
 
 
 def test_wake_ups_past_the_bound_are_counted_not_kept() -> None:
-    desk = Desk(limits=Limits(queue_wakes_max=2))
+    harness = QueueHarness(limits=Limits(queue_wakes_max=2))
     for n in range(5):
-        desk.queue.add("a", f"pod {n}")
-    item = desk.take()
+        harness.queue.add("a", f"pod {n}")
+    item = harness.take()
     assert (len(item.wakes), item.wakes_dropped) == (2, 3)
-    assert desk.sample("kedge_queue_wakes_dropped_total") == 3
+    assert harness.sample("kedge_queue_wakes_dropped_total") == 3
 
 
 # -- delays
 
 
 def test_a_delayed_key_is_not_ready_before_its_time() -> None:
-    desk = Desk()
-    desk.queue.add("a", "later", delay_s=5)
-    assert desk.queue.get_nowait() is None
-    desk.now_s += 4.9
-    assert desk.queue.get_nowait() is None
-    desk.now_s += 1.1
-    item = desk.take()
+    harness = QueueHarness()
+    harness.queue.add("a", "later", delay_s=5)
+    assert harness.queue.get_nowait() is None
+    harness.now_s += 4.9
+    assert harness.queue.get_nowait() is None
+    harness.now_s += 1.1
+    item = harness.take()
     assert item.delayed_s == 5.0
     assert item.waited_s == pytest.approx(1.0)
 
 
 def test_the_earlier_of_two_adds_counts_and_both_reasons_are_kept() -> None:
-    desk = Desk()
-    desk.queue.add("a", "in ten", delay_s=10)
-    desk.queue.add("a", "in two", delay_s=2)
-    desk.queue.add("a", "in twenty", delay_s=20)
-    desk.now_s += 2
-    assert desk.take().wakes == (Wake("in ten"), Wake("in two"), Wake("in twenty"))
-    assert len(desk.queue.delays) == 0
+    harness = QueueHarness()
+    harness.queue.add("a", "in ten", delay_s=10)
+    harness.queue.add("a", "in two", delay_s=2)
+    harness.queue.add("a", "in twenty", delay_s=20)
+    harness.now_s += 2
+    assert harness.take().wakes == (Wake("in ten"), Wake("in two"), Wake("in twenty"))
+    assert len(harness.queue.delays) == 0
 
 
 def test_an_add_without_delay_overrides_a_delay() -> None:
-    desk = Desk()
-    desk.queue.add("a", "later", delay_s=100)
-    desk.queue.add("a", "now")
-    item = desk.take()
+    harness = QueueHarness()
+    harness.queue.add("a", "later", delay_s=100)
+    harness.queue.add("a", "now")
+    item = harness.take()
     assert item.wakes == (Wake("later"), Wake("now"))
-    desk.queue.done(item)
-    desk.now_s += 200
-    assert desk.queue.get_nowait() is None, "the old delay must not ring again"
+    harness.queue.done(item)
+    harness.now_s += 200
+    assert harness.queue.get_nowait() is None, "the old delay must not ring again"
 
 
 def test_a_delayed_add_during_a_run_counts_from_the_add() -> None:
-    desk = Desk()
-    desk.queue.add("a", "x")
-    item = desk.take()
-    desk.queue.add("a", "y", delay_s=10)
-    desk.now_s += 4
-    desk.queue.done(item)
-    report = desk.queue.explain("a")
+    harness = QueueHarness()
+    harness.queue.add("a", "x")
+    item = harness.take()
+    harness.queue.add("a", "y", delay_s=10)
+    harness.now_s += 4
+    harness.queue.done(item)
+    report = harness.queue.explain("a")
     assert report is not None
     assert (report.state, report.wait_reason, report.next_run_s) == (KeyState.WAITING, WaitReason.DELAYED, 1010.0)
 
 
 def test_a_key_moved_forward_for_ever_does_not_grow_the_queue() -> None:
-    desk = Desk()
-    desk.queue.add("sooner", "x", delay_s=1800)  # void tickets behind it are not at the top of anything
+    harness = QueueHarness()
+    harness.queue.add("sooner", "x", delay_s=1800)  # void tickets behind it are not at the top of anything
     for _ in range(5000):
-        desk.queue.add("a", "x", delay_s=3600)
-        desk.queue.add("a", "x")
-        desk.queue.done(desk.take())
-    assert len(desk.queue.delays.heap) < 200
+        harness.queue.add("a", "x", delay_s=3600)
+        harness.queue.add("a", "x")
+        harness.queue.done(harness.take())
+    assert len(harness.queue.delays.heap) < 200
 
 
 # -- failures
 
 
 def test_each_failure_in_a_row_doubles_the_pause_with_jitter_up_to_a_bound() -> None:
-    desk = Desk()
-    desk.queue.add("a", "x")
+    harness = QueueHarness()
+    harness.queue.add("a", "x")
     pauses = []
     for attempt in range(1, 16):
-        item = desk.take()
+        item = harness.take()
         assert item.attempt == attempt
-        desk.queue.done(item, fails())
-        report = desk.queue.explain("a")
+        harness.queue.done(item, fails())
+        report = harness.queue.explain("a")
         assert report is not None
         assert report.next_run_s is not None
         assert report.wait_reason is WaitReason.BACKOFF
-        pauses.append(report.next_run_s - desk.now_s)
-        desk.now_s = report.next_run_s
+        pauses.append(report.next_run_s - harness.now_s)
+        harness.now_s = report.next_run_s
     for failures, pause_s in enumerate(pauses):
         whole_s = min(LIMITS.queue_backoff_s * 2**failures, LIMITS.queue_backoff_s_max)
         assert whole_s / 2 <= pause_s <= whole_s
@@ -175,77 +175,77 @@ def test_each_failure_in_a_row_doubles_the_pause_with_jitter_up_to_a_bound() -> 
 
 
 def test_keys_that_fail_together_do_not_come_back_together() -> None:
-    desk = Desk()
+    harness = QueueHarness()
     for n in range(50):
-        desk.queue.add(f"k{n}", "x")
+        harness.queue.add(f"k{n}", "x")
     for _ in range(50):
-        desk.queue.done(desk.take(), fails())
-    assert len({report.next_run_s for report in desk.queue.reports()}) == 50
+        harness.queue.done(harness.take(), fails())
+    assert len({report.next_run_s for report in harness.queue.reports()}) == 50
 
 
 def test_a_success_forgets_the_failures() -> None:
-    desk = Desk()
-    desk.queue.add("a", "x")
+    harness = QueueHarness()
+    harness.queue.add("a", "x")
     for _ in range(5):
-        desk.queue.done(desk.take(), fails())
-        desk.now_s += LIMITS.queue_backoff_s_max
-    item = desk.take()
+        harness.queue.done(harness.take(), fails())
+        harness.now_s += LIMITS.queue_backoff_s_max
+    item = harness.take()
     assert (item.attempt, item.wakes) == (6, (RETRY,))
-    assert desk.queue.statistics().failing == 1
-    desk.queue.done(item)
-    assert desk.queue.statistics().failing == 0
-    assert desk.queue.explain("a") is None
-    desk.queue.add("a", "x")
-    assert desk.take().attempt == 1
+    assert harness.queue.statistics().failing == 1
+    harness.queue.done(item)
+    assert harness.queue.statistics().failing == 0
+    assert harness.queue.explain("a") is None
+    harness.queue.add("a", "x")
+    assert harness.take().attempt == 1
 
 
 def test_a_change_is_answered_at_once_though_the_key_backs_off() -> None:
-    desk = Desk()
-    desk.queue.add("a", "x")
+    harness = QueueHarness()
+    harness.queue.add("a", "x")
     for _ in range(8):
-        desk.queue.done(desk.take(), fails())
-        desk.now_s += LIMITS.queue_backoff_s_max
-    desk.queue.done(desk.take(), fails())
-    desk.queue.add("a", "mended")
-    item = desk.take()
+        harness.queue.done(harness.take(), fails())
+        harness.now_s += LIMITS.queue_backoff_s_max
+    harness.queue.done(harness.take(), fails())
+    harness.queue.add("a", "mended")
+    item = harness.take()
     assert (item.attempt, item.wakes) == (10, (RETRY, Wake("mended")))
 
 
 def test_a_server_that_names_a_pause_gets_it() -> None:
-    desk = Desk()
-    desk.queue.add("a", "x")
-    desk.queue.done(desk.take(), ItemOutcome.failure(TooManyRequests("busy", retry_after_s=20)))
-    report = desk.queue.explain("a")
+    harness = QueueHarness()
+    harness.queue.add("a", "x")
+    harness.queue.done(harness.take(), ItemOutcome.failure(TooManyRequests("busy", retry_after_s=20)))
+    report = harness.queue.explain("a")
     assert report is not None
-    assert report.next_run_s == desk.now_s + 20
+    assert report.next_run_s == harness.now_s + 20
 
 
 def test_requeue_comes_back_after_its_pause_and_forgets_the_failures() -> None:
-    desk = Desk()
-    desk.queue.add("a", "x")
-    desk.queue.done(desk.take(), fails())
-    desk.now_s += 1
-    desk.queue.done(desk.take(), ItemOutcome.requeue(delay_s=30))
-    report = desk.queue.explain("a")
+    harness = QueueHarness()
+    harness.queue.add("a", "x")
+    harness.queue.done(harness.take(), fails())
+    harness.now_s += 1
+    harness.queue.done(harness.take(), ItemOutcome.requeue(delay_s=30))
+    report = harness.queue.explain("a")
     assert report is not None
-    assert (report.failures, report.wait_reason, report.next_run_s) == (0, WaitReason.REQUEUE, desk.now_s + 30)
-    desk.now_s += 30
-    assert desk.take().attempt == 1
+    assert (report.failures, report.wait_reason, report.next_run_s) == (0, WaitReason.REQUEUE, harness.now_s + 30)
+    harness.now_s += 30
+    assert harness.take().attempt == 1
 
 
 def test_a_terminal_outcome_is_not_tried_again_and_stays_visible_until_a_run_goes_well() -> None:
-    desk = Desk()
+    harness = QueueHarness()
     error = ValueError("no such image")
-    desk.queue.add("a", "x")
-    desk.queue.done(desk.take(), ItemOutcome.terminal(error))
-    desk.now_s += 3600
-    assert desk.queue.get_nowait() is None
-    report = desk.queue.explain("a")
+    harness.queue.add("a", "x")
+    harness.queue.done(harness.take(), ItemOutcome.terminal(error))
+    harness.now_s += 3600
+    assert harness.queue.get_nowait() is None
+    report = harness.queue.explain("a")
     assert report is not None
     assert (report.state, report.terminal, report.last_error) == (KeyState.IDLE, True, error)
-    desk.queue.add("a", "spec changed")
-    desk.queue.done(desk.take())
-    assert desk.queue.explain("a") is None
+    harness.queue.add("a", "spec changed")
+    harness.queue.done(harness.take())
+    assert harness.queue.explain("a") is None
 
 
 # -- resync
@@ -253,120 +253,120 @@ def test_a_terminal_outcome_is_not_tried_again_and_stays_visible_until_a_run_goe
 
 @asynchronous
 async def test_a_resync_is_of_low_priority_and_spread_out() -> None:
-    desk = Desk()
-    await desk.queue.resync([f"k{n}" for n in range(200)])
-    assert desk.queue.statistics().ready < 10, "a storm"
-    dues = sorted(report.next_run_s or 0.0 for report in desk.queue.reports())
+    harness = QueueHarness()
+    await harness.queue.resync([f"k{n}" for n in range(200)])
+    assert harness.queue.statistics().ready < 10, "a storm"
+    dues = sorted(report.next_run_s or 0.0 for report in harness.queue.reports())
     spread_s = LIMITS.queue_resync_spread_s
     for quarter in range(4):
         part = [due for due in dues if quarter <= (due - 1000.0) / spread_s * 4 < quarter + 1]
         assert 25 <= len(part) <= 75
-    desk.now_s += spread_s
-    desk.queue.add("new", "a change")
-    assert desk.take().key == "new"
-    item = desk.take()
+    harness.now_s += spread_s
+    harness.queue.add("new", "a change")
+    assert harness.take().key == "new"
+    item = harness.take()
     assert (item.priority, item.wakes) == (RESYNC_PRIORITY, (RESYNC,))
 
 
 @asynchronous
 async def test_a_resync_neither_delays_nor_demotes_a_key_that_is_due() -> None:
-    desk = Desk(priority_of=lambda _: 7)
-    desk.queue.add("a", "x")
-    await desk.queue.resync(["a"])
-    assert desk.take().priority == 7
+    harness = QueueHarness(priority_of=lambda _: 7)
+    harness.queue.add("a", "x")
+    await harness.queue.resync(["a"])
+    assert harness.take().priority == 7
 
 
 @asynchronous
 async def test_a_change_raises_a_key_that_waits_for_its_resync() -> None:
-    desk = Desk(priority_of=lambda _: 7)
-    await desk.queue.resync(["a"])
-    desk.queue.add("a", "x")
-    item = desk.take()
+    harness = QueueHarness(priority_of=lambda _: 7)
+    await harness.queue.resync(["a"])
+    harness.queue.add("a", "x")
+    item = harness.take()
     assert (item.priority, item.wakes) == (7, (RESYNC, Wake("x")))
 
 
 @asynchronous
 async def test_a_resync_does_not_cut_a_backoff_short() -> None:
-    desk = Desk()
-    desk.queue.add("a", "x")
+    harness = QueueHarness()
+    harness.queue.add("a", "x")
     for _ in range(12):
-        desk.queue.done(desk.take(), fails())
-        desk.now_s += LIMITS.queue_backoff_s_max
-    desk.queue.done(desk.take(), fails())
-    before = desk.queue.explain("a")
-    await desk.queue.resync(["a"], spread_s=0.0)
-    after = desk.queue.explain("a")
+        harness.queue.done(harness.take(), fails())
+        harness.now_s += LIMITS.queue_backoff_s_max
+    harness.queue.done(harness.take(), fails())
+    before = harness.queue.explain("a")
+    await harness.queue.resync(["a"], spread_s=0.0)
+    after = harness.queue.explain("a")
     assert before is not None
     assert after is not None
     assert before.next_run_s == after.next_run_s
 
 
 def test_a_retry_of_a_resynced_key_has_the_priority_of_the_key() -> None:
-    desk = Desk(priority_of=lambda _: 7)
-    asyncio.run(desk.queue.resync(["a"], spread_s=0.0))
-    desk.queue.done(desk.take(), fails())
-    desk.now_s += 1
-    assert desk.take().priority == 7
+    harness = QueueHarness(priority_of=lambda _: 7)
+    asyncio.run(harness.queue.resync(["a"], spread_s=0.0))
+    harness.queue.done(harness.take(), fails())
+    harness.now_s += 1
+    assert harness.take().priority == 7
 
 
 # -- full
 
 
 def test_a_full_queue_refuses_new_keys_aloud_and_still_takes_those_it_has() -> None:
-    desk = Desk(limits=Limits(queue_keys_max=2))
-    assert desk.queue.add("a", "x")
-    assert desk.queue.add("b", "x")
-    assert not desk.queue.resync_owed
-    assert not desk.queue.add("c", "x")
-    assert desk.queue.add("a", "y")
-    assert desk.queue.resync_owed
-    assert desk.queue.statistics().refused == 1
-    assert desk.sample("kedge_queue_refused_total") == 1
-    assert desk.sample("kedge_queue_resync_owed") == 1
-    item = desk.take()
-    desk.queue.done(item, fails())
-    assert len(desk.queue) == 2, "a key that is kept for its retry holds its room"
+    harness = QueueHarness(limits=Limits(queue_keys_max=2))
+    assert harness.queue.add("a", "x")
+    assert harness.queue.add("b", "x")
+    assert not harness.queue.resync_owed
+    assert not harness.queue.add("c", "x")
+    assert harness.queue.add("a", "y")
+    assert harness.queue.resync_owed
+    assert harness.queue.statistics().refused == 1
+    assert harness.sample("kedge_queue_refused_total") == 1
+    assert harness.sample("kedge_queue_resync_owed") == 1
+    item = harness.take()
+    harness.queue.done(item, fails())
+    assert len(harness.queue) == 2, "a key that is kept for its retry holds its room"
 
 
 @asynchronous
 async def test_what_a_full_queue_refused_is_made_good_by_the_resync_it_asks_for() -> None:
-    desk = Desk(limits=Limits(queue_keys_max=10))
+    harness = QueueHarness(limits=Limits(queue_keys_max=10))
     everything = [f"k{n}" for n in range(57)]
     ran: list[str] = []
 
     async def own() -> None:
         while True:
-            await desk.queue.wait_resync_owed()
-            await desk.queue.resync(everything, spread_s=0.0)
+            await harness.queue.wait_resync_owed()
+            await harness.queue.resync(everything, spread_s=0.0)
 
     for key in everything:
-        desk.queue.add(key, "x")
+        harness.queue.add(key, "x")
     owner = asyncio.create_task(own())
     await asyncio.sleep(0)
     assert not owner.done()
-    while len(desk.queue):
-        item = desk.take()
+    while len(harness.queue):
+        item = harness.take()
         ran.append(item.key)
-        desk.queue.done(item)
+        harness.queue.done(item)
         for _ in range(3):
             await asyncio.sleep(0)
     assert set(ran) == set(everything)
-    assert not desk.queue.resync_owed
-    desk.queue.close()
+    assert not harness.queue.resync_owed
+    harness.queue.close()
     with pytest.raises(QueueClosed):
         await owner
 
 
 @asynchronous
 async def test_a_resync_that_is_cut_short_is_still_owed() -> None:
-    desk = Desk(limits=Limits(queue_keys_max=2))
-    task = asyncio.create_task(desk.queue.resync(["a", "b", "c"]))
+    harness = QueueHarness(limits=Limits(queue_keys_max=2))
+    task = asyncio.create_task(harness.queue.resync(["a", "b", "c"]))
     await asyncio.sleep(0)
-    assert not desk.queue.resync_owed
+    assert not harness.queue.resync_owed
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert desk.queue.resync_owed
+    assert harness.queue.resync_owed
 
 
 # -- closing
@@ -374,35 +374,35 @@ async def test_a_resync_that_is_cut_short_is_still_owed() -> None:
 
 @asynchronous
 async def test_closing_ends_the_waiting_takes_nothing_more_and_drain_waits_for_what_runs() -> None:
-    desk = Desk()
-    desk.queue.add("a", "x")
-    desk.queue.add("b", "x")
-    item = await desk.queue.get()
-    other = await desk.queue.get()
-    waiting = asyncio.create_task(desk.queue.get())
+    harness = QueueHarness()
+    harness.queue.add("a", "x")
+    harness.queue.add("b", "x")
+    item = await harness.queue.get()
+    other = await harness.queue.get()
+    waiting = asyncio.create_task(harness.queue.get())
     await asyncio.sleep(0)
-    draining = asyncio.create_task(desk.queue.drain())
+    draining = asyncio.create_task(harness.queue.drain())
     await asyncio.sleep(0)
     with pytest.raises(QueueClosed):
         await waiting
     with pytest.raises(QueueClosed):
-        await desk.queue.get()
-    assert not desk.queue.add("c", "x")
-    desk.queue.done(item)
+        await harness.queue.get()
+    assert not harness.queue.add("c", "x")
+    harness.queue.done(item)
     await asyncio.sleep(0)
     assert not draining.done(), "one is still running"
-    desk.queue.done(other, fails())
+    harness.queue.done(other, fails())
     assert await draining == ("b",)
-    assert desk.queue.statistics().closed
+    assert harness.queue.statistics().closed
 
 
 @asynchronous
 async def test_keys_left_in_a_closed_queue_stay_visible_and_are_not_handed_out() -> None:
-    desk = Desk()
-    desk.queue.add("a", "x")
-    assert await desk.queue.drain() == ("a",)
-    assert desk.queue.get_nowait() is None
-    assert desk.queue.statistics().ready == 1
+    harness = QueueHarness()
+    harness.queue.add("a", "x")
+    assert await harness.queue.drain() == ("a",)
+    assert harness.queue.get_nowait() is None
+    assert harness.queue.statistics().ready == 1
 
 
 # -- waiting
@@ -410,11 +410,11 @@ async def test_keys_left_in_a_closed_queue_stay_visible_and_are_not_handed_out()
 
 @asynchronous
 async def test_a_wake_up_handed_to_a_worker_that_is_cancelled_goes_to_another() -> None:
-    desk = Desk()
-    first = asyncio.create_task(desk.queue.get())
-    second = asyncio.create_task(desk.queue.get())
+    harness = QueueHarness()
+    first = asyncio.create_task(harness.queue.get())
+    second = asyncio.create_task(harness.queue.get())
     await asyncio.sleep(0)
-    desk.queue.add("a", "x")  # wakes the first, which is cancelled before it runs
+    harness.queue.add("a", "x")  # wakes the first, which is cancelled before it runs
     first.cancel()
     assert (await asyncio.wait_for(second, 5)).key == "a"
 
@@ -434,52 +434,52 @@ async def test_waiting_works_on_the_production_loop_and_clock() -> None:
 
 
 def test_statistics_and_metrics_tell_depth_by_priority_and_tenant_and_the_oldest_age() -> None:
-    desk = Desk(priority_of=lambda key: 5 if "urgent" in key else 0)
-    desk.queue.add("shop/a", "x")
-    desk.now_s += 3
-    desk.queue.add("shop/b", "x")
-    desk.queue.add("bank/urgent", "x")
-    desk.queue.add("bank/c", "x", delay_s=60)
-    running = desk.take()
+    harness = QueueHarness(priority_of=lambda key: 5 if "urgent" in key else 0)
+    harness.queue.add("shop/a", "x")
+    harness.now_s += 3
+    harness.queue.add("shop/b", "x")
+    harness.queue.add("bank/urgent", "x")
+    harness.queue.add("bank/c", "x", delay_s=60)
+    running = harness.take()
     assert running.key == "bank/urgent"
-    found = desk.queue.statistics()
+    found = harness.queue.statistics()
     assert (found.keys, found.ready, found.waiting, found.running) == (4, 2, 1, 1)
     assert found.ready_by_priority == {0: 2}
     assert found.ready_by_tenant == {"shop": 2}
     assert found.running_by_tenant == {"bank": 1}
     assert found.oldest_ready_s == 3.0
     assert (found.adds, found.gets) == (4, 1)
-    assert desk.sample("kedge_queue_depth", priority="0") == 2
-    assert desk.sample("kedge_queue_depth", priority="5") == 0
-    assert desk.sample("kedge_queue_oldest_seconds") == 3.0
-    assert desk.sample("kedge_queue_keys") == 4
-    assert desk.sample("kedge_queue_waiting") == 1
-    assert desk.sample("kedge_queue_running") == 1
-    assert desk.sample("kedge_queue_adds_total") == 4
-    desk.now_s += 2
-    desk.queue.done(running, fails())
-    assert desk.sample("kedge_queue_done_total", outcome="failure") == 1
-    assert desk.sample("kedge_queue_service_seconds_total") == 2.0
-    assert desk.sample("kedge_queue_wait_seconds_count") == 1
-    assert desk.sample("kedge_queue_failing") == 1
+    assert harness.sample("kedge_queue_depth", priority="0") == 2
+    assert harness.sample("kedge_queue_depth", priority="5") == 0
+    assert harness.sample("kedge_queue_oldest_seconds") == 3.0
+    assert harness.sample("kedge_queue_keys") == 4
+    assert harness.sample("kedge_queue_waiting") == 1
+    assert harness.sample("kedge_queue_running") == 1
+    assert harness.sample("kedge_queue_adds_total") == 4
+    harness.now_s += 2
+    harness.queue.done(running, fails())
+    assert harness.sample("kedge_queue_done_total", outcome="failure") == 1
+    assert harness.sample("kedge_queue_service_seconds_total") == 2.0
+    assert harness.sample("kedge_queue_wait_seconds_count") == 1
+    assert harness.sample("kedge_queue_failing") == 1
 
 
 def test_explain_follows_a_key_through_its_states() -> None:
-    desk = Desk()
-    assert desk.queue.explain("shop/a") is None
-    desk.queue.add("shop/a", "x", priority=3)
-    report = desk.queue.explain("shop/a")
+    harness = QueueHarness()
+    assert harness.queue.explain("shop/a") is None
+    harness.queue.add("shop/a", "x", priority=3)
+    report = harness.queue.explain("shop/a")
     assert report is not None
     assert (report.state, report.wait_reason) == (KeyState.READY, WaitReason.QUEUED)
     assert (report.tenant, report.priority, report.wakes) == ("shop", 3, (Wake("x"),))
-    item = desk.take()
-    desk.now_s += 2
-    report = desk.queue.explain("shop/a")
+    item = harness.take()
+    harness.now_s += 2
+    report = harness.queue.explain("shop/a")
     assert report is not None
     assert (report.state, report.age_s, report.next_run_s) == (KeyState.RUNNING, 2.0, None)
     error = RuntimeError("no")
-    desk.queue.done(item, ItemOutcome.failure(error))
-    report = desk.queue.explain("shop/a")
+    harness.queue.done(item, ItemOutcome.failure(error))
+    report = harness.queue.explain("shop/a")
     assert report is not None
     assert (report.state, report.failures, report.last_error) == (KeyState.WAITING, 1, error)
-    assert [each.key for each in desk.queue.reports()] == ["shop/a"]
+    assert [each.key for each in harness.queue.reports()] == ["shop/a"]

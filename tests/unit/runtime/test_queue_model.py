@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from tests.unit.runtime.queue_desk import Desk, fails
+from tests.kit.runtime import QueueHarness, fails
 
 from kedge.limits import Limits
 from kedge.runtime.queue import REQUEUE, RETRY, SPIN, Item, ItemOutcome, KeyState, RunEffects, Wake
@@ -41,7 +41,7 @@ class Naive:
 class QueueMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.desk = Desk(limits=LIMITS)
+        self.harness = QueueHarness(limits=LIMITS)
         self.model: dict[str, Naive] = {}
         self.orders = 0
         self.last_added: dict[str, int] = {}
@@ -55,7 +55,7 @@ class QueueMachine(RuleBasedStateMachine):
         return self.orders
 
     def promote(self) -> None:
-        due = [n for n in self.model.values() if n.running is None and not n.ready and n.due <= self.desk.now_s]
+        due = [n for n in self.model.values() if n.running is None and not n.ready and n.due <= self.harness.now_s]
         for naive in sorted(due, key=lambda n: (n.due, n.order)):
             naive.ready = True
             naive.order = self.next_order()
@@ -63,7 +63,7 @@ class QueueMachine(RuleBasedStateMachine):
     def plan(self, naive: Naive, due: float) -> None:
         naive.due = due
         naive.order = self.next_order()
-        naive.ready = due <= self.desk.now_s
+        naive.ready = due <= self.harness.now_s
 
     def ready(self) -> list[Naive]:
         return sorted((n for n in self.model.values() if n.ready), key=lambda n: n.order)
@@ -75,9 +75,9 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(key=st.sampled_from(KEYS), why=st.sampled_from("wxyz"), delay_s=DELAYS, priority=PRIORITIES)
     def add(self, key: str, why: str, delay_s: float, priority: int | None) -> None:
-        taken = self.desk.queue.add(key, why, delay_s=delay_s, priority=priority)
+        taken = self.harness.queue.add(key, why, delay_s=delay_s, priority=priority)
         naive = self.model.get(key)
-        due = self.desk.now_s + delay_s
+        due = self.harness.now_s + delay_s
         if naive is None:
             if len(self.model) >= LIMITS.queue_keys_max:
                 assert not taken
@@ -103,13 +103,13 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from((0.5, 1.0, 3.0, 9.0)))
     def wait(self, seconds: float) -> None:
-        self.desk.now_s += seconds
+        self.harness.now_s += seconds
 
     @rule()
     def get(self) -> None:
         self.promote()
         ready = self.ready()
-        item = self.desk.queue.get_nowait()
+        item = self.harness.queue.get_nowait()
         if not ready:
             assert item is None
             return
@@ -118,7 +118,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert naive.ready, "it was not due, or it runs already"
         if item.aged:
             oldest_s = min(n.due for n in ready if n.priority == naive.priority)
-            assert self.desk.now_s - oldest_s >= LIMITS.queue_aging_s
+            assert self.harness.now_s - oldest_s >= LIMITS.queue_aging_s
         else:
             assert naive.priority == max(n.priority for n in ready)
         line = [n for n in ready if n.priority == naive.priority and n.key[0] == naive.key[0]]
@@ -143,19 +143,19 @@ class QueueMachine(RuleBasedStateMachine):
             "failure": fails(),
             "terminal": ItemOutcome.terminal(ValueError()),
         }.get(outcome) or ItemOutcome.requeue(delay_s=delay_s)
-        self.desk.queue.done(item, made, RunEffects(changed=True))
+        self.harness.queue.done(item, made, RunEffects(changed=True))
         dues: list[tuple[float, Wake | None]] = [] if naive.again is None else [(naive.again, None)]
         naive.running, naive.again = None, None
         naive.failures = naive.failures + 1 if outcome == "failure" else 0
         if outcome in ("requeue", "spin"):
-            dues.append((self.desk.now_s + delay_s, REQUEUE if outcome == "requeue" else SPIN))
+            dues.append((self.harness.now_s + delay_s, REQUEUE if outcome == "requeue" else SPIN))
         if outcome == "failure":
             whole_s = min(LIMITS.queue_backoff_s * 2 ** (naive.failures - 1), LIMITS.queue_backoff_s_max)
-            report = self.desk.queue.explain(naive.key)
+            report = self.harness.queue.explain(naive.key)
             assert report is not None
             assert report.next_run_s is not None
             if not dues or report.next_run_s < dues[0][0]:
-                assert whole_s / 2 <= report.next_run_s - self.desk.now_s <= whole_s
+                assert whole_s / 2 <= report.next_run_s - self.harness.now_s <= whole_s
                 dues.append((report.next_run_s, RETRY))
         if not dues:
             del self.model[naive.key]
@@ -170,7 +170,7 @@ class QueueMachine(RuleBasedStateMachine):
     @invariant()
     def the_two_agree(self) -> None:
         self.promote()
-        found = self.desk.queue.statistics()
+        found = self.harness.queue.statistics()
         assert found.keys == len(self.model) <= LIMITS.queue_keys_max
         assert (found.ready, found.running) == (len(self.ready()), len(self.out()))
         assert found.waiting == found.keys - found.ready - found.running
@@ -183,7 +183,7 @@ class QueueMachine(RuleBasedStateMachine):
             by_priority[naive.priority] = by_priority.get(naive.priority, 0) + 1
         assert found.ready_by_tenant == by_tenant
         assert found.ready_by_priority == by_priority
-        states = {report.key: report.state for report in self.desk.queue.reports()}
+        states = {report.key: report.state for report in self.harness.queue.reports()}
         assert states == {
             n.key: KeyState.RUNNING if n.running else KeyState.READY if n.ready else KeyState.WAITING
             for n in self.model.values()
@@ -197,14 +197,14 @@ class QueueMachine(RuleBasedStateMachine):
                 self.finish(naive, naive.running, "success")
             if not self.model:
                 break
-            self.desk.now_s += 5.0
+            self.harness.now_s += 5.0
             self.get()
-        assert len(self.desk.queue) == 0
-        assert self.desk.queue.get_nowait() is None
+        assert len(self.harness.queue) == 0
+        assert self.harness.queue.get_nowait() is None
         for key, added in self.last_added.items():
             assert self.last_begun[key] > added
-        assert self.desk.queue.order.tenants == {}, "an empty queue remembers no tenant"
-        assert list(self.desk.queue.order.lanes()) == []
+        assert self.harness.queue.order.tenants == {}, "an empty queue remembers no tenant"
+        assert list(self.harness.queue.order.lanes()) == []
 
 
 QueueMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40)

@@ -9,9 +9,19 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.caches import QUICK, Bench, make_bench, replaced, until
+from tests.kit.runtime import (
+    QUICK,
+    SLOW_GUARD,
+    CacheHarness,
+    is_current,
+    make_cache_harness,
+    map_key,
+    start_watcher,
+    stop_watcher,
+    until,
+)
+from tests.kit.safeguards import replaced
 from tests.objects import CONFIG_MAP, asynchronous, config_map
-from tests.unit.runtime.watch_bench import SLOW_GUARD, equal, map_key, start, stop
 
 from kedge.api.requests import ListOptions, ObjectList, WatchEvent
 from kedge.errors import (
@@ -43,36 +53,36 @@ from kedge.store import Put
 def test_a_stream_that_ends_is_resumed_after_the_last_revision(error: Exception | None, reason: str) -> None:
     @asynchronous
     async def run() -> None:
-        bench, cache, watcher = await start()
-        lists = len(bench.wire.whole_lists)
-        bench.wire.cut(error)
+        harness, cache, watcher = await start_watcher()
+        lists = len(harness.transport.whole_lists)
+        harness.transport.cut(error)
         await until(lambda: watcher.statistics().transitions.get(f"pausing: {reason}"))
-        await bench.world.create(config_map("meanwhile"))
-        await bench.quiet(CONFIG_MAP)
-        assert equal(bench, cache)
-        assert len(bench.wire.whole_lists) == lists
+        await harness.world.create(config_map("meanwhile"))
+        await harness.quiet(CONFIG_MAP)
+        assert is_current(harness, cache)
+        assert len(harness.transport.whole_lists) == lists
         assert watcher.statistics().transitions[f"pausing: {reason}"] == 1
-        assert all(options.allow_bookmarks for options in bench.wire.watches)
-        await stop(bench)
+        assert all(options.allow_bookmarks for options in harness.transport.watches)
+        await stop_watcher(harness)
 
     run()
 
 
-async def miss_everything(bench: Bench, cache: Cache) -> None:
-    """While the wire is cut: one object goes, one changes, one comes, and history forgets."""
-    bench.wire.down = True
-    bench.wire.cut()
+async def miss_everything(harness: CacheHarness, cache: Cache) -> None:
+    """While the transport is cut: one object goes, one changes, one comes, and history forgets."""
+    harness.transport.down = True
+    harness.transport.cut()
     await until(lambda: not cache.synced)
-    await bench.world.service.delete(map_key("m0"))
-    await bench.world.service.patch(map_key("m1"), {"data": {"a": "1"}})
-    await bench.world.create(config_map("new"))
-    await bench.compact()
-    bench.wire.down = False
+    await harness.world.service.delete(map_key("m0"))
+    await harness.world.service.patch(map_key("m1"), {"data": {"a": "1"}})
+    await harness.world.create(config_map("new"))
+    await harness.compact()
+    harness.transport.down = False
 
 
 @asynchronous
 async def test_history_that_is_gone_is_listed_and_what_was_missed_is_told_at_once() -> None:
-    bench, cache, watcher = await start()
+    harness, cache, watcher = await start_watcher()
     told: list[tuple[ChangeType, str, bool]] = []
     seen: list[set[str]] = []
 
@@ -83,8 +93,8 @@ async def test_history_that_is_gone_is_listed_and_what_was_missed_is_told_at_onc
     cache.subscribe(remember, name="test")
     told.clear()
     seen.clear()
-    await miss_everything(bench, cache)
-    await bench.quiet(CONFIG_MAP)
+    await miss_everything(harness, cache)
+    await harness.quiet(CONFIG_MAP)
     assert told == [
         (ChangeType.DELETED, "m0", True),
         (ChangeType.CHANGED, "m1", True),
@@ -95,7 +105,7 @@ async def test_history_that_is_gone_is_listed_and_what_was_missed_is_told_at_onc
     assert buried is not None
     assert buried.missed
     assert watcher.statistics().transitions["pausing: compacted"] >= 1
-    await stop(bench)
+    await stop_watcher(harness)
 
 
 @asynchronous
@@ -106,41 +116,41 @@ async def test_to_skip_what_was_compacted_would_keep_a_ghost() -> None:
         return self._resume(WatchReason.UNAVAILABLE, error)
 
     with replaced(Watcher, "_after_failure", skip):
-        bench, cache, _ = await start()
-        await miss_everything(bench, cache)
+        harness, cache, _ = await start_watcher()
+        await miss_everything(harness, cache)
         await until(lambda: cache.synced)
-        await bench.world.create(config_map("after"))
-        await bench.quiet(CONFIG_MAP)  # it says that it has everything
+        await harness.world.create(config_map("after"))
+        await harness.quiet(CONFIG_MAP)  # it says that it has everything
         assert cache.get(map_key("m0")).value is not None
-        assert not equal(bench, cache)
-        await stop(bench)
+        assert not is_current(harness, cache)
+        await stop_watcher(harness)
 
 
 @asynchronous
 async def test_a_stream_cut_inside_a_commit_loses_nothing_of_it() -> None:
     async def both_arrive() -> bool:
-        bench, cache, watcher = await start(SLOW_GUARD)
+        harness, cache, watcher = await start_watcher(SLOW_GUARD)
         held: list[WatchEvent] = []
 
         def cut_between(event: WatchEvent) -> tuple[WatchEvent, ...]:
             if held or event.object is None:
                 return () if held else (event,)
             held.append(event)
-            asyncio.get_running_loop().call_soon(bench.wire.cut, Unavailable("cut"))
+            asyncio.get_running_loop().call_soon(harness.transport.cut, Unavailable("cut"))
             return (event,)
 
-        bench.wire.bend = cut_between
+        harness.transport.alter = cut_between
         values = [cache.get(map_key(name)).value for name in ("m0", "m1")]
         changed = [each.value.replace(b'"name"', b'"name" ') for each in values if each is not None]
         writes = [Put(map_key(name), value) for name, value in zip(("m0", "m1"), changed, strict=True)]
-        revision = await bench.store.commit([], writes)
+        revision = await harness.store.commit([], writes)
         await until(lambda: watcher.statistics().transitions.get("pausing: unavailable"))
-        bench.wire.bend = lambda event: (event,)
-        await bench.world.create(config_map("after"))
-        await bench.quiet(CONFIG_MAP)
-        whole = equal(bench, cache)
+        harness.transport.alter = lambda event: (event,)
+        await harness.world.create(config_map("after"))
+        await harness.quiet(CONFIG_MAP)
+        whole = is_current(harness, cache)
         assert cache.get(map_key("m0")).value.revision == revision  # type: ignore[union-attr]
-        await stop(bench)
+        await stop_watcher(harness)
         return whole
 
     assert await both_arrive()
@@ -163,27 +173,27 @@ async def test_a_list_never_goes_back_in_time() -> None:
         self._objects, self._ordered = objects, None
 
     async def older_answer_is_refused(*, safe: bool) -> bool:
-        bench, cache, watcher = await start()
-        old = await bench.world.service.list(CONFIG_MAP, ListOptions())
-        await bench.world.service.delete(map_key("m0"))
-        await bench.quiet(CONFIG_MAP)
+        harness, cache, watcher = await start_watcher()
+        old = await harness.world.service.list(CONFIG_MAP, ListOptions())
+        await harness.world.service.delete(map_key("m0"))
+        await harness.quiet(CONFIG_MAP)
         assert cache.get(map_key("m0")).value is None
-        before = len(bench.wire.whole_lists)
-        bench.wire.bend_list = lambda _: old
+        before = len(harness.transport.whole_lists)
+        harness.transport.alter_list = lambda _: old
         with ExitStack() as unsafe:
             if not safe:
                 unsafe.enter_context(replaced(Cache, "revision_seen", property(lambda _: 0)))
                 unsafe.enter_context(replaced(Cache, "replace", believe))
             cache.request_relist()
             tried = watcher.statistics
-            await until(lambda: tried().transitions.get("pausing: older", 0) > 2 or not equal(bench, cache))
-            refused = equal(bench, cache)
-        demanded = bench.wire.whole_lists[before:]
+            await until(lambda: tried().transitions.get("pausing: older", 0) > 2 or not is_current(harness, cache))
+            refused = is_current(harness, cache)
+        demanded = harness.transport.whole_lists[before:]
         if safe:
             assert all(each.resource_version_match == "NotOlderThan" for each in demanded)
             assert all(int(each.resource_version) >= cache.revision for each in demanded)
-        bench.wire.bend_list = lambda listing: listing
-        await bench.caches.stop()
+        harness.transport.alter_list = lambda listing: listing
+        await harness.caches.stop()
         return refused
 
     assert await older_answer_is_refused(safe=True)
@@ -192,71 +202,71 @@ async def test_a_list_never_goes_back_in_time() -> None:
 
 @asynchronous
 async def test_pages_lost_to_compaction_are_listed_again_and_in_the_end_in_one_piece() -> None:
-    bench = await make_bench()
+    harness = await make_cache_harness()
     for n in range(8):
-        await bench.world.create(config_map(f"m{n}"))
+        await harness.world.create(config_map(f"m{n}"))
 
     async def compact(options: ListOptions) -> None:
         if options.continue_token:
-            await bench.world.service.patch(map_key("m7"), {"data": {"n": options.continue_token[:8]}})
-            await bench.world.service.patch(map_key("m7"), {"data": {"n": "x"}})
-            await bench.compact()
+            await harness.world.service.patch(map_key("m7"), {"data": {"n": options.continue_token[:8]}})
+            await harness.world.service.patch(map_key("m7"), {"data": {"n": "x"}})
+            await harness.compact()
 
-    bench.wire.before_list = compact
-    cache = bench.caches.cache(CONFIG_MAP)
+    harness.transport.before_list = compact
+    cache = harness.caches.cache(CONFIG_MAP)
     await until(lambda: cache.synced)
-    await bench.quiet(CONFIG_MAP)
-    assert equal(bench, cache)
-    assert bench.caches.watcher(cache).statistics().transitions["pausing: compacted"] == 2
-    assert bench.wire.whole_lists[-1].limit == 0
-    await stop(bench)
+    await harness.quiet(CONFIG_MAP)
+    assert is_current(harness, cache)
+    assert harness.caches.watcher(cache).statistics().transitions["pausing: compacted"] == 2
+    assert harness.transport.whole_lists[-1].limit == 0
+    await stop_watcher(harness)
 
 
 @asynchronous
 async def test_pages_of_two_revisions_are_never_mixed() -> None:
-    bench = await make_bench()
+    harness = await make_cache_harness()
     for n in range(5):
-        await bench.world.create(config_map(f"m{n}"))
+        await harness.world.create(config_map(f"m{n}"))
 
     def tear(listing: ObjectList) -> ObjectList:
         torn = not listing.continue_token and len(listing.objects) < 5
         return msgspec.structs.replace(listing, revision=listing.revision + 1) if torn else listing
 
-    bench.wire.bend_list = tear
-    cache = bench.caches.cache(CONFIG_MAP)
+    harness.transport.alter_list = tear
+    cache = harness.caches.cache(CONFIG_MAP)
     await until(lambda: cache.revision)
-    assert bench.caches.watcher(cache).statistics().transitions["pausing: torn"] == 1
-    bench.wire.bend_list = lambda listing: listing
-    await bench.quiet(CONFIG_MAP)
-    assert equal(bench, cache)
-    await stop(bench)
+    assert harness.caches.watcher(cache).statistics().transitions["pausing: torn"] == 1
+    harness.transport.alter_list = lambda listing: listing
+    await harness.quiet(CONFIG_MAP)
+    assert is_current(harness, cache)
+    await stop_watcher(harness)
 
 
 @asynchronous
 async def test_what_comes_and_goes_while_it_seeds_does_not_hold_it_up() -> None:
     async def seeds() -> bool:
-        bench = await make_bench()
+        harness = await make_cache_harness()
         for n in range(5):
-            await bench.world.create(config_map(f"m{n}"))
+            await harness.world.create(config_map(f"m{n}"))
 
         async def churn(options: ListOptions) -> None:
             if options.continue_token:
-                await bench.world.create(config_map("brief"))
-                await bench.world.service.delete(map_key("brief"))
-                await bench.world.service.delete(map_key("m0"))
-                bench.wire.before_list = None
+                await harness.world.create(config_map("brief"))
+                await harness.world.service.delete(map_key("brief"))
+                await harness.world.service.delete(map_key("m0"))
+                harness.transport.before_list = None
 
-        bench.wire.before_list = churn
-        cache = bench.caches.cache(CONFIG_MAP)
-        await bench.caches.wait_synced()
+        harness.transport.before_list = churn
+        cache = harness.caches.cache(CONFIG_MAP)
+        await harness.caches.wait_synced()
         try:
             await until(lambda: cache.synced, within_s=0.5)
         except TimeoutError:
             return False
         finally:
-            await bench.quiet(CONFIG_MAP)
-            assert equal(bench, cache)
-            await stop(bench)
+            await harness.quiet(CONFIG_MAP)
+            assert is_current(harness, cache)
+            await stop_watcher(harness)
         return True
 
     assert await seeds()
@@ -276,8 +286,8 @@ async def test_what_comes_and_goes_while_it_seeds_does_not_hold_it_up() -> None:
 
 async def pauses_of_an_outage(*, seed: int = 1) -> list[float]:
     limits = dataclasses.replace(QUICK, watch_backoff_s=0.001, watch_backoff_s_max=0.064, watch_healthy_s=60.0)
-    bench, cache, watcher = await start(limits)
-    bench.env.random.seed(seed)
+    harness, cache, watcher = await start_watcher(limits)
+    harness.env.random.seed(seed)
     pauses: list[float] = []
     moved = cache.watcher_moved
 
@@ -287,14 +297,14 @@ async def pauses_of_an_outage(*, seed: int = 1) -> list[float]:
         moved(state, reason)
 
     cache.watcher_moved = record  # type: ignore[method-assign]
-    bench.wire.down = True
-    bench.wire.cut()
+    harness.transport.down = True
+    harness.transport.cut()
     await until(lambda: len(pauses) >= 8)
     assert not watcher.healthy
     assert watcher.statistics().failures >= 8
-    bench.wire.down = False
-    await bench.quiet(CONFIG_MAP)
-    await stop(bench)
+    harness.transport.down = False
+    await harness.quiet(CONFIG_MAP)
+    await stop_watcher(harness)
     return pauses[:8]
 
 
@@ -316,37 +326,37 @@ async def test_pauses_double_up_to_a_bound_and_no_two_watchers_keep_step() -> No
 
 @asynchronous
 async def test_failures_are_forgotten_after_a_while_of_health() -> None:
-    bench, cache, watcher = await start()
+    harness, cache, watcher = await start_watcher()
     for n in range(4):
-        bench.wire.cut()
+        harness.transport.cut()
         await until(lambda: watcher.statistics().transitions.get("pausing: ended", 0) > n)  # noqa: B023
         await until(lambda: cache.synced)
     await until(lambda: watcher.statistics().failures == 0)
     assert watcher.healthy
-    await stop(bench)
+    await stop_watcher(harness)
 
 
 @asynchronous
 async def test_a_server_that_says_when_to_come_back_is_believed() -> None:
-    bench, cache, watcher = await start()
+    harness, cache, watcher = await start_watcher()
     found = watcher._pause(ListingState(), WatchReason.UNAVAILABLE, TooManyRequests("busy", retry_after_s=7.0))
     assert isinstance(found.to, PausingState)
     assert found.to.delay_s == 7.0
-    await stop(bench)
+    await stop_watcher(harness)
 
 
 @asynchronous
 async def test_a_refusal_is_retried_by_listing_and_shown() -> None:
-    bench, cache, watcher = await start()
-    bench.wire.watch_errors = [Forbidden("not you")]
-    lists = len(bench.wire.whole_lists)
-    bench.wire.cut()
+    harness, cache, watcher = await start_watcher()
+    harness.transport.watch_errors = [Forbidden("not you")]
+    lists = len(harness.transport.whole_lists)
+    harness.transport.cut()
     await until(lambda: watcher.statistics().transitions.get("pausing: refused"))
     await until(lambda: cache.synced)
-    assert len(bench.wire.whole_lists) > lists
+    assert len(harness.transport.whole_lists) > lists
     assert "not you" in watcher.statistics().last_error
-    metric = bench.env.metrics.registry.get_sample_value(
+    metric = harness.env.metrics.registry.get_sample_value(
         "kedge_watch_transitions_total", {"cache": "ConfigMap", "to": "pausing", "reason": "refused"}
     )
     assert metric == watcher.statistics().transitions["pausing: refused"] == 1
-    await stop(bench)
+    await stop_watcher(harness)

@@ -7,9 +7,19 @@ import dataclasses
 from collections.abc import AsyncGenerator
 from typing import Any, NoReturn
 
-from tests.caches import QUICK, Bench, make_bench, replaced, until
+from tests.kit.runtime import (
+    QUICK,
+    SLOW_GUARD,
+    CacheHarness,
+    is_current,
+    make_cache_harness,
+    map_key,
+    start_watcher,
+    stop_watcher,
+    until,
+)
+from tests.kit.safeguards import replaced
 from tests.objects import CONFIG_MAP, NAMESPACE, Clock, World, asynchronous, config_map, make_env
-from tests.unit.runtime.watch_bench import SLOW_GUARD, equal, map_key, start, stop
 
 from kedge.api.objects import Object
 from kedge.api.requests import EventType, ListOptions, ObjectList, WatchEvent
@@ -25,11 +35,11 @@ def no_answer(_: ObjectList) -> NoReturn:
 
 
 async def notices_a_dead_stream(*, probes: bool) -> str:
-    bench, cache, watcher = await start()
+    harness, cache, watcher = await start_watcher()
     if not probes:
-        bench.wire.bend_list = no_answer
-    bench.wire.mute = True
-    await bench.world.create(config_map("unheard"))
+        harness.transport.alter_list = no_answer
+    harness.transport.mute = True
+    await harness.world.create(config_map("unheard"))
 
     def lost() -> str:
         told = watcher.statistics().transitions
@@ -40,34 +50,34 @@ async def notices_a_dead_stream(*, probes: bool) -> str:
         reason = lost()
     except TimeoutError:
         reason = ""
-    bench.wire.mute = False
-    bench.wire.bend_list = lambda listing: listing
+    harness.transport.mute = False
+    harness.transport.alter_list = lambda listing: listing
     if reason:
-        await bench.quiet(CONFIG_MAP)
-        assert equal(bench, cache)
-    await stop(bench)
+        await harness.quiet(CONFIG_MAP)
+        assert is_current(harness, cache)
+    await stop_watcher(harness)
     return reason
 
 
 @asynchronous
 async def test_streams_that_are_late_one_after_another_are_made_good_by_a_list() -> None:
     """Each is given up as behind before it brings anything. To resume for ever would be to see nothing for ever."""
-    bench, cache, watcher = await start()
-    bench.wire.mute = True
-    await bench.world.create(config_map("unheard"))
-    await until(lambda: equal(bench, cache))
+    harness, cache, watcher = await start_watcher()
+    harness.transport.mute = True
+    await harness.world.create(config_map("unheard"))
+    await until(lambda: is_current(harness, cache))
     assert watcher.statistics().transitions["pausing: behind"] >= 2
-    await stop(bench)
+    await stop_watcher(harness)
 
 
 @asynchronous
 async def test_a_stream_that_is_begun_again_and_again_does_not_put_off_the_next_list() -> None:
-    bench, _, watcher = await start(dataclasses.replace(QUICK, relist_every_s=0.2))
+    harness, _, watcher = await start_watcher(dataclasses.replace(QUICK, relist_every_s=0.2))
     async with asyncio.timeout(10):
         while not watcher.statistics().transitions.get("listing: resync"):
-            bench.wire.cut()
+            harness.transport.cut()
             await asyncio.sleep(0.02)
-    await stop(bench)
+    await stop_watcher(harness)
 
 
 @asynchronous
@@ -85,7 +95,7 @@ async def test_a_dead_stream_is_noticed_although_nothing_arrives() -> None:
 
 @asynchronous
 async def test_an_error_that_nobody_expected_is_reported_and_survived() -> None:
-    bench, cache, watcher = await start()
+    harness, cache, watcher = await start_watcher()
     broken = [True]
 
     def break_once(event: WatchEvent) -> tuple[WatchEvent, ...]:
@@ -94,23 +104,23 @@ async def test_an_error_that_nobody_expected_is_reported_and_survived() -> None:
             raise ZeroDivisionError("a bug of ours")
         return (event,)
 
-    bench.wire.bend = break_once
-    await bench.world.create(config_map("x"))
-    await until(lambda: bench.reported)
-    assert isinstance(bench.reported[0], ZeroDivisionError)
+    harness.transport.alter = break_once
+    await harness.world.create(config_map("x"))
+    await until(lambda: harness.reported)
+    assert isinstance(harness.reported[0], ZeroDivisionError)
     assert not watcher.healthy
     await until(lambda: cache.synced)
-    await bench.quiet(CONFIG_MAP)
-    assert equal(bench, cache)
+    await harness.quiet(CONFIG_MAP)
+    assert is_current(harness, cache)
     await until(lambda: watcher.healthy)
     assert watcher.statistics().transitions["pausing: failed"] == 1
-    await stop(bench, reported=1)
+    await stop_watcher(harness, reported=1)
     assert not watcher.healthy
 
 
 @asynchronous
 async def test_what_one_stream_hid_and_the_next_tells_again_is_taken() -> None:
-    bench, cache, _ = await start(SLOW_GUARD)
+    harness, cache, _ = await start_watcher(SLOW_GUARD)
     first, second = (cache.get(map_key(name)).value for name in ("m0", "m1"))
     assert first is not None
     assert second is not None
@@ -128,81 +138,83 @@ async def test_what_one_stream_hid_and_the_next_tells_again_is_taken() -> None:
     assert (cache.revision, cache.revision_seen) == (revision + 2, revision + 3)
     cache.apply(version(second, 4))
     assert cache.revision == revision + 3
-    await stop(bench)
+    await stop_watcher(harness)
 
 
 @asynchronous
 async def test_what_a_stream_hid_is_found_by_comparing_now_and_then() -> None:
-    bench, cache, watcher = await start(dataclasses.replace(QUICK, relist_every_s=0.05))
-    bench.wire.bend = lambda event: (event,) if event.type is EventType.BOOKMARK else ()
-    await bench.world.service.delete(map_key("m0"))
+    harness, cache, watcher = await start_watcher(dataclasses.replace(QUICK, relist_every_s=0.05))
+    harness.transport.alter = lambda event: (event,) if event.type is EventType.BOOKMARK else ()
+    await harness.world.service.delete(map_key("m0"))
     await until(lambda: cache.get(map_key("m0")).value is None)
     assert watcher.statistics().transitions["listing: resync"] >= 1
-    await stop(bench)
+    await stop_watcher(harness)
 
 
 @asynchronous
 async def test_a_request_that_never_returns_is_given_up() -> None:
-    bench = await make_bench(dataclasses.replace(QUICK, watch_request_s=0.02))
+    harness = await make_cache_harness(dataclasses.replace(QUICK, watch_request_s=0.02))
 
     async def hang(_: ListOptions) -> None:
-        bench.wire.before_list = None
+        harness.transport.before_list = None
         await asyncio.get_running_loop().create_future()
 
-    bench.wire.before_list = hang
-    cache = bench.caches.cache(CONFIG_MAP)
+    harness.transport.before_list = hang
+    cache = harness.caches.cache(CONFIG_MAP)
     await until(lambda: cache.synced)
-    assert bench.caches.watcher(cache).statistics().transitions["pausing: unavailable"] == 1
-    await stop(bench)
+    assert harness.caches.watcher(cache).statistics().transitions["pausing: unavailable"] == 1
+    await stop_watcher(harness)
 
 
 @asynchronous
 async def test_many_who_ask_for_a_list_get_one() -> None:
-    bench, cache, watcher = await start()
+    harness, cache, watcher = await start_watcher()
     lists = cache.statistics().relists
     for _ in range(50):
         cache.request_relist()
     await until(lambda: cache.statistics().relists > lists and cache.synced)
     assert cache.statistics().relists == lists + 1
     assert watcher.statistics().transitions["listing: asked"] == 1
-    await stop(bench)
+    await stop_watcher(harness)
 
 
 @asynchronous
 async def test_a_cache_that_is_doubted_goes_on_to_follow_until_it_lists() -> None:
     """Those who ask may ask often: a pause between lists is right, but it must not be a pause in the stream."""
-    bench, cache, watcher = await start(dataclasses.replace(QUICK, watch_backoff_s=60.0, watch_backoff_s_max=60.0))
-    await until(lambda: bench.wire.streams == 1)
+    harness, cache, watcher = await start_watcher(
+        dataclasses.replace(QUICK, watch_backoff_s=60.0, watch_backoff_s_max=60.0)
+    )
+    await until(lambda: harness.transport.streams == 1)
     lists = cache.statistics().relists
     cache.request_relist()
     await asyncio.sleep(0.01)
-    await bench.world.create(config_map("late"))
+    await harness.world.create(config_map("late"))
     await until(lambda: map_key("late") in {each.key for each in cache.list().value})
     assert cache.statistics().relists == lists
     assert watcher.healthy
-    await stop(bench)
+    await stop_watcher(harness)
 
 
 @asynchronous
 async def test_a_store_that_was_never_written_is_listed_until_it_is() -> None:
     clock = Clock()
     env = dataclasses.replace(make_env(limits=QUICK), monotonic=lambda: asyncio.get_running_loop().time())
-    bench = Bench(World(MemoryStore(env), env, clock), env)
-    cache = bench.caches.cache(NAMESPACE)
-    await bench.caches.wait_synced()
+    harness = CacheHarness(World(MemoryStore(env), env, clock), env)
+    cache = harness.caches.cache(NAMESPACE)
+    await harness.caches.wait_synced()
     assert cache.list().value == ()
-    assert bench.wire.watches == []  # to watch after nothing would begin with what exists, and tell it as new
-    await bench.world.service.create(NAMESPACE, {"metadata": {"name": "default"}})
-    await bench.quiet(NAMESPACE)
+    assert harness.transport.watches == []  # to watch after nothing would begin with what exists, and tell it as new
+    await harness.world.service.create(NAMESPACE, {"metadata": {"name": "default"}})
+    await harness.quiet(NAMESPACE)
     await until(lambda: cache.synced)
     assert [each.key.name for each in cache.list().value] == ["default"]
-    await stop(bench)
+    await stop_watcher(harness)
 
 
 @asynchronous
 async def test_a_long_backlog_lets_the_rest_of_the_process_run() -> None:
     async def turns_of_others(slice_max: int) -> int:
-        bench, cache, watcher = await start(dataclasses.replace(SLOW_GUARD, watch_slice_max=slice_max))
+        harness, cache, watcher = await start_watcher(dataclasses.replace(SLOW_GUARD, watch_slice_max=slice_max))
         found = cache.get(map_key("m0")).value
         assert found is not None
         first, done = cache.revision + 1, asyncio.Event()
@@ -219,7 +231,7 @@ async def test_a_long_backlog_lets_the_rest_of_the_process_run() -> None:
             await asyncio.sleep(0)
             turns += 1
         await reading
-        await stop(bench)
+        await stop_watcher(harness)
         return turns
 
     assert await turns_of_others(10) >= 10
@@ -228,9 +240,9 @@ async def test_a_long_backlog_lets_the_rest_of_the_process_run() -> None:
 
 @asynchronous
 async def test_a_list_is_decoded_page_by_page_and_not_in_the_step_that_applies_it() -> None:
-    bench = await make_bench()
+    harness = await make_cache_harness()
     for n in range(6):
-        await bench.world.create(config_map(f"m{n}"))
+        await harness.world.create(config_map(f"m{n}"))
     applying: list[bool] = [False]
     decoded: list[bool] = []
 
@@ -248,19 +260,19 @@ async def test_a_list_is_decoded_page_by_page_and_not_in_the_step_that_applies_i
         replace(self, objects, revision, asked_s=asked_s)
 
     with replaced(Cache, "replace", apply):
-        cache = bench.caches.cache(CONFIG_MAP)
+        cache = harness.caches.cache(CONFIG_MAP)
         cache.add_index(Index("seen", values))
         await until(lambda: cache.synced)
     assert decoded == [False] * 6
-    await stop(bench)
+    await stop_watcher(harness)
 
 
 def test_a_watcher_whose_loop_is_closed_ends() -> None:
     loop = asyncio.new_event_loop()
 
     async def begin() -> Watcher:
-        bench = await make_bench()
-        return bench.caches.watcher(bench.caches.cache(CONFIG_MAP))
+        harness = await make_cache_harness()
+        return harness.caches.watcher(harness.caches.cache(CONFIG_MAP))
 
     watcher = loop.run_until_complete(begin())
     task = watcher._task

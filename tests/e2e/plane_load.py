@@ -1,7 +1,7 @@
-"""The process that the kill test kills: every controller and a scheduler on a SQLite store, and hands for its nodes.
+"""The process of the kill test: every controller and a scheduler on a SQLite store, with a stub of the agents.
 
-`Hands` does what agents would: nodes are renewed, bound pods become ready, those told to go end. Each life asks for
-another rollout and another size as soon as it leads, so that a kill finds work half done.
+`AgentStub` renews node leases, makes bound pods ready and ends terminating ones. Each incarnation changes the template
+and the size as soon as it leads, so that a kill interrupts a rollout.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from kedge.server.service import Service
 from kedge.store.sqlite import SqliteStore
 
 LIMITS = Limits(lease_s=1.0, lease_renew_s=0.7, lease_retry_s=0.2, drain_s=0.1, queue_backoff_s_max=1.0)
-"""Whoever is killed is succeeded within seconds."""
+"""The next leader takes over within seconds."""
 NODES = ("node-a", "node-b", "node-c")
 WEB = Key("Deployment.apps", "default", "web")
 SIZES = (6, 2, 5, 3)
@@ -45,8 +45,8 @@ def size_of(life: int) -> int:
     return SIZES[life % len(SIZES)]
 
 
-class Hands:
-    """Nodes and agents in small."""
+class AgentStub:
+    """Acts as the agents of all nodes."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -57,7 +57,7 @@ class Hands:
                 await self._renew()
             for _ in range(20):
                 with suppress(OperatingError):
-                    await self._tend()
+                    await self._update_pods()
                 await asyncio.sleep(0.02)
 
     async def _renew(self) -> None:
@@ -71,21 +71,21 @@ class Hands:
             else:
                 await self._client.patch(key, {"spec": spec})
 
-    async def _tend(self) -> None:
+    async def _update_pods(self) -> None:
         for pod in (await self._client.list(_POD)).objects:
             view = pod.as_view(PodView)
             if not view.spec.node_name or view.finished:
                 continue
-            with suppress(OperatingError):  # it changed meanwhile: next time
+            with suppress(OperatingError):  # it changed meanwhile: retried in the next round
                 if view.terminating:
                     await self._client.patch(pod.key, {"status": {"phase": "Succeeded"}}, subresource="status")
                     await self._client.delete(pod.key, DeleteOptions(uid=pod.uid, grace_s=0))
                 elif not is_true(view.status.conditions, "Ready"):
-                    said: dict[str, Any] = {
+                    status: dict[str, Any] = {
                         "phase": "Running",
                         "conditions": [condition("Ready", status=True, reason="")],
                     }
-                    patch = plan_status(pod, said, datetime.now(UTC))
+                    patch = plan_status(pod, status, datetime.now(UTC))
                     if patch is not None:
                         await self._client.patch(pod.key, patch, subresource="status")
 
@@ -99,7 +99,7 @@ async def _prepare(client: Client) -> None:
         await client.create(_DEPLOYMENT, deployment("web", replicas=SIZES[0]))
 
 
-async def _ask(client: Client, life: int) -> None:
+async def _change(client: Client, life: int) -> None:
     """A new template and a new size."""
     found = await client.get(WEB)
     template = found.edit()["spec"]["template"]
@@ -121,21 +121,21 @@ async def _live(path: Path, life: int, send: Connection) -> None:
     env = system_env(limits=LIMITS)
     store = await SqliteStore.open(path, env)
     service = Service(store, env)
-    client = Client(DirectTransport(service), env, component="hands")
+    client = Client(DirectTransport(service), env, component="agents")
     await _prepare(client)
     plane = ControlPlane(DirectTransport(service), env)
     async with asyncio.TaskGroup() as group:
         group.create_task(plane.run())
-        group.create_task(Hands(client).run())
-        while not plane.leading:  # noqa: ASYNC110  what it waits for has no event
+        group.create_task(AgentStub(client).run())
+        while not plane.leading:  # noqa: ASYNC110  there is no event to await
             await asyncio.sleep(0.01)
-        await _ask(client, life)
-        send.send("asked")
+        await _change(client, life)
+        send.send("changed")
         while not await _is_done(client):  # noqa: ASYNC110  likewise
             await asyncio.sleep(0.05)
         send.send("done")
 
 
 def live(path: Path, life: int, send: Connection) -> None:
-    """Work until killed; say when the change was asked for, and when it is done."""
+    """Run until killed; report when the change was made, and when the rollout is done."""
     asyncio.run(_live(path, life, send))

@@ -1,4 +1,4 @@
-"""`kill -9` of a real process that runs every controller on a SQLite store: whoever comes next finishes the work."""
+"""`kill -9` of a real process that runs every controller on a SQLite store: the next one finishes the work."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from kedge.store.contract import Entry
 from kedge.store.sqlite import SqliteStore
 
 KILLS = 6
-PATIENCE_S = 120.0
-"""For what must come, however slow the machine is."""
+TIMEOUT_S = 120.0
+"""A bound for slow machines."""
 
 
 def objects(path: Path) -> dict[Key, Object]:
-    """Everything that is committed, of the kinds that are judged here."""
+    """All committed objects of the kinds that are checked here."""
 
     async def read() -> list[Entry]:
         store = await SqliteStore.open(path, system_env())
@@ -45,7 +45,7 @@ def objects(path: Path) -> dict[Key, Object]:
 
 
 def check_committed(found: dict[Key, Object], most: int) -> None:
-    """What no kill may break: copies within their bound, one a slot, and claims that are the bindings."""
+    """Invariants under kills: bounded replicas, one ReplicaSet a template, and claims that equal the bindings."""
     pods = {each.uid: each.as_view(PodView) for key, each in found.items() if key.kind == "Pod"}
     living = [pod for pod in pods.values() if not pod.finished]
     assert len(living) <= most, [pod.name for pod in living]
@@ -67,13 +67,13 @@ def _is_set(key: Key) -> bool:
     return key.kind == "ReplicaSet.apps"
 
 
-def hear(receive: Connection, word: str) -> None:
-    assert receive.poll(PATIENCE_S), f"it never was {word!r}"
-    assert receive.recv() == word
+def expect(receive: Connection, message: str) -> None:
+    assert receive.poll(TIMEOUT_S), f"no message {message!r}"
+    assert receive.recv() == message
 
 
 @pytest.mark.slow
-def test_a_control_plane_that_is_killed_again_and_again_finishes_what_the_last_one_began(tmp_path: Path) -> None:
+def test_a_control_plane_that_is_killed_repeatedly_finishes_its_work(tmp_path: Path) -> None:
     seed = os.environ.get("KEDGE_TORTURE_SEED") or str(random.randrange(10**9))
     print(f"KEDGE_TORTURE_SEED={seed}")
     rng = random.Random(seed)
@@ -86,9 +86,9 @@ def test_a_control_plane_that_is_killed_again_and_again_finishes_what_the_last_o
         process.start()
         send.close()
         try:
-            hear(receive, "asked")
+            expect(receive, "changed")
             if life == KILLS:
-                hear(receive, "done")
+                expect(receive, "done")
             else:
                 interrupted += not receive.poll(rng.uniform(0.0, 0.6))
         finally:
@@ -96,10 +96,10 @@ def test_a_control_plane_that_is_killed_again_and_again_finishes_what_the_last_o
             os.kill(process.pid, signal.SIGKILL)
             process.join()
             receive.close()
-        # Two sizes may be under way at once, and a quarter more of the larger.
+        # Two rollouts may overlap, with a surge of a quarter of the larger size.
         most = max(size_of(life), size_of(life - 1))
         check_committed(objects(path), most + -(-most // 4))
-    assert interrupted, "nobody was killed at work"
+    assert interrupted, "no process was killed during a rollout"
     found = objects(path)
     web = found[WEB].view
     pods = [each.as_view(PodView) for key, each in found.items() if key.kind == "Pod"]

@@ -1,4 +1,4 @@
-"""The client's manners: bounded, patient, and honest about what it does not know."""
+"""The client: bounds, retries, the breaker, and unknown outcomes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def test_attempts_are_bounded() -> None:
 
 
 @asynchronous
-async def test_a_deadline_ends_the_waiting() -> None:
+async def test_a_deadline_ends_the_retries() -> None:
     world, transport, client = await flaky(Limits(client_deadline_s=0.0))
     transport.before = [Unavailable("down"), None]
     with pytest.raises(Unavailable):
@@ -60,7 +60,7 @@ async def test_a_deadline_ends_the_waiting() -> None:
 
 
 @pytest.mark.parametrize("error", [Conflict("x"), AlreadyExists("x"), BadRequest("x"), NotFound("x")])
-def test_an_answer_is_not_asked_for_twice(error: OperatingError) -> None:
+def test_an_error_reply_is_not_retried(error: OperatingError) -> None:
     @asynchronous
     async def run() -> None:
         _, transport, client = await flaky()
@@ -82,7 +82,7 @@ async def test_a_lost_reply_leads_to_a_read_that_finds_the_write() -> None:
 
 
 @asynchronous
-async def test_a_lost_request_is_read_for_and_then_sent_again_under_the_same_id() -> None:
+async def test_a_lost_request_is_sent_again_under_the_same_id_after_a_read() -> None:
     world, transport, client = await flaky()
     transport.before = [lost()]
     await client.create(CONFIG_MAP, config_map())
@@ -91,24 +91,24 @@ async def test_a_lost_request_is_read_for_and_then_sent_again_under_the_same_id(
 
 @asynchronous
 async def test_a_write_that_was_overwritten_since_is_not_made_twice() -> None:
-    """The reply is lost, somebody else writes, the read finds their version: the repeat gets the first outcome."""
+    """The reply is lost, another client writes, the read finds that version: the repeat gets the first outcome."""
     world, transport, client = await flaky()
     await world.create(config_map(a="0"))
 
-    async def meddle() -> None:
+    async def interfere() -> None:
         await patched.wait()
         await world.service.patch(SETTINGS, {"data": {"a": "2"}})
 
     patched = asyncio.Event()
-    meddling = asyncio.ensure_future(meddle())
+    interfering = asyncio.ensure_future(interfere())
     original = transport.send
 
     async def patch_then_wait(request: Request[Reply]) -> Reply:
         result = await original(request)
         if isinstance(request, Patch):
             patched.set()
-            if not meddling.done():
-                await meddling
+            if not interfering.done():
+                await interfering
                 raise lost()
         return result
 
@@ -118,7 +118,7 @@ async def test_a_write_that_was_overwritten_since_is_not_made_twice() -> None:
 
 
 @asynchronous
-async def test_an_outcome_that_stays_unknown_is_said_to_be_unknown() -> None:
+async def test_an_outcome_that_stays_unknown_is_reported_as_unknown() -> None:
     _, transport, client = await flaky()
     transport.before = [lost(), *[Unavailable("down")] * 20]
     with pytest.raises(OutcomeUnknown):
@@ -145,7 +145,7 @@ def owned(uid: str = "owner-1") -> dict[str, Any]:
 
 
 @asynchronous
-async def test_ensure_creates_once_and_confirms_ever_after() -> None:
+async def test_ensure_creates_once_and_then_confirms() -> None:
     world, _, client = await flaky()
     first = await client.ensure(CONFIG_MAP, owned())
     before = await world.store.revision()
@@ -155,7 +155,7 @@ async def test_ensure_creates_once_and_confirms_ever_after() -> None:
 
 
 @asynchronous
-async def test_ensure_does_not_adopt_what_is_anothers() -> None:
+async def test_ensure_does_not_adopt_an_object_of_another_owner() -> None:
     world, _, client = await flaky()
     await world.create(owned("owner-2"))
     with pytest.raises(AlreadyExists, match="another owner"):
@@ -178,7 +178,7 @@ async def test_ensure_survives_every_way_of_losing_a_message() -> None:
 
 
 @asynchronous
-async def test_what_has_no_name_of_its_own_cannot_be_ensured() -> None:
+async def test_an_object_with_a_generated_name_cannot_be_ensured() -> None:
     _, _, client = await flaky()
     with pytest.raises(BadRequest, match="generated name"):
         await client.ensure(CONFIG_MAP, {"metadata": {"generateName": "x-", "namespace": "default"}})
@@ -201,7 +201,7 @@ async def test_requests_in_flight_are_bounded() -> None:
 
 
 @asynchronous
-async def test_a_dependency_that_keeps_failing_is_left_alone_and_probed() -> None:
+async def test_requests_to_a_failing_dependency_are_rejected_until_a_probe() -> None:
     limits = Limits(breaker_failures_max=3, client_attempts_max=1, breaker_open_s=10.0)
     world, transport, client = await flaky(limits)
     await world.create(config_map())
@@ -215,7 +215,7 @@ async def test_a_dependency_that_keeps_failing_is_left_alone_and_probed() -> Non
         await client.get(SETTINGS)
     assert len(transport.calls) == calls
     world.clock.advance(60)
-    with pytest.raises(Unavailable, match="down"):  # the probe goes out, and fails
+    with pytest.raises(Unavailable, match="down"):  # the probe is sent, and fails
         await client.get(SETTINGS)
     assert client.breaker.state is BreakerState.OPEN
     world.clock.advance(60)
@@ -239,7 +239,7 @@ async def test_only_one_request_probes_at_a_time() -> None:
     for _ in range(5):
         await asyncio.sleep(0)
     assert len(transport.calls) == calls + 1
-    probes[0].cancel()  # a probe that is given up must not leave the breaker probing for ever
+    probes[0].cancel()  # a cancelled probe must not leave the breaker probing for ever
     await asyncio.gather(*probes, return_exceptions=True)
     transport.gate = None
     await client.get(SETTINGS)
@@ -247,7 +247,7 @@ async def test_only_one_request_probes_at_a_time() -> None:
 
 
 @asynchronous
-async def test_a_refusal_shows_that_the_dependency_lives() -> None:
+async def test_an_error_reply_shows_that_the_dependency_is_alive() -> None:
     _, transport, client = await flaky(Limits(breaker_failures_max=1, client_attempts_max=1))
     for _ in range(5):
         with pytest.raises(NotFound):
@@ -256,7 +256,7 @@ async def test_a_refusal_shows_that_the_dependency_lives() -> None:
 
 
 @asynchronous
-async def test_the_writer_of_a_version_is_known() -> None:
+async def test_a_version_carries_the_operation_that_wrote_it() -> None:
     world, _, client = await flaky()
     await client.create(CONFIG_MAP, config_map(), options=WriteOptions(origin=Origin(decision="d-7")))
     found = await world.get(SETTINGS)

@@ -21,17 +21,17 @@ Verb = Callable[[Client, World], Awaitable[Written]]
 
 
 class LostReplies(FlakyTransport):
-    """Carries every write out, then loses its reply; `meddle` acts before the client can look."""
+    """Carries every write out, then loses its reply; `interfere` runs before the client can read."""
 
     lose = True
-    meddle: Callable[[], Awaitable[object]] | None = None
+    interfere: Callable[[], Awaitable[object]] | None = None
 
     async def send(self, request: Request[Reply]) -> Reply:
         result = await super().send(request)
         if self.lose and not request.reads:
             self.lose = False
-            if self.meddle is not None:
-                await self.meddle()
+            if self.interfere is not None:
+                await self.interfere()
             raise lost()
         return result
 
@@ -60,7 +60,7 @@ VERBS: dict[str, Verb] = {
 }
 
 
-async def furnished() -> tuple[World, LostReplies, Client]:
+async def populated() -> tuple[World, LostReplies, Client]:
     world, _, _ = await flaky()
     await world.create(node())
     for name in ("web-0", "bound"):
@@ -73,10 +73,10 @@ async def furnished() -> tuple[World, LostReplies, Client]:
 
 
 @pytest.mark.parametrize("name", VERBS)
-def test_a_lost_reply_is_a_success_that_happened_once(name: str) -> None:
+def test_a_write_with_a_lost_reply_is_made_once_and_reported_as_made(name: str) -> None:
     @asynchronous
     async def run() -> None:
-        world, transport, client = await furnished()
+        world, transport, client = await populated()
         commits = world.store.statistics().commits + (name == "confirm")  # its pod is deleted first
         await VERBS[name](client, world)
         assert not transport.lose
@@ -96,7 +96,7 @@ async def _replace_pod(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "meddle"),
+    ("name", "interfere"),
     [
         ("update", _replace_map),
         ("patch", _replace_map),
@@ -105,11 +105,13 @@ async def _replace_pod(world: World) -> None:
         ("evict", lambda world: world.create(pod())),
     ],
 )
-def test_a_repeat_spares_whatever_took_the_name_since(name: str, meddle: Callable[[World], Awaitable[object]]) -> None:
+def test_a_repeat_does_not_touch_the_successor_of_the_name(
+    name: str, interfere: Callable[[World], Awaitable[object]]
+) -> None:
     @asynchronous
     async def run() -> None:
-        world, transport, client = await furnished()
-        transport.meddle = lambda: meddle(world)
+        world, transport, client = await populated()
+        transport.interfere = lambda: interfere(world)
         await VERBS[name](client, world)
         if name in ("bind", "evict"):
             assert not (await world.get(pod_key())).view.spec.node_name
@@ -123,7 +125,7 @@ def test_a_repeat_spares_whatever_took_the_name_since(name: str, meddle: Callabl
 
 
 @asynchronous
-async def test_a_read_without_a_reply_is_asked_again() -> None:
+async def test_a_read_without_a_reply_is_retried() -> None:
     world, transport, client = await flaky()
     await world.create(config_map())
     transport.before = [lost(), None]
@@ -132,15 +134,15 @@ async def test_a_read_without_a_reply_is_asked_again() -> None:
 
 
 @asynchronous
-async def test_when_the_read_gets_no_reply_either_the_write_is_still_looked_after() -> None:
+async def test_a_write_is_retried_when_the_confirming_read_gets_no_reply() -> None:
     world, transport, client = await flaky()
-    transport.before = [lost(), *[lost()] * 5, None]  # the create, then every attempt to look for it
+    transport.before = [lost(), *[lost()] * 5, None]  # the create, then every attempt to read it
     await client.create(CONFIG_MAP, config_map())
     await world.get(SETTINGS)
 
 
 @asynchronous
-async def test_ensure_does_not_confirm_what_is_on_its_way_out() -> None:
+async def test_ensure_does_not_confirm_an_object_that_is_being_deleted() -> None:
     world, _, client = await flaky()
     body = config_map()
     body["metadata"]["finalizers"] = ["example.dev/hold"]
@@ -155,17 +157,17 @@ def fail(client: Client, error: OperatingError) -> None:
 
 
 @asynchronous
-async def test_many_that_fail_together_open_the_breaker_once() -> None:
+async def test_requests_that_fail_together_open_the_breaker_once() -> None:
     world, _, client = await flaky(Limits(breaker_failures_max=2, breaker_open_s=2.0))
     for probe in [client.breaker.admit() for _ in range(30)]:
         client.breaker.ended(OutcomeUnknown("no reply"), probe=probe)
     assert client.breaker.state is BreakerState.OPEN
-    world.clock.advance(3.1)  # once and a half of the first hold: the most that jitter makes of it
+    world.clock.advance(3.1)  # 1.5 times the first hold: its upper bound with jitter
     assert client.breaker.admit()
 
 
 @asynchronous
-async def test_news_from_before_the_breaker_opened_does_not_end_its_probe() -> None:
+async def test_a_reply_to_an_earlier_request_does_not_end_the_probe() -> None:
     world, _, client = await flaky(Limits(breaker_failures_max=1, breaker_open_s=1.0))
     late_failure, late_cancel = client.breaker.admit(), client.breaker.admit()
     fail(client, Unavailable("down"))
@@ -182,7 +184,7 @@ async def test_news_from_before_the_breaker_opened_does_not_end_its_probe() -> N
 
 
 @asynchronous
-async def test_who_is_held_off_can_ask_for_how_long() -> None:
+async def test_the_breaker_reports_how_long_it_stays_open() -> None:
     world, _, client = await flaky(Limits(breaker_failures_max=1, breaker_open_s=2.0))
     breaker = client.breaker
     assert breaker.held_s() == 0.0
@@ -196,7 +198,7 @@ async def test_who_is_held_off_can_ask_for_how_long() -> None:
     world.clock.advance(held_s / 2 + 0.001)
     assert breaker.held_s() == 0.0
     probe = breaker.admit()
-    assert breaker.held_s() == 2.0  # one is out: nobody knows how long its answer takes
+    assert breaker.held_s() == 2.0  # a probe is in flight: its reply time is unknown
     with pytest.raises(HeldOff):
         breaker.admit()
     breaker.ended(None, probe=probe)
@@ -204,8 +206,8 @@ async def test_who_is_held_off_can_ask_for_how_long() -> None:
 
 
 @asynchronous
-async def test_a_collection_is_asked_to_go_once_and_its_unknown_outcome_is_told() -> None:
-    """A repeat would delete what was created since the first attempt: nobody asked for that."""
+async def test_a_collection_delete_is_sent_once_and_its_unknown_outcome_reported() -> None:
+    """A repeat would also delete objects created since the first attempt."""
     world, transport, client = await flaky()
     for name in ("a", "b"):
         await world.create(config_map(name))
@@ -226,7 +228,7 @@ async def test_a_collection_is_asked_to_go_once_and_its_unknown_outcome_is_told(
 
 
 @asynchronous
-async def test_a_scale_is_read_through_the_client_too() -> None:
+async def test_a_scale_is_read_through_the_client() -> None:
     world, _, client = await flaky()
     await world.create(deployment())
     assert (await client.get_scale(WEB))["spec"]["replicas"] == 3

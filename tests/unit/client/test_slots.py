@@ -8,7 +8,7 @@ import random
 from kedge.client.contract.slots import Slots
 
 
-def test_no_more_than_the_limit_are_taken_and_a_free_one_needs_no_wait() -> None:
+def test_at_most_the_limit_of_slots_is_taken_and_a_free_one_needs_no_wait() -> None:
     slots = Slots(2)
     assert [slots.take() for _ in range(3)] == [True, True, False]
     slots.release()
@@ -16,7 +16,7 @@ def test_no_more_than_the_limit_are_taken_and_a_free_one_needs_no_wait() -> None
     assert slots.taken == 2
 
 
-def test_who_waits_is_served_in_turn_and_before_who_comes_later() -> None:
+def test_waiters_are_served_in_order_and_before_newcomers() -> None:
     async def main() -> list[int]:
         slots, served = Slots(1), []
         assert slots.take()
@@ -28,7 +28,7 @@ def test_who_waits_is_served_in_turn_and_before_who_comes_later() -> None:
         tasks = [asyncio.ensure_future(wait(n)) for n in range(3)]
         await asyncio.sleep(0)
         slots.release()
-        assert not slots.take(), "the slot was promised to the first who waits"
+        assert not slots.take(), "the slot belongs to the first waiter"
         for _ in range(2):
             await asyncio.sleep(0)
             slots.release()
@@ -38,7 +38,7 @@ def test_who_waits_is_served_in_turn_and_before_who_comes_later() -> None:
     assert asyncio.run(main()) == [0, 1, 2]
 
 
-def test_no_slot_is_lost_or_made_however_waits_are_cancelled() -> None:
+def test_cancelled_waits_neither_lose_nor_add_slots() -> None:
     async def main(seed: int) -> None:
         source, slots, most = random.Random(seed), Slots(3), 0
 

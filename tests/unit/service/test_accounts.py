@@ -1,4 +1,4 @@
-"""Accounts that must come out right by every road: ledgers, quotas and zone quotas after changes from all sides."""
+"""Accounts stay correct under every change: ledgers, quotas and zone quotas."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ async def zone_use(world: World, key: Key = ZONES) -> dict[str, str]:
 
 
 @asynchronous
-async def test_what_a_quota_stopped_counting_for_a_while_is_counted_anew() -> None:
+async def test_a_resource_that_a_quota_limits_again_is_recounted() -> None:
     world = await make_world()
     await world.create(resource_quota(pods="9"))
     await world.create(pod("a"))
     await world.service.patch(QUOTA, {"spec": {"hard": {"pods": None, "configmaps": "9"}}})
-    await world.create(pod("b"))  # passes the quota by
+    await world.create(pod("b"))  # not counted: the quota does not limit pods now
     await world.service.patch(QUOTA, {"spec": {"hard": {"pods": "9", "configmaps": None}}})
     await world.create(pod("c"))
     assert {r: str(q) for r, q in (await world.get(QUOTA)).view.status.used.items()} == {"pods": "3"}
@@ -79,7 +79,7 @@ def test_no_shape_of_status_loosens_a_quota(subresource: str, status: Any) -> No
 
 
 @asynchronous
-async def test_a_quota_is_born_uncounted_whatever_its_manifest_says() -> None:
+async def test_a_new_quota_is_uncounted_even_if_its_manifest_has_a_status() -> None:
     world = await make_world()
     await world.create(node())
     for name in ("a", "b", "c"):
@@ -97,7 +97,7 @@ async def test_a_quota_is_born_uncounted_whatever_its_manifest_says() -> None:
 
 
 @asynchronous
-async def test_a_namespace_takes_no_more_quotas_than_a_commit_can_pay() -> None:
+async def test_a_namespace_has_no_more_quotas_than_a_commit_can_charge() -> None:
     limits = Limits()
     world = await make_world()
     await world.create(node())
@@ -121,7 +121,7 @@ async def test_a_namespace_takes_no_more_quotas_than_a_commit_can_pay() -> None:
 
 
 @asynchronous
-async def test_a_pod_that_asks_for_nothing_of_something_is_no_hole_in_the_ledger() -> None:
+async def test_the_claim_of_a_pod_without_requests_is_released() -> None:
     world = await make_world()
     await world.create(node())
     await world.create(pod("zero", cpu="0", memory="0"))
@@ -136,8 +136,8 @@ async def test_a_pod_that_asks_for_nothing_of_something_is_no_hole_in_the_ledger
 
 
 @asynchronous
-async def test_a_node_that_comes_back_frees_what_its_former_self_held() -> None:
-    """At once, not when somebody next binds there: until then other nodes' binds would be refused for nothing."""
+async def test_a_new_incarnation_of_a_node_releases_the_claims_of_the_old_one() -> None:
+    """At once, not at the next bind there: until then the zone quota would refuse binds to other nodes."""
     world = await make_world()
     await world.create(zone_quota(zone_a={"pods": "1"}))
     await world.create(node())
@@ -147,7 +147,7 @@ async def test_a_node_that_comes_back_frees_what_its_former_self_held() -> None:
     await bind(world, "lost")
     await world.service.delete(pod_key("lost"), DeleteOptions(grace_s=0))
     await world.service.delete(NODE_A)
-    with pytest.raises(Refused) as caught:  # nothing proves the end yet
+    with pytest.raises(Refused) as caught:  # the end is not proved yet
         await bind(world, "next", to="node-b")
     assert caught.value.refusal == Reason.ZONE_QUOTA
     again = await world.create(node())
@@ -158,7 +158,7 @@ async def test_a_node_that_comes_back_frees_what_its_former_self_held() -> None:
 
 
 async def crowded_node(tenants: int, zone_quotas: int) -> tuple[World, list[str]]:
-    """A node on which many tenants hold a claim each, that is then replaced by another of its name."""
+    """A node with a claim of each of many tenants, which is then replaced by a new incarnation."""
     world = await make_world()
     await world.create(node(pods="500", cpu="500"))
     names = [f"tenant-{n:03}" for n in range(tenants)]
@@ -176,7 +176,7 @@ async def crowded_node(tenants: int, zone_quotas: int) -> tuple[World, list[str]
 
 
 @pytest.mark.parametrize("zone_quotas", [0, 1, 16])
-def test_a_replaced_node_with_many_tenants_is_settled_in_commits_that_fit(zone_quotas: int) -> None:
+def test_claims_of_many_tenants_on_a_replaced_node_are_released_in_bounded_commits(zone_quotas: int) -> None:
     @asynchronous
     async def run() -> None:
         world, tenants = await crowded_node(70 if zone_quotas < 16 else 12, zone_quotas)
@@ -195,7 +195,7 @@ def test_a_replaced_node_with_many_tenants_is_settled_in_commits_that_fit(zone_q
 
 
 @asynchronous
-async def test_a_bind_to_an_earlier_incarnation_is_no_bind_to_this_one() -> None:
+async def test_a_bind_to_an_earlier_incarnation_does_not_count_for_the_new_one() -> None:
     world = await make_world()
     first = await world.create(node())
     await world.create(pod("a"))
@@ -209,7 +209,7 @@ async def test_a_bind_to_an_earlier_incarnation_is_no_bind_to_this_one() -> None
 
 
 @asynchronous
-async def test_no_write_moves_a_bound_pod_or_lets_an_ended_one_run() -> None:
+async def test_no_write_moves_a_bound_pod_or_restarts_an_ended_one() -> None:
     world = await make_world()
     await world.create(node())
     await world.create(node("node-b"))
@@ -234,7 +234,7 @@ async def test_no_write_moves_a_bound_pod_or_lets_an_ended_one_run() -> None:
 
 
 @asynchronous
-async def test_a_null_where_the_service_writes_is_an_empty_place() -> None:
+async def test_a_null_where_the_service_writes_counts_as_empty() -> None:
     world = await make_world()
     await world.create(node())
     body = pod("a", terminationGracePeriodSeconds=2**62)
@@ -253,7 +253,7 @@ async def test_a_null_where_the_service_writes_is_an_empty_place() -> None:
     planned = await world.create(budget)
     status = {"observedGeneration": 1, "disruptionsAllowed": 1, "disruptedPods": None}
     await world.service.update(planned.key, {**planned.edit(), "status": status}, subresource="status")
-    evicted = await world.service.evict(made.key)  # with a grace longer than any timestamp
+    evicted = await world.service.evict(made.key)  # with a grace period past the last timestamp
     assert evicted.object.edit()["metadata"]["deletionTimestamp"].startswith("9999-")
     quota = await world.create(resource_quota(pods="9"))
     await world.service.update(quota.key, {**quota.edit(), "status": None}, subresource="status")
@@ -262,8 +262,8 @@ async def test_a_null_where_the_service_writes_is_an_empty_place() -> None:
 
 
 @asynchronous
-async def test_what_the_store_holds_is_never_edited_from_outside() -> None:
-    """Keys of the service's own are no objects: no verb reaches them."""
+async def test_internal_keys_are_not_reachable_through_the_api() -> None:
+    """The service's own keys are not objects: no verb reaches them."""
     world = await make_world()
     await world.store.commit([], [Put(Key("Fence.kedge.dev", "", "x"), b"{}")])
     for kind in ("Fence.kedge.dev", "Operation.kedge.dev", "DefaultPriority.kedge.dev", "DisruptionBudgets.kedge.dev"):

@@ -46,14 +46,14 @@ async def test_every_mutation_is_recorded_with_its_policy_and_revision() -> None
 
 
 @asynchronous
-async def test_policies_run_in_order_and_see_what_earlier_ones_did() -> None:
+async def test_policies_run_in_order_and_see_earlier_changes() -> None:
     chain = AdmissionChain([add_label("first", "who", "first"), add_label("second", "who", "second")])
     world = await make_world(admission=chain)
     assert (await world.create(config_map())).metadata.labels == {"who": "first"}
 
 
 @asynchronous
-async def test_an_early_policy_sees_what_a_later_one_changed() -> None:
+async def test_an_early_policy_sees_the_change_of_a_later_one() -> None:
     def mutate(request: AdmissionRequest, _inputs: Any) -> Sequence[dict[str, Any]]:
         labels = request.object["metadata"].get("labels", {})
         if labels.get("tier") == "gold" and "paid" not in labels:
@@ -66,15 +66,15 @@ async def test_an_early_policy_sees_what_a_later_one_changed() -> None:
 
 
 @asynchronous
-async def test_every_refusal_is_told_at_once() -> None:
+async def test_all_rejections_are_reported_at_once() -> None:
     world = await make_world(admission=AdmissionChain([], [deny("a", "too red"), deny("b", "too late")]))
     with pytest.raises(Forbidden, match="policy a denied it: too red; policy b denied it: too late"):
         await world.create(config_map())
-    assert await world.store.revision() == 1  # the namespace alone
+    assert await world.store.revision() == 1  # only the namespace was created
 
 
 @asynchronous
-async def test_what_a_policy_makes_of_an_object_is_validated() -> None:
+async def test_the_result_of_a_policy_is_validated() -> None:
     def mutate(_request: AdmissionRequest, _inputs: Any) -> Sequence[dict[str, Any]]:
         return [{"op": "replace", "path": "/spec/restartPolicy", "value": "Perhaps"}]
 
@@ -84,7 +84,7 @@ async def test_what_a_policy_makes_of_an_object_is_validated() -> None:
 
 
 @asynchronous
-async def test_a_policy_cannot_change_who_an_object_is() -> None:
+async def test_a_policy_cannot_change_the_identity_of_an_object() -> None:
     def mutate(_request: AdmissionRequest, _inputs: Any) -> Sequence[dict[str, Any]]:
         return [{"op": "replace", "path": "/metadata/name", "value": "other"}]
 
@@ -95,7 +95,7 @@ async def test_a_policy_cannot_change_who_an_object_is() -> None:
 
 @asynchronous
 async def test_a_policys_inputs_are_proved_by_the_commit() -> None:
-    """Between the policy's look at its input and the commit, the input changes: the policy must look again."""
+    """The input changes between the policy's read and the commit: the policy must run again."""
     started = asyncio.Event()
 
     def validate(_request: AdmissionRequest, inputs: Any) -> Sequence[str]:
@@ -116,7 +116,7 @@ async def test_a_policys_inputs_are_proved_by_the_commit() -> None:
 
 
 @asynchronous
-async def test_deletes_are_admitted_too() -> None:
+async def test_admission_applies_to_deletes() -> None:
     world = await make_world(admission=AdmissionChain([], [deny("keep", "needed for the audit", verbs=["delete"])]))
     await world.create(pod())
     with pytest.raises(Forbidden, match="needed for the audit"):
@@ -124,7 +124,7 @@ async def test_deletes_are_admitted_too() -> None:
 
 
 @asynchronous
-async def test_a_dry_run_is_admitted_like_any_other_write() -> None:
+async def test_admission_applies_to_dry_runs() -> None:
     world = await make_world(admission=AdmissionChain([add_label("cost", "team", "risk")]))
     kind = (await world.create(config_map())).kind
     shown = await world.service.create(kind, config_map("dry"), options=WriteOptions(dry_run=True))
@@ -132,7 +132,7 @@ async def test_a_dry_run_is_admitted_like_any_other_write() -> None:
 
 
 @asynchronous
-async def test_what_a_policy_changes_of_the_spec_counts_and_what_it_takes_back_does_not() -> None:
+async def test_a_policys_change_of_the_spec_increments_the_generation_unless_it_reverts_the_callers() -> None:
     def mutate(request: AdmissionRequest, _inputs: Any) -> list[dict[str, Any]]:
         replicas = 7 if request.object["metadata"].get("labels") else 3
         return [{"op": "add", "path": "/spec/replicas", "value": replicas}]

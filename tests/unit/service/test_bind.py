@@ -1,4 +1,4 @@
-"""The bind: what it proves, what it refuses, and what it leaves in the ledger."""
+"""The bind: its proofs, its refusals, and its entries in the ledger."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def check_ledgers(world: World, *nodes: str) -> None:
 
 
 @asynchronous
-async def test_a_bind_places_the_pod_and_claims_what_it_takes() -> None:
+async def test_a_bind_places_the_pod_and_claims_its_resources() -> None:
     world = await small_cluster()
     bound = await bind(world)
     assert bound.view.spec.node_name == "node-a"
@@ -89,14 +89,14 @@ async def test_both_sides_of_the_staleness_boundary_are_recorded() -> None:
 
 
 @asynchronous
-async def test_a_watcher_need_not_decode_what_this_server_wrote(tmp_path: Path) -> None:
-    """On sqlite, where those who watch hear of a commit before the one who made it."""
+async def test_a_watch_shares_the_view_of_an_object_that_this_server_wrote(tmp_path: Path) -> None:
+    """On sqlite, where watches receive a commit before its writer does."""
     world = await make_world(store=await SqliteStore.open(tmp_path / "kedge.db", make_env()))
     await world.create(node())
     stream = await world.service.watch(POD, WatchOptions(resource_version=str(await world.store.revision())))
 
     async def follow() -> list[tuple[Any, bytes]]:
-        """The next two changes, as they were when they came."""
+        """The next two changes, as they were on arrival."""
         seen = []
         async for event in stream:
             if event.object is not None:
@@ -126,8 +126,8 @@ async def test_a_repeated_bind_is_the_same_bind() -> None:
 
 
 @asynchronous
-async def test_a_bind_sent_again_is_answered_for_the_pod_and_the_node_that_were_meant_alone() -> None:
-    """Both may have a namesake by now: one who learns that his bind was made goes on as if it were his."""
+async def test_a_repeated_bind_succeeds_only_for_the_same_pod_and_node() -> None:
+    """A new pod or node of the same name must not count as the one that was bound."""
     world = await small_cluster()
     old, home = await world.get(pod_key()), await world.get(NODE_A)
     first = await bind(world)
@@ -145,7 +145,7 @@ async def test_a_bind_sent_again_is_answered_for_the_pod_and_the_node_that_were_
 
 
 @asynchronous
-async def test_a_pod_may_be_born_on_a_node_and_claims_it_then() -> None:
+async def test_a_pod_created_with_a_node_makes_its_claim() -> None:
     world = await small_cluster(pods=0, cpu="1")
     await world.create(pod("daemon", cpu="800m", nodeName="node-a"))
     await check_ledgers(world, "node-a")
@@ -160,7 +160,7 @@ async def test_a_pod_may_be_born_on_a_node_and_claims_it_then() -> None:
 
 
 @asynchronous
-async def test_a_pod_on_one_node_is_refused_for_another() -> None:
+async def test_a_bound_pod_is_refused_for_another_node() -> None:
     world = await small_cluster()
     bound = await bind(world)
     caught = await refusal(world, Reason.POD_BOUND, pod_key(), node="node-b")
@@ -168,7 +168,7 @@ async def test_a_pod_on_one_node_is_refused_for_another() -> None:
 
 
 @asynchronous
-async def test_a_namesake_is_another_pod() -> None:
+async def test_a_new_pod_of_the_same_name_is_another_pod() -> None:
     world = await small_cluster()
     old = await world.get(pod_key())
     await world.service.delete(pod_key())
@@ -177,7 +177,7 @@ async def test_a_namesake_is_another_pod() -> None:
 
 
 @asynchronous
-async def test_a_node_that_came_back_is_another_node() -> None:
+async def test_a_new_incarnation_of_a_node_is_another_node() -> None:
     world = await small_cluster()
     old = await world.get(NODE_A)
     await world.service.delete(NODE_A)
@@ -187,7 +187,7 @@ async def test_a_node_that_came_back_is_another_node() -> None:
 
 
 @asynchronous
-async def test_a_pod_on_its_way_out_is_not_bound() -> None:
+async def test_a_pod_that_is_being_deleted_is_not_bound() -> None:
     world = await small_cluster(pods=0)
     body = pod()
     body["metadata"]["finalizers"] = ["example.dev/hold"]
@@ -197,7 +197,7 @@ async def test_a_pod_on_its_way_out_is_not_bound() -> None:
 
 
 @asynchronous
-async def test_a_gated_pod_waits() -> None:
+async def test_a_gated_pod_is_not_bound() -> None:
     world = await small_cluster(pods=0)
     await world.create(pod(schedulingGates=[{"name": "example.dev/budget"}]))
     await refusal(world, Reason.POD_GATED, pod_key())
@@ -298,7 +298,7 @@ async def test_a_deposed_scheduler_binds_nothing() -> None:
 
 
 @asynchronous
-async def test_a_recorded_end_frees_the_claim_and_is_final() -> None:
+async def test_a_recorded_end_releases_the_claim_and_is_final() -> None:
     world = await small_cluster()
     await bind(world)
     await world.record_end(pod_key())
@@ -346,7 +346,7 @@ async def zone_use(world: World, resource: str = "pods") -> dict[str, str]:
 
 
 @asynchronous
-async def test_a_zone_quota_bounds_its_zone_alone() -> None:
+async def test_a_zone_quota_limits_its_zone_only() -> None:
     world = await small_cluster(pods=4)
     await world.create(zone_quota(zone_a={"pods": "2"}))
     await bind(world, "web-0")
@@ -361,7 +361,7 @@ async def test_a_zone_quota_bounds_its_zone_alone() -> None:
 
 
 @asynchronous
-async def test_a_zone_quota_counts_what_was_there_before_it() -> None:
+async def test_a_zone_quota_counts_earlier_claims() -> None:
     world = await small_cluster(pods=3)
     await bind(world, "web-0")
     await world.create(zone_quota(zone_a={"pods": "2"}))
@@ -371,7 +371,7 @@ async def test_a_zone_quota_counts_what_was_there_before_it() -> None:
 
 
 @asynchronous
-async def test_a_zone_dropped_from_a_quota_is_counted_anew_when_it_returns() -> None:
+async def test_a_zone_that_returns_to_a_quota_is_recounted() -> None:
     world = await small_cluster(pods=3)
     await world.create(zone_quota(zone_a={"pods": "5"}))
     quota = Key("ZoneQuota.kedge.dev", "default", "zones")
@@ -384,7 +384,7 @@ async def test_a_zone_dropped_from_a_quota_is_counted_anew_when_it_returns() -> 
 
 
 @asynchronous
-async def test_binds_across_nodes_of_a_zone_never_overrun_its_quota() -> None:
+async def test_binds_across_nodes_of_a_zone_never_exceed_its_quota() -> None:
     world = await make_world()
     await world.create(zone_quota(zone_a={"cpu": "700m"}))
     for n in range(5):
@@ -402,7 +402,7 @@ async def test_binds_across_nodes_of_a_zone_never_overrun_its_quota() -> None:
 
 
 @asynchronous
-async def test_a_reservation_holds_room_that_only_its_pod_can_use() -> None:
+async def test_a_reservation_holds_resources_that_only_its_pod_can_use() -> None:
     world = await small_cluster(pods=2, cpu="150m")
     first = await world.get(pod_key("web-0"))
     held = await world.create(reservation(first, "node-a"))
@@ -417,7 +417,7 @@ async def test_a_reservation_holds_room_that_only_its_pod_can_use() -> None:
 
 
 @asynchronous
-async def test_an_intent_has_at_most_one_reservation() -> None:
+async def test_a_pod_has_at_most_one_reservation() -> None:
     world = await small_cluster()
     found = await world.get(pod_key())
     await world.create(reservation(found, "node-a"))
@@ -445,7 +445,7 @@ async def test_a_new_generation_supersedes_the_reservation_in_one_commit() -> No
 
 
 @asynchronous
-async def test_a_reservation_that_ends_gives_back_what_it_held() -> None:
+async def test_a_removed_reservation_releases_its_claim() -> None:
     for end in ("delete reservation", "delete pod", "end pod"):
         world = await small_cluster()
         await world.create(zone_quota(zone_a={"pods": "5"}))

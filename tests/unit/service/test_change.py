@@ -1,4 +1,4 @@
-"""Updates and patches: what they may change, and when they change nothing."""
+"""Updates and patches: the fields that they may change, and writes without effect."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def test_an_update_of_another_incarnation_is_a_conflict() -> None:
 
 
 @asynchronous
-async def test_a_write_that_changes_nothing_does_not_move_the_revision() -> None:
+async def test_a_write_without_changes_does_not_move_the_revision() -> None:
     world = await make_world()
     made = await world.create(deployment())
     before = await world.store.revision()
@@ -53,7 +53,7 @@ async def test_a_write_that_changes_nothing_does_not_move_the_revision() -> None
 
 
 @asynchronous
-async def test_generation_counts_changes_of_spec_alone() -> None:
+async def test_generation_counts_changes_of_the_spec_only() -> None:
     world = await make_world()
     await world.create(deployment())
     assert (await world.service.patch(WEB, {"spec": {"replicas": 5}})).object.metadata.generation == 2
@@ -63,7 +63,7 @@ async def test_generation_counts_changes_of_spec_alone() -> None:
 
 
 @asynchronous
-async def test_status_and_the_rest_are_written_apart() -> None:
+async def test_status_and_spec_are_written_separately() -> None:
     world = await make_world()
     await world.create(deployment())
     await world.service.patch(WEB, {"spec": {"replicas": 9}, "status": {"replicas": 2}}, subresource="status")
@@ -77,7 +77,7 @@ async def test_status_and_the_rest_are_written_apart() -> None:
 
 
 @asynchronous
-async def test_a_condition_keeps_its_time_until_it_changes() -> None:
+async def test_a_condition_keeps_its_transition_time_until_it_changes() -> None:
     world = await make_world()
     await world.create(deployment())
 
@@ -95,7 +95,7 @@ async def test_a_condition_keeps_its_time_until_it_changes() -> None:
 
 
 @asynchronous
-async def test_the_server_keeps_what_only_it_may_say() -> None:
+async def test_an_update_cannot_change_server_fields() -> None:
     world = await make_world()
     made = await world.create(config_map())
     body = {"metadata": {"creationTimestamp": "1999-01-01T00:00:00Z", "deletionTimestamp": "1999-01-01T00:00:00Z"}}
@@ -117,7 +117,7 @@ async def test_a_json_patch_applies_whole_or_not_at_all() -> None:
 
 
 @pytest.mark.parametrize("body", [b"{", b"[]", b'"x"'])
-def test_a_patch_that_is_no_patch_is_a_bad_request(body: bytes) -> None:
+def test_an_invalid_patch_is_a_bad_request(body: bytes) -> None:
     @asynchronous
     async def send() -> None:
         world = await make_world()
@@ -138,7 +138,7 @@ async def test_a_patch_cannot_rename_an_object() -> None:
 
 
 @asynchronous
-async def test_immutable_fields_stay() -> None:
+async def test_immutable_fields_cannot_be_changed() -> None:
     world = await make_world()
     await world.create(pod())
     with pytest.raises(Invalid):
@@ -161,7 +161,7 @@ async def test_concurrent_patches_of_different_fields_all_survive() -> None:
 
 
 @asynchronous
-async def test_what_is_not_there_cannot_be_changed() -> None:
+async def test_an_object_that_does_not_exist_cannot_be_changed() -> None:
     world = await make_world()
     with pytest.raises(NotFound):
         await world.service.patch(SETTINGS, {"data": {}})
@@ -190,8 +190,8 @@ async def test_scale_changes_replicas_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("subresource", ["binding", "eviction", "scale", "nonsense"])
-def test_a_verb_that_has_its_own_door_has_no_second_one(subresource: str) -> None:
-    """A write through it would pass the policies that watch the front door."""
+def test_a_subresource_with_its_own_verb_cannot_be_updated(subresource: str) -> None:
+    """Such a write would bypass the policies of the verb."""
 
     @asynchronous
     async def run() -> None:
@@ -204,7 +204,7 @@ def test_a_verb_that_has_its_own_door_has_no_second_one(subresource: str) -> Non
 
 
 @pytest.mark.parametrize("metadata", ["junk", None, 5, []])
-def test_junk_for_metadata_does_not_wipe_it(metadata: object) -> None:
+def test_invalid_metadata_does_not_replace_the_stored_one(metadata: object) -> None:
     @asynchronous
     async def run() -> None:
         world = await make_world()
@@ -221,7 +221,7 @@ def test_junk_for_metadata_does_not_wipe_it(metadata: object) -> None:
 
 
 @asynchronous
-async def test_true_is_not_one() -> None:
+async def test_true_is_not_equal_to_one() -> None:
     world = await make_world()
     body = deployment()
     body["spec"]["x-flag"] = 1
@@ -232,7 +232,7 @@ async def test_true_is_not_one() -> None:
 
 
 @asynchronous
-async def test_a_patch_of_scale_that_names_no_version_is_never_too_late() -> None:
+async def test_a_patch_of_scale_without_a_version_never_conflicts() -> None:
     world = await make_world()
     await world.create(deployment())
     writes = [world.service.patch(WEB, {"status": {"replicas": n}}, subresource="status") for n in range(5)]
@@ -245,8 +245,8 @@ async def test_a_patch_of_scale_that_names_no_version_is_never_too_late() -> Non
 
 
 @asynchronous
-async def test_a_verb_given_up_in_mid_flight_holds_nobody_up() -> None:
-    """Writers wait in line for a contended object; one that is cancelled, waiting or at the head, leaves the line."""
+async def test_a_cancelled_write_does_not_block_others() -> None:
+    """Writers queue for a contended key; a cancelled one leaves the queue, whether it waits or holds the lock."""
     world = await make_world()
     await world.create(config_map())
     for turns in range(12):

@@ -1,4 +1,4 @@
-"""What a create does to an object, and what it refuses."""
+"""Creates: the fields that the server sets, and the bodies that it rejects."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from kedge.keys import Key
 
 
 @asynchronous
-async def test_the_server_sets_what_only_it_may_say() -> None:
+async def test_the_server_sets_its_own_fields() -> None:
     world = await make_world()
     body = pod()
     body["metadata"] |= {"uid": "mine", "generation": 7, "creationTimestamp": "1999-01-01T00:00:00Z"}
@@ -39,13 +39,13 @@ async def test_the_server_sets_what_only_it_may_say() -> None:
 
 
 @asynchronous
-async def test_a_node_registers_itself_with_its_status() -> None:
+async def test_a_node_is_created_with_its_status() -> None:
     world = await make_world()
     assert (await world.create(node())).edit()["status"]["allocatable"]["cpu"] == "4"
 
 
 @asynchronous
-async def test_what_kedge_does_not_know_is_kept_and_warned_about() -> None:
+async def test_unknown_fields_are_kept_with_a_warning() -> None:
     world = await make_world()
     body = pod(dnsPolicy="ClusterFirst")
     body["spec"]["containers"][0]["stdinOnce"] = True
@@ -56,7 +56,7 @@ async def test_what_kedge_does_not_know_is_kept_and_warned_about() -> None:
 
 
 @asynchronous
-async def test_numbers_survive_as_they_were_written() -> None:
+async def test_numbers_are_stored_as_they_were_sent() -> None:
     world = await make_world()
     body = b'{"metadata":{"name":"n","namespace":"default"},"odd":{"a":1.10,"b":1e400}}'
     await world.service.create(CONFIG_MAP, body)
@@ -77,7 +77,7 @@ async def test_a_name_can_be_taken_only_once() -> None:
 
 
 @asynchronous
-async def test_generated_names_are_drawn_until_one_is_free() -> None:
+async def test_names_are_generated_until_one_is_free() -> None:
     world = await make_world()
     body = config_map()
     body["metadata"] = {"generateName": "settings-", "namespace": "default"}
@@ -94,7 +94,7 @@ async def test_an_object_without_any_name_is_invalid() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "complaint"),
+    ("change", "message"),
     [
         ({"apiVersion": "v2"}, "sent as a Pod of v1"),
         ({"kind": "Node"}, "sent as a Pod of v1"),
@@ -102,11 +102,11 @@ async def test_an_object_without_any_name_is_invalid() -> None:
         ({"metadata": {"name": "x", "resourceVersion": "7"}}, "resourceVersion should not be set"),
     ],
 )
-def test_a_body_must_fit_where_it_is_sent(change: dict[str, Any], complaint: str) -> None:
+def test_a_body_must_match_the_kind_and_namespace_it_is_sent_to(change: dict[str, Any], message: str) -> None:
     @asynchronous
     async def send() -> None:
         world = await make_world()
-        with pytest.raises(BadRequest, match=complaint):
+        with pytest.raises(BadRequest, match=message):
             await world.service.create(POD, {**pod(), **change}, namespace="default")
 
     send()
@@ -139,7 +139,7 @@ async def test_every_bad_field_is_named_at_once() -> None:
 
 
 @asynchronous
-async def test_a_create_proves_that_its_namespace_is_there_and_stays() -> None:
+async def test_a_create_proves_that_its_namespace_is_active() -> None:
     world = await make_world()
     body = config_map()
     body["metadata"]["namespace"] = "nowhere"
@@ -162,7 +162,7 @@ async def test_a_dry_run_does_everything_but_commit() -> None:
 
 
 @asynchronous
-async def test_an_object_past_the_size_limit_is_refused_whole() -> None:
+async def test_an_object_past_the_size_limit_is_rejected() -> None:
     world = await make_world()
     with pytest.raises(TooLarge, match="huge"):
         await world.create({**config_map("huge"), "kept": "x" * 1_500_000})
@@ -185,7 +185,7 @@ async def test_defaults_are_what_kubernetes_users_expect() -> None:
 
 
 @asynchronous
-async def test_a_namespace_cannot_be_put_inside_another() -> None:
+async def test_a_namespace_cannot_be_created_inside_another() -> None:
     world = await make_world()
     with pytest.raises(BadRequest, match="has no namespace"):
         await world.service.create(NAMESPACE, {"metadata": {"name": "inner"}}, namespace="default")

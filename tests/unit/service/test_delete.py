@@ -1,4 +1,4 @@
-"""Deletion: grace, finalizers, propagation, preconditions, and the life of a namespace."""
+"""Deletion: grace period, finalizers, propagation, preconditions, and namespaces."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def bound_pod(world: World, **spec: Any) -> None:
 
 
 @asynchronous
-async def test_an_object_that_nothing_holds_goes_at_once() -> None:
+async def test_an_object_without_finalizers_is_removed_at_once() -> None:
     world = await make_world()
     await world.create(config_map())
     written = await world.service.delete(SETTINGS)
@@ -34,7 +34,7 @@ async def test_an_object_that_nothing_holds_goes_at_once() -> None:
 
 
 @asynchronous
-async def test_a_finalizer_holds_an_object_until_it_is_taken_off() -> None:
+async def test_a_finalizer_keeps_an_object_until_it_is_removed() -> None:
     world = await make_world()
     body = deployment()
     body["metadata"]["finalizers"] = ["example.dev/cleanup"]
@@ -56,7 +56,7 @@ async def test_a_finalizer_holds_an_object_until_it_is_taken_off() -> None:
 @pytest.mark.parametrize(
     ("propagation", "finalizer"), [("Foreground", "foregroundDeletion"), ("Orphan", "orphan"), ("Background", None)]
 )
-def test_propagation_leaves_word_for_the_garbage_collector(propagation: str, finalizer: str | None) -> None:
+def test_propagation_sets_the_finalizer_of_the_garbage_collector(propagation: str, finalizer: str | None) -> None:
     @asynchronous
     async def run() -> None:
         world = await make_world()
@@ -70,7 +70,7 @@ def test_propagation_leaves_word_for_the_garbage_collector(propagation: str, fin
 
 
 @asynchronous
-async def test_an_unknown_propagation_is_refused() -> None:
+async def test_an_unknown_propagation_is_rejected() -> None:
     world = await make_world()
     await world.create(config_map())
     with pytest.raises(BadRequest, match="Sideways"):
@@ -88,7 +88,7 @@ async def test_preconditions_protect_the_successor_of_a_name() -> None:
 
 
 @asynchronous
-async def test_a_running_pod_gets_its_grace_and_can_only_be_hurried() -> None:
+async def test_a_running_pod_gets_its_grace_period_which_can_only_be_shortened() -> None:
     world = await make_world()
     await bound_pod(world, terminationGracePeriodSeconds=60)
     marked = (await world.service.delete(pod_key())).object
@@ -101,7 +101,7 @@ async def test_a_running_pod_gets_its_grace_and_can_only_be_hurried() -> None:
 
 
 @asynchronous
-async def test_a_pod_that_runs_nowhere_needs_no_grace() -> None:
+async def test_an_unbound_pod_has_no_grace_period() -> None:
     world = await make_world()
     await world.create(pod())
     assert (await world.service.delete(pod_key())).removed
@@ -111,13 +111,13 @@ async def test_a_pod_that_runs_nowhere_needs_no_grace() -> None:
 
 
 @asynchronous
-async def test_a_namespace_ends_in_two_steps() -> None:
+async def test_a_namespace_is_deleted_in_two_steps() -> None:
     world = await make_world()
     await world.create(config_map())
     marked = await world.service.delete(DEFAULT)
     assert not marked.removed
     assert marked.object.view.status.phase == "Terminating"
-    # What is inside can still be changed and removed; nothing new comes in.
+    # Objects inside can still be changed and removed; none can be created.
     await world.service.patch(SETTINGS, {"data": {"a": "b"}})
     await world.service.delete(SETTINGS)
     empty = {"metadata": {"name": "default"}, "spec": {"finalizers": []}}

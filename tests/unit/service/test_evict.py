@@ -1,4 +1,4 @@
-"""Eviction: a deletion that a disruption budget allows, once for each disruption."""
+"""Eviction: a deletion that a disruption budget allows and counts."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def test_an_eviction_is_charged_to_the_budget_in_its_own_commit() -> None:
 
 
 @asynchronous
-async def test_what_proves_a_namespaces_budgets_goes_with_it() -> None:
+async def test_the_key_of_a_namespaces_budgets_is_removed_with_it() -> None:
     world = await make_world()
     await world.service.create(NAMESPACE, {"metadata": {"name": "short"}})
     await add_budget(world, "web", 1, namespace="short")
@@ -67,7 +67,7 @@ async def test_what_proves_a_namespaces_budgets_goes_with_it() -> None:
 
 
 @asynchronous
-async def test_a_spent_budget_refuses_and_says_when_to_ask_again() -> None:
+async def test_an_exhausted_budget_rejects_with_a_retry_time() -> None:
     world = await cluster(allowed=0)
     with pytest.raises(TooManyRequests, match="disruption budget web") as caught:
         await world.service.evict(pod_key("web-0"))
@@ -76,7 +76,7 @@ async def test_a_spent_budget_refuses_and_says_when_to_ask_again() -> None:
 
 
 @asynchronous
-async def test_evictions_at_once_never_overspend() -> None:
+async def test_concurrent_evictions_never_exceed_the_budget() -> None:
     world = await cluster(allowed=1)
     outcomes = await asyncio.gather(
         *(world.service.evict(pod_key(f"web-{n}")) for n in range(3)), return_exceptions=True
@@ -86,7 +86,7 @@ async def test_evictions_at_once_never_overspend() -> None:
 
 
 @asynchronous
-async def test_a_pod_already_going_is_not_charged_again() -> None:
+async def test_a_pod_that_is_being_deleted_is_not_charged_again() -> None:
     world = await cluster(allowed=1)
     await world.service.evict(pod_key("web-0"))
     await world.service.evict(pod_key("web-0"))
@@ -101,7 +101,7 @@ async def test_a_budget_whose_status_lags_its_spec_allows_nothing() -> None:
 
 
 @asynchronous
-async def test_what_runs_nowhere_is_nobodys_disruption() -> None:
+async def test_an_unbound_pod_is_not_charged_to_a_budget() -> None:
     world = await cluster(allowed=0)
     await world.create(pod("pending"))
     assert (await world.service.evict(pod_key("pending"))).removed
@@ -110,7 +110,7 @@ async def test_what_runs_nowhere_is_nobodys_disruption() -> None:
 
 
 @asynchronous
-async def test_two_budgets_for_one_pod_are_an_error_to_mend() -> None:
+async def test_two_budgets_for_one_pod_are_an_error() -> None:
     world = await cluster(allowed=1)
     await add_budget(world, "second", 1)
     with pytest.raises(OperatingError, match="second, web"):
@@ -118,7 +118,7 @@ async def test_two_budgets_for_one_pod_are_an_error_to_mend() -> None:
 
 
 @asynchronous
-async def test_preconditions_hold_for_evictions_too() -> None:
+async def test_preconditions_apply_to_evictions() -> None:
     world = await cluster(allowed=1)
     with pytest.raises(Conflict):
         await world.service.evict(pod_key("web-0"), DeleteOptions(uid="of-another"))
@@ -128,7 +128,7 @@ async def test_preconditions_hold_for_evictions_too() -> None:
 
 
 @asynchronous
-async def test_an_eviction_is_held_to_the_propagation_policies_there_are() -> None:
+async def test_an_eviction_rejects_an_unknown_propagation_policy() -> None:
     world = await cluster(allowed=1)
     with pytest.raises(BadRequest, match="Sideways"):
         await world.service.evict(pod_key("web-0"), DeleteOptions(propagation="Sideways"))

@@ -1,4 +1,4 @@
-"""Junk to every verb: only operating errors come out, and a verb that raises has written nothing."""
+"""Random input to every verb: only operating errors are raised, and a verb that raises has written nothing."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ selection = st.fixed_dictionaries(
 
 @st.composite
 def bent(draw: st.DrawFn, manifest: dict[str, Any]) -> dict[str, Any]:
-    """A good manifest with junk in a few of its places."""
+    """A valid manifest with junk in a few places."""
     document: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(manifest))
     for _ in range(draw(st.integers(0, 3))):
         here: Any = document
@@ -122,7 +122,7 @@ MANIFESTS: tuple[dict[str, Any], ...] = (
 )  # fmt: skip
 
 
-async def furnished(admission: AdmissionChain | None) -> tuple[World, list[Key]]:
+async def populated(admission: AdmissionChain | None) -> tuple[World, list[Key]]:
     world = await make_world(limits=LIMITS, admission=admission)
     await world.create(node())
     made = [await world.create(pod()), await world.create(pod("bound")), await world.create(pod("held"))]
@@ -136,12 +136,12 @@ async def furnished(admission: AdmissionChain | None) -> tuple[World, list[Key]]
 
 
 class Probe:
-    """Sends requests and judges what comes back."""
+    """Sends requests and checks the replies."""
 
     def __init__(self, world: World, keys: list[Key], data: st.DataObject) -> None:
         self._world = world
         self._keys = st.sampled_from(keys) | st.builds(
-            Key, st.sampled_from(("Pod", "Node", "Operation.kedge.dev", "Unheard")), words, words
+            Key, st.sampled_from(("Pod", "Node", "Operation.kedge.dev", "Unknown")), words, words
         )
         self._data = data
 
@@ -195,8 +195,8 @@ class Probe:
             case "evict":
                 return service.evict(key, deleting), deleting.dry_run
             case "confirm":
-                words_drawn = {name: draw(words) for name in ("node", "node_uid", "pod_uid")}
-                return service.confirm_ended(**words_drawn, options=options), options.dry_run
+                names = {name: draw(words) for name in ("node", "node_uid", "pod_uid")}
+                return service.confirm_ended(**names, options=options), options.dry_run
             case "list":
                 asked = ListOptions(
                     **draw(selection), limit=draw(st.integers(-1, 3)), continue_token=draw(maybe_text | st.text())
@@ -234,7 +234,7 @@ class Probe:
 
 def fuzz(data: st.DataObject, admission: AdmissionChain | None = None) -> None:
     async def run() -> None:
-        world, keys = await furnished(admission)
+        world, keys = await populated(admission)
         probe = Probe(world, keys, data)
         for _ in range(8):
             await probe.step()
@@ -246,13 +246,13 @@ def fuzz(data: st.DataObject, admission: AdmissionChain | None = None) -> None:
 
 @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
-def test_only_operating_errors_come_out_and_no_half_writes_stay(data: st.DataObject) -> None:
+def test_verbs_raise_only_operating_errors_and_then_write_nothing(data: st.DataObject) -> None:
     fuzz(data)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
-def test_nor_do_they_with_policies_in_the_way(data: st.DataObject) -> None:
+def test_verbs_with_policies_raise_only_operating_errors_and_then_write_nothing(data: st.DataObject) -> None:
     every = [kind.key_kind for kind in KINDS]
     policy = FunctionPolicy("quiet", kinds=every, verbs=("create", "update", "delete"))
     fuzz(data, AdmissionChain([policy], [policy]))

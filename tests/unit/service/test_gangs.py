@@ -1,4 +1,4 @@
-"""Reservations and gangs: who may take over what, and that a gang is bound whole or not at all."""
+"""Reservations and gangs: when a claim may be superseded, and that a gang is bound whole or not at all."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def set_phase(world: World, phase: str) -> Object:
 
 
 async def held(world: World, name: str = "node-a") -> dict[str, str]:
-    """Who holds what on a node, by pod."""
+    """The claims on a node: their states, by pod."""
     return {entry.name: entry.state for entry in (await world.ledger(name)).entries.values()}
 
 
@@ -87,19 +87,19 @@ async def refused(reason: Reason, call: Any) -> Refused:
 
 
 @asynchronous
-async def test_a_deadline_frees_nothing_by_itself() -> None:
+async def test_a_deadline_alone_releases_nothing() -> None:
     world = await cluster(2, labelled=False, cpu="150m")
     first = await world.get(pod_key("web-0"))
     await world.create(reservation(first, "node-a"))
     world.clock.advance(PAST_THE_DEADLINE_S)
     await refused(Reason.RESOURCE, bind(world, 1))
     assert await held(world) == {"web-0": "Reserved"}
-    await bind(world, 0)  # and its own pod may still use it
+    await bind(world, 0)  # its own pod may still use it
     assert await held(world) == {"web-0": "Bound"}
 
 
 @asynchronous
-async def test_past_its_deadline_anybody_may_supersede_a_reservation() -> None:
+async def test_past_its_deadline_a_reservation_may_be_superseded() -> None:
     for how in ("bind elsewhere", "update", "remove"):
         world = await cluster(1, labelled=False)
         await world.create(zone_quota(zone_a={"pods": "1"}, zone_b={"pods": "1"}))
@@ -152,7 +152,7 @@ async def test_a_deadline_can_be_moved_without_moving_the_claim() -> None:
 
 
 @asynchronous
-async def test_a_reservation_stays_with_its_pod() -> None:
+async def test_a_reservation_cannot_change_its_pod() -> None:
     world = await cluster(2, labelled=False)
     first, second = [await world.get(pod_key(f"web-{n}")) for n in range(2)]
     kept = await world.create(reservation(first, "node-a", generation=1))
@@ -163,7 +163,7 @@ async def test_a_reservation_stays_with_its_pod() -> None:
 
 
 @asynchronous
-async def test_a_node_that_comes_back_drops_what_was_reserved_on_its_former_self() -> None:
+async def test_a_new_incarnation_of_a_node_drops_reservations_on_the_old_one() -> None:
     world = await cluster(2)
     await reserve(world, 0, 1)
     await world.service.delete(Key("Node", "", "node-a"))
@@ -196,7 +196,7 @@ async def test_a_gang_that_fits_one_chunk_reserves_and_commits_at_once() -> None
 
 
 @asynchronous
-async def test_a_gang_reserves_in_chunks_and_is_bound_once_all_hold_a_place() -> None:
+async def test_a_gang_reserves_in_chunks_and_is_bound_once_all_members_hold_a_place() -> None:
     world = await cluster(3)
     pending = await reserve(world, 0, 1, size=3)
     assert (pending.view.status.phase, len(pending.view.status.members)) == ("Pending", 2)
@@ -221,7 +221,7 @@ async def test_a_chunk_is_all_or_nothing() -> None:
 
 
 @asynchronous
-async def test_a_chunk_sent_again_changes_nothing() -> None:
+async def test_a_repeated_chunk_changes_nothing() -> None:
     world = await cluster(2)
     first = await world.service.reserve(await chunk(world, 0, 1, commit=True))
     before = await world.store.revision()
@@ -263,7 +263,7 @@ async def test_a_chunk_under_the_record_of_another_attempt_is_a_conflict() -> No
 
 
 @asynchronous
-async def test_a_chunk_and_a_gang_have_their_bounds() -> None:
+async def test_chunks_and_gangs_are_bounded() -> None:
     world = await cluster(3, limits=Limits(gang_chunk_max=2, gang_members_max=2))
     with pytest.raises(BadRequest, match="at most 2 members"):
         await reserve(world, 0, 1, 2)
@@ -273,7 +273,7 @@ async def test_a_chunk_and_a_gang_have_their_bounds() -> None:
 
 
 @asynchronous
-async def test_the_largest_chunk_fits_one_commit_whatever_quotas_there_are() -> None:
+async def test_the_largest_chunk_fits_one_commit_with_the_most_quotas() -> None:
     limits = Limits()
     world = await cluster(limits.gang_chunk_max, cpu="100")
     for n in range(limits.namespace_quotas_max):
@@ -292,7 +292,7 @@ async def test_the_largest_chunk_fits_one_commit_whatever_quotas_there_are() -> 
     world.clock.advance(PAST_THE_DEADLINE_S)
     for n in range(limits.gang_chunk_max):
         await world.service.patch(Key("Node", "", f"n{n}"), {"spec": {"unschedulable": True}})
-    await world.service.delete(GANG)  # frees them, as many to a commit
+    await world.service.delete(GANG)  # releases them, as many to a commit
     assert await held(world, "n0") == {}
 
 
@@ -312,7 +312,7 @@ async def test_a_member_without_a_place_under_its_gang_is_not_bound() -> None:
 
 
 @asynchronous
-async def test_a_member_of_a_committed_gang_may_move_but_not_let_go() -> None:
+async def test_a_member_of_a_committed_gang_may_move_but_not_release_its_place() -> None:
     world = await cluster(2)
     await reserve(world, 0, 1, commit=True)
     first = await world.get(pod_key("web-0"))
@@ -331,7 +331,7 @@ async def test_a_member_of_a_committed_gang_may_move_but_not_let_go() -> None:
 
 @pytest.mark.parametrize("how", ["phase", "delete"])
 @pytest.mark.parametrize("members", [2, 7])
-def test_an_aborted_gang_frees_what_its_members_hold(how: str, members: int) -> None:
+def test_an_aborted_gang_releases_its_members_reservations(how: str, members: int) -> None:
     @asynchronous
     async def run() -> None:
         world = await cluster(members, limits=Limits(gang_chunk_max=3))
@@ -352,7 +352,7 @@ def test_an_aborted_gang_frees_what_its_members_hold(how: str, members: int) -> 
 
 
 @asynchronous
-async def test_a_dry_run_of_an_abort_frees_nothing() -> None:
+async def test_a_dry_run_of_an_abort_releases_nothing() -> None:
     world = await cluster(2)
     await reserve(world, 0, 1)
     before = await world.store.revision()
@@ -362,7 +362,7 @@ async def test_a_dry_run_of_an_abort_frees_nothing() -> None:
 
 
 @asynchronous
-async def test_a_new_leader_reads_from_the_record_what_to_resume_or_abort() -> None:
+async def test_a_new_leader_resumes_or_aborts_from_the_record() -> None:
     world = await cluster(3, limits=Limits(gang_chunk_max=1))
     for n in range(2):
         await reserve(world, n, size=3)
@@ -370,7 +370,7 @@ async def test_a_new_leader_reads_from_the_record_what_to_resume_or_abort() -> N
     assert (left.status.phase, {m.name for m in left.status.members.values()}) == ("Pending", {"web-0", "web-1"})
     await reserve(world, 2, size=3, commit=True)
     await bind(world, 1)
-    # The old leader stops here. The new one binds who is left.
+    # The old leader stops here. The new one binds the other members.
     resumed = (await world.get(GANG)).view
     assert resumed.status.phase == "Committed"
     for member in resumed.status.members.values():
@@ -399,8 +399,8 @@ async def test_committed_and_aborted_are_final() -> None:
 
 
 @pytest.mark.parametrize("how", ["record", "reservation"])
-def test_what_a_committed_gang_could_still_use_is_not_taken_from_it_by_a_deadline(how: str) -> None:
-    """One of its members may be bound already, and then the others are to be bound too."""
+def test_a_committed_gang_keeps_usable_reservations_past_the_deadline(how: str) -> None:
+    """One member may be bound already, so the others must be bound too."""
 
     @asynchronous
     async def run() -> None:
@@ -422,7 +422,7 @@ def test_what_a_committed_gang_could_still_use_is_not_taken_from_it_by_a_deadlin
 
 @pytest.mark.parametrize("why", ["cordon", "gone", "another", "shrunk", "relabelled"])
 @pytest.mark.parametrize("how", ["record", "reservation"])
-def test_what_a_committed_gang_can_no_longer_use_is_given_up_past_the_deadline(how: str, why: str) -> None:
+def test_a_committed_gang_loses_unusable_reservations_past_the_deadline(how: str, why: str) -> None:
     @asynchronous
     async def run() -> None:
         world = await cluster(2)
@@ -443,7 +443,7 @@ def test_what_a_committed_gang_can_no_longer_use_is_given_up_past_the_deadline(h
                 await world.service.patch(waiting.key, labels)
         reserved = Key("Reservation.kedge.dev", "default", waiting.uid)
         key = GANG if how == "record" else reserved
-        if await is_there(world, reserved):  # it did not go with its node
+        if await is_there(world, reserved):  # it was not removed with its node
             with pytest.raises(Conflict, match="is committed"):
                 await world.service.delete(key)
             world.clock.advance(PAST_THE_DEADLINE_S)
@@ -455,7 +455,7 @@ def test_what_a_committed_gang_can_no_longer_use_is_given_up_past_the_deadline(h
 
 
 @asynchronous
-async def test_the_members_are_the_services_account() -> None:
+async def test_only_the_service_writes_the_members_of_a_record() -> None:
     world = await cluster(2)
     await world.create(gang_record(size=2))
     forged = {"status": {"phase": "Committed", "members": {"a": {"name": "a"}, "b": {"name": "b"}}}}
@@ -472,7 +472,7 @@ async def test_the_members_are_the_services_account() -> None:
 
 
 @pytest.mark.parametrize("how", ["delete pod", "end pod", "delete reservation"])
-def test_a_member_that_goes_no_longer_counts(how: str) -> None:
+def test_a_removed_member_no_longer_counts(how: str) -> None:
     @asynchronous
     async def run() -> None:
         world = await cluster(2)
@@ -491,8 +491,8 @@ def test_a_member_that_goes_no_longer_counts(how: str) -> None:
 
 
 @asynchronous
-async def test_what_an_aborted_gang_left_may_be_taken_over() -> None:
-    """A server that stops after marking the record, before freeing its members, holds nobody up."""
+async def test_reservations_left_by_an_aborted_gang_may_be_superseded() -> None:
+    """A server that stops after aborting the record, before releasing its members, blocks no other gang."""
     world = await cluster(1, labelled=False)
     first = await world.get(pod_key("web-0"))
     await world.create(gang_record(size=2))
@@ -508,7 +508,7 @@ async def test_what_an_aborted_gang_left_may_be_taken_over() -> None:
 
 
 @asynchronous
-async def test_a_record_and_a_reservation_do_not_turn_into_each_other() -> None:
+async def test_a_record_cannot_become_a_reservation_or_the_reverse() -> None:
     world = await cluster(1, labelled=False)
     first = await world.get(pod_key("web-0"))
     kept = await world.create(reservation(first, "node-a"))

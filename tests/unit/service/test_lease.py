@@ -1,4 +1,4 @@
-"""Leases and their fences: a deposed leader's writes do not land, whatever it believes."""
+"""Leases and their fences: the writes of a deposed leader fail."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ async def write_as(world: World, fence: Fence, name: str) -> None:
 
 
 @asynchronous
-async def test_the_revision_at_which_a_lease_was_taken_is_the_holders_token() -> None:
+async def test_the_revision_of_acquisition_is_the_holders_token() -> None:
     world = await make_world()
     taken = (await world.service.create(LEASE, lease("a"))).object
     await write_as(world, Fence(fence_key(KEY), taken.revision), "by-a")
 
 
 @asynchronous
-async def test_a_renewal_leaves_the_fence_where_it_is() -> None:
+async def test_a_renewal_does_not_move_the_fence() -> None:
     world = await make_world()
     taken = (await world.service.create(LEASE, lease("a"))).object
     for n in range(3):
@@ -46,7 +46,7 @@ async def test_a_renewal_leaves_the_fence_where_it_is() -> None:
 
 
 @asynchronous
-async def test_a_new_holder_fences_the_old_one_off() -> None:
+async def test_a_new_holder_fences_the_old_one() -> None:
     world = await make_world()
     first = (await world.service.create(LEASE, lease("a"))).object
     second = (await world.service.patch(KEY, {"spec": {"holderIdentity": "b"}})).object
@@ -57,8 +57,8 @@ async def test_a_new_holder_fences_the_old_one_off() -> None:
 
 
 @asynchronous
-async def test_taking_ones_own_lease_anew_begins_a_term() -> None:
-    """Its holder never heard that it had it, so nobody knows the first token: it must not stay in force."""
+async def test_acquiring_its_own_lease_again_begins_a_new_term() -> None:
+    """The reply to the first acquisition was lost, and its token with it: that token must not stay valid."""
     world = await make_world()
     first = (await world.service.create(LEASE, lease("a"))).object
     again = (await world.service.patch(KEY, {"spec": {"acquireTime": "2030-01-01T00:01:00.000000Z"}})).object
@@ -68,7 +68,7 @@ async def test_taking_ones_own_lease_anew_begins_a_term() -> None:
 
 
 @asynchronous
-async def test_a_released_or_deleted_lease_fences_its_holder_off_too() -> None:
+async def test_a_released_or_deleted_lease_fences_its_holder() -> None:
     world = await make_world()
     first = (await world.service.create(LEASE, lease("a"))).object
     await world.service.patch(KEY, {"spec": {"holderIdentity": ""}})
@@ -83,7 +83,7 @@ async def test_a_released_or_deleted_lease_fences_its_holder_off_too() -> None:
 
 
 @asynchronous
-async def test_two_candidates_cannot_both_take_a_lease() -> None:
+async def test_two_candidates_cannot_both_acquire_a_lease() -> None:
     world = await make_world()
     free = (await world.service.create(LEASE, lease(""))).object
     bids = []
@@ -97,8 +97,8 @@ async def test_two_candidates_cannot_both_take_a_lease() -> None:
 
 
 @asynchronous
-async def test_a_nodes_lease_has_no_fence_for_nobody_leads_by_it() -> None:
-    """A fence that moves has every watch told at once: a thousand nodes that register would tell each of them."""
+async def test_a_nodes_lease_has_no_fence() -> None:
+    """A moved fence notifies every watch at once: a thousand nodes that register would notify each of them."""
     world = await make_world()
     await world.service.create(NAMESPACE, {"metadata": {"name": "kube-node-lease"}})
     metadata = {"name": "node-1", "namespace": "kube-node-lease"}

@@ -1,4 +1,4 @@
-"""Operation ids: a repeat returns the first outcome, whatever happened in between."""
+"""Operation ids: a repeat returns the first outcome, even after other writes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def test_a_repeated_create_returns_the_object_as_it_was_made() -> None:
 
 
 @asynchronous
-async def test_a_repeated_create_does_not_raise_the_dead() -> None:
+async def test_a_repeated_create_does_not_recreate_a_deleted_object() -> None:
     world = await make_world()
     await world.service.create(CONFIG_MAP, config_map(), options=once("op-1"))
     await world.service.delete(SETTINGS)
@@ -48,7 +48,7 @@ async def test_a_repeated_create_does_not_raise_the_dead() -> None:
 
 
 @asynchronous
-async def test_a_generated_name_is_drawn_once_an_operation() -> None:
+async def test_a_name_is_generated_once_an_operation() -> None:
     world = await make_world()
     body = config_map()
     body["metadata"] = {"generateName": "m-", "namespace": "default"}
@@ -58,7 +58,7 @@ async def test_a_generated_name_is_drawn_once_an_operation() -> None:
 
 
 @asynchronous
-async def test_repeats_at_once_happen_once() -> None:
+async def test_concurrent_repeats_take_effect_once() -> None:
     world = await make_world()
     patch = {"data": {"n": "1"}}
     await world.create(config_map())
@@ -68,7 +68,7 @@ async def test_repeats_at_once_happen_once() -> None:
 
 
 @asynchronous
-async def test_a_repeated_delete_spares_the_successor() -> None:
+async def test_a_repeated_delete_does_not_delete_the_successor() -> None:
     world = await make_world()
     await world.create(config_map())
     options = DeleteOptions(origin=Origin(operation="op-1"))
@@ -81,7 +81,7 @@ async def test_a_repeated_delete_spares_the_successor() -> None:
 
 
 @asynchronous
-async def test_an_operation_id_means_one_thing() -> None:
+async def test_an_operation_id_is_for_one_write() -> None:
     world = await make_world()
     await world.service.create(CONFIG_MAP, config_map(), options=once("op-1"))
     with pytest.raises(BadRequest, match="op-1"):
@@ -91,7 +91,7 @@ async def test_an_operation_id_means_one_thing() -> None:
 
 
 @asynchronous
-async def test_a_failed_operation_may_be_tried_again() -> None:
+async def test_a_failed_operation_may_be_retried() -> None:
     world = await make_world()
     with pytest.raises(NotFound):
         await world.service.patch(SETTINGS, {"data": {"x": "y"}}, options=once("op-1"))
@@ -100,7 +100,7 @@ async def test_a_failed_operation_may_be_tried_again() -> None:
 
 
 @asynchronous
-async def test_operations_are_forgotten_after_their_window_and_beyond_their_number() -> None:
+async def test_operations_are_swept_after_their_window_and_beyond_their_number() -> None:
     world = await make_world(limits=Limits(operation_window_s=60, operations_max=5))
     core = world.service._core
     for n in range(8):
@@ -113,7 +113,7 @@ async def test_operations_are_forgotten_after_their_window_and_beyond_their_numb
 
 
 @asynchronous
-async def test_the_first_outcome_is_told_even_when_history_is_gone() -> None:
+async def test_the_first_outcome_is_returned_after_compaction() -> None:
     world = await make_world()
     await world.service.create(CONFIG_MAP, config_map(a="1"), options=once("op-1"))
     await world.service.patch(SETTINGS, {"data": {"a": "2"}})
@@ -128,7 +128,7 @@ async def test_the_first_outcome_is_told_even_when_history_is_gone() -> None:
 
 
 @asynchronous
-async def test_a_server_whose_clock_runs_ahead_forgets_nothing_early() -> None:
+async def test_a_server_with_a_fast_clock_sweeps_nothing_early() -> None:
     world = await make_world(limits=Limits(operation_window_s=60))
     ahead = Clock()
     ahead.advance(3600)
@@ -169,7 +169,7 @@ async def test_a_repeated_confirmation_returns_the_first_outcome_though_the_node
 
 
 @asynchronous
-async def test_a_name_of_ones_own_is_held_to_it_even_beside_a_generated_one() -> None:
+async def test_a_given_name_must_match_even_with_a_generate_name() -> None:
     world = await make_world()
     body = config_map("mine")
     body["metadata"]["generateName"] = "m-"
@@ -190,7 +190,7 @@ async def test_one_operation_deletes_a_whole_collection() -> None:
 
 
 class CountedStore(MemoryStore):
-    """Counts reads: on another machine each is a round trip."""
+    """Counts reads: over a network each is a round trip."""
 
     reads = 0
 
@@ -200,7 +200,7 @@ class CountedStore(MemoryStore):
 
 
 @asynchronous
-async def test_the_record_of_an_operation_is_read_together_with_what_the_write_needs() -> None:
+async def test_the_record_of_an_operation_is_read_with_the_keys_of_the_write() -> None:
     store = CountedStore(make_env())
     world = await make_world(store=store)
     reads = []
@@ -216,8 +216,8 @@ async def test_the_record_of_an_operation_is_read_together_with_what_the_write_n
 
 
 @asynchronous
-async def test_an_update_of_a_version_that_the_server_knows_needs_no_read_and_still_proves_it() -> None:
-    """A renewal says which version it changes: the commit proves that it is that one."""
+async def test_an_update_of_a_known_version_needs_no_read_and_still_proves_it() -> None:
+    """A renewal names the version that it changes, and the commit proves it."""
     store = CountedStore(make_env())
     world = await make_world(store=store)
     unrecorded = WriteOptions(recorded=False)
@@ -233,8 +233,8 @@ async def test_an_update_of_a_version_that_the_server_knows_needs_no_read_and_st
     assert store.reads == 0
     elsewhere = Service(store, make_env())
     third = (await elsewhere.patch(SETTINGS, {"data": {"a": "3"}})).object
-    for said in ("4", "2"):  # a change, and none at all: neither is of the newest version
+    for value in ("4", "2"):  # a change, and none: neither names the newest version
         with pytest.raises(Conflict) as caught:
-            await world.service.update(SETTINGS, body(second.revision, said), options=unrecorded)
+            await world.service.update(SETTINGS, body(second.revision, value), options=unrecorded)
         assert caught.value.revision == third.revision
     assert (await world.service.get(SETTINGS)).edit()["data"] == {"a": "3"}

@@ -1,4 +1,4 @@
-"""Priority classes: a new pod gets what its class says, in the commit that creates it."""
+"""Priority classes: a new pod gets the priority of its class in the commit that creates it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def class_key(name: str = "high") -> Key:
 
 
 async def created(world: World, name: str = "web-0", **spec: Any) -> PodView:
-    """The pod's view as its stored bytes say it, whatever the service handed on."""
+    """The pod's view, decoded from its stored bytes."""
     made = await world.create(pod(name, **spec))
     view = decode_view(POD, made.value)
     assert isinstance(view, PodView)
@@ -50,13 +50,13 @@ async def test_a_pod_gets_the_priority_and_policy_of_the_class_it_names() -> Non
 
 
 @asynchronous
-async def test_a_pod_without_a_class_is_left_as_it_was_sent() -> None:
+async def test_a_pod_without_a_class_is_stored_as_it_was_sent() -> None:
     world = await world_with(priority_class())
     assert b'"priority' not in (await world.create(pod())).value
 
 
 @asynchronous
-async def test_a_class_that_is_not_there_is_forbidden() -> None:
+async def test_a_class_that_does_not_exist_is_forbidden() -> None:
     world = await world_with()
     with pytest.raises(Forbidden, match="no PriorityClass with name high was found"):
         await world.create(pod(priorityClassName="high"))
@@ -65,14 +65,14 @@ async def test_a_class_that_is_not_there_is_forbidden() -> None:
 
 
 @asynchronous
-async def test_the_systems_own_classes_need_no_creation() -> None:
+async def test_built_in_classes_exist() -> None:
     world = await world_with()
     assert (await created(world, priorityClassName="system-node-critical")).spec.priority == 2_000_001_000
     assert (await created(world, "b", priorityClassName="system-cluster-critical")).spec.priority == 2_000_000_000
 
 
 @asynchronous
-async def test_a_pod_cannot_claim_more_than_its_class_gives() -> None:
+async def test_a_pod_cannot_set_another_priority_than_its_class() -> None:
     world = await world_with(priority_class())
     for spec in ({"priority": 5}, {"priority": 1001, "priorityClassName": "high"}):
         with pytest.raises(Forbidden, match="integer value of priority"):
@@ -85,7 +85,7 @@ async def test_a_pod_cannot_claim_more_than_its_class_gives() -> None:
 
 
 @asynchronous
-async def test_the_default_class_is_for_pods_that_name_none() -> None:
+async def test_the_default_class_applies_to_pods_without_a_class() -> None:
     world = await world_with(
         priority_class("usual", 50, globalDefault=True, preemptionPolicy="Never"), priority_class()
     )
@@ -98,7 +98,7 @@ async def test_the_default_class_is_for_pods_that_name_none() -> None:
 
 
 @asynchronous
-async def test_there_is_one_default() -> None:
+async def test_there_is_at_most_one_default() -> None:
     world = await world_with(priority_class("usual", 50, globalDefault=True))
     with pytest.raises(Forbidden, match="usual is already marked as default"):
         await world.create(priority_class("other", 60, globalDefault=True))
@@ -133,7 +133,7 @@ async def test_an_update_that_leaves_the_priority_out_keeps_it() -> None:
 
 
 @asynchronous
-async def test_a_class_that_a_policy_gives_counts() -> None:
+async def test_a_class_set_by_a_policy_counts() -> None:
     add = [{"op": "add", "path": "/spec/priorityClassName", "value": "high"}]
     policy = FunctionPolicy("promote", kinds=("Pod",), mutate=lambda _request, _inputs: add)
     world = await make_world(admission=AdmissionChain([policy]))

@@ -1,4 +1,4 @@
-"""Resource quotas: charged in the commit they pay for, refunded in the commit that ends what they paid for."""
+"""Resource quotas: charged in the commit of the write, refunded in the commit that ends or removes the object."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def test_a_failed_create_charges_nothing() -> None:
 
 
 @asynchronous
-async def test_an_end_frees_what_a_running_pod_took_and_a_removal_the_rest() -> None:
+async def test_an_end_refunds_the_running_pod_and_a_removal_refunds_the_rest() -> None:
     world = await make_world()
     await world.create(resource_quota(**{"pods": "5", "count/pods": "5"}))
     await world.create(pod("a"))
@@ -60,7 +60,7 @@ async def test_an_end_frees_what_a_running_pod_took_and_a_removal_the_rest() -> 
 
 
 @asynchronous
-async def test_a_quota_counts_what_was_there_before_it() -> None:
+async def test_a_quota_counts_earlier_objects() -> None:
     world = await make_world()
     for n in range(3):
         await world.create(pod(f"p{n}"))
@@ -72,7 +72,7 @@ async def test_a_quota_counts_what_was_there_before_it() -> None:
 
 
 @asynchronous
-async def test_a_quota_that_speaks_of_more_is_counted_again() -> None:
+async def test_a_quota_that_limits_more_resources_is_recounted() -> None:
     world = await make_world()
     await world.create(resource_quota(pods="9"))
     await world.create(pod("a"))
@@ -94,7 +94,7 @@ async def test_any_kind_can_be_counted() -> None:
 
 
 @asynchronous
-async def test_scopes_choose_which_pods_are_counted() -> None:
+async def test_scopes_select_the_pods_that_are_counted() -> None:
     world = await make_world()
     quota = resource_quota(pods="1")
     quota["spec"]["scopes"] = ["BestEffort"]
@@ -110,7 +110,7 @@ async def test_scopes_choose_which_pods_are_counted() -> None:
 
 
 @asynchronous
-async def test_nobody_but_the_service_writes_a_quotas_use() -> None:
+async def test_only_the_service_writes_a_quotas_use() -> None:
     world = await make_world()
     await world.create(resource_quota(pods="1"))
     await world.create(pod("a"))
@@ -122,7 +122,7 @@ async def test_nobody_but_the_service_writes_a_quotas_use() -> None:
 
 
 @asynchronous
-async def test_a_quota_that_is_gone_binds_nobody() -> None:
+async def test_a_deleted_quota_limits_nothing() -> None:
     world = await make_world()
     await world.create(resource_quota(pods="0"))
     with pytest.raises(Forbidden):
@@ -132,7 +132,7 @@ async def test_a_quota_that_is_gone_binds_nobody() -> None:
 
 
 @asynchronous
-async def test_creates_at_once_fill_a_quota_exactly() -> None:
+async def test_concurrent_creates_fill_a_quota_exactly() -> None:
     world = await make_world()
     await world.create(resource_quota(pods="10"))
     outcomes = await asyncio.gather(*(world.create(pod(f"p{n}")) for n in range(40)), return_exceptions=True)
@@ -144,8 +144,8 @@ async def test_creates_at_once_fill_a_quota_exactly() -> None:
 
 
 @asynchronous
-async def test_no_create_in_flight_slips_past_a_new_quota() -> None:
-    """A create that read its namespace before the quota was there must look again."""
+async def test_a_create_in_flight_is_charged_to_a_new_quota() -> None:
+    """A create that read its namespace before the quota was created must read again."""
     for head_start in range(12):
         world = await make_world()
 

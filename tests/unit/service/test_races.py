@@ -1,7 +1,7 @@
-"""What happens between a verb's reads and its commit: each test changes one thing there.
+"""Races between a verb's reads and its commit: each test changes one object there.
 
-Whatever an attempt has read is proved by its commit, so the verb must notice, look again, and decide on what is
-true now. Every test here fails if that one key is left out of the checks.
+The commit proves every read of the attempt, so the verb must notice the change, read again and decide on the new state.
+Every test here fails if that one key is left out of the checks.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ DEFAULT = Key("Namespace", "", "default")
 SETTINGS = Key("ConfigMap", "default", "settings")
 
 
-class MeddledStore(MemoryStore):
-    """Lets somebody else act just before a commit is made."""
+class RacingStore(MemoryStore):
+    """Makes another write just before a commit."""
 
-    meddle: Callable[[], Awaitable[Any]] | None = None
+    interfere: Callable[[], Awaitable[Any]] | None = None
 
     async def commit(
         self,
@@ -55,57 +55,57 @@ class MeddledStore(MemoryStore):
         fence: Fence | None = None,
         origin: Origin = NO_ORIGIN,
     ) -> Revision:
-        meddle, self.meddle = self.meddle, None
-        if meddle is not None:
-            await meddle()
+        interfere, self.interfere = self.interfere, None
+        if interfere is not None:
+            await interfere()
         return await super().commit(checks, writes, fence=fence, origin=origin)
 
 
-async def meddled_world(admission: AdmissionChain | None = None) -> tuple[World, MeddledStore]:
-    store = MeddledStore(make_env(seed=2))
+async def racing_world(admission: AdmissionChain | None = None) -> tuple[World, RacingStore]:
+    store = RacingStore(make_env(seed=2))
     return await make_world(store=store, admission=admission), store
 
 
 @asynchronous
-async def test_a_namespace_that_begins_to_end_takes_nothing_new() -> None:
-    world, store = await meddled_world()
-    store.meddle = lambda: world.service.delete(DEFAULT)
+async def test_a_namespace_that_starts_to_terminate_accepts_no_create() -> None:
+    world, store = await racing_world()
+    store.interfere = lambda: world.service.delete(DEFAULT)
     with pytest.raises(Forbidden, match="being terminated"):
         await world.create(config_map())
 
 
 @asynchronous
 async def test_a_quota_that_appears_counts_the_create_in_flight() -> None:
-    world, store = await meddled_world()
-    store.meddle = lambda: world.create(resource_quota(pods="0"))
+    world, store = await racing_world()
+    store.interfere = lambda: world.create(resource_quota(pods="0"))
     with pytest.raises(Forbidden, match="exceeded quota"):
         await world.create(pod())
 
 
 @asynchronous
-async def test_a_name_taken_meanwhile_is_taken() -> None:
-    world, store = await meddled_world()
-    store.meddle = lambda: world.create(config_map())
+async def test_a_name_taken_meanwhile_already_exists() -> None:
+    world, store = await racing_world()
+    store.interfere = lambda: world.create(config_map())
     with pytest.raises(AlreadyExists):
         await world.create(config_map())
 
 
 @asynchronous
 async def test_a_change_meanwhile_is_not_overwritten() -> None:
-    world, store = await meddled_world()
+    world, store = await racing_world()
     await world.create(config_map(a="1"))
-    store.meddle = lambda: world.service.patch(SETTINGS, {"data": {"b": "2"}})
+    store.interfere = lambda: world.service.patch(SETTINGS, {"data": {"b": "2"}})
     await world.service.patch(SETTINGS, {"data": {"c": "3"}})
     assert (await world.get(SETTINGS)).edit()["data"] == {"a": "1", "b": "2", "c": "3"}
 
 
 async def refused_bind(
-    world: World, store: MeddledStore, meddle: Callable[[], Awaitable[Any]], **binding: Any
+    world: World, store: RacingStore, interfere: Callable[[], Awaitable[Any]], **binding: Any
 ) -> Refused:
-    store.meddle = meddle
+    store.interfere = interfere
     with pytest.raises(Refused) as caught:
         await world.service.bind(Binding(pod=pod_key(), node="node-a", **binding))
-    assert store.meddle is None
+    assert store.interfere is None
     return caught.value
 
 
@@ -118,12 +118,12 @@ async def refused_bind(
         ({"status": {"allocatable": {"cpu": "50m"}}}, "status", Reason.RESOURCE),
     ],
 )
-def test_a_node_that_changes_meanwhile_is_judged_as_it_is(
+def test_a_bind_is_checked_on_the_node_as_changed_meanwhile(
     patch: dict[str, Any], subresource: str, reason: Reason
 ) -> None:
     @asynchronous
     async def run() -> None:
-        world, store = await meddled_world()
+        world, store = await racing_world()
         await world.create(node())
         await world.create(pod())
         caught = await refused_bind(world, store, lambda: world.service.patch(NODE_A, patch, subresource=subresource))
@@ -135,7 +135,7 @@ def test_a_node_that_changes_meanwhile_is_judged_as_it_is(
 
 @asynchronous
 async def test_a_node_replaced_meanwhile_is_another_node() -> None:
-    world, store = await meddled_world()
+    world, store = await racing_world()
     made = await world.create(node())
     await world.create(pod())
 
@@ -148,8 +148,8 @@ async def test_a_node_replaced_meanwhile_is_another_node() -> None:
 
 
 @asynchronous
-async def test_room_taken_meanwhile_is_taken() -> None:
-    world, store = await meddled_world()
+async def test_resources_claimed_meanwhile_are_not_available() -> None:
+    world, store = await racing_world()
     await world.create(node(cpu="150m"))
     await world.create(pod())
     await world.create(pod("web-1"))
@@ -158,19 +158,19 @@ async def test_room_taken_meanwhile_is_taken() -> None:
 
 
 @asynchronous
-async def test_a_lost_race_for_a_ledger_with_room_is_no_refusal() -> None:
-    world, store = await meddled_world()
+async def test_a_lost_race_for_a_ledger_with_room_is_retried() -> None:
+    world, store = await racing_world()
     await world.create(node())
     await world.create(pod())
     await world.create(pod("web-1"))
-    store.meddle = lambda: world.service.bind(Binding(pod=pod_key("web-1"), node="node-a"))
+    store.interfere = lambda: world.service.bind(Binding(pod=pod_key("web-1"), node="node-a"))
     await world.service.bind(Binding(pod=pod_key(), node="node-a"))
     assert str((await world.ledger("node-a")).allocated["pods"]) == "2"
 
 
 @asynchronous
 async def test_a_zone_quota_that_appears_counts_the_bind_in_flight() -> None:
-    world, store = await meddled_world()
+    world, store = await racing_world()
     await world.create(node())
     await world.create(pod())
     caught = await refused_bind(world, store, lambda: world.create(zone_quota(zone_a={"pods": "0"})))
@@ -178,8 +178,8 @@ async def test_a_zone_quota_that_appears_counts_the_bind_in_flight() -> None:
 
 
 @asynchronous
-async def test_quota_spent_meanwhile_is_spent() -> None:
-    world, store = await meddled_world()
+async def test_quota_used_meanwhile_is_not_available() -> None:
+    world, store = await racing_world()
     await world.create(zone_quota(zone_a={"pods": "1"}))
     await world.create(node())
     await world.create(node("node-b"))
@@ -192,24 +192,24 @@ async def test_quota_spent_meanwhile_is_spent() -> None:
 @asynchronous
 async def test_a_claim_that_ends_while_a_zone_is_first_counted_is_not_counted() -> None:
     """1. A bind finds the zone uncounted and counts it. 2. A claim on another node ends. 3. The bind commits."""
-    world, store = await meddled_world()
+    world, store = await racing_world()
     await world.create(node())
     await world.create(node("node-b"))
     await world.create(pod())
     await world.create(pod("web-1"))
     await world.service.bind(Binding(pod=pod_key("web-1"), node="node-b"))
     quota = await world.create(zone_quota(zone_a={"pods": "9"}))
-    store.meddle = lambda: world.record_end(pod_key("web-1"))
+    store.interfere = lambda: world.record_end(pod_key("web-1"))
     await world.service.bind(Binding(pod=pod_key(), node="node-a"))
     assert str((await world.get(quota.key)).view.status.zones["zone-a"].used["pods"]) == "1"
 
 
 @asynchronous
-async def test_an_object_that_stops_being_selected_is_spared_by_a_collection() -> None:
+async def test_a_collection_delete_skips_an_object_that_is_no_longer_selected() -> None:
     for change in (relabel, replace_by_another):
-        world, store = await meddled_world()
+        world, store = await racing_world()
         await world.create(labelled_map("settings"))
-        store.meddle = functools.partial(change, world)
+        store.interfere = functools.partial(change, world)
         await world.service.delete_collection(CONFIG_MAP, ListOptions(label_selector="app=x"))
         assert (await world.service.list(CONFIG_MAP)).objects[0].metadata.labels["app"] == "y"
 
@@ -230,8 +230,8 @@ async def replace_by_another(world: World) -> None:
 
 
 @asynchronous
-async def test_a_reservation_made_elsewhere_meanwhile_holds() -> None:
-    world, store = await meddled_world()
+async def test_a_reservation_on_another_node_made_meanwhile_forbids_the_bind() -> None:
+    world, store = await racing_world()
     await world.create(node())
     await world.create(node("node-b"))
     made = await world.create(pod())
@@ -240,8 +240,8 @@ async def test_a_reservation_made_elsewhere_meanwhile_holds() -> None:
 
 
 @asynchronous
-async def test_a_gang_given_up_meanwhile_binds_nobody() -> None:
-    world, store = await meddled_world()
+async def test_a_gang_aborted_meanwhile_is_not_bound() -> None:
+    world, store = await racing_world()
     await world.create(node())
     body = pod()
     body["metadata"]["labels"]["kedge.dev/gang"] = "gang-1"
@@ -252,7 +252,7 @@ async def test_a_gang_given_up_meanwhile_binds_nobody() -> None:
     world.clock.advance(3600)
 
     async def clear() -> None:
-        """Past the deadline anybody may clear away what cannot be bound, and then it can be again."""
+        """Past the deadline a reservation that cannot be bound is removed, and then it could be bound again."""
         home = Key("Node", "", "node-a")
         await world.service.patch(home, {"spec": {"unschedulable": True}})
         await world.service.delete(record.key)
@@ -271,28 +271,28 @@ PRIORITY_CLASS = {
 
 
 @asynchronous
-async def test_a_default_priority_that_comes_meanwhile_counts() -> None:
-    world, store = await meddled_world()
-    store.meddle = lambda: world.create({**PRIORITY_CLASS, "globalDefault": True})
+async def test_a_default_class_created_meanwhile_counts() -> None:
+    world, store = await racing_world()
+    store.interfere = lambda: world.create({**PRIORITY_CLASS, "globalDefault": True})
     assert (await world.create(pod())).view.spec.priority == 50
 
 
 @asynchronous
-async def test_a_priority_class_replaced_meanwhile_gives_what_it_gives_now() -> None:
-    world, store = await meddled_world()
+async def test_a_priority_class_replaced_meanwhile_gives_its_new_value() -> None:
+    world, store = await racing_world()
     made = await world.create(PRIORITY_CLASS)
 
     async def replace() -> None:
         await world.service.delete(made.key)
         await world.create({**PRIORITY_CLASS, "value": 70})
 
-    store.meddle = replace
+    store.interfere = replace
     assert (await world.create(pod(priorityClassName="usual"))).view.spec.priority == 70
 
 
 @asynchronous
-async def test_a_pod_replaced_by_its_namesake_meanwhile_is_another_pod() -> None:
-    world, store = await meddled_world()
+async def test_a_pod_replaced_meanwhile_is_another_pod() -> None:
+    world, store = await racing_world()
     await world.create(node())
     made = await world.create(pod())
 
@@ -310,8 +310,8 @@ async def test_an_input_of_a_policy_that_changes_meanwhile_is_read_again() -> No
         return ["the namespace is frozen"] if inputs[SETTINGS] is not None else []
 
     policy = FunctionPolicy("freeze", kinds=["Pod"], inputs=lambda _: [SETTINGS], validate=frozen)
-    world, store = await meddled_world(AdmissionChain([], [policy]))
-    store.meddle = lambda: world.create(config_map())
+    world, store = await racing_world(AdmissionChain([], [policy]))
+    store.interfere = lambda: world.create(config_map())
     with pytest.raises(Forbidden, match="frozen"):
         await world.create(pod())
 
@@ -326,32 +326,32 @@ def budget(name: str, **labels: str) -> dict[str, Any]:
 
 
 @asynchronous
-async def test_a_disruption_budget_that_comes_meanwhile_protects() -> None:
-    world, store = await meddled_world()
+async def test_a_disruption_budget_created_meanwhile_protects() -> None:
+    world, store = await racing_world()
     await world.create(node())
     await world.create(pod())
     await world.service.bind(Binding(pod=pod_key(), node="node-a"))
-    store.meddle = lambda: world.create(budget("web", app="web"))
+    store.interfere = lambda: world.create(budget("web", app="web"))
     with pytest.raises(TooManyRequests):
         await world.service.evict(pod_key())
 
 
 @asynchronous
-async def test_a_disruption_budget_that_covers_more_meanwhile_protects() -> None:
-    world, store = await meddled_world()
+async def test_a_disruption_budget_extended_meanwhile_protects() -> None:
+    world, store = await racing_world()
     await world.create(node())
     await world.create(pod())
     await world.service.bind(Binding(pod=pod_key(), node="node-a"))
     made = await world.create(budget("web", app="other"))
     wider = {"spec": {"selector": {"matchLabels": {"app": "web"}}}}
-    store.meddle = lambda: world.service.patch(made.key, wider)
+    store.interfere = lambda: world.service.patch(made.key, wider)
     with pytest.raises(TooManyRequests):
         await world.service.evict(pod_key())
 
 
 @asynchronous
-async def test_a_disruption_budget_spent_meanwhile_is_spent() -> None:
-    world, store = await meddled_world()
+async def test_a_disruption_budget_exhausted_meanwhile_rejects() -> None:
+    world, store = await racing_world()
     await world.create(node())
     for name in ("web-0", "web-1"):
         await world.create(pod(name))
@@ -365,37 +365,37 @@ async def test_a_disruption_budget_spent_meanwhile_is_spent() -> None:
         "expectedPods": 2,
     }
     await world.service.patch(made.key, {"status": status}, subresource="status")
-    store.meddle = lambda: world.service.evict(pod_key("web-1"))
+    store.interfere = lambda: world.service.evict(pod_key("web-1"))
     with pytest.raises(TooManyRequests):
         await world.service.evict(pod_key("web-0"))
 
 
 @asynchronous
-async def test_an_operation_that_lands_late_is_not_done_twice() -> None:
-    """The first attempt is slow, its repeat overtakes it: whichever commits second must see the other."""
-    world, store = await meddled_world()
+async def test_a_late_operation_takes_effect_once() -> None:
+    """The first attempt is slow and its repeat overtakes it: the second commit must see the first."""
+    world, store = await racing_world()
     body = config_map()
     body["metadata"] = {"generateName": "m-", "namespace": "default"}
     options = WriteOptions(origin=Origin(operation="op-1"))
-    store.meddle = lambda: world.service.create(CONFIG_MAP, body, options=options)
+    store.interfere = lambda: world.service.create(CONFIG_MAP, body, options=options)
     await world.service.create(CONFIG_MAP, body, options=options)
     assert len((await world.service.list(CONFIG_MAP)).objects) == 1
 
 
 @asynchronous
-async def test_a_write_that_always_loses_says_so_in_the_end() -> None:
-    store = MeddledStore(make_env(seed=2))
+async def test_a_write_that_always_loses_its_race_fails_with_the_key() -> None:
+    store = RacingStore(make_env(seed=2))
     world = await make_world(store=store, limits=Limits(proof_attempts_max=3))
     await world.create(config_map())
     turns = 0
 
-    async def meddle() -> None:
+    async def interfere() -> None:
         nonlocal turns
         turns += 1
         await MemoryStore.commit(store, [], [(await rewritten(world))])
-        store.meddle = meddle
+        store.interfere = interfere
 
-    store.meddle = meddle
+    store.interfere = interfere
     with pytest.raises(Unavailable, match="changed by other writes 3 times"):
         await world.service.patch(SETTINGS, {"data": {"x": "y"}})
     assert turns == 3
@@ -411,28 +411,28 @@ async def rewritten(world: World) -> Write:
 @pytest.mark.parametrize(
     ("race", "unchecked"),
     [
-        (test_a_namespace_that_begins_to_end_takes_nothing_new, "Namespace"),
+        (test_a_namespace_that_starts_to_terminate_accepts_no_create, "Namespace"),
         (test_a_quota_that_appears_counts_the_create_in_flight, "Namespace"),
-        (test_a_name_taken_meanwhile_is_taken, "ConfigMap"),
+        (test_a_name_taken_meanwhile_already_exists, "ConfigMap"),
         (test_a_change_meanwhile_is_not_overwritten, "ConfigMap"),
         (test_a_node_replaced_meanwhile_is_another_node, "Node"),
-        (test_room_taken_meanwhile_is_taken, "NodeAllocation.kedge.dev"),
+        (test_resources_claimed_meanwhile_are_not_available, "NodeAllocation.kedge.dev"),
         (test_a_zone_quota_that_appears_counts_the_bind_in_flight, "Namespace"),
-        (test_quota_spent_meanwhile_is_spent, "ZoneQuota.kedge.dev"),
+        (test_quota_used_meanwhile_is_not_available, "ZoneQuota.kedge.dev"),
         (test_a_claim_that_ends_while_a_zone_is_first_counted_is_not_counted, "ZoneQuota.kedge.dev"),
-        (test_an_object_that_stops_being_selected_is_spared_by_a_collection, "ConfigMap"),
-        (test_a_reservation_made_elsewhere_meanwhile_holds, "Reservation.kedge.dev"),
-        (test_a_default_priority_that_comes_meanwhile_counts, "DefaultPriority.kedge.dev"),
-        (test_a_priority_class_replaced_meanwhile_gives_what_it_gives_now, "PriorityClass.scheduling.k8s.io"),
-        (test_a_pod_replaced_by_its_namesake_meanwhile_is_another_pod, "Pod"),
+        (test_a_collection_delete_skips_an_object_that_is_no_longer_selected, "ConfigMap"),
+        (test_a_reservation_on_another_node_made_meanwhile_forbids_the_bind, "Reservation.kedge.dev"),
+        (test_a_default_class_created_meanwhile_counts, "DefaultPriority.kedge.dev"),
+        (test_a_priority_class_replaced_meanwhile_gives_its_new_value, "PriorityClass.scheduling.k8s.io"),
+        (test_a_pod_replaced_meanwhile_is_another_pod, "Pod"),
         (test_an_input_of_a_policy_that_changes_meanwhile_is_read_again, "ConfigMap"),
-        (test_a_disruption_budget_that_comes_meanwhile_protects, "DisruptionBudgets.kedge.dev"),
-        (test_a_disruption_budget_that_covers_more_meanwhile_protects, "DisruptionBudgets.kedge.dev"),
-        (test_a_disruption_budget_spent_meanwhile_is_spent, "PodDisruptionBudget.policy"),
-        (test_an_operation_that_lands_late_is_not_done_twice, "Operation.kedge.dev"),
+        (test_a_disruption_budget_created_meanwhile_protects, "DisruptionBudgets.kedge.dev"),
+        (test_a_disruption_budget_extended_meanwhile_protects, "DisruptionBudgets.kedge.dev"),
+        (test_a_disruption_budget_exhausted_meanwhile_rejects, "PodDisruptionBudget.policy"),
+        (test_a_late_operation_takes_effect_once, "Operation.kedge.dev"),
     ],
 )
-def test_each_race_is_lost_without_its_check(
+def test_without_its_check_each_race_goes_wrong(
     race: Callable[[], None], unchecked: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A test that would pass without the safeguard tests nothing."""

@@ -77,7 +77,7 @@ async def test_a_selected_list_fills_its_pages() -> None:
 
 
 @asynchronous
-async def test_a_list_as_json_is_what_decoding_would_give() -> None:
+async def test_the_spliced_json_of_a_list_equals_the_encoded_list() -> None:
     world = await make_world()
     await make_maps(world, 3)
     listing = await world.service.list(CONFIG_MAP, ListOptions(limit=2))
@@ -95,11 +95,11 @@ async def test_a_list_as_json_is_what_decoding_would_give() -> None:
 
 
 @asynchronous
-async def test_a_list_is_as_fresh_as_it_is_asked_to_be() -> None:
+async def test_a_list_is_as_fresh_as_requested() -> None:
     world = await make_world(limits=Limits(watch_future_wait_s=0.05))
     await make_maps(world, 1)
     then = await world.store.revision()
-    await make_maps_more(world)
+    await make_more_maps(world)
     exact = ListOptions(resource_version=str(then), resource_version_match="Exact")
     assert len((await world.service.list(CONFIG_MAP, exact)).objects) == 1
     legacy = ListOptions(resource_version=str(then), limit=500)
@@ -116,7 +116,7 @@ async def test_a_list_is_as_fresh_as_it_is_asked_to_be() -> None:
         await world.service.list(CONFIG_MAP, exact)
 
 
-async def make_maps_more(world: World) -> None:
+async def make_more_maps(world: World) -> None:
     await world.create(config_map("later"))
 
 
@@ -133,7 +133,7 @@ async def make_maps_more(world: World) -> None:
         ListOptions(field_selector="spec.colour=red"),
     ],
 )
-def test_a_list_that_makes_no_sense_is_a_bad_request(options: ListOptions) -> None:
+def test_invalid_list_options_are_a_bad_request(options: ListOptions) -> None:
     @asynchronous
     async def run() -> None:
         world = await make_world()
@@ -144,7 +144,7 @@ def test_a_list_that_makes_no_sense_is_a_bad_request(options: ListOptions) -> No
 
 
 @asynchronous
-async def test_field_selectors_see_what_kubernetes_lets_them() -> None:
+async def test_field_selectors_support_the_fields_of_kubernetes() -> None:
     world = await make_world()
     await world.create(node())
     for name in ("web-0", "web-1"):
@@ -177,7 +177,7 @@ async def test_a_get_can_demand_a_version() -> None:
 
 
 @asynchronous
-async def test_a_watch_tells_each_change_once_and_in_order() -> None:
+async def test_a_watch_delivers_each_change_once_and_in_order() -> None:
     world = await make_world()
     stream = await world.service.watch(CONFIG_MAP, WatchOptions(resource_version=str(await world.store.revision())))
     made = await world.create(config_map())
@@ -188,8 +188,8 @@ async def test_a_watch_tells_each_change_once_and_in_order() -> None:
 
 
 @asynchronous
-async def test_a_watch_sees_through_its_selector() -> None:
-    """An object that begins to match was added; one that stops was deleted; others were never there."""
+async def test_a_watch_follows_its_selector() -> None:
+    """An object that begins to match was added; one that stops matching was deleted; others do not appear."""
     world = await make_world()
     options = WatchOptions(resource_version=str(await world.store.revision()), label_selector="app=x")
     stream = await world.service.watch(CONFIG_MAP, options)
@@ -203,7 +203,7 @@ async def test_a_watch_sees_through_its_selector() -> None:
 
 
 @asynchronous
-async def test_a_selected_watch_of_leases_never_leaves_a_ghost() -> None:
+async def test_a_selective_watch_of_leases_misses_no_deletion() -> None:
     world = await make_world()
     lease = {
         "apiVersion": "coordination.k8s.io/v1",
@@ -213,7 +213,7 @@ async def test_a_selected_watch_of_leases_never_leaves_a_ghost() -> None:
     }
     made = await world.create(lease)
     seen = await world.store.revision()
-    # Two versions while nobody looks: the one in between is not kept.
+    # Two versions before the next read: the one in between is not kept.
     await world.service.patch(made.key, {"metadata": {"labels": {"app": "y"}}})
     await world.service.patch(made.key, {"spec": {"holderIdentity": "you"}})
     options = WatchOptions(resource_version=str(seen), label_selector="app=x")
@@ -223,7 +223,7 @@ async def test_a_selected_watch_of_leases_never_leaves_a_ghost() -> None:
 
 
 @pytest.mark.parametrize("options", [WatchOptions(), WatchOptions(resource_version="0")])
-def test_a_watch_from_no_version_begins_with_what_exists(options: WatchOptions) -> None:
+def test_a_watch_without_a_version_begins_with_existing_objects(options: WatchOptions) -> None:
     @asynchronous
     async def run() -> None:
         world = await make_world()
@@ -253,7 +253,7 @@ async def test_initial_events_end_with_a_bookmark() -> None:
 
 
 @asynchronous
-async def test_bookmarks_tell_an_idle_watcher_how_far_history_has_moved() -> None:
+async def test_bookmarks_advance_an_idle_watch() -> None:
     world = await make_world(limits=Limits(watch_progress_s=0.01))
     revision = await world.store.revision()
     stream = await world.service.watch(POD, WatchOptions(resource_version=str(revision), allow_bookmarks=True))
@@ -274,7 +274,7 @@ async def test_a_watch_ends_when_its_time_is_up() -> None:
 
 
 @asynchronous
-async def test_a_watch_from_a_forgotten_version_says_so() -> None:
+async def test_a_watch_from_a_compacted_version_fails() -> None:
     world = await make_world()
     await make_maps(world, 3)
     await world.store.compact(await world.store.revision())
@@ -283,7 +283,7 @@ async def test_a_watch_from_a_forgotten_version_says_so() -> None:
 
 
 @asynchronous
-async def test_a_watch_that_is_never_read_is_closed_all_the_same() -> None:
+async def test_a_watch_that_is_never_read_is_closed_too() -> None:
     world = await make_world()
     stream = await world.service.watch(POD, WatchOptions())
     assert world.store.statistics().watchers == 1
@@ -293,7 +293,7 @@ async def test_a_watch_that_is_never_read_is_closed_all_the_same() -> None:
 
 @asynchronous
 async def test_a_watch_can_be_taken_without_waiting_unless_it_has_a_deadline() -> None:
-    """Through its selector, and with what existed first: as whoever awaits it would see it."""
+    """With the selector applied and the existing objects first, as for a reader that awaits it."""
     world = await make_world()
     await world.create(config_map("a"))
     options = WatchOptions(label_selector="!app", allow_bookmarks=True)
@@ -319,8 +319,8 @@ async def test_a_watch_can_be_taken_without_waiting_unless_it_has_a_deadline() -
 
 
 @asynchronous
-async def test_a_busy_kind_leaves_no_selective_watcher_behind() -> None:
-    """Its version must move with the history of the kind, or the next resumption finds it compacted."""
+async def test_a_selective_watch_of_a_busy_kind_keeps_its_progress() -> None:
+    """Its version must advance with the history of the kind, or it is compacted at the next resume."""
     world = await make_world(limits=Limits(watch_progress_s=3600.0))
     options = WatchOptions(
         resource_version=str(await world.store.revision()), label_selector="app=x", allow_bookmarks=True
@@ -340,8 +340,8 @@ async def test_a_busy_kind_leaves_no_selective_watcher_behind() -> None:
 
 
 @asynchronous
-async def test_a_lease_that_changed_unseen_and_went_is_gone_for_its_watcher() -> None:
-    """The version that stopped matching may be skipped, so the deletion must be told whatever it deleted."""
+async def test_a_watch_reports_the_deletion_of_a_lease_whose_change_it_missed() -> None:
+    """The version that stopped matching may be skipped, so the deletion must always be delivered."""
     world = await make_world()
     lease = {"metadata": {"name": "l", "namespace": "default", "labels": {"app": "y"}}, "spec": {"holderIdentity": "a"}}
     made = (await world.service.create(LEASE, lease)).object
@@ -352,7 +352,7 @@ async def test_a_lease_that_changed_unseen_and_went_is_gone_for_its_watcher() ->
     assert (event.type, event.revision) == (EventType.DELETED, 9)
 
 
-def test_a_deletion_of_something_forgotten_still_says_what_went() -> None:
+def test_a_deletion_of_a_forgotten_object_still_has_its_name() -> None:
     @asynchronous
     async def run() -> None:
         world = await make_world()
@@ -365,7 +365,7 @@ def test_a_deletion_of_something_forgotten_still_says_what_went() -> None:
 
 
 @pytest.mark.parametrize("version", ["9" * 5000, str(2**63)])
-def test_a_version_beyond_counting_is_a_bad_request(version: str) -> None:
+def test_a_version_out_of_range_is_a_bad_request(version: str) -> None:
     @asynchronous
     async def run() -> None:
         world = await make_world()

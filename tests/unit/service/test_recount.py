@@ -1,4 +1,4 @@
-"""What a quota's use is counted from, when somebody asks; and what stays claimed when a node is given up."""
+"""Recounts of a quota's use on request, and claims that stay when a node is lost."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ async def ask(world: World, key: Key, field: str) -> Any:
 
 
 @asynchronous
-async def test_a_status_that_leaves_the_use_out_has_it_counted() -> None:
+async def test_a_status_without_a_use_is_recounted() -> None:
     world = await make_world()
     await world.create(pod("a"))
     await world.create(resource_quota(pods="5"))
-    assert not (await world.get(QUOTA)).view.status.used  # nobody has written since it came
+    assert not (await world.get(QUOTA)).view.status.used  # no write since it was created
     assert {name: str(amount) for name, amount in (await ask(world, QUOTA, "used")).used.items()} == {"pods": "1"}
     before = (await world.get(QUOTA)).revision
     await ask(world, QUOTA, "used")
-    assert (await world.get(QUOTA)).revision == before  # it was right, and stays as it is
+    assert (await world.get(QUOTA)).revision == before  # it was right, so nothing is written
 
 
 @asynchronous
@@ -45,7 +45,7 @@ async def test_a_zone_quota_is_counted_from_the_ledgers() -> None:
 
 
 @asynchronous
-async def test_a_count_misses_no_create_that_is_in_flight() -> None:
+async def test_a_count_includes_a_create_in_flight() -> None:
     world = await make_world()
     await world.create(resource_quota(pods="50"))
     await asyncio.gather(*(world.create(pod(f"p{n}")) for n in range(20)), *(ask(world, QUOTA, "used") for _ in "123"))
@@ -53,7 +53,7 @@ async def test_a_count_misses_no_create_that_is_in_flight() -> None:
 
 
 @asynchronous
-async def test_a_pod_given_up_with_its_node_keeps_its_claim_until_its_end_is_confirmed() -> None:
+async def test_a_pod_of_a_lost_node_keeps_its_claim_until_its_end_is_confirmed() -> None:
     world = await make_world()
     home = await world.create(node("node-a"))
     made = await world.create(pod("a"))

@@ -65,6 +65,8 @@ async def exchange(port: int, *sent: bytes, end: bool = True) -> bytes:
 class ServerProcess:
     """`kedge server`, started and waited for."""
 
+    verb = "server"
+
     def __init__(self, state: Path, *options: str) -> None:
         self.state = state
         self._options = options
@@ -87,7 +89,7 @@ class ServerProcess:
                     sys.executable,
                     "-m",
                     "kedge",
-                    "server",
+                    self.verb,
                     "--state",
                     str(self.state),
                     "--listen",

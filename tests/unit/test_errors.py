@@ -17,6 +17,8 @@ EVERY = [
     errors.Lagged("slow"),
     errors.BadRequest("nonsense"),
     errors.MethodNotAllowed("no such verb", key=KEY),
+    errors.NotAcceptable("no such form"),
+    errors.UnsupportedMediaType("no such type"),
     errors.TooLarge("huge", key=KEY),
     errors.Invalid("bad", key=KEY, errors=[FieldError("spec.a", "FieldValueInvalid", "no"), FieldError("", "X", "y")]),
     errors.Forbidden("no", key=KEY),

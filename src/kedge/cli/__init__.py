@@ -11,10 +11,12 @@ import click
 
 VERBS = {
     "demo": "Find, shrink and replay a bug in a simulated cluster.",
+    "down": "Stop every process of the local cluster.",
     "hunt": "Run many seeds of a simulated program and report each bug once.",
     "replay": "Run a recorded failure again.",
-    "scenario": "Play an incident on a simulated cluster, and print its timeline.",
+    "scenario": "Run an incident on a simulated cluster and print its timeline.",
     "server": "Serve the API over HTTPS.",
+    "up": "Run a whole cluster here, with real processes.",
     "zoo": "Take one safeguard at a time out of the control plane, and check that the hunt finds each.",
 }
 

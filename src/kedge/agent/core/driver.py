@@ -59,6 +59,15 @@ class PullFailed(OperatingError):
     """The image could not be fetched. Wait and try again; the pod's status shows it meanwhile."""
 
 
+class CannotStart(OperatingError):
+    """The container cannot be started as it is declared. Change it; the pod's status shows `waiting` meanwhile."""
+
+    def __init__(self, message: str, waiting: str) -> None:
+        super().__init__(message)
+        self.waiting = waiting
+        """The reason in the container's status."""
+
+
 class Driver(Protocol):
     """Runs processes on one machine. Every method may be repeated."""
 
@@ -74,6 +83,9 @@ class Driver(Protocol):
 
         With `keep_s` the driver kills it by its own clock, unless `keep` is called within that time: an at-most-one pod
         must be stopped even when the agent is gone.
+
+        Raises:
+            CannotStart: the container is declared in a way that this driver cannot run.
         """
 
     async def keep(self, identity: Identity, for_s: float) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from kedge.agent.core.driver import ContainerProcess, Driver, Identity, PullFailed
+from kedge.agent.core.driver import CannotStart, ContainerProcess, Driver, Identity, PullFailed
 from kedge.agent.core.node import NodeRegistration
 from kedge.agent.core.plan import Ending, Health, PodObservation, PodPlan, Start, latest, plan_pod
 from kedge.agent.core.probes import Prober, has_probes
@@ -238,7 +238,10 @@ class PodWorker:
             node_uid = await self._may_start()
             if not node_uid or node_uid != self._context.node.uid:
                 return
-            await self._start(pod, start, node_uid)
+            try:
+                await self._start(pod, start, node_uid)
+            except CannotStart as error:
+                self._waiting_reasons[name] = error.waiting
 
     async def _may_start(self) -> str:
         """Prove on committed state, after the image pull, that the pod is bound to this node incarnation and wanted.

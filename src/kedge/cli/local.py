@@ -1,0 +1,117 @@
+"""A whole cluster in one process: API server, controllers, scheduler and agents, on one state folder.
+
+`kedge up` runs it. Agents start real processes through their keepers, which outlive it: the next start finds them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kedge.agent.core import Agent, Machine
+from kedge.agent.process import ProcessDriver
+from kedge.api.wellknown import REGION_LABEL, ZONE_LABEL
+from kedge.cli.server import open_store, start_https, url_of
+from kedge.cli.wiring import ControlPlane, ensure_namespaces
+from kedge.client.contract import Client
+from kedge.client.direct import DirectTransport
+from kedge.env import Env, system_env
+from kedge.server.http.server import ApiServer
+from kedge.server.service import Service
+
+ZONES = ("zone-a", "zone-b", "zone-c")
+STOP_S = 10.0
+"""Components that have not stopped by then are cancelled: whatever they did is in the store."""
+
+
+@dataclass(slots=True)
+class LocalCluster:
+    """A cluster that runs."""
+
+    url: str
+    state: Path
+    client: Client
+    plane: ControlPlane
+    drivers: dict[str, ProcessDriver] = field(default_factory=dict)
+    """By node."""
+
+    @property
+    def kubeconfig(self) -> Path:
+        return self.state / "admin.kubeconfig"
+
+
+@asynccontextmanager
+async def local_cluster(
+    state: Path, host: str, port: int, nodes: int, env: Env | None = None
+) -> AsyncIterator[LocalCluster]:
+    """Start every part, and stop them in the opposite order. Processes of pods live on: see `stop_processes`."""
+    env = env or system_env()
+    store = await open_store(state, "sqlite", env)
+    service = Service(store, env)
+    transport = DirectTransport(service)
+    client = Client(transport, env, component="up")
+    server = ApiServer(service, env)
+    tasks: list[asyncio.Task[Any]] = []
+    drivers: dict[str, ProcessDriver] = {}
+    try:
+        await ensure_namespaces(client)
+        bound = await start_https(server, state, host, port, env)
+        plane = ControlPlane(transport, env)
+        tasks.append(env.spawn(service.run_upkeep(), name="upkeep"))
+        tasks.append(env.spawn(plane.run(), name="control plane"))
+        for number in range(1, nodes + 1):
+            name = f"node-{number}"
+            driver = drivers[name] = ProcessDriver(node_folder(state, name), environment=os.environ, subnet=number)
+            agent = Agent(Client(transport, env, component=f"agent-{name}"), env, driver, machine_of(name, number))
+            tasks.append(env.spawn(agent.run(), name=f"agent {name}"))
+        yield LocalCluster(url_of(host, bound), state, client, plane, drivers)
+        await _stop_plane(plane)
+    finally:
+        for task in reversed(tasks):
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await server.stop()
+        for driver in drivers.values():
+            await driver.close()
+        await store.close()
+
+
+async def _stop_plane(plane: ControlPlane) -> None:
+    try:
+        async with asyncio.timeout(STOP_S):
+            await plane.stop(within_s=STOP_S / 2)
+    except TimeoutError:
+        pass
+
+
+def node_folder(state: Path, name: str) -> Path:
+    return state / "nodes" / name
+
+
+def machine_of(name: str, number: int) -> Machine:
+    """One of several nodes that share this machine: each offers all of it."""
+    cpus = os.cpu_count() or 1
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    zone = ZONES[(number - 1) % len(ZONES)]
+    return Machine(
+        name=name,
+        capacity={"cpu": str(cpus), "memory": str(memory), "pods": "110", "ephemeral-storage": "10Gi"},
+        labels={ZONE_LABEL: zone, REGION_LABEL: "local"},
+        boot_id=Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
+        addresses=("127.0.0.1",),
+    )
+
+
+async def stop_processes(state: Path, *, grace_s: float) -> int:
+    """Stop every process of every node below `state`, and their keepers. Returns how many nodes there were."""
+    folders = [each for each in sorted((state / "nodes").glob("*")) if (each / "keeper.sock").exists()]
+    for number, folder in enumerate(folders):
+        driver = ProcessDriver(folder, environment=os.environ, subnet=number)
+        await driver.shutdown(grace_s=grace_s)
+        await driver.close()
+    return len(folders)

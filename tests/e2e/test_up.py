@@ -1,0 +1,128 @@
+"""`kedge up` as a person uses it: real processes, healed after a kill, found again by a new start, gone after down."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.kit.api_server import ServerProcess
+
+MANIFEST = """
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      containers:
+      - name: main
+        image: label-only
+        command: [sh, -c, "echo started $POD_NAME; exec sleep 100000"]
+"""
+
+
+class UpProcess(ServerProcess):
+    """`kedge up` instead of `kedge server`."""
+
+    verb = "up"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[UpProcess]:
+    running = UpProcess(tmp_path / "state", "--nodes", "2")
+    running.start()
+    try:
+        yield running
+    finally:
+        running.end()
+        down(running)
+
+
+def down(cluster: ServerProcess) -> None:
+    subprocess.run([sys.executable, "-m", "kedge", "down", "--state", str(cluster.state), "--grace", "0"], check=True)
+
+
+def until(holds: Callable[[], bool], what: str, within_s: float = 90.0) -> None:
+    deadline = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < deadline, f"not in {within_s} s: {what}"
+        time.sleep(0.2)
+
+
+def pods(cluster: ServerProcess) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = json.loads(cluster.kubectl("get", "pods", "-o", "json"))["items"]
+    return found
+
+
+def processes(cluster: ServerProcess) -> dict[str, int]:
+    """Pids that run, by record, as the keepers wrote them down."""
+    found = {}
+    for path in cluster.state.glob("nodes/*/processes/*.json"):
+        record = json.loads(path.read_text())
+        if not record["ended"]:
+            found[path.stem] = int(record["pid"])
+    return found
+
+
+def is_running(pid: int) -> bool:
+    return Path("/proc", str(pid)).exists()
+
+
+def test_a_workload_runs_heals_survives_a_kill_and_is_gone_after_down(cluster: UpProcess) -> None:
+    until(lambda: cluster.kubectl("get", "nodes").count(" Ready") == 2, "two nodes are ready")
+    cluster.kubectl("apply", "-f", "-", stdin=MANIFEST)
+    cluster.kubectl("wait", "deployment/web", "--for=condition=Available", "--timeout=90s", timeout_s=100)
+    first = processes(cluster)
+    assert len(first) == 2
+
+    killed = next(iter(first.values()))
+    os.kill(killed, signal.SIGKILL)
+    until(lambda: len(processes(cluster)) == 2 and killed not in processes(cluster).values(), "the process is replaced")
+    until(lambda: "1 (" in cluster.kubectl("get", "pods"), "the restart is counted")
+
+    before = processes(cluster)
+    cluster.kill()
+    assert all(is_running(pid) for pid in before.values())
+    cluster.start()
+    until(lambda: cluster.kubectl("get", "pods").count("1/1") == 2, "both pods are ready again")
+    assert processes(cluster) == before
+
+    cluster.kubectl("scale", "deployment", "web", "--replicas=1")
+    until(lambda: len(processes(cluster)) == 1, "one process is stopped")
+
+    assert cluster.stop() == 0
+    (last,) = processes(cluster).values()
+    assert is_running(last)
+    down(cluster)
+    until(lambda: not is_running(last), "down stops the last one")
+
+
+def test_a_container_without_a_command_waits_with_a_reason(cluster: UpProcess) -> None:
+    cluster.kubectl("run", "bare", "--image=nginx")
+    until(lambda: "CreateContainerConfigError" in cluster.kubectl("get", "pods"), "the reason is shown")
+
+
+def test_the_demo_heals_and_stops_everything_it_started() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "kedge", "up", "--demo", "--nodes", "3"],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "repaired" in done.stdout
+    for line in done.stdout.splitlines():
+        if line.startswith("killed process"):
+            assert not is_running(int(line.split()[2]))

@@ -1,0 +1,245 @@
+"""The process driver with real processes and a real keeper: starts once, ends whole, outlives agent and keeper."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.kit.loops import eventually, on_loop
+
+from kedge.agent.core.driver import CannotStart, ContainerProcess, Identity
+from kedge.agent.process import ProcessDriver
+from kedge.agent.process.driver import record_id
+from kedge.api.kinds import KINDS
+from kedge.api.views import Container, PodView, Probe, decode_view
+
+POD = Identity("11111111-aaaa", "main", 0, 5, "node-uid")
+
+
+def pod_of(*command: str, env: dict[str, str] | None = None) -> tuple[PodView, Container]:
+    body = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "web", "namespace": "default", "uid": POD.pod_uid},
+        "spec": {
+            "containers": [
+                {
+                    "name": "main",
+                    "image": "x",
+                    "command": list(command),
+                    "ports": [{"name": "http", "containerPort": 18080}],
+                    "env": [{"name": name, "value": value} for name, value in (env or {}).items()],
+                }
+            ]
+        },
+    }
+    view = decode_view(KINDS.of_key_kind("Pod"), msgspec.json.encode(body))
+    assert isinstance(view, PodView)
+    return view, view.spec.containers[0]
+
+
+@asynccontextmanager
+async def driver_in(folder: Path) -> AsyncIterator[ProcessDriver]:
+    driver = ProcessDriver(folder, environment=os.environ)
+    try:
+        yield driver
+    finally:
+        await driver.shutdown(grace_s=0)
+        await driver.close()
+
+
+async def start(driver: ProcessDriver, *command: str, identity: Identity = POD, **more: float) -> None:
+    pod, container = pod_of(*command)
+    await driver.start(identity, pod, container, keep_s=more.get("keep_s"))
+
+
+async def only(driver: ProcessDriver) -> ContainerProcess:
+    (found,) = await driver.processes()
+    return found
+
+
+def ended(driver: ProcessDriver) -> Callable[[], Awaitable[bool]]:
+    async def look() -> bool:
+        return not (await only(driver)).running
+
+    return look
+
+
+def log_of(folder: Path) -> str:
+    return "".join(each.read_text() for each in sorted(folder.glob("pods/*/main/*.log")))
+
+
+def keeper_pid(folder: Path) -> int:
+    for each in Path("/proc").iterdir():
+        with suppress(OSError):
+            line = (each / "cmdline").read_bytes() if each.name.isdigit() else b""
+            if b"keeper.py" in line and str(folder).encode() in line:
+                return int(each.name)
+    raise AssertionError("no keeper runs")
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path("/proc", str(pid), "stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def child_pid(folder: Path) -> int | None:
+    texts = [each.read_text() for each in folder.glob("pods/*/child")]
+    return int(texts[0]) if texts and texts[0] else None
+
+
+@on_loop
+async def test_a_process_runs_and_its_exit_code_and_output_are_kept(tmp_path: Path) -> None:
+    async with driver_in(tmp_path) as driver:
+        await start(driver, "sh", "-c", "echo hello $POD_NAME; exit 3")
+        await eventually(ended(driver))
+        found = await only(driver)
+        assert (found.exit_code, found.identity, found.pod) == (3, POD, "web")
+        assert log_of(tmp_path) == "hello web\n"
+        await driver.forget(POD)
+        assert await driver.processes() == ()
+
+
+@on_loop
+async def test_one_identity_is_started_once_however_often_it_is_asked_for(tmp_path: Path) -> None:
+    async with driver_in(tmp_path) as driver:
+        for _ in range(3):
+            await start(driver, "sh", "-c", "echo once")
+        await eventually(ended(driver))
+        await start(driver, "sh", "-c", "echo once")
+        assert len(await driver.processes()) == 1
+        assert log_of(tmp_path) == "once\n"
+
+
+@on_loop
+async def test_a_stop_asks_first_and_kills_when_the_grace_is_over(tmp_path: Path) -> None:
+    async with driver_in(tmp_path) as driver:
+        await start(driver, "sh", "-c", "trap 'echo asked' TERM; echo up; while :; do sleep 0.1; done")
+        await eventually(lambda: "up" in log_of(tmp_path))
+        await driver.stop(POD, grace_s=0.5)
+        await eventually(ended(driver))
+        assert (await only(driver)).exit_code == 128 + signal.SIGKILL
+        assert "asked" in log_of(tmp_path)
+
+
+@on_loop
+async def test_children_that_left_the_process_group_end_with_it(tmp_path: Path) -> None:
+    child = "import os,time\nos.setsid()\nopen('child','w').write(str(os.getpid()))\ntime.sleep(600)"
+    program = f"import os,time\nif os.fork()==0:\n  exec({child!r})\ntime.sleep(600)"
+    async with driver_in(tmp_path) as driver:
+        await start(driver, sys.executable, "-c", program)
+        await eventually(lambda: child_pid(tmp_path) is not None)
+        pid = child_pid(tmp_path)
+        assert pid is not None
+        assert alive(pid)
+        await driver.stop(POD, grace_s=0)
+        await eventually(ended(driver))
+        await eventually(lambda: not alive(pid))
+
+
+@on_loop
+async def test_a_process_that_is_not_kept_is_killed_by_the_keeper_alone(tmp_path: Path) -> None:
+    async with driver_in(tmp_path) as driver:
+        await start(driver, "sleep", "600", keep_s=0.6)
+        await driver.keep(POD, 1.0)
+        assert (await only(driver)).running
+        await eventually(ended(driver))
+
+
+@on_loop
+async def test_another_agent_finds_what_the_first_one_started(tmp_path: Path) -> None:
+    first = ProcessDriver(tmp_path, environment=os.environ)
+    await start(first, "sleep", "600")
+    before = await only(first)
+    await first.close()
+    async with driver_in(tmp_path) as second:
+        assert await only(second) == before
+        assert second.address(POD.pod_uid)
+        await start(second, "sleep", "600")
+        assert len(await second.processes()) == 1
+
+
+@on_loop
+async def test_a_killed_keeper_is_replaced_and_its_processes_are_found_by_evidence(tmp_path: Path) -> None:
+    async with driver_in(tmp_path) as driver:
+        await start(driver, "sh", "-c", "echo up; exec sleep 600")
+        await eventually(lambda: "up" in log_of(tmp_path))
+        os.kill(keeper_pid(tmp_path), signal.SIGKILL)
+        found = await only(driver)
+        assert found.running
+        await start(driver, "sh", "-c", "echo up; exec sleep 600")
+        assert log_of(tmp_path) == "up\n"
+        await driver.stop(POD, grace_s=0)
+        await eventually(ended(driver))
+        assert (await only(driver)).reason == "ExitCodeLost"
+
+
+@on_loop
+async def test_a_start_that_a_kill_interrupted_is_never_repeated(tmp_path: Path) -> None:
+    """The record is written before the process: a keeper that dies in between leaves a record without a process."""
+    async with driver_in(tmp_path) as driver:
+        await start(driver, "sleep", "600")
+        os.kill(keeper_pid(tmp_path), signal.SIGKILL)
+        path = tmp_path / "processes" / f"{record_id(POD)}.json"
+        record = msgspec.json.decode(path.read_bytes())
+        os.kill(record["pid"], signal.SIGKILL)
+        path.write_bytes(msgspec.json.encode({**record, "pid": 0, "ticks": 0}))
+        found = await only(driver)
+        assert (found.running, found.reason) == (False, "ExitCodeLost")
+        await start(driver, "sleep", "600")
+        assert not (await only(driver)).running
+
+
+@on_loop
+async def test_a_program_that_is_not_there_ends_with_127_and_a_reason(tmp_path: Path) -> None:
+    async with driver_in(tmp_path) as driver:
+        await start(driver, "/no/such/program")
+        found = await only(driver)
+        assert (found.running, found.exit_code, found.reason) == (False, 127, "StartError")
+
+
+@on_loop
+async def test_a_container_without_a_command_cannot_start(tmp_path: Path) -> None:
+    async with driver_in(tmp_path) as driver:
+        pod, container = pod_of()
+        with pytest.raises(CannotStart, match="main") as raised:
+            await driver.start(POD, pod, container, keep_s=None)
+        assert raised.value.waiting == "CreateContainerConfigError"
+
+
+@on_loop
+async def test_probes_by_command_by_http_and_by_tcp(tmp_path: Path) -> None:
+    async with driver_in(tmp_path) as driver:
+        await start(driver, sys.executable, "-m", "http.server", "18080", "--bind", "$(POD_IP)")
+        http = msgspec.convert({"httpGet": {"path": "/", "port": "http"}}, Probe)
+        tcp = msgspec.convert({"tcpSocket": {"port": 18080}}, Probe)
+        good = msgspec.convert({"exec": {"command": ["sh", "-c", "test $POD_NAME = web"]}}, Probe)
+        bad = msgspec.convert({"exec": {"command": ["false"]}}, Probe)
+        slow = msgspec.convert({"exec": {"command": ["sleep", "600"]}, "timeoutSeconds": 1}, Probe)
+        await eventually(lambda: driver.probe(POD, http))
+        assert await driver.probe(POD, tcp)
+        assert await driver.probe(POD, good)
+        assert not await driver.probe(POD, bad)
+        assert not await driver.probe(POD, slow)
+        missing = msgspec.convert({"httpGet": {"path": "/missing", "port": "http"}}, Probe)
+        assert not await driver.probe(POD, missing)
+
+
+@on_loop
+async def test_consumption_counts_children_too(tmp_path: Path) -> None:
+    async with driver_in(tmp_path) as driver:
+        await start(driver, "sh", "-c", "while :; do :; done & wait")
+
+        async def used() -> bool:
+            found = await driver.consumption()
+            return POD in found and found[POD].cpu_s > 0.05 and (found[POD].memory_bytes or 0) > 0
+
+        await eventually(used)

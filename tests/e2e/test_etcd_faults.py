@@ -16,9 +16,8 @@ from kedge.env import system_env
 from kedge.errors import Compacted, OutcomeUnknown, Unavailable
 from kedge.keys import Key, Origin, Revision
 from kedge.limits import Limits
-from kedge.store.contract import Change, DeleteKey, Put, StoreWatch
+from kedge.store.contract import RESTORE_BUMP, Change, DeleteKey, Put, StoreWatch
 from kedge.store.etcd import EtcdStore, EtcdTls
-from kedge.store.etcd.layout import RESTORE_BUMP
 
 KIND = "Thing.e2e"
 WAIT_S = 30.0

@@ -1,7 +1,7 @@
 """Between JSON on the wire and the stored form: lossless bytes that do not contain their own revision.
 
 The stored form has `apiVersion`, `kind` and `metadata` first and no `metadata.resourceVersion`, so readers splice
-the version in without decoding. Nothing here knows what a field means: `validation` does.
+the version in without decoding. Nothing here interprets fields: `validation` does.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kedge.errors import BadRequest, check
 from kedge.keys import Revision
 
 OBJECT_DEPTH_MAX = 100
-"""How deep an object may nest. No setting: what one process stored, every other must be able to walk."""
+"""How deep an object may nest. Not configurable: every process must be able to read what another stored."""
 
 _DECODER = msgspec.json.Decoder(float_hook=Decimal)
 _ENCODER = msgspec.json.Encoder(decimal_format="number")
@@ -29,10 +29,10 @@ _STRING_DECODER = msgspec.json.Decoder(str)
 
 
 def parse_object(body: bytes | Mapping[str, Any]) -> dict[str, Any]:
-    """Decode an object without losing anything: floats come as Decimal, integers of any size as they are.
+    """Decode an object without loss: floats become `Decimal`, integers may have any size.
 
     Raises:
-        BadRequest: no JSON object, bad UTF-8, or nested too deep. The message says which.
+        BadRequest: not a JSON object, bad UTF-8, or nested too deep. The message has the cause.
     """
     if isinstance(body, Mapping):
         body = encode_json(body)
@@ -54,7 +54,7 @@ def decode_json(body: bytes) -> Any:
 
 
 def encode_json(value: Any) -> bytes:
-    """Encode plain JSON data, `Decimal`s as the numbers they were."""
+    """Encode plain JSON data, with `Decimal`s as numbers."""
     try:
         return _ENCODER.encode(value)
     except (TypeError, ValueError, RecursionError) as error:
@@ -77,7 +77,7 @@ def encode_object(obj: Mapping[str, Any]) -> bytes:
 
 
 class Draft:
-    """An object on its way in: only `metadata` is decoded; the other fields stay bytes until asked for."""
+    """An incoming object: only `metadata` is decoded; the other fields stay bytes until they are read."""
 
     __slots__ = ("api_version", "fields", "kind", "metadata")
 
@@ -86,14 +86,14 @@ class Draft:
         self.kind = kind
         self.metadata = metadata
         self.fields = fields
-        """Every other field: `msgspec.Raw`, or decoded JSON once `get` or `set` touched it."""
+        """Every other field: `msgspec.Raw`, or decoded JSON after `get` or `set`."""
 
     @classmethod
     def parse(cls, body: bytes) -> Draft:
-        """Raises `BadRequest` as `parse_object` does, and when apiVersion, kind or metadata are no such thing."""
+        """Raises `BadRequest` as `parse_object` does, and when apiVersion, kind or metadata have the wrong type."""
         try:
             if not body.isascii():
-                body.decode()  # what stays raw is not looked at again: bad UTF-8 must not get past here
+                body.decode()  # raw fields are not checked again: bad UTF-8 must be found here
             fields: dict[str, Any] = _RAW_DECODER.decode(body)
             api_version = fields.pop("apiVersion", None)
             kind = fields.pop("kind", None)
@@ -111,7 +111,7 @@ class Draft:
             raise _bad_body(error) from error
 
     def get(self, name: str) -> Any:
-        """One top-level field, decoded; None if it is absent. Changes to it are kept."""
+        """One top-level field, decoded; None if it is absent. Changes made to it are encoded."""
         value = self.fields.get(name)
         if isinstance(value, msgspec.Raw):
             value = self.fields[name] = decode_json(bytes(value))
@@ -166,7 +166,7 @@ def splice_list(
     if remaining:
         metadata["remainingItemCount"] = remaining
     head = _ENCODER.encode({"apiVersion": api_version, "kind": f"{kind}List", "metadata": metadata})
-    # One copy in all: the values are joined where they lie, and only their first few bytes are made anew.
+    # One copy in all: the values are joined in place, and only their first few bytes are rewritten.
     parts: list[bytes | memoryview] = [head[:-1], b',"items":[']
     between = b""
     for entry in entries:
@@ -181,7 +181,7 @@ def splice_list(
 
 
 def _after_metadata(value: bytes) -> int:
-    """Where the first member of the metadata begins."""
+    """The offset of the first member of the metadata."""
     at = value.find(_METADATA)
     check(at >= 0, "a stored object has its metadata among its first three fields")
     return at + len(_METADATA)
@@ -191,7 +191,7 @@ def _after_metadata(value: bytes) -> int:
 
 
 def same_content(a: bytes, b: bytes) -> bool:
-    """Whether two stored objects say the same thing, whatever the order of their members and digits."""
+    """Whether two stored objects are equal as JSON, in any order of members and form of numbers."""
     return a == b or same_json(decode_json(a), decode_json(b))
 
 
@@ -210,7 +210,7 @@ def same_json(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
-# -- refusing --------------------------------------------------------------------------------------
+# -- errors ----------------------------------------------------------------------------------------
 
 _DECODE_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, InvalidOperation, ValueError, RecursionError)
 
@@ -226,7 +226,7 @@ def _bad_body(error: Exception) -> BadRequest:
         case msgspec.ValidationError():
             return BadRequest(f"the body cannot be read: {error}")
         case msgspec.MsgspecError():
-            return BadRequest(f"the body is no JSON: {error}")
+            return BadRequest(f"the body is not valid JSON: {error}")
         case _:
             return BadRequest(f"the body has a number that is too long: {error}")
 
@@ -250,7 +250,7 @@ def _check_depth(value: Any) -> None:
 
 
 def _explain_envelope(body: bytes) -> None:
-    """Say which part of the envelope is not what it must be."""
+    """Raise for the part of the envelope that has the wrong type."""
     obj = parse_object(body)
     for name in ("apiVersion", "kind"):
         if not isinstance(obj.get(name, ""), str):

@@ -1,6 +1,6 @@
-"""Conditions: what a controller last found out about an object, and at which generation.
+"""Conditions: a controller's latest observations of an object, and the generation that it observed.
 
-They are written as JSON in a patch; `lastTransitionTime` moves only when the status does, so that "since when" is true.
+They are written as JSON in a patch; `lastTransitionTime` changes only when the status does.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TRUE, FALSE, UNKNOWN = "True", "False", "Unknown"
 def condition(
     type_: str, *, status: str | bool | None, reason: str, message: str = "", observed_generation: int = 0
 ) -> dict[str, Any]:
-    """A condition as JSON, without its time: `set_condition` gives it one."""
+    """A condition as JSON, without its time: `set_condition` adds it."""
     if not isinstance(status, str):
         status = UNKNOWN if status is None else TRUE if status else FALSE
     made: dict[str, Any] = {"type": type_, "status": status, "reason": reason, "message": message}
@@ -30,7 +30,7 @@ def condition(
 def set_condition(
     conditions: Sequence[Mapping[str, Any]], new: Mapping[str, Any], now: datetime | str
 ) -> list[dict[str, Any]]:
-    """`conditions` with `new` in the place of the one of its type, or at the end. The input stays as it is."""
+    """`conditions` with `new` in place of the condition of its type, or at the end. The input is not changed."""
     stamp = now if isinstance(now, str) else format_time(now)
     result = [dict(old) for old in conditions]
     for index, old in enumerate(result):
@@ -60,9 +60,9 @@ def is_true(conditions: Sequence[Condition], type_: str) -> bool:
 
 
 def keep_transition_times(old: Any, new: Any, now: str) -> Any:
-    """A new status whose conditions keep `lastTransitionTime` unless their status moved, whoever wrote them.
+    """A new status whose conditions keep `lastTransitionTime` unless their status changed, for any writer.
 
-    Both are JSON as sent, so either may be anything: what is no list of conditions is left as it is.
+    Both are JSON as sent and may be malformed: a value that is not a list of conditions is left unchanged.
     """
     conditions = new.get("conditions") if isinstance(new, Mapping) else None
     if not isinstance(conditions, list):

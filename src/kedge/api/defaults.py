@@ -1,7 +1,7 @@
-"""What Kubernetes fills in when a manifest leaves it out, for the fields kedge acts on.
+"""The defaults of Kubernetes, for the fields that kedge acts on.
 
-Defaults are stored, because clients read them back. They run before validation, on whatever was sent: what has the
-wrong type is left alone for `validation` to name.
+Defaults are stored, because clients read them back. They run before validation, on any input: a field of the wrong type
+is left for `validation` to report.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _Json = dict[str, Any]
 
 
 def apply_defaults(kind: Kind, obj: _Json) -> bool:
-    """Fill in `obj`, in place. Says whether anything changed. Doing it twice changes nothing more."""
+    """Set the defaults of `obj`, in place. Returns whether anything changed. Idempotent."""
     rule = _RULES.get(kind.key_kind)
     return rule is not None and rule(obj)
 
@@ -63,23 +63,23 @@ def apply_draft_defaults(kind: Kind, draft: Draft) -> bool:
 
 
 _SHARED_SPEC_BYTES_MAX = 8192
-"""Larger specs are filled in one by one, so that what is remembered of them stays small."""
+"""Larger specs are not cached, so that the cache stays small."""
 
 
 @lru_cache(maxsize=1024)
 def filled_pod_spec(raw: bytes) -> tuple[msgspec.Raw, bool]:
-    """A spec filled in, and whether that changed it. Replicas have the same one, byte for byte: it is done once."""
+    """A spec with its defaults, and whether that changed it. Cached: replicas have the same spec, byte for byte."""
     spec = decode_json(raw)
     changed = isinstance(spec, dict) and _pod_spec(spec)
     return msgspec.Raw(encode_json(spec) if changed else raw), changed
 
 
 _TOUCHED = ("spec", "preemptionPolicy", "ports", "type", "data", "stringData")
-"""Every top-level field that some default reads or writes."""
+"""Every top-level field that a default reads or writes."""
 
 
 def _set(obj: _Json, name: str, value: Any) -> bool:
-    """Fill one field in. An empty text counts as left out, as in Go."""
+    """Set one field if it is absent. An empty string counts as absent, as in Go."""
     if obj.get(name) in (None, ""):
         obj[name] = value
         return True
@@ -87,7 +87,7 @@ def _set(obj: _Json, name: str, value: Any) -> bool:
 
 
 def _set_number(obj: _Json, name: str, value: int) -> bool:
-    """Fill one number in that makes no sense as zero."""
+    """Set one number if it is absent or zero."""
     found = obj.get(name)
     if found is None or (found == 0 and found is not False):
         obj[name] = value
@@ -96,7 +96,7 @@ def _set_number(obj: _Json, name: str, value: int) -> bool:
 
 
 def _objects(obj: _Json, name: str) -> Iterator[_Json]:
-    """The objects in a list; nothing if it is no such list."""
+    """The objects in a list; none if the value is not a list."""
     found = obj.get(name)
     if isinstance(found, list):
         for item in found:
@@ -149,7 +149,7 @@ def _container(container: _Json, *, host_network: bool) -> bool:
 
 
 def _requests_from(limits: _Json, resources: _Json) -> bool:
-    """A container that is limited and asks for nothing asks for its limit."""
+    """A container with a limit and no request requests its limit."""
     requests = resources.get("requests")
     if requests is None:
         requests = {}
@@ -266,7 +266,7 @@ def _endpoint_slice(obj: _Json) -> bool:
 
 
 def _secret(obj: _Json) -> bool:
-    """Text that was given plain is stored as all other data is."""
+    """`stringData` is stored encoded in `data`."""
     changed = _set(obj, "type", "Opaque")
     plain = obj.get("stringData")
     data = obj.get("data")

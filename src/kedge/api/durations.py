@@ -16,7 +16,7 @@ def parse_duration(text: str) -> int:
     """Nanoseconds.
 
     Raises:
-        ValueError: it is no Go duration, or one of more than 292 years.
+        ValueError: not a Go duration, or longer than 292 years.
     """
     sign, rest = (-1, text[1:]) if text[:1] == "-" else (1, text[1:] if text[:1] == "+" else text)
     if rest == "0":
@@ -31,7 +31,7 @@ def parse_duration(text: str) -> int:
         total += int(whole or 0) * unit + int(fraction or 0) * unit // 10 ** len(fraction)
         at = part.end()
     if at == 0 or at < len(rest):
-        raise ValueError(f"{text!r} is no duration, such as 1h30m or 1.5s")
+        raise ValueError(f"{text!r} is not a duration, such as 1h30m or 1.5s")
     if total > DURATION_MAX_NS:
         raise ValueError(f"the duration {text!r} is out of range")
     return sign * total

@@ -1,8 +1,8 @@
-"""Holds: how a person makes one component, or all of them, keep their hands off one object for a while.
+"""Holds: an operator stops one component, or all, from changing one object for a while.
 
 `hold.kedge.dev/<name>` (or `/all`) on the object reads `owner=ada until=2030-01-01T00:00:00Z reason=why`. The name is a
-controller's, a scheduler's, or `agent`. A hold ends by itself; one that lacks any of the three holds nothing, and is
-said to.
+controller's, a scheduler's, or `agent`. A hold expires by itself. One that lacks any of the three has no effect, and
+its condition reports that.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from kedge.api.wellknown import HOLD_PREFIX
 
 ALL = "all"
 HELD = "Held"
-"""The condition that shows a hold in the status of what it holds."""
+"""The condition that shows a hold in the object's status."""
 _FORM = re.compile(r"\s*owner=(?P<owner>\S+)\s+until=(?P<until>\S+)\s+reason=(?P<reason>.*\S)\s*", re.DOTALL)
 _EXAMPLE = "owner=ada until=2030-01-01T00:00:00Z reason=looking into the leak"
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """One person's word that a component is to leave an object alone, until a time."""
+    """One hold: a component must not change an object until a time."""
 
     controller: str
     """The component that is held, or `ALL`."""
@@ -40,32 +40,32 @@ class Hold:
         return f"{self.owner} holds {self.controller} until {format_time(self.until)}: {self.reason}"
 
     def annotation(self) -> tuple[str, str]:
-        """The annotation that says this, as name and text."""
+        """The annotation of this hold, as name and value."""
         return f"{HOLD_PREFIX}{self.controller}", (
             f"owner={self.owner} until={format_time(self.until)} reason={self.reason}"
         )
 
 
 def parse_hold(controller: str, text: str) -> Hold:
-    """Read one hold.
+    """Parse one hold.
 
     Raises:
-        ValueError: it lacks an owner, an end or a reason; the message shows one that does not.
+        ValueError: it lacks an owner, an end or a reason; the message has an example.
     """
     found = _FORM.fullmatch(text)
     if found is None:
-        raise ValueError(f"the hold {text!r} must read like {_EXAMPLE!r}")
+        raise ValueError(f"the hold {text!r} is incomplete: write it like {_EXAMPLE!r}")
     return Hold(controller, found["owner"], found["reason"], parse_time(found["until"]))
 
 
 def active_hold(held: View | ObjectMeta, controller: str, now: datetime) -> Hold | None:
-    """The hold that keeps `controller` off this object now; of several the one that lasts longest."""
+    """The hold that now applies to `controller` on this object; of several, the one that lasts longest."""
     active = [hold for hold in _readable(held, controller) if hold.until > now]
     return max(active, key=lambda hold: (hold.until, hold.controller), default=None)
 
 
 def hold_problems(held: View | ObjectMeta) -> tuple[str, ...]:
-    """What is wrong with holds that cannot be read, and therefore hold nothing."""
+    """The problems of malformed holds, which have no effect."""
     problems = []
     for name, text in sorted(_annotations(held).items()):
         if name.startswith(HOLD_PREFIX):
@@ -77,14 +77,14 @@ def hold_problems(held: View | ObjectMeta) -> tuple[str, ...]:
 
 
 def active_holds(held: View | ObjectMeta, now: datetime) -> tuple[Hold, ...]:
-    """Every hold on this object, whomever it keeps off, in order of their ends."""
+    """Every hold on this object, for any component, in order of their ends."""
     names = [name.removeprefix(HOLD_PREFIX) for name in _annotations(held) if name.startswith(HOLD_PREFIX)]
     found = [hold for name in sorted(names) for hold in _read(held, name) if hold.until > now]
     return tuple(sorted(found, key=lambda hold: (hold.until, hold.controller)))
 
 
 def hold_condition(held: View, now: datetime) -> dict[str, Any] | None:
-    """The `Held` condition to show for an object: all that keeps anybody off; None if nobody does or tried to."""
+    """The `Held` condition of an object, for all its holds; None if it has none, valid or not."""
     holds = active_holds(held, now)
     if holds:
         message = "; ".join(map(str, holds))
@@ -102,7 +102,7 @@ def hold_condition(held: View, now: datetime) -> dict[str, Any] | None:
 
 
 def hold_conditions(held: View, conditions: Sequence[Condition], now: datetime) -> list[dict[str, Any]]:
-    """The `Held` condition, if there is anything to say of it: also that a hold is over."""
+    """The `Held` condition, if there is or was a hold."""
     shown = hold_condition(held, now)
     if shown is not None:
         return [shown]
@@ -112,7 +112,7 @@ def hold_conditions(held: View, conditions: Sequence[Condition], now: datetime) 
 
 
 def next_hold_end(held: View | ObjectMeta, now: datetime) -> datetime | None:
-    """When what is shown of holds is next to change by time alone."""
+    """When the condition next changes by time alone."""
     return next((hold.until for hold in active_holds(held, now)), None)
 
 
@@ -124,7 +124,7 @@ def _readable(held: View | ObjectMeta, controller: str) -> Iterator[Hold]:
 def _read(held: View | ObjectMeta, name: str) -> Iterator[Hold]:
     text = _annotations(held).get(f"{HOLD_PREFIX}{name}")
     if text is not None:
-        with suppress(ValueError):  # said by `hold_problems`
+        with suppress(ValueError):  # reported by `hold_problems`
             yield parse_hold(name, text)
 
 

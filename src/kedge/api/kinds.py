@@ -1,6 +1,6 @@
-"""Which kinds there are: names, scope, subresources, printed columns and the view kedge has of each.
+"""The registry of kinds: names, scope, subresources, printer columns and the view of each.
 
-Every layer looks a kind up here. The registry is a value: custom kinds make a new one with `Registry.extended`.
+Every layer looks up kinds here. The registry is immutable: custom kinds make a new one with `Registry.extended`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class PrinterColumn:
     name: str
     type: str = "string"
     path: str = ""
-    """Where the value is, as a JSON path; empty for a cell that the table's writer computes."""
+    """The JSON path of the value; empty for a computed cell."""
     priority: int = 0
     """Above zero it is shown only by `-o wide`."""
 
@@ -48,7 +48,7 @@ class Kind:
     """Fields that a field selector may name, besides `metadata.name` and `metadata.namespace`."""
 
     key_kind: str = field(init=False)
-    """What `Key.kind` holds: `Pod`, `Deployment.apps`."""
+    """The value of `Key.kind`: `Pod`, `Deployment.apps`."""
     api_version: str = field(init=False)
     """As in a manifest: `v1`, `apps/v1`."""
     resource: str = field(init=False)
@@ -69,7 +69,7 @@ class Kind:
 
 
 class Registry:
-    """Kinds by each of their names. Iterates in the order they were given."""
+    """Kinds by each of their names. Iterates in the order of registration."""
 
     def __init__(self, kinds: Iterable[Kind]) -> None:
         self._kinds = tuple(kinds)
@@ -109,7 +109,7 @@ class Registry:
         """The kind that a manifest's `apiVersion` and `kind` name.
 
         Raises:
-            BadRequest: no such kind; the message says what is close.
+            BadRequest: no such kind; the message names versions that have it.
         """
         found = self._by_api.get((api_version, kind))
         if found is not None:
@@ -132,10 +132,10 @@ class Registry:
         return found
 
     def resolve(self, word: str) -> Kind:
-        """What a person typed: `po`, `pods`, `Pod`, `deploy`, `deployments.apps`, `deployments.v1.apps`.
+        """The kind of a command-line argument: `po`, `pods`, `Pod`, `deploy`, `deployments.apps`, `deployments.v1.apps`.
 
         Raises:
-            NotFound: no kind goes by this word.
+            NotFound: no kind has this name.
         """
         found = self._by_word.get(word.lower())
         if found is None:
@@ -143,7 +143,7 @@ class Registry:
         return found
 
     def extended(self, kinds: Iterable[Kind]) -> Registry:
-        """A new registry with more kinds; this one stays as it is."""
+        """A new registry with more kinds; this one is not changed."""
         return Registry((*self._kinds, *kinds))
 
 

@@ -1,7 +1,7 @@
-"""Selectors of labels, nodes and fields, compiled once and asked often.
+"""Selectors of labels, nodes and fields, compiled once and evaluated often.
 
-Label selectors come as text (`app in (a,b),!old`) or as objects; node selectors only as objects; field selectors only
-as text. A selector that cannot be read is a `BadRequest` that says where. `validation` reports those in objects.
+Label selectors are text (`app in (a,b),!old`) or objects; node selectors are objects; field selectors are text. A
+malformed text is a `BadRequest` with the position. `validation` reports malformed selectors in objects.
 """
 
 from __future__ import annotations
@@ -120,10 +120,10 @@ _TOKEN = re.compile(r"\s*(==|!=|=|!|>|<|\(|\)|,|[^\s=!<>(),]+)\s*")
 
 
 def parse_label_selector(text: str) -> LabelSelector:
-    """Read what `kubectl get -l` takes: `app=web,tier in (a, b),!old,size!=3`. Empty text matches everything.
+    """Parse the argument of `kubectl get -l`: `app=web,tier in (a, b),!old,size!=3`. Empty text matches everything.
 
     Raises:
-        BadRequest: the text is no selector; the message says what was found where.
+        BadRequest: malformed; the message has the token that was found and the one expected.
     """
     tokens = _Tokens(text)
     if tokens.peek() == "":
@@ -276,7 +276,7 @@ def node_selector(spec: NodeSelectorSpec) -> NodeSelector:
 
 @lru_cache(maxsize=1024)
 def node_term(term: NodeSelectorTerm) -> NodeTerm:
-    """Compile one term, such as a preference is."""
+    """Compile one term, of a preference for instance."""
     return NodeTerm(_compiled(term.match_expressions), _compiled(term.match_fields))
 
 
@@ -288,7 +288,7 @@ _INTEGER = re.compile(r"[+-]?\d{1,19}", re.ASCII)
 
 
 def parse_int64(text: str) -> int | None:
-    """An integer as Go's `ParseInt` takes it, or None."""
+    """An integer as Go's `ParseInt` accepts it, or None."""
     if not _INTEGER.fullmatch(text):
         return None
     number = int(text)
@@ -306,7 +306,7 @@ _WHEN_ABSENT = {
     "status.replicas": "0",
     "status.successful": "0",
 }
-"""What a field that Kubernetes always has stands for when the object leaves it out; any other is the empty text."""
+"""The value of a field that Kubernetes always sets, when the object lacks it; any other field is empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,14 +321,14 @@ class FieldSelector:
         return not self.requirements
 
     def exact(self, path: str) -> str | None:
-        """The value that `path` must have, if the selector says so."""
+        """The value that the selector requires of `path`, if any."""
         for wanted, equal, value in self.requirements:
             if wanted == path and equal:
                 return value
         return None
 
     def matches(self, value: bytes) -> bool:
-        """Whether a stored object is meant. Only the fields asked for are decoded."""
+        """Whether a stored object matches. Only the selected fields are decoded."""
         if not self.requirements:
             return True
         found = read_fields(tuple([path for path, _, _ in self.requirements]), value)
@@ -342,10 +342,10 @@ ANY_FIELDS: Final = FieldSelector()
 
 
 def parse_field_selector(kind: Kind, text: str) -> FieldSelector:
-    """Read what `kubectl get --field-selector` takes: `spec.nodeName=n1,status.phase!=Running`.
+    """Parse the argument of `kubectl get --field-selector`: `spec.nodeName=n1,status.phase!=Running`.
 
     Raises:
-        BadRequest: it cannot be read, or names a field that this kind cannot be selected by.
+        BadRequest: malformed, or a field that this kind cannot be selected by.
     """
     requirements = []
     for term in _split_terms(text):
@@ -386,7 +386,7 @@ def _unescape(value: str, text: str) -> str:
     for char in value:
         if escaped:
             if char not in "\\,=":
-                raise BadRequest(f"invalid field selector {text!r}: \\{char} is no escape")
+                raise BadRequest(f"invalid field selector {text!r}: \\{char} is not an escape")
             out.append(char)
             escaped = False
         elif char == "\\":
@@ -405,13 +405,13 @@ def _escape(value: str) -> str:
 
 
 _READ_MAX = 128
-"""Objects whose fields are remembered: all who watch by a field ask about the same change, one after the other, each
-with a value of its own. A thousand agents need one decoding of a pod, not a thousand."""
+"""Objects whose fields are cached: watches by a field evaluate the same change one after the other, each with its own
+value. A thousand agents need one decoding of a pod, not a thousand."""
 
 
 @lru_cache(_READ_MAX)
 def read_fields(paths: tuple[str, ...], value: bytes) -> Mapping[str, str]:
-    """Fields of a stored object as text. What it gives is shared: only to be read."""
+    """Fields of a stored object as text. The result is shared and must not be changed."""
     return _field_reader(paths)(value)
 
 

@@ -1,4 +1,4 @@
-"""Times as objects write them: RFC 3339 in UTC, to the second (`Time`) or to the microsecond (`MicroTime`)."""
+"""Times as objects hold them: RFC 3339 in UTC, to the second (`Time`) or to the microsecond (`MicroTime`)."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ _RFC3339 = re.compile(
 
 
 def format_time(moment: datetime) -> str:
-    """`2006-01-02T15:04:05Z`: what `creationTimestamp` and conditions hold. Fractions are cut off."""
+    """`2006-01-02T15:04:05Z`, the form of `creationTimestamp` and conditions. Fractions are cut off."""
     utc = moment if moment.tzinfo is UTC else moment.astimezone(UTC)
     return f"{utc.year:04}-{utc.month:02}-{utc.day:02}T{utc.hour:02}:{utc.minute:02}:{utc.second:02}Z"
 
 
 def format_micro_time(moment: datetime) -> str:
-    """`2006-01-02T15:04:05.000000Z`: what leases hold."""
+    """`2006-01-02T15:04:05.000000Z`, the form of leases."""
     utc = moment if moment.tzinfo is UTC else moment.astimezone(UTC)
     return f"{format_time(utc)[:-1]}.{utc.microsecond:06}Z"
 
 
 def parse_time(text: str) -> datetime:
-    """Read either form, with any offset; digits past the microsecond are cut off.
+    """Parse either form, with any offset; digits past the microsecond are cut off.
 
     Raises:
-        ValueError: it is no RFC 3339 time.
+        ValueError: not an RFC 3339 time.
     """
     match = _RFC3339.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is no RFC 3339 time, such as 2006-01-02T15:04:05Z")
+        raise ValueError(f"{text!r} is not an RFC 3339 time, such as 2006-01-02T15:04:05Z")
     year, month, day, hour, minute, second = (int(part) for part in match.groups()[:6])
     micro = int((match[7] or "0")[:6].ljust(6, "0"))
     if match[8]:

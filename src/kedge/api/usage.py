@@ -1,7 +1,7 @@
-"""What the pods of a node use, as its agent reports it: one text beside the node's heartbeat, for all its pods.
+"""Resource usage of a node's pods, as its agent reports it: one annotation on the node's lease, for all its pods.
 
-Agents write it with `format_usage` when they renew their lease, under `marks.USAGE`; the autoscaler reads it with
-`parse_usage`. A node that is silent is thereby known to report nothing.
+Agents write it with `format_usage` when they renew the lease, under `wellknown.USAGE`; the autoscaler reads it with
+`parse_usage`. So the report of a node that does not renew is known to be old.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ class UsageReport(ApiStruct, frozen=True):
     """One measurement of a whole node."""
 
     at: Time | None = None
-    """When it was measured, by the node's clock."""
+    """The time of the measurement, by the node's clock."""
     window_seconds: Int32 = 0
-    """Rates are averages over so long before that."""
+    """Rates are averages over this many seconds before."""
     pods: FrozenMap[str, FrozenMap[str, ResourceList]] = map_field()
-    """By pod uid and container: what is used of each resource."""
+    """Usage of each resource, by pod uid and container."""
 
 
 def format_usage(at: datetime, window_s: int, pods: Mapping[str, Mapping[str, Mapping[str, Quantity]]]) -> str:
-    """The text of a report."""
+    """Encode a report."""
     said = {
         uid: {container: {name: str(amount) for name, amount in used.items()} for container, used in containers.items()}
         for uid, containers in pods.items()
@@ -38,15 +38,15 @@ def format_usage(at: datetime, window_s: int, pods: Mapping[str, Mapping[str, Ma
 
 
 def parse_usage(text: str) -> UsageReport:
-    """Read a report.
+    """Decode a report.
 
     Raises:
-        ValueError: it is none. Its node reports nothing, then.
+        ValueError: it is malformed. Treat the usage as missing.
     """
     try:
         return _DECODER.decode(text)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise ValueError(f"{text[:80]!r} is no report of usage: {error}") from error
+        raise ValueError(f"{text[:80]!r} is not a usage report: {error}") from error
 
 
 _DECODER = msgspec.json.Decoder(UsageReport, dec_hook=dec_hook)

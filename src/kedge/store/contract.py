@@ -1,7 +1,7 @@
-"""What a store promises: one integer revision, atomic commits, and watches without gaps.
+"""The contract of a store: one integer revision, atomic commits, and watches without gaps.
 
 Backends (`memory`, `sqlite`, `etcd`) implement `Store` and pass `conformance.check_store` unchanged. A store
-keeps bytes under keys and does not look inside them; what the bytes mean is the business of `api`.
+keeps bytes under keys and does not decode them; `api` defines their meaning.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from kedge.keys import NO_ORIGIN, NO_REVISION, Fence, Key, Origin, Revision
 from kedge.limits import Limits
 
 RESTORE_BUMP = 1_000_000_000
-"""How far a restored backup jumps ahead: past any revision its former self can have reached since."""
+"""How far a restored backup advances its revision: past any revision that the original can have reached since."""
 
-# -- what is stored --------------------------------------------------------------------------------
+# -- versions and changes --------------------------------------------------------------------------
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
@@ -39,8 +39,8 @@ class Change(msgspec.Struct, frozen=True, gc=False):
     key: Key
     entry: Entry | None
     previous: Entry | None
-    """The version this one replaced. None for a creation; for a `latest_only` object it may be None always,
-    or a version that the watcher was never shown."""
+    """The version that this one replaced. None for a creation; for a `latest_only` object it may always be None,
+    or a version that the watcher never got."""
     origin: Origin = NO_ORIGIN
 
     @property
@@ -69,7 +69,7 @@ class Absent(msgspec.Struct, frozen=True, gc=False):
 
 
 class Present(msgspec.Struct, frozen=True, gc=False):
-    """The key exists, at whatever revision."""
+    """The key exists, at any revision."""
 
     key: Key
 
@@ -83,7 +83,7 @@ class Put(msgspec.Struct, frozen=True, gc=False):
     key: Key
     value: bytes
     latest_only: bool = False
-    """For leases and heartbeats: the version this replaces need not be kept, and watchers may skip it."""
+    """For leases and heartbeats: the replaced version need not be kept, and watchers may skip it."""
 
 
 class DeleteKey(msgspec.Struct, frozen=True, gc=False):
@@ -103,23 +103,23 @@ Write: TypeAlias = Put | DeleteKey
 
 
 class Reading(msgspec.Struct, frozen=True, gc=False):
-    """What `get` found, in the order asked, all at one revision."""
+    """The result of `get`: one entry for each key, in order, all at one revision."""
 
     entries: tuple[Entry | None, ...]
     revision: Revision
 
 
 class Listing(NamedTuple):
-    """One page, in key order, all at one revision. Ask for the next with `at=revision, start_after=last key`."""
+    """One page, in key order, all at one revision. Read the next with `at=revision, start_after=last key`."""
 
     entries: list[Entry]
     revision: Revision
     remaining: int
-    """How many more there are; 0 on the last page."""
+    """How many objects follow; 0 on the last page."""
 
 
 class Batch(NamedTuple):
-    """What a watch hands out: changes in revision order, and how far history has now been told.
+    """One item of a watch: changes in revision order, and the revision that the watch has reached.
 
     Every batch is a progress mark: no change at or below `revision` will follow. An idle watch sends batches
     with no changes. A batch never splits a commit.
@@ -170,7 +170,7 @@ class StoreWatch(Protocol):
 
 
 class StoreStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """A store's own account of itself."""
+    """Counters and state of a store."""
 
     backend: str
     incarnation: str
@@ -183,7 +183,7 @@ class StoreStatistics(msgspec.Struct, frozen=True, kw_only=True):
     conflicts: int
     sync_s_max: float = 0.0
     alarms: tuple[str, ...] = ()
-    """Conditions that need a person, in words; empty when all is well."""
+    """Conditions that need an operator, as messages; empty when there is none."""
 
 
 class Store(Protocol):
@@ -204,8 +204,8 @@ class Store(Protocol):
         """Apply every write or none, at one new revision. With no writes, prove the checks at the revision returned.
 
         Raises:
-            Conflict: a check failed; `key` says which, `revision` where it stands. Nothing was written.
-            Fenced: the lease behind `fence` has moved on. Nothing was written. Stop acting as its holder.
+            Conflict: a check failed; `key` is its key, `revision` the key's revision. Nothing was written.
+            Fenced: the lease behind `fence` has a new holder. Nothing was written. Stop acting as its holder.
             BadRequest, TooLarge: over `Limits.commit_ops_max` or `commit_bytes_max`, or a key written twice.
             Unavailable: nothing was written.
             OutcomeUnknown: it may have been written. Read before anything else.
@@ -216,7 +216,7 @@ class Store(Protocol):
 
         Raises:
             Compacted: `at` is no longer in history.
-            Unavailable: `at` is past the newest revision and did not come in time, or the store is unreachable.
+            Unavailable: `at` is past the newest revision and was not reached in time, or the store is unreachable.
         """
 
     async def list(
@@ -230,7 +230,7 @@ class Store(Protocol):
     ) -> Listing:
         """Read a kind, or one namespace of it, in key order. Raises as `get` does. `limit=0` means all.
 
-        A `latest_only` object read `at` a past revision may come in a newer version.
+        A `latest_only` object read `at` a past revision may be a newer version.
         """
 
     async def watch(self, kind: str, *, after: Revision, namespace: str = "") -> StoreWatch:
@@ -238,22 +238,22 @@ class Store(Protocol):
 
         Raises:
             Compacted: `after` is no longer in history. List again.
-            Unavailable: `after` is past the newest revision and did not come in time.
+            Unavailable: `after` is past the newest revision and was not reached in time.
         """
 
     async def compact(self, revision: Revision) -> None:
-        """Forget versions that were replaced at or before `revision`. Reads and watches from it on still work.
+        """Drop versions that were replaced at or before `revision`. Reads and watches from it on still work.
 
         A revision already compacted is no error; one past the newest is a `BadRequest`.
         """
 
     async def revision(self) -> Revision:
-        """The newest revision, as the authority knows it."""
+        """The newest revision, by a linearizable read."""
 
     def statistics(self) -> StoreStatistics: ...
 
     async def close(self) -> None:
-        """Let go of everything. Open watches end."""
+        """Release everything. Open watches end."""
 
 
 def latest_only_keys(writes: Sequence[Write]) -> Collection[Key]:
@@ -265,21 +265,21 @@ def latest_only_keys(writes: Sequence[Write]) -> Collection[Key]:
 
 
 def check_key(key: Key) -> None:
-    """Refuse a key that some backend could not store, sort or print back."""
+    """Reject a key that a backend could not store, sort or read back."""
     kind, namespace, name = key
     whole = f"{kind}{namespace}{name}"
     if not kind or not name or "/" in whole or "\0" in whole:
         raise BadRequest(
-            f"{key!r} is no key: kind and name must not be empty, and no part may hold '/' or NUL", key=key
+            f"{key!r} is not a valid key: kind and name must not be empty, and no part may contain '/' or NUL", key=key
         )
     if not whole.isascii() and not _encodable(whole):
-        raise BadRequest(f"{key!r} is no key: it is not valid Unicode", key=key)
+        raise BadRequest(f"{key!r} is not a valid key: it is not valid Unicode", key=key)
 
 
 def check_commit(
     checks: Sequence[Check], writes: Sequence[Write], limits: Limits, *, origin: Origin = NO_ORIGIN
 ) -> int:
-    """Hold a commit to what every backend can carry, before any of them sees it; return its size in bytes."""
+    """Check a commit against the limits of every backend; return its size in bytes."""
     ops = len(checks) + len(writes)
     if ops > limits.commit_ops_max:
         raise BadRequest(
@@ -305,7 +305,7 @@ def check_commit(
         )
     for text in origin:
         if not text.isascii() and not _encodable(text):
-            raise BadRequest(f"the origin {origin!r} is not valid Unicode")
+            raise BadRequest(f"the origin {origin!r} is not valid Unicode: encode it")
     return size
 
 

@@ -1,7 +1,7 @@
 """The history of recent changes, and the watches that read it.
 
-A watch is a cursor into history that all watches share, so a slow one costs nothing but its own lag, and
-none has a buffer that could grow. Backends call `publish` in revision order, once a commit is durable.
+A watch is a cursor into one shared history, so a slow watch costs nothing but its own lag, and no watch has a buffer
+that could grow. Backends call `publish` in revision order, once a commit is durable.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ ALL_KINDS = ""
 class _Log:
     """The changes of one kind (or of all), oldest first.
 
-    `changes[i]` has absolute index `base + i` and was made at `revisions[i]`; None stands where a
-    `latest_only` version was dropped. Both lists have the same length always.
+    `changes[i]` has absolute index `base + i` and was made at `revisions[i]`; None marks a
+    dropped `latest_only` version. Both lists always have the same length.
     """
 
     __slots__ = ("base", "changes", "revisions", "shared", "watches")
@@ -32,8 +32,8 @@ class _Log:
         self.changes: list[Change | None] = []
         self.revisions: list[Revision] = []
         self.shared: tuple[tuple[int, int, Revision], tuple[int, Batch]] | None = None
-        """The last batch that was made, by (start, end, revision): watches that stand together share it."""
-        self.watches: dict[FeedWatch, None] = {}  # a dict, because a set has no order to repeat
+        """The last batch, by (start, end, revision): watches at the same position share it."""
+        self.watches: dict[FeedWatch, None] = {}  # a dict, because the order of a set is not deterministic
 
     @property
     def end(self) -> int:
@@ -43,7 +43,7 @@ class _Log:
         return self.base + bisect_right(self.revisions, revision)
 
     def skip(self, version: Entry) -> None:
-        """Leave a hole where `version` was made, so that watches pass over it."""
+        """Replace the change that made `version` by None, so that watches skip it."""
         place = bisect_left(self.revisions, version.modified)
         while place < len(self.revisions) and self.revisions[place] == version.modified:
             change = self.changes[place]
@@ -72,20 +72,20 @@ class Feed:
         self._progress_timer: asyncio.TimerHandle | None = None
         self._future_waiters: dict[asyncio.Future[None], Revision] = {}
         self._closed = False
-        self._closed_why = ""  # what ended the watches, if not a plain `close`
+        self._closed_why = ""  # why the watches ended, if not by a plain `close`
         self._closed_compacted = False
-        self._delivered = env.metrics.counter("kedge_store_watch_changes_total", "Changes handed to watches")
+        self._delivered = env.metrics.counter("kedge_store_watch_changes_total", "Changes delivered to watches")
         self._progress_sent = env.metrics.counter(
             "kedge_store_watch_progress_total", "Progress marks sent to idle watches"
         )
         self._future_waits = env.metrics.counter(
-            "kedge_store_future_waits_total", "Reads and watches past the newest revision"
+            "kedge_store_future_waits_total", "Reads and watches that waited for a future revision"
         )
         self._delivered_now = 0
         self._batch_largest = 0
         gauge = env.metrics.gauge
         gauge("kedge_store_history_commits", "Changes kept in history").set_function(lambda: self.history_changes)
-        gauge("kedge_store_watch_backlog", "Changes the slowest watch is behind").set_function(self._backlog)
+        gauge("kedge_store_watch_backlog", "Changes that the slowest watch is behind").set_function(self._backlog)
         gauge("kedge_store_watch_batch", "Changes in the largest batch").set_function(lambda: self._batch_largest)
 
     # -- written by the backend --------------------------------------------------------------------
@@ -93,11 +93,11 @@ class Feed:
     def publish(
         self, revision: Revision, changes: Sequence[Change], latest_only: Collection[Key] = frozenset()
     ) -> None:
-        """Append one commit and wake whoever waits for it. Of a key in `latest_only`, forget the change before."""
+        """Append one commit and wake its waiters. Of a key in `latest_only`, drop the change before."""
         self.publish_all([(revision, changes, latest_only)])
 
     def publish_all(self, commits: Iterable[tuple[Revision, Sequence[Change], Collection[Key]]]) -> None:
-        """Append commits, then wake whoever waits: once, however many there are."""
+        """Append commits, then wake the waiters, once for all commits."""
         everything = self._logs[ALL_KINDS]
         kinds: dict[str, _Log] = {}
         for revision, changes, latest_only in commits:
@@ -117,21 +117,21 @@ class Feed:
             self.revision = revision
         if self._watchers:
             for log in (*kinds.values(), everything):
-                for watch in tuple(log.watches):  # who is told may read at once, and find that it has ended
+                for watch in tuple(log.watches):  # a watch may drain at once, find that it has ended, and leave
                     watch.wake()
             if FENCE in kinds:
-                # Who leads from now on decides nothing before its caches have come so far, the quiet kinds' too.
+                # A new leader waits until every cache, idle kinds included, has reached this revision.
                 self._start_progress_timer(self._limits.watch_fence_progress_s)
             elif self._progress_timer is None:
                 self._start_progress_timer(self._limits.watch_progress_s)
         if self._future_waiters:
             self._wake_future_waiters()
         if len(everything.changes) > self._limits.history_commits_max:
-            # Drop an eighth at once: dropping one at each publish would move the whole list each time.
+            # Drop an eighth at once: dropping one with each publish would copy the whole list each time.
             self.compact(everything.revisions[len(everything.revisions) // 8])
 
     def advance(self, revision: Revision) -> None:
-        """Move on with no change of interest: a backend shared with others skips revisions."""
+        """Advance without a change: a backend shared with other users skips revisions."""
         if revision > self.revision:
             self.publish(revision, ())
 
@@ -143,7 +143,7 @@ class Feed:
             log.drop_through(revision)
 
     def close(self, why: str = "", *, compacted: bool = False) -> None:
-        """End every watch: with `Unavailable` that says `why`, or with `Compacted`, or quietly."""
+        """End every watch: with `Unavailable` and `why`, with `Compacted`, or without an error."""
         if self._closed:
             return
         self._closed, self._closed_why, self._closed_compacted = True, why, compacted
@@ -155,7 +155,7 @@ class Feed:
                 watch.end(self._end_of_watch())
         self._wake_future_waiters()
 
-    # -- read by everyone --------------------------------------------------------------------------
+    # -- read by all -------------------------------------------------------------------------------
 
     @property
     def history_changes(self) -> int:
@@ -190,7 +190,7 @@ class Feed:
                 await waiter
         except TimeoutError:
             raise Unavailable(
-                f"revision {revision} is past the newest, {self.revision}, and did not come within"
+                f"revision {revision} is past the newest, {self.revision}, and was not reached within"
                 f" {self._limits.watch_future_wait_s} s: list again if it came from another store"
             ) from None
         finally:
@@ -201,11 +201,11 @@ class Feed:
     async def watch(self, kind: str, *, after: Revision, namespace: str = "") -> FeedWatch:
         self.check_readable(after)
         await self.wait_reached(after)
-        self.check_readable(after)  # the wait may have been long
+        self.check_readable(after)  # it may have been compacted during the wait
         return FeedWatch(self, self._log(kind), after=after, namespace=namespace)
 
     def first_changes_after(self, kind: str, revision: Revision) -> dict[Key, Change]:
-        """The first change past `revision` of each key that has one. Its `previous` is how the key stood then."""
+        """The first change after `revision` of each key that has one. Its `previous` is the version at `revision`."""
         log = self._log(kind)
         first: dict[Key, Change] = {}
         for change in log.changes[log.index_after(revision) - log.base :]:
@@ -225,13 +225,13 @@ class Feed:
         return max((watch.behind for log in self._logs.values() for watch in log.watches), default=0)
 
     def _end_of_watch(self) -> Exception:
-        # One for each watch: an exception that many tasks raise would gather all their tracebacks.
+        # One for each watch: an exception raised by many tasks would accumulate all their tracebacks.
         if self._closed_compacted:
             return Compacted(self._closed_why, oldest=self.revision + 1)
         return Unavailable(self._closed_why) if self._closed_why else StopAsyncIteration()
 
     def _start_progress_timer(self, after_s: float) -> None:
-        """Send progress marks after so long at the latest."""
+        """Send progress marks after `after_s` at the latest."""
         loop = asyncio.get_running_loop()
         if self._progress_timer is not None:
             if self._progress_timer.when() <= loop.time() + after_s:
@@ -240,7 +240,7 @@ class Feed:
         self._progress_timer = loop.call_later(after_s, self._send_progress)
 
     def _count_now(self) -> None:
-        # In thousands: a counter costs more than the delivery that it counts.
+        # In thousands: a counter costs more than the delivery itself.
         self._delivered.inc(self._delivered_now)
         self._delivered_now = 0
 
@@ -267,7 +267,7 @@ class Feed:
         log.watches[watch] = None
         self._watchers += 1
         if watch.revision < self.revision:
-            # History has moved past it already and may not move again: it must hear so all the same.
+            # History is past it already and may not move again: it needs a progress mark now.
             watch.request_progress()
 
     def left(self, watch: FeedWatch, log: _Log) -> None:
@@ -310,14 +310,14 @@ class FeedWatch:
         self._waiter: asyncio.Future[None] | None = None
         self.on_ready: Callable[[], None] | None = None
         self._caught_up = log.end
-        """What came before is history that it asked for; only what came since counts as falling behind. Otherwise
-        a watch that was cut off could never resume."""
+        """The end of history when the watch began. Only later changes count as lag; otherwise a watch that was
+        disconnected could never resume."""
         self._end: Exception | None = None
         feed.joined(self, log)
 
     @property
     def behind(self) -> int:
-        """How many changes have come since it began, or since it last read, that it has not."""
+        """How many changes since it began, or since it last read, it has not taken."""
         return self._log.end - max(self._next, self._caught_up)
 
     def __aiter__(self) -> FeedWatch:
@@ -376,14 +376,14 @@ class FeedWatch:
         self._feed.left(self, self._log)
 
     def _take(self) -> Batch | None:
-        """The next batch, or None if there is nothing to say yet."""
+        """The next batch, or None if there is none yet."""
         log, feed = self._log, self._feed
         start, end = self._next, log.end
         if start == end and not self._progress_wanted:
             return None
         if start < log.base:
             raise Compacted(
-                f"the watch stood at revision {self.revision} when history up to {feed.compacted} was dropped:"
+                f"the watch was at revision {self.revision} when history up to {feed.compacted} was dropped:"
                 " list again",
                 oldest=feed.compacted,
             )
@@ -409,7 +409,7 @@ class FeedWatch:
         return batch
 
     def _batch(self, start: int, end: int) -> tuple[int, Batch]:
-        """What there is to say from `start` on, and where to go on after it."""
+        """The batch from index `start` on, and the index after it."""
         log, feed = self._log, self._feed
         first, last = start - log.base, end - log.base
         stop = min(last, first + feed.batch_max)
@@ -423,7 +423,7 @@ class FeedWatch:
 
 
 def callback_failed() -> Unavailable:
-    """How a watch ends whose `on_ready` raised."""
+    """The end of a watch whose `on_ready` raised."""
     return Unavailable(
         "the watch callback raised; batches it took may be lost: watch again after the last revision processed"
     )

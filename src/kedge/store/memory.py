@@ -1,6 +1,6 @@
 """A store in this process's memory: for simulation and for tests. Nothing survives the process.
 
-Every call suspends once before it acts, so that no race hides behind an `await` that never waits.
+Every call suspends once before it acts, so that no race is hidden by an `await` that never suspends.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from kedge.store.versions import Versions
 
 @dataclass(frozen=True, slots=True)
 class MemoryBackup:
-    """Everything a memory store held at one revision."""
+    """Every object of a memory store at one revision."""
 
     entries: tuple[Entry, ...]
     revision: Revision
 
 
 class MemoryStore:
-    """The contract with nothing around it."""
+    """The plainest implementation of the contract."""
 
     def __init__(self, env: Env, *, backup: MemoryBackup | None = None) -> None:
         self._env = env
@@ -68,7 +68,7 @@ class MemoryStore:
         fence: Fence | None = None,
         origin: Origin = NO_ORIGIN,
     ) -> Revision:
-        """`commit`, in the step that calls it: for a caller that has given others their turn already."""
+        """`commit` without suspending: for a caller that has suspended already."""
         check_commit(checks, writes, self._env.limits, origin=origin)
         self._check_open()
         try:
@@ -90,7 +90,7 @@ class MemoryStore:
         return self.get_nowait(keys, at=at)
 
     def get_nowait(self, keys: Sequence[Key], *, at: Revision = NO_REVISION) -> Reading:
-        """`get`, in the step that calls it; `at` is no revision to come."""
+        """`get` without suspending; `at` must not be a future revision."""
         self._check_open()
         return self._versions.get(keys, self._feed, at=at)
 
@@ -116,7 +116,7 @@ class MemoryStore:
         start_after: Key | None = None,
         limit: int = 0,
     ) -> Listing:
-        """`list`, in the step that calls it; `at` is no revision to come."""
+        """`list` without suspending; `at` must not be a future revision."""
         self._check_open()
         return self._versions.list(kind, self._feed, namespace=namespace, at=at, start_after=start_after, limit=limit)
 
@@ -141,7 +141,7 @@ class MemoryStore:
         return self._feed.revision
 
     def entries(self) -> Iterator[Entry]:
-        """Everything held now, in no order. For invariants, which must not share the caches they judge."""
+        """Every object, in no order. For invariants, which must not read the caches that they check."""
         return iter(self._versions)
 
     def backup(self) -> MemoryBackup:
@@ -171,10 +171,10 @@ class MemoryStore:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise Unavailable("the store is closed")
+            raise Unavailable("the store is closed: open it again")
 
 
 @types.coroutine
 def _turn() -> Generator[None, None, None]:
-    """Let others run. `asyncio.sleep(0)` with nothing around it: a simulation spends much of its time here."""
+    """Suspend once, as `asyncio.sleep(0)` but cheaper: a simulation spends much of its time here."""
     yield

@@ -1,7 +1,7 @@
-"""The objects of a store that lives in this process: the newest version of each, in key order.
+"""The objects of an in-process store: the newest version of each, in key order.
 
-`memory` and `sqlite` share it. It decides whether a commit holds and what it changes; it knows nothing of
-disks. Together with a `Feed` it can also say how things stood at a past revision.
+`memory` and `sqlite` share it. It checks a commit and computes its changes; it knows nothing of disks. With a `Feed` it
+also reads past revisions.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Versions:
     # -- commits -----------------------------------------------------------------------------------
 
     def prove(self, checks: Sequence[Check], writes: Sequence[Write], fence: Fence | None) -> None:
-        """Raise if the commit does not hold. A lost lease is told first: its holder must stop, not retry."""
+        """Raise if a check fails. A lost lease is reported first: its holder must stop, not retry."""
         newest = self._newest
         if fence is not None:
             entry = newest.get(fence.key)
@@ -58,7 +58,7 @@ class Versions:
                 raise fenced(fence, entry)
         for each in checks:
             entry = newest.get(each.key)
-            # No `match`: it takes each apart by name, at several times the cost of the question.
+            # No `match`: it costs several times as much as the check.
             if type(each) is AtRevision:
                 if entry is None or entry.modified != each.revision:
                     raise conflict(each, entry)
@@ -69,7 +69,7 @@ class Versions:
                 raise conflict(write, None)
 
     def apply(self, writes: Sequence[Write], revision: Revision, origin: Origin) -> list[Change]:
-        """Make the writes. The caller has proved them, and publishes what is returned."""
+        """Apply the writes. The caller has called `prove`, and publishes the changes."""
         newest = self._newest
         changes = []
         for write in writes:
@@ -82,13 +82,13 @@ class Versions:
                 entry = Entry(key, write.value, revision, revision, origin)
                 self._set(entry, new=True)
             else:
-                key = previous.key  # one key object for all versions, not one a version
+                key = previous.key  # one key object for all versions
                 entry = newest[key] = Entry(key, write.value, previous.created, revision, origin)
             changes.append(Change(revision, key, entry, previous, origin))
         return changes
 
     def undo(self, changes: Sequence[Change]) -> None:
-        """Take back what `apply` returned."""
+        """Undo the changes that `apply` returned."""
         for change in reversed(changes):
             if change.previous is not None:
                 self._set(change.previous, new=change.entry is None)
@@ -112,10 +112,10 @@ class Versions:
         self, kind: str, feed: Feed, *, namespace: str, at: Revision, start_after: Key | None, limit: int
     ) -> Listing:
         keys = self._sorted_keys(kind)
-        low = Key(kind, namespace, "")  # no object has an empty name, so nothing is equal to it
+        low = Key(kind, namespace, "")  # no object has an empty name, so no key equals it
         if start_after is not None and start_after > low:
             low = start_after
-        # No namespace sorts between "a" and "a\0", so this is where the next namespace begins.
+        # No namespace sorts between "a" and "a\0", so the next namespace begins here.
         high = Key(kind, namespace + "\0", "") if namespace else None
         if at not in (NO_REVISION, feed.revision):
             feed.check_readable(at)
@@ -136,7 +136,7 @@ class Versions:
         high: Key | None,
         limit: int,
     ) -> Listing:
-        """A page as of `at`: the objects untouched since, merged with how the others stood. Costs what changed."""
+        """A page at revision `at`: unchanged objects and old versions of changed ones. Its cost grows with changes."""
         touched = {key: first for key, first in firsts.items() if key > low and (high is None or key < high)}
         then = {key: entry for key, first in touched.items() if (entry := as_of(first, at)) is not None}
         start = keys.bisect_right(low)
@@ -153,7 +153,7 @@ class Versions:
         key = entry.key
         self._newest[key] = entry
         if new:
-            # Sorted when somebody lists: many at once are cheaper than one by one, and no commit waits for it.
+            # Sorted by the next list: sorting many at once is cheaper, and no commit waits for it.
             unsorted = self._unsorted.get(key.kind)
             if unsorted is None:
                 unsorted = self._unsorted[key.kind] = []
@@ -173,34 +173,34 @@ class Versions:
 
 
 def as_of(first: Change, at: Revision) -> Entry | None:
-    """How an object stood at `at`, given its first change after it."""
+    """The version of an object at revision `at`, given its first change after it."""
     previous = first.previous
     if previous is None:
-        # A `latest_only` object whose replaced version is gone: the next best is the version that came.
+        # A `latest_only` object whose replaced version is gone: return the version that replaced it.
         entry = first.entry
         return entry if entry is not None and entry.created <= at else None
     return previous if previous.created <= at else None
 
 
 def conflict(failed: Check | DeleteKey, entry: Entry | None) -> Conflict:
-    """The error for a check that did not hold."""
+    """The error for a check that failed."""
     key = failed.key
     found = entry.modified if entry is not None else NO_REVISION
     match failed:
         case AtRevision(_, revision) if entry is not None:
             why = f"{key} is at revision {found}, not at {revision}: read it and decide again"
         case Absent():
-            why = f"{key} exists already, at revision {found}"
+            why = f"{key} exists already, at revision {found}: read it and decide again"
         case _:
-            why = f"{key} does not exist"
+            why = f"{key} does not exist: read it and decide again"
     return Conflict(why, key=key, revision=found)
 
 
 def fenced(fence: Fence, entry: Entry | None) -> Fenced:
-    """The error for a fence that has moved."""
+    """The error for a fence whose lease has a new holder."""
     found = entry.modified if entry is not None else NO_REVISION
     return Fenced(
-        f"the lease behind {fence.key} was taken at revision {found}; this token is {fence.revision}: stop",
+        f"the lease behind {fence.key} has a new holder since revision {found}; this token is {fence.revision}: stop",
         key=fence.key,
         revision=found,
     )

@@ -294,12 +294,12 @@ def splits_commits(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(FeedWatch, "_take", bad)
 
 
-@caught_by("idle_watch_hears_progress")
+@caught_by("idle_watch_gets_progress")
 def keeps_quiet_when_idle(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Feed, "_send_progress", lambda _: None)
 
 
-@caught_by("idle_watch_hears_progress")
+@caught_by("idle_watch_gets_progress")
 def keeps_quiet_to_those_who_begin_behind(patch: pytest.MonkeyPatch) -> None:
     def bad(self: Feed, watch: FeedWatch, log: Any) -> None:
         log.watches[watch] = None
@@ -313,12 +313,12 @@ def ignores_requests(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(FeedWatch, "request_progress", lambda _: None)
 
 
-@caught_by("slow_watch_is_cut_off")
+@caught_by("slow_watch_is_disconnected")
 def lets_the_slow_lag_for_ever(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(FeedWatch, "behind", 0)
 
 
-@caught_by("slow_watch_is_cut_off")
+@caught_by("slow_watch_is_disconnected")
 def cuts_off_those_who_resume(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(FeedWatch, "behind", property(lambda self: self._log.end - self._next))
 

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kedge.keys import Key, Origin
+from kedge.store.contract import RESTORE_BUMP
 from kedge.store.etcd.layout import (
     NEVER,
-    RESTORE_BUMP,
     CommitRecord,
     Era,
     Layout,

@@ -141,7 +141,7 @@ def test_a_full_disk_fails_the_batch_and_the_store_goes_on(statement: str, tmp_p
         )
         assert [type(result) for result in results] == [Unavailable] * 4
         assert len({id(result) for result in results}) == 4, "one exception raised by many tasks"
-        assert "full: make room" in str(results[0])
+        assert "full: free some space" in str(results[0])
         assert [await value_of(store, name) for name in ("a", "b", "c", "gone")] == [b"1", None, None, b"1"]
         assert [entry.key.name for entry in (await store.list("Thing")).entries] == ["a", "beat", "gone"]
         assert await store.revision() == first
@@ -316,7 +316,7 @@ def test_a_slow_sync_sounds_an_alarm_that_fades(tmp_path: Path, caplog: pytest.L
         statistics = store.statistics()
         assert statistics.sync_s_max == 2
         assert len(statistics.alarms) == 1
-        assert "held the loop for 2.000 s" in statistics.alarms[0]
+        assert "blocked the event loop for 2.000 s" in statistics.alarms[0]
         assert [record.message for record in caplog.records].count(statistics.alarms[0]) == 1, (
             "logged once, not each time"
         )

@@ -98,7 +98,7 @@ def test_a_file_that_cannot_be_written_is_refused(what: str) -> None:
         if before == 0:
             os.seteuid(65534)  # permissions mean nothing to root
         try:
-            with pytest.raises(Terminal, match=r"a\.db cannot be written.*mend its permissions"):
+            with pytest.raises(Terminal, match=r"a\.db cannot be written.*change its permissions"):
                 asyncio.run(open_and_close(path))
         finally:
             os.seteuid(before)
@@ -144,7 +144,7 @@ def test_a_second_process_is_told_who_has_it(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"open\n"
-        refuse(tmp_path / "a.db", "in use, .*stop the other one", Unavailable)
+        refuse(tmp_path / "a.db", "in use by another process: stop that one", Unavailable)
         holder.communicate()
     asyncio.run(open_and_close(tmp_path / "a.db"))
 

@@ -14,11 +14,11 @@ from kedge.store.conformance.subject import (
     expect,
     fail,
     key,
+    open_log,
     put_one,
     raises,
     same,
     small_limits,
-    tell,
 )
 from kedge.store.contract import Absent, AtRevision, Check, DeleteKey, Entry, Present, Put, Store, Write
 
@@ -32,16 +32,20 @@ async def check_commit_is_all_or_nothing(subject: Subject) -> None:
     await raises(Conflict, store.commit([Absent(key("there"))], writes), "a commit whose check fails")
     await raises(Conflict, store.commit([], [*writes, DeleteKey(key("missing"))]), "a commit whose last delete fails")
     same((await store.get(names)).entries, (None,) * 5, "the writes of two failed commits")
-    told = await tell(store, after=first)
+    log = await open_log(store, after=first)
     last = await store.commit([Present(key("there"))], [*writes, DeleteKey(key("there"))])
     reading = await store.get([*names, key("there")])
     same([e and e.modified for e in reading.entries], [last] * 5 + [None], "revisions after one commit of six writes")
-    changes = await told.until(last)
-    same({c.key for c in changes}, {*names, key("there")}, "what a watch heard of one good and two failed commits")
+    changes = await log.until(last)
+    same(
+        {c.key for c in changes},
+        {*names, key("there")},
+        "changes received by a watch of one good and two failed commits",
+    )
 
 
 async def check_readers_never_see_half_a_commit(subject: Subject) -> None:
-    """Four keys of two kinds always move together, in gets, in lists and in watch batches."""
+    """Four keys of two kinds always change together, in gets, in lists and in watch batches."""
     store = await subject.open()
     rng = subject.random
     pods = [key(f"half-{n}") for n in range(3)]
@@ -64,20 +68,20 @@ async def check_readers_never_see_half_a_commit(subject: Subject) -> None:
             expect(len(listed) == 1, f"one list saw {listed}: half of a commit")
             await asyncio.sleep(0)
 
-    told = await tell(store, after=start, kind="")
+    log = await open_log(store, after=start, kind="")
     readers = [asyncio.ensure_future(read()) for _ in range(3)]
     try:
         await asyncio.gather(*(write(n) for n in range(4)))
     finally:
         done = True
         await asyncio.gather(*readers)
-    await told.until(await store.revision())
-    for batch in told.batches:
+    await log.until(await store.revision())
+    for batch in log.batches:
         at: dict[Revision, int] = {}
         for change in batch.changes:
             at[change.revision] = at.get(change.revision, 0) + 1
         expect(set(at.values()) <= {4}, f"a batch held {at} changes per revision of commits of four")
-    same(len(told.changes), 4 * 100, "changes a watch heard of 100 commits of four keys")
+    same(len(log.changes), 4 * 100, "changes received by a watch of 100 commits of four keys")
 
 
 async def check_conflicts_name_their_key(subject: Subject) -> None:
@@ -103,30 +107,30 @@ async def check_conflicts_name_their_key(subject: Subject) -> None:
     same((await entry_of(store, b) or fail("b is gone")).value, b"1", "the put beside a failed delete")
     moved = await store.commit([AtRevision(a, at_a), Present(b), Absent(missing)], [Put(a, b"2")])
     error = await raises(Conflict, store.commit([AtRevision(a, at_a)], [Put(a, b"3")]), "a check made stale")
-    same((error.key, error.revision), (a, moved), "what a stale check is told")
+    same((error.key, error.revision), (a, moved), "the error of a stale check")
 
 
 async def check_deleted_key_conflicts(subject: Subject) -> None:
-    """A revision from before a delete never matches again, even when the key comes back."""
+    """A revision from before a delete never matches again, even when the key is created again."""
     store = await subject.open()
     a = key("a")
     first = await store.commit([], [Put(a, b"1")])
     await store.commit([AtRevision(a, first)], [DeleteKey(a)])
     error = await raises(Conflict, store.commit([AtRevision(a, first)], [Put(a, b"2")]), "a check on a deleted key")
-    same((error.key, error.revision), (a, NO_REVISION), "what a check on a deleted key is told")
+    same((error.key, error.revision), (a, NO_REVISION), "the error of a check on a deleted key")
     again = await store.commit([Absent(a)], [Put(a, b"1")])
     error = await raises(Conflict, store.commit([AtRevision(a, first)], [Put(a, b"2")]), "a check on a recreated key")
-    same((error.key, error.revision), (a, again), "what a check on a recreated key is told")
+    same((error.key, error.revision), (a, again), "the error of a check on a recreated key")
 
 
 async def check_fence_wins_over_conflict(subject: Subject) -> None:
-    """A deposed leader is told `Fenced` with the new token, whatever else is wrong with its commit."""
+    """A former leader gets `Fenced` with the new token, also if its commit has other faults."""
     store = await subject.open()
     fence_key, lease, work = key("fence"), key("lease"), key("work")
     first = await store.commit([Absent(fence_key)], [Put(fence_key, b"a"), Put(lease, b"a")])
     mine = Fence(fence_key, first)
     await store.commit([], [Put(work, b"1")], fence=mine)
-    for n in range(3):  # renewals never touch the fence
+    for n in range(3):  # renewals never write the fence
         await store.commit([], [Put(lease, b"a%d" % n, latest_only=True)], fence=mine)
     held = await store.commit([], [Put(work, b"2")], fence=mine)
     taken = await store.commit([AtRevision(fence_key, first)], [Put(fence_key, b"b"), Put(lease, b"b")])
@@ -139,7 +143,7 @@ async def check_fence_wins_over_conflict(subject: Subject) -> None:
     ]
     for what, checks, writes in cases:
         error = await raises(Fenced, store.commit(checks, writes, fence=mine), what)
-        same((error.key, error.revision), (fence_key, taken), f"what {what} is told")
+        same((error.key, error.revision), (fence_key, taken), f"the error of {what}")
     same((await entry_of(store, work) or fail("work is gone")).modified, held, "the object behind the fence")
     await store.commit([], [Put(work, b"3")], fence=Fence(fence_key, taken))
     lost = await raises(
@@ -149,14 +153,14 @@ async def check_fence_wins_over_conflict(subject: Subject) -> None:
 
 
 async def check_fence_on_absent_key(subject: Subject) -> None:
-    """A fence whose key is gone, or never was, lets nothing through; no token is revision zero."""
+    """A fence whose key does not exist rejects every commit; no token is revision zero."""
     store = await subject.open()
     fence_key = key("fence")
     for token in (NO_REVISION, 1):
         error = await raises(
             Fenced, store.commit([], [Put(key("w"), b"")], fence=Fence(fence_key, token)), "a fence on no key"
         )
-        same((error.key, error.revision), (fence_key, NO_REVISION), "what a fence on no key is told")
+        same((error.key, error.revision), (fence_key, NO_REVISION), "the error of a fence on no key")
     token = await store.commit([], [Put(fence_key, b"a")])
     await store.commit([], [DeleteKey(fence_key)], fence=Fence(fence_key, token))
     await raises(Fenced, store.commit([], [Put(key("w"), b"")], fence=Fence(fence_key, token)), "a fence deleted")
@@ -177,20 +181,20 @@ async def check_one_revision_a_commit(subject: Subject) -> None:
             last = revision
             got.append(revision)
 
-    told = await tell(store, after=start)
+    log = await open_log(store, after=start)
     await asyncio.gather(*(write(n) for n in range(8)))
     same(len(set(got)), 80, "different revisions of 80 commits")
     newest = await store.revision()
     expect(newest >= max(got), f"the newest revision is {newest}, but a commit got {max(got)}")
-    await told.until(newest)
-    heard = list(dict.fromkeys(change.revision for change in told.changes))
-    same(heard, sorted(got), "the revisions a watch heard of 80 commits")
+    await log.until(newest)
+    received = list(dict.fromkeys(change.revision for change in log.changes))
+    same(received, sorted(got), "the revisions received by a watch of 80 commits")
     for revision in got:
-        expect(sum(c.revision == revision for c in told.changes) == 2, f"revision {revision} is not one commit of two")
+        expect(sum(c.revision == revision for c in log.changes) == 2, f"revision {revision} is not one commit of two")
 
 
 async def check_entries_keep_created_modified_origin(subject: Subject) -> None:
-    """An entry knows when it was created, when it last changed, and who asked; so do its changes."""
+    """Entries and changes have the revisions of creation and last change, and the origin."""
     store = await subject.open()
     a = key("a")
     one, two, three = Origin("op-1", "dec-1"), Origin("op-2", ""), Origin("", "dec-3")
@@ -205,18 +209,18 @@ async def check_entries_keep_created_modified_origin(subject: Subject) -> None:
     gone = await store.commit([], [DeleteKey(a)], origin=three)
     back = await store.commit([], [Put(a, b"")], origin=one)
     same(await entry_of(store, a), Entry(a, b"", back, back, one), "the entry created again, empty")
-    told = await tell(store, after=start)
-    changes = await told.until(back)
-    same([c.origin for c in changes], [one, two, Origin(), three, one], "the origins a watch heard")
-    same([c.created for c in changes], [True, False, False, False, True], "the creations a watch heard")
-    same([c.deleted for c in changes], [False, False, False, True, False], "the deletions a watch heard")
-    same([c.revision for c in changes], [created, moved, equal, gone, back], "the revisions a watch heard")
+    log = await open_log(store, after=start)
+    changes = await log.until(back)
+    same([c.origin for c in changes], [one, two, Origin(), three, one], "the origins received by a watch")
+    same([c.created for c in changes], [True, False, False, False, True], "the creations received by a watch")
+    same([c.deleted for c in changes], [False, False, False, True, False], "the deletions received by a watch")
+    same([c.revision for c in changes], [created, moved, equal, gone, back], "the revisions received by a watch")
     previous = [c.previous and c.previous.modified for c in changes]
     same(previous, [None, created, moved, equal, None], "the versions that were replaced")
 
 
 async def check_bytes_come_back_as_they_went(subject: Subject) -> None:
-    """A store does not look inside: any bytes, and any name that a key may have."""
+    """A store does not interpret values: any bytes, and any valid name of a key."""
     store = await subject.open()
     values = [b"", b"\0", bytes(range(256)), b"\xff\xfe", b'{"a": 1}', b"x" * 200_000]
     names = ["a", "a.b", "a-b", "A", "system:node", "ü", "日本", "a b", "%2F", "𝛂"]
@@ -224,13 +228,17 @@ async def check_bytes_come_back_as_they_went(subject: Subject) -> None:
     cluster = Put(Key(KIND, "", "no-namespace"), b"c")
     revision = await store.commit([], [*writes, cluster])
     for write in (*writes, cluster):
-        same(await entry_of(store, write.key), Entry(write.key, write.value, revision, revision), "what came back")
+        same(
+            await entry_of(store, write.key),
+            Entry(write.key, write.value, revision, revision),
+            "the entry that was read",
+        )
     listed = [entry.key for entry in (await store.list(KIND)).entries]
     same(listed, sorted(w.key for w in (*writes, cluster)), "the order of keys, by code point")
 
 
 async def check_operations_limit(subject: Subject) -> None:
-    """120 operations pass; 121 are refused with nothing written, on every backend alike."""
+    """120 operations are accepted; 121 are rejected with nothing written, on every backend."""
     store = await subject.open()
     puts = [Put(key(f"p-{n:03}"), b"") for n in range(120)]
     revision = await store.commit([], puts)
@@ -251,7 +259,7 @@ async def check_operations_limit(subject: Subject) -> None:
 
 
 async def check_size_limit(subject: Subject) -> None:
-    """A commit just under the limit passes; one over it is refused, and names its largest object."""
+    """A commit just under the size limit is accepted; one over it is rejected with the name of its largest object."""
     store = await subject.open()
     most = small_limits().commit_bytes_max
     half = b"h" * (most // 2)
@@ -265,7 +273,7 @@ async def check_size_limit(subject: Subject) -> None:
 
 
 async def check_key_written_twice(subject: Subject) -> None:
-    """One commit writes a key once; twice is a mistake of the caller's, and nothing is written."""
+    """A commit that writes a key twice is rejected, and nothing is written."""
     store = await subject.open()
     a = key("a")
     doubled: list[list[Write]] = [[Put(a, b"1"), Put(a, b"2")], [Put(a, b"1"), Put(key("b"), b""), DeleteKey(a)]]
@@ -276,7 +284,7 @@ async def check_key_written_twice(subject: Subject) -> None:
 
 
 async def check_unusable_keys_are_refused(subject: Subject) -> None:
-    """A key that cannot be stored, sorted or printed back is a `BadRequest`, and harms no other commit."""
+    """A key that cannot be stored, sorted or read back is a `BadRequest`, and does not affect other commits."""
     store = await subject.open()
     bad = [
         Key("", "ns", "a"), Key(KIND, "ns", ""), Key(KIND, "n/s", "a"), Key(KIND, "ns", "a/b"), Key("K/I", "", "a"),
@@ -292,23 +300,23 @@ async def check_unusable_keys_are_refused(subject: Subject) -> None:
 
 
 async def check_empty_commit_proves_its_checks(subject: Subject) -> None:
-    """With no writes, a commit proves its checks at the revision it returns, and moves nothing."""
+    """With no writes, a commit proves its checks at the revision it returns, and changes nothing."""
     store = await subject.open()
     a = key("a")
     at_a = await store.commit([], [Put(a, b"1")])
-    told = await tell(store, after=at_a, kind="")
+    log = await open_log(store, after=at_a, kind="")
     still = 0
     for _ in range(20):
         before = await store.revision()
         proved = await store.commit([AtRevision(a, at_a), Absent(key("b"))], [])
         expect(before <= proved <= await store.revision(), f"an empty commit at {before} returned {proved}")
         still += proved == before
-    # A backend shared with others may be moved on by them, but not each time.
+    # Other users of a shared backend may advance it, but not each time.
     expect(still > 0, "an empty commit moves the revision")
     error = await raises(Conflict, store.commit([Absent(a)], []), "an empty commit whose check fails")
-    same((error.key, error.revision), (a, at_a), "what a failed proof is told")
+    same((error.key, error.revision), (a, at_a), "the error of a failed proof")
     last = await store.commit([], [Put(a, b"2")])
-    same([c.revision for c in await told.until(last)], [last], "what a watch heard of empty commits")
+    same([c.revision for c in await log.until(last)], [last], "changes received by a watch of empty commits")
 
 
 async def check_racing_writers_lose_no_update(subject: Subject) -> None:
@@ -339,13 +347,13 @@ async def check_racing_writers_lose_no_update(subject: Subject) -> None:
     await asyncio.gather(*(raise_both(8) for _ in range(6)))
     values = [e and e.value for e in (await store.get(counters)).entries]
     same(values, [b"48", b"48"], f"two counters raised 48 times ({conflicts} conflicts)")
-    expect(conflicts > 0, "six racing writers never met: the check checks nothing")
+    expect(conflicts > 0, "six racing writers never conflicted: the check is void")
 
 
 async def check_cancelled_commits_are_whole(subject: Subject) -> None:
-    """An ambiguous commit: cancelled in flight, it is wholly there or not at all, and a guarded repeat is safe.
+    """A commit cancelled in flight is applied wholly or not at all, and a guarded repeat is safe.
 
-    The origin tells whose a version is, so the repeat that meets a conflict can recognise its own first attempt.
+    A version has its origin, so a repeat that gets a conflict can recognise its own first attempt.
     """
     store = await subject.open()
     rng = subject.random
@@ -381,18 +389,20 @@ async def check_cancelled_commits_are_whole(subject: Subject) -> None:
 
     for first in range(0, 80, 20):
         await asyncio.gather(*(attempt(n) for n in range(first, first + 20)))
-    expect(cancelled > 0, "no commit was cancelled in flight: the check checks nothing")
-    told = await tell(store, after=start, kind="")
-    await told.until(await put_one(store, "last"))
-    heard: dict[str, set[Revision]] = {}
-    for change in told.changes:
+    expect(cancelled > 0, "no commit was cancelled in flight: the check is void")
+    log = await open_log(store, after=start, kind="")
+    await log.until(await put_one(store, "last"))
+    received: dict[str, set[Revision]] = {}
+    for change in log.changes:
         if change.origin.operation:
             expect(change.created, f"{change.key} was written twice by {change.origin.operation}")
-            heard.setdefault(change.origin.operation, set()).add(change.revision)
+            received.setdefault(change.origin.operation, set()).add(change.revision)
     same(
-        {op: len(revisions) for op, revisions in heard.items()}, {f"op-{n}": 1 for n in range(80)}, "commits by origin"
+        {op: len(revisions) for op, revisions in received.items()},
+        {f"op-{n}": 1 for n in range(80)},
+        "commits by origin",
     )
-    same(len(told.changes), 161, "changes of 80 pairs and one more")
+    same(len(log.changes), 161, "changes of 80 pairs and one more")
 
 
 async def check_closed_store_refuses(subject: Subject) -> None:
@@ -425,6 +435,6 @@ async def check_statistics_are_coherent(subject: Subject) -> None:
     same(after.conflicts - before.conflicts, 1, "conflicts counted")
     expect(last <= after.revision <= await store.revision(), f"the revision in the statistics is {after.revision}")
     expect(after.compacted <= after.revision, f"compacted {after.compacted} is past {after.revision}")
-    expect(all(after.alarms), "an alarm without words")
+    expect(all(after.alarms), "an alarm without a message")
     watch.close()
     same(store.statistics().watchers, 0, "watchers after the watch was closed")

@@ -15,12 +15,12 @@ from kedge.store.conformance.subject import (
     expect,
     fail,
     key,
+    open_log,
     put_one,
     raises,
     same,
     small_limits,
     state_of,
-    tell,
     within,
 )
 from kedge.store.conformance.watches import churn
@@ -49,8 +49,8 @@ async def check_compacted_past_is_refused(subject: Subject) -> None:
             (await store.get([a], at=made[n])).entries[0], Entry(a, b"%d" % n, made[0], made[n]), f"a get at {made[n]}"
         )
     same([e.key for e in (await store.list(KIND, at=gone)).entries], [a, b], "a list at a revision kept")
-    told = await tell(store, after=made[3])
-    changes = await told.until(last)
+    log = await open_log(store, after=made[3])
+    changes = await log.until(last)
     same([c.revision for c in changes][:2], made[4:], "changes after the compacted revision")
     same(changes[0].previous, Entry(a, b"3", made[0], made[3]), "the version replaced just after compaction")
     same(len(changes), 5, "changes after the compacted revision")
@@ -58,7 +58,7 @@ async def check_compacted_past_is_refused(subject: Subject) -> None:
 
 
 async def check_compaction_keeps_the_newest(subject: Subject) -> None:
-    """Compaction to the newest revision keeps every object, forgets every delete, and history goes on."""
+    """Compaction to the newest revision keeps every object and drops every delete, and history continues."""
     store = await subject.open()
     await asyncio.gather(*(churn(store, subject, writer, 20) for writer in range(3)))
     before = await store.list(KIND)
@@ -66,9 +66,9 @@ async def check_compaction_keeps_the_newest(subject: Subject) -> None:
     after = await store.list(KIND)
     same(after.entries, before.entries, "objects after compaction to the newest revision")
     same((await store.list(KIND, at=before.revision)).entries, before.entries, "objects at the compacted revision")
-    told = await tell(store, after=before.revision)
+    log = await open_log(store, after=before.revision)
     last = await put_one(store, "next")
-    same([c.revision for c in await told.until(last)], [last], "changes after compaction to the newest")
+    same([c.revision for c in await log.until(last)], [last], "changes after compaction to the newest")
     expect(last > before.revision, f"revision {last} came after {before.revision}")
 
 
@@ -88,70 +88,70 @@ async def check_compact_repeats_and_bounds(subject: Subject) -> None:
 
 
 async def check_compaction_behind_a_watch(subject: Subject) -> None:
-    """A watch that stands behind compaction gets `Compacted` or every change it was owed, never a gap."""
+    """A watch that compaction overtakes gets `Compacted` or every change, never a gap."""
     store = await subject.open(limits=small_limits(watch_batch_max=3))
     rng = subject.random
     start = await store.revision()
     first = await put_one(store, "first")
-    watches = [await tell(store, after=start) for _ in range(6)]
-    others = [await tell(store, after=start, kind=OTHER_KIND) for _ in range(2)]
+    watches = [await open_log(store, after=start) for _ in range(6)]
+    others = [await open_log(store, after=start, kind=OTHER_KIND) for _ in range(2)]
     made: list[Revision] = [first]
     cut = 0
     for n in range(60):
         made.append(await put_one(store, f"{n % 7}", b"%d" % n))
         if n % 10 == 9:
             await store.compact(made[rng.randrange(len(made) // 2, len(made))])
-        for told in tuple(watches):
+        for log in tuple(watches):
             if rng.random() < 0.3:
                 try:
-                    told.watch.request_progress()
-                    await told.next()
+                    log.watch.request_progress()
+                    await log.next()
                 except Compacted as error:
                     cut += 1
                     expect(
-                        error.oldest > told.revision,
-                        f"Compacted named {error.oldest}, the watch was at {told.revision}",
+                        error.oldest > log.revision,
+                        f"Compacted named {error.oldest}, the watch was at {log.revision}",
                     )
-                    watches.remove(told)
+                    watches.remove(log)
                     listing = await store.list(KIND)
-                    watches.append(await tell(store, after=listing.revision))
-        for told in watches:
-            heard = [change.revision for change in told.changes]
-            if heard:
-                owed = [revision for revision in made if heard[0] <= revision <= told.revision]
-                same(heard, owed, "what a watch beside compactions heard")
-    for told in others:
-        # Nothing of their kind was ever dropped, so they may go on; if they are cut off, it must be with Compacted.
+                    watches.append(await open_log(store, after=listing.revision))
+        for log in watches:
+            received = [change.revision for change in log.changes]
+            if received:
+                owed = [revision for revision in made if received[0] <= revision <= log.revision]
+                same(received, owed, "changes received by a watch beside compactions")
+    for log in others:
+        # No change of their kind was dropped, so they may continue; if they end, it must be with Compacted.
         try:
             last = await put_one(store, "other", kind=OTHER_KIND)
-            await told.until(last)
-            heard = [change.revision for change in told.changes]
-            same(heard[-1], last, "the newest change of a kind that compaction passed by")
+            await log.until(last)
+            received = [change.revision for change in log.changes]
+            same(received[-1], last, "the newest change of a kind that compaction did not affect")
         except Compacted:
             cut += 1
 
 
 async def check_compaction_far_behind_a_watch(subject: Subject) -> None:
-    """A watch that never read, with its first changes compacted away, is told so."""
+    """A watch that never read and whose first changes were compacted gets `Compacted`."""
     store = await subject.open()
     start = await store.revision()
-    told = await tell(store, after=start)
+    log = await open_log(store, after=start)
     made = [await put_one(store, "a", b"%d" % n) for n in range(30)]
     await store.compact(made[-2])
-    heard: list[Revision] = []
+    received: list[Revision] = []
     try:
-        await told.until(made[-1])
-        heard = [change.revision for change in told.changes]
+        await log.until(made[-1])
+        received = [change.revision for change in log.changes]
     except Compacted:
-        await raises(Compacted, told.watch.__anext__(), "a watch that was told Compacted, read again")
+        await raises(Compacted, log.watch.__anext__(), "a watch that got Compacted, read again")
         await raises(Compacted, store.watch(KIND, after=start), "a new watch from the same revision")
         return
-    # A backend that had buffered them may still hand them out, but then all of them.
-    same(heard, made, "what a watch behind compaction heard")
+    # A backend that had buffered them may still return them, but then all of them.
+    same(received, made, "changes received by a watch behind compaction")
 
 
 async def check_compaction_under_load(subject: Subject) -> None:
-    """List-then-watch caches stay right while writers write and compaction runs close behind."""
+    """List-then-watch caches stay correct under writes and frequent compaction."""
     store = await subject.open()
     rng = subject.random
     writers = asyncio.gather(*(churn(store, subject, writer, 30) for writer in range(3)))
@@ -168,15 +168,15 @@ async def check_compaction_under_load(subject: Subject) -> None:
             listing = await store.list(KIND)
             start = {entry.key: entry for entry in listing.entries}
             try:
-                told = await tell(store, after=listing.revision)
+                log = await open_log(store, after=listing.revision)
                 while True:
                     finished = writers.done()
                     await asyncio.sleep(rng.choice((0, 0.002, 0.008)))
-                    await told.until(await store.revision())
+                    await log.until(await store.revision())
                     if finished:
-                        return state_of(told.changes, start)
+                        return state_of(log.changes, start)
             except Compacted:
-                cuts += 1  # list again: the only way on
+                cuts += 1  # list again, the only way to continue
 
     async with within(2 * WAIT_S, "caches to settle under compaction"):
         caches = asyncio.gather(*(cache() for _ in range(4)))
@@ -189,11 +189,11 @@ async def check_compaction_under_load(subject: Subject) -> None:
 
 
 async def check_restored_backup(subject: Subject) -> None:
-    """A restored backup cannot look like progress.
+    """A restored backup is a new incarnation, not a continuation.
 
-    Its revision jumps past anything its former self can have reached, its past is compacted, its incarnation
-    is new. Objects keep the revisions they had, so a check or fence token that the backup holds stays exactly
-    valid, and one from after the backup never matches again: no revision is ever given out twice.
+    Its revision is past any that the original can have reached, its history is compacted, its incarnation is new.
+    Objects keep their revisions, so a check or fence token from before the backup stays valid, and one from after it
+    never matches again: no revision is used twice.
     """
     backup = subject.backup or fail("this check needs a backup hook")
     store = await subject.open()
@@ -204,7 +204,7 @@ async def check_restored_backup(subject: Subject) -> None:
     kept = (await store.list(KIND)).entries
     make_restored = await backup(store)
     saved = await store.revision()
-    # The original goes on after the backup was taken; all of this is lost with it.
+    # The original continues after the backup; these writes are lost with it.
     lost = [await put_one(store, "lost", b"%d" % n) for n in range(5)]
     new_work = await store.commit([AtRevision(work, old_work)], [Put(work, b"2")])
     new_token = await store.commit([AtRevision(fence_key, token)], [Put(fence_key, b"b")])
@@ -212,34 +212,34 @@ async def check_restored_backup(subject: Subject) -> None:
     await store.close()
 
     restored = await subject.open_with(make_restored, "restored")
-    expect(restored.incarnation != former, "a restored store has its former self's incarnation")
+    expect(restored.incarnation != former, "a restored store has the original's incarnation")
     now = await restored.revision()
-    expect(now > new_token + 1_000_000, f"a restored store is at {now}; its former self had reached {new_token}")
+    expect(now > new_token + 1_000_000, f"a restored store is at {now}; the original had reached {new_token}")
     same((await restored.list(KIND)).entries, kept, "objects of a restored store")
     for old in (saved, lost[0], new_work, new_token):
         await raises(Compacted, restored.watch(KIND, after=old), f"a watch of a restored store after {old}")
         await raises(Compacted, restored.get([work], at=old), f"a read of a restored store at {old}")
-    told = await tell(restored, after=now)
+    log = await open_log(restored, after=now)
     error = await raises(
         Fenced, restored.commit([], [Put(work, b"x")], fence=Fence(fence_key, new_token)), "a token lost with the crash"
     )
-    same((error.key, error.revision), (fence_key, token), "what a lost token is told")
+    same((error.key, error.revision), (fence_key, token), "the error of a lost token")
     stale = await raises(
         Conflict, restored.commit([AtRevision(work, new_work)], [Put(work, b"x")]), "a check on a lost revision"
     )
-    same((stale.key, stale.revision), (work, old_work), "what a check on a lost revision is told")
+    same((stale.key, stale.revision), (work, old_work), "the error of a check on a lost revision")
     first = await restored.commit([AtRevision(work, old_work)], [Put(work, b"3")], fence=Fence(fence_key, token))
     expect(first > now, f"the first commit of a restored store is {first}, not past {now}")
     taken = await restored.commit([AtRevision(fence_key, token)], [Put(fence_key, b"c")])
     await raises(Fenced, restored.commit([], [Put(work, b"x")], fence=Fence(fence_key, token)), "a token taken over")
     await restored.commit([Absent(dropped)], [Put(dropped, b"2")], fence=Fence(fence_key, taken))
-    heard = await told.until(await restored.revision())
-    same([c.key for c in heard], [work, fence_key, dropped], "what a watch of a restored store heard")
+    received = await log.until(await restored.revision())
+    same([c.key for c in received], [work, fence_key, dropped], "changes received by a watch of a restored store")
     again = restored.incarnation
     await restored.close()
     if subject.durable:
         reopened = await subject.open_with(subject.make_store, "restored")
         same(reopened.incarnation, again, "the incarnation of a restored store, opened again")
         newest = await reopened.revision()
-        expect(taken < newest < now + 1_000_000, f"a restored store opened again is at {newest}: it jumped twice")
+        expect(taken < newest < now + 1_000_000, f"a restored store opened again is at {newest}: it advanced twice")
         same((await entry_of(reopened, work) or fail("gone")).modified, first, "an object of a restored store")

@@ -1,4 +1,4 @@
-"""Checks that need a store to outlive its process: reopening, and `kill -9` under load.
+"""Checks of durable stores: reopening, and `kill -9` under load.
 
 The load runs in a child process that opens the store itself, so `make_store` must be picklable: a function at
 the top of a module, or a `functools.partial` of one.
@@ -23,10 +23,10 @@ from kedge.store.conformance.subject import (
     Subject,
     expect,
     key,
+    open_log,
     put_one,
     same,
     state_of,
-    tell,
     within,
 )
 from kedge.store.conformance.watches import churn
@@ -37,14 +37,14 @@ WRITERS = 4
 
 
 async def check_reopening_finds_everything(subject: Subject) -> None:
-    """Closed and opened again: same objects, same incarnation, revisions go on, and history is whole or refused."""
+    """Reopened: same objects, same incarnation, revisions continue, and history is complete or `Compacted`."""
     store = await subject.open()
     incarnation, start = store.incarnation, await store.revision()
     await asyncio.gather(*(churn(store, subject, writer, 20) for writer in range(3)))
     middle = await store.revision()
     await asyncio.gather(*(churn(store, subject, writer + 3, 20) for writer in range(3)))
     before = await store.list(KIND)
-    whole = await tell(store, after=start)
+    whole = await open_log(store, after=start)
     changes = list(await whole.until(before.revision))
     then = (await store.list(KIND, at=middle)).entries
     await store.close()
@@ -55,17 +55,17 @@ async def check_reopening_finds_everything(subject: Subject) -> None:
     same(after.entries, before.entries, "objects of a store opened again")
     expect(after.revision >= before.revision, f"opened again at {after.revision}, closed at {before.revision}")
     try:
-        told = await tell(store, after=start)
-        same(await told.until(before.revision), changes, "history of a store opened again")
+        log = await open_log(store, after=start)
+        same(await log.until(before.revision), changes, "history of a store opened again")
         same((await store.list(KIND, at=middle)).entries, then, f"objects at {middle}, of a store opened again")
     except Compacted as error:
         expect(error.oldest > start, f"history from {start} was refused, but the oldest is {error.oldest}")
     next_one = await put_one(store, "next")
-    expect(next_one > before.revision, f"revision {next_one} was given out after {before.revision}")
+    expect(next_one > before.revision, f"revision {next_one} was used after {before.revision}")
 
 
 async def check_reopening_after_compaction(subject: Subject) -> None:
-    """Revisions go on from where they were even if the newest commits left nothing behind."""
+    """Revisions continue after a reopen even if the newest commits left no objects."""
     store = await subject.open()
     await put_one(store, "kept")
     await put_one(store, "gone")
@@ -75,13 +75,13 @@ async def check_reopening_after_compaction(subject: Subject) -> None:
     store = await subject.open()
     expect(await store.revision() >= last, f"opened again at {await store.revision()}, closed at {last}")
     same([e.key for e in (await store.list(KIND)).entries], [key("kept")], "objects after compaction and reopening")
-    expect(await put_one(store, "gone") > last, "a revision was given out twice")
+    expect(await put_one(store, "gone") > last, "a revision was used twice")
 
 
-async def check_nothing_rises_from_the_dead(subject: Subject) -> None:
+async def check_no_deleted_version_reappears(subject: Subject) -> None:
     """Ordinary and `latest_only` versions of one object, deletes, compactions and reopenings in any order.
 
-    A store that forgets versions must not forget what made them obsolete: an old one would come back.
+    A store that drops versions must not drop the record that made them obsolete: an old version would reappear.
     """
     store = await subject.open()
     rng = subject.random
@@ -107,7 +107,7 @@ async def check_nothing_rises_from_the_dead(subject: Subject) -> None:
 
 
 async def check_reopening_after_kill(subject: Subject) -> None:
-    """Killed with SIGKILL under load, several times over: what was acknowledged is there, and nothing by halves."""
+    """Killed with SIGKILL under load, several times: acknowledged commits are there, and none is partial."""
     rng = subject.random
     context = multiprocessing.get_context("spawn")
     name = subject.name()
@@ -122,22 +122,22 @@ async def check_reopening_after_kill(subject: Subject) -> None:
         child.start()
         send.close()
         wanted = len(acknowledged) + rng.randrange(40, 200)
-        heard = 0
+        received = 0
         try:
             async with within(WAIT_S, "acknowledgements from the load's process"):
-                while heard < wanted:
+                while received < wanted:
                     if not receive.poll():
                         expect(child.is_alive(), f"the load's process died by itself with code {child.exitcode}")
                         await asyncio.sleep(0.001)
                         continue
-                    newest, heard = _hear(receive, acknowledged, newest), heard + 1
+                    newest, received = _receive(receive, acknowledged, newest), received + 1
         finally:
             if child.pid is not None and child.is_alive():
                 os.kill(child.pid, signal.SIGKILL)
             child.join()
         try:
             while receive.poll():
-                newest = _hear(receive, acknowledged, newest)
+                newest = _receive(receive, acknowledged, newest)
         except EOFError:
             pass
         receive.close()
@@ -157,15 +157,15 @@ async def check_reopening_after_kill(subject: Subject) -> None:
             expect(pair[0] is not None and int(pair[0].value) >= count,
                    f"writer {writer} was acknowledged {count}, but {values} is there")  # fmt: skip
         compacted = store.statistics().compacted
-        told = await tell(store, after=compacted)
-        changes = await told.until(now)
+        log = await open_log(store, after=compacted)
+        changes = await log.until(now)
         if compacted < min(entry.created for entry in listing.entries):
             same(state_of(changes), found, "the state that history leads to, after a kill")
-        expect(await put_one(store, "after-kill", b"%d" % round_) > newest, "a revision was given out twice")
+        expect(await put_one(store, "after-kill", b"%d" % round_) > newest, "a revision was used twice")
         await store.close()
 
 
-def _hear(receive: Connection, acknowledged: dict[int, int], newest: Revision) -> Revision:
+def _receive(receive: Connection, acknowledged: dict[int, int], newest: Revision) -> Revision:
     revision, writer, count = (int(part) for part in receive.recv_bytes().split())
     acknowledged[writer] = max(count, acknowledged.get(writer, 0))
     return max(revision, newest)
@@ -176,7 +176,7 @@ def pair_of(writer: int) -> tuple[Key, Key]:
 
 
 def run_load(make_store: MakeStore, make_env: MakeEnv, name: str, round_: int, send: Connection) -> None:
-    """Write without end in this process, and tell each acknowledged commit. Ends only by a kill."""
+    """Write without end in this process, and report each acknowledged commit. Ends only by a kill."""
     asyncio.run(_load(make_store, make_env, name, round_, send))
 
 

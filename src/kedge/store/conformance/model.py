@@ -1,7 +1,7 @@
-"""The backbone: random operations on a store, held against a model that is too simple to be wrong.
+"""The main check: random operations on a store, compared with a model that is too simple to be wrong.
 
-The model keeps every version of everything as plain dicts, one a revision. Whatever the store answers must be
-what the model answers, for any mix of commits, reads in the past, pages, watches, compactions and reopenings.
+The model keeps every version of every object as plain dicts, one a revision. Every answer of the store must equal the
+model's, for any mix of commits, reads in the past, pages, watches, compactions and reopenings.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from kedge.errors import Compacted, Conflict, Fenced, OperatingError
 from kedge.keys import NO_REVISION, Fence, Key, Origin, Revision
-from kedge.store.conformance.subject import OTHER_KIND, Subject, Told, expect, fail, key, same, tell
+from kedge.store.conformance.subject import OTHER_KIND, Subject, WatchLog, expect, fail, key, open_log, same
 from kedge.store.contract import (
     Absent,
     AtRevision,
@@ -29,7 +29,7 @@ STEPS = 400
 
 
 class Model:
-    """Every state there ever was, by revision."""
+    """Every past state, by revision."""
 
     def __init__(self, start: Revision) -> None:
         self.states: dict[Revision, dict[Key, Entry]] = {start: {}}
@@ -44,7 +44,7 @@ class Model:
     def refusal(
         self, checks: Sequence[Check], writes: Sequence[Write], fence: Fence | None
     ) -> tuple[type[OperatingError], set[Key]] | None:
-        """The error a commit must get, and the keys it may name."""
+        """The error that a commit must get, and the keys that it may name."""
         now = self.now
         if fence is not None and (fence.key not in now or now[fence.key].modified != fence.revision):
             return Fenced, {fence.key}
@@ -85,8 +85,8 @@ class Walk:
         self.store = store
         self.rng: random.Random = subject.random
         self.model = Model(start)
-        self.told: Told | None = None
-        self.heard_from = start
+        self.log: WatchLog | None = None
+        self.received_from = start
         self.keys = [key(f"k{n}", namespace=namespace) for n in range(4) for namespace in ("a", "ab", "b")]
         self.keys += [Key(OTHER_KIND, "", f"o{n}") for n in range(3)]
 
@@ -124,7 +124,7 @@ class Walk:
             revision = await self.store.commit(checks, writes, fence=fence, origin=origin)
         except (Conflict, Fenced) as error:
             if refusal is None:
-                raise AssertionError(f"{checks} {writes} {fence} must hold, but got {error!r}") from error
+                raise AssertionError(f"{checks} {writes} {fence} must succeed, but got {error!r}") from error
             same(type(error), refusal[0], f"the error of {checks} {writes} {fence}")
             named = error.key or fail(f"{error!r} names no key")
             expect(named in refusal[1], f"{error!r} names {named}, which holds; failing are {refusal[1]}")
@@ -139,7 +139,7 @@ class Walk:
 
     def some_check(self, each: Key) -> Check:
         entry = self.model.now.get(each)
-        if self.rng.random() < 0.15:  # a check that may well fail
+        if self.rng.random() < 0.15:  # a check that may fail
             doubtful: list[Check] = [Absent(each), Present(each), AtRevision(each, self.model.newest)]
             return self.rng.choice(doubtful)
         if entry is None:
@@ -187,65 +187,71 @@ class Walk:
         same((listing.entries, listing.remaining), (want[:count], max(0, len(want) - count)), what)
 
     async def watch(self) -> None:
-        """Read a little from the one watch that follows the whole walk."""
+        """Read a few batches from the watch of the whole walk."""
         try:
-            if self.told is None:
-                self.told = await tell(self.store, after=self.heard_from, kind="")
-            self.told.watch.request_progress()
-            await self.told.next()
+            if self.log is None:
+                self.log = await open_log(self.store, after=self.received_from, kind="")
+            self.log.watch.request_progress()
+            await self.log.next()
         except Compacted:
-            stood = self.heard_from if self.told is None else self.told.revision
-            expect(stood < self.model.compacted, "a watch was told Compacted with all its history there")
-            self.told, self.heard_from = None, self.model.newest
+            stood = self.received_from if self.log is None else self.log.revision
+            expect(stood < self.model.compacted, "a watch got Compacted although its history exists")
+            self.log, self.received_from = None, self.model.newest
             return
         self.check_heard()
 
     async def rewatch(self) -> None:
-        """Leave the watch and take it up where it stopped."""
-        if self.told is None:
+        """Close the watch and resume it where it stopped."""
+        if self.log is None:
             return
-        self.told.watch.close()
-        self.heard_from = self.told.revision
-        self.told = None
+        self.log.watch.close()
+        self.received_from = self.log.revision
+        self.log = None
         try:
-            self.told = await tell(self.store, after=self.heard_from, kind="")
-            expect(self.heard_from >= self.model.compacted, f"a watch after {self.heard_from}, before the compacted")
+            self.log = await open_log(self.store, after=self.received_from, kind="")
+            expect(
+                self.received_from >= self.model.compacted, f"a watch after {self.received_from}, before the compacted"
+            )
         except Compacted:
-            expect(self.heard_from < self.model.compacted, f"a watch after {self.heard_from} was refused")
-            self.heard_from = self.model.newest
+            expect(self.received_from < self.model.compacted, f"a watch after {self.received_from} was refused")
+            self.received_from = self.model.newest
 
     def check_heard(self) -> None:
-        told = self.told or fail("no watch")
-        want = [change for change in self.model.changes if self.heard_from < change.revision <= told.revision]
-        heard = sorted(told.changes, key=lambda change: (change.revision, change.key))
-        same(heard, sorted(want, key=lambda change: (change.revision, change.key)), "what a watch has heard so far")
+        log = self.log or fail("no watch")
+        want = [change for change in self.model.changes if self.received_from < change.revision <= log.revision]
+        received = sorted(log.changes, key=lambda change: (change.revision, change.key))
+        same(
+            received,
+            sorted(want, key=lambda change: (change.revision, change.key)),
+            "the changes that a watch has received",
+        )
 
     async def compact(self) -> None:
         chosen = self.rng.choice([revision for revision in self.model.states if revision >= self.model.compacted])
-        if self.rng.random() < 0.5:  # a little at a time, so that there is mostly a past to look at
+        if self.rng.random() < 0.5:  # in small steps, so that there is usually history to read
             chosen = min(revision for revision in self.model.states if revision >= self.model.compacted)
         await self.store.compact(chosen)
         self.model.compacted = max(self.model.compacted, chosen)
 
     async def reopen(self) -> None:
-        if self.told is not None:
-            self.heard_from = self.told.revision
-        self.told = None
+        if self.log is not None:
+            self.received_from = self.log.revision
+        self.log = None
         await self.store.close()
         self.store = await self.subject.open()
-        # A store may drop history when it is closed, but must then say so.
+        # A store may drop history when it is closed, but must then answer `Compacted`.
         self.model.compacted = max(self.model.compacted, self.store.statistics().compacted)
-        if self.heard_from < self.model.compacted:
-            self.heard_from = self.model.newest
+        if self.received_from < self.model.compacted:
+            self.received_from = self.model.newest
 
     async def watch_to_the_end(self) -> None:
-        if self.told is None:
-            self.heard_from = max(self.heard_from, self.model.compacted)
-            self.told = await tell(self.store, after=self.heard_from, kind="")
+        if self.log is None:
+            self.received_from = max(self.received_from, self.model.compacted)
+            self.log = await open_log(self.store, after=self.received_from, kind="")
         try:
-            await self.told.until(self.model.newest)
+            await self.log.until(self.model.newest)
         except Compacted:
-            expect(self.told.revision < self.model.compacted, "a watch was told Compacted with all its history there")
+            expect(self.log.revision < self.model.compacted, "a watch got Compacted although its history exists")
             return
         self.check_heard()
 

@@ -7,7 +7,18 @@ from typing import Any
 
 from kedge.errors import Unavailable
 from kedge.keys import Revision
-from kedge.store.conformance.subject import KIND, OTHER_KIND, WAIT_S, Subject, expect, fail, put_one, same, tell, within
+from kedge.store.conformance.subject import (
+    KIND,
+    OTHER_KIND,
+    WAIT_S,
+    Subject,
+    expect,
+    fail,
+    open_log,
+    put_one,
+    same,
+    within,
+)
 from kedge.store.conformance.watches import churn
 from kedge.store.contract import Change, StoreWatch
 
@@ -52,7 +63,7 @@ async def check_callback_sees_every_change(subject: Subject) -> None:
     late = _Drained(await store.watch(KIND, after=start))
     for drained in (early, late):
         await drained.until(last)
-    iterated = await tell(store, after=start)
+    iterated = await open_log(store, after=start)
     await iterated.until(last)
     same(early.changes, iterated.changes, "a watch drained by its callback from the start, beside an iterated one")
     same(late.changes, iterated.changes, "a watch drained by its callback that began late")
@@ -71,7 +82,7 @@ async def check_callback_runs_until_it_is_removed(subject: Subject) -> None:
     last = await put_one(store, "b")
     await asyncio.sleep(0.01)
     same(drained.calls, calls, "calls of a callback that was removed")
-    rest = await tell(store, after=drained.watch.revision)
+    rest = await open_log(store, after=drained.watch.revision)
     same([change.key.name for change in await rest.until(last)], ["b"], "changes after the callback's revision")
     again = _Drained(await store.watch(KIND, after=last))
     again.watch.close()

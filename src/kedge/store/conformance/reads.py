@@ -1,4 +1,4 @@
-"""Checks of reads: one revision a reading, key order, pages that hold still, and the past."""
+"""Checks of reads: one revision a reading, key order, consistent pages, and past revisions."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from kedge.store.conformance.subject import (
     expect,
     fail,
     key,
+    open_log,
     put_one,
     raises,
     same,
     small_limits,
-    tell,
     within,
 )
 from kedge.store.contract import DeleteKey, Entry, Put, Store
 
 
 async def check_get_answers_in_order(subject: Subject) -> None:
-    """`get` answers key by key, in the order asked, duplicates and unknown kinds included."""
+    """`get` returns one entry for each key, in order, duplicates and unknown kinds included."""
     store = await subject.open()
     revision = await store.commit([], [Put(key("a"), b"a"), Put(key("b", kind=OTHER_KIND), b"b")])
     wanted = [key("b", kind=OTHER_KIND), key("b"), key("a"), key("a"), key("x", kind="Unheard.of")]
     reading = await store.get(wanted)
-    same([e and e.value for e in reading.entries], [b"b", None, b"a", b"a", None], "values in the order asked")
+    same([e and e.value for e in reading.entries], [b"b", None, b"a", b"a", None], "values in the order of the keys")
     expect(reading.revision >= revision, f"a reading at {reading.revision} after a commit at {revision}")
     empty = await store.get([])
     same(empty.entries, (), "a get of nothing")
@@ -38,7 +38,7 @@ async def check_get_answers_in_order(subject: Subject) -> None:
 
 
 async def check_namespaces_do_not_leak(subject: Subject) -> None:
-    """Namespaces and kinds that begin alike stay apart, and lists come in the order of key tuples."""
+    """Namespaces and kinds with a common prefix stay separate, and lists are in the order of key tuples."""
     store = await subject.open()
     kinds = ["Pod", "Pod.x", "Pods", "PodA", "P"]
     namespaces = ["", "a", "a-b", "a.b", "ab", "a0", "A", "b", "a b", "aü"]
@@ -78,7 +78,7 @@ async def check_pages_hold_still(subject: Subject) -> None:
         n = 0
         while not stop:
             n += 1
-            victim = key(f"p-{writer + 3 * rng.randrange(20):02}")  # writers keep apart, so that no delete fails
+            victim = key(f"p-{writer + 3 * rng.randrange(20):02}")  # writers use distinct keys, so that no delete fails
             present = (await store.get([victim])).entries[0] is not None
             if present and rng.random() < 0.5:
                 await store.commit([], [DeleteKey(victim)])
@@ -94,7 +94,7 @@ async def check_pages_hold_still(subject: Subject) -> None:
             page = await store.list(KIND, at=whole.revision, limit=size)
             while True:
                 same(page.revision, whole.revision, "the revision of a page")
-                expect(len(page.entries) <= size, f"a page of {len(page.entries)} when {size} were asked for")
+                expect(len(page.entries) <= size, f"a page of {len(page.entries)} when {size} were requested")
                 paged.extend(page.entries)
                 same(page.remaining, len(whole.entries) - len(paged), f"what remains after {len(paged)}")
                 if not page.remaining:
@@ -108,7 +108,7 @@ async def check_pages_hold_still(subject: Subject) -> None:
 
 
 async def check_past_reads_match(subject: Subject) -> None:
-    """`get` and `list` at every past revision show exactly what stood then, deletes and rebirths included."""
+    """`get` and `list` at every past revision return the state of that revision, deletes and re-creations included."""
     store = await subject.open()
     rng = subject.random
     names = [key(f"p-{n}", namespace=namespace) for n in range(6) for namespace in ("a", "b")]
@@ -126,7 +126,7 @@ async def check_past_reads_match(subject: Subject) -> None:
                 created = state[each].created if each in state else revision
                 state[each] = Entry(each, b"%d" % n, created, revision)
         past[revision] = dict(state)
-    # An unrelated kind moves on, so that the last of these revisions is in the past too.
+    # A write of an unrelated kind, so that the last of these revisions is in the past too.
     await put_one(store, "other", kind=OTHER_KIND)
     for revision, then in past.items():
         reading = await store.get(names, at=revision)
@@ -145,7 +145,7 @@ async def check_past_reads_match(subject: Subject) -> None:
 
 
 async def check_reads_past_the_newest_wait(subject: Subject) -> None:
-    """A read or watch past the newest revision waits for it, and goes on as soon as it comes."""
+    """A read or watch past the newest revision waits until that revision is reached."""
     store = await subject.open(limits=small_limits(watch_future_wait_s=WAIT_S))
 
     async def read_at(next_revision: Revision) -> None:
@@ -155,17 +155,17 @@ async def check_reads_past_the_newest_wait(subject: Subject) -> None:
         same([e.key for e in listing.entries], [key("a")], "a listing that waited")
 
     async def watch_after(next_revision: Revision) -> None:
-        told = await tell(store, after=next_revision)
+        log = await open_log(store, after=next_revision)
         last = await put_one(store, "b")
-        changes = [change for change in await told.until(last) if change.key == key("b")]
-        same([c.revision for c in changes], [last], "what a watch after a revision to come heard")
+        changes = [change for change in await log.until(last) if change.key == key("b")]
+        same([c.revision for c in changes], [last], "changes received by a watch after a future revision")
 
     for reader in (read_at, watch_after):
         newest = await _commit_next(store)
         waiting = asyncio.ensure_future(reader(newest + 1))
         await asyncio.sleep(0.02)
-        expect(not waiting.done(), f"{reader.__name__} did not wait for a revision to come")
-        async with within(WAIT_S, f"{reader.__name__} to go on"):
+        expect(not waiting.done(), f"{reader.__name__} did not wait for a future revision")
+        async with within(WAIT_S, f"{reader.__name__} to continue"):
             while not waiting.done():
                 await _commit_next(store)
                 await asyncio.sleep(0.002)
@@ -177,12 +177,12 @@ async def _commit_next(store: Store) -> Revision:
 
 
 async def check_reads_past_the_newest_fail_in_time(subject: Subject) -> None:
-    """A revision that never comes, from another store perhaps, ends in `Unavailable`, not in silence or old data."""
+    """A read at a revision that is never reached fails with `Unavailable`; it neither hangs nor returns old data."""
     store = await subject.open(limits=small_limits(watch_future_wait_s=0.05))
     never = await put_one(store, "a") + 1_000_000
     async with within(WAIT_S, "reads past the newest revision to fail"):
-        await raises(Unavailable, store.get([key("a")], at=never), "a get at a revision to come")
-        await raises(Unavailable, store.list(KIND, at=never), "a list at a revision to come")
-        await raises(Unavailable, store.watch(KIND, after=never), "a watch after a revision to come")
+        await raises(Unavailable, store.get([key("a")], at=never), "a get at a future revision")
+        await raises(Unavailable, store.list(KIND, at=never), "a list at a future revision")
+        await raises(Unavailable, store.watch(KIND, after=never), "a watch after a future revision")
     reading = await store.get([key("a")])
     same((reading.entries[0] or fail("gone")).value, b"v", "the object after reads that failed")

@@ -1,7 +1,7 @@
-"""What a check is given: a way to open stores, and the helpers that read watches with suspicion.
+"""The fixture of a check: opens stores, and has helpers that verify watches as they are read.
 
-`suite` builds a `Subject` for each check; the checks themselves live beside it, one file a theme. Nothing here
-knows any backend, and nothing here needs pytest: a check fails with an `AssertionError` that tells the story.
+`suite` builds a `Subject` for each check; the checks are beside it, one file a subject. Nothing here depends on a
+backend or on pytest: a check fails with an `AssertionError` that explains the failure.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kedge.store.contract import Batch, Change, Entry, Put, Store, StoreWatch
 KIND = "Thing.conformance"
 OTHER_KIND = "Other.conformance"
 WAIT_S = 30.0
-"""How long a check waits for something that must come. Far more than any sound store needs."""
+"""How long a check waits for an expected event. Far more than any sound store needs."""
 
 
 class MakeStore(Protocol):
@@ -32,7 +32,7 @@ class MakeStore(Protocol):
 
 
 Backup = Callable[[Store], Awaitable[MakeStore]]
-"""Copies an open store as it stands now, and returns what opens new stores from that copy."""
+"""Copies an open store, and returns a function that opens new stores from that copy."""
 
 MakeEnv = Callable[[Limits], Env]
 
@@ -58,7 +58,7 @@ class Subject:
 
     @property
     def random(self) -> random.Random:
-        """A fresh source for this check and seed: asked twice, it draws the same again."""
+        """A fresh random source for this check and seed: each access starts it again."""
         return random.Random(f"{self.check}/{self.seed}")
 
     def name(self, label: str = "") -> str:
@@ -114,7 +114,7 @@ async def raises(error: type[_E], work: Awaitable[object], what: str) -> _E:
 
 @asynccontextmanager
 async def within(seconds: float, what: str) -> AsyncIterator[None]:
-    """Fail, rather than hang, when something that must come does not."""
+    """Fail, rather than hang, when an expected event does not happen."""
     try:
         async with asyncio.timeout(seconds) as limit:
             yield
@@ -132,8 +132,8 @@ async def entry_of(store: Store, wanted: Key) -> Entry | None:
     return (await store.get([wanted])).entries[0]
 
 
-class Told:
-    """Everything a watch has said, with its promises checked as it says them."""
+class WatchLog:
+    """Everything that a watch has returned, with its guarantees checked on every batch."""
 
     def __init__(self, watch: StoreWatch, after: Revision) -> None:
         self.watch = watch
@@ -144,8 +144,8 @@ class Told:
 
     async def next(self) -> Batch:
         """Take one batch. Order, each change once, and commits never split follow from disjoint revision ranges."""
-        async with within(WAIT_S, f"a batch from a watch that stands at revision {self.revision}"):
-            await asyncio.sleep(0)  # a store may answer without suspending; the others must get their turn
+        async with within(WAIT_S, f"a batch from a watch at revision {self.revision}"):
+            await asyncio.sleep(0)  # a store may answer without suspending; other tasks must get their turn
             batch = await self.watch.__anext__()
         expect(
             batch.revision >= self.revision,
@@ -175,24 +175,24 @@ class Told:
         return batch
 
     async def until(self, revision: Revision) -> list[Change]:
-        """Read until the watch has told everything at or below `revision`."""
-        async with within(WAIT_S, f"a watch to reach revision {revision} (it stands at {self.revision})"):
+        """Read until the watch has reached `revision`."""
+        async with within(WAIT_S, f"a watch to reach revision {revision} (it is at {self.revision})"):
             while self.revision < revision:
                 self.watch.request_progress()
                 await self.next()
         return self.changes
 
 
-async def tell(store: Store, *, after: Revision, kind: str = KIND, namespace: str = "") -> Told:
-    return Told(await store.watch(kind, after=after, namespace=namespace), after)
+async def open_log(store: Store, *, after: Revision, kind: str = KIND, namespace: str = "") -> WatchLog:
+    return WatchLog(await store.watch(kind, after=after, namespace=namespace), after)
 
 
 def state_of(changes: Sequence[Change], start: dict[Key, Entry] | None = None) -> dict[Key, Entry]:
-    """What a cache holds after these changes, checked as a careful cache would check them."""
+    """The content of a cache after these changes, each checked against the state before it."""
     state = dict(start or {})
     for change in changes:
         if change.entry is None:
-            expect(change.key in state, f"{change.key} was deleted at {change.revision} but never shown before")
+            expect(change.key in state, f"{change.key} was deleted at {change.revision} but never sent before")
             del state[change.key]
         else:
             expect(

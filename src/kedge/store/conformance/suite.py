@@ -1,4 +1,4 @@
-"""The suite itself: which checks there are, what each needs, and how to run them all or one by one."""
+"""The suite: the list of checks, the requirements of each, and `check_store`, which runs them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CHECK_S = 120.0
 
 
 class StoreCheck(NamedTuple):
-    """One promise of the contract. `run` raises `AssertionError` if the store breaks it."""
+    """One guarantee of the contract. `run` raises `AssertionError` if the store breaks it."""
 
     run: Callable[[Subject], Awaitable[None]]
     seeded: bool = False
@@ -54,9 +54,9 @@ def _checks() -> dict[str, StoreCheck]:
         reads.check_reads_past_the_newest_wait,
         reads.check_reads_past_the_newest_fail_in_time,
         watches.check_batch_never_splits_a_commit,
-        watches.check_idle_watch_hears_progress,
+        watches.check_idle_watch_gets_progress,
         watches.check_progress_on_request,
-        watches.check_slow_watch_is_cut_off,
+        watches.check_slow_watch_is_disconnected,
         watches.check_watch_that_ended_stays_ended,
         watches.check_closing_ends_watches,
         compaction.check_compacted_past_is_refused,
@@ -86,8 +86,8 @@ def _checks() -> dict[str, StoreCheck]:
     checks |= {run.__name__: StoreCheck(run, seeded=True) for run in seeded}
     for run in (durability.check_reopening_finds_everything, durability.check_reopening_after_compaction):
         checks[run.__name__] = StoreCheck(run, durable=True)
-    checks["check_nothing_rises_from_the_dead"] = StoreCheck(
-        durability.check_nothing_rises_from_the_dead, seeded=True, durable=True
+    checks["check_no_deleted_version_reappears"] = StoreCheck(
+        durability.check_no_deleted_version_reappears, seeded=True, durable=True
     )
     checks["check_reopening_after_kill"] = StoreCheck(durability.check_reopening_after_kill, durable=True)
     checks["check_two_openers_agree"] = StoreCheck(watches.check_two_openers_agree, seeded=True, shared=True)
@@ -96,11 +96,11 @@ def _checks() -> dict[str, StoreCheck]:
 
 
 CHECKS: Mapping[str, StoreCheck] = MappingProxyType(_checks())
-"""Every check by name. `check_names` says which of them apply to a backend."""
+"""Every check by name. `check_names` returns the names that apply to a backend."""
 
 
 def check_names(*, durable: bool = True, shared: bool = False, backup: bool = False) -> list[str]:
-    """The checks that a backend of this sort is held to; for `pytest.mark.parametrize`."""
+    """The checks that apply to such a backend; for `pytest.mark.parametrize`."""
     return [
         name
         for name, each in CHECKS.items()
@@ -118,7 +118,7 @@ async def check_store(
     seeds: Iterable[int] = (1, 2, 3),
     make_env: MakeEnv = real_env,
 ) -> None:
-    """Hold a backend to every promise of `kedge.store.contract`.
+    """Check every guarantee of `kedge.store.contract` on a backend.
 
     Args:
         make_store: opens the store called `name` with the `Env` it is given, whose limits it must obey. Each
@@ -127,7 +127,7 @@ async def check_store(
             picklable: a function at the top of a module, or a `functools.partial` of one.
         durable: whether the store outlives its process; if not, checks of reopening are left out.
         shared: whether one name can be opened several times at once, as with a server behind it.
-        backup: copies an open store as it stands and returns a `make_store` that opens new stores from the
+        backup: copies an open store and returns a `make_store` that opens new stores from the
             copy; without it the check of restored backups is left out.
         only: names out of `CHECKS`, to run some checks alone.
         seeds: the random checks run once for each.
@@ -138,10 +138,8 @@ async def check_store(
     """
     applicable = check_names(durable=durable, shared=shared, backup=backup is not None)
     names = list(only) if only is not None else applicable
-    if strangers := [name for name in names if name not in applicable]:
-        raise ValueError(
-            f"not among this backend's checks: {', '.join(strangers)} (there are: {', '.join(applicable)})"
-        )
+    if unknown := [name for name in names if name not in applicable]:
+        raise ValueError(f"not among this backend's checks: {', '.join(unknown)} (available: {', '.join(applicable)})")
     for name in names:
         check = CHECKS[name]
         for seed in list(seeds) if check.seeded else [1]:

@@ -1,4 +1,4 @@
-"""Checks of watches: every change once and in order, no gap after a list, progress, and the slow cut off."""
+"""Checks of watches: every change once and in order, no gap after a list, progress, and slow watches disconnected."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from kedge.store.conformance.subject import (
     OTHER_KIND,
     WAIT_S,
     Subject,
-    Told,
+    WatchLog,
     expect,
     fail,
     key,
+    open_log,
     put_one,
     same,
     small_limits,
     state_of,
-    tell,
     within,
 )
 from kedge.store.contract import DeleteKey, Entry, Put, Store, Write
 
 
 async def churn(store: Store, subject: Subject, writer: int, commits: int) -> list[tuple[Revision, int]]:
-    """Commit random puts and deletes on keys of this writer's own; return each revision with its size."""
+    """Commit random puts and deletes on the writer's own keys; return each revision with its size."""
     rng = subject.random
     rng.seed(f"{rng.random()}/{writer}")
     mine: set[Key] = set()
@@ -51,59 +51,62 @@ async def check_each_change_once_in_order(subject: Subject) -> None:
     """Watches of one kind, of all kinds and of one namespace agree with the commits, whenever they began."""
     store = await subject.open()
     start = await store.revision()
-    early = [await tell(store, after=start), await tell(store, after=start, kind="")]
-    narrow = [await tell(store, after=start, namespace="a"), await tell(store, after=start, kind="", namespace="a")]
+    early = [await open_log(store, after=start), await open_log(store, after=start, kind="")]
+    narrow = [
+        await open_log(store, after=start, namespace="a"),
+        await open_log(store, after=start, kind="", namespace="a"),
+    ]
     readers = [asyncio.ensure_future(_read_on(each)) for each in (*early, *narrow)]
     done = await asyncio.gather(*(churn(store, subject, writer, 30) for writer in range(5)))
     last = await put_one(store, "last", kind=OTHER_KIND)
     for task in readers:
         task.cancel()
     await asyncio.gather(*readers, return_exceptions=True)
-    for told in (*early, *narrow):
-        await told.until(last)
-    late = await tell(store, after=start)
+    for log in (*early, *narrow):
+        await log.until(last)
+    late = await open_log(store, after=start)
     await late.until(last)
     sizes = dict(sorted(pair for commits in done for pair in commits))
-    heard: dict[Revision, int] = {}
+    received: dict[Revision, int] = {}
     for change in late.changes:
-        heard[change.revision] = heard.get(change.revision, 0) + 1
-    same(heard, sizes, "changes a revision, heard by a watch that began late")
-    expect(list(heard) == sorted(heard), "changes came out of order")
+        received[change.revision] = received.get(change.revision, 0) + 1
+    same(received, sizes, "changes per revision, received by a watch that began late")
+    expect(list(received) == sorted(received), "changes are out of order")
     same(early[0].changes, late.changes, "a watch that began early beside one that began late")
     of_kind = [change for change in early[1].changes if change.key.kind == KIND]
     same(of_kind, late.changes, "a watch of all kinds, beside one of this kind")
     same([c.revision for c in early[1].changes if c.key.kind == OTHER_KIND], [last], "the other kind's changes")
     in_a = [change for change in late.changes if change.key.namespace == "a"]
-    for told in narrow:
-        same(told.changes, in_a, "a watch of one namespace")
+    for log in narrow:
+        same(log.changes, in_a, "a watch of one namespace")
     listing = await store.list(KIND)
     same(sorted(state_of(late.changes)), [e.key for e in listing.entries], "keys after all changes")
 
 
-async def _read_on(told: Told) -> None:
+async def _read_on(log: WatchLog) -> None:
     while True:
-        await told.next()
+        await log.next()
 
 
 async def check_no_gap_between_list_and_watch(subject: Subject) -> None:
     """A cache that lists and then watches from the list's revision always ends equal to a fresh list."""
     store = await subject.open()
     rng = subject.random
-    caches: list[tuple[dict[Key, Entry], Told]] = []
+    caches: list[tuple[dict[Key, Entry], WatchLog]] = []
 
     async def begin() -> None:
         await asyncio.sleep(rng.random() * 0.03)
         listing = await store.list(KIND)
         await asyncio.sleep(rng.choice((0, 0.003)))
         start = {entry.key: entry for entry in listing.entries}
-        caches.append((start, await tell(store, after=listing.revision)))
+        caches.append((start, await open_log(store, after=listing.revision)))
 
     await asyncio.gather(*(churn(store, subject, writer, 25) for writer in range(4)), *(begin() for _ in range(8)))
     final = await store.list(KIND)
     want = {entry.key: entry for entry in final.entries}
-    for start, told in caches:
-        await told.until(final.revision)
-        changes = [change for change in told.changes if change.revision <= final.revision]
+    for start, log in caches:
+        await log.until(final.revision)
+        changes = [change for change in log.changes if change.revision <= final.revision]
         same(state_of(changes, start), want, "a cache filled by a list and a watch")
         for change in changes:
             if change.previous is not None:
@@ -113,28 +116,28 @@ async def check_no_gap_between_list_and_watch(subject: Subject) -> None:
 
 
 async def check_watch_resumes_where_it_stopped(subject: Subject) -> None:
-    """A watch closed at any batch and begun again after its revision hears the rest, and nothing twice."""
+    """A watch closed at any batch and reopened after its revision receives the rest, and nothing twice."""
     store = await subject.open(limits=small_limits(watch_batch_max=3))
     rng = subject.random
     start = await store.revision()
     writers = asyncio.gather(*(churn(store, subject, writer, 25) for writer in range(3)))
-    told = await tell(store, after=start)
-    heard = []
-    while not writers.done() or told.revision < await store.revision():
-        told.watch.request_progress()
-        await told.next()
+    log = await open_log(store, after=start)
+    received = []
+    while not writers.done() or log.revision < await store.revision():
+        log.watch.request_progress()
+        await log.next()
         if rng.random() < 0.3:
-            told.watch.close()
-            heard.extend(told.changes)
-            told = await tell(store, after=told.watch.revision)
-    heard.extend(told.changes)
+            log.watch.close()
+            received.extend(log.changes)
+            log = await open_log(store, after=log.watch.revision)
+    received.extend(log.changes)
     await writers
-    whole = await tell(store, after=start)
-    same(heard, await whole.until(await store.revision()), "what a watch with interruptions heard")
+    whole = await open_log(store, after=start)
+    same(received, await whole.until(await store.revision()), "changes received by a watch with interruptions")
 
 
 async def check_batch_never_splits_a_commit(subject: Subject) -> None:
-    """A commit larger than `watch_batch_max` still comes in one batch."""
+    """A commit larger than `watch_batch_max` is still in one batch."""
     store = await subject.open(limits=small_limits(watch_batch_max=2))
     start = await store.revision()
     sizes = {}
@@ -142,105 +145,105 @@ async def check_batch_never_splits_a_commit(subject: Subject) -> None:
         size = (1, 5, 2, 3, 1, 7)[n]
         revision = await store.commit([], [Put(key(f"{n}-{each}"), b"") for each in range(size)])
         sizes[revision] = size
-    told = await tell(store, after=start)
-    await told.until(await store.revision())
-    for batch in told.batches:
+    log = await open_log(store, after=start)
+    await log.until(await store.revision())
+    for batch in log.batches:
         got: dict[Revision, int] = {}
         for change in batch.changes:
             got[change.revision] = got.get(change.revision, 0) + 1
         for revision, count in got.items():
             same(count, sizes[revision], f"changes of revision {revision} in one batch")
-    same(len(told.changes), sum(sizes.values()), "changes in all batches")
+    same(len(log.changes), sum(sizes.values()), "changes in all batches")
 
 
-async def check_idle_watch_hears_progress(subject: Subject) -> None:
-    """A watch whose kind is idle still learns how far history has moved, also if it began behind."""
+async def check_idle_watch_gets_progress(subject: Subject) -> None:
+    """A watch of an idle kind still gets progress marks, also if it began at an old revision."""
     store = await subject.open(limits=small_limits(watch_progress_s=0.05))
     start = await store.revision()
     moved = await put_one(store, "a", kind=OTHER_KIND)
-    late = await tell(store, after=start)  # and nothing is committed any more
+    late = await open_log(store, after=start)  # with no further commit
     async with within(WAIT_S, "progress marks on a watch that began behind"):
         while late.revision < moved:
             await late.next()
-    elsewhere = await tell(store, after=start, kind=OTHER_KIND, namespace="elsewhere")
+    elsewhere = await open_log(store, after=start, kind=OTHER_KIND, namespace="elsewhere")
     moved = await put_one(store, "b", kind=OTHER_KIND)
-    for told in (late, elsewhere):
+    for log in (late, elsewhere):
         async with within(WAIT_S, "progress marks on idle watches"):
-            while told.revision < moved:
-                await told.next()
-        same(told.changes, [], "changes on an idle watch")
+            while log.revision < moved:
+                await log.next()
+        same(log.changes, [], "changes on an idle watch")
 
 
 async def check_progress_on_request(subject: Subject) -> None:
-    """`request_progress` brings a batch soon, to a reader that waits and to one that comes later."""
+    """`request_progress` produces a batch soon, for a waiting reader and for a later one."""
     store = await subject.open(limits=small_limits(watch_progress_s=3600))
     start = await put_one(store, "a", kind=OTHER_KIND)
-    told = await tell(store, after=start)
-    told.watch.request_progress()
-    await told.next()
-    same(told.changes, [], "changes on an idle watch")
-    waiting = asyncio.ensure_future(told.next())
+    log = await open_log(store, after=start)
+    log.watch.request_progress()
+    await log.next()
+    same(log.changes, [], "changes on an idle watch")
+    waiting = asyncio.ensure_future(log.next())
     await asyncio.sleep(0.01)
     moved = await put_one(store, "b", kind=OTHER_KIND)
-    told.watch.request_progress()
+    log.watch.request_progress()
     async with within(WAIT_S, "an answer to request_progress"):
         await waiting
-    await told.until(moved)
-    same(told.changes, [], "changes on an idle watch")
+    await log.until(moved)
+    same(log.changes, [], "changes on an idle watch")
 
 
-async def check_slow_watch_is_cut_off(subject: Subject) -> None:
-    """A watch too far behind gets `Lagged`; begun again after its revision it hears everything it missed."""
+async def check_slow_watch_is_disconnected(subject: Subject) -> None:
+    """A watch too far behind gets `Lagged`; reopened after its revision it receives everything that it missed."""
     store = await subject.open(limits=small_limits(watch_backlog_max=20, watch_batch_max=5))
     start = await store.revision()
-    slow = await tell(store, after=start)
-    quick = await tell(store, after=start)
+    slow = await open_log(store, after=start)
+    quick = await open_log(store, after=start)
     reader = asyncio.ensure_future(_read_on(quick))
     made: list[Revision] = []
     for n in range(200):
         made.append(await put_one(store, f"{n % 10}", b"%d" % n))
         await asyncio.sleep(0)
-    async with within(WAIT_S, "a quick reader to hear all"):
+    async with within(WAIT_S, "a quick reader to receive everything"):
         while quick.revision < made[-1]:
-            expect(not reader.done(), f"a watch that keeps up was cut off: {reader}")
+            expect(not reader.done(), f"a watch that keeps up was disconnected: {reader}")
             await asyncio.sleep(0.005)
     reader.cancel()
     await asyncio.gather(reader, return_exceptions=True)
-    same([c.revision for c in quick.changes], made, "what a watch that keeps up heard")
-    heard: list[Revision] = []
+    same([c.revision for c in quick.changes], made, "changes received by a watch that keeps up")
+    received: list[Revision] = []
     cuts = 0
     for _ in range(400):
         try:
             await slow.next()
         except Lagged:
             cuts += 1
-            heard.extend(change.revision for change in slow.changes)
-            slow = await tell(store, after=slow.watch.revision)
+            received.extend(change.revision for change in slow.changes)
+            slow = await open_log(store, after=slow.watch.revision)
         else:
             if slow.revision >= made[-1]:
                 break
             slow.watch.request_progress()
-    heard.extend(change.revision for change in slow.changes)
-    expect(cuts > 0, "a watch 200 changes behind was never cut off, with a limit of 20")
-    same(heard, made, f"what a watch cut off {cuts} times heard in the end")
+    received.extend(change.revision for change in slow.changes)
+    expect(cuts > 0, "a watch 200 changes behind was never disconnected, with a limit of 20")
+    same(received, made, f"changes received by a watch disconnected {cuts} times")
 
 
 async def check_watch_that_ended_stays_ended(subject: Subject) -> None:
-    """`close` ends the iteration, for a reader that waits too; closing twice is no error."""
+    """`close` ends the iteration, also for a waiting reader; closing twice is no error."""
     store = await subject.open()
     watch = await store.watch(KIND, after=await store.revision())
     waiting = asyncio.ensure_future(_drain(watch.__anext__()))
     await asyncio.sleep(0.01)
     watch.close()
     async with within(WAIT_S, "a waiting reader to see the end of a closed watch"):
-        same(await waiting, "end", "what a waiting reader of a closed watch saw")
+        same(await waiting, "end", "the result of a waiting reader of a closed watch")
     await put_one(store, "a")
     same(await _drain(watch.__anext__()), "end", "a closed watch, read again")
     watch.close()
 
 
 async def check_closing_ends_watches(subject: Subject) -> None:
-    """Closing the store ends its watches, those that wait and those that are read later."""
+    """Closing the store ends its watches, both waiting and idle ones."""
     store = await subject.open()
     at = await put_one(store, "a")
     waiting_watch = await store.watch(KIND, after=at)
@@ -264,14 +267,14 @@ async def _drain(work: object) -> str:
 
 
 async def check_cancelled_reader_loses_nothing(subject: Subject) -> None:
-    """A read of a watch that is cancelled, by a timeout say, takes no batch with it."""
+    """A cancelled read of a watch, by a timeout for instance, loses no batch."""
     store = await subject.open(limits=small_limits(watch_batch_max=2))
     rng = subject.random
     start = await store.revision()
-    told = await tell(store, after=start)
+    log = await open_log(store, after=start)
     writers = asyncio.gather(*(churn(store, subject, writer, 20) for writer in range(2)))
     while not writers.done():
-        reader = asyncio.ensure_future(told.next())
+        reader = asyncio.ensure_future(log.next())
         for _ in range(rng.randrange(5)):
             await asyncio.sleep(0)
         reader.cancel()
@@ -281,19 +284,19 @@ async def check_cancelled_reader_loses_nothing(subject: Subject) -> None:
         await asyncio.sleep(0)
     await writers
     last = await put_one(store, "last")
-    await told.until(last)
-    whole = await tell(store, after=start)
-    same(told.changes, await whole.until(last), "what a watch read with cancellations heard")
+    await log.until(last)
+    whole = await open_log(store, after=start)
+    same(log.changes, await whole.until(last), "changes received by a watch read with cancellations")
 
 
 async def check_latest_only_objects(subject: Subject) -> None:
-    """Heartbeats: versions may be skipped, the newest and every delete may not; other objects lose nothing."""
+    """`latest_only` versions may be skipped, but not the newest and no delete; other objects lose nothing."""
     store = await subject.open()
     rng = subject.random
     beats = [key(f"lease-{n}") for n in range(3)]
     plain = key("plain")
     start = await store.revision()
-    live = await tell(store, after=start)
+    live = await open_log(store, after=start)
     reader = asyncio.ensure_future(_read_on(live))
     versions: dict[Key, list[Entry | None]] = {each: [] for each in (*beats, plain)}
     marks: list[tuple[Revision, dict[Key, Entry | None]]] = []
@@ -319,13 +322,15 @@ async def check_latest_only_objects(subject: Subject) -> None:
     reader.cancel()
     await asyncio.gather(reader, return_exceptions=True)
     await live.until(last)
-    late = await tell(store, after=start)
+    late = await open_log(store, after=start)
     await late.until(last)
-    for told in (live, late):
+    for log in (live, late):
         for each, held in versions.items():
-            mine = [change.entry for change in told.changes if change.key == each]
+            mine = [change.entry for change in log.changes if change.key == each]
             rest = iter(held)
-            expect(all(entry in rest for entry in mine), f"{each}: heard {mine}, not in the order of {held}")
+            expect(
+                all(entry in rest for entry in mine), f"{each}: received {mine}, which is not in the order of {held}"
+            )
             if each == plain:
                 same(mine, held, "versions of an ordinary object")
             elif held:
@@ -345,20 +350,24 @@ async def check_latest_only_objects(subject: Subject) -> None:
 
 
 async def check_two_openers_agree(subject: Subject) -> None:
-    """Two stores open on one name at once: writers on both, and watches on both hear the same, once, in order."""
+    """Two stores open on one name: writers on both, and watches on both receive the same changes, once, in order."""
     stores = [await subject.open(), await subject.open()]
     start = await stores[0].revision()
-    watches = [await tell(store, after=start) for store in stores]
+    watches = [await open_log(store, after=start) for store in stores]
     done = await asyncio.gather(*(churn(stores[writer % 2], subject, writer, 25) for writer in range(4)))
     revisions = sorted(revision for commits in done for revision, _ in commits)
     same(len(set(revisions)), 100, "different revisions of 100 commits by two openers")
     last = revisions[-1]
-    heard = [await told.until(last) for told in watches]
-    same(list(dict.fromkeys(change.revision for change in heard[0])), revisions, "revisions heard by the first opener")
-    same(heard[1], heard[0], "what the second opener heard, beside the first")
+    received = [await log.until(last) for log in watches]
+    same(
+        list(dict.fromkeys(change.revision for change in received[0])),
+        revisions,
+        "revisions received by the first opener",
+    )
+    same(received[1], received[0], "changes received by the second opener, compared with the first")
     listings = [await store.list(KIND, at=last) for store in stores]
     same(listings[1].entries, listings[0].entries, "lists by two openers")
-    same(stores[1].incarnation, stores[0].incarnation, "the incarnation two openers see")
+    same(stores[1].incarnation, stores[0].incarnation, "the incarnation in two openers")
     mine = await put_one(stores[0], "mine")
     entry = (await stores[1].get([key("mine")])).entries[0] or fail("the other opener's write is not seen")
     same(entry.modified, mine, "an acknowledged write, read through the other opener")

@@ -1,7 +1,7 @@
 """From etcd's events to commits, with proof that none is missing. Pure.
 
 The feed and catch-up watches read etcd's watch through a `Chain`. etcd may skip events of a slow watch when
-compaction overtakes it, and say nothing (etcd#17529, etcd#18089); the commit records make every skip visible.
+compaction overtakes it, without an error (etcd#17529, etcd#18089); the commit records make every skip visible.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from kedge.store.etcd.layout import CommitRecord, Layout, Meta
 
 
 class Gap(Exception):
-    """History between the chain's place and what came next is gone. Begin anew from a fresh read."""
+    """Events between the chain's position and the next event are missing. Restart from a fresh read."""
 
 
 class ChainLink(NamedTuple):
-    """One etcd revision under the prefix: a commit, or (with no changes) housekeeping."""
+    """One etcd revision under the prefix: a commit, or housekeeping (without changes)."""
 
     revision: Revision
     changes: tuple[Change, ...]
 
 
 class Chain:
-    """A place in history: everything at or below `etcd_revision`, which `commits` commits led to, was taken."""
+    """A position in history: everything up to `etcd_revision`, that is `commits` commits, was taken."""
 
     def __init__(self, layout: Layout, meta: Meta, *, etcd_revision: int, commits: int) -> None:
         self.etcd_revision = etcd_revision
@@ -42,7 +42,7 @@ class Chain:
         return self._meta.kedge_revision(self.etcd_revision)
 
     def take(self, events: Iterable[Any]) -> Iterator[ChainLink]:
-        """The commits that `events` are, in order. Raises `Gap` before the first that does not follow."""
+        """Group `events` into commits, in order. Raises `Gap` before the first that does not follow."""
         for etcd_revision, group in groupby(events, key=attrgetter("kv.mod_revision")):
             link = self._link(etcd_revision, list(group))
             if etcd_revision > self.etcd_revision:
@@ -50,7 +50,7 @@ class Chain:
                 yield link
 
     def prove_idle(self, *, etcd_revision: int, commits: int) -> bool:
-        """Move on to a revision at which a linearizable read found no commit past this place."""
+        """Advance to a revision at which a linearizable read found no commit after this position."""
         if commits != self.commits:
             return False
         self.etcd_revision = max(self.etcd_revision, etcd_revision)
@@ -65,14 +65,14 @@ class Chain:
                 raise Gap("the store was restored from a backup")
             if event.kv.key == layout.record:
                 if event.kv.version != self.commits + 1:
-                    raise Gap(f"commit {event.kv.version} came after commit {self.commits}")
+                    raise Gap(f"commit {event.kv.version} follows commit {self.commits}")
                 record = CommitRecord.decode(event.kv.value)
                 origin = record.origin
         if record is not None and etcd_revision <= self.etcd_revision:
-            raise Gap(f"a commit at etcd revision {etcd_revision} came after {self.etcd_revision}")
-        # Without a record it is housekeeping, which a read may have proved idle before it was told here.
+            raise Gap(f"a commit at etcd revision {etcd_revision} follows {self.etcd_revision}")
+        # Without a record it is housekeeping, which a read may have proved idle before its event arrived.
         if (record.changes if record is not None else 0) != len(objects):
-            raise Gap(f"etcd revision {etcd_revision} does not hold the changes of one whole commit")
+            raise Gap(f"etcd revision {etcd_revision} does not have the changes of one whole commit")
         revision = self._meta.kedge_revision(etcd_revision)
         changes = tuple([self._change(revision, event, origin) for event in objects])
         if record is not None:

@@ -1,7 +1,7 @@
-"""One compactor among several API servers: each tries now and then, one at a time wins.
+"""One compactor among several API servers: each tries periodically, one at a time wins.
 
-The turn is a key that changes hands by compare-and-swap, so a server that dies needs no successor: the next to try
-takes it. What is compacted was the newest revision a whole `Limits.history_s` ago.
+The turn is a key that is taken by compare-and-swap, so a dead server needs no successor: the next to try takes it. The
+compacted revision was the newest one `Limits.history_s` ago.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-async def compact_now_and_then(store: EtcdStore, transport: EtcdTransport, layout: Layout, env: Env) -> None:
+async def compact_periodically(store: EtcdStore, transport: EtcdTransport, layout: Layout, env: Env) -> None:
     """Run until cancelled."""
     turn, then, incarnation = 0, NO_REVISION, store.incarnation
     while True:
-        # Nobody should wait for exactly as long as the others do.
+        # Jitter, so that the servers do not try at the same time.
         await asyncio.sleep(env.limits.history_s * (1 + 0.1 * env.random.random()))
         try:
             now: Revision = await store.revision()
@@ -37,11 +37,11 @@ async def compact_now_and_then(store: EtcdStore, transport: EtcdTransport, layou
             elif response.succeeded and then:
                 await store.compact(then)
             elif then:
-                store.forget(then)  # whoever had the turn compacts etcd; each lets go of its own memory
+                store.drop_history(then)  # the server with the turn compacts etcd; every server drops its own history
             if response.succeeded:
                 turn = response.header.revision
             else:
                 turn = next((kv.mod_revision for kv in response.responses[0].response_range.kvs), 0)
             then = now
         except (OperatingError, RevisionError) as error:
-            _log.warning("history was not compacted, the next turn will: %s", error)
+            _log.warning("history was not compacted; the next turn tries again: %s", error)

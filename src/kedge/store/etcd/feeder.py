@@ -1,7 +1,7 @@
-"""Keeps one etcd watch over the whole prefix flowing into a `Feed`, which all local watches share.
+"""Reads one etcd watch over the whole prefix into a `Feed`, which all local watches share.
 
-A watch that breaks is begun again on another endpoint, after the last revision taken. If history is gone by then,
-or something in it is missing, local watches end with `Compacted` and a new feed begins: never a gap.
+A broken watch is reopened on another endpoint, after the last revision taken. If history is compacted by then, or an
+event is missing, local watches end with `Compacted` and a new feed starts: never a gap.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _log = logging.getLogger(__name__)
 _BULK_EVENTS = 64
 
 
-class Beginning(NamedTuple):
-    """Where a feed can begin: one linearizable read of the store as a whole."""
+class FeedStart(NamedTuple):
+    """The position at which a feed can start: one linearizable read of the whole store."""
 
     meta_entry: MetaEntry
     etcd_revision: int
@@ -36,7 +36,7 @@ class Beginning(NamedTuple):
 
 
 class Feeder:
-    """The one writer of the feed, and of where etcd's watch stands."""
+    """The only writer of the feed and of the position of etcd's watch."""
 
     feed: Feed
 
@@ -48,37 +48,37 @@ class Feeder:
         self._stream: WatchStream | None = None
         self._backoff = Backoff(0.02, env.limits.store_reconnect_s_max)
         self._sound = asyncio.Event()
-        self._asked = 0  # the newest etcd revision when it was last asked how far the feed is behind
-        self._gone = "it has not begun"  # why the feed must begin anew; empty while it is sound
+        self._asked = 0  # the newest etcd revision when the feed's lag was last read
+        self._gone = "it has not started"  # why the feed must restart; empty while it is sound
         self._reconnects = env.metrics.counter(
-            "kedge_store_reconnects_total", "Watches of the remote store begun again", ("cause",)
+            "kedge_store_reconnects_total", "Watches of the remote store that were reopened", ("cause",)
         )
 
-    def begin(self, beginning: Beginning) -> None:
-        """Start a feed at `beginning`. What came before is for catch-up watches."""
+    def start(self, position: FeedStart) -> None:
+        """Start a feed at `position`. Catch-up watches serve earlier history."""
         self._chain = Chain(
             self._layout,
-            beginning.meta_entry.meta,
-            etcd_revision=beginning.etcd_revision,
-            commits=beginning.commits,
+            position.meta_entry.meta,
+            etcd_revision=position.etcd_revision,
+            commits=position.commits,
         )
-        self.objects = beginning.objects
+        self.objects = position.objects
         self.feed = Feed(self._env, revision=self._chain.revision, compacted=self._chain.revision)
         self._gone, self._asked = "", 0
         self._sound.set()
 
     async def sound_feed(self) -> Feed:
-        """The feed; while it must begin anew, the next one."""
+        """The feed; while it restarts, the next one."""
         await self._sound.wait()
         return self.feed
 
-    def begin_anew(self, why: str) -> None:
+    def restart(self, why: str) -> None:
         """End every local watch with `Compacted`, and have `run` start a new feed."""
         if not self._gone:
             self._gone = why
             self._sound.clear()
             self._reconnects.labels("gone").inc()
-            _log.warning("history was lost, every watch must list again: %s", why)
+            _log.warning("history is lost; every watch must list again: %s", why)
             self.feed.close(f"{why}: list again", compacted=True)
             if self._stream is not None:
                 self._stream.close()
@@ -89,23 +89,23 @@ class Feeder:
             began_s = self._env.monotonic()
             try:
                 if self._gone:
-                    self.begin(await self._store.read_beginning())
+                    self.start(await self._store.read_start())
                 await self._follow()
                 failures = 0
                 continue
             except Gap as gap:
-                self.begin_anew(str(gap))
+                self.restart(str(gap))
             except (NotSent, Unanswered, OperatingError) as error:
                 if not self._gone:
                     self._reconnects.labels("broken").inc()
-                    _log.info("the watch of the store is begun again: %s", error)
+                    _log.info("the watch of the store is reopened: %s", error)
             if self._env.monotonic() - began_s > self._env.limits.store_reconnect_s_max:
-                failures = 0  # it had been well for a while
+                failures = 0  # it had been healthy for a while
             await asyncio.sleep(self._backoff.pause_s(failures, self._env.random))
             failures += 1
 
     def prove_idle(self, *, etcd_revision: int, commits: int) -> bool:
-        """Use a linearizable read: if it found no commit that the feed lacks, nothing happened until then."""
+        """Use a linearizable read: if the feed has every commit that it found, advance the feed to it."""
         if self._gone or not self._chain.prove_idle(etcd_revision=etcd_revision, commits=commits):
             return False
         self.feed.advance(self._chain.revision)
@@ -114,7 +114,7 @@ class Feeder:
     # -- private -----------------------------------------------------------------------------------
 
     async def _follow(self) -> None:
-        """Read etcd's watch from the chain's place until it breaks."""
+        """Read etcd's watch from the chain's position until it breaks."""
         await self._store.check_position(self._chain.revision, self._chain.commits)
         self._stream = stream = await self._transport.watch(watch_request(self._layout, self._chain.etcd_revision))
         behind_since_s: float | None = None
@@ -124,7 +124,7 @@ class Feeder:
                 if response is not None:
                     behind_since_s = None
                     await self._take(response)
-                    if await self._tells_too_slowly(response):
+                    if await self._is_too_slow(response):
                         self._reconnects.labels("behind").inc()
                         return
                     continue
@@ -133,7 +133,7 @@ class Feeder:
                     waited_s = self._env.monotonic() - behind_since_s
                     if waited_s > self._env.limits.store_silence_s:
                         stream.give_up()
-                        raise Unanswered(f"nothing came for {waited_s:.1f} s though there were commits")
+                        raise Unanswered(f"no event for {waited_s:.1f} s although there were commits")
         finally:
             self._stream = None
             stream.close()
@@ -149,21 +149,21 @@ class Feeder:
             self.feed.publish(revision, changes)
             published += len(changes)
             if published >= turn:
-                # etcd sends up to 1,000 revisions at once: a watch that keeps up must not be cut off for that.
+                # etcd sends up to 1,000 revisions at once: a watch that keeps up must not be disconnected for that.
                 published = 0
                 await asyncio.sleep(0)
 
-    async def _tells_too_slowly(self, response: Any) -> bool:
-        """Whether it is quicker to begin the watch again.
+    async def _is_too_slow(self, response: Any) -> bool:
+        """Whether it is faster to reopen the watch.
 
-        etcd tells a watch that keeps up of one revision at a time, and each takes several turns of a busy event
-        loop. A watch that begins in the past is told a thousand revisions at once.
+        etcd sends one revision at a time to a watch that keeps up, and each takes several iterations of a busy event
+        loop. A watch that begins in the past gets a thousand revisions at once.
         """
         lag_max = self._env.limits.store_watch_lag_max
         seen: int = self._store.seen
         if not 0 < len(response.events) < _BULK_EVENTS or seen - max(self._chain.etcd_revision, self._asked) <= lag_max:
             return False
-        self._asked = seen  # etcd may be shared: revisions are only a hint, commits are what counts
+        self._asked = seen  # etcd may be shared: revisions are only a hint, commits count
         try:
             _, commits = await self._store.read_commits()
         except Unavailable:
@@ -171,11 +171,11 @@ class Feeder:
         return bool(commits - self._chain.commits > lag_max)
 
     async def _check_silence(self, behind_since_s: float | None) -> float | None:
-        """Since when commits were made that the watch has not told of; None if there are none."""
+        """Since when there are commits that the watch has not delivered; None if there are none."""
         try:
             in_step = await self._store.sync()
         except Unavailable:
-            return behind_since_s  # nobody can say; the watch may still come back by itself
+            return behind_since_s  # unknown; the watch may still recover by itself
         if in_step:
             return None
         return behind_since_s if behind_since_s is not None else self._env.monotonic()

@@ -1,7 +1,7 @@
-"""How keys and values look inside etcd. Pure; readable with `etcdctl get --prefix /kedge/`.
+"""The format of keys and values in etcd. Pure; readable with `etcdctl get --prefix /kedge/`.
 
-Objects live at `<prefix>/objects/<kind>!<namespace>!<name>`, a form whose byte order is the order of `Key`. A
-value is one line that tells its origin (empty if it has none) and then the object's own bytes, untouched.
+Objects are at `<prefix>/objects/<kind>!<namespace>!<name>`, a form whose byte order is the order of `Key`. A value is
+one line with its origin (empty if it has none), followed by the object's own bytes.
 """
 
 from __future__ import annotations
@@ -12,16 +12,13 @@ from typing import Any, NamedTuple
 import msgspec
 
 from kedge.keys import NO_ORIGIN, Key, Origin, Revision
-from kedge.store.contract import Entry
-
-RESTORE_BUMP = 1_000_000_000
-"""How far a restored backup jumps ahead: past any revision its former self can have reached since."""
+from kedge.store.contract import RESTORE_BUMP, Entry
 
 NEVER = -1
-"""A revision that no key has. 0 would not do: to etcd it means that the key is absent."""
+"""A revision that no key has. Not 0, which to etcd means that the key is absent."""
 
-# `!` sorts below every character that names are made of. What sorts at or below it, or is the escape itself, is
-# written as the escape and a second character in the same order, so that no name can break the order of keys.
+# `!` sorts below every character of names. A character at or below it, or the escape itself, is written as the escape
+# and a second character in the same order, so that no name can break the order of keys.
 _SEPARATOR, _ESCAPE, _SHIFT = "!", '"', 0x30
 _AFTER_SEPARATOR = b'"'
 _UNSAFE = re.compile(r'[\x00-"]')
@@ -55,15 +52,15 @@ def _origin_line(origin: Origin) -> bytes:
 
 
 def decode_value(stored: bytes) -> tuple[bytes, Origin]:
-    end = stored.index(b"\n")  # JSON on one line holds no newline of its own
+    end = stored.index(b"\n")  # JSON on one line contains no newline
     return stored[end + 1 :], Origin(*msgspec.json.decode(stored[:end])) if end else NO_ORIGIN
 
 
 class CommitRecord(NamedTuple):
-    """What every commit writes at `Layout.record`: the etcd version of that key counts commits.
+    """The value that every commit writes at `Layout.record`: the etcd version of that key counts commits.
 
-    With it a reader of etcd's watch can prove that it missed nothing, which etcd itself does not promise on
-    every release (etcd#17529, etcd#18089).
+    With it a reader of etcd's watch can prove that it missed nothing, which etcd does not guarantee on every release
+    (etcd#17529, etcd#18089).
     """
 
     changes: int
@@ -79,21 +76,20 @@ class CommitRecord(NamedTuple):
 
 
 class Era(NamedTuple):
-    """From etcd revision `since` on, a kedge revision is etcd's and `offset`."""
+    """From etcd revision `since` on, a kedge revision is etcd's plus `offset`."""
 
     since: int
     offset: Revision
 
 
 class Meta(msgspec.Struct, frozen=True):
-    """What a store is: written once, and again only when a backup was restored."""
+    """The identity of a store: written once, and again when a backup was restored."""
 
     incarnation: str
     cluster: str
-    """etcd's own id of the cluster the store lives in, in hexadecimal: another one means a restored backup."""
+    """etcd's id of the cluster, in hexadecimal: another id means a restored backup."""
     eras: tuple[Era, ...] = (Era(0, 0),)
-    """Oldest first, one more for each restored backup: objects keep the revisions they had, and none is given
-    out twice."""
+    """Oldest first, one more for each restored backup: objects keep their revisions, and no revision is used twice."""
 
     @property
     def offset(self) -> Revision:
@@ -106,7 +102,7 @@ class Meta(msgspec.Struct, frozen=True):
         return etcd_revision
 
     def etcd_revision(self, revision: Revision) -> int:
-        """The etcd revision that `revision` stands for, or `NEVER`."""
+        """The etcd revision of `revision`, or `NEVER`."""
         etcd_revision = revision - self.offset
         for era in reversed(self.eras):
             etcd_revision = revision - era.offset
@@ -126,11 +122,11 @@ class Meta(msgspec.Struct, frozen=True):
 
 
 class Layout:
-    """Where things are under one prefix."""
+    """The keys under one prefix."""
 
     def __init__(self, prefix: str) -> None:
         base = prefix.rstrip("/").encode()
-        self.start, self.end = base + b"/", base + b"0"  # `0` is what follows `/`: the range holds all of the prefix
+        self.start, self.end = base + b"/", base + b"0"  # `0` follows `/`: the range is the whole prefix
         self.objects, self.objects_end = base + b"/objects/", base + b"/objects0"
         self.meta = base + b"/meta"
         self.record = base + b"/commit"
@@ -149,7 +145,7 @@ class Layout:
         return stem + _SEPARATOR.encode(), stem + _AFTER_SEPARATOR
 
     def entry(self, kv: Any, meta: Meta) -> Entry:
-        """The object version that etcd's `KeyValue` holds."""
+        """The object version in etcd's `KeyValue`."""
         value, origin = decode_value(kv.value) if kv.value else (b"", NO_ORIGIN)
         created, modified = meta.kedge_revision(kv.create_revision), meta.kedge_revision(kv.mod_revision)
         return Entry(self.parse(kv.key), value, created, modified, origin)

@@ -15,7 +15,7 @@ _MESSAGE, _OPTIONAL, _REPEATED = 11, 1, 3
 _PACKAGE = "kedge.etcd"
 
 # A field is `name number type`, with `*` for repeated and `|` for a member of the message's one union.
-# Enumerations travel as int32: the constants below name their values.
+# Enumerations are int32: the constants below name their values.
 _DECLARATIONS = {
     "Header": "cluster_id 1 uint64, member_id 2 uint64, revision 3 int64, raft_term 4 uint64",
     "KeyValue": "key 1 bytes, create_revision 2 int64, mod_revision 3 int64, version 4 int64, value 5 bytes",
@@ -69,7 +69,7 @@ def _declare() -> dict[str, Any]:
                 if not message.oneof_decl:
                     message.oneof_decl.add(name="union")
                 field.oneof_index = 0
-    pool = descriptor_pool.DescriptorPool()  # our own: a process may also hold another client's declarations
+    pool = descriptor_pool.DescriptorPool()  # private: the process may also hold another client's declarations
     pool.Add(file)
     return {
         name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}"))

@@ -1,7 +1,7 @@
 """The contract on etcd: its revisions, its transactions, its history. Several API servers may share one cluster.
 
-`transactions` plans what is sent, `transport` sends it, `feeder` follows etcd's watch. Nothing here retries a
-commit that may have been made: that is `OutcomeUnknown`, and the caller reads.
+`transactions` plans requests, `transport` sends them, `feeder` reads etcd's watch. A commit that may have been made is
+never retried here: it is `OutcomeUnknown`, and the caller reads.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from kedge.keys import NO_ORIGIN, NO_REVISION, Fence, Key, Origin, Revision
 from kedge.store.contract import Check, Entry, Listing, Reading, StoreStatistics, StoreWatch, Write, check_commit
 from kedge.store.etcd import messages as m
 from kedge.store.etcd.chain import Chain, Gap
-from kedge.store.etcd.compactor import compact_now_and_then
-from kedge.store.etcd.feeder import Beginning, Feeder, watch_request
+from kedge.store.etcd.compactor import compact_periodically
+from kedge.store.etcd.feeder import Feeder, FeedStart, watch_request
 from kedge.store.etcd.layout import Layout, Meta
+from kedge.store.etcd.releases import release_alarms
 from kedge.store.etcd.transactions import (
     MetaEntry,
     explain_failure,
@@ -32,7 +33,6 @@ from kedge.store.etcd.transport import (
     COMPACT,
     COMPACTED,
     RANGE,
-    STATUS,
     TXN,
     EtcdTls,
     EtcdTransport,
@@ -46,14 +46,10 @@ from kedge.store.feed import Feed, FeedWatch
 _log = logging.getLogger(__name__)
 
 GETS_IN_FLIGHT = 64
-"""Ranges of one `get` that are under way at a time."""
+"""Concurrent ranges of one `get`."""
 
 ATTEMPTS_MAX = 4
-"""Times a request is made again because the store itself was restored meanwhile."""
-
-UNSOUND = ("3.5.0", "3.5.1", "3.5.2")
-"""Releases that can lose a member's data when it is killed (etcd#13766)."""
-
+"""How often a request is repeated because the store was restored meanwhile."""
 
 _NUDGE = Backoff(0.005, 0.2)
 
@@ -68,8 +64,7 @@ class EtcdStore:
         self._feeder = Feeder(env, transport, layout, self)
         self._meta_entry = MetaEntry(Meta("", ""), 0)
         self.seen = 0
-        """The newest etcd revision that an answer has named. A later answer with an older one comes from a
-        restored backup."""
+        """The newest etcd revision of any reply. A later reply with an older one comes from a restored backup."""
         self._restoring = asyncio.Lock()
         self._compacted: Revision = NO_REVISION
         self._catch_ups: dict[EtcdWatch, None] = {}
@@ -94,8 +89,8 @@ class EtcdStore:
         """Connect, and create the store under `prefix` if there is none.
 
         Args:
-            endpoints: `host:port` or URLs of members of one cluster; any that answers will do.
-            tls: for a cluster that speaks TLS.
+            endpoints: `host:port` or URLs of members of one cluster; the first that answers is used.
+            tls: for a cluster with TLS.
             compactor: take turns with other openers at compacting history older than `Limits.history_s`.
 
         Raises:
@@ -104,14 +99,14 @@ class EtcdStore:
         transport = EtcdTransport(endpoints, env, tls=tls)
         store = cls(transport, Layout(prefix), env)
         try:
-            store._feeder.begin(await store.read_beginning())
-            await store._check_releases()
+            store._feeder.start(await store.read_start())
+            store._alarms.update(await release_alarms(transport))
         except BaseException:
             await transport.close()
             raise
         store.spawn(store._feeder.run(), "follow")
         if compactor:
-            store.spawn(compact_now_and_then(store, transport, store._layout, env), "compact")
+            store.spawn(compact_periodically(store, transport, store._layout, env), "compact")
         return store
 
     @property
@@ -224,7 +219,7 @@ class EtcdStore:
         return watch
 
     def want_progress(self, watch: FeedWatch) -> None:
-        """Bring the feed up to date with etcd, then have `watch` tell of it."""
+        """Bring the feed up to date with etcd, then send `watch` a progress mark."""
         self._progress_wanted.append(watch)
         if (self._progress is None or self._progress.done()) and not self._closed:
             self._progress = self.spawn(self._make_progress(), "progress")
@@ -234,7 +229,7 @@ class EtcdStore:
         self._catch_ups.pop(watch, None)
 
     async def sync(self) -> bool:
-        """Whether the feed has every commit there is. If so it moves to the newest revision."""
+        """Whether the feed has every commit. If so, it advances to the newest revision."""
         etcd_revision, commits = await self.read_commits()
         return self._feeder.prove_idle(etcd_revision=etcd_revision, commits=commits)
 
@@ -244,7 +239,7 @@ class EtcdStore:
         return found.header.revision, _version(found)
 
     async def check_position(self, revision: Revision, commits: int) -> None:
-        """Raise `Gap` unless history after this place is still there, and still the same history."""
+        """Raise `Gap` unless history after this revision still exists, and is the same history."""
         try:
             meta_entry, record = await self._read_record(revision)
         except Compacted as error:
@@ -262,7 +257,7 @@ class EtcdStore:
             return
         if revision > self.feed.revision and revision > (newest := await self.revision()):
             raise BadRequest(f"cannot compact to {revision}: the newest revision is {newest}")
-        await self._wait_reached(revision)  # our own watches should not be overtaken by it
+        await self._wait_reached(revision)  # so that compaction does not overtake local watches
         try:
             request = m.CompactionRequest(revision=revision - meta_entry.meta.offset)
             await self._transport.send_until_answered(COMPACT, request)
@@ -270,17 +265,17 @@ class EtcdStore:
             if str(error) != COMPACTED:
                 raise BadRequest(f"cannot compact to {revision}: {error}") from error
         self._compacted = max(self._compacted, revision)
-        self.forget(revision)
+        self.drop_history(revision)
 
-    def forget(self, revision: Revision) -> None:
-        """Keep no history up to `revision` in memory: whoever still asks for it is served by etcd."""
+    def drop_history(self, revision: Revision) -> None:
+        """Drop history up to `revision` from memory; watches that still need it read it from etcd."""
         self.feed.compact(min(revision, self.feed.revision))
 
     async def mark_restored(self) -> None:
-        """Say that etcd was restored from a backup: a new incarnation, far ahead, with its past compacted.
+        """Record that etcd was restored from a backup: a new incarnation, far ahead, with its past compacted.
 
-        The store sees this for itself if the restored cluster has another id (a new `--initial-cluster-token`)
-        or falls back behind what this process has seen. Call it if neither can be.
+        The store detects this itself if the restored cluster has another id (a new `--initial-cluster-token`) or is
+        behind a revision that this process has seen. Call it if neither is certain.
         """
         self._check_open()
         response = await self._transport.send_until_answered(RANGE, m.RangeRequest(key=self._layout.meta))
@@ -316,34 +311,34 @@ class EtcdStore:
         self.feed.close()
         await self._transport.close()
 
-    async def read_beginning(self) -> Beginning:
-        """Read, or write, what the store is; and where a feed can begin."""
+    async def read_start(self) -> FeedStart:
+        """Read or write the meta key, and read the position at which a feed can start."""
         layout = self._layout
         while True:
-            await self._learn_standing()
+            await self._ensure_meta()
             meta_entry, record = await self._read_record()
             at = meta_entry.meta.kedge_revision(record.header.revision)
             _, found = await self._range(at, key=layout.objects, range_end=layout.objects_end, count_only=True)
             if meta_entry == self._meta_entry:  # else it was restored meanwhile
-                return Beginning(meta_entry, record.header.revision, _version(record), found.count)
+                return FeedStart(meta_entry, record.header.revision, _version(record), found.count)
 
     # -- private: reading --------------------------------------------------------------------------
 
     async def _range(self, at: Revision = NO_REVISION, **request: Any) -> tuple[MetaEntry, Any]:
-        """One linearizable range, at a revision that may be gone or still to come, and the meta entry to read it by."""
+        """One linearizable range, at a past, present or future revision, and the meta entry to interpret it with."""
         for _ in range(ATTEMPTS_MAX):
             self._check_open()
             meta_entry, seen = self._meta_entry, self.seen
             if at and at < meta_entry.floor:
                 raise self._compacted_at(at)
-            etcd_at = at - meta_entry.meta.offset if at else 0  # to etcd 0 is the newest
+            etcd_at = at - meta_entry.meta.offset if at else 0  # in etcd, 0 is the newest
             try:
                 answer = self._transport.send_until_answered(RANGE, m.RangeRequest(revision=etcd_at, **request))
                 response = await answer
             except RevisionError as error:
                 if str(error) == COMPACTED:
                     raise self._compacted_at(at) from error
-                await self._read_record()  # is it still to come, or was it lost with a restored backup?
+                await self._read_record()  # a future revision, or lost with a restored backup?
                 if self._meta_entry == meta_entry:
                     await self._wait_reached(at)
                 continue
@@ -362,7 +357,7 @@ class EtcdStore:
     # -- private: watching -------------------------------------------------------------------------
 
     async def _wait_reached(self, revision: Revision) -> Feed:
-        """Wait for the feed, and nudge it: etcd may have moved without a commit of ours to tell of it."""
+        """Wait for the feed, and poll etcd for it: etcd's revision may advance without a commit to this store."""
         while True:
             feed = await self._sound_feed()
             if revision <= feed.revision:
@@ -381,7 +376,7 @@ class EtcdStore:
             async with asyncio.timeout(self._env.limits.watch_future_wait_s):
                 return await self._feeder.sound_feed()
         except TimeoutError:
-            raise Unavailable("history begins anew, but etcd cannot be reached for it: try again") from None
+            raise Unavailable("history restarts, but etcd cannot be reached: try again") from None
 
     async def _nudge(self, feed: Feed, revision: Revision) -> None:
         failures = 0
@@ -389,7 +384,7 @@ class EtcdStore:
             try:
                 await self.sync()
             except OperatingError as error:
-                _log.debug("cannot tell how far the store is: %s", error)
+                _log.debug("the newest revision is unknown: %s", error)
             failures += 1
             await asyncio.sleep(_NUDGE.ceiling_s(failures))
 
@@ -399,7 +394,7 @@ class EtcdStore:
             try:
                 await self._wait_reached(await self.revision())
             except OperatingError as error:
-                _log.debug("progress is told without asking etcd: %s", error)
+                _log.debug("progress marks are sent without a read of etcd: %s", error)
             for watch in watches:
                 watch.request_progress()
             del self._progress_wanted[: len(watches)]
@@ -408,7 +403,7 @@ class EtcdStore:
         meta_entry = self._meta_entry
         if after < max(meta_entry.floor, self._compacted):
             raise self._compacted_at(after)
-        # Before it was written for the first time nothing happened in the store, whatever else etcd was used for.
+        # Before the first write of this key the store has no history, although etcd may have.
         etcd_revision = max(after - meta_entry.meta.offset, meta_entry.written)
         meta_entry, record = await self._read_record(etcd_revision + meta_entry.meta.offset)
         try:
@@ -418,17 +413,17 @@ class EtcdStore:
         chain = Chain(self._layout, meta_entry.meta, etcd_revision=etcd_revision, commits=_version(record))
         return CatchUp(self, stream, chain, kind=kind, namespace=namespace, batch_max=self._env.limits.watch_batch_max)
 
-    # -- private: what the store is ----------------------------------------------------------------
+    # -- private: identity and restored backups ----------------------------------------------------
 
     def _is_foreign(self, header: Any, meta_entry: MetaEntry, seen: int) -> bool:
-        """Whether an answer came from a restored backup: another cluster, or one that fell back."""
+        """Whether a reply came from a restored backup: another cluster id, or an older revision than before."""
         if _cluster(header) == meta_entry.meta.cluster and header.revision >= seen:
             self.seen = max(self.seen, header.revision)
             return False
         return True
 
     async def _restored_beneath(self, meta_entry: MetaEntry, header: Any, *, wrote: bool = False) -> None:
-        """An answer came from a restored backup. Say so in the store, before anyone relies on its revisions."""
+        """Handle a reply of a restored backup: record it in the store, before any of its revisions is used."""
         since = header.revision + (0 if wrote else 1)
         try:
             await self._restore(meta_entry, _cluster(header), since=since)
@@ -440,7 +435,7 @@ class EtcdStore:
     async def _restore(self, known: MetaEntry, cluster: str, *, since: int) -> None:
         async with self._restoring:
             if self._meta_entry != known:
-                return  # someone else in this process was first
+                return  # another task of this process was first
             meta = known.meta.restored(self._env.new_uid(), cluster, since=since)
             response = await self._transport.send_once(TXN, plan_meta(self._layout, known, meta))
             if response.succeeded:
@@ -450,15 +445,15 @@ class EtcdStore:
             self._adopt(moved)
 
     def _adopt(self, meta_entry: MetaEntry | None) -> None:
-        """Go on under another meta entry than before; every watch lists again."""
+        """Continue with another meta entry; every watch lists again."""
         if meta_entry is None:
             raise Unavailable(f"{self._layout.meta.decode()} is gone from etcd: open the store again")
         if meta_entry != self._meta_entry:
             self._meta_entry, self.seen, self._compacted = meta_entry, meta_entry.written, NO_REVISION
-            self._feeder.begin_anew("the store was restored from a backup")
+            self._feeder.restart("the store was restored from a backup")
 
-    async def _learn_standing(self) -> None:
-        """Read the meta key, or be the one that writes it."""
+    async def _ensure_meta(self) -> None:
+        """Read the meta key, or write it if it does not exist."""
         while True:
             seen = self.seen
             response = await self._transport.send_until_answered(RANGE, m.RangeRequest(key=self._layout.meta))
@@ -475,26 +470,11 @@ class EtcdStore:
             try:
                 await self._transport.send_once(TXN, plan_meta(self._layout, known, meta))
             except OutcomeUnknown:
-                continue  # the read at the top tells
-
-    async def _check_releases(self) -> None:
-        async def release(address: str) -> tuple[str, str]:
-            try:
-                status = await self._transport.ask(address, STATUS, m.StatusRequest())
-            except (NotSent, Unanswered, OperatingError):
-                return address, ""
-            return address, str(status.version)
-
-        addresses = self._transport.addresses
-        for address, version in await asyncio.gather(*(release(each) for each in addresses)):
-            if version in UNSOUND:
-                words = f"{address} runs etcd {version}, which can lose data when killed (etcd#13766): upgrade it"
-                self._alarms[address] = words
-                _log.warning("%s", words)
+                continue  # the next read decides
 
     def _check_open(self) -> None:
         if self._closed:
-            raise Unavailable("the store is closed")
+            raise Unavailable("the store is closed: open it again")
 
     def spawn(self, work: Any, name: str) -> asyncio.Task[Any]:
         task = self._env.spawn(work, name=f"etcd store: {name}")
@@ -508,5 +488,5 @@ def _cluster(header: Any) -> str:
 
 
 def _version(record: Any) -> int:
-    """How many commits there were, according to a range of the commit record."""
+    """The number of commits, from a range of the commit record."""
     return record.kvs[0].version if record.kvs else 0

@@ -1,7 +1,7 @@
-"""Commits as etcd transactions. Pure: plans requests and reads their answers, sends nothing.
+"""Commits as etcd transactions. Pure: plans requests and reads their responses, sends nothing.
 
-Every commit compares the store's meta key, so that nothing is ever done under an offset that a restored
-backup has replaced; and a failed one returns what it compared, so that a conflict costs no second round trip.
+Every commit compares the store's meta key, so that none is made under an offset that a restored backup has replaced. A
+failed commit returns the keys that it compared, so that a conflict costs no second round trip.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from kedge.store.versions import Versions
 
 
 class MetaEntry(NamedTuple):
-    """What a store knows of itself, and the etcd revision it was written at."""
+    """The store's meta key: its value, and the etcd revision at which it was written."""
 
     meta: Meta
     written: int
 
     @property
     def floor(self) -> Revision:
-        """A restored store's past ends here; one that was never restored has all that etcd has."""
+        """The oldest revision of a restored store. A store that was never restored has all of etcd's history."""
         return self.written + self.meta.offset if self.meta.offset else NO_REVISION
 
 
@@ -37,7 +37,7 @@ def plan_commit(
     fence: Fence | None,
     origin: Origin,
 ) -> Any:
-    """The one transaction that is this commit."""
+    """The transaction for a commit."""
     compares = [_at(layout.meta, meta_entry.written)]
     compared: dict[bytes, None] = {}
     for condition in _conditions(layout, meta_entry.meta, checks, writes, fence):
@@ -48,8 +48,8 @@ def plan_commit(
         record = CommitRecord(len(writes), origin).encode()
         success.append(m.RequestOp(request_put=m.PutRequest(key=layout.record, value=record)))
     else:
-        # A transaction that only reads crashes etcd 3.5.0-3.5.4 if its client gives up (etcd#14110). This one deletes
-        # a key that never exists, so it goes through the log like a write, and changes nothing.
+        # A read-only transaction crashes etcd 3.5.0-3.5.4 if its client cancels it (etcd#14110). This one deletes a key
+        # that never exists, so it goes through the log like a write, and changes nothing.
         success.append(m.RequestOp(request_delete_range=m.DeleteRangeRequest(key=layout.nothing)))
     failure = [m.RequestOp(request_range=m.RangeRequest(key=layout.meta))]
     failure += [m.RequestOp(request_range=m.RangeRequest(key=key, keys_only=True)) for key in compared]
@@ -64,7 +64,7 @@ def explain_failure(
     writes: Sequence[Write],
     fence: Fence | None,
 ) -> MetaEntry | None:
-    """Raise the `Fenced` or `Conflict` that a failed commit met; or return the meta key as it now stands."""
+    """Raise the `Fenced` or `Conflict` of a failed commit; or return the meta key's new entry."""
     found = [kv for op in response.responses[1:] for kv in op.response_range.kvs]
     entries = [layout.entry(kv, meta_entry.meta) for kv in found]
     moved = meta_entry_in(response.responses[0].response_range)
@@ -75,7 +75,7 @@ def explain_failure(
 
 
 def plan_meta(layout: Layout, known: MetaEntry | None, meta: Meta) -> Any:
-    """Write the meta key, if it is still as `known` says."""
+    """Write the meta key, if it is still at `known`."""
     return m.TxnRequest(
         compare=[_at(layout.meta, known.written if known is not None else 0)],
         success=[
@@ -87,7 +87,7 @@ def plan_meta(layout: Layout, known: MetaEntry | None, meta: Meta) -> Any:
 
 
 def plan_compaction_turn(layout: Layout, known: int) -> Any:
-    """Take the turn to compact, if nobody has since `known`."""
+    """Take the turn to compact, if no server has taken it since `known`."""
     return m.TxnRequest(
         compare=[_at(layout.compaction, known)],
         success=[m.RequestOp(request_put=m.PutRequest(key=layout.compaction))],

@@ -1,7 +1,7 @@
-"""Requests to a few etcd endpoints over gRPC, with every outcome told apart: answered, refused, unsent, unknown.
+"""Requests to a few etcd endpoints over gRPC, with distinct outcomes: answered, rejected, not sent, unknown.
 
-`EtcdStore` decides what a request means; here it is only sent. A request that may have reached a server is never
-sent again unless the caller says that repeating it is harmless.
+`EtcdStore` decides what a request means; here it is only sent. A request that may have reached a server is repeated
+only if the caller declares that to be harmless.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from kedge.errors import BadRequest, OperatingError, OutcomeUnknown, TooLarge, U
 from kedge.store.etcd import messages as m
 
 _OPTIONS = [
-    ("grpc.enable_retries", 0),  # a retry that we do not see would hide an unknown outcome
-    ("grpc.max_receive_message_length", -1),  # else an answer too large would look like a refused request
+    ("grpc.enable_retries", 0),  # a hidden retry would hide an unknown outcome
+    ("grpc.max_receive_message_length", -1),  # otherwise a large response would look like a rejected request
     ("grpc.max_send_message_length", -1),
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
-    ("grpc.keepalive_time_ms", 10_000),  # etcd hangs up on clients that ask more than every 5 s
+    ("grpc.keepalive_time_ms", 10_000),  # etcd disconnects clients that ping more often than every 5 s
     ("grpc.keepalive_timeout_ms", 3_000),
 ]
-# A member that has lost its leader says so at once, instead of holding the request until it times out.
+# A member without a leader fails the request at once, instead of at its timeout.
 _REQUIRE_LEADER = (("hasleader", "true"),)
 _READY, _FAILED = grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.TRANSIENT_FAILURE
 
-# What etcd says before it proposes anything, or instead of applying it: nothing was written. "Database space
-# exceeded" is not among them: the write that first crosses the limit gets that answer, and is made.
+# Errors of etcd from before a proposal, or instead of applying it: nothing was written. "Database space exceeded" is
+# not among them: the write that first exceeds the limit gets that error, and is made.
 COMPACTED = "etcdserver: mvcc: required revision has been compacted"
 FUTURE = "etcdserver: mvcc: required revision is a future revision"
 _NO_LEADER = "etcdserver: no leader"
@@ -49,7 +49,7 @@ _REFUSALS: dict[str, type[OperatingError]] = {
     "etcdserver: user name is empty": Unavailable,
     "etcdserver: invalid auth token": Unavailable,
 }
-# What gRPC says when no connection could carry the request.
+# The error of gRPC when there was no connection for the request.
 _NOT_SENT = "failed to connect to all addresses"
 
 
@@ -59,7 +59,7 @@ _AHEAD_MAX = 8
 
 
 class EtcdTls(NamedTuple):
-    """PEM bytes. `certificate` and `key` only where etcd asks clients for them."""
+    """PEM bytes. `certificate` and `key` only where etcd requires client certificates."""
 
     ca: bytes
     certificate: bytes | None = None
@@ -67,11 +67,11 @@ class EtcdTls(NamedTuple):
 
 
 class NotSent(Exception):
-    """The request reached no server that would look at it."""
+    """The request reached no server."""
 
 
 class Unanswered(Exception):
-    """The request may have been carried out, or not."""
+    """The request may or may not have been carried out."""
 
 
 class RevisionError(Exception):
@@ -83,7 +83,7 @@ class _EtcdMember:
     address: str
     channel: grpc.aio.Channel
     avoid_until_s: float = 0.0
-    """Set by a failure, so that the next requests go elsewhere first."""
+    """Set by a failure, so that the next requests try other members first."""
 
 
 class Method(NamedTuple):
@@ -106,7 +106,7 @@ _BACKOFF = Backoff(0.02, 0.5)
 
 
 class EtcdTransport:
-    """Channels to the members of one etcd cluster. Sticks to one while it is well."""
+    """Channels to the members of one etcd cluster. Uses one member while it is healthy."""
 
     def __init__(self, endpoints: Sequence[str], env: Env, *, tls: EtcdTls | None = None) -> None:
         _keep_grpc_alive()
@@ -125,7 +125,7 @@ class EtcdTransport:
         return [member.address for member in self._members]
 
     async def send_once(self, method: Method, request: Any) -> Any:
-        """Send to one member that is connected. For what must not be done twice.
+        """Send to one connected member. For requests that must not be carried out twice.
 
         Raises:
             Unavailable, BadRequest, TooLarge, RevisionError: it was not carried out.
@@ -142,11 +142,11 @@ class EtcdTransport:
             except NotSent as error:
                 trouble = error
             except Unanswered as error:
-                raise OutcomeUnknown(f"etcd did not say what became of the request ({error}): read first") from error
-        raise Unavailable(f"no etcd endpoint took the request, nothing was written ({trouble})") from trouble
+                raise OutcomeUnknown(f"etcd did not report the outcome of the request ({error}): read first") from error
+        raise Unavailable(f"no etcd endpoint accepted the request, nothing was written: {trouble}") from trouble
 
     async def send_until_answered(self, method: Method, request: Any) -> Any:
-        """Send to one member after another until one answers. For reads, and for what can be repeated."""
+        """Send to one member after another until one answers. For reads and other repeatable requests."""
         deadline_s = self._env.monotonic() + self._request_s
         trouble: Exception | None = None
         failures = 0
@@ -164,13 +164,13 @@ class EtcdTransport:
             left_s = deadline_s - self._env.monotonic()
             await asyncio.sleep(max(0.0, min(left_s, _BACKOFF.pause_s(failures, self._env.random))))
 
-    async def ask(self, address: str, method: Method, request: Any) -> Any:
-        """Ask one member in particular."""
+    async def send_to(self, address: str, method: Method, request: Any) -> Any:
+        """Send to one member in particular."""
         member = next(each for each in self._members if each.address == address)
         return await self._attempt(member, method, request, self._env.limits.store_connect_s)
 
     async def watch(self, request: Any) -> WatchStream:
-        """Begin a watch on a member that is connected."""
+        """Open a watch on a connected member."""
         trouble: Exception | None = None
         for member in self._by_preference():
             try:
@@ -185,7 +185,7 @@ class EtcdTransport:
         raise NotSent(f"no etcd endpoint can be reached ({trouble})")
 
     async def close(self) -> None:
-        """Hang up. What gRPC still has to say is waited for: said to a loop that is closed, it stops every other."""
+        """Close every channel, and wait for gRPC's last callbacks: on a closed loop they would stop other loops."""
         for stream in tuple(self._streams):
             stream.close()
         await asyncio.gather(*(stream.wait_closed() for stream in tuple(self._streams)))
@@ -228,7 +228,7 @@ class EtcdTransport:
         return response
 
     async def _connected(self, member: _EtcdMember, timeout_s: float) -> None:
-        """Have a connection before anything is sent: what fails here was certainly not sent."""
+        """Connect before the request is sent: a failure here was certainly not sent."""
         channel = member.channel
         state = channel.get_state(try_to_connect=True)
         if state is _READY:
@@ -237,8 +237,8 @@ class EtcdTransport:
             async with asyncio.timeout(min(timeout_s, self._env.limits.store_connect_s)):
                 while state is not _READY:
                     if state is _FAILED and len(self._members) > 1:
-                        break  # gRPC tries it again by itself; meanwhile another member may be well
-                    await asyncio.sleep(_POLL_S)  # gRPC's own wait cannot be abandoned: it would outlive the loop
+                        break  # gRPC reconnects by itself; meanwhile another member may be healthy
+                    await asyncio.sleep(_POLL_S)  # gRPC's own wait cannot be cancelled: it would outlive the event loop
                     state = channel.get_state(try_to_connect=True)
         except TimeoutError:
             pass
@@ -258,9 +258,9 @@ class EtcdTransport:
 
 
 class WatchStream:
-    """One etcd watch. A read that is abandoned takes nothing with it: the next one gets what it would have got.
+    """One etcd watch. A cancelled read loses nothing: the next read gets its response.
 
-    A task of its own reads a few responses ahead: on a busy event loop each read takes several turns of the loop.
+    A task reads a few responses ahead: on a busy event loop each read takes several iterations of the loop.
     """
 
     def __init__(self, call: Any, avoid: Callable[[], None]) -> None:
@@ -288,7 +288,7 @@ class WatchStream:
         else:
             response = self._ahead.get_nowait()
         if isinstance(response, Unanswered):
-            self._ahead.put_nowait(response)  # it has ended for whoever asks again, too
+            self._ahead.put_nowait(response)  # further reads see the end too
             raise response
         return response
 
@@ -306,19 +306,19 @@ class WatchStream:
                 response = Unanswered("the watch was ended by etcd")
             if isinstance(response, Unanswered):
                 if self._ahead.full():
-                    self._ahead.get_nowait()  # whoever goes on from what was taken is told it again
+                    self._ahead.get_nowait()  # the next watch gets it again, after the last response taken
                 self._ahead.put_nowait(response)
                 return
             await self._ahead.put(response)
 
     def give_up(self) -> None:
-        """Close, and go elsewhere next time: this member does not deliver."""
+        """Close, and prefer other members: this one does not deliver."""
         self._avoid()
         self.close()
 
     def close(self) -> None:
         self._call.cancel()
-        while not self._ahead.empty():  # so that the reader is not left waiting for room
+        while not self._ahead.empty():  # so that the reading task does not wait for room
             self._ahead.get_nowait()
 
     async def wait_closed(self) -> None:
@@ -327,20 +327,20 @@ class WatchStream:
 
 
 def outcome_of(error: grpc.aio.AioRpcError, address: str) -> Exception:
-    """What a failed request means. What is not known to be harmless is unknown."""
+    """The outcome of a failed request. An error that is not known to be harmless means an unknown outcome."""
     details = error.details() or ""
     if details in (COMPACTED, FUTURE):
         return RevisionError(details)
     if details == _NO_LEADER or details.startswith(_NOT_SENT):
         return NotSent(f"{address}: {details}")
     if details in _REFUSALS:
-        return _REFUSALS[details](f"etcd refused the request, nothing was written: {details}")
+        return _REFUSALS[details](f"etcd rejected the request, nothing was written: {details}")
     return Unanswered(f"{address}: {error.code().name} {details}")
 
 
 @cache
 def _keep_grpc_alive() -> None:
-    """gRPC stops its polling thread with the last channel, and one that is opened meanwhile may never be polled."""
+    """Keep one channel open: gRPC stops its polling thread with the last, and a new one may then never be polled."""
     grpc.aio.init_grpc_aio()
 
 

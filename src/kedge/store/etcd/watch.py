@@ -1,7 +1,7 @@
-"""A watch of an `EtcdStore`: a cursor into the shared feed, after a catch-up with etcd if it asks for older history.
+"""A watch of an `EtcdStore`: a cursor into the shared feed, after a catch-up with etcd if it needs older history.
 
-A catch-up has an etcd watch of its own, which it reads only as fast as its reader does, and hands over to the feed
-as soon as it has reached the history that the feed holds.
+A catch-up has an etcd watch of its own, which it reads only as fast as its reader does. It switches to the feed as soon
+as it has reached the feed's history.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Store(Protocol):
         """Bring the feed up to date with etcd, then send `watch` a progress mark."""
 
     def left(self, watch: EtcdWatch) -> None:
-        """It has ended, or needs no watch of its own any more."""
+        """The watch has ended, or needs no etcd watch of its own any more."""
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[Any]: ...
 
@@ -119,7 +119,7 @@ class EtcdWatch:
             self._source.close()
             self._room.set()
             if self._reader is None or asyncio.current_task() is not self._reader:
-                self._notify()  # else the reader does, when it is done
+                self._notify()  # otherwise the reader does, when it is done
         self._store.left(self)
 
     def _take(self, batch: Batch) -> Batch:
@@ -155,7 +155,7 @@ class EtcdWatch:
             report_callback_error(self.revision, error)
 
     async def _catch_up(self, source: CatchUp) -> Batch | None:
-        """One batch of old history; None when there was nothing to tell, or when the feed has taken over."""
+        """One batch of old history; None if there is none yet, or if the watch has switched to the feed."""
         try:
             if source.revision >= self._store.feed.compacted and not source.pending:
                 watch = await self._store.feed.watch(self._kind, after=source.revision, namespace=self._namespace)
@@ -183,7 +183,7 @@ class CatchUp:
     ) -> None:
         self.revision = chain.revision
         self.pending: deque[ChainLink] = deque()
-        """Taken from etcd, not yet told."""
+        """Taken from etcd, not yet returned."""
         self._store = store
         self._stream = stream
         self._chain = chain
@@ -199,7 +199,7 @@ class CatchUp:
                 self.pending.extend(self._chain.take(response.events))
             else:
                 etcd_revision, commits = await self._store.read_commits()
-                if not self.pending:  # a reader that was cancelled may have left some
+                if not self.pending:  # a cancelled reader may have left some
                     self._chain.prove_idle(etcd_revision=etcd_revision, commits=commits)
         return self._take(progress_wanted)
 
@@ -221,7 +221,7 @@ class CatchUp:
 
 
 def _ending(error: Exception, revision: Revision) -> Exception:
-    """What the reader is told."""
+    """The error that the reader gets."""
     match error:
         case OperatingError():
             return error

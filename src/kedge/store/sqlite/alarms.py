@@ -1,4 +1,4 @@
-"""What a person should know about a store: said once in the log, counted, and shown in its statistics."""
+"""Conditions of a store that need an operator: logged once, counted, and listed in its statistics."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ _log = logging.getLogger("kedge.store")
 
 
 class Alarms:
-    """Conditions by name. One that does not come back is dropped after `Limits.alarm_s`."""
+    """Conditions by name. One that does not recur is dropped after `Limits.alarm_s`."""
 
     def __init__(self, env: Env) -> None:
         self._env = env
         self._raised: dict[str, tuple[float, str]] = {}
-        self._total = env.metrics.counter("kedge_store_alarms_total", "Alarms a store has raised", ("alarm",))
+        self._total = env.metrics.counter("kedge_store_alarms_total", "Alarms that a store has raised", ("alarm",))
 
-    def sound(self, name: str, text: str) -> None:
+    def raise_alarm(self, name: str, text: str) -> None:
         if name not in self._current():
             _log.warning("%s", text)
         self._raised[name] = (self._env.monotonic(), text)

@@ -1,7 +1,7 @@
-"""The file of a SQLite store: how it is created, recognised, opened, migrated, loaded and copied.
+"""The file of a SQLite store: creation, recognition, opening, migration, loading and backup.
 
-A file is a log of versions and a few named facts. Nothing here decides what is written to it: `store` does,
-and `sweep` forgets. A file that is not ours, or not yet ours, is refused before it is touched.
+A file is a log of versions and a few named facts. `store` decides what is written to it, `sweep` deletes old versions.
+A file that is not a kedge store, or is in use, is rejected before it is modified.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ BACKUP_ID: Final = int.from_bytes(b"kedb")
 SCHEMA_VERSION: Final = 1
 
 MIGRATIONS: Final[dict[int, Callable[[sqlite3.Connection], None]]] = {}
-"""What takes a file from the version that is the key to the next one, inside a transaction that is not its own."""
+"""Migrations, by the schema version that they start from. Each runs inside the caller's transaction."""
 
 _PAGE_BYTES: Final = 16_384
-"""Of a new file. A few objects fit in one, so a commit writes fewer pages and less around them: an insert takes about
-six sevenths of what it takes with SQLite's own 4 KiB, and a lone commit is no slower."""
+"""Page size of a new file. A few objects fit in one, so a commit writes fewer pages: an insert takes about six sevenths
+of the time that it takes with SQLite's default of 4 KiB, and a single commit is no slower."""
 SEQ_BITS: Final = 10
-"""A row's id is its revision and its place in the commit, so the log is in order and each insert an append."""
+"""A row's id is its revision and its index in the commit, so the log is ordered and each insert is an append."""
 
 _SCHEMA: Final = """
 CREATE TABLE versions (
@@ -56,8 +56,8 @@ UPDATE versions SET previous = (
     WHERE old.id BETWEEN ?1 AND ?2 AND old.name = ?3 AND old.namespace = ?4 AND old.kind = ?5
 ) WHERE id = ?6
 """
-"""For a `latest_only` version, whose predecessor goes at once: it takes over what the predecessor would have had
-forgotten. Otherwise nobody would forget that version, and after a delete it would rise from the dead."""
+"""For a `latest_only` version, whose predecessor is deleted at once: it inherits the version that its predecessor
+replaced. Otherwise that version would never be deleted, and would reappear after a delete."""
 SET_FACT: Final = "INSERT OR REPLACE INTO facts VALUES (?, ?)"
 
 Row = tuple[int, str, str, str, int, int, str, str, bytes | None]
@@ -85,7 +85,7 @@ def id_of(revision: Revision, seq: int) -> int:
 
 
 def place_of(version: Entry) -> tuple[int, int, str, str, str]:
-    """What finds the row of a version: the ids it can have, and its key."""
+    """The parameters that find the row of a version: the ids that it can have, and its key."""
     kind, namespace, name = version.key
     return *ids_of(version.modified), name, namespace, kind
 
@@ -101,7 +101,7 @@ def ids_of(revision: Revision) -> tuple[int, int]:
 def open_file(
     path: Path, new_uid: Callable[[], str], connection: type[sqlite3.Connection] = sqlite3.Connection
 ) -> sqlite3.Connection:
-    """Open the store at `path` for this process alone, creating it if there is none."""
+    """Open the store at `path` exclusively, creating it if there is none."""
     if not path.parent.is_dir():
         raise Terminal(f"{path.parent} is not a directory: create it, or put the store elsewhere")
     try:
@@ -134,7 +134,7 @@ def close_file(db: sqlite3.Connection) -> None:
 
 _held: Final[dict[int, tuple[int, int]]] = {}
 """Files this process has open, by connection. A process loses its locks on a file when it closes *any* descriptor of
-it, so looking into one of these, as `_check_header` does, would hand it to the next process that asks."""
+it, so reading one of these, as `_check_header` does, would let another process open it."""
 
 
 def _identity(path: Path) -> tuple[int, int]:
@@ -143,10 +143,10 @@ def _identity(path: Path) -> tuple[int, int]:
 
 
 def _create(path: Path, incarnation: str) -> None:
-    """Put a complete, empty store at `path` in one step: whoever finds the file finds all of it."""
+    """Create a complete, empty store at `path` atomically, so that no process sees a partial file."""
     for log in (_log_of(path), path.with_name(path.name + "-journal")):
         if log.exists():
-            # SQLite would play the log of the old file into the new one.
+            # SQLite would apply the log of the old file to the new one.
             raise Terminal(f"{path} is missing but its log {log} is there: put it back, or move the log away")
     try:
         for _ in building(path, APPLICATION_ID, {"incarnation": incarnation, "compacted": NO_REVISION, "swept": 0}):
@@ -165,11 +165,11 @@ _drafts: Final = itertools.count()
 def building(
     path: Path, application_id: int, facts: dict[str, str | int], slices: Iterable[Sequence[Row]] = ()
 ) -> Iterator[None]:
-    """Write a whole store beside `path`, pausing after each slice, and move it there in one step at the end."""
+    """Write a whole store beside `path`, yielding after each slice, and link it to `path` atomically at the end."""
     draft = path.with_name(f"{path.name}.draft-{os.getpid()}-{next(_drafts)}")
-    draft.unlink(missing_ok=True)  # of a process that had our id and was killed
+    draft.unlink(missing_ok=True)  # left by a killed process with the same pid
     try:
-        # No journal and no sync: a draft that is lost is only a draft. It is synced below, slice by slice.
+        # No journal and no sync: a lost draft does no harm. It is synced below, slice by slice.
         db = sqlite3.connect(draft, isolation_level=None)
         try:
             db.execute(f"PRAGMA page_size={_PAGE_BYTES}")
@@ -188,7 +188,7 @@ def building(
         finally:
             db.close()
         _sync(draft)
-        os.link(draft, path)  # fails if another was quicker, where a rename would take its store away
+        os.link(draft, path)  # fails if another process was first, where a rename would replace its store
         _sync(path.parent)
     finally:
         draft.unlink(missing_ok=True)
@@ -203,23 +203,23 @@ def _sync(path: Path) -> None:
 
 
 def _check_header(path: Path) -> None:
-    """Look at the first bytes only, so that a file of somebody else's is not so much as locked."""
+    """Read only the first bytes, so that a file of another program is not even locked."""
     with path.open("rb") as file:
         header = file.read(100)
     if len(header) < 100 or not header.startswith(b"SQLite format 3\0"):
-        raise Terminal(f"{path} is not a kedge store, nor any SQLite database: choose another path, or move it away")
+        raise Terminal(f"{path} is not a kedge store or a SQLite database: choose another path, or move it away")
     application_id = int.from_bytes(header[68:72])
     _check_identity(path, application_id, int.from_bytes(header[60:64]))
     if application_id == BACKUP_ID and _log_of(path).exists():
-        # A backup copied over a store that was not closed: SQLite would play that store's log into it.
+        # A backup copied over a store that was not closed: SQLite would apply that store's log to it.
         raise Terminal(f"{path} is a backup but {_log_of(path)} is the log of another store: move the log away")
 
 
 def _check_writable(path: Path) -> None:
-    """SQLite would open it for reading only, and fail later with less to say."""
+    """SQLite would open it read-only, and fail later with a worse message."""
     for each in (path, path.parent):
         if not os.access(each, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
-            raise Terminal(f"{path} cannot be written, for want of permission on {each}: mend its permissions")
+            raise Terminal(f"{path} cannot be written: no write permission on {each}; change its permissions")
 
 
 def _check_identity(path: Path, application_id: int, version: int) -> None:
@@ -232,10 +232,10 @@ def _check_identity(path: Path, application_id: int, version: int) -> None:
 
 
 def _prepare(db: sqlite3.Connection, path: Path, new_uid: Callable[[], str]) -> None:
-    """Take the file for this process, make commits durable, and bring it up to date in one step."""
+    """Lock the file for this process, make commits durable, and migrate it in one transaction."""
     db.execute("PRAGMA locking_mode=EXCLUSIVE")
     db.execute("PRAGMA synchronous=FULL")
-    db.execute("PRAGMA fullfsync=1")  # where a plain fsync does not reach the platter
+    db.execute("PRAGMA fullfsync=1")  # where a plain fsync does not reach the disk
     db.execute("PRAGMA checkpoint_fullfsync=1")
     db.execute("BEGIN IMMEDIATE")
     (application_id,) = db.execute("PRAGMA application_id").fetchone()
@@ -246,44 +246,42 @@ def _prepare(db: sqlite3.Connection, path: Path, new_uid: Callable[[], str]) -> 
         db.execute(f"PRAGMA user_version={step + 1}")
     if application_id == BACKUP_ID:
         _restore(db, new_uid())
-    db.execute(SET_FACT, ("schema", SCHEMA_VERSION))  # proves, before anything depends on it, that it can be written
+    db.execute(SET_FACT, ("schema", SCHEMA_VERSION))  # proves early that the file can be written
     db.execute("COMMIT")
-    # Only now: what was done to a backup stands in the file itself, where `_check_header` looks, not in a log.
+    # Only now: the changes to a backup must be in the file itself, where `_check_header` reads, not in a log.
     (mode,) = db.execute("PRAGMA journal_mode=WAL").fetchone()
     if mode != "wal":
         raise Terminal(f"{path} is on a filesystem without write-ahead logging: put the store on a local disk")
 
 
 def _restore(db: sqlite3.Connection, incarnation: str) -> None:
-    """A backup is being put back: jump ahead, close the past, become somebody else."""
+    """Restore a backup: advance the revision, drop its history, take a new incarnation."""
     jumped = newest_revision(db) + RESTORE_BUMP
     db.executemany(SET_FACT, [("incarnation", incarnation), ("compacted", jumped), ("swept", ids_of(jumped)[1])])
     db.execute(f"PRAGMA application_id={APPLICATION_ID}")
 
 
 def in_use(path: Path) -> Unavailable:
-    return Unavailable(
-        f"{path} is in use, and a store has one process at a time: stop the other one, or connect to its server"
-    )
+    return Unavailable(f"{path} is in use by another process: stop that one, or connect to its server")
 
 
 def wrapped(error: Exception, path: Path) -> OperatingError:
-    """Say what is wrong with the file, and what to do."""
+    """The error for a failure of SQLite or of the filesystem, with what to do next."""
     code = getattr(error, "sqlite_errorcode", None)
     primary = code & 0xFF if isinstance(code, int) else None
     match primary:
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return in_use(path)
         case sqlite3.SQLITE_FULL:
-            return Unavailable(f"the disk of {path} is full: make room")
+            return Unavailable(f"the disk of {path} is full: free some space")
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM:
-            return Terminal(f"{path} cannot be written ({error}): mend its permissions and its directory's")
+            return Terminal(f"{path} cannot be written ({error}): change its permissions and its directory's")
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
             return Terminal(f"{path} is damaged ({error}): restore a backup")
     if isinstance(error, FileExistsError):
         return Terminal(f"{path} exists: choose another path")
     if isinstance(error, PermissionError | IsADirectoryError | NotADirectoryError):
-        return Terminal(f"{path} cannot be opened ({error.strerror}): mend its permissions, or choose another path")
+        return Terminal(f"{path} cannot be opened ({error.strerror}): change its permissions, or choose another path")
     return Unavailable(f"{path}: {error}")
 
 
@@ -300,7 +298,7 @@ def page_bytes(db: sqlite3.Connection) -> int:
 
 
 def newest_revision(db: sqlite3.Connection) -> Revision:
-    """Of a row or of a compaction: one that left no rows behind is remembered by how far it went."""
+    """The newest revision of a row or of a compaction, which may have left no rows."""
     (newest,) = db.execute("SELECT max(id) FROM versions").fetchone()
     return max((newest or 0) >> SEQ_BITS, int(read_facts(db)["compacted"]))
 
@@ -308,7 +306,7 @@ def newest_revision(db: sqlite3.Connection) -> Revision:
 def load(
     db: sqlite3.Connection, compacted: Revision, publish: Callable[[Revision, list[Change]], None]
 ) -> Iterable[Entry]:
-    """Walk the log once: publish what came after `compacted`, and return the newest versions."""
+    """Read the log once: publish the changes after `compacted`, and return the newest versions."""
     newest: dict[Key, Entry] = {}
     revision, changes = NO_REVISION, list[Change]()
     for id_, kind, namespace, name, created, previous, operation, decision, value in db.execute(
@@ -324,7 +322,7 @@ def load(
         if before is not None:
             key = before.key
             if before.modified != previous:
-                before = None  # the version between was `latest_only` and is gone
+                before = None  # the version between was `latest_only` and is deleted
         origin = Origin(operation, decision) if operation or decision else NO_ORIGIN
         entry = Entry(key, value, created, at, origin) if value is not None else None
         if entry is not None:
@@ -339,7 +337,7 @@ def load(
 async def write_backup(
     path: Path, entries: Sequence[Entry], revision: Revision, incarnation: str, *, slice_rows: int
 ) -> None:
-    """Write a store that holds `entries` and no history, marked as a backup, without holding the loop."""
+    """Write a store with `entries` and no history, marked as a backup, without blocking the event loop."""
     places: dict[Revision, int] = {}
 
     def row(entry: Entry) -> Row:

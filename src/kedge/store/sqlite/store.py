@@ -1,7 +1,7 @@
-"""A store in one SQLite file. Reads come from memory; the file is the durable log, written before anyone is told.
+"""A store in one SQLite file. Reads are from memory; the file is the log, written before a commit is acknowledged.
 
-Group commit on the event loop: commits that arrive together share one transaction and one sync. No thread: beside
-a busy loop a writer thread starves on the interpreter lock; `docs/decisions/0005` has the measurements.
+Group commit on the event loop: commits that arrive together share one transaction and one sync. There is
+no writer thread: it would starve on the interpreter lock; `docs/decisions/0005` has the measurements.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ class _Request(msgspec.Struct, frozen=True):
 
 
 _Applied = tuple[Revision, Sequence[Change], Collection[Key]]
-"""A commit that is in memory and about to be in the file: revision, changes, keys that were put `latest_only`."""
+"""A commit that is in memory and not yet in the file: revision, changes, `latest_only` keys."""
 
 
 class SqliteStore:
-    """The contract on one file, which this process has to itself. Open with `SqliteStore.open`."""
+    """The contract on one file, which this process has locked. Open with `SqliteStore.open`."""
 
     def __init__(self, env: Env, path: Path, db: sqlite3.Connection) -> None:
         self._env = env
@@ -79,30 +79,30 @@ class SqliteStore:
         self._sweeping: asyncio.Task[None] | None = None
         self._pending: deque[_Request] = deque()
         self._flush_due = False
-        self._closed = ""  # why nothing works any more; empty while it does
+        self._closed = ""  # why the store serves nothing more; empty while it is open
         self._ops_largest = 0
         self._bytes_largest = 0
         self._commits = 0
         self._conflicts = 0
         self._sync_s_max = 0.0
         self._page_bytes = file.page_bytes(db)
-        self._wal_pages = 0  # an estimate that errs upward; a checkpoint measures
+        self._wal_pages = 0  # an upper estimate; a checkpoint measures it
         self._meter()
 
     @classmethod
     async def open(
         cls, path: str | Path, env: Env, *, connection: type[sqlite3.Connection] = sqlite3.Connection
     ) -> SqliteStore:
-        """Open the store at `path`, or create it. Recognises a backup that was put back.
+        """Open the store at `path`, or create it. A backup is recognised and restored.
 
         Raises:
             Unavailable: another process has it open, or the disk is full. Free it, then open again.
-            Terminal: it is not a store of ours, or damaged, or cannot be written. The message says what to do.
+            Terminal: it is not a kedge store, is damaged, or cannot be written. The message has the next step.
         """
         path = Path(path)
-        check(env.limits.commit_ops_max <= 1 << file.SEQ_BITS, "commit_ops_max is more than a row's id has room for")
+        check(env.limits.commit_ops_max <= 1 << file.SEQ_BITS, "commit_ops_max is larger than the index in a row's id")
         db = file.open_file(path, env.new_uid, connection)
-        # Checkpoints are ours to time; SQLite steps in only if our count of pages were far off.
+        # The store times its checkpoints; SQLite's own are a fallback, should the count of pages be far off.
         db.execute(f"PRAGMA wal_autocheckpoint={4 * env.limits.wal_pages_max}")
         try:
             store = cls(env, path, db)
@@ -126,7 +126,7 @@ class SqliteStore:
         if self._closed:
             self._check_open()
         if len(self._pending) >= self._limits.commit_queue_max:
-            raise TooManyRequests(f"{len(self._pending)} commits wait for the disk already: try again later")
+            raise TooManyRequests(f"{len(self._pending)} commits already wait for the disk: try again later")
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Revision] = loop.create_future()
         self._pending.append(_Request(checks, writes, fence, origin, size, answer))
@@ -136,7 +136,7 @@ class SqliteStore:
         if size > self._bytes_largest:
             self._bytes_largest = size
         if not self._flush_due:
-            # Not now: whoever else is ready in this round of the loop can still share the sync.
+            # Not now: other commits of this iteration of the loop can still share the sync.
             self._flush_due = True
             loop.call_soon(self._flush_soon)
         return await answer
@@ -148,13 +148,13 @@ class SqliteStore:
         self._flush(self._take_batch())
         loop = asyncio.get_running_loop()
         if self._wal_pages >= self._limits.wal_pages_max:
-            loop.call_soon(self._checkpoint)  # after those who were just answered have run
+            loop.call_soon(self._checkpoint)  # after the callers that were just answered
         if self._pending:
             self._flush_due = True
             loop.call_soon(self._flush_soon)
 
     def _take_batch(self) -> list[_Request]:
-        """What shares the next sync: as much as waits, within bounds, and at least one commit."""
+        """The commits of the next sync: all that wait, within bounds, and at least one."""
         pending, ops_max, bytes_max = self._pending, self._limits.sync_ops_max, self._limits.sync_bytes_max
         batch: list[_Request] = []
         ops = size = 0
@@ -168,7 +168,7 @@ class SqliteStore:
         return batch
 
     def _flush(self, batch: list[_Request]) -> None:
-        """Settle a batch. Whatever goes wrong, nobody is left waiting, and nobody is told what is not certain."""
+        """Settle a batch. On any failure every caller gets an answer, and only one that is certain."""
         try:
             outcomes = self._settle(batch)
         except BaseException as error:
@@ -180,7 +180,7 @@ class SqliteStore:
         for request, outcome in zip(batch, outcomes, strict=True):
             answer = request.answer
             if answer.done():
-                pass  # whoever waited was cancelled; a commit stands all the same
+                pass  # the caller was cancelled; its commit stands
             elif isinstance(outcome, int):
                 answer.set_result(outcome)
             else:
@@ -211,14 +211,14 @@ class SqliteStore:
                 self._feed.publish_all(applied)
                 self._commits += len(applied)
             else:
-                # Conflicts too: some were found against commits of this batch, which do not exist. And to each
-                # its own error: one that many tasks raise would gather all their tracebacks.
+                # Conflicts too: some are with commits of this batch, which do not exist. Each caller gets an error
+                # of its own: one raised by many tasks would accumulate all their tracebacks.
                 return [type(failure)(failure.message) for _ in batch]
         self._conflicts += lost
         return outcomes
 
     def _write(self, applied: Sequence[_Applied], size: int) -> OperatingError | None:
-        """Make the batch durable. If it could not be, take it back from memory and return what to tell its callers."""
+        """Make the batch durable. If that fails, undo it in memory and return the error for its callers."""
         rows = [file.row_of(change, seq) for _, changes, _ in applied for seq, change in enumerate(changes)]
         replaced = [
             (*file.place_of(change.previous), file.id_of(revision, seq))
@@ -243,8 +243,8 @@ class SqliteStore:
         return None
 
     def _unwritten(self, error: Exception, applied: Sequence[_Applied], *, committing: bool) -> OperatingError:
-        """The write failed. Go on if it is certain that nothing was written; otherwise stop here."""
-        # A full disk stops the log before its commit mark is written, so that much is certain even in COMMIT.
+        """Handle a failed write. Continue if it is certain that nothing was written; otherwise stop serving."""
+        # A full disk fails before the log's commit mark is written, so the outcome is certain even in COMMIT.
         certain = not committing or getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
         if certain:
             try:
@@ -260,11 +260,11 @@ class SqliteStore:
         for _, changes, _ in reversed(applied):
             self._versions.undo(changes)
         failure = file.wrapped(error, self._path)
-        self._alarms.sound("write failed", f"commits fail: {failure}")
+        self._alarms.raise_alarm("write failed", f"commits fail: {failure}")
         return Unavailable(f"nothing was written: {failure}")
 
     def _synced(self, held: float, rows: int, size: int, replaced: int) -> None:
-        # A row has its key and origin beside its value; a transaction has a few pages of its own.
+        # A row holds its key and origin beside its value; a transaction adds a few pages.
         self._wal_pages += (size + 200 * rows) // self._page_bytes + 3 + replaced
         self._sync_seconds.observe(held)
         self._sync_ops.set(rows)
@@ -272,31 +272,31 @@ class SqliteStore:
         if held > self._sync_s_max:
             self._sync_s_max = held
         if held > self._limits.sync_hold_s_alarm:
-            self._alarms.sound(
+            self._alarms.raise_alarm(
                 "sync held the loop",
-                f"a sync of {rows} writes held the loop for {held:.3f} s"
+                f"a sync of {rows} writes blocked the event loop for {held:.3f} s"
                 f" (alarm at {self._limits.sync_hold_s_alarm} s): use a faster disk",
             )
 
     def _checkpoint(self, mode: str = "PASSIVE") -> None:
-        """Move the log into the database, so that it stays short. After the answers, which do not wait for it."""
+        """Move the log into the database, so that it stays short. Runs after the answers, which do not wait for it."""
         if self._closed and mode == "PASSIVE":
             return
         started = self._env.monotonic()
         try:
             _, pages, moved = self._db.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
         except sqlite3.Error as error:
-            self._wal_pages = 0  # try again after as many pages more; the log keeps everything until then
-            self._alarms.sound("checkpoint failed", f"a checkpoint of {self._path} failed: {error}")
+            self._wal_pages = 0  # retry after as many pages again; the log keeps everything until then
+            self._alarms.raise_alarm("checkpoint failed", f"a checkpoint of {self._path} failed: {error}")
             return
         held = self._env.monotonic() - started
         self._wal_pages = max(0, pages - moved)
         self._wal_gauge.set(pages)
         self._checkpoint_seconds.observe(held)
         if held > self._limits.sync_hold_s_alarm:
-            self._alarms.sound(
+            self._alarms.raise_alarm(
                 "checkpoint held the loop",
-                f"a checkpoint of {moved} pages held the loop for {held:.3f} s"
+                f"a checkpoint of {moved} pages blocked the event loop for {held:.3f} s"
                 f" (alarm at {self._limits.sync_hold_s_alarm} s): lower wal_pages_max, or use a faster disk",
             )
 
@@ -357,17 +357,17 @@ class SqliteStore:
         await self._sweeper.sweep()
 
     async def backup(self, path: str | Path) -> Revision:
-        """Write a copy of everything at one revision to `path`, while the store goes on. Returns that revision.
+        """Write a copy of everything at one revision to `path`, while the store serves on. Returns that revision.
 
-        Put back by opening it: `SqliteStore.open` sees that it is a backup, jumps ahead by `RESTORE_BUMP`, and takes
-        a new incarnation. Copy the file first if it should be put back more than once.
+        Restore it by opening it: `SqliteStore.open` recognises a backup, advances the revision by `RESTORE_BUMP`, and
+        takes a new incarnation. Copy the file first to restore it more than once.
 
         Raises:
             Terminal: `path` exists or cannot be written.
             Unavailable: the disk is full.
         """
         self._check_open()
-        # The versions are frozen and all of them are durable, so holding them is a snapshot.
+        # The versions are frozen and durable, so references to them are a snapshot.
         revision, entries = self._feed.revision, sorted(self._versions, key=lambda entry: entry.modified)
         began_s = self._env.monotonic()
         await file.write_backup(
@@ -377,7 +377,7 @@ class SqliteStore:
         return revision
 
     async def close(self) -> None:
-        """Commits that wait are made first. The log is moved into the database, so that one file holds everything."""
+        """Settle waiting commits first, then move the log into the database, so that one file holds everything."""
         while self._pending and not self._closed:
             self._flush(self._take_batch())
         if self._sweeping is not None:
@@ -387,15 +387,15 @@ class SqliteStore:
         if not self._closed:
             while self._pending:
                 self._flush(self._take_batch())
-            self._closed = "the store is closed"
+            self._closed = "the store is closed: open it again"
             self._feed.close()
             self._checkpoint("TRUNCATE")
             file.close_file(self._db)
 
     def _break(self, why: str) -> None:
-        """Memory and file may differ from here on: serve nothing more."""
+        """Stop serving: memory and file may differ."""
         self._closed = why
-        self._alarms.sound("store broken", why)
+        self._alarms.raise_alarm("store broken", why)
         self._feed.close(why)
         while self._pending:
             answer = self._pending.popleft().answer
@@ -409,11 +409,11 @@ class SqliteStore:
 
     def _meter(self) -> None:
         metrics = self._env.metrics
-        self._sync_seconds = metrics.histogram("kedge_store_sync_seconds", "How long one sync held the loop")
+        self._sync_seconds = metrics.histogram("kedge_store_sync_seconds", "How long one sync blocked the event loop")
         self._sync_ops = metrics.gauge("kedge_store_sync_ops", "Writes that shared the last sync")
         self._sync_bytes = metrics.gauge("kedge_store_sync_bytes", "Bytes that shared the last sync")
         self._checkpoint_seconds = metrics.histogram(
-            "kedge_store_checkpoint_seconds", "How long one checkpoint held the loop"
+            "kedge_store_checkpoint_seconds", "How long one checkpoint blocked the event loop"
         )
         self._wal_gauge = metrics.gauge("kedge_store_wal_pages", "Pages in the write-ahead log at the last checkpoint")
         self._backup_seconds = metrics.histogram("kedge_store_backup_seconds", "How long a backup took")

@@ -1,7 +1,7 @@
-"""Forgetting: versions that compaction has passed leave the file, little and often.
+"""Compaction of the file: versions before the compacted revision are deleted, in small and frequent slices.
 
-The log itself says what to forget. Each row names the revision it replaced, so walking once over the rows up to
-the compacted revision finds every version they made obsolete, with no index and no second write of any row.
+Each row has the revision that it replaced, so one pass over the rows up to the compacted revision finds every obsolete
+version, with no index and no second write of any row.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WHERE id > ? AND id <= ? ORDER BY id LIMIT ?
 
 
 class Sweeper:
-    """Moves `swept`, the id up to which rows have been walked, after the feed's compacted revision."""
+    """Advances `swept`, the id up to which rows have been read, to the feed's compacted revision."""
 
     def __init__(self, env: Env, db: sqlite3.Connection, feed: Feed, alarms: Alarms, *, swept: int) -> None:
         self._env = env
@@ -34,12 +34,12 @@ class Sweeper:
         self._alarms = alarms
         self._swept = swept
         self._turn = asyncio.Lock()
-        self._marks: deque[tuple[float, Revision]] = deque()  # when history stood where, oldest first
+        self._marks: deque[tuple[float, Revision]] = deque()  # times and revisions, oldest first
         self._ran_at = env.monotonic()
         self._seconds = env.metrics.histogram(
-            "kedge_store_compaction_seconds", "How long one slice of a compaction held the loop"
+            "kedge_store_compaction_seconds", "How long one slice of a compaction blocked the event loop"
         )
-        self._age = env.metrics.gauge("kedge_store_history_age_seconds", "Age of the oldest history that is kept")
+        self._age = env.metrics.gauge("kedge_store_history_age_seconds", "Age of the oldest version in history")
 
     async def run(self) -> None:
         """Keep `history_s` of history, for as long as the store is open."""
@@ -49,7 +49,7 @@ class Sweeper:
             try:
                 await self.sweep()
             except Unavailable as error:
-                self._alarms.sound("compaction failed", f"compaction failed and will be tried again: {error}")
+                self._alarms.raise_alarm("compaction failed", f"compaction failed and will be retried: {error}")
 
     def _due(self, now: float) -> Revision:
         """The revision at which history should begin."""
@@ -64,7 +64,7 @@ class Sweeper:
         return due
 
     async def sweep(self) -> None:
-        """Bring the file up to the feed's compacted revision, slice by slice, letting the loop run in between."""
+        """Delete obsolete versions up to the feed's compacted revision, in slices; other tasks run in between."""
         async with self._turn:
             started = self._env.monotonic()
             while self._swept < ids_of(self._feed.compacted)[1]:
@@ -74,14 +74,14 @@ class Sweeper:
                 await asyncio.sleep(0)
             self._ran_at = self._env.monotonic()
         if (took := self._ran_at - started) > self._limits.compact_every_s:
-            self._alarms.sound(
+            self._alarms.raise_alarm(
                 "compaction slow",
                 f"a compaction took {took:.1f} s, and one is due every {self._limits.compact_every_s} s:"
-                " history grows faster than it is forgotten",
+                " history grows faster than it is compacted",
             )
 
     def stalled(self) -> str:
-        """Why a person should look, if compaction has not run for far too long."""
+        """The alarm to raise if compaction has not finished for far too long; empty otherwise."""
         idle = self._env.monotonic() - self._ran_at
         if idle < 3 * self._limits.compact_every_s:
             return ""
@@ -106,7 +106,7 @@ class Sweeper:
             db.executemany(SET_FACT, [("compacted", self._feed.compacted), ("swept", reached)])
             db.execute("COMMIT")
         except sqlite3.Error as error:
-            # What is in memory does not depend on this, so whichever way it went the store goes on.
+            # Memory does not depend on this, so the store serves on either way.
             if db.in_transaction:
                 db.execute("ROLLBACK")
             raise Unavailable(f"a compaction could not be written: {error}") from error
@@ -114,8 +114,8 @@ class Sweeper:
         held = self._env.monotonic() - started
         self._seconds.observe(held)
         if held > self._limits.sync_hold_s_alarm:
-            self._alarms.sound(
+            self._alarms.raise_alarm(
                 "compaction held the loop",
-                f"one slice of a compaction held the loop for {held:.3f} s"
+                f"one slice of a compaction blocked the event loop for {held:.3f} s"
                 f" (alarm at {self._limits.sync_hold_s_alarm} s): lower compact_rows_max, or use a faster disk",
             )

@@ -132,7 +132,7 @@ class Registry:
         return found
 
     def resolve(self, word: str) -> Kind:
-        """The kind of a command-line argument: `po`, `pods`, `Pod`, `deploy`, `deployments.apps`, `deployments.v1.apps`.
+        """The kind of an argument: `po`, `pods`, `Pod`, `deploy`, `deployments.apps`, `deployments.v1.apps`.
 
         Raises:
             NotFound: no kind has this name.

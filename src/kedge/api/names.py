@@ -1,7 +1,7 @@
-"""What may be a name, a label, a port: the character rules of Kubernetes, each as one question.
+"""The character rules of Kubernetes for names, labels and ports, one function each.
 
-Every function answers with what is wrong in Kubernetes' words, or with the empty string. Answers are cached: the same
-few names come back in every object.
+Every function returns Kubernetes' own error message, or the empty string. Results are cached: the same few names recur
+in every object.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ LABEL_LENGTH_MAX = 63
 SUBDOMAIN_LENGTH_MAX = 253
 
 _REMEMBERED_LENGTH_MAX = SUBDOMAIN_LENGTH_MAX + 1 + LABEL_LENGTH_MAX
-"""No good name is longer. Longer ones are judged every time, so that nobody can fill memory with them."""
+"""No valid name is longer. Longer ones are not cached, so that they cannot fill memory."""
 
 
 def _remembered(problem_of: Callable[[str], str]) -> Callable[[str], str]:
-    """Judge each name once."""
+    """Check each name once."""
     cached = lru_cache(maxsize=8192)(problem_of)
 
     @wraps(problem_of)
@@ -65,7 +65,7 @@ _VALUE_RULE = (
 
 
 def subdomain_problem(name: str) -> str:
-    """A name such as most objects have: `web-7f2.example`. Not remembered: hardly one of them comes twice."""
+    """A name of most objects: `web-7f2.example`. Not cached: few of them recur."""
     if len(name) > SUBDOMAIN_LENGTH_MAX:
         return f"must be no more than {SUBDOMAIN_LENGTH_MAX} characters"
     return "" if _SUBDOMAIN.fullmatch(name) else _SUBDOMAIN_RULE
@@ -133,7 +133,7 @@ def env_name_problem(name: str) -> str:
 
 @_remembered
 def port_name_problem(name: str) -> str:
-    """An IANA service name: what a container calls its port."""
+    """An IANA service name: the name of a container's port."""
     if len(name) > 15:
         return "must be no more than 15 characters"
     if not _PORT_NAME.fullmatch(name) or "--" in name:

@@ -1,7 +1,7 @@
-"""One version of one object, as service, client and caches pass it around.
+"""One version of one object, as service, client and caches use it.
 
 It holds the stored bytes and decodes them at most once: the typed view is shared by every reader of this
-version. It never changes; whoever wants to edit takes a copy with `edit`.
+version. It is immutable; `edit` returns a mutable copy.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _V = TypeVar("_V")
 
 
 class _StoredObject(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """What every version has. First, so that `Object` takes these by place and the rest by name."""
+    """The positional fields of `Object`; its other fields are keyword-only."""
 
     kind: Kind
     key: Key
@@ -29,16 +29,16 @@ class _StoredObject(msgspec.Struct, frozen=True, eq=False, gc=False):
 
 
 class Object(_StoredObject, frozen=True, eq=False, gc=False, kw_only=True):
-    """Bytes with their key and revisions. Shared by every reader, so an assignment is refused."""
+    """Bytes with their key and revisions. Shared by every reader, so frozen."""
 
     revision: Revision
-    """`NO_REVISION` for the answer to a dry run, which was never stored."""
+    """`NO_REVISION` for the result of a dry run, which was never stored."""
     created: Revision = NO_REVISION
     origin: Origin = NO_ORIGIN
     known_view: Any = None
     """The view if it was decoded already, else None."""
     known_metadata: ObjectMeta | None = None
-    """The metadata if they were decoded without the rest."""
+    """The metadata if it was decoded without the rest."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickled, (self.kind, self.key, self.value, self.revision, self.created, self.origin)
@@ -48,7 +48,7 @@ class Object(_StoredObject, frozen=True, eq=False, gc=False, kw_only=True):
 
     @property
     def modified(self) -> Revision:
-        """As the store calls `revision`."""
+        """The store's name for `revision`."""
         return self.revision
 
     @property
@@ -57,11 +57,11 @@ class Object(_StoredObject, frozen=True, eq=False, gc=False, kw_only=True):
         view = self.known_view
         if view is None:
             view = decode_view(self.kind, self.value)
-            force_setattr(self, "known_view", view)  # the same for whoever asks, so nobody sees a change
+            force_setattr(self, "known_view", view)  # a cache: every reader gets the same view
         return view
 
     def as_view(self, view: type[_V]) -> _V:
-        """`view`, for callers who know the kind and want the type checker to know it too."""
+        """`view`, with its type checked, for callers that know the kind."""
         found = self.known_view
         if found is None:
             found = self.view
@@ -71,7 +71,7 @@ class Object(_StoredObject, frozen=True, eq=False, gc=False, kw_only=True):
 
     @property
     def metadata(self) -> ObjectMeta:
-        """The metadata alone: cheaper than the whole view, and there for kinds that have none."""
+        """The metadata alone: cheaper than the whole view, and available for kinds without a view."""
         if self.known_view is not None:
             found: ObjectMeta = self.known_view.metadata
             return found
@@ -94,7 +94,7 @@ class Object(_StoredObject, frozen=True, eq=False, gc=False, kw_only=True):
         return parse_object(self.value)
 
     def json(self) -> bytes:
-        """What a client sees: the stored bytes with the resource version spliced in."""
+        """The object for a client: the stored bytes with the resource version spliced in."""
         return splice(self.value, self.revision) if self.revision else self.value
 
 

@@ -1,4 +1,4 @@
-"""Owner references: who made an object, and who may speak for it."""
+"""Owner references: the owners of an object, and its controller."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def controller_of(view: View | ObjectMeta) -> OwnerReference | None:
 
 
 def is_owned_by(view: View | ObjectMeta, uid: str) -> bool:
-    """Whether an object with this uid is among the owners. A namesake with another uid is not."""
+    """Whether an object with this uid is among the owners. One with the same name and another uid is not."""
     metadata = view.metadata if isinstance(view, View) else view
     return any(owner.uid == uid for owner in metadata.owner_references)
 
@@ -28,7 +28,7 @@ def is_owned_by(view: View | ObjectMeta, uid: str) -> bool:
 def owner_reference(
     kind: Kind, owner: View | ObjectMeta, *, controller: bool = True, block_owner_deletion: bool = True
 ) -> dict[str, Any]:
-    """A reference to `owner`, as JSON for the metadata of what it owns."""
+    """A reference to `owner`, as JSON for the metadata of a dependent."""
     metadata = owner.metadata if isinstance(owner, View) else owner
     reference: dict[str, Any] = {
         "apiVersion": kind.api_version,

@@ -1,6 +1,6 @@
 """JSON Patch (RFC 6902) and JSON Merge Patch (RFC 7386) as pure functions on decoded JSON.
 
-Neither changes its input; both may share unchanged parts with it. What a patch may touch is for the service to say.
+Neither changes its input; both may share unchanged parts with it. The service decides what a patch may change.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from kedge.api.codec import encode_json, same_json
 from kedge.errors import FieldError, Invalid
 
 JSON_PATCH_OPERATIONS_MAX = 10_000
-"""As Kubernetes: more in one patch is a mistake, or worse."""
+"""As in Kubernetes: more in one patch is a mistake or an attack."""
 JSON_PATCH_COPY_BYTES_MAX = 3 * 1024 * 1024
-"""What all copies of one patch may come to, as in Kubernetes: an object copied into itself doubles with each copy."""
+"""Total size of all copies in one patch, as in Kubernetes: an object copied into itself doubles with each copy."""
 
 
 def apply_merge_patch(target: Any, patch: Any) -> Any:
@@ -34,7 +34,7 @@ def apply_json_patch(document: Mapping[str, Any], operations: Sequence[Mapping[s
     """`document` after every operation, in order.
 
     Raises:
-        Invalid: an operation is malformed, its path is not there, or a `test` failed. Nothing is applied.
+        Invalid: an operation is malformed, its path does not exist, or a `test` failed. Nothing is applied.
     """
     if not isinstance(operations, Sequence) or isinstance(operations, str | bytes):
         raise _invalid("", "a JSON patch is a list of operations")
@@ -50,7 +50,7 @@ def apply_json_patch(document: Mapping[str, Any], operations: Sequence[Mapping[s
                 raise _invalid(place, f"the patch copies more than {JSON_PATCH_COPY_BYTES_MAX} bytes: send the values")
         result = _apply(result, operation, place)
     if not isinstance(result, Mapping):
-        raise _invalid("", "the patch replaces the object with something that is none")
+        raise _invalid("", "the patch replaces the object with a value that is not an object")
     return dict(result)
 
 
@@ -144,7 +144,7 @@ def _remove(document: Any, path: Sequence[str], place: str) -> Any:
 
 def _index(items: list[Any], part: str, path: Sequence[str], place: str, *, last: int) -> int:
     if not (part.isascii() and part.isdigit()) or (part[0] == "0" and part != "0") or len(part) > 9:
-        raise _invalid(place, f"{part!r} in {_text(path)!r} is no index of a list")
+        raise _invalid(place, f"{part!r} in {_text(path)!r} is not an index of a list")
     if int(part) > last:
         raise _invalid(place, f"{_text(path)!r} is past the end of a list of {len(items)}")
     return int(part)
@@ -155,7 +155,7 @@ def _text(path: Sequence[str]) -> str:
 
 
 def _absent(path: Sequence[str], place: str) -> Invalid:
-    return _invalid(place, f"{_text(path)!r} is not there")
+    return _invalid(place, f"{_text(path)!r} does not exist")
 
 
 def _invalid(place: str, why: str) -> Invalid:

@@ -1,6 +1,6 @@
-"""Kubernetes quantities, exactly: parse, compare, add, and write back in canonical form.
+"""Kubernetes quantities, exactly: parse, compare, add, and format in canonical form.
 
-`views` decodes resource lists into these; `placement` counts in the whole units that `units` gives. Nothing here
+`views` decodes resource lists into these; `placement` counts in the whole units of `units`. Nothing here
 uses floats: a quantity is an integer count of nano units, as fine as Kubernetes goes.
 """
 
@@ -16,7 +16,7 @@ Format = Literal["DecimalSI", "BinarySI", "DecimalExponent"]
 
 NANO = 10**9
 QUANTITY_MAX = (2**63 - 1) * NANO
-"""What Kubernetes caps a written quantity at."""
+"""The largest quantity that Kubernetes represents."""
 
 UNITS_MAX = 2**63 - 1
 
@@ -28,14 +28,14 @@ _SCALES: dict[str, tuple[int, int, Format]] = {
     **{suffix: (2, power, "BinarySI") for power, suffix in _BINARY_SUFFIXES.items() if suffix},
 }
 _EXPONENT_MAX = 60
-"""Past it a number is over the cap or under a nano whatever its digits: no need to compute the power."""
+"""Past it a number is over the cap or under a nano for any digits: the power is not computed."""
 _TEXT_LENGTH_MAX = 1_000
 
 
 class Quantity:
-    """An amount of something. Equal and ordered by amount alone; `format` only says how to write it.
+    """An amount of a resource. Compared by amount alone; `format` is only the suffix family.
 
-    No dataclass: msgspec would read those from JSON objects, and a quantity is a text or a number.
+    Not a dataclass: msgspec would decode those from JSON objects, and a quantity is a string or a number.
     """
 
     __slots__ = ("format", "nano")
@@ -117,10 +117,10 @@ ZERO = Quantity(0)
 
 
 def parse_quantity(value: object) -> Quantity:
-    """Read a quantity as written in a manifest: text, or a bare JSON number.
+    """Parse a quantity of a manifest: a string, or a bare JSON number.
 
     Raises:
-        ValueError: it is none. The message is Kubernetes' own, for a field error.
+        ValueError: malformed. The message is Kubernetes' own, for a field error.
     """
     if type(value) is str:
         return _parse(value)
@@ -173,9 +173,9 @@ def sum_quantities(quantities: Iterable[Quantity]) -> Quantity:
 
 
 def units(resource: str, quantity: Quantity) -> int:
-    """`quantity` in the units its resource is counted in: thousandths of a cpu, and whole units of all else.
+    """`quantity` in the units of its resource: thousandths of a cpu, and whole units of everything else.
 
-    Fits 64 bits, whatever was asked for: columns of such counts are added up in NumPy.
+    Always fits 64 bits: columns of such counts are summed in NumPy.
     """
     return _units(quantity.nano, _is_cpu(resource))
 
@@ -188,7 +188,7 @@ def _units(nano: int, cpu: bool) -> int:
 
 @lru_cache(maxsize=8192)
 def format_units(resource: str, amount: int) -> str:
-    """What `units` counted, as a canonical quantity."""
+    """The inverse of `units`, as a canonical quantity."""
     if _is_cpu(resource):
         return str(Quantity(amount * (NANO // 1000)))
     return str(Quantity(amount * NANO, "BinarySI" if _is_bytes(resource) else "DecimalSI"))

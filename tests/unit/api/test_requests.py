@@ -138,7 +138,7 @@ def test_a_create_without_a_name_has_no_key_yet() -> None:
         (EXAMPLES[11], ("evict", pod_key("a"), {}, "uid u")),
         (EXAMPLES[12], ("confirm ended", Key("NodeAllocation.kedge.dev", "", "node-a"), {"podUid": "u"}, "node n")),
     ],
-    ids=str,
+    ids=["get", "create", "patch-status", "patch", "delete", "evict", "confirm-ended"],
 )
 def test_an_intent_names_the_condition_of_a_write(request_: AnyRequest, expected: tuple[Any, ...]) -> None:
     assert intent_of(request_) == expected

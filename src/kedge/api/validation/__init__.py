@@ -1,7 +1,7 @@
-"""Whether an object keeps its kind's rules, and which of its fields kedge will not act on.
+"""Validation: whether an object follows its kind's rules, and which of its fields kedge does not act on.
 
 `check_object` runs on every write, so the common case is one strict decode and one pass of plain comparisons; only an
-object that fails it is walked field by field, so that everything wrong is named at once.
+object that fails it is examined field by field, so that every bad field is reported at once.
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ __all__ = ["Checked", "check_object", "check_update"]
 
 
 REPORTED_FIELDS_MAX = 1000
-"""Fields named in one answer. Whoever has more than this wrong has one thing wrong."""
+"""Field errors in one reply. More of them have one common cause."""
 NOT_ACTED_ON = "kedge stores this field but does not act on it"
 
 
 class Checked(msgspec.Struct, frozen=True, gc=False):
-    """An object that keeps the rules."""
+    """A valid object."""
 
     view: View
     """An instance of the kind's view; of plain `View`, with metadata alone, for a kind that has none."""
     warnings: tuple[str, ...] = ()
-    """One for each field that is stored but not acted on, naming it."""
+    """One for each field that is stored but not acted on."""
 
 
 _RULES: dict[str, Callable[[ErrorList, Any], None]] = {
@@ -93,15 +93,15 @@ _SCHEMAS: dict[str, type[View]] = {
     SECRET_KIND: core.SecretSchema,
     EVENT_KIND: core.EventSchema,
 }
-"""What to check of kinds that have no view, because kedge keeps them for core."""
+"""Schemas of kinds that kedge stores but does not act on."""
 
 
 def check_object(kind: Kind, value: bytes) -> Checked:
-    """Hold an object in its stored form against its kind's rules.
+    """Check an object in its stored form against its kind's rules.
 
     Raises:
         Invalid: `errors` names every bad field at once.
-        BadRequest: it is no JSON object at all.
+        BadRequest: it is not a JSON object.
     """
     if kind.view is PodView and len(value) <= known_parts.POD_BYTES_MAX:
         pod = known_parts.read_known_pod(value)
@@ -114,7 +114,7 @@ def check_object(kind: Kind, value: bytes) -> Checked:
 
 
 def _check_whole(kind: Kind, value: bytes) -> Checked:
-    """As `check_object`, with no short cut."""
+    """As `check_object`, without the cache of known pods."""
     schema: type[View] = kind.view or _SCHEMAS.get(kind.key_kind, View)
     try:
         decode_names, decode = _decoders(schema)
@@ -134,7 +134,7 @@ def _check_whole(kind: Kind, value: bytes) -> Checked:
 
 @cache
 def _decoders(schema: type[View]) -> tuple[Callable[[bytes], Any], Callable[[bytes], View]]:
-    """One that refuses unknown fields, and one that reads the known ones."""
+    """A decoder that rejects unknown fields, and one that reads the known ones."""
     return decoder_of(strict_twin(schema)).decode, decoder_of(schema).decode
 
 
@@ -156,7 +156,7 @@ def _check_slowly(kind: Kind, schema: type[View], value: bytes) -> Checked:
 
 
 def _unexplained(errors: Sequence[FieldError], findings: Findings) -> list[FieldError]:
-    """Those errors of the rules that are not merely about something the walk had to leave out."""
+    """The errors of the rules that are not a consequence of a field that `examine` left out."""
     wrong = {error.path for error in findings.errors}
     chosen = {parent for path in findings.unknown for parent in _parents(path)}
     return [
@@ -164,7 +164,7 @@ def _unexplained(errors: Sequence[FieldError], findings: Findings) -> list[Field
         for error in errors
         if error.path not in wrong
         and not any(parent in wrong for parent in _parents(error.path))
-        # One of several alternatives is required, and the one chosen is a field kedge does not know.
+        # One of several alternatives is required, and the one that is set is a field unknown to kedge.
         and not (error.type == "FieldValueRequired" and error.path in chosen)
     ]
 
@@ -175,7 +175,7 @@ def _parents(path: str) -> list[str]:
 
 
 def invalid(kind: Kind, view: View, errors: Sequence[FieldError]) -> Invalid:
-    """The error for an object with these bad fields, as kubectl's users know it."""
+    """The error for an object with these bad fields, in Kubernetes' format."""
     name = view.metadata.name or view.metadata.generate_name
     reported = errors[:REPORTED_FIELDS_MAX]
     listed = str(errors[0]) if len(errors) == 1 else f"[{', '.join(map(str, reported))}]"

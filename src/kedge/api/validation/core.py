@@ -1,4 +1,4 @@
-"""Rules of nodes, namespaces, quotas, services, priorities, leases, and of kinds that kedge only keeps."""
+"""Rules of nodes, namespaces, quotas, services, priorities, leases, and of kinds that kedge only stores."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def check_lease(errors: ErrorList, lease: LeaseView) -> None:
     errors.at_least("spec.leaseTransitions", spec.lease_transitions, 0)
 
 
-# -- kinds kedge keeps for others: schemas to check, not views to act on ----------------------------
+# -- kinds that kedge only stores: schemas to check, not views to act on ---------------------------
 
 DATA_BYTES_MAX = 1024 * 1024
 """Kubernetes' limit on all the data of one ConfigMap or Secret."""

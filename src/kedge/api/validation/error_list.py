@@ -1,4 +1,4 @@
-"""Collects what is wrong with an object, in the words and types of Kubernetes, all of it before anyone is told."""
+"""Collects every field error of an object, with the messages and types of Kubernetes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ErrorList:
     # -- rules that many fields share --------------------------------------------------------------
 
     def name(self, path: str, value: str, problem: str) -> None:
-        """Complain of a name whose `problem` is not empty."""
+        """Add an error for a name whose `problem` is not empty."""
         if problem:
             self.invalid(path, value, problem)
 

@@ -63,20 +63,20 @@ def check_reservation(errors: ErrorList, reservation: ReservationView) -> None:
         if not value and not gang_record:
             errors.required(path)
     if spec.pod.uid and reservation.name and reservation.name != spec.pod.uid:
-        errors.invalid("metadata.name", reservation.name, "must be the uid of the pod it is for")
+        errors.invalid("metadata.name", reservation.name, "must be the uid of its pod")
     if spec.node_name:
         errors.name("spec.nodeName", spec.node_name, subdomain_problem(spec.node_name))
     if spec.deadline is None:
-        errors.required("spec.deadline", "a claim without an end could be held for ever")
+        errors.required("spec.deadline", "a claim without a deadline could be held for ever")
     errors.at_least("spec.generation", spec.generation, 0)
     errors.at_least("spec.slot", spec.slot, 0)
     errors.at_least("spec.gangSize", spec.gang_size, 0)
     if not gang_record and spec.gang_size:
-        errors.invalid("spec.gangSize", spec.gang_size, "is said by the record of a gang, which is for no pod")
+        errors.invalid("spec.gangSize", spec.gang_size, "is only for the record of a gang, which has no pod")
     if gang_record:
         for path, text in (("spec.nodeName", spec.node_name), ("spec.nodeUID", spec.node_uid)):
             if text:
-                errors.invalid(path, text, "the record of a gang holds no place itself")
+                errors.invalid(path, text, "the record of a gang reserves nothing itself")
     if reservation.status.phase:
         errors.one_of("status.phase", reservation.status.phase, _GANG_PHASES)
     check_conditions(errors, reservation.status.conditions)
@@ -103,7 +103,7 @@ def check_scheduling_policy(errors: ErrorList, policy: SchedulingPolicyView) -> 
 
 def _check_version(errors: ErrorList, version: str, path: str) -> None:
     if not version:
-        errors.required(path, "decisions record the version they were made under")
+        errors.required(path, "decisions record the version of their policy")
     else:
         errors.name(path, version, label_value_problem(version))
 
@@ -161,16 +161,16 @@ def check_rollout(errors: ErrorList, rollout: RolloutView) -> None:
 
 
 def _check_change(errors: ErrorList, rollout: RolloutView) -> None:
-    """What is rolled out must be the kind of thing the target holds."""
+    """The rolled-out part must belong to the target's kind."""
     spec = rollout.spec
     if spec.target.kind == "SchedulingPolicy":
         if spec.policy is None:
-            errors.required("spec.policy", "a rollout of a SchedulingPolicy brings in its settings")
+            errors.required("spec.policy", "a rollout of a SchedulingPolicy needs its settings")
         if spec.template is not None:
             errors.forbidden("spec.template", "may not be specified when the target is a SchedulingPolicy")
     if spec.target.kind == "Deployment":
         if spec.template is None:
-            errors.required("spec.template", "a rollout of a Deployment brings in its pod template")
+            errors.required("spec.template", "a rollout of a Deployment needs its pod template")
         if spec.policy is not None:
             errors.forbidden("spec.policy", "may not be specified when the target is a Deployment")
     if spec.policy is not None:

@@ -1,4 +1,4 @@
-"""Rules of metadata, labels, selectors and conditions: what every kind shares."""
+"""Rules of metadata, labels, selectors and conditions, for every kind."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NAME_RULES: dict[str, Callable[[str], str]] = {NAMESPACE_KIND: label_problem, S
 
 
 def check_metadata(errors: ErrorList, kind: Kind, metadata: ObjectMeta, *, shared_parts_clean: bool = False) -> None:
-    """Judge metadata. `shared_parts_clean`: its labels and owners were judged before (`replicas`)."""
+    """Check metadata. `shared_parts_clean`: its labels and owners were checked before (`known_parts`)."""
     name_problem = _NAME_RULES.get(kind.key_kind, subdomain_problem)
     if metadata.name:
         problem = name_problem(metadata.name)
@@ -35,7 +35,7 @@ def check_metadata(errors: ErrorList, kind: Kind, metadata: ObjectMeta, *, share
     elif not metadata.generate_name:
         errors.required("metadata.name", "name or generateName is required")
     if metadata.generate_name:
-        # What is appended makes a trailing dash legal.
+        # The generated suffix makes a trailing dash valid.
         complete = metadata.generate_name[:-1] + "a" if metadata.generate_name.endswith("-") else metadata.generate_name
         errors.name("metadata.generateName", metadata.generate_name, name_problem(complete))
     if kind.namespaced:
@@ -75,7 +75,7 @@ def check_annotations(errors: ErrorList, annotations: Mapping[str, str], path: s
         problem = qualified_name_problem(key.lower())
         if problem:
             errors.invalid(path, key, problem)
-    # A character takes at most four bytes: small annotations need no exact count.
+    # A character has at most four bytes: small annotations need no exact count.
     if characters * 4 > ANNOTATIONS_BYTES_MAX and _size(annotations) > ANNOTATIONS_BYTES_MAX:
         errors.too_long(path, ANNOTATIONS_BYTES_MAX)
 

@@ -1,4 +1,4 @@
-"""Rules of pod specs: containers, probes, and everything that says where a pod may run."""
+"""Rules of pod specs: containers, probes and placement constraints."""
 
 from __future__ import annotations
 
@@ -284,7 +284,7 @@ def check_port(errors: ErrorList, port: int | str, path: str) -> None:
         errors.invalid(path, port, problem)
 
 
-# -- where it may run ------------------------------------------------------------------------------
+# -- placement constraints -------------------------------------------------------------------------
 
 
 def _check_tolerations(errors: ErrorList, tolerations: Sequence[Toleration], path: str) -> None:
@@ -464,7 +464,7 @@ def _check_gates(errors: ErrorList, spec: PodSpec, gates: Sequence[SchedulingGat
 
 
 def check_unique_names(errors: ErrorList, names: Sequence[str], path: str, problem_of: Callable[[str], str]) -> None:
-    """A list of things with a `name`, each its own."""
+    """A list of items with unique names."""
     seen: set[str] = set()
     for index, name in enumerate(names):
         if not name:

@@ -1,4 +1,4 @@
-"""Rules of resource lists: which names there are, and what amounts they can have."""
+"""Rules of resource lists: valid names and amounts."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ def _problem(resource: str) -> str:
 
 @lru_cache(maxsize=1024)
 def is_overcommittable(resource: str) -> bool:
-    """Whether a container may use more of it than it asked for. Devices and huge pages are all or nothing."""
+    """Whether a container may use more than its request. Devices and huge pages cannot be overcommitted."""
     return resource in _STANDARD or ("/" in resource and resource.partition("/")[0].endswith(KUBERNETES_DOMAIN))
 
 
 @lru_cache(maxsize=1024)
 def _whole_only(resource: str) -> bool:
-    """Whether half of one makes no sense."""
+    """Whether its amounts must be integers."""
     return "/" in resource or resource in ("pods", "services", "secrets", "configmaps", "resourcequotas")
 
 
 def check_amounts(errors: ErrorList, amounts: Mapping[str, Quantity], path: str) -> None:
-    """Any resource list: names that are qualified, amounts that are not negative."""
+    """Any resource list: qualified names, amounts that are not negative."""
     for resource, amount in amounts.items():
         problem = qualified_name_problem(resource)
         if problem:
@@ -61,7 +61,7 @@ def check_container_amounts(errors: ErrorList, amounts: Mapping[str, Quantity], 
 
 
 def _plainly_fine(limits: Mapping[str, Quantity], requests: Mapping[str, Quantity]) -> bool:
-    """Whether it is the common case: cpu and memory only, nothing negative, requests within limits."""
+    """Whether it is the common case: only cpu and memory, nothing negative, requests within limits."""
     for resource, amount in requests.items():
         if resource not in _STANDARD or amount.nano < 0:
             return False
@@ -72,7 +72,7 @@ def _plainly_fine(limits: Mapping[str, Quantity], requests: Mapping[str, Quantit
 
 
 def check_requirements(errors: ErrorList, resources: ResourceRequirements, path: str) -> None:
-    """A container's resources: what it asks for is never more than what it may use."""
+    """A container's resources: no request is above its limit."""
     limits, requests = resources.limits, resources.requests
     if _plainly_fine(limits, requests):
         return

@@ -1,7 +1,7 @@
-"""Rules of change: what may become of an object once it exists.
+"""Rules of updates: which fields of an existing object may change.
 
-`check_object` judges an object alone; `check_update` judges the step from one version to the next. A field of
-metadata that the server owns may be left out of an update: the service carries it over.
+`check_object` checks an object alone; `check_update` checks the step from one version to the next. A field of metadata
+that the server owns may be absent in an update: the service copies it from the old version.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _SERVER_OWNED = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGrace
 
 
 def check_update(kind: Kind, old: bytes, new: bytes) -> None:
-    """Hold the step from `old` to `new` against what the kind lets change.
+    """Check the step from `old` to `new` against the kind's rules of updates.
 
     Raises:
-        Invalid: `errors` names every field that may not change as it does.
+        Invalid: `errors` names every field that may not change so.
     """
     before, after = parse_object(old), parse_object(new)
     errors = ErrorList()
@@ -99,7 +99,7 @@ def _check_pod(errors: ErrorList, before: Mapping[str, Any], after: Mapping[str,
 
 
 def _fixed_part(spec: Mapping[str, Any], *, gated: bool) -> dict[str, Any]:
-    """What of a pod's spec may never change. Rules of their own hold for what is left out."""
+    """The part of a pod's spec that may never change. The other fields have rules of their own."""
     fixed = {
         name: value
         for name, value in spec.items()
@@ -120,7 +120,7 @@ def _fixed_part(spec: Mapping[str, Any], *, gated: bool) -> dict[str, Any]:
 
 
 def _without_node_affinity(affinity: Any) -> Any:
-    """The affinity less what a gated pod may still narrow; its preferences may change at will."""
+    """The affinity without the terms that a gated pod may still narrow; its preferences may change freely."""
     if not isinstance(affinity, Mapping):
         return {}
     return {name: value for name, value in affinity.items() if name != "nodeAffinity" and value is not None}
@@ -137,7 +137,7 @@ def _check_deadline(errors: ErrorList, old: Any, new: Any) -> None:
 
 
 def _check_tolerations(errors: ErrorList, old: list[Any], new: list[Any]) -> None:
-    """Old tolerations stay; only how long one lasts may change."""
+    """Existing tolerations stay; only their `tolerationSeconds` may change."""
 
     def identity(toleration: Any) -> Any:
         if not isinstance(toleration, Mapping):
@@ -155,7 +155,7 @@ def _check_gates(errors: ErrorList, old: list[Any], new: list[Any]) -> None:
 
 
 def _check_narrowed(errors: ErrorList, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-    """While a pod is held by gates its node constraints may be made narrower, never wider."""
+    """While a pod has scheduling gates its node constraints may be narrowed, never widened."""
     had, has = _map(old, "nodeSelector"), _map(new, "nodeSelector")
     if any(has.get(key) != value for key, value in had.items()):
         errors.invalid("spec.nodeSelector", dict(has), "only additions are allowed (no mutations or deletions)")
@@ -187,7 +187,7 @@ def _node_terms(spec: Mapping[str, Any]) -> list[Any]:
 
 
 def _fixed(*paths: str) -> Callable[[ErrorList, Mapping[str, Any], Mapping[str, Any]], None]:
-    """A rule: none of these fields changes."""
+    """A rule: none of these fields may change."""
 
     def check(errors: ErrorList, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
         for path in paths:
@@ -211,7 +211,7 @@ def _check_job(errors: ErrorList, before: Mapping[str, Any], after: Mapping[str,
 
 
 def _job_template(spec: Mapping[str, Any], *, suspended: bool) -> Any:
-    """The template of a job; while the job is suspended, less what says where its pods may run."""
+    """The template of a Job; while it is suspended, without the placement constraints."""
     template = spec.get("template")
     if not suspended or not isinstance(template, Mapping):
         return template

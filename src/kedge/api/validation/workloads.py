@@ -1,4 +1,4 @@
-"""Rules of workloads and what steers them: Deployment, ReplicaSet, Job, autoscaler, disruption budget."""
+"""Rules of workloads and of related kinds: Deployment, ReplicaSet, Job, autoscaler, disruption budget."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _check_counts(errors: ErrorList, *counts: tuple[str, int]) -> None:
 def _check_owned_template(
     errors: ErrorList, selector: LabelSelectorSpec | None, template: PodTemplate, owner: str
 ) -> None:
-    """A controller must be able to find the pods it makes, and only ever makes pods that run for good."""
+    """The selector must match the template's labels, and the pods must restart always."""
     if selector is None:
         errors.required("spec.selector")
     else:
@@ -119,7 +119,7 @@ def _check_strategy(errors: ErrorList, strategy: DeploymentStrategy) -> None:
 
 
 def check_count_or_percent(errors: ErrorList, value: int | str, path: str, *, percent_max: int = 0) -> bool:
-    """Whether it is a count that is not negative, or a percentage (of at most `percent_max`, unless that is 0)."""
+    """Whether it is a non-negative count, or a percentage (of at most `percent_max`, unless that is 0)."""
     if isinstance(value, int):
         errors.at_least(path, value, 0)
         return value >= 0
@@ -225,7 +225,7 @@ def _check_metrics(errors: ErrorList, metrics: Sequence[MetricSpec]) -> None:
                         f"{path}.containerResource.container", source.container, label_problem(source.container)
                     )
             case _:
-                pass  # stored and warned about: kedge scales on resources only
+                pass  # stored, with a warning: kedge scales on resources only
 
 
 def _check_metric(errors: ErrorList, name: str, target: MetricTarget, path: str) -> None:

@@ -1,7 +1,7 @@
-"""What every typed view is made of: frozen structs, read-only maps, metadata and conditions.
+"""The parts of every typed view: frozen structs, read-only maps, metadata and conditions.
 
-The views of the kinds kedge acts on (`core`, `workloads`, `own`) build on it. A view is decoded once per revision
-and shared by every reader, so nothing in one can be changed; controllers write by patch, never through a view.
+The views of the kinds that kedge acts on (`core`, `workloads`, `kedge_dev`) build on it. A view is decoded once per
+revision and shared by every reader, so it is immutable; controllers write by patch, never through a view.
 """
 
 from __future__ import annotations
@@ -53,26 +53,26 @@ EMPTY_MAP: FrozenMap[Any, Any] = FrozenMap()
 
 
 class Labels(FrozenMap[str, str]):
-    """Labels, or what selects by them. Objects alike share one map."""
+    """Labels, or a selector by labels. Equal maps are shared."""
 
     __slots__ = ()
 
 
 class Annotations(FrozenMap[str, str]):
-    """Texts that may be long, and are seldom alike."""
+    """Annotations: long, and rarely equal, so not shared."""
 
     __slots__ = ()
 
 
 class ResourceList(FrozenMap[str, Quantity]):
-    """Amounts by resource. Pods come in few sizes: those of one size share one map."""
+    """Amounts by resource. Pods have few sizes, so equal maps are shared."""
 
     __slots__ = ("_units",)
     _units: Mapping[str, int]
 
     @property
     def in_units(self) -> Mapping[str, int]:
-        """The same as whole numbers (`api.quantity.units`), counted once. Shared like the map: copy it to change it."""
+        """The same as whole numbers (`api.quantity.units`), computed once. Shared: copy it to change it."""
         try:
             return self._units
         except AttributeError:
@@ -90,11 +90,11 @@ def json_name(attribute: str) -> str:
 
 
 class ApiStruct(msgspec.Struct, frozen=True, kw_only=True, rename=json_name, omit_defaults=True, gc=False):
-    """A JSON object of known fields. Every field has a default: `validation` says which ones are required."""
+    """A JSON object of known fields. Every field has a default: `validation` checks which ones are required."""
 
 
 def map_field() -> Any:
-    """The default of a mapping: the one empty map."""
+    """The default of a mapping: the shared empty map."""
     return msgspec.field(default=EMPTY_MAP)
 
 
@@ -152,7 +152,7 @@ class View(ApiStruct, frozen=True):
 
     @property
     def terminating(self) -> bool:
-        """Deletion was asked for: it goes when its grace and its finalizers are done."""
+        """Deletion was requested: the object is removed after its grace period and its finalizers."""
         return self.metadata.deletion_timestamp is not None
 
 

@@ -1,6 +1,6 @@
-"""Views of the `v1` kinds kedge acts on, and of what belongs to nodes and pods in other groups.
+"""Views of the `v1` kinds that kedge acts on, and of related kinds in other groups.
 
-Pods and nodes carry what the scheduler, the agent and the bind need; the rest is stored and warned about.
+Pods and nodes have the fields that the scheduler, the agent and the bind need; others are stored, with a warning.
 """
 
 from __future__ import annotations
@@ -106,10 +106,10 @@ class Container(ApiStruct, frozen=True):
     readiness_probe: Probe | None = None
     startup_probe: Probe | None = None
     restart_policy: str = ""
-    """Only an init container may have one, and only `Always`: it then runs beside the others."""
+    """Only for an init container, and only `Always`: it is then a sidecar."""
 
 
-# -- where a pod may run ---------------------------------------------------------------------------
+# -- placement constraints -------------------------------------------------------------------------
 
 
 class NodeSelectorRequirement(ApiStruct, frozen=True):
@@ -273,7 +273,7 @@ class PodView(View, frozen=True):
 
     @property
     def finished(self) -> bool:
-        """It has run to its end and will not run again."""
+        """Its containers have ended and will not run again."""
         return self.status.phase in ("Succeeded", "Failed")
 
 
@@ -342,10 +342,10 @@ class NamespaceStatus(ApiStruct, frozen=True):
     phase: str = "Active"
     conditions: tuple[Condition, ...] = ()
     resource_quotas: tuple[str, ...] = ()
-    """The ResourceQuotas of this namespace, by name. Only the service writes it: a create proves its namespace, so
-    no create can miss a quota."""
+    """The ResourceQuotas of this namespace, by name. Only the service writes it: a create checks its namespace,
+    so no create can miss a quota."""
     zone_quotas: tuple[str, ...] = ()
-    """The ZoneQuotas of this namespace, by name, likewise."""
+    """The ZoneQuotas of this namespace, by name, for the same reason."""
 
 
 class NamespaceView(View, frozen=True):

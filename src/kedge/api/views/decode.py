@@ -28,8 +28,8 @@ def decode_as(view: type[_V], value: bytes) -> _V:
     """As `decode_view`, when the view's type is known.
 
     Raises:
-        Invalid: the bytes never passed validation; `errors` names each field that does not fit.
-        BadRequest: they are no JSON object.
+        Invalid: the bytes never passed validation; `errors` names each bad field.
+        BadRequest: they are not a JSON object.
     """
     try:
         decoded: _V = decoder_of(view).decode(value)
@@ -39,15 +39,15 @@ def decode_as(view: type[_V], value: bytes) -> _V:
 
 
 def decode_metadata(value: bytes) -> ObjectMeta:
-    """The metadata alone: cheaper than the view, and there for kinds that have none."""
+    """The metadata alone: cheaper than the view, and available for kinds without a view."""
     return decode_as(View, value).metadata
 
 
 def _decode_slowly(view: type[_V], value: bytes) -> _V:
-    """Read an object that has nulls where the view has defaults, or that is not fit at all."""
+    """Decode an object that has nulls where the view has defaults, or raise `Invalid`."""
     findings = examine(view, parse_object(value))
     if findings.errors:
         listed = ", ".join(map(str, findings.errors))
-        raise Invalid(f"{view.__name__} cannot read this object: [{listed}]", errors=findings.errors)
+        raise Invalid(f"{view.__name__} cannot be decoded from this object: [{listed}]", errors=findings.errors)
     decoded: _V = msgspec.convert(findings.cleaned, view, dec_hook=dec_hook)
     return decoded

@@ -30,7 +30,7 @@ class AllocatedPort(ApiStruct, frozen=True):
 
 
 class AllocationEntry(ApiStruct, frozen=True):
-    """What one pod holds of a node, keyed by the pod's uid."""
+    """The claim of one pod on a node, by the pod's uid."""
 
     namespace: str = ""
     name: str = ""
@@ -39,7 +39,7 @@ class AllocationEntry(ApiStruct, frozen=True):
     requests: ResourceList = map_field()
     ports: tuple[AllocatedPort, ...] = ()
     zone: str = ""
-    """The node's zone when the claim was made: the tenant's zone quotas are charged for it until release."""
+    """The node's zone when the claim was made. The tenant's zone quotas are charged for it until release."""
 
 
 class NodeAllocationStatus(ApiStruct, frozen=True):
@@ -53,7 +53,7 @@ class NodeAllocationView(View, frozen=True):
     status: NodeAllocationStatus = NodeAllocationStatus()
 
 
-# -- ZoneQuota: what a tenant may hold in each zone ------------------------------------------------
+# -- ZoneQuota: a tenant's limits in each zone -----------------------------------------------------
 
 
 class ZoneHard(ApiStruct, frozen=True):
@@ -92,14 +92,14 @@ class ReservationSpec(ApiStruct, frozen=True):
     node_uid: str = ""
     workload_uid: str = ""
     generation: Int64 = 0
-    """Of the workload that the decision was made for: a newer one supersedes, an older one is refused."""
+    """Generation of the workload that the decision is for: a newer one supersedes, an older one is rejected."""
     slot: Int32 = 0
     gang: str = ""
-    """The gang record this claim belongs to, or empty for a lone pod."""
+    """The gang record that this claim belongs to; empty for a single pod."""
     gang_size: Int32 = 0
-    """In the record of a gang: how many members must hold a place before any is bound."""
+    """In the record of a gang: how many members must have a reservation before any is bound."""
     deadline: Time | None = None
-    """From then on anybody may supersede or remove it. It frees nothing by itself."""
+    """After it the reservation may be superseded or removed. It does not release anything by itself."""
 
 
 class GangMember(ApiStruct, frozen=True):
@@ -111,7 +111,7 @@ class ReservationStatus(ApiStruct, frozen=True):
     phase: str = ""
     """In the record of a gang: `Pending`, then `Committed` or `Aborted`."""
     members: FrozenMap[str, GangMember] = map_field()
-    """In the record of a gang, by pod uid: who reserved under it, and where. The service keeps it."""
+    """In the record of a gang, by pod uid: its members and their nodes. The service writes it."""
     reason: str = ""
     message: str = ""
     conditions: tuple[Condition, ...] = ()
@@ -126,7 +126,7 @@ class ReservationView(View, frozen=True):
 
 
 class Scope(ApiStruct, frozen=True):
-    """Whom a policy or a stage applies to: all that every part that is set admits. Empty admits everyone."""
+    """The pods that a policy or a stage applies to: those that match every field that is set. Empty matches all."""
 
     tenants: tuple[str, ...] = ()
     """Namespaces."""
@@ -136,11 +136,11 @@ class Scope(ApiStruct, frozen=True):
     regions: tuple[str, ...] = ()
     zones: tuple[str, ...] = ()
     percent: Int32 = 100
-    """The share of the workloads that are left, chosen by a hash of their uid."""
+    """The share of the remaining workloads, chosen by a hash of their uid."""
 
 
 class PolicyCanary(ApiStruct, frozen=True):
-    """The next version, in force inside its own scope only. Rolling back is removing it: one write."""
+    """The next version, active in its own scope only. To roll back, remove it: one write."""
 
     version: str = ""
     scope: Scope = Scope()
@@ -152,13 +152,13 @@ class SchedulingPolicySpec(ApiStruct, frozen=True):
     version: str = ""
     active: bool = True
     rank: Int32 = 0
-    """Where the scopes of two policies meet the higher rank decides, then the name."""
+    """Where the scopes of two policies overlap the higher rank wins, then the name."""
     scheduler_names: tuple[str, ...] = ()
     scope: Scope = Scope()
     max_zone_skew: Int32 | None = None
-    """How far apart a workload's replica counts may be between zones; unset means no rule."""
+    """Largest difference of a workload's replica counts between zones; unset means no rule."""
     weights: FrozenMap[str, Int32] = map_field()
-    """Weight of each score, by the score's name; one that is not named keeps its default."""
+    """Weight of each score, by its name; a score without an entry keeps its default."""
     canary: PolicyCanary | None = None
 
 
@@ -184,7 +184,7 @@ class RolloutTarget(ApiStruct, frozen=True):
 
 
 class RolloutPolicy(ApiStruct, frozen=True):
-    """The SchedulingPolicy settings that the rollout brings in."""
+    """The SchedulingPolicy settings that are rolled out."""
 
     version: str = ""
     max_zone_skew: Int32 | None = None
@@ -195,11 +195,11 @@ class RolloutStage(ApiStruct, frozen=True):
     name: str = ""
     scope: Scope = Scope()
     hold_seconds: Int32 = 0
-    """How long the gates must hold before the next stage."""
+    """How long the gates must pass before the next stage."""
 
 
 class RolloutGates(ApiStruct, frozen=True):
-    """What must be true, and freshly known, before a stage is left. No data means hold."""
+    """Conditions, on fresh data, for leaving a stage. Without data the rollout waits."""
 
     min_samples: Int32 = 1
     sample_age_seconds_max: Int32 = 60
@@ -216,7 +216,7 @@ class RolloutSpec(ApiStruct, frozen=True):
     gates: RolloutGates = RolloutGates()
     paused: bool = False
     progress_deadline_seconds: Int32 = 600
-    """Past it the rollout pauses; only a regression rolls it back."""
+    """After it the rollout pauses; only a regression rolls it back."""
     on_regression: str = "RollBack"
 
 
@@ -228,7 +228,7 @@ class RolloutGateStatus(ApiStruct, frozen=True):
 
 
 class PendingCount(ApiStruct, frozen=True):
-    """How many pods were pending at a stage for a reason."""
+    """The number of pods pending at a stage for a reason."""
 
     stage: str = ""
     reason: str = ""
@@ -236,7 +236,7 @@ class PendingCount(ApiStruct, frozen=True):
 
 
 class RolloutBaseline(ApiStruct, frozen=True):
-    """What was pending in a stage's scope before anything was changed."""
+    """The pending pods in a stage's scope before the change."""
 
     name: str = ""
     pending: tuple[PendingCount, ...] = ()
@@ -245,21 +245,21 @@ class RolloutBaseline(ApiStruct, frozen=True):
 class RolloutStatus(ApiStruct, frozen=True):
     observed_generation: Int64 = 0
     change: str = ""
-    """A digest of what is rolled out: another one begins anew."""
+    """A digest of the settings or template: another digest restarts the rollout."""
     phase: str = ""
     stage: Int32 = 0
     activation_revision: Int64 = 0
-    """Every cache a gate reads must have passed it. 0 while the stage is not in force."""
+    """The revision that every cache of a gate must have reached. 0 while the stage is not active."""
     stage_started_at: Time | None = None
     healthy_since: Time | None = None
-    """Since when every gate has been open, without a break."""
+    """Since when every gate has passed without interruption."""
     regressing_since: Time | None = None
-    """Since when there is a regression, without a break."""
+    """Since when there is a regression without interruption."""
     baselines: tuple[RolloutBaseline, ...] = ()
     previous_digest: str = ""
-    """Of the template before; what it was is in `previousTemplate`, as it was written."""
+    """Digest of the previous template; the template itself is in `previousTemplate`."""
     active_digest: str = ""
-    """Of the template rolled out, as admission left it."""
+    """Digest of the new template, after admission."""
     gates: tuple[RolloutGateStatus, ...] = ()
     reason: str = ""
     message: str = ""

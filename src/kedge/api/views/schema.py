@@ -1,7 +1,7 @@
-"""What a schema's types say about JSON: maps and quantities decoded, bad and unknown fields named by path.
+"""Decoding by schema: read-only maps and quantities, with bad and unknown fields named by path.
 
 `decode` and `validation` use it. The common path is one msgspec decode; `examine` walks an object field by field and
-is called only when that decode failed, to name everything wrong at once instead of the first thing.
+is called only when that decode failed, to report every bad field at once instead of the first.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MISSING: Final = object()
 
 
 def dec_hook(wanted: Any, value: Any) -> Any:
-    """Decode what msgspec has no type for: read-only maps, and quantities."""
+    """Decode the types that msgspec does not have: read-only maps and quantities."""
     if wanted is Quantity:
         return parse_quantity(value)
     if type(value) is not dict:
@@ -52,7 +52,7 @@ def dec_hook(wanted: Any, value: Any) -> Any:
 
 _SHARED_ITEMS_MAX = 32
 _SHARED_LENGTH_MAX = 128
-"""Maps that are larger than most, or that hold longer texts, are not kept to be shared: memory stays bounded."""
+"""Larger maps, and maps with longer strings, are not shared, so that the cache stays bounded."""
 
 _EMPTY: dict[Any, FrozenMap[str, Any]] = {Labels: Labels(), Annotations: Annotations(), ResourceList: ResourceList()}
 
@@ -74,7 +74,7 @@ def decoder_of(schema: type[Any]) -> msgspec.json.Decoder[Any]:
 
 @cache
 def strict_twin(schema: type[msgspec.Struct]) -> type[msgspec.Struct]:
-    """The same member names all the way down, refusing any other. It leaves the values alone: the view reads those."""
+    """A struct with the same member names at every depth that rejects any other. Only the view decodes values."""
     members: list[tuple[str, Any, Any]] = [
         (f"m_{member.name}", _strict_type(member.type), msgspec.field(name=member.encode_name, default=None))
         for member in msgspec.structs.fields(schema)
@@ -87,7 +87,7 @@ def strict_twin(schema: type[msgspec.Struct]) -> type[msgspec.Struct]:
 
 
 def _strict_type(wanted: Any) -> Any:
-    """Twins where there are structs below, unread bytes everywhere else."""
+    """The strict twin of a nested struct; raw bytes for everything else."""
     rule = _rule(wanted)
     if isinstance(rule, _Members):
         return strict_twin(rule.schema) | None
@@ -97,12 +97,12 @@ def _strict_type(wanted: Any) -> Any:
     return msgspec.Raw
 
 
-# -- naming everything that is wrong ---------------------------------------------------------------
+# -- reporting every bad field ---------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class Findings:
-    """What `examine` found out about one object."""
+    """The result of `examine` for one object."""
 
     cleaned: Any = None
     """The object without nulls, unknown and bad fields: it always converts to the schema."""
@@ -112,7 +112,7 @@ class Findings:
 
 
 def examine(schema: type[msgspec.Struct], value: Any) -> Findings:
-    """Hold a decoded object against a schema and name every field that does not fit."""
+    """Compare a decoded object with a schema and report every field that does not fit."""
     findings = Findings()
     cleaned = _examine(_rule(schema), value, "", findings)
     if isinstance(cleaned, dict) and issubclass(schema, View):
@@ -122,7 +122,7 @@ def examine(schema: type[msgspec.Struct], value: Any) -> Findings:
 
 
 _ENVELOPE = frozenset({"apiVersion", "kind", "metadata.managedFields", "metadata.selfLink", "metadata.resourceVersion"})
-"""Fields of every object that its server writes, or that were read before a view was asked for."""
+"""Fields that the server writes, or that are read before the view is decoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +201,7 @@ def _examine(rule: Any, value: Any, path: str, findings: Findings) -> Any:
         case _:
             if not isinstance(value, list):
                 return _reject(findings, path, value, "must be a list")
-            # A bad item leaves a blank behind, so that the others keep their index.
+            # A bad item is replaced by a zero value, so that the others keep their index.
             fitting_items = [_examine(rule.item, item, f"{path}[{i}]", findings) for i, item in enumerate(value)]
             return [rule.item.zero if item is _MISSING else item for item in fitting_items]
 
@@ -242,12 +242,12 @@ def _reject(findings: Findings, path: str, value: Any, demand: str) -> Any:
 
 
 _QUOTED_LENGTH_MAX = 256
-"""An error names a field; it does not send a whole object back."""
+"""Longest value in an error: it must not repeat a whole object."""
 _QUOTER = msgspec.json.Encoder(decimal_format="number", enc_hook=str)
 
 
 def quote(value: object) -> str:
-    """A value as Kubernetes shows it in a field error, cut short if it is long."""
+    """A value as Kubernetes quotes it in a field error, truncated if it is long."""
     try:
         text = _QUOTER.encode(value).decode()
     except (TypeError, ValueError, RecursionError):

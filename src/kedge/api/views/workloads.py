@@ -1,4 +1,4 @@
-"""Views of workloads and what steers them: Deployment, ReplicaSet, Job, autoscaler, budget, priority, Lease."""
+"""Views of workloads and of related kinds: Deployment, ReplicaSet, Job, autoscaler, budget, priority, Lease."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class StageCounts(ApiStruct, frozen=True):
 
 
 class PendingReason(ApiStruct, frozen=True):
-    """Why so many replicas are not further than their stage."""
+    """Why a number of replicas are at a stage."""
 
     stage: str = ""
     reason: str = ""
@@ -44,16 +44,16 @@ class WorkloadProgress(ApiStruct, frozen=True):
     desired: Int32 = 0
     stages: StageCounts = StageCounts()
     leaving: Int32 = 0
-    """Replicas that are draining or stopping: they still run, and are at no stage."""
+    """Replicas that are draining or stopping: they still run, and count for no stage."""
     pending: tuple[PendingReason, ...] = ()
     last_action: str = ""
-    """What was last attempted, done or not."""
+    """The last attempt, successful or not."""
     last_action_time: Time | None = None
     last_error: str = ""
     """Why the last attempt failed; empty once one has succeeded."""
     observed_generation: Int64 = 0
     deadline: Time | None = None
-    """By when there must be progress, or the workload counts as stuck."""
+    """When a workload without progress counts as stuck."""
 
 
 # -- apps/v1 ---------------------------------------------------------------------------------------
@@ -239,7 +239,7 @@ class MetricStatus(ApiStruct, frozen=True):
 
 
 class ScalingAdvice(ApiStruct, frozen=True):
-    """What the metrics asked for from a time on, until the next advice: the least and the most."""
+    """The smallest and the largest recommendation from a time on, until the next entry."""
 
     since: Time | None = None
     low: Int32 = 0
@@ -247,7 +247,7 @@ class ScalingAdvice(ApiStruct, frozen=True):
 
 
 class ScalingEvent(ApiStruct, frozen=True):
-    """A change of size that was decided, written down before it was made."""
+    """A decided change of size, recorded before it is made."""
 
     time: Time | None = None
     before: Int32 = 0
@@ -262,9 +262,9 @@ class AutoscalerStatus(ApiStruct, frozen=True):
     current_metrics: tuple[MetricStatus, ...] = ()
     conditions: tuple[Condition, ...] = ()
     advice: tuple[ScalingAdvice, ...] = ()
-    """Oldest first. Kedge's own: what stabilisation needs to know of the past, whoever decides next."""
+    """Oldest first. History for stabilisation, in the status so that a new leader has it."""
     scaling_events: tuple[ScalingEvent, ...] = ()
-    """Oldest first. Likewise, for the rates that scaling policies allow."""
+    """Oldest first. The same, for the rates of scaling policies."""
 
 
 class HorizontalPodAutoscalerView(View, frozen=True):

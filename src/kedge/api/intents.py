@@ -6,10 +6,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, assert_never
+from typing import Any, NamedTuple
 
 from kedge.api.requests import (
-    AnyRequest,
     Bind,
     ConfirmEnded,
     Create,
@@ -17,12 +16,11 @@ from kedge.api.requests import (
     DeleteCollection,
     DeleteOptions,
     Evict,
-    Get,
-    GetScale,
     List,
     ListOptions,
     OpenWatch,
     Patch,
+    Request,
     Reserve,
     Update,
     WatchOptions,
@@ -41,11 +39,9 @@ class Intent(NamedTuple):
     """The condition under which the request takes effect."""
 
 
-def intent_of(request: AnyRequest, *, ensures: bool = False) -> Intent:
+def intent_of(request: Request[Any], *, ensures: bool = False) -> Intent:
     """Describe a request; with `ensures`, a create that `Client.ensure` makes. Pure."""
     match request:
-        case Get() | GetScale():
-            return Intent(_verb("get", request.subresource), request.key)
         case List() | OpenWatch():
             return Intent(request.label, None, _selection(request.target.kind, request.options))
         case Create():
@@ -66,7 +62,8 @@ def intent_of(request: AnyRequest, *, ensures: bool = False) -> Intent:
             return Intent("reserve", request.target, request.chunk)
         case ConfirmEnded():
             return Intent("confirm ended", request.target, {"podUid": request.pod_uid}, f"node {request.node_uid}")
-    assert_never(request)
+        case _:
+            return Intent(request.label.replace("_", " "), request.written_key)
 
 
 def _verb(verb: str, subresource: str) -> str:

@@ -38,7 +38,10 @@ from kedge.api.requests import (
 from kedge.api.verbs import Verbs
 from kedge.client.contract import Client
 from kedge.keys import NO_ORIGIN, Key, Origin
+from kedge.server.service.core import Core
 from kedge.server.service.service import HANDLERS
+from kedge.sim.cluster import Cluster
+from kedge.sim.kernel import NO_FAULTS, Simulation, run
 
 MEMBERS: tuple[type[Any], ...] = get_args(AnyRequest)
 POD, MAP = KINDS.of_key_kind("Pod"), KINDS.of_key_kind("ConfigMap")
@@ -80,7 +83,7 @@ def test_labels_are_unique() -> None:
     assert len({each.label for each in MEMBERS}) == len(MEMBERS)
 
 
-def test_the_service_handles_no_request_outside_the_union() -> None:
+def test_the_service_handles_only_requests_of_the_union() -> None:
     assert set(HANDLERS) < set(MEMBERS)
 
 
@@ -209,3 +212,37 @@ async def test_a_write_without_an_operation_id_gets_one() -> None:
     world, transport = await make_world(), SentRequests()
     await Client(transport, world.env, component="test").delete_collection(POD)
     assert transport.sent[0].options.origin.operation
+
+
+class Ping(Request[str], frozen=True):
+    """A verb that exists in this test alone."""
+
+    label, verb = "ping", "create"
+
+    word: str
+    options: WriteOptions = WriteOptions()
+
+    @property
+    def target(self) -> Key:
+        return pod_key("a")
+
+
+async def ping(core: Core, request: Ping) -> str:
+    return f"{request.word} {len(list(core.kinds)) > 0}"
+
+
+def test_a_new_verb_needs_a_request_and_a_handler_and_no_transport(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over a simulated link with faults it also has its fault points and its name in the trace."""
+    handlers: dict[Any, Any] = HANDLERS
+    monkeypatch.setitem(handlers, Ping, ping)
+
+    async def program(sim: Simulation) -> None:
+        cluster = Cluster(sim, hostile=True)
+        client = cluster.client(sim.host("alice"))
+        assert await client.send(Ping("remote")) == "remote True"
+        assert await cluster.authority.send(Ping("direct")) == "direct True"
+
+    outcome = run(program, 1, faults=NO_FAULTS)
+    assert outcome.violation is None
+    assert "api.ping alice>api-0" in outcome.timeline()
+    assert intent_of(Ping("x")) == Intent("ping", pod_key("a"))

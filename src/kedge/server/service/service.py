@@ -6,7 +6,7 @@ Transports (direct now, HTTP later) call `send` and `open_watch`, and nothing be
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final
 
@@ -47,7 +47,7 @@ def _patch(core: Core, request: Patch) -> Coroutine[Any, Any, Written]:
     return (scale.patch_scale if request.subresource == "scale" else writes.patch)(core, request)
 
 
-HANDLERS: Final[Mapping[type[Request[Any]], Callable[[Core, Any], Coroutine[Any, Any, Any]]]] = {
+HANDLERS: Final[dict[type[Request[Any]], Callable[[Core, Any], Coroutine[Any, Any, Any]]]] = {
     Get: reads.get,
     GetScale: scale.get_scale,
     List: reads.list_objects,

@@ -508,7 +508,7 @@ class Limits:
     scheduler_explained_s: float = bound(
         10.0,
         "a pod's condition and Event are rewritten no sooner: their counts change with every node",
-        metric="kedge_scheduler_told_total",
+        metric="kedge_scheduler_reports_total",
     )
 
     # -- nodes

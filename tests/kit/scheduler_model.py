@@ -197,7 +197,7 @@ def is_number(text: str) -> bool:
     return text.lstrip("+-").isdigit()
 
 
-def means(cluster: Cluster, owner: PodView, term: PodAffinityTerm, other: PodView) -> bool:
+def term_matches(cluster: Cluster, owner: PodView, term: PodAffinityTerm, other: PodView) -> bool:
     """Whether a term of `owner` is about `other`."""
     if not term.namespaces and term.namespace_selector is None:
         near = other.namespace == owner.namespace
@@ -230,20 +230,20 @@ def pod_affinity(cluster: Cluster, question: Question, node: NodeView) -> Iterat
         yield Blocker(Reason.POD_AFFINITY)
         return
 
-    def meant_by_all(other: PodView) -> bool:
-        return all(means(cluster, pod, term, other) for term in terms)
+    def matched_by_all(other: PodView) -> bool:
+        return all(term_matches(cluster, pod, term, other) for term in terms)
 
     near = all(
-        any(meant_by_all(other) for other in placed_with(cluster, term.topology_key, node.labels[term.topology_key]))
+        any(matched_by_all(other) for other in placed_with(cluster, term.topology_key, node.labels[term.topology_key]))
         for term in terms
     )
     anywhere = any(
-        meant_by_all(other)
+        matched_by_all(other)
         for somewhere in cluster.nodes.values()
         if any(term.topology_key in somewhere.labels for term in terms)
         for other in cluster.on(somewhere)
     )
-    if not near and (anywhere or not meant_by_all(pod)):
+    if not near and (anywhere or not matched_by_all(pod)):
         yield Blocker(Reason.POD_AFFINITY)
 
 
@@ -254,7 +254,7 @@ def own_anti_affinity(index: int, cluster: Cluster, question: Question, node: No
     term = terms[index]
     value = node.labels.get(term.topology_key)
     if value is not None and any(
-        means(cluster, question.pod, term, other) for other in placed_with(cluster, term.topology_key, value)
+        term_matches(cluster, question.pod, term, other) for other in placed_with(cluster, term.topology_key, value)
     ):
         yield Blocker(Reason.POD_ANTI_AFFINITY, term.topology_key)
 
@@ -265,7 +265,7 @@ def anti_affinity_of_others(key: str, cluster: Cluster, question: Question, node
         return
     for other in placed_with(cluster, key, value):
         for term in required_terms(other, "pod_anti_affinity"):
-            if term.topology_key == key and means(cluster, other, term, question.pod):
+            if term.topology_key == key and term_matches(cluster, other, term, question.pod):
                 yield Blocker(Reason.ANTI_AFFINITY_OF_OTHERS, key)
                 return
 
@@ -433,9 +433,9 @@ def pod_preference(cluster: Cluster, pod: PodView, feasible: list[NodeView]) -> 
         for where in cluster.nodes.values():
             for other in cluster.on(where):
                 for term, weight in [
-                    *((t, w) for t, w in preferred_terms(pod) if means(cluster, pod, t, other)),
-                    *((t, w) for t, w in preferred_terms(other) if means(cluster, other, t, pod)),
-                    *((t, 1) for t in required_terms(other, "pod_affinity") if means(cluster, other, t, pod)),
+                    *((t, w) for t, w in preferred_terms(pod) if term_matches(cluster, pod, t, other)),
+                    *((t, w) for t, w in preferred_terms(other) if term_matches(cluster, other, t, pod)),
+                    *((t, 1) for t in required_terms(other, "pod_affinity") if term_matches(cluster, other, t, pod)),
                 ]:
                     value = where.labels.get(term.topology_key)
                     if value is not None and node.labels.get(term.topology_key) == value:

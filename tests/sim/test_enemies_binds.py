@@ -80,7 +80,7 @@ async def test_a_pod_that_joins_a_gang_before_the_bind_is_bound_with_the_gang_or
     await asyncio.sleep(20)
     assert harness.place("web") == ""
     assert claims(harness) == {}
-    await until(lambda: harness.reason("web") == "gang crew: 1 of its 2 members are here")
+    await until(lambda: harness.reason("web") == "gang crew: 1 of its 2 members exist")
     await harness.gang("other", size=2, cpu="400m")
     await until(lambda: harness.place("web") == harness.place("other") == "node-a")
     await until(lambda: not harness.cluster.all("Reservation.kedge.dev"))

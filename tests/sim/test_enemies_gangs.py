@@ -18,7 +18,8 @@ from tests.kit.scheduler_invariants import OTHER, Accounts
 from tests.objects import NODE, POD, ZONE_QUOTA, node, pod, zone_quota
 
 from kedge.api.requests import DeleteOptions
-from kedge.controllers.repair import controller as orphans
+from kedge.controllers.repair import controller as repair_controller
+from kedge.controllers.repair import plan as repair_plan
 from kedge.controllers.repair.controller import reservation_repair_controller
 from kedge.keys import Key
 from kedge.server.service import reservations
@@ -300,5 +301,6 @@ def test_a_gang_whose_places_are_past_their_deadline_from_the_start_is_bound() -
 
 
 def test_if_such_places_were_freed_at_once_a_gang_would_begin_anew_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(orphans, "due_at", lambda reservation, *_: reservation.spec.deadline)
+    for module in (repair_controller, repair_plan):
+        monkeypatch.setattr(module, "due_at", lambda reservation, *_: reservation.spec.deadline)
     assert min(bound_by_who_is_behind()) == 0

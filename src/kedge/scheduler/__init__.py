@@ -1,7 +1,6 @@
-"""The scheduler: which node a pod goes to, and why. `Scheduler` is the process: it follows caches, decides and binds.
+"""The scheduler: chooses a node for each pod, binds, and explains. `Scheduler` is the process.
 
-The decision is pure, and can be had alone: a `Snapshot` is fed with nodes and claims, `decide` picks a node on it, and
-`explain` accounts for every node.
+The decision is pure and can be used alone: add nodes and claims to a `Snapshot`, call `decide`, then `explain`.
 """
 
 from kedge.scheduler.cycle.decide import NodeDecision, ZoneRoom, blocked_zones, decide

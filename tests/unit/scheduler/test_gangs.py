@@ -38,7 +38,7 @@ async def test_a_gang_is_bound_whole_and_its_record_goes(harness: SchedulerHarne
 async def test_a_gang_waits_for_its_last_member(harness: SchedulerHarness) -> None:
     await harness.open_for(node("node-a", cpu="4"))
     await harness.gang("a", "b", size=3)
-    await until(lambda: harness.reason("a") == "gang crew: 2 of its 3 members are here")
+    await until(lambda: harness.reason("a") == "gang crew: 2 of its 3 members exist")
     assert places(harness, "a", "b") == ["", ""]
     await harness.gang("c", size=3)
     await until(lambda: all(places(harness, "a", "b", "c")))
@@ -62,7 +62,7 @@ async def test_a_pod_joins_a_gang_and_leaves_it_with_its_label(harness: Schedule
     for name in ("a", "b"):
         label = {"metadata": {"labels": {"kedge.dev/gang": "crew"}}}
         await harness.cluster.authority.patch(Key("Pod", "default", name), label)
-    await until(lambda: harness.reason("a") == "gang crew: 2 of its 3 members are here")
+    await until(lambda: harness.reason("a") == "gang crew: 2 of its 3 members exist")
     await harness.cluster.authority.patch(Key("Node", "", "node-a"), {"spec": {"unschedulable": False}})
     await until(lambda: harness.place("c"))
     assert places(harness, "a", "b") == ["", ""]

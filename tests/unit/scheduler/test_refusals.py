@@ -30,7 +30,7 @@ class RefusalsHarness:
 
     def refuse(self, reason: Reason = Reason.RESOURCE, about: Key = LEDGER, revision: int = 10) -> bool:
         error = Refused("no", refusal=reason.value, key=about, revision=revision)
-        return self.refusals.note("pod", "node-a", error)
+        return self.refusals.record("pod", "node-a", error)
 
     def excluded(self) -> tuple[str, ...]:
         return self.refusals.excluded("pod")

@@ -33,7 +33,7 @@ async def test_a_gated_pod_waits_for_its_gates_and_no_longer(harness: SchedulerH
     await harness.pod("gated", schedulingGates=[{"name": "example.com/later"}])
     await asyncio.sleep(5)
     assert not harness.attempts("gated")
-    assert harness.said("gated") == ("False", "SchedulingGated", "its gates have to be removed first")
+    assert harness.said("gated") == ("False", "SchedulingGated", "remove its scheduling gates first")
     assert not harness.events("FailedScheduling"), "nothing failed"
     await harness.cluster.authority.patch(Key("Pod", "default", "gated"), {"spec": {"schedulingGates": None}})
     await until(lambda: harness.place("gated"))

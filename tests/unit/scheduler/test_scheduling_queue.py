@@ -44,11 +44,11 @@ class QueueHarness:
         return found
 
     def fails(
-        self, name: str, helped_by: ClusterEvent = ClusterEvent.ROOM, equivalence: object = "sort", **named: Any
+        self, name: str, unblocked_by: ClusterEvent = ClusterEvent.ROOM, equivalence: object = "sort", **named: Any
     ) -> None:
         """A pod comes, is tried, and fits nowhere."""
         self.put(name, **named)
-        self.queue.unschedulable(self.take(), helped_by, equivalence)
+        self.queue.unschedulable(self.take(), unblocked_by, equivalence)
 
     def active(self) -> list[str]:
         return [each.key.name for each in self.queue if each.stage is QueueStage.ACTIVE]
@@ -153,7 +153,7 @@ def test_a_sort_of_which_nobody_is_left_is_forgotten() -> None:
         else:
             harness.queue.unschedulable(waiting, ClusterEvent.ROOM, "another sort")
     assert len(harness.queue) == 6
-    assert not harness.queue._hot
+    assert not harness.queue._probed
 
 
 def test_the_best_of_a_sort_is_woken() -> None:
@@ -415,7 +415,7 @@ def test_whatever_comes_a_pod_is_in_one_stage_and_no_helpful_change_is_lost(step
                     awake = [
                         each for each in pending if each.stage is QueueStage.ACTIVE and each.equivalence == equivalence
                     ]
-                    assert not sort or awake, "all of a sort sleep through what could help them"
+                    assert not sort or awake, "no pod of a class was woken"
         elif step == "wake":
             pending.wake(f"uid-p{n}", "a word")
         elif step == "flush":
@@ -427,4 +427,4 @@ def test_whatever_comes_a_pod_is_in_one_stage_and_no_helpful_change_is_lost(step
         assert len(pending) == sum(pending.count(stage) for stage in QueueStage)
         if not pending._in_flight:
             assert not pending._events
-        assert pending._hot.keys() <= {each.equivalence for each in pending}, "a sort of nobody is remembered for good"
+        assert pending._probed.keys() <= {each.equivalence for each in pending}, "an empty class is kept"

@@ -1,6 +1,6 @@
-"""Binds: sent in parallel, each its own commit, and what each came to learned from its answer or by reading.
+"""The binder: sends binds in parallel, each its own commit, and learns each outcome from the reply or by a read.
 
-An assumption ends by evidence alone: the cache shows the pod, the service says no, or the authority was read.
+An assumption ends by evidence alone: the cache shows the pod, the service rejects the bind, or a read settles it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _Work = tuple[Callable[..., Coroutine[Any, Any, None]], tuple[Any, ...]]
 
 
 class Binder:
-    """Binds what was decided, for one scheduler."""
+    """Binds pods to the nodes that one scheduler chose."""
 
     def __init__(
         self,
@@ -54,34 +54,32 @@ class Binder:
         self.bound = 0
         self._workers: set[asyncio.Task[None]] = set()
         self._idle: list[asyncio.Future[_Work]] = []
-        """Of the workers: those who wait for more. A task for each bind would cost more than the wait."""
-        self._under_way = 0
+        """Futures of idle workers. Reusing a worker is cheaper than a task for each bind."""
+        self._in_flight = 0
         self._idle_event = asyncio.Event()
         self.started = 0
-        """How many there were."""
+        """Binds and gangs ever started."""
         self._on_bind_ended = on_bind_ended
         self._on_failure = on_failure
         """Called with an error that must end the term: the fence is lost, or there is a bug."""
-        self._results = env.metrics.counter(
-            "kedge_scheduler_attempts_total", "AttemptRecords, by how they ended", ("result",)
-        )
+        self._results = env.metrics.counter("kedge_scheduler_attempts_total", "Attempts, by result", ("result",))
         self._done = self._results.labels("bound")
-        env.metrics.gauge("kedge_scheduler_binds_in_flight", "Binds under way").set_function(self.__len__)
+        env.metrics.gauge("kedge_scheduler_binds_in_flight", "Binds in flight").set_function(self.__len__)
 
     def __len__(self) -> int:
-        """Binds under way."""
-        return self._under_way
+        """Binds in flight."""
+        return self._in_flight
 
     def start(self, work: Callable[..., Coroutine[Any, Any, None]], *args: Any) -> None:
-        """Run one bind, or one gang, beside the others."""
+        """Run one bind, or one gang, in parallel with the others."""
         self.started += 1
-        if not self._under_way:
+        if not self._in_flight:
             self._idle_event.clear()
-        self._under_way += 1
+        self._in_flight += 1
         while self._idle:
-            queued = self._idle.pop()
-            if not queued.done():
-                queued.set_result((work, args))
+            idle = self._idle.pop()
+            if not idle.done():
+                idle.set_result((work, args))
                 return
         worker = asyncio.get_running_loop().create_task(self._serve((work, args)))
         self._workers.add(worker)
@@ -93,11 +91,11 @@ class Binder:
             work, args = given
             try:
                 await work(*args)
-            except Exception as error:  # noqa: BLE001  it ends the term, and is seen there
+            except Exception as error:  # noqa: BLE001  it ends the term, which reports it
                 self._on_failure(error)
             finally:
-                self._under_way -= 1
-                if not self._under_way:
+                self._in_flight -= 1
+                if not self._in_flight:
                     self._idle_event.set()
                 self._on_bind_ended()
             del given, work, args
@@ -106,17 +104,17 @@ class Binder:
             given = await more
 
     async def wait_all(self) -> None:
-        if self._under_way:
+        if self._in_flight:
             await self._idle_event.wait()
 
     async def cancel_all(self) -> None:
-        """End every bind under way, and who would do the next."""
+        """Cancel every bind in flight, and the idle workers."""
         workers = tuple(self._workers)
         for worker in workers:
             worker.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
         self._idle.clear()
-        self._under_way = 0  # who was cancelled before his first step has counted nothing
+        self._in_flight = 0  # a worker cancelled before its first step has not decremented it
         self._idle_event.set()
 
     # -- one bind ----------------------------------------------------------------------------------
@@ -129,7 +127,7 @@ class Binder:
         fence: Fence,
         record: Record,
     ) -> None:
-        """Bind a pod where it was assumed. `node` is the uid and the version of the node that was decided on."""
+        """Bind a pod to its assumed node. `node` is the uid and the revision of the node that was decided on."""
         pod, key, uid = queued.pod, queued.key, queued.uid
         began_s = self._env.monotonic()
         request = Binding(
@@ -139,14 +137,14 @@ class Binder:
             node_uid=node[0],
             decided_on={str(key): pod.revision, f"Node/{assumption.node}": node[1]},
         )
-        # A bind that is sent again finds the pod bound as asked, so it needs no record to be told so.
+        # A repeated bind finds the pod already bound to this node, so the service need not record the operation.
         options = WriteOptions(fence=fence, origin=Origin(f"{record.id}#1", record.id), recorded=False)
         error: OperatingError | None = None
         written: Object | None = None
         try:
             written = (await self._client.bind(request, options=options)).object
         except Fenced:
-            raise  # deposed, and did not know it: the whole term is over
+            raise  # another process leads: the term is over
         except OperatingError as failed:
             error = failed
         if written is not None:
@@ -167,7 +165,7 @@ class Binder:
         self, queued: QueuedPod, assumption: Assumption, error: OperatingError, fence: Fence, record: Record
     ) -> None:
         if isinstance(error, OutcomeUnknown):
-            # It may have been made, or may still be. Only a read may end the assumption.
+            # It may have been committed, or may still be. Only a read may end the assumption.
             self._results.labels("outcomeunknown").inc()
             await self.settle(assumption)
             self._queue.failed(queued)
@@ -177,7 +175,7 @@ class Binder:
     def return_to_queue(
         self, queued: QueuedPod, assumption: Assumption, error: OperatingError, fence: Fence, record: Record
     ) -> None:
-        """Nothing was bound. What was refused is remembered, and the pod is tried again."""
+        """Nothing was bound. Record a refusal, and retry the pod."""
         self._results.labels(type(error).__name__.lower()).inc()
         self._cluster_state.forget(assumption.uid)
         about = error.key
@@ -186,8 +184,8 @@ class Binder:
             return
         if isinstance(error, Refused) and about is not None and about.kind == NODE_ALLOCATION_KIND:
             self._cluster_state.unreleased.doubt(assumption.node, error.revision)
-        gone = self._queue.get(assumption.uid) is None  # then nobody would ever forget what is remembered of it
-        if isinstance(error, Refused) and not gone and self.refusals.note(assumption.uid, assumption.node, error):
+        gone = self._queue.get(assumption.uid) is None  # its refusals would never be forgotten
+        if isinstance(error, Refused) and not gone and self.refusals.record(assumption.uid, assumption.node, error):
             limits = self._env.limits
             message = (
                 f"node {assumption.node} refused this pod {limits.scheduler_refusals_max} times, last: {error};"
@@ -197,7 +195,7 @@ class Binder:
         self._queue.failed(queued)
 
     async def settle(self, assumption: Assumption) -> None:
-        """Read at the authority what became of a bind, however often it takes."""
+        """Read the pod from the API server, as often as needed, to learn the outcome of its bind."""
         backoff, failures = Backoff(self._env.limits.client_backoff_s, self._env.limits.client_backoff_s_max), 0
         while self._cluster_state.assumed.get(assumption.uid) is assumption:
             try:

@@ -1,7 +1,7 @@
-"""What nodes and the service have refused, remembered until the scheduler has seen why.
+"""Refused binds, by pod and node, until the scheduler's cache shows the version that caused the refusal.
 
-A bind proves its placement on committed state. Where that is newer than the cache, the same decision would be refused
-again: so the pair is left out until the cache shows the version that refused. One refused too often is quarantined.
+A bind proves its choice on committed state. If that is newer than the cache, the same decision would be refused again,
+so the node is excluded for the pod until the cache has caught up. A pair that is refused too often is quarantined.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ABOUT_THE_POD = frozenset(
         Reason.GANG_GONE,
     }
 )
-"""Refusals that no other node would change."""
+"""Refusals that concern the pod, whatever the node."""
 
 
 @dataclass(slots=True)
@@ -41,29 +41,29 @@ class _Pair:
 
     about: Key
     revision: Revision
-    unlike: Revision = NO_REVISION
-    """Of what is gone there is no revision to wait for: the version that the cache had, and must have no more."""
+    stale: Revision = NO_REVISION
+    """If the object was deleted, there is no revision to wait for: the cached version, which must disappear."""
     times: int = 0
     quarantined_until_s: float = 0.0
 
 
 class Refusals:
-    """By pod uid and node. Pods that are gone are forgotten by whoever knows that they are."""
+    """By pod uid and node. The scheduler calls `forget` for pods that are gone."""
 
     def __init__(self, env: Env, reached: Callable[[Key, Revision], bool], version: Callable[[Key], Revision]) -> None:
         self._env = env
         self._reached = reached
-        """Whether the scheduler's caches show what an object was at a revision."""
+        """Whether the scheduler's caches have reached a revision of an object."""
         self._version = version
-        """The version of an object in the cache; none if it is not there."""
+        """The revision of an object in the cache; none if it is not there."""
         self._pairs: dict[str, dict[str, _Pair]] = {}
         env.metrics.gauge("kedge_scheduler_quarantined", "Pairs of pod and node not tried for a while").set_function(
             self.quarantined
         )
-        self._refused = env.metrics.counter("kedge_scheduler_refusals_total", "Binds refused, by why", ("reason",))
+        self._refused = env.metrics.counter("kedge_scheduler_refusals_total", "Binds refused, by reason", ("reason",))
 
-    def note(self, uid: str, node: str, refused: Refused) -> bool:
-        """Remember a refusal. True if the pair is quarantined by it."""
+    def record(self, uid: str, node: str, refused: Refused) -> bool:
+        """Record a refusal. True if it puts the pair into quarantine."""
         self._refused.labels(refused.refusal).inc()
         if refused.refusal in ABOUT_THE_POD:
             return False
@@ -72,7 +72,7 @@ class Refusals:
         if pair is None:
             pair = pairs[node] = _Pair(refused.key or Key(NODE_KIND, "", node), refused.revision)
         pair.about, pair.revision = refused.key or pair.about, refused.revision
-        pair.unlike = NO_REVISION if pair.revision else self._version(pair.about)
+        pair.stale = NO_REVISION if pair.revision else self._version(pair.about)
         pair.times += 1
         limits = self._env.limits
         if pair.times < limits.scheduler_refusals_max:
@@ -82,7 +82,7 @@ class Refusals:
         return True
 
     def excluded(self, uid: str) -> tuple[str, ...]:
-        """The nodes not to try for a pod now: their refusals are not yet seen, or came too often."""
+        """The nodes not to try for a pod now: the cache is behind a refusal, or the pair is in quarantine."""
         pairs = self._pairs.get(uid)
         if not pairs:
             return ()
@@ -90,17 +90,17 @@ class Refusals:
         return tuple(node for node, pair in pairs.items() if pair.quarantined_until_s > now_s or not self._seen(pair))
 
     def unseen(self, uid: str) -> list[tuple[Key, Revision]]:
-        """What has to be seen before a pod's excluded nodes are tried again."""
+        """The revisions that the caches must reach before a pod's excluded nodes are tried again."""
         pairs = self._pairs.get(uid, {})
         return [(p.about, p.revision) for p in pairs.values() if p.revision and not self._seen(p)]
 
     def _seen(self, pair: _Pair) -> bool:
         if pair.revision:
             return self._reached(pair.about, pair.revision)
-        return not pair.unlike or self._version(pair.about) != pair.unlike
+        return not pair.stale or self._version(pair.about) != pair.stale
 
     def __len__(self) -> int:
-        """Pods that anything is remembered of."""
+        """The pods with a recorded refusal."""
         return len(self._pairs)
 
     def quarantined_until_s(self, uid: str) -> float | None:

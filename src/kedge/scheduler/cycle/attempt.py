@@ -1,7 +1,7 @@
-"""One attempt: decide for a pod or a whole gang, begin to bind, make room, or let it wait for what could help.
+"""The scheduling cycle: one attempt for a pod or a gang ends in a bind, a preemption, or a wait for events.
 
-Nothing in `attempt` itself waits: what takes time is begun, and goes on beside the next attempts. `scheduler` calls it
-while it leads; `binder` learns what became of each bind.
+`attempt` never waits: binds and evictions run in parallel with the next attempts. `scheduler` calls it while it leads;
+`binder` learns the outcome of each bind.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from kedge.scheduler.state.shapes import shape_key
 from kedge.scheduler.state.snapshot import NodeRow
 
 _COSTLY = 8
-"""What a gang, or an attempt that comes to nothing, counts for: it takes about as long as so many others."""
+"""The cost of a gang, or of an attempt without a feasible node, in ordinary attempts."""
 
 
 class SchedulingCycle:
-    """Tries pods, for one scheduler."""
+    """Runs attempts, for one scheduler."""
 
     def __init__(
         self,
@@ -64,23 +64,23 @@ class SchedulingCycle:
         self._event_recorder = event_recorder
         self._gangs = Gangs(client, env, cluster_state, queue, binder, attempts)
         self._wake_tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
-        """By pod uid and what is waited for: that caches show what a refusal was about, or that a quarantine ends."""
+        """By pod uid and purpose: wake the pod when caches show the cause of a refusal, or when a quarantine ends."""
         metrics = env.metrics
         self._decision_seconds = metrics.histogram("kedge_scheduler_attempt_seconds", "Time a decision took")
         self._unschedulable_count = metrics.counter(
-            "kedge_scheduler_attempts_total", "AttemptRecords, by how they ended", ("result",)
+            "kedge_scheduler_attempts_total", "Attempts, by result", ("result",)
         ).labels("unschedulable")
-        self._preempted = metrics.counter("kedge_scheduler_preempted_total", "Pods asked to leave for others")
+        self._preempted = metrics.counter("kedge_scheduler_preempted_total", "Pods evicted by preemption")
 
     async def stop(self) -> None:
-        for seeing in tuple(self._wake_tasks.values()):
-            seeing.cancel()
+        for task in tuple(self._wake_tasks.values()):
+            task.cancel()
         await asyncio.gather(*self._wake_tasks.values(), return_exceptions=True)
 
     def attempt(self, queued: QueuedPod, fence: Fence) -> int:
-        """Decide for one pod, or for its whole gang, and begin to bind. Nothing waits in here.
+        """Decide for one pod, or for its whole gang, and start the bind. Nothing waits in here.
 
-        For how much of a burst it counts: every node is accounted for when none will do.
+        Returns its cost as a part of a burst: an attempt without a feasible node explains every node.
         """
         began_s, started = self._env.monotonic(), self._binder.started
         hold = self._hold_of(queued)
@@ -99,17 +99,17 @@ class SchedulingCycle:
         return 1 if self._binder.started > started and queued.gang is None else _COSTLY
 
     def _hold_of(self, queued: QueuedPod) -> Hold | None:
-        """A person's word that this scheduler is to leave the pod alone."""
+        """The hold that keeps this scheduler from trying the pod, if there is one."""
         notes = queued.pod.metadata.annotations
         if not notes or not any(name.startswith(HOLD_PREFIX) for name in notes):
             return None
         return active_hold(queued.pod.metadata, self._name, self._env.now())
 
     def _pause_held(self, hold: Hold, members: Sequence[QueuedPod], fence: Fence) -> None:
-        """A pod, and with it its gang, waits until its hold ends or is taken away."""
+        """A pod and its gang wait until the hold ends or is removed."""
         for each in members:
             self._queue.pause(each, (hold.until - self._env.now()).total_seconds(), "a hold has ended")
-            if self._cluster_state.drop_nomination(each.uid) is not None:  # what it does not take is kept from nobody
+            if self._cluster_state.drop_nomination(each.uid) is not None:  # a held pod reserves no room
                 self._event_recorder.clear_nomination(each.pod, decision=self._attempts.latest, fence=fence)
             self._event_recorder.unschedulable(each.pod, HELD, str(hold), decision=self._attempts.latest, fence=fence)
 
@@ -125,16 +125,16 @@ class SchedulingCycle:
         if decision.node is None:
             self._no_node(queued, view, decision, fence, record, nomination)
             return
-        if self._attempts.will_be_kept(record):  # the snapshot stands still only now
+        if self._attempts.will_be_kept(record):  # only now: the snapshot changes below
             self._attempts.explained(record, explain(self._cluster_state.snapshot, decision))
         assumption = self._cluster_state.assume(queued.pod, decision.node, decision.request)
         node = (decision.node_uid, decision.node_revision)
         self._binder.start(self._binder.bind, queued, assumption, node, fence, record)
         if nomination is not None and nomination.node != decision.node:
-            self._cluster_state.notify_room(nomination.node, "a place was given up")
+            self._cluster_state.notify_room(nomination.node, "a nomination was dropped")
 
     def _bind_reserved(self, queued: QueuedPod, view: PodView, node: NodeRow, fence: Fence, record: Record) -> None:
-        """A place is held for the pod, so there is nothing to decide: the bind proves that it may still have it."""
+        """A reservation holds room for the pod, so there is nothing to decide. The bind proves the reservation."""
         assumption = self._cluster_state.assume(queued.pod, node.name, self._cluster_state.policies.request_of(view))
         self._attempts.reserved(record, node.name)
         self._binder.start(self._binder.bind, queued, assumption, (node.uid, node.revision), fence, record)
@@ -170,12 +170,12 @@ class SchedulingCycle:
         plan, more = None, NOTHING
         if not kept and view.spec.preemption_policy != "Never":
             plan, more = self._plan_room(queued, decision, explanation)
-        helped_by = self._unschedulable(queued, decision, explanation, fence, record, more)
+        unblocked_by = self._unschedulable(queued, decision, explanation, fence, record, more)
         if nomination is not None and kept:
-            self._cluster_state.nominated.put(queued.uid, nomination)  # those in its way are still leaving
+            self._cluster_state.nominated.put(queued.uid, nomination)  # its victims are still terminating
         else:
             if nomination is not None and (plan is None or plan.node != nomination.node):
-                self._cluster_state.notify_room(nomination.node, "a place was given up")
+                self._cluster_state.notify_room(nomination.node, "a nomination was dropped")
             if plan is not None:
                 made = Nomination(plan.node, decision.request, queued.priority, plan.awaited)
                 self._cluster_state.nominated.put(queued.uid, made)
@@ -183,12 +183,12 @@ class SchedulingCycle:
                 self._attempts.nominated(record, plan.node, plan.victims)
         if view.status.nominated_node_name and queued.uid not in self._cluster_state.nominated:
             self._event_recorder.clear_nomination(queued.pod, decision=record.id, fence=fence)
-        self._attempts.end(record, helped_by=event_names(helped_by))
+        self._attempts.end(record, helped_by=event_names(unblocked_by))
 
     def _plan_room(
         self, queued: QueuedPod, decision: NodeDecision, explanation: Explanation
     ) -> tuple[Preemption | None, ClusterEvent]:
-        """Whom to ask to leave; and, if that is nobody, what else could help because of it."""
+        """A preemption plan; and, without one, the event that may make it possible."""
         state = self._cluster_state
         check = EvictionCheck(state.evictable)
         inputs = PreemptionInputs(state.pods_on, check, state.nominated.places)
@@ -204,10 +204,10 @@ class SchedulingCycle:
         record: Record,
         more: ClusterEvent = NOTHING,
     ) -> ClusterEvent:
-        """Let a pod wait for what could help it, and say why it waits."""
-        helped_by = more | (ClusterEvent.NODE if queued.gang is None else ClusterEvent.NODE | ClusterEvent.GANG)
+        """Queue a pod for the events that may unblock it, and report why it is unschedulable."""
+        unblocked_by = more | (ClusterEvent.NODE if queued.gang is None else ClusterEvent.NODE | ClusterEvent.GANG)
         for blocker in explanation.counts:
-            helped_by |= blocker.unblocked_by
+            unblocked_by |= blocker.unblocked_by
         self._watch_refusals(queued)
         key: Hashable = (
             ("gang", *queued.gang)
@@ -215,27 +215,27 @@ class SchedulingCycle:
             else (
                 shape_key(decision.request, decision.settings, self._cluster_state.snapshot.tallies.mentioned),
                 decision.inputs,
-                queued.priority,  # places kept for others are kept from some priorities and not from others
+                queued.priority,  # nominations hold room from lower priorities only
             )
         )
         message = summarize(decision, explanation)
-        self._queue.unschedulable(queued, helped_by, key)
+        self._queue.unschedulable(queued, unblocked_by, key)
         self._event_recorder.unschedulable(queued.pod, UNSCHEDULABLE, message, decision=record.id, fence=fence)
         self._unschedulable_count.inc()
         self._attempts.explained(record, explanation)
         record.result, record.condition, record.reason = "failed", "PodScheduled", message
-        return helped_by
+        return unblocked_by
 
     def _watch_refusals(self, queued: QueuedPod) -> None:
-        """See to it that a pod is woken when a node that it must not be tried on is free to it again.
+        """Wake a pod when one of its excluded nodes may be tried again.
 
-        A quarantine is long, and a refusal is soon understood: one does not wait for the other. Of a node that is gone
-        there is nothing to see; its return is told as any other's.
+        Caches catch up soon, a quarantine is long: each has its own task. A deleted node has no revision to wait for;
+        if it returns, the event of a new node wakes the pod.
         """
         uid, refusals = queued.uid, self._binder.refusals
         if refusals.unseen(uid) and (uid, "seen") not in self._wake_tasks:
             self._wake_tasks[uid, "seen"] = self._env.spawn(
-                self._wake_when_seen(uid), name=f"see why {queued.key} was refused"
+                self._wake_when_seen(uid), name=f"wait for the cause of refusals of {queued.key}"
             )
         if refusals.quarantined_until_s(uid) is not None and (uid, "quarantine") not in self._wake_tasks:
             self._wake_tasks[uid, "quarantine"] = self._env.spawn(
@@ -243,7 +243,7 @@ class SchedulingCycle:
             )
 
     async def _wake_when_seen(self, uid: str) -> None:
-        """Wake a pod when the caches show what its refusals were about."""
+        """Wake a pod when the caches show the cause of its refusals."""
         try:
             for about, revision in self._binder.refusals.unseen(uid):
                 cache = self._cluster_state.caches.get(about.kind)
@@ -255,7 +255,7 @@ class SchedulingCycle:
                     cache.request_relist()
         finally:
             self._wake_tasks.pop((uid, "seen"), None)
-        self._queue.wake(uid, "a refusal was understood")
+        self._queue.wake(uid, "the cache shows the cause of a refusal")
 
     async def _wake_after_quarantine(self, uid: str) -> None:
         refusals = self._binder.refusals
@@ -269,24 +269,24 @@ class SchedulingCycle:
     # -- preemption --------------------------------------------------------------------------------
 
     async def _make_room(self, pod: Object, plan: Preemption, made: Nomination, fence: Fence, decision: str) -> None:
-        """Nominate the pod and ask its victims to leave. If one may not, the place is given up."""
+        """Nominate the pod and evict its victims. If an eviction is rejected, drop the nomination."""
         options = WriteOptions(fence=fence, origin=Origin(decision=decision))
         try:
             status = {"metadata": {"uid": pod.uid}, "status": {"nominatedNodeName": plan.node}}
             await self._client.patch(pod.key, status, subresource="status", options=options)
             for victim in plan.victims:
-                message = f"asked to leave {plan.node} for {pod.key}, which has a higher priority"
+                message = f"evicted from {plan.node} for {pod.key}, which has a higher priority"
                 self._event_recorder.event(victim, "Preempted", message, decision=decision, fence=fence)
-                with suppress(NotFound):  # it left by itself
+                with suppress(NotFound):  # it was deleted meanwhile
                     asked = DeleteOptions(uid=victim.uid, fence=fence, origin=options.origin)
                     await self._client.evict(victim.key, asked)
                 self._preempted.inc()
         except Fenced:
             raise
         except OperatingError:
-            # A budget was spent meanwhile, or nobody answers: whoever was asked leaves, and the pod is tried anew.
+            # A budget was used up meanwhile, or a call failed. Victims evicted so far still leave; retry the pod.
             now = self._cluster_state.nominated.places.get(pod.uid)
-            if now is not None and (now.node, now.awaited) == (made.node, made.awaited):  # not another, made since
+            if now is not None and (now.node, now.awaited) == (made.node, made.awaited):  # not a newer nomination
                 self._cluster_state.drop_nomination(pod.uid)
                 self._queue.retry(pod.uid)
 
@@ -322,7 +322,7 @@ class SchedulingCycle:
         self._binder.start(self._gangs.reserve_and_bind, queued.gang, chosen, fence)
 
     def _size(self, member: QueuedPod) -> tuple[int, int]:
-        """The largest choose first: what they leave is enough for the small ones more often than the other way."""
+        """The largest member chooses first: small ones fit into the rest more often than the other way round."""
         requests = self._cluster_state.policies.request_of(member.pod.as_view(PodView)).wants.requests
         return requests.get(CPU, 0), requests.get(MEMORY, 0)
 
@@ -335,28 +335,28 @@ class SchedulingCycle:
         fence: Fence,
         record: Record,
     ) -> None:
-        """One has no place beside the others, so none has: take back what was assumed, and wait together."""
+        """One member does not fit beside the others, so none is placed: undo the assumptions, and wait together."""
         explanation = explain(self._cluster_state.snapshot, decision)
         for each in reversed(chosen):
             self._cluster_state.undo_assume(each.assumption)
-        helped_by = self._unschedulable(misfit, decision, explanation, fence, record)
-        self._attempts.end(record, helped_by=event_names(helped_by))
+        unblocked_by = self._unschedulable(misfit, decision, explanation, fence, record)
+        self._attempts.end(record, helped_by=event_names(unblocked_by))
         assert misfit.gang is not None
-        why = f"gang {misfit.gang[1]}: {misfit.key.name} has no place beside the others"
+        why = f"gang {misfit.gang[1]}: {misfit.key.name} does not fit beside the others"
         for each in chosen:
             each.record.result, each.record.condition, each.record.reason = "failed", "PodScheduled", why
-            self._attempts.end(each.record, helped_by=event_names(helped_by))
-        self._gang_waits([each for each in members if each is not misfit], helped_by, why, fence)
+            self._attempts.end(each.record, helped_by=event_names(unblocked_by))
+        self._gang_waits([each for each in members if each is not misfit], unblocked_by, why, fence)
 
-    def _gang_waits(self, members: list[QueuedPod], helped_by: ClusterEvent, why: str, fence: Fence) -> None:
+    def _gang_waits(self, members: list[QueuedPod], unblocked_by: ClusterEvent, why: str, fence: Fence) -> None:
         for member in members:
-            self._queue.unschedulable(member, helped_by | ClusterEvent.GANG, ("gang", *(member.gang or ())))
+            self._queue.unschedulable(member, unblocked_by | ClusterEvent.GANG, ("gang", *(member.gang or ())))
             self._event_recorder.unschedulable(
                 member.pod, UNSCHEDULABLE, why, decision=self._attempts.latest, fence=fence
             )
 
     def _resume_gang(self, members: list[QueuedPod], record: Object, fence: Fence) -> None:
-        """An earlier attempt left its record: bring a committed gang to its end, give up any other."""
+        """An earlier attempt left its gang record: finish a committed gang, abandon any other."""
         gang = members[0].gang
         assert gang is not None
         if record.as_view(ReservationView).status.phase != "Committed":

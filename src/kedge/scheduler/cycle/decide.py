@@ -1,7 +1,7 @@
 """The decision: the best node for a pod on a snapshot. Pure, and a function of content alone.
 
-No I/O, clock or randomness: ties are broken by the draw that the caller passes. Nothing is claimed here; the caller
-adds the claim to the snapshot when it acts on the decision. `explain` says why, while the snapshot stands still.
+No I/O, clock or randomness: the caller's draw breaks ties. Nothing is claimed here; the caller adds the claim to the
+snapshot when it acts on the decision. `explain` gives the reasons, while the snapshot does not change.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from kedge.scheduler.state.shapes import PodRequest, compile_shape, request_of, 
 from kedge.scheduler.state.snapshot import Snapshot
 
 ZoneRoom = Mapping[str, Units]
-"""What the pod's tenant may still claim in each zone that a quota speaks of."""
+"""By zone with a quota: what the pod's tenant may still claim."""
 
 
 class NodeDecision(msgspec.Struct, frozen=True, gc=False):
-    """Where a pod goes, and what that was decided on."""
+    """The node for a pod, and the inputs of the decision."""
 
     node: str | None
     """None if no node is feasible."""
@@ -32,7 +32,7 @@ class NodeDecision(msgspec.Struct, frozen=True, gc=False):
     """The version of the node object that was used."""
     score: int
     feasible: int
-    """How many nodes were feasible, of `nodes`."""
+    """The number of feasible nodes, of `nodes`."""
     nodes: int
     request: PodRequest
     """For `Snapshot.add_claim`."""
@@ -54,8 +54,8 @@ def decide(
 ) -> NodeDecision:
     """Choose the feasible node with the highest score.
 
-    `draw` breaks ties, as `best` says: of the best nodes, in the order of their names, the one at place `draw`.
-    `excluded` are nodes that just refused this pod; `room` is what its tenant's zone quotas leave.
+    `draw` breaks ties, as `selection` defines. `excluded` are nodes that refused this pod lately; `room` is what its
+    tenant's zone quotas leave.
     """
     request = pod if isinstance(pod, PodRequest) else request_of(pod)
     blocked = blocked_zones(request.wants.requests, room) if room else ()
@@ -84,7 +84,7 @@ def blocked_zones(requests: Units, room: ZoneRoom) -> tuple[str, ...]:
 
 
 def state_of(snapshot: Snapshot, request: PodRequest, settings: Settings, inputs: AttemptInputs) -> ShapeState:
-    """What is known of the pod's shape, brought up to date."""
+    """The state of the pod's shape, up to date with the snapshot."""
     last: ShapeState | None = snapshot.last_state
     if (
         last is not None

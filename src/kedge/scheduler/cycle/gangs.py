@@ -1,7 +1,7 @@
 """Gangs: pods that are bound together or not at all.
 
-Members reserve in chunks under one record, the last chunk commits it, and only then is any bound. Whoever leads next
-finds the record: a committed one is bound to its end, any other is given up, and its places are free again.
+Members reserve in chunks under one gang record; the last chunk commits it, and only then is any member bound. The next
+leader finds the record: it binds the rest of a committed gang, and deletes any other record, which frees its room.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from kedge.scheduler.state.assumptions import Assumption
 from kedge.scheduler.state.cluster_state import BY_GANG, ClusterState
 
 _DIGITS_MAX = 9
-"""Of a count in an annotation."""
+"""The most digits of a count in an annotation."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberPlacement:
-    """One member, the node that was chosen for it, and the record of that."""
+    """One member, its chosen node, and the record of its attempt."""
 
     queued: QueuedPod
     assumption: Assumption
     node: tuple[str, Revision]
-    """Its uid and the version that was decided on."""
+    """Uid and revision of the node that was decided on."""
     record: Record
 
 
 class Gangs:
-    """Knows who belongs together, and brings a gang to its nodes."""
+    """Reserves for and binds whole gangs, for one scheduler."""
 
     def __init__(
         self,
@@ -60,34 +60,31 @@ class Gangs:
         self._queue = queue
         self._binder = binder
         self._attempts = attempts
-        self._results = env.metrics.counter("kedge_scheduler_gangs_total", "Gangs tried, by how it ended", ("result",))
+        self._results = env.metrics.counter("kedge_scheduler_gangs_total", "Gangs tried, by result", ("result",))
 
     def record_of(self, gang: tuple[str, str]) -> Object | None:
-        """The record of an attempt at the gang, as the cache has it."""
+        """The gang record in the cache, if there is one."""
         found = self._cluster_state.caches[RESERVATION_KIND].get(Key(RESERVATION_KIND, *gang)).value
         return found if found is not None and not found.as_view(ReservationView).spec.pod.uid else None
 
     def missing(self, members: Sequence[QueuedPod]) -> str:
-        """Why a gang cannot be tried yet, in words; empty if all are here."""
+        """Why the gang cannot be tried yet; empty if it is complete."""
         first = members[0]
         gang = first.gang
         assert gang is not None
         size = size_of(first.pod)
         if size is None or any(size_of(each.pod) != size for each in members):
-            return (
-                f"gang {gang[1]}: the annotation {GANG_SIZE} must say how many members there are, the same on each of"
-                " them"
-            )
+            return f"gang {gang[1]}: set the annotation {GANG_SIZE} to the number of members, the same on every member"
         placed = sum(
             pod.key.namespace == gang[0] and bool(pod.as_view(PodView).spec.node_name)
             for pod in self._cluster_state.found_by(POD_KIND, BY_GANG, gang[1])
         )
         if len(members) + placed < size:
-            return f"gang {gang[1]}: {len(members) + placed} of its {size} members are here"
+            return f"gang {gang[1]}: {len(members) + placed} of its {size} members exist"
         return ""
 
     async def reserve_and_bind(self, gang: tuple[str, str], members: Sequence[MemberPlacement], fence: Fence) -> None:
-        """Reserve for all, commit, bind all. What fails before the commit gives everything back."""
+        """Reserve for all, commit, bind all. A failure before the commit releases everything."""
         try:
             await self._reserve(gang, members, fence)
         except Fenced:
@@ -97,7 +94,7 @@ class Gangs:
             await self.release_uncommitted(gang, fence)
             for member in members:
                 self._binder.return_to_queue(member.queued, member.assumption, error, fence, member.record)
-                self._attempts.abandoned(member.record, f"gang {gang[1]} could not reserve its places", error)
+                self._attempts.abandoned(member.record, f"gang {gang[1]} could not reserve room", error)
             return
         self._results.labels("committed").inc()
         await self.bind_committed(gang, members, (), fence)
@@ -105,13 +102,13 @@ class Gangs:
     async def bind_committed(
         self, gang: tuple[str, str], members: Sequence[MemberPlacement], others: Sequence[QueuedPod], fence: Fence
     ) -> None:
-        """Bind the members of a committed gang. `others` wait until its record is gone: they hold no place under it.
+        """Bind the members of a committed gang. `others` hold no room under its record, and wait until it is deleted.
 
-        They came later, in place of a member that went; or what they held went with its node, and is let go of past the
-        record's deadline. The record goes when nobody holds anything under it.
+        They replaced a member after the commit, or their node was deleted; that reservation is released after the
+        record's deadline. The record is deleted when no reservation is left under it.
         """
         binds = [self._binder.bind(each.queued, each.assumption, each.node, fence, each.record) for each in members]
-        # None is left to itself when another fails: it must not come back to a pod that a later term is trying.
+        # Wait for all, also if one fails: a bind must not end while a later term is trying its pod.
         ended = await asyncio.gather(*binds, return_exceptions=True)
         for failure in filter(None, ended):
             raise failure
@@ -120,7 +117,7 @@ class Gangs:
             self._queue.failed(other)
 
     async def abandon(self, gang: tuple[str, str], members: Sequence[QueuedPod], fence: Fence) -> None:
-        """Give up what another attempt has begun; its members are tried anew."""
+        """Delete the uncommitted record of an earlier attempt, and retry the members."""
         self._results.labels("abandoned").inc()
         await self.release_uncommitted(gang, fence)
         for member in members:
@@ -139,7 +136,7 @@ class Gangs:
                     pod_uid=each.queued.uid,
                     node=each.assumption.node,
                     node_uid=each.node[0],
-                    slot=slot_of(each.queued.pod),  # tells the members of one workload apart: each is its own intent
+                    slot=slot_of(each.queued.pod),  # members of one workload differ in it: each has its own intent
                 )
                 for each in chunk
             ]
@@ -157,7 +154,7 @@ class Gangs:
             )
 
     async def release_uncommitted(self, gang: tuple[str, str], fence: Fence) -> None:
-        """Remove the record of an attempt that was not committed, which frees its places. A committed one stays."""
+        """Delete the gang record unless it is committed. That frees its reservations."""
         key = Key(RESERVATION_KIND, *gang)
         while True:
             try:
@@ -174,7 +171,7 @@ class Gangs:
                 await asyncio.sleep(jittered(self._env.limits.client_backoff_s_max, self._env.random))
 
     async def _delete_record(self, gang: tuple[str, str], fence: Fence) -> None:
-        """Once every member is bound the record has nothing more to say."""
+        """Every member is bound: the gang record is not needed any more."""
         key = Key(RESERVATION_KIND, *gang)
         try:
             found = await self._client.find(key)
@@ -183,19 +180,19 @@ class Gangs:
         except Fenced:
             raise
         except OperatingError:
-            return  # somebody is not bound yet, or cannot be asked: the next attempt, or repair, removes it
+            return  # a reservation is left, or the call failed: the next attempt, or repair, deletes it
 
 
 def slot_of(pod: Object) -> int:
-    """The slot of its owner that a pod fills; 0 for one that has none."""
+    """The slot of a pod in its workload; 0 if it has none."""
     return _number(pod.metadata.annotations.get(SLOT, "")) or 0
 
 
 def size_of(pod: Object) -> int | None:
-    """How many members the gang of a pod has; None if it does not say, or says what is no such number."""
+    """The size of the pod's gang; None if the annotation is missing or not a count."""
     return _number(pod.metadata.annotations.get(GANG_SIZE, "")) or None
 
 
 def _number(text: str) -> int | None:
-    """A plain count. An annotation may hold anything: digits of other scripts, or more of them than an int may have."""
+    """A plain count. An annotation may hold any text: digits of other scripts, or too many for an int."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX else None

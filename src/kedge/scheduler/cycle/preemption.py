@@ -1,7 +1,7 @@
-"""Whom to ask to leave, so that a pod of higher priority fits: the fewest, of the lowest, within their budgets.
+"""Preemption: which pods to evict so that a pod of higher priority fits. The fewest, of the lowest priority, by budget.
 
-Pure: a snapshot and the pods on a node in, a plan out. Nobody is asked to leave for a pod that would not fit then.
-`placing` evicts, and the service proves each eviction against the budgets once more.
+Pure: a snapshot and the pods on a node in, a plan out. No pod is evicted unless the preemptor then fits. `attempt`
+evicts, and the service checks each eviction against the budgets again.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from kedge.scheduler.state.snapshot import NodeRow, Snapshot
 
 @dataclass(frozen=True, slots=True)
 class Preemption:
-    """Where room is to be made, and by whom. Without victims: those who are in the way are leaving already."""
+    """A node and its victims. Without victims: the pods in the way are terminating already."""
 
     node: str
     victims: tuple[Object, ...]
     leaving: frozenset[str] = frozenset()
-    """The uids of pods on the node that are on their way out, whoever asked them."""
+    """The uids of pods on the node that are terminating already."""
 
     @property
     def awaited(self) -> frozenset[str]:
@@ -40,17 +40,17 @@ class Preemption:
 
 @dataclass(frozen=True, slots=True)
 class PreemptionInputs:
-    """What is known of the pods of a cluster, beside their claims."""
+    """Inputs of a plan that are not in the snapshot."""
 
     pods_on: Callable[[str], Sequence[Object]]
     evictable: Callable[[Sequence[Object]], Sequence[Object]]
-    """Of some pods, those that their disruption budgets let go together; in the same order."""
+    """Of some pods, those that may be evicted together, in the same order."""
     nominated: Mapping[str, Nomination]
-    """By pod uid: places that are being made for others. Each is in the snapshot, as `nominated_claim` names it."""
+    """By pod uid: nominations of other pods. Each has a claim in the snapshot, named by `nominated_claim`."""
 
 
 class EvictionCheck:
-    """PodDemand who may leave, and remembers whether anybody was spared by that."""
+    """Calls `evictable`, and records whether it rejected any pod."""
 
     def __init__(self, evictable: Callable[[Sequence[Object]], Sequence[Object]]) -> None:
         self._evictable = evictable
@@ -67,22 +67,22 @@ def plan_preemption(
     decision: NodeDecision,
     explanation: Explanation,
     priority: int,
-    preemption_inputs: PreemptionInputs,
+    inputs: PreemptionInputs,
 ) -> Preemption | None:
-    """The best place to make room for a pod that fits nowhere; None if no lower priority is in its way anywhere."""
+    """The best node to preempt on for an unschedulable pod; None if evicting pods of lower priority helps nowhere."""
     state = state_of(snapshot, decision.request, decision.settings, decision.inputs)
     found: list[tuple[tuple[int, int, int, int], Preemption]] = []
     for place, row in enumerate(_candidates(snapshot, state, decision, explanation)):
         if len(found) >= snapshot.limits.scheduler_preempt_max:
             break
         node = snapshot.at(row)
-        room = (
+        trial = (
             _ResourceTrial(snapshot, node, decision.request)
             if state.by_requests
             else _SnapshotTrial(snapshot, node, decision)
         )
-        plan = _plan_on(node, room, priority, preemption_inputs)
-        room.restore()
+        plan = _plan_on(node, trial, priority, inputs)
+        trial.restore()
         if plan is None:
             continue
         priorities = [_priority(each) for each in plan.victims]
@@ -92,16 +92,16 @@ def plan_preemption(
 
 
 def may_be_kept(nomination: Nomination, explanation: Explanation) -> bool:
-    """Whether only pods stand between a pod and the node on which a place is made for it. Else it needs another."""
+    """Whether evictions can still make the nominated node feasible. If not, the pod needs another node."""
     place = bisect_left(explanation.names, nomination.node)
     if explanation.names[place : place + 1] != (nomination.node,):
-        return False  # there is no such node any more
+        return False  # the node was deleted
     code = explanation.first_failing[place]
     return code == FEASIBLE or explanation.legend[code - 1].preemptible
 
 
 def _candidates(snapshot: Snapshot, state: ShapeState, decision: NodeDecision, explanation: Explanation) -> list[int]:
-    """Rows that only pods keep closed, and that could hold the pod were they empty; in order from the draw on."""
+    """Rows that evictions may make feasible and that, if empty, have enough resources; in order from the draw on."""
     order = snapshot.order()
     if not len(order):
         return []
@@ -124,7 +124,7 @@ def _candidates(snapshot: Snapshot, state: ShapeState, decision: NodeDecision, e
 
 
 class _ResourceTrial:
-    """What a node has left, as pods are taken off it and put back."""
+    """Tries evictions on one node from the resources and ports of claims. The snapshot does not change."""
 
     def __init__(self, snapshot: Snapshot, node: NodeRow, request: PodRequest) -> None:
         self._snapshot = snapshot
@@ -142,7 +142,7 @@ class _ResourceTrial:
         self._move(uid, -1)
 
     def restore(self) -> None:
-        """Nothing but this was changed."""
+        """The snapshot was not changed."""
 
     def _move(self, uid: str, sign: int) -> None:
         claim = self._snapshot.claim(uid)
@@ -161,7 +161,7 @@ class _ResourceTrial:
 
 
 class _SnapshotTrial:
-    """The same for a pod with rules about other pods: they are judged on the snapshot itself, which is put back."""
+    """Tries evictions on the snapshot itself, for filters that look at other pods. `restore` undoes them."""
 
     def __init__(self, snapshot: Snapshot, node: NodeRow, decision: NodeDecision) -> None:
         self._snapshot = snapshot
@@ -191,32 +191,32 @@ class _SnapshotTrial:
 
 
 def _plan_on(
-    node: NodeRow, room: _ResourceTrial | _SnapshotTrial, priority: int, preemption_inputs: PreemptionInputs
+    node: NodeRow, trial: _ResourceTrial | _SnapshotTrial, priority: int, inputs: PreemptionInputs
 ) -> Preemption | None:
-    """The fewest that must leave a node; None if even all that may leave are not enough."""
+    """The fewest victims on a node; None if evicting every evictable pod is not enough."""
     lower, leaving = [], []
-    for pod in preemption_inputs.pods_on(node.name):
+    for pod in inputs.pods_on(node.name):
         if pod.metadata.deletion_timestamp is not None:
-            room.take_off(pod.uid)
+            trial.take_off(pod.uid)
             leaving.append(pod.uid)
         elif _priority(pod) < priority:
             lower.append(pod)
-    for uid, nomination in preemption_inputs.nominated.items():
+    for uid, nomination in inputs.nominated.items():
         if nomination.node == node.name and nomination.priority < priority:
-            room.take_off(nominated_claim(uid))
-    if room.fits():
+            trial.take_off(nominated_claim(uid))
+    if trial.fits():
         return Preemption(node.name, (), frozenset(leaving))
-    victims = list(preemption_inputs.evictable(sorted(lower, key=lambda pod: (_priority(pod), -pod.created))))
+    victims = list(inputs.evictable(sorted(lower, key=lambda pod: (_priority(pod), -pod.created))))
     for pod in victims:
-        room.take_off(pod.uid)
-    if not room.fits():
+        trial.take_off(pod.uid)
+    if not trial.fits():
         return None
-    for pod in reversed(tuple(victims)):  # those of the highest priority, and the oldest of them, are spared first
-        room.put_back(pod.uid)
-        if room.fits():
+    for pod in reversed(tuple(victims)):  # keep the highest priority first, then the oldest
+        trial.put_back(pod.uid)
+        if trial.fits():
             victims.remove(pod)
         else:
-            room.take_off(pod.uid)
+            trial.take_off(pod.uid)
     return Preemption(node.name, tuple(victims), frozenset(leaving))
 
 

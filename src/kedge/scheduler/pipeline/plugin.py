@@ -1,4 +1,4 @@
-"""What a filter and a score are. A new one is a file with a subclass of a class here and a line in `plugins`.
+"""The `Filter` and `Score` protocols. A new plugin is a file with a subclass, and a line in `plugins`.
 
 An instance serves one shape of pods on one snapshot. `shape_state` keeps the vectors and decides when each instance
 computes; `explanation`, `preemption` and the scheduling cycle read the class attributes.
@@ -23,7 +23,7 @@ Weights = Mapping[str, int]
 
 
 class ShapeContext(NamedTuple):
-    """What `for_shape` builds an instance from."""
+    """The arguments of `for_shape`."""
 
     snapshot: Snapshot
     shape: PodShape
@@ -113,7 +113,7 @@ class PodFilter(Filter):
 
     @abstractmethod
     def rebuild(self) -> None:
-        """Compute the mask anew, for all rows."""
+        """Compute the mask of all rows."""
 
     @abstractmethod
     def update(self, rows: list[int]) -> Ints | slice | None:
@@ -181,7 +181,7 @@ class RelativeScore(Score):
 
     @abstractmethod
     def rebuild(self) -> None:
-        """Compute everything anew."""
+        """Compute everything from the snapshot."""
 
     def update(self, rows: list[int]) -> None:
         """Follow changed claims on `rows`."""

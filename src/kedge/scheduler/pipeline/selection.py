@@ -1,6 +1,6 @@
-"""The best rows of one shape, and which of them is taken: the tie rule stands here, once.
+"""Selection: the feasible rows with the highest total, and the tie rule. It is defined here, once.
 
-`states` says which totals moved, and `decide` takes a row. While only single rows move, nothing is searched again.
+`shape_state` reports changed totals, and `decide` takes a row. As long as single rows change, nothing is searched.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from kedge.scheduler.state.columns import Ints
 from kedge.scheduler.state.snapshot import Snapshot
 
 INFEASIBLE = -1
-"""The total of a row that is no node, or that cannot take the pod."""
+"""The total of a row without a node, or that is not feasible."""
 _GONE_MAX = 32
 
 
 def choose(snapshot: Snapshot, totals: Ints, draw: int) -> int:
     """The row of the best node; -1 if none is feasible.
 
-    Of the best, in the order of their names, it is the one at place `draw`, going round: each is as likely as any
-    other, and which rows they have decides nothing.
+    Of the best nodes, in order of name, it is number `draw`, modulo their count. Each is equally likely; row numbers do
+    not matter.
     """
     best = BestRows(snapshot)
     return best.take(totals, draw)
@@ -35,20 +35,20 @@ class BestRows:
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
         self._order: Ints | None = None
-        """The order of names that `_tied` is about. None, or one that is not the snapshot's: search anew."""
+        """The order of names that `_tied` refers to. If it is not the snapshot's, search again."""
         self._tied: Ints | list[int] = []
-        """The places, in the order of names, of those with the highest total. After a search it is an array; where they
-        move one by one for a while it is a list, which is quicker to change, but not to make."""
+        """The positions, by name, of the rows with the highest total. An array after a search; a list once single rows
+        change, since it is faster to edit, but slower to make."""
         self._gone: list[int] = []
-        """Which of the array have it no more, by index: few, until it is made a list."""
+        """Indexes into the array of rows that no longer have it: few, until it becomes a list."""
         self.total = INFEASIBLE
 
     def forget(self) -> None:
-        """More changed than single rows."""
+        """More than single rows changed."""
         self._order = None
 
     def moved(self, row: int, was: int, now: int) -> None:
-        """The total of one row is another."""
+        """The total of one row changed."""
         if was == now or self._order is None:
             return
         snapshot = self._snapshot

@@ -1,7 +1,7 @@
 """The vectors of one shape of pods: which rows pass the filters, and their total scores, repaired as rows change.
 
-`decide` takes the best row from `totals`; `explain` reads `failures`. Everything here can be computed anew from the
-snapshot at any time, and a test holds that this changes nothing.
+`decide` takes the best row from `totals`; `explain` reads `failures`. Everything here can be computed from the snapshot
+at any time, and a test holds that this changes nothing.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class ShapeState:
         self._shifting = any(score.about_pods for score in self._relative_scores)
         """Whether a claim may change the scores of rows that it is not on."""
         self._relational = bool(self._pod_filters) or self._shifting
-        """Whether pods on other nodes matter. If so, a change of layout computes everything anew."""
+        """Whether pods on other nodes matter. If so, a change of layout causes a rebuild."""
         self.by_requests = not self._pod_filters and all(each.by_requests for each in self._claim_filters)
         """Whether preemption can try evictions from the resources and ports of claims alone."""
         self.epoch = snapshot.tallies.epoch
@@ -161,7 +161,7 @@ class ShapeState:
         return points
 
     def rebuild(self) -> None:
-        """Compute everything anew."""
+        """Compute everything from the snapshot."""
         snapshot = self._snapshot
         self._layout = snapshot.layout
         self._claims_at, self._nodes_at = snapshot.claim_log.end, snapshot.node_log.end

@@ -1,7 +1,7 @@
-"""Which SchedulingPolicy governs a pod, and what it settles: the weights of the scores, and `maxZoneSkew`.
+"""The SchedulingPolicy that applies to a pod, and its settings: the weights of scores, and `maxZoneSkew`.
 
-Pure. A policy is chosen by the pod (tenant, workload, labels, share of workloads); the zones and regions of its scope
-say on which nodes its skew rule counts. Inside a canary's scope the canary's settings are in force instead.
+Pure. The pod selects the policy (tenant, workload, labels, share of workloads); the zones and regions of its scope are
+the nodes that its skew rule applies to. Inside a canary's scope the canary's settings replace the policy's.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from kedge.api.views import PodView, SchedulingPolicyView
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What one version of one policy settles for a pod. Hashable: it is a part of the pod's shape."""
+    """The settings that one version of one policy gives a pod. Hashable: they are a part of the pod's shape."""
 
     policy: str = ""
-    """Empty when no policy speaks of the pod."""
+    """Empty when no policy applies to the pod."""
     version: str = ""
     canary: bool = False
     revision: int = field(default=0, compare=False)
-    """Of the policy object, for the record: one that settles the same makes no other shape."""
+    """Of the policy object, for the record: it does not change the shape."""
     zone_skew_max: int | None = None
     zones: frozenset[str] = frozenset()
-    """The zones whose nodes the skew rule is about; empty for all."""
+    """The zones that the skew rule applies to; empty for all."""
     regions: frozenset[str] = frozenset()
     weights: tuple[tuple[str, int], ...] = ()
     """Of the scores that the policy names; the others have their default weights."""
 
     def __hash__(self) -> int:
-        return hash((self.policy, self.version, self.canary))  # cheap: every decision looks its shape up
+        return hash((self.policy, self.version, self.canary))  # cheap: every decision looks up its shape
 
 
 DEFAULT_SETTINGS: Final = Settings()
@@ -41,7 +41,7 @@ DEFAULT_SETTINGS: Final = Settings()
 def settings_for(
     policies: Iterable[SchedulingPolicyView], pod: PodView, workload: Workload, *, revisions: Mapping[str, int] = {}
 ) -> Settings:
-    """The settings of the policy that decides for `pod`: of those whose scope admits it the highest rank, then name."""
+    """The settings of the policy that applies to `pod`: by scope, then the highest rank, then name."""
     admitting = [
         policy
         for policy in policies

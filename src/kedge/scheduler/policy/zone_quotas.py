@@ -41,7 +41,7 @@ class ZoneQuotas:
         return tenant in self._quotas
 
     def room_of(self, tenant: str) -> Mapping[str, Units] | None:
-        """What the tenant may still request in each zone. Binds that a quota does not count yet are subtracted."""
+        """The rest of the tenant's quotas in each zone. Binds that a quota does not count yet are subtracted."""
         quotas = self._quotas.get(tenant)
         if not quotas:
             return None

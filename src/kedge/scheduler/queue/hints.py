@@ -1,6 +1,6 @@
-"""Whom a change could help: what is asked of those who wait before one of them is woken.
+"""Queueing hints: which pending pods an event may unblock.
 
-They are asked when it happens; or later, of those who were in flight: each looks at the snapshot as it is then.
+A hint is called when the event happens, or later for pods that were in flight. It reads the snapshot of that moment.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from kedge.scheduler.state.snapshot import Snapshot
 
 
 class QueueingHints:
-    """Questions about one scheduler's snapshot."""
+    """Makes hints that read one scheduler's snapshot."""
 
     def __init__(self, snapshot: Snapshot, policies: Policies, nominated: Nominations) -> None:
         self._snapshot = snapshot
-        self._governance = policies
+        self._policies = policies
         self._nominated = nominated
 
     def room_on(self, node: str) -> QueueingHint:
-        """Whether what a node has now is enough for a pod. What is kept there for lower priorities it may have too."""
+        """Whether a node has enough free resources for a pod, those nominated for lower priorities included."""
 
         def hint(queued: QueuedPod) -> bool:
             row = self._snapshot.find(node)
@@ -44,7 +44,7 @@ class QueueingHints:
         return hint
 
     def could_go_to(self, node: NodeView) -> QueueingHint:
-        """Whether a node, were it empty, could hold a pod, and takes any."""
+        """Whether a node is schedulable and, if empty, has enough resources for a pod."""
         if node.spec.unschedulable or node.terminating:
             return lambda _: False
         name = node.name
@@ -59,9 +59,9 @@ class QueueingHints:
         return hint
 
     def _asked(self, queued: QueuedPod) -> Units:
-        return self._governance.request_of(queued.pod.as_view(PodView)).wants.requests
+        return self._policies.request_of(queued.pod.as_view(PodView)).wants.requests
 
 
 def of_tenant(tenant: str) -> QueueingHint:
-    """Whether a pod is of a tenant."""
+    """Whether a pod belongs to a tenant."""
     return lambda queued: queued.key.namespace == tenant

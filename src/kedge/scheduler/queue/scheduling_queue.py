@@ -1,7 +1,7 @@
-"""Pods that wait for a node: who is next, who waits for what, and what happened meanwhile.
+"""The scheduling queue: pods without a node, ordered by priority and arrival, with backoff and wake-ups by event.
 
-A pod that fitted nowhere names what could help, and is woken by just that; a flush now and then is the safety net.
-No I/O. `scheduler` takes pods from it; `placing`, `binder` and `gangs` give them back; `picture` says what happened.
+An unschedulable pod waits for the events that its failed filters name; a periodic flush is the safety net. No I/O.
+`scheduler` takes pods; the scheduling cycle and the binder return them; `cluster_state` and `cache_follower` notify.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kedge.scheduler.queue.events import ANYTHING, NOTHING, ClusterEvent
 
 
 class QueueStage(StrEnum):
-    """Where a pod is. It is in exactly one of them."""
+    """The stage of a pod: exactly one at a time."""
 
     ACTIVE = "active"
     BACKOFF = "backing off"
@@ -33,58 +33,58 @@ class QueueStage(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class QueuedPod:
-    """One pod that has no node yet. Known by its uid: one of the same name is another."""
+    """A pod without a node. Its uid identifies it: a pod of the same name may be another."""
 
     pod: Object
     uid: str
     key: Key
     priority: int
     arrived: int
-    """Its place among those of its priority; kept through retries, so that nobody overtakes by failing."""
+    """Its order among pods of its priority. Kept through retries, so a failure does not change the order."""
     added_s: float
     since_s: float
     """When it entered its stage."""
     stage: QueueStage = QueueStage.ACTIVE
     attempts: int = 0
     failures: int = 0
-    """In a row, for which it has to back off; a wait for room is none."""
+    """In a row; they set the backoff. An unschedulable attempt does not count."""
     ticket: int = 0
-    """Its valid place in a heap."""
-    helped_by: ClusterEvent = ANYTHING
+    """The ticket of its valid heap entry. Entries with another ticket are skipped."""
+    unblocked_by: ClusterEvent = ANYTHING
     equivalence: Hashable = None
-    """Those of one sort fail alike: it is enough that one of them is woken."""
+    """Its equivalence class: pods of one class fail for the same reason, so only one is woken."""
     woken_by: str = "added"
     events_seen: int = 0
-    """Which changes it has seen: later ones, while it was in flight, may concern it."""
+    """The number of the last event before its attempt. Later events may unblock it."""
     gang: tuple[str, str] | None = None
-    """Namespace and name of the gang that it is bound with, or not at all."""
+    """Namespace and name of its gang: all members are bound, or none."""
 
 
 QueueingHint = Callable[[QueuedPod], bool]
-"""Whether a change could help a pod, beyond its sort: whether what a node now has left is enough, say. It answers alike
-for all of one sort, but for a gang: its members may each ask for something else."""
+"""Whether an event may unblock a pod: for example, whether a node now has enough free resources. The answer is the same
+for a whole equivalence class, except for a gang: its members may have different requests."""
 
 
 @dataclass(slots=True)
 class _EquivalenceClass:
-    """Pods that failed alike, in order of coming."""
+    """Unschedulable pods that failed for the same reason, in order of arrival."""
 
     pods: dict[str, QueuedPod] = field(default_factory=dict)
-    helped_by: int = 0
-    """A `ClusterEvent` of all of them: the cluster may have stood in the way of each in another manner."""
+    unblocked_by: int = 0
+    """The events that may unblock any of them, as an integer."""
 
     def may_be_unblocked(self, change: int, always: int, hint: QueueingHint | None) -> bool:
-        """In plain integers: flags of an enumeration are slow, and this is asked at every bind."""
-        if self.helped_by & always:
+        """In plain integers: enum flags are slow, and every bind calls this."""
+        if self.unblocked_by & always:
             return True
-        if not self.helped_by & change:
+        if not self.unblocked_by & change:
             return False
         first = next(iter(self.pods.values()))
         return hint is None or hint(first) or (first.gang is not None and any(map(hint, self.pods.values())))
 
 
 class _RecordedEvent(msgspec.Struct, frozen=True, gc=False):
-    """A change, for those who were in flight."""
+    """An event, kept for pods whose attempt was in flight."""
 
     number: int
     change: int
@@ -93,17 +93,17 @@ class _RecordedEvent(msgspec.Struct, frozen=True, gc=False):
     why: str
 
     def concerns(self, queued: QueuedPod) -> bool:
-        helped_by = int(queued.helped_by)
-        if helped_by & self.always:
+        unblocked_by = int(queued.unblocked_by)
+        if unblocked_by & self.always:
             return True
-        return bool(helped_by & self.change) and (self.hint is None or self.hint(queued))
+        return bool(unblocked_by & self.change) and (self.hint is None or self.hint(queued))
 
 
 class SchedulingQueue:
-    """All pods of one scheduler that wait.
+    """The pending pods of one scheduler.
 
-    Invariants: a pod is in one stage; every pod that waits is in `_pods`; a pod in flight is given back by `failed`,
-    `pause`, `unschedulable` or `done`; a change while it was in flight counts as one after it.
+    Invariants: a pod is in one stage; every pending pod is in `_pods`; `failed`, `pause`, `unschedulable` or `done`
+    returns a pod in flight; an event during its attempt has the same effect as one after it.
     """
 
     def __init__(self, env: Env, on_ready: Callable[[], None] = lambda: None) -> None:
@@ -114,26 +114,26 @@ class SchedulingQueue:
         self._backoff: list[tuple[float, int, QueuedPod]] = []
         self._pauses = Backoff(env.limits.scheduler_backoff_s, env.limits.scheduler_backoff_s_max, jitter=(0.5, 1.0))
         self._unschedulable: dict[Hashable, _EquivalenceClass] = {}
-        self._hot: dict[Hashable, None] = {}
-        """Sorts of which one was woken: if it finds a place, the next is woken. Somebody is of each of them."""
+        self._probed: dict[Hashable, None] = {}
+        """Classes of which one pod was woken. If it is bound, the next is woken. No class in it is empty."""
         self._gangs: dict[tuple[str, str], dict[str, QueuedPod]] = {}
-        """Those of `_pods` that are members of each gang, in order of coming."""
+        """The members of each gang that are in `_pods`, in order of arrival."""
         self._tickets = 0
         self._arrivals = 0
         self._events: deque[_RecordedEvent] = deque()
-        """What happened while pods are in flight."""
+        """The events since the oldest attempt in flight began."""
         self._event_count = 0
         self._in_flight: dict[str, QueuedPod] = {}
         self._flushed_s = env.monotonic()
         self._on_ready = on_ready
         """Called when a pod becomes active."""
-        gauge = env.metrics.gauge("kedge_scheduler_pending", "Pods without a node, by where they are", ("stage",))
+        gauge = env.metrics.gauge("kedge_scheduler_pending", "Pods without a node, by stage", ("stage",))
         self._wait_s = env.metrics.histogram("kedge_scheduler_wait_seconds", "Time a pod was active before its attempt")
-        self._wakes = env.metrics.counter("kedge_scheduler_wakes_total", "Pods woken, by what", ("what",))
+        self._wakes = env.metrics.counter("kedge_scheduler_wakes_total", "Pods woken, by reason", ("what",))
         self._woken: dict[str, Counter] = {}
         for stage in QueueStage:
             gauge.labels(stage.value).set_function(lambda stage=stage: self.count(stage))  # type: ignore[misc]
-        env.metrics.gauge("kedge_scheduler_flush_age_seconds", "Since all were last woken").set_function(
+        env.metrics.gauge("kedge_scheduler_flush_age_seconds", "Time since the last flush").set_function(
             lambda: env.monotonic() - self._flushed_s
         )
 
@@ -149,34 +149,34 @@ class SchedulingQueue:
     def __iter__(self) -> Iterator[QueuedPod]:
         return iter(tuple(self._pods.values()))
 
-    # -- coming and going --------------------------------------------------------------------------
+    # -- adding and removing -----------------------------------------------------------------------
 
     def put(self, pod: Object, priority: int, *, gang: str = "") -> None:
-        """A pod wants a node, or wants something else than before."""
+        """Add a pod, or a new version of it whose request differs."""
         uid = pod.uid
         queued = self._pods.get(uid)
         now_s = self._env.monotonic()
         if queued is None:
             self._arrivals += 1
             queued = self._pods[uid] = QueuedPod(pod, uid, pod.key, priority, self._arrivals, now_s, now_s)
-            self._join(queued, gang)
+            self._join_gang(queued, gang)
             self._activate(queued, now_s, "added")
             return
         queued.pod = pod
         if priority != queued.priority:
             queued.priority = priority
         if gang != (queued.gang[1] if queued.gang is not None else ""):
-            self._quit(queued)
-            self._join(queued, gang)
+            self._leave_gang(queued)
+            self._join_gang(queued, gang)
         self.wake(uid, "changed itself")
 
-    def _join(self, queued: QueuedPod, name: str) -> None:
+    def _join_gang(self, queued: QueuedPod, name: str) -> None:
         if name:
             gang = queued.gang = (queued.key.namespace, name)
             self._gangs.setdefault(gang, {})[queued.uid] = queued
-            self.notify(ClusterEvent.GANG, "a member of its gang came", lambda each: each.gang == gang)
+            self.notify(ClusterEvent.GANG, "a member of its gang was added", lambda each: each.gang == gang)
 
-    def _quit(self, queued: QueuedPod) -> None:
+    def _leave_gang(self, queued: QueuedPod) -> None:
         if queued.gang is not None:
             members = self._gangs.get(queued.gang, {})
             members.pop(queued.uid, None)
@@ -185,7 +185,7 @@ class SchedulingQueue:
             queued.gang = None
 
     def refresh(self, pod: Object) -> None:
-        """A newer version of a pod that asks for the same."""
+        """Set a new version of a pod whose request is the same."""
         queued = self._pods.get(pod.uid)
         if queued is not None:
             queued.pod = pod
@@ -195,9 +195,9 @@ class SchedulingQueue:
         queued = self._pods.get(uid)
         if queued is None:
             return False
-        self._leave(queued)
+        self._leave_stage(queued)
         self._forget(queued)
-        if self._hot:
+        if self._probed:
             self._wake_next(queued)
         return True
 
@@ -205,13 +205,13 @@ class SchedulingQueue:
         self._pods.pop(queued.uid, None)
         gang = queued.gang
         if gang is not None:
-            self._quit(queued)
-            queued.gang = gang  # whoever still has it in hand asks
+            self._leave_gang(queued)
+            queued.gang = gang  # an attempt in flight still reads it
 
     # -- taking ------------------------------------------------------------------------------------
 
     def take(self) -> QueuedPod | None:
-        """The next pod to try. Give it back."""
+        """The next pod to try. The caller returns it."""
         now_s = self._env.monotonic()
         if self._backoff:
             self._promote(now_s)
@@ -225,13 +225,13 @@ class SchedulingQueue:
         return None
 
     def take_gang(self, queued: QueuedPod) -> list[QueuedPod]:
-        """The members of the gang of a pod that was taken, and that are not in flight otherwise. Give each back."""
+        """A taken pod and the other members of its gang that are not in flight. The caller returns each."""
         if queued.gang is None:
             return [queued]
         members = [queued]
         for each in self._gangs.get(queued.gang, {}).values():
             if each is not queued and each.stage is not QueueStage.IN_FLIGHT:
-                self._leave(each)
+                self._leave_stage(each)
                 self._start_flight(each)
                 members.append(each)
         return sorted(members, key=lambda each: each.arrived)
@@ -249,14 +249,14 @@ class SchedulingQueue:
         return self._backoff[0][0] if self._backoff else None
 
     def done(self, queued: QueuedPod) -> None:
-        """It has a node. The next of its sort may have more luck too."""
+        """It has a node. The next pod of its class may fit too."""
         if self._is_current(queued):
             self._end_flight(queued)
             self._forget(queued)
         self._wake_next(queued)
 
     def failed(self, queued: QueuedPod, *, pause: bool = True) -> None:
-        """The attempt came to nothing by no fault of the cluster's state: try again, after a pause that grows."""
+        """The attempt failed for a reason other than the cluster's state: retry after a backoff."""
         if not self._is_current(queued):
             return
         self._end_flight(queued)
@@ -266,58 +266,58 @@ class SchedulingQueue:
             return
         queued.failures += 1
         self._start_backoff(queued, now_s)
-        self._wake_next(queued)  # what kept it from its place need not keep the others
+        self._wake_next(queued)  # the failure may be its own: others of its class may fit
 
     def pause(self, queued: QueuedPod, for_s: float, why: str) -> None:
-        """It is not to be tried for so long, unless it changes itself."""
+        """Do not try it for this long, unless the pod itself changes."""
         if self._is_current(queued):
             self._end_flight(queued)
             now_s = self._env.monotonic()
             self._wait_until(queued, now_s, now_s + for_s, why)
             self._wake_next(queued)
 
-    def unschedulable(self, queued: QueuedPod, helped_by: ClusterEvent, equivalence: Hashable) -> None:
-        """It fits nowhere now. It waits for what could help, unless that has happened since it was taken."""
+    def unschedulable(self, queued: QueuedPod, unblocked_by: ClusterEvent, equivalence: Hashable) -> None:
+        """No node is feasible. It waits for these events, unless one has happened since it was taken."""
         if not self._is_current(queued):
             return
         now_s = self._env.monotonic()
-        before, queued.equivalence, queued.helped_by = queued.equivalence, equivalence, helped_by
+        before, queued.equivalence, queued.unblocked_by = queued.equivalence, equivalence, unblocked_by
         seen = queued.events_seen
         missed = next((each for each in self._events if each.number > seen and each.concerns(queued)), None)
         self._end_flight(queued)
-        if before != equivalence and before in self._hot:
-            self._wake_one(before, "another like it is so no more")
+        if before != equivalence and before in self._probed:
+            self._wake_one(before, "another pod left its class")
         if missed is not None:
             queued.failures += 1
             self._start_backoff(queued, now_s, missed.why)
             return
-        queued.failures = 0  # it waits for something now, and is not kept waiting
-        self._hot.pop(equivalence, None)
+        queued.failures = 0  # it waits for an event, not for a backoff
+        self._probed.pop(equivalence, None)
         queued.stage, queued.since_s = QueueStage.UNSCHEDULABLE, now_s
-        sort = self._unschedulable.setdefault(equivalence, _EquivalenceClass())
-        sort.pods[queued.uid] = queued
-        sort.helped_by |= int(helped_by)
+        members = self._unschedulable.setdefault(equivalence, _EquivalenceClass())
+        members.pods[queued.uid] = queued
+        members.unblocked_by |= int(unblocked_by)
 
     # -- waking ------------------------------------------------------------------------------------
 
     def notify(
         self, change: ClusterEvent, why: str, hint: QueueingHint | None = None, *, always: ClusterEvent = NOTHING
     ) -> None:
-        """Something happened that may help: wake those that it concerns, one of each sort.
+        """Wake one pod of each equivalence class that the events may unblock.
 
-        `helps` is asked of those that `change` could help, but not of those that `always` could: they are woken.
+        For events in `change`, `hint` decides; pods that wait for an event in `always` are woken without it.
         """
         self._record_event(change, always, hint, why)
         if not self._unschedulable:
             return
         change_bits, always_bits = int(change), int(always)
-        for equivalence, sort in tuple(self._unschedulable.items()):
-            if sort.may_be_unblocked(change_bits, always_bits, hint):
-                self._hot[equivalence] = None
+        for equivalence, members in tuple(self._unschedulable.items()):
+            if members.may_be_unblocked(change_bits, always_bits, hint):
+                self._probed[equivalence] = None
                 self._wake_one(equivalence, why)
 
     def wake(self, uid: str, why: str) -> None:
-        """Something concerns one pod alone, whatever it waits for: try it."""
+        """Try one pod now, whatever events it waits for."""
         queued = self._pods.get(uid)
         if queued is None:
             return
@@ -327,21 +327,23 @@ class SchedulingQueue:
             self._activate(queued, self._env.monotonic(), why)
 
     def retry(self, uid: str) -> None:
-        """What was begun for a pod that waits has failed: try it again, after a pause that grows."""
+        """Preemption for an unschedulable pod has failed: retry the pod after a backoff."""
         queued = self._pods.get(uid)
         if queued is not None and queued.stage is QueueStage.UNSCHEDULABLE:
-            self._leave(queued)
+            self._leave_stage(queued)
             queued.failures += 1
             self._start_backoff(queued, self._env.monotonic())
 
     def flush(self) -> int:
-        """The safety net: wake all that have waited for long. How many there were."""
+        """The safety net: wake every pod that was unschedulable for long. Returns how many."""
         now_s = self._env.monotonic()
         if now_s - self._flushed_s < self._limits.scheduler_flush_s / 2:
             return 0
         self._flushed_s = now_s
         old_s = now_s - self._limits.scheduler_flush_s
-        old = [each for sort in self._unschedulable.values() for each in sort.pods.values() if each.since_s <= old_s]
+        old = [
+            each for members in self._unschedulable.values() for each in members.pods.values() if each.since_s <= old_s
+        ]
         for queued in old:
             self._activate(queued, now_s, "flush")
         return len(old)
@@ -349,17 +351,17 @@ class SchedulingQueue:
     # -- private -----------------------------------------------------------------------------------
 
     def _wake_one(self, equivalence: Hashable, why: str) -> None:
-        sort = self._unschedulable.get(equivalence)
-        if sort is None:
-            self._hot.pop(equivalence, None)  # nobody of it waits for his turn, and whoever comes to it has just failed
+        members = self._unschedulable.get(equivalence)
+        if members is None:
+            self._probed.pop(equivalence, None)  # empty; a pod that joins the class has just failed
         else:
-            best = min(sort.pods.values(), key=lambda each: (-each.priority, each.arrived))
+            best = min(members.pods.values(), key=lambda each: (-each.priority, each.arrived))
             self._activate(best, self._env.monotonic(), why)
 
     def _wake_next(self, queued: QueuedPod) -> None:
-        """One that was woken for all of its sort is out of the way: the next has its turn."""
-        if queued.equivalence in self._hot:
-            self._wake_one(queued.equivalence, "another like it found a place, or left")
+        """The pod that was woken for its class is bound or gone: wake the next."""
+        if queued.equivalence in self._probed:
+            self._wake_one(queued.equivalence, "another pod of its class was bound, or left")
 
     def _record_event(
         self,
@@ -377,14 +379,14 @@ class SchedulingQueue:
         self._event_count += 1
         self._events.append(_RecordedEvent(self._event_count, int(change), int(always), hint, why))
         if len(self._events) > self._limits.scheduler_changes_max:
-            # Too many to keep apart: whatever is in flight has to look again.
+            # Too many to keep: every pod in flight has to be tried again.
             self._events.clear()
             self._events.append(
-                _RecordedEvent(self._event_count, int(ANYTHING), int(ANYTHING), None, "too much happened")
+                _RecordedEvent(self._event_count, int(ANYTHING), int(ANYTHING), None, "too many events")
             )
 
     def _activate(self, queued: QueuedPod, now_s: float, why: str) -> None:
-        self._leave(queued)
+        self._leave_stage(queued)
         self._tickets += 1
         queued.stage, queued.ticket, queued.since_s, queued.woken_by = QueueStage.ACTIVE, self._tickets, now_s, why
         heappush(self._active, (-queued.priority, queued.arrived, self._tickets, queued))
@@ -402,7 +404,7 @@ class SchedulingQueue:
         queued.stage, queued.ticket, queued.since_s = QueueStage.BACKOFF, self._tickets, now_s
         queued.woken_by = why
         heappush(self._backoff, (until_s, self._tickets, queued))
-        self._on_ready()  # whoever sleeps until the next one is due may have to wake earlier
+        self._on_ready()  # the loop may have to wake earlier than it planned
 
     def _promote(self, now_s: float) -> None:
         while self._backoff and self._backoff[0][0] <= now_s:
@@ -411,7 +413,7 @@ class SchedulingQueue:
                 self._activate(queued, now_s, queued.woken_by)
 
     def _is_current(self, queued: QueuedPod) -> bool:
-        """False for a pod that went, or was replaced by its namesake, while it was in flight."""
+        """False for a pod that was removed, or replaced by a pod of the same name, while it was in flight."""
         return self._pods.get(queued.uid) is queued
 
     def _end_flight(self, queued: QueuedPod) -> None:
@@ -420,17 +422,17 @@ class SchedulingQueue:
         if not self._in_flight:
             self._events.clear()
         else:
-            oldest = next(iter(self._in_flight.values())).events_seen  # the first taken has seen least
+            oldest = next(iter(self._in_flight.values())).events_seen  # the pod taken first has seen the fewest
             while self._events and self._events[0].number <= oldest:
                 self._events.popleft()
 
-    def _leave(self, queued: QueuedPod) -> None:
-        """Take it out of wherever it is."""
+    def _leave_stage(self, queued: QueuedPod) -> None:
+        """Remove it from its stage."""
         queued.ticket = 0
         if queued.stage is QueueStage.UNSCHEDULABLE:
-            sort = self._unschedulable[queued.equivalence]
-            del sort.pods[queued.uid]
-            if not sort.pods:
+            members = self._unschedulable[queued.equivalence]
+            del members.pods[queued.uid]
+            if not members.pods:
                 del self._unschedulable[queued.equivalence]
         elif queued.stage is QueueStage.IN_FLIGHT:
             self._end_flight(queued)

@@ -1,6 +1,6 @@
-"""The record of an attempt: what was waited for, what was decided on, every node accounted for, what the bind came to.
+"""Attempt records: the wake-up, the inputs, the account of every node, and the outcome of the bind.
 
-Made for every attempt, kept by the recorder's rules. `recheck` runs a kept one again.
+Made for every attempt, kept by the recorder's rules. `recheck` runs a kept attempt again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kedge.scheduler.report.explanation import Explanation
 from kedge.scheduler.state.cluster_state import ClusterState
 
 _NO: Final = datetime.fromtimestamp(0, UTC)
-"""When a record that nobody reads began."""
+"""The start time in a record that is not kept."""
 
 
 class AttemptRecords:
@@ -44,11 +44,11 @@ class AttemptRecords:
 
     @property
     def latest(self) -> str:
-        """The id of the attempt begun last: what is said outside of any is put down to it."""
+        """The id of the last attempt: reports outside of an attempt carry it."""
         return f"{self._prefix}{self.count}"
 
     def begin(self, queued: QueuedPod, view: PodView, fence: Fence, began_s: float) -> Record:
-        """The record of an attempt that begins, before anything is decided. Where nobody records it is but an id."""
+        """The record of a new attempt, before the decision. Without a recorder it holds only the id."""
         self.count += 1
         if self._recorder is None:
             key = queued.key
@@ -107,14 +107,14 @@ class AttemptRecords:
             record.scheduling.victims = tuple([str(pod.key) for pod in victims])
 
     def explained(self, record: Record, explanation: Explanation) -> None:
-        """Every node by its first failing filter, one byte each; and what came nearest."""
+        """Record the first failing filter of every node, one byte each, and the near miss."""
         if record.scheduling is not None:
             record.scheduling.account = account_of(explanation)
 
     def bound(
         self, record: Record, request: Binding, written: Object | None, error: OperatingError | None, took_s: float
     ) -> None:
-        """What the bind came to."""
+        """Record the outcome of the bind."""
         if self._recorder is None:
             return
         record.result = "await change" if error is None else "failed"
@@ -136,13 +136,13 @@ class AttemptRecords:
         )
 
     def abandoned(self, record: Record, why: str, error: OperatingError | None = None) -> None:
-        """A node was found, and nothing was sent to bind the pod there: others of its gang have no place."""
+        """A node was chosen, but no bind was sent: the gang could not reserve room."""
         record.result, record.reason = "failed", why
         record.error = "" if error is None else f"{type(error).__name__}: {error}"
         self.end(record)
 
     def end(self, record: Record, *, helped_by: Sequence[str] = ()) -> None:
-        """The attempt is over: count it, and keep it if a rule says so."""
+        """The attempt is over: count it, and keep its record if a rule requires it."""
         recorder = self._recorder
         if recorder is None:
             return

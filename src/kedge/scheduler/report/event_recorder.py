@@ -1,6 +1,6 @@
-"""Says on the pod why it has no node: the `PodScheduled` condition, and an Event. Best effort, and not too often.
+"""The event recorder: writes why a pod is unschedulable, as its `PodScheduled` condition and an Event.
 
-What is said is true of the moment of the attempt; who misses it hears the next one. Nothing here decides anything.
+Best effort and rate limited: a report describes one attempt, and a lost report is replaced by the next.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kedge.runtime.status import status_of
 
 FAILED = "FailedScheduling"
 UNSCHEDULABLE, GATED = "Unschedulable", "SchedulingGated"
-"""Why a pod is not scheduled, as its condition says it."""
+"""Reasons of the `PodScheduled` condition."""
 _WRITTEN_MAX = 10_000
 
 
@@ -40,17 +40,17 @@ class EventRecorder:
         self._env = env
         self._component = component
         self._current = current
-        """By uid: the newest version of a pod that still waits; None of one that does not."""
+        """By uid: the latest version of a pending pod; None if the pod is not pending."""
         self._delayed: dict[tuple[str, str], tuple[str, str, Fence | None]] = {}
-        """By pod uid and reason: what is to be said when its time has come. Whoever comes later overwrites it."""
+        """By pod uid and reason: the report to write when the rate limit allows. A later one replaces it."""
         self._events: Kind = client.kinds.of_key_kind(EVENT_KIND)
         self._written: OrderedDict[tuple[str, str], tuple[str, float]] = OrderedDict()
-        """By pod uid and reason: the words said last, and when."""
+        """By pod uid and reason: the last message, and its time."""
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._writes = env.metrics.counter("kedge_scheduler_told_total", "Conditions and Events written", ("what",))
+        self._writes = env.metrics.counter("kedge_scheduler_reports_total", "Conditions and Events written", ("what",))
 
     def unschedulable(self, pod: Object, reason: str, message: str, *, decision: str, fence: Fence | None) -> None:
-        """Say why a pod has no node. The same words, or others too soon after, are not said again."""
+        """Report why a pod has no node. The same message is not repeated; another one too soon after is delayed."""
         now_s = self._env.monotonic()
         written = self._written.get((pod.uid, reason))
         if written is not None and written[0] == message:
@@ -63,29 +63,29 @@ class EventRecorder:
         self._written.move_to_end((pod.uid, reason))
         if len(self._written) > _WRITTEN_MAX:
             self._written.popitem(last=False)
-        self._spawn(self._write(pod, reason, message, decision, fence), name=f"tell {pod.key}")
+        self._spawn(self._write(pod, reason, message, decision, fence), name=f"report {pod.key}")
 
     def gated(self, pod: Object, *, fence: Fence) -> None:
-        """Say that a pod waits for its gates and is not tried, unless it says so already. Nothing failed: no Event."""
+        """Report that a pod has scheduling gates, unless its condition already does. Nothing failed, so no Event."""
         written = find_condition(pod.as_view(PodView).status.conditions, "PodScheduled")
         if written is None or written.reason != GATED:
-            self.unschedulable(pod, GATED, "its gates have to be removed first", decision="", fence=fence)
+            self.unschedulable(pod, GATED, "remove its scheduling gates first", decision="", fence=fence)
 
     def clear_nomination(self, pod: Object, *, decision: str, fence: Fence) -> None:
-        """Take back that a place is being made for a pod."""
-        self._spawn(self._clear_nomination(pod, decision, fence), name=f"no place is made for {pod.key}")
+        """Clear the pod's nominated node."""
+        self._spawn(self._clear_nomination(pod, decision, fence), name=f"clear the nomination of {pod.key}")
 
     async def _clear_nomination(self, pod: Object, decision: str, fence: Fence) -> None:
         options = WriteOptions(fence=fence, origin=Origin(decision=decision))
         patch = {"metadata": {"uid": pod.uid}, "status": {"nominatedNodeName": None}}
-        with suppress(OperatingError):  # it says what was once so: the next attempt takes it back, or the pod is gone
+        with suppress(OperatingError):  # the next attempt clears it, or the pod is gone
             await self._client.patch(pod.key, patch, subresource="status", options=options)
 
     def _write_later(self, uid: str, reason: str, message: str, decision: str, fence: Fence | None) -> None:
         known = (uid, reason) in self._delayed
         self._delayed[uid, reason] = message, decision, fence
         if not known:
-            self._spawn(self._wait_and_write(uid, reason), name=f"tell {uid} later")
+            self._spawn(self._wait_and_write(uid, reason), name=f"report {uid} later")
 
     async def _wait_and_write(self, uid: str, reason: str) -> None:
         await asyncio.sleep(self._env.limits.scheduler_explained_s)
@@ -122,10 +122,10 @@ class EventRecorder:
             if reason != GATED:
                 await self._write_event(pod, FAILED, message, options)
         except (Fenced, NotFound):
-            self._written.pop((pod.uid, reason), None)  # another speaks now, or there is nobody to speak of
+            self._written.pop((pod.uid, reason), None)  # another process leads, or the pod is gone
         except OperatingError:
             if self._written.pop((pod.uid, reason), ("", 0.0))[0] == message:
-                # The pod moved on, or nobody answers: said once more, of the pod as it is then.
+                # The pod changed, or the call failed: write it again later, on the latest version.
                 self._write_later(pod.uid, reason, message, decision, fence)
 
     async def _write_condition(self, pod: Object, reason: str, message: str, options: WriteOptions) -> None:
@@ -142,7 +142,7 @@ class EventRecorder:
         self._writes.labels("condition").inc()
 
     async def _try_event(self, pod: Object, reason: str, message: str, options: WriteOptions) -> None:
-        with suppress(OperatingError):  # an Event is a courtesy: metrics count what it tells
+        with suppress(OperatingError):  # an Event may be lost: metrics count the same
             await self._write_event(pod, reason, message, options)
 
     async def _write_event(self, pod: Object, reason: str, message: str, options: WriteOptions) -> None:
@@ -159,7 +159,7 @@ class EventRecorder:
                 await self._client.create(self._events, self._body(pod, name, reason, message, now), options=options)
             self._writes.labels("event").inc()
         except (AlreadyExists, NotFound, Conflict):
-            return  # another wrote it in between: it says as much
+            return  # written by another attempt meanwhile
 
     def _body(self, pod: Object, name: str, reason: str, message: str, now: str) -> dict[str, Any]:
         return {

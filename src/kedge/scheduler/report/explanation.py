@@ -1,6 +1,6 @@
-"""Why a pod goes where it goes, or nowhere: every node accounted for by its first failing filter.
+"""Explanations: for every node, the first filter that rejected the pod; for the best nodes, their scores.
 
-Computed on demand from the same inputs as the decision, so that a decision that nobody asks about costs nothing.
+Computed on demand from the inputs of the decision: a decision that is not explained costs nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CODES_MAX = 255
 
 @dataclass(frozen=True, slots=True)
 class NodeScore:
-    """One node's total, and what each score with a weight contributed, before weighing."""
+    """One node's total, and the points of each score with a weight, before weighing."""
 
     node: str
     total: int
@@ -33,7 +33,7 @@ class NodeScore:
 
 @dataclass(frozen=True, slots=True)
 class NearMiss:
-    """The best node had one filter not been there."""
+    """The best of the nodes that only one filter rejected."""
 
     node: str
     blocker: Blocker
@@ -42,24 +42,24 @@ class NearMiss:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The whole account of one decision."""
+    """The account of every node in one decision."""
 
     names: tuple[str, ...]
     """Every node, by name."""
     first_failing: bytes
-    """One byte a node, in the order of `names`: 0 for feasible, else the place in `legend`, from 1."""
+    """One byte per node, in the order of `names`: 0 for feasible, else the index in `legend`, from 1."""
     legend: tuple[Blocker, ...]
     counts: Mapping[Blocker, int]
-    """How many nodes each blocker was the first to fail; the most first."""
+    """The number of nodes for which each blocker was the first; the most first."""
     top: tuple[NodeScore, ...]
     near_miss: NearMiss | None
 
 
 def explain(snapshot: Snapshot, decision: NodeDecision) -> Explanation:
-    """Account for every node. Only while the snapshot is as it was when the decision was made."""
+    """Explain a decision. The snapshot must not have changed since the decision."""
     check(
         decision.snapshot_version == snapshot.version,
-        "a decision is explained before the snapshot changes: ask right after deciding",
+        "the snapshot has changed since the decision: call explain before any claim or node changes",
     )
     state = state_of(snapshot, decision.request, decision.settings, decision.inputs)
     snapshot.explanations += 1
@@ -105,7 +105,7 @@ def summarize(decision: NodeDecision, explanation: Explanation) -> str:
 
 
 def _top(snapshot: Snapshot, state: ShapeState, decision: NodeDecision) -> tuple[NodeScore, ...]:
-    """The best nodes: first the one that was chosen, then by total and name."""
+    """The best nodes: first the chosen one, then by total and name."""
     if decision.node is None:
         return ()
     totals = state.totals
@@ -126,7 +126,7 @@ def _top(snapshot: Snapshot, state: ShapeState, decision: NodeDecision) -> tuple
 def _near_miss(
     snapshot: Snapshot, state: ShapeState, failed: Ints, codes: Codes, legend: list[Blocker], draw: int
 ) -> NearMiss | None:
-    """Scores are set in proportion to all nodes that at most one filter keeps out."""
+    """Relative scores are computed over all nodes that at most one filter rejects."""
     near = snapshot.exists & (failed == 1)
     if not near.any():
         return None

@@ -1,7 +1,7 @@
-"""Says in the status of each SchedulingPolicy which generation this scheduler goes by. What is lost is said again.
+"""Policy status: writes the generation of each SchedulingPolicy that this scheduler applies. Lost writes are repeated.
 
-A rollout waits for it: a change that no scheduler has seen proves nothing, however well its pods are. Each scheduler
-name has its own condition; `observedGeneration` is the oldest of them, and the versions are those that all go by.
+A rollout waits for it: healthy pods prove nothing about a change that no scheduler applies yet. Each scheduler name has
+its own condition; `observedGeneration` is the oldest of them, and the versions are those that all schedulers apply.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kedge.runtime.status import plan_status
 
 
 def plan_policy_status(policy: SchedulingPolicyView, scheduler: str) -> Mapping[str, Any] | None:
-    """The status that says that `scheduler` goes by the policy as it is; None if it does not speak of it. Pure."""
+    """The status after `scheduler` applies the policy; None if the policy is for other schedulers. Pure."""
     spec, generation = policy.spec, policy.generation
     if spec.scheduler_names and scheduler not in spec.scheduler_names:
         return None
@@ -44,24 +44,24 @@ def plan_policy_status(policy: SchedulingPolicyView, scheduler: str) -> Mapping[
 
 
 class PolicyStatusWriter:
-    """Writes it for one scheduler. What is lost on the way is written when the policy is next looked at."""
+    """Writes policy status for one scheduler. A failed write is repeated on the next change or sweep."""
 
     def __init__(self, client: Client, env: Env, *, scheduler: str) -> None:
         self._client = client
         self._env = env
         self._scheduler = scheduler
         self._writing: dict[Key, asyncio.Task[Any]] = {}
-        self._writes = env.metrics.counter("kedge_scheduler_told_total", "Conditions and Events written", ("what",))
+        self._writes = env.metrics.counter("kedge_scheduler_reports_total", "Conditions and Events written", ("what",))
 
     def write(self, policies: Iterable[Object], fence: Fence) -> None:
-        """Say it of each policy that does not say so yet. One that is being written is looked at when that is done."""
+        """Write the status of each policy where it differs. A policy with a write in flight is skipped."""
         for found in policies:
             if found.key in self._writing:
                 continue
             status = plan_policy_status(found.as_view(SchedulingPolicyView), self._scheduler)
             patch = None if status is None else plan_status(found, status, self._env.now())
             if patch is not None:
-                task = self._env.spawn(self._write(found.key, patch, fence), name=f"obeys {found.key.name}")
+                task = self._env.spawn(self._write(found.key, patch, fence), name=f"policy status of {found.key.name}")
                 self._writing[found.key] = task
 
     async def stop(self) -> None:
@@ -71,7 +71,7 @@ class PolicyStatusWriter:
 
     async def _write(self, key: Key, patch: Mapping[str, Any], fence: Fence) -> None:
         try:
-            with suppress(OperatingError):  # another wrote meanwhile, or nobody answers: its change, or a sweep, tells
+            with suppress(OperatingError):  # a conflict, or the call failed: a change or a sweep repeats it
                 await self._client.patch(key, patch, subresource="status", options=WriteOptions(fence=fence))
                 self._writes.labels("policy").inc()
         finally:

@@ -1,7 +1,7 @@
-"""Runs scheduling attempts again: the picture rebuilt from what the caches had received, the recorded draw, one answer.
+"""Recheck: runs a recorded scheduling attempt again, on cluster state rebuilt from the received logs.
 
-An attempt is a pure function of the places in the received logs, what was assumed, nominated or lingering beside them,
-the pod, the policies and the draw. If it comes to something else now, the record lacks an input: `ReplayDiverged`.
+An attempt is a pure function of the marks in the received logs, the local state beside them (assumptions, nominations,
+unreleased claims), the pod, the policies and the draw. If the result differs, the record lacks an input.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from kedge.scheduler.state.nominations import nominated_claim
 from kedge.scheduler.state.shapes import bare_request
 
 Held = Mapping[str, Mapping[Key, Object]]
-"""What each cache held, by kind."""
+"""By kind: the objects that each cache held."""
 
 
 _NO_STATE: Final = LocalState()
 
 
 def recheck_attempts(records: Iterable[Record], caches: Iterable[Cache], env: Env) -> int:
-    """Run every attempt of one process again. How many decided anything.
+    """Run every attempt of one process again. Returns the number that had decided something.
 
     Raises:
-        ReplayDiverged: one came to something else.
-        Compacted: what it had received is no longer known.
+        ReplayDiverged: the result of an attempt differs.
+        Compacted: the log no longer has what a cache had received.
     """
     logs = {cache.name: cache.received for cache in caches}
     return sum(recheck_attempt(record, logs, env) for record in records)
@@ -55,11 +55,11 @@ def recheck_attempts(records: Iterable[Record], caches: Iterable[Cache], env: En
 def recheck_attempt(record: Record, logs: Mapping[str, ReceivedLog], env: Env, *, kinds: Registry = KINDS) -> bool:
     """Decide again, and compare node, score, feasible nodes and first failing filters. False if nothing was decided.
 
-    `env` gives limits, nothing else.
+    Only the limits of `env` are used.
 
     Raises:
-        ReplayDiverged: it came to something else.
-        Compacted: what its caches had received is no longer known. Keep the record, or its log, for longer.
+        ReplayDiverged: the result differs.
+        Compacted: the log no longer has what its caches had received. Keep the record, or its log, for longer.
     """
     attempt = record.scheduling
     if attempt is None or attempt.draw is None or attempt.choice is None:
@@ -88,21 +88,21 @@ def _compare(record: Record, was: msgspec.Struct, now: msgspec.Struct) -> None:
     for name, value in asdict(was).items():
         if getattr(now, name) != value:
             raise ReplayDiverged(
-                f"attempt {record.id} about {record.key}: {name} is {getattr(now, name)!r} now, and was {value!r}"
+                f"attempt {record.id} for {record.key}: {name} is {getattr(now, name)!r} now, and was {value!r}"
             )
 
 
 def _state_at(logs: Mapping[str, ReceivedLog], cache: str, place: int) -> Mapping[Key, Object]:
     log = logs.get(cache)
     if log is None:
-        raise Compacted(f"no received log of {cache} is at hand", oldest=0)
+        raise Compacted(f"the received log of {cache} is missing: pass the logs of every cache", oldest=0)
     return log.state_at(place)[0]
 
 
 def cluster_state_of(
     held: Held, env: Env, *, scheduler: str, local: LocalState = _NO_STATE, kinds: Registry = KINDS
 ) -> ClusterState:
-    """A scheduler's cluster_state built at once, from what its caches held and from its own state beside them."""
+    """A `ClusterState` built from the objects that its caches held and from its local state."""
     quiet = replace(env, metrics=Metrics())
     caches: Any = _FrozenCaches(held)
     queue = SchedulingQueue(quiet)
@@ -123,7 +123,7 @@ def cluster_state_of(
 
 
 class _FrozenCaches:
-    """Caches that stand still."""
+    """Caches that do not change."""
 
     def __init__(self, held: Held) -> None:
         self._caches = {name: _FrozenCache(held.get(name, {})) for name in FOLLOWED}
@@ -133,7 +133,7 @@ class _FrozenCaches:
 
 
 class _FrozenCache:
-    """As much of a `Cache` as a picture reads."""
+    """The part of a `Cache` that `ClusterState` reads."""
 
     revision: Revision = 2**62
 

@@ -173,7 +173,7 @@ class ClusterState:
         """Free the room that was held for a pod."""
         nomination = self.nominated.take(uid)
         if nomination is not None:
-            self.notify_room(nomination.node, "a place was given up")
+            self.notify_room(nomination.node, "a nomination was dropped")
         return nomination
 
     def pods_on(self, node: str) -> tuple[Object, ...]:
@@ -193,7 +193,7 @@ class ClusterState:
     # -- pods --------------------------------------------------------------------------------------
 
     def place(self, pod: Object, old: Object | None = None) -> None:
-        """Count a pod where it is, or let it wait for a node."""
+        """Count a pod on its node, or queue it."""
         view = pod.as_view(PodView)
         uid = view.metadata.uid
         if self.gated:
@@ -207,7 +207,7 @@ class ClusterState:
             self._release(uid, pod.revision)
         elif view.spec.node_name:
             assumption = self.assumed.pop(uid)
-            if assumption is not None and not assumption.revision:  # before its reply
+            if assumption is not None and not assumption.revision:  # the cache shows it before the reply
                 self._notify_quota(assumption)
             self._placed[uid] = pod.key
             self._queue.remove(uid)
@@ -221,9 +221,9 @@ class ClusterState:
                 self._queue.notify(ClusterEvent.BUDGET, "a hold changed")
             had = self._claim(uid, view.spec.node_name, request)
             self._notify_counted(had.request if had is not None else None, request)
-            if had is None and GANG_LABEL in request.labels:  # by another hand: it is here, and needs no place
+            if had is None and GANG_LABEL in request.labels:  # bound by another scheduler; it needs no node
                 gang = (pod.key.namespace, request.labels[GANG_LABEL])
-                self._queue.notify(ClusterEvent.GANG, "a member of its gang came", lambda each: each.gang == gang)
+                self._queue.notify(ClusterEvent.GANG, "a member of its gang was added", lambda each: each.gang == gang)
         else:
             assumption = self.assumed.get(uid)
             if assumption is None:
@@ -232,10 +232,10 @@ class ClusterState:
                 self._recount_assumed(assumption, view)
             if uid in self.nominated:
                 self._recount_nominated(uid, view)
-            self._wait(pod, uid, view, old)
+            self._enqueue(pod, uid, view, old)
 
     def _recount_assumed(self, assumption: Assumption, view: PodView) -> None:
-        """While its bind is under way a pod may get other labels, or be asked to leave: it counts as it is now."""
+        """A pod may be relabelled or deleted while its bind is in flight: count its latest version."""
         had = assumption.request
         if had.labels == view.labels and had.terminating == view.terminating:
             return
@@ -244,7 +244,7 @@ class ClusterState:
         self._notify_counted(had, assumption.request)
 
     def _recount_nominated(self, uid: str, view: PodView) -> None:
-        """The same for one that has no place yet: rules about pods mean it where a place is made for it."""
+        """The same for a nominated pod: rules about pods count it on its nominated node."""
         had = self.nominated.places[uid].request
         if had.labels != view.labels:
             request = self.policies.request_of(view)
@@ -252,16 +252,16 @@ class ClusterState:
             self._notify_counted(had, request)
 
     def _notify_counted(self, had: PodRequest | None, request: PodRequest) -> None:
-        """A pod is counted on a node, or counts there as another than before."""
-        if had is not None and had.labels != request.labels:  # one that came, to some rules; one that went, to others
+        """A pod is counted on a node, or its labels there changed."""
+        if had is not None and had.labels != request.labels:  # to some rules a pod was added, to others one is gone
             self._queue.notify(ClusterEvent.POD_PLACED | ClusterEvent.POD_GONE, "a pod has other labels")
         elif had is None or had.terminating != request.terminating:
             self._queue.notify(ClusterEvent.POD_PLACED, "a pod was placed or changed")
 
     def _claim(self, uid: str, node: str, request: PodRequest) -> SnapshotClaim | None:
-        """Count a pod on a node, and tell if it has left another for it. Returns how it was counted before."""
+        """Count a pod on a node, and notify if it moved from another. Returns its claim before."""
         had = self.snapshot.claim(uid)
-        if had is None or had.request is not request or had.node != node:  # an assumption that came true is counted
+        if had is None or had.request is not request or had.node != node:  # an assumption already counts it
             self.snapshot.add_claim(uid, node, request)
         if had is not None:
             self.unreleased.forget(uid, had.node)
@@ -270,7 +270,7 @@ class ClusterState:
         return had
 
     def _count_reserved(self, uid: str, view: PodView) -> None:
-        """An unbound pod holds what is reserved for it, or what only a ledger knows of."""
+        """An unbound pod holds its reservation, or an unreleased claim that only a ledger shows."""
         reserved = self._reserved.get(uid)
         if reserved is not None:
             self._claim(uid, reserved, self.policies.request_of(view))
@@ -279,7 +279,7 @@ class ClusterState:
         if claim is not None and not self.unreleased.has(uid, claim.node):
             self._drop_claim(uid)
 
-    def _wait(self, pod: Object, uid: str, view: PodView, old: Object | None) -> None:
+    def _enqueue(self, pod: Object, uid: str, view: PodView, old: Object | None) -> None:
         if view.spec.scheduler_name != self._scheduler:
             return
         if view.terminating or view.spec.scheduling_gates:
@@ -292,14 +292,14 @@ class ClusterState:
         queued = self._queue.get(uid)
         if queued is None:
             if uid in self.assumed:
-                return  # it was bound since: the cache has yet to show it
+                return  # it was bound meanwhile; the cache does not show it yet
             self._queue.put(pod, view.spec.priority or 0, gang=view.labels.get(GANG_LABEL, ""))
             return
         before = old.as_view(PodView) if old is not None else None
         if before is None or not _same_request(before, view):
             self._queue.put(pod, view.spec.priority or 0, gang=view.labels.get(GANG_LABEL, ""))
         else:
-            self._queue.refresh(pod)  # its status, such as our own condition, is no news
+            self._queue.refresh(pod)  # only its status changed, such as our own condition
 
     def pod_gone(self, pod: Object, revision: Revision) -> None:
         self._placed.pop(pod.uid, None)
@@ -311,7 +311,7 @@ class ClusterState:
         self._release(pod.uid, revision)
 
     def _release(self, uid: str, revision: Revision) -> None:
-        """A pod ended or went at `revision`. Its place is free when its node's ledger says so, and not before."""
+        """A pod ended or was removed at `revision`. Its room is free once its node's ledger has released it."""
         claim = self.snapshot.claim(uid)
         if claim is None:
             return
@@ -328,16 +328,16 @@ class ClusterState:
         self.notify_room(claim.node, "a claim was released", always=ClusterEvent.POD_GONE)
 
     def notify_room(self, node: str, why: str, *, always: ClusterEvent = NOTHING) -> None:
-        """A node has more left than before: those it is enough for may be tried, and whom it was made for."""
+        """A node has more free resources: wake the pods that they are enough for, and the nominated pods."""
         for uid, nomination in self.nominated.on(node) if self.nominated else ():
             if not self.nominated.is_being_made(nomination):
                 self._queue.wake(uid, "room was made for it")
         self._queue.notify(ClusterEvent.ROOM, why, self.hints.room_on(node), always=always)
 
     def wake_nominees(self, node: str) -> None:
-        """A node is another, or no more: those for whom a place is made there may need one elsewhere."""
+        """A node changed or was deleted: pods nominated to it may need another node."""
         for uid, _ in self.nominated.on(node) if self.nominated else ():
-            self._queue.wake(uid, "the node changed on which a place is made for it")
+            self._queue.wake(uid, "its nominated node changed")
 
     # -- reservations and workloads ----------------------------------------------------------------
 
@@ -374,7 +374,7 @@ class ClusterState:
 
 
 def _same_request(one: PodView, other: PodView) -> bool:
-    """Whether nothing that decides is another: an attempt would come to the same."""
+    """Whether an attempt would decide the same for both versions."""
     mine, theirs = one.metadata, other.metadata
     return (
         one.spec == other.spec

@@ -26,7 +26,7 @@ ABSENT = 0
 
 
 def grown(array: NDArray[Any], capacity: int) -> NDArray[Any]:
-    """`array` with its last axis lengthened to `capacity`; the new places are zero."""
+    """`array` with its last axis extended to `capacity`; new cells are zero."""
     wider = np.zeros((*array.shape[:-1], capacity), array.dtype)
     wider[..., : array.shape[-1]] = array
     return wider
@@ -40,12 +40,12 @@ class Column:
     def __init__(self, key: str, capacity: int) -> None:
         self.key = key
         self.values: list[str] = [""]
-        """By id; the first stands for a label that is not there."""
+        """By id; the first is for nodes without the label."""
         self._by_value: dict[str, int] = {}
         self.ids: Ids = np.zeros(capacity, np.int32)
 
     def clear(self, capacity: int) -> None:
-        """Forget every value. Ids given before mean nothing any more: whoever kept some must count anew."""
+        """Forget every value. Ids given before are invalid: their holders must count again."""
         self.values, self._by_value, self.ids = [""], {}, np.zeros(capacity, np.int32)
 
     def set(self, row: int, value: str | None) -> None:
@@ -59,7 +59,7 @@ class Column:
         return found
 
     def find(self, value: str) -> int:
-        """The id of a value; -1, which no row has, if no node ever had it."""
+        """The id of a value; -1, which no row has, if no node ever had the value."""
         return self._by_value.get(value, -1)
 
     def meets(self, requirement: Requirement, rows: Rows) -> Bools:
@@ -94,7 +94,7 @@ class Column:
 
 
 class ChangeLog:
-    """The rows that changed, in order. Each reader keeps its own place; one too far behind starts anew."""
+    """The rows that changed, in order. Each reader keeps its own offset; a reader too far behind rebuilds."""
 
     __slots__ = ("_first", "_rows", "_rows_max")
 
@@ -114,7 +114,7 @@ class ChangeLog:
             self._first += self._rows_max
 
     def since(self, place: int) -> list[int] | None:
-        """What changed after `place`, each row once; None if that is no longer known."""
+        """The rows that changed after `place`, each once; None if they are no longer known."""
         if place < self._first:
             return None
         rows = self._rows[place - self._first :]

@@ -1,7 +1,7 @@
-"""Counting pods by domain: by zone, by host, by whatever label a rule calls near.
+"""Counts of pods by topology domain: by zone, by host, or by any other label of nodes.
 
-A domain is one value of one label of nodes. `filters.spread`, `filters.affinity` and `scores` judge by these counts;
-`tallies` says how many pods each single node contributes.
+A domain is one value of one label. Filters and scores of spread and affinity read these counts; `tallies` counts the
+pods of each node.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class DomainCounts:
         self.counted: Bools | None = None
         """The rows whose pods count; None for all."""
         self.counts: Ints = np.zeros(1, np.int64)
-        """By domain. What has no domain is never counted, so the first is always zero."""
+        """By domain. Nodes without the label are not counted, so the first is always zero."""
         self.sizes: Ints = self.counts
         """Rows in each domain."""
         self._seen: Ints = self.counts
@@ -59,7 +59,7 @@ class DomainCounts:
     def update(self, rows: list[int]) -> list[tuple[int, int, int]] | None:
         """Follow the tally on rows whose claims changed: (row, domain, change) for each whose domain's count moved.
 
-        None if there were too many to tell apart: everything was counted anew.
+        None if there were too many rows: everything was counted again.
         """
         tally = self.tally
         if tally.version == self._version:
@@ -82,7 +82,7 @@ class DomainCounts:
         return moved
 
     def rows_of(self, row: int, domain: int) -> Ints:
-        """Every row of a domain, given one of them."""
+        """Every row of a domain, given one row of it."""
         if self.sizes[domain] == 1:
             return as_rows((row,))
         return np.flatnonzero(self.ids == domain)

@@ -1,7 +1,7 @@
-"""The part of a pod that decides where it may go. Pods that agree in it share one shape, and all work on it.
+"""Shapes: equivalence classes of pods that every filter and score treats the same, so their work is shared.
 
-`PodRequest` is what a pod asks; `PodShape` is that, compiled under one policy, with only those labels that some rule
-looks at. Both are pure functions of objects. `snapshot` keeps what was computed for a shape.
+A `PodRequest` is the part of a pod that decides its placement; a `PodShape` is a request compiled under one policy,
+with only the labels that some rule reads. Both are pure functions of objects. `snapshot` keeps the state of shapes.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ from kedge.placement.resources import CPU, MEMORY, Units, pod_requests
 from kedge.scheduler.policy.settings import Settings
 
 _SCORED_AT_LEAST = {CPU: parse_quantity("100m"), MEMORY: parse_quantity("200Mi")}
-"""What a container that names no request counts for in scores, so that many such pods do not pile up on one node."""
+"""The request that scores assume for a container without one, so that many such pods do not fill one node."""
 HARD_AFFINITY_WEIGHT = 1
-"""What a required affinity of a pod that is there adds to the score of those that it wants near it."""
+"""The weight in scores of a placed pod's required affinity term that matches the pod."""
 NO_LABELS = Labels()
 
 
@@ -57,14 +57,14 @@ NO_LABELS = Labels()
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """Pods that are meant (by namespace and labels), and how near is near (nodes alike in `topology_key`)."""
+    """Selects pods by namespace and labels, in the domains of `topology_key`."""
 
     topology_key: str
     selector: LabelSelector
     namespaces: frozenset[str]
     namespace_selector: LabelSelector
 
-    def means(self, namespace: str, labels: Mapping[str, str], namespace_labels: Mapping[str, str]) -> bool:
+    def matches_pod(self, namespace: str, labels: Mapping[str, str], namespace_labels: Mapping[str, str]) -> bool:
         if namespace not in self.namespaces and not self.namespace_selector.matches(namespace_labels):
             return False
         return self.selector.matches(labels)
@@ -73,7 +73,7 @@ class Term:
 class WeightedTerm(NamedTuple):
     term: Term
     weight: int
-    """Below nothing for what is to be kept apart."""
+    """Negative for anti-affinity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ NO_TERMS = PodTerms()
 
 @lru_cache(maxsize=4096)
 def pod_terms(affinity: Affinity | None, namespace: str, labels: Labels) -> PodTerms:
-    """Compile a pod's rules about other pods; `labels` need hold only those that match label keys name."""
+    """Compile a pod's rules about other pods. Of `labels`, only those in match label keys are read."""
     if affinity is None:
         return NO_TERMS
     near, apart = affinity.pod_affinity, affinity.pod_anti_affinity
@@ -117,7 +117,7 @@ def pod_terms(affinity: Affinity | None, namespace: str, labels: Labels) -> PodT
 
 
 def _term(term: PodAffinityTerm, namespace: str, labels: Mapping[str, str]) -> Term:
-    """No namespaces and no selector of them means the pod's own; an empty selector means all."""
+    """Without namespaces and a namespace selector it is the pod's own namespace; an empty selector is all."""
     own = not term.namespaces and term.namespace_selector is None
     return Term(
         topology_key=term.topology_key,
@@ -130,7 +130,7 @@ def _term(term: PodAffinityTerm, namespace: str, labels: Mapping[str, str]) -> T
 def with_label_keys(
     spec: LabelSelectorSpec | None, labels: Mapping[str, str], match: tuple[str, ...], mismatch: tuple[str, ...] = ()
 ) -> LabelSelector:
-    """A selector narrowed to the pod's own values of some labels, or to others. Keys that the pod lacks say nothing."""
+    """A selector narrowed to the pod's own values of some labels, or to others. Keys that the pod lacks are ignored."""
     selector = label_selector(spec)
     if selector is NOTHING or not (match or mismatch):
         return selector
@@ -139,12 +139,12 @@ def with_label_keys(
     return LabelSelector((*selector.requirements, *more))
 
 
-# -- what a pod asks -------------------------------------------------------------------------------
+# -- requests --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Wants:
-    """What decides in a pod's spec. One object for all specs alike, so it is compared by identity."""
+    """The parts of a pod's spec that decide. Equal specs share one object, so it is compared by identity."""
 
     requests: Units
     scored: tuple[int, int]
@@ -156,27 +156,27 @@ class Wants:
     preferred: tuple[tuple[NodeTerm, int], ...]
     tolerations: tuple[Toleration, ...]
     affinity: Affinity | None
-    """Only if it speaks of other pods."""
+    """Only if it has terms about other pods."""
     spread: tuple[TopologySpreadConstraint, ...]
     label_keys: frozenset[str]
-    """The labels of the pod itself that its own rules look at."""
+    """The labels of the pod itself that its own rules read."""
 
 
 class PodRequest(NamedTuple):
-    """One pod, as the decision sees it."""
+    """The part of one pod that decides its placement."""
 
     wants: Wants
     namespace: str
     labels: Labels
     workload: str
-    """The uid of what controls it; pods of one workload count together under `maxZoneSkew`."""
+    """The uid of its workload: `maxZoneSkew` counts pods of one workload together."""
     terminating: bool
 
 
 def request_of(pod: PodView, *, workload: str | None = None, placed: bool = False) -> PodRequest:
-    """What `pod` asks. `workload` is the uid that counts as one; by default that of the pod's controller.
+    """The request of `pod`. `workload` is the uid of its workload, by default of its controller.
 
-    Of a pod that is `placed` the name of its node is no wish any more: those alike stay alike wherever they are.
+    If `placed`, the node name is ignored: it is no constraint any more, and replicas on different nodes stay equal.
     """
     metadata, spec = pod.metadata, pod.spec
     if workload is None:
@@ -197,7 +197,7 @@ def request_of(pod: PodView, *, workload: str | None = None, placed: bool = Fals
 
 
 class RequestMemo:
-    """Remembers the pod asked about last: replicas come one after another and ask alike, so they get one request."""
+    """Remembers the last pod: replicas arrive one after another with equal specs, and share one request."""
 
     __slots__ = ("_pod", "_request", "_workload")
 
@@ -207,7 +207,7 @@ class RequestMemo:
         self._request: PodRequest
 
     def request_of(self, pod: PodView, workload: str | None) -> PodRequest:
-        """As the function of that name, for a pod that waits; the very same object for the next of a series."""
+        """As the function `request_of`, for a pending pod; the same object for the next replica."""
         last = self._pod
         if last is not None and self._workload == workload and _same_request(last, pod):
             return self._request
@@ -227,7 +227,7 @@ def _same_request(one: PodView, other: PodView) -> bool:
 
 
 def bare_request(namespace: str, requests: Units, ports: tuple[HostPort, ...]) -> PodRequest:
-    """A claim whose pod is gone: it takes its room, and no rule about pods means it."""
+    """The request of a claim whose pod is gone: it holds its room, and no rule about pods matches it."""
     wants = Wants(
         requests=requests,
         scored=(requests.get(CPU, 0), requests.get(MEMORY, 0)),
@@ -302,7 +302,7 @@ def _with_scored_minimum(pod: PodView) -> PodView:
 
 
 def _own_label_keys(affinity: Affinity | None, spread: tuple[TopologySpreadConstraint, ...]) -> frozenset[str]:
-    """Every label key that the pod's own rules name."""
+    """Every label key in the pod's own rules."""
     keys: set[str] = set()
     for constraint in spread:
         keys.update(selector_keys(label_selector(constraint.label_selector)), constraint.match_label_keys)
@@ -342,7 +342,7 @@ class Spread:
 
 
 class ShapeKey(NamedTuple):
-    """What tells shapes apart."""
+    """Identifies a shape."""
 
     wants: Wants
     namespace: str
@@ -366,7 +366,7 @@ class PodShape:
 
 
 def shape_key(request: PodRequest, settings: Settings, mentioned: Mapping[str, int] | frozenset[str]) -> ShapeKey:
-    """The shape of a request. `mentioned` are the label keys that rules of pods already placed look at."""
+    """The shape of a request. `mentioned` are the label keys in rules of placed pods."""
     wants, labels = request.wants, request.labels
     if mentioned or wants.label_keys:
         seen = {k: v for k, v in labels.items() if k in mentioned or k in wants.label_keys}

@@ -1,7 +1,7 @@
-"""The scheduler's picture of the cluster: a columnar table of nodes, and what is claimed on each.
+"""The snapshot: a columnar table of nodes and the claims on each. `decide` reads it.
 
-It is fed by cache changes and by the scheduler's own assumptions, one small step each, and never reads a clock or the
-network. `decide` reads it. What was computed for a shape of pods is kept here and repaired for the rows that changed.
+Changes of caches and the scheduler's own assumptions update it in small steps; it never reads a clock or the network.
+The state of each shape of pods is kept here, and repaired for the rows that changed.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from kedge.scheduler.state.shapes import NO_LABELS, PodRequest, ShapeKey, reques
 from kedge.scheduler.state.tallies import CountedPods, Tallies
 
 AMOUNT_MAX = 2**60
-"""The largest amount a column holds. What is claimed or asked beyond it is held as one more, which never fits; what is
-offered beyond it is held as it. So a sum of two stays inside 64 bits, a pod that the mask lets in always fits, and one
-that fits is kept out only from a node with more than 2**60 bytes (or thousandths of a CPU) claimed."""
+"""The largest amount in a column. Larger claims and requests are stored as one more, which never fits; larger
+capacities as this. So the sum of two stays inside 64 bits, a pod that passes the mask always fits, and a pod that fits
+is rejected only by a node with more than 2**60 bytes (or thousandths of a CPU) claimed."""
 SCORED_MAX = 2**49
-"""The largest amount a score looks at: ten thousand times it stays inside 64 bits. Scores above it are coarser."""
+"""The largest amount in a score: ten thousand times it stays inside 64 bits. Scores above it are coarser."""
 _CAPACITY_MIN = 64
 _EDITS_MAX = 4
-"""Nodes that come or go between two decisions before their order is read from the table again."""
+"""Nodes added or removed between two decisions before their order is built again."""
 NAME = "metadata.name (field)"
 """The column of the nodes' names. No label has such a key."""
 
 
 class SnapshotClaim(msgspec.Struct, frozen=True, gc=False):
-    """One pod's place on one node, as the table has counted it."""
+    """One pod, as it is counted on one node."""
 
     node: str
     request: PodRequest
@@ -48,7 +48,7 @@ class SnapshotClaim(msgspec.Struct, frozen=True, gc=False):
 
 
 class NodeRow:
-    """What the table knows of one node beside its columns. Stays while pods claim the node, even if it is gone."""
+    """One node, beside its columns. It stays while claims name it, even if the node is deleted."""
 
     __slots__ = ("claimed", "claims", "labels", "name", "offered", "revision", "row", "scored", "taints", "uid")
 
@@ -60,7 +60,7 @@ class NodeRow:
         self.labels: Mapping[str, str] = NO_LABELS
         self.taints: tuple[Taint, ...] = ()
         self.offered: Mapping[str, int] | None = None
-        """None while there is no such node: only claims that name it."""
+        """None while the node does not exist and only claims name it."""
         self.claimed: dict[int, int] = {}
         """Exact sums by resource column: the columns hold them cut at `AMOUNT_MAX`."""
         self.scored = [0, 0]
@@ -68,7 +68,7 @@ class NodeRow:
 
 
 class Snapshot:
-    """Nodes as rows, whatever is known of them as columns."""
+    """Nodes as rows, their properties as columns."""
 
     def __init__(self, limits: Limits | None = None) -> None:
         self._limits = limits or Limits()
@@ -80,7 +80,7 @@ class Snapshot:
         self._names: list[str] = []
         self._order: Ints | None = None
         self._edits: list[tuple[int, int]] = []
-        """What has changed in `_names` since the order was made: a place, and the row that came there, or -1."""
+        """Edits of `_names` since the order was built: a position, and the row inserted there, or -1."""
         self._places: Ints = np.zeros(0, np.int64)
         self.capacity = _CAPACITY_MIN
         self.resources: dict[str, int] = {CPU: 0, MEMORY: 1, PODS: 2}
@@ -91,7 +91,7 @@ class Snapshot:
         """CPU and memory on offer, cut at `SCORED_MAX`."""
         self._scored_claimed: Ints = np.zeros((2, self.capacity), np.int64)
         self._unwritten: dict[int, None] = {}
-        """Rows whose claims the two columns of claims do not show yet: few decisions look at whole columns."""
+        """Rows whose claims are not in the two columns yet: few decisions read whole columns."""
         self.exists: Bools = np.zeros(self.capacity, np.bool_)
         self.cordoned: Bools = np.zeros(self.capacity, np.bool_)
         self.suspect: Bools = np.zeros(self.capacity, np.bool_)
@@ -104,16 +104,16 @@ class Snapshot:
         self.node_log = ChangeLog(self._limits.scheduler_changes_max)
         self.claim_log = ChangeLog(self._limits.scheduler_changes_max)
         self.layout = 0
-        """Moves when a node comes or goes, or changes its labels or taints: what spans nodes is then counted anew."""
+        """Incremented when a node is added or removed, or its labels or taints change: domains are counted again."""
         self.version = 0
-        """Moves with every change: a decision can be explained only while it stands still."""
+        """Incremented with every change: a decision can be explained only at its own version."""
         self.repairs = 0
         """Rows that were repaired one by one, for any shape."""
         self.explanations = 0
         self.states: OrderedDict[ShapeKey, Any] = OrderedDict()
-        """What was computed for each shape, the one used last at the end. `decide` alone fills and reads it."""
+        """The state of each shape, the last used at the end. Only `decide` writes and reads it."""
         self.last_state: Any = None
-        """The last of `states`: a series of pods alike need not look it up each time."""
+        """The last used state: replicas arrive one after another, and skip the lookup."""
 
     # -- reading
 
@@ -127,11 +127,11 @@ class Snapshot:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every node, in the order in which decisions account for them: by name."""
+        """Every node, by name: the order of explanations."""
         return tuple(self._names)
 
     def order(self) -> Ints:
-        """The row of each node, by name. It does not depend on the order in which nodes came."""
+        """The row of each node, by name. It does not depend on the order of arrival."""
         order = self._order
         if order is None or self._edits:
             if order is not None and len(self._edits) <= _EDITS_MAX:
@@ -146,25 +146,25 @@ class Snapshot:
         return order
 
     def place_of(self, row: int) -> int:
-        """Where a row stands in the `order` that was asked for last."""
+        """The position of a row in the last `order`."""
         place: int = self._places.item(row)
         return place
 
     def places(self) -> Ints:
-        """The inverse of `order`: where each row stands."""
+        """The inverse of `order`: the position of each row."""
         self.order()
         return self._places
 
     @property
     def claimed(self) -> Ints:
-        """What is claimed of each resource on each row."""
+        """Claims by resource and row."""
         if self._unwritten:
             self._write_claims()
         return self._claimed
 
     @property
     def scored_claimed(self) -> Ints:
-        """CPU and memory claimed as scores count them: a container that asks for nothing counts for a little."""
+        """Claimed CPU and memory as scores count them: a container without a request counts with a minimum."""
         if self._unwritten:
             self._write_claims()
         return self._scored_claimed
@@ -176,7 +176,7 @@ class Snapshot:
         return node
 
     def peek(self, row: int) -> NodeRow | None:
-        """What holds a row, if anything does."""
+        """The node of a row, if there is one."""
         return self._by_row[row]
 
     def find(self, name: str) -> NodeRow | None:
@@ -188,12 +188,12 @@ class Snapshot:
         return self._claims.get(uid)
 
     def claims_on(self, node: str) -> tuple[str, ...]:
-        """The uids of the pods with a claim on a node, in the order in which they came."""
+        """The uids of the pods with a claim on a node, in order of arrival."""
         found = self._rows.get(node)
         return tuple(found.claims) if found is not None else ()
 
     def column(self, key: str) -> Column:
-        """The column of a label, or of the nodes' names; made when it is first asked for."""
+        """The column of a label, or of the nodes' names; made at its first use."""
         column = self._columns.get(key)
         if column is None:
             column = self._columns[key] = Column(key, self.capacity)
@@ -214,7 +214,7 @@ class Snapshot:
     # -- nodes
 
     def put_node(self, view: NodeView, revision: int = 0) -> bool:
-        """Add or update a node. False if nothing that decides has changed, as when only a heartbeat was written."""
+        """Add or update a node. False if nothing relevant changed, as when only a heartbeat was written."""
         node = self._rows.get(view.name) or self._new_row(view.name)
         row, labels, taints = node.row, view.labels, view.spec.taints
         node.revision = revision
@@ -250,7 +250,7 @@ class Snapshot:
         return True
 
     def remove_node(self, name: str) -> bool:
-        """Forget a node. Claims on it stay, and count again if it comes back. False if there is none."""
+        """Remove a node. Its claims stay, and count again if it returns. False if there is none."""
         node = self.find(name)
         if node is None:
             return False
@@ -271,11 +271,11 @@ class Snapshot:
         return True
 
     def _edit(self, place: int, row: int) -> None:
-        if len(self._edits) <= _EDITS_MAX:  # with more the order is made anew
+        if len(self._edits) <= _EDITS_MAX:  # with more the order is built again
             self._edits.append((place, row))
 
     def put_namespace(self, name: str, labels: Mapping[str, str]) -> None:
-        """Say which labels a namespace has: affinity terms may select namespaces by them."""
+        """Set the labels of a namespace: affinity terms may select namespaces by them."""
         self.tallies.put_namespace(name, Labels(labels))
         self.version += 1
 
@@ -286,7 +286,7 @@ class Snapshot:
     # -- claims
 
     def add_claim(self, uid: str, node: str, pod: PodRequest | PodView) -> None:
-        """Count a pod on a node, bound or only assumed. One that was counted before is moved."""
+        """Count a pod on a node, bound or assumed. An earlier claim of the pod is replaced."""
         request = pod if isinstance(pod, PodRequest) else request_of(pod)
         had = self._claims.get(uid)
         if had is not None:
@@ -303,7 +303,7 @@ class Snapshot:
         self.version += 1
 
     def remove_claim(self, uid: str) -> bool:
-        """Take a pod off its node. False if it has no claim."""
+        """Remove a pod's claim. False if it has none."""
         claim = self._claims.pop(uid, None)
         if claim is None:
             return False
@@ -393,14 +393,14 @@ class Snapshot:
         node.offered = offered
 
     def _fill(self, column: Column) -> None:
-        """Read a column from the nodes: at first, and when most of its values are those of nodes long gone."""
+        """Fill a column from the nodes: at first, and when most of its values belong to deleted nodes."""
         column.clear(self.capacity)
         for node in self._rows.values():
             if node.offered is not None:
                 column.set(node.row, _label(node, column.key))
 
     def _taint_id(self, taints: tuple[Taint, ...]) -> int:
-        # When a taint was added decides nothing; with it every node would have a set of its own.
+        # The time at which a taint was added is dropped: with it every node would have its own set.
         stripped = tuple(Taint(key=t.key, value=t.value, effect=t.effect) for t in taints)
         found = self._taint_ids.get(stripped)
         if found is None:
@@ -411,8 +411,8 @@ class Snapshot:
         return found
 
     def _compact_taints(self) -> None:
-        """Forget sets of taints that no node has any more."""
-        kept = np.unique(np.append(self.taints, 0))  # no taints stays the first
+        """Drop sets of taints that no node has."""
+        kept = np.unique(np.append(self.taints, 0))  # the empty set stays the first
         sets = [self.taint_sets[i] for i in kept.tolist()]
         self.taints = np.searchsorted(kept, self.taints).astype(np.int32)
         self.taint_sets, self._taint_ids = sets, {taints: i for i, taints in enumerate(sets)}
@@ -428,7 +428,7 @@ def snapshot_of(
     namespaces: Mapping[str, Mapping[str, str]] | None = None,
     limits: Limits | None = None,
 ) -> Snapshot:
-    """A snapshot built at once, as for a decision that is run again: nodes, then (uid, node, pod) claims."""
+    """A snapshot of nodes and (uid, node, pod) claims, as for a recheck."""
     snapshot = Snapshot(limits)
     for name, labels in (namespaces or {}).items():
         snapshot.put_namespace(name, labels)

@@ -1,7 +1,7 @@
-"""Tallies: for each row of the node table, how many of its pods a rule is about.
+"""Tallies: for each row of the node table, the number of its pods that a rule matches.
 
-Pods that no rule can tell apart are one `CountedPods`; a rule weighs each once. `snapshot` adds and removes pods;
-`domains` sums a tally over zones, hosts or whatever a rule calls near.
+Pods that every rule treats the same are one `CountedPods`; a rule weighs each such class once. `snapshot` adds and
+removes pods; `domains` sums a tally over zones, hosts or other domains.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NamespaceLabels = Mapping[str, Labels]
 
 
 class CountedPods:
-    """Placed pods that no rule can tell apart, and how many of them each row has."""
+    """A class of placed pods that every rule treats the same, and their number on each row."""
 
     __slots__ = ("labels", "namespace", "ports", "rows", "tallies", "terminating", "terms", "workload")
 
@@ -44,19 +44,19 @@ class CountedPods:
         self.terms = pod_terms(wants.affinity, request.namespace, request.labels) if wants.affinity else NO_TERMS
         self.rows: dict[int, int] = {}
         self.tallies: list[tuple[PodTally, int]] = []
-        """The tallies that count this class, and for how much each pod of it counts there."""
+        """The tallies that count this class, with the weight of one pod in each."""
 
 
 class TallyRule(Protocol):
-    """What a tally counts. Hashable: shapes whose rules are alike share a tally."""
+    """The rule of a tally. Hashable: shapes with equal rules share a tally."""
 
     def weigh(self, pods: CountedPods, namespaces: NamespaceLabels) -> int:
-        """For how much one pod of the class counts; 0 for not at all."""
+        """The weight of one pod of the class; 0 if it does not count."""
 
 
 @dataclass(frozen=True, slots=True)
 class SelectorRule:
-    """Pods of a namespace that a spread constraint's selector matches. Those on their way out count no more."""
+    """Pods of a namespace that a spread constraint's selector matches. Terminating pods do not count."""
 
     namespace: str
     selector: LabelSelector
@@ -69,18 +69,18 @@ class SelectorRule:
 
 @dataclass(frozen=True, slots=True)
 class TermsRule:
-    """Pods that every one of the terms means. To be near one of them is what required affinity asks."""
+    """Pods that match every term of a required affinity."""
 
     terms: tuple[Term, ...]
 
     def weigh(self, pods: CountedPods, namespaces: NamespaceLabels) -> int:
         labels = namespaces.get(pods.namespace, NO_LABELS)
-        return int(all(term.means(pods.namespace, pods.labels, labels) for term in self.terms))
+        return int(all(term.matches_pod(pods.namespace, pods.labels, labels) for term in self.terms))
 
 
 @dataclass(frozen=True, slots=True)
 class AntiAffinityOfOthersRule:
-    """Pods whose own required anti-affinity means the pod that is to be placed: the rule is symmetric."""
+    """Placed pods whose own required anti-affinity matches the pod: the rule is symmetric."""
 
     topology_key: str
     namespace: str
@@ -89,14 +89,14 @@ class AntiAffinityOfOthersRule:
     def weigh(self, pods: CountedPods, namespaces: NamespaceLabels) -> int:
         labels = namespaces.get(self.namespace, NO_LABELS)
         return sum(
-            term.topology_key == self.topology_key and term.means(self.namespace, self.labels, labels)
+            term.topology_key == self.topology_key and term.matches_pod(self.namespace, self.labels, labels)
             for term in pods.terms.anti_affinity
         )
 
 
 @dataclass(frozen=True, slots=True)
 class AttractionRule:
-    """The pull between a pod to be placed and those there: its preferences about them, and theirs about it."""
+    """Preferred terms in both directions: the pod's about placed pods, and theirs about it."""
 
     topology_key: str
     namespace: str
@@ -109,22 +109,23 @@ class AttractionRule:
         pull = sum(
             weight
             for term, weight in self.preferred
-            if term.topology_key == key and term.means(pods.namespace, pods.labels, theirs)
+            if term.topology_key == key and term.matches_pod(pods.namespace, pods.labels, theirs)
         )
         pull += sum(
             weight
             for term, weight in pods.terms.preferred
-            if term.topology_key == key and term.means(self.namespace, self.labels, ours)
+            if term.topology_key == key and term.matches_pod(self.namespace, self.labels, ours)
         )
         required = sum(
-            term.topology_key == key and term.means(self.namespace, self.labels, ours) for term in pods.terms.affinity
+            term.topology_key == key and term.matches_pod(self.namespace, self.labels, ours)
+            for term in pods.terms.affinity
         )
         return pull + HARD_AFFINITY_WEIGHT * required
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadRule:
-    """Replicas of one workload, which `maxZoneSkew` counts. Those on their way out count no more."""
+    """Replicas of one workload, which `maxZoneSkew` counts. Terminating pods do not count."""
 
     namespace: str
     workload: str
@@ -135,7 +136,7 @@ class WorkloadRule:
 
 @dataclass(frozen=True, slots=True)
 class PortConflictRule:
-    """Pods that hold a port of their node which the pod to be placed asks for."""
+    """Placed pods that hold a host port that the pod requests."""
 
     ports: tuple[HostPort, ...]
 
@@ -152,7 +153,7 @@ class PodTally:
         self.rule = rule
         self.rows: Ints = np.zeros(capacity, np.int64)
         self.weighing = 0
-        """How many of the live classes count here. With none every row is zero, and readers may skip it."""
+        """The number of classes that count here. At 0 every row is zero, and readers may skip it."""
         self.version = 0
         self.users = 0
 
@@ -162,24 +163,24 @@ class PodTally:
 
 
 class Tallies:
-    """Every tally that some shape uses, and every class of pods, kept in step."""
+    """Every tally in use, and every class of placed pods."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
         self._tallies: dict[TallyRule, PodTally] = {}
         self._classes: dict[object, CountedPods] = {}
         self._last: tuple[PodRequest, CountedPods] | None = None
-        """The class asked for last, which is among them: a series of pods alike need not look it up each time."""
+        """The class of the last request: replicas arrive one after another, and skip the lookup."""
         self.namespaces: dict[str, Labels] = {}
         self.mentioned: dict[str, int] = {}
-        """Label keys that terms of placed pods look at. It only grows: a shape made under less stays right for the
-        pods that still have it, and a term that comes and goes does not undo all work each time."""
+        """Label keys in terms of placed pods. It only grows: older shapes stay correct, and a term that is added and
+        removed again and again does not discard them each time."""
         self.anti_affinity_keys: dict[str, None] = {}
-        """Topology keys of required anti-affinity terms of placed pods; likewise."""
+        """Topology keys of required anti-affinity terms of placed pods. It only grows."""
         self.attraction_keys: dict[str, None] = {}
-        """Topology keys of those of their terms that count in scores; likewise."""
+        """Topology keys of their terms that count in scores. It only grows."""
         self.epoch = 0
-        """Moves when one of the three grows, or a namespace's labels change: shapes then look again what they need."""
+        """Incremented when one of the three grows, or a namespace's labels change: shapes are then made again."""
 
     @property
     def count(self) -> int:
@@ -193,7 +194,7 @@ class Tallies:
     # -- classes
 
     def class_of(self, request: PodRequest) -> CountedPods:
-        """The class a pod belongs to; its tallies are known from here on."""
+        """The class of a pod. A new class is weighed by every tally."""
         last = self._last
         if last is not None and last[0] is request:
             return last[1]
@@ -227,7 +228,7 @@ class Tallies:
             tally.add(row, -weight)
 
     def forget_empty(self, request: PodRequest, pods: CountedPods) -> None:
-        """Drop a class that has no pod any more."""
+        """Drop a class without pods."""
         if pods.rows:
             return
         self._last = None
@@ -262,7 +263,7 @@ class Tallies:
     # -- tallies
 
     def use(self, rule: TallyRule) -> PodTally:
-        """The tally of a rule, counted at once if nobody used it yet. Each use is to be ended with `end`."""
+        """The tally of a rule; a new one is counted at once. Every call needs a matching `end`."""
         tally = self._tallies.get(rule)
         if tally is None:
             tally = self._tallies[rule] = PodTally(rule, self._capacity)
@@ -291,7 +292,7 @@ class Tallies:
     # -- namespaces
 
     def put_namespace(self, name: str, labels: Labels | None) -> None:
-        """Set a namespace's labels, or forget it. Every rule is counted anew, since any may select namespaces."""
+        """Set or remove a namespace's labels. Every rule is counted again: any may select namespaces."""
         if self.namespaces.get(name) == labels:
             return
         if labels is None:

@@ -1,7 +1,7 @@
-"""What only nodes' ledgers know of: claims of pods that are gone, or that no cache shows yet.
+"""Unreleased claims: a node's ledger holds them, but their pods are gone, or no cache shows the pods yet.
 
-A place is free when its node's ledger says so, and not before: a pod that was removed by force, or given up with its
-node, may still run. `picture` asks before it lets go of a claim, and tells of each change of a ledger.
+Room is free once the node's ledger has released it: a pod that was force-deleted, or lost with its node, may still run.
+`cluster_state` calls `keep` before it drops a claim; `cache_follower` reports each change of a ledger.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kedge.scheduler.state.snapshot import Snapshot, SnapshotClaim
 
 
 class UnreleasedClaims:
-    """Claims of one snapshot that rest on ledgers alone."""
+    """Claims of one snapshot whose only evidence is a ledger."""
 
     def __init__(
         self,
@@ -32,15 +32,14 @@ class UnreleasedClaims:
         self._caches = caches
         self._cached = cached
         self._drop = drop
-        """Lets go of a claim, and tells those whom it may help."""
+        """Removes a claim, and notifies the queue."""
         self._claims: dict[str, dict[str, Revision]] = {}
-        """By node: claims of pods that no cache shows there, and that the node's ledger holds, or may hold up to a
-        revision that its cache has not reached."""
+        """By node and pod uid: the ledger holds the claim, or may hold it until its cache reaches the revision."""
         self._doubted: dict[str, Revision] = {}
-        """By node: the version of its ledger that refused a bind, and so holds what is not counted here."""
+        """By node: the revision of its ledger that refused a bind. It holds claims that are not counted here."""
 
     def __iter__(self) -> Iterator[tuple[str, SnapshotClaim]]:
-        """Every claim that lingers, with its uid."""
+        """Every unreleased claim, with its uid."""
         for uids in self._claims.values():
             for uid in uids:
                 claim = self._snapshot.claim(uid)
@@ -51,7 +50,7 @@ class UnreleasedClaims:
         return uid in self._claims.get(node, {})
 
     def keep(self, uid: str, claim: SnapshotClaim, revision: Revision) -> bool:
-        """A pod ended or went at `revision`. True if its claim stays, for its room alone, as its ledger may hold it."""
+        """A pod ended or was removed at `revision`. True if its claim stays, for its room only: a ledger holds it."""
         node = claim.node
         if uid not in self._held(node) and self._known_to(node) >= revision:
             return False
@@ -61,7 +60,7 @@ class UnreleasedClaims:
         return True
 
     def forget(self, uid: str, node: str) -> None:
-        """It is counted by other evidence now, or not at all."""
+        """The claim has other evidence now, or was removed."""
         unreleased = self._claims.get(node)
         if unreleased is not None and unreleased.pop(uid, None) is not None and not unreleased:
             del self._claims[node]
@@ -76,19 +75,19 @@ class UnreleasedClaims:
             self.adopt(node)
 
     def review(self, node: str) -> None:
-        """Let go of what lingers on a node, as far as its ledger is known not to hold it any more."""
+        """Drop the claims on a node that its ledger has released."""
         held, known = self._held(node), self._known_to(node)
         for uid, revision in tuple(self._claims.get(node, {}).items()):
             if uid not in held and known >= revision:
                 self._drop(uid)
 
     def review_all(self) -> None:
-        """The net below: a cache may get further without any change."""
+        """The safety net: a cache may advance without a change."""
         for node in tuple(self._claims):
             self.review(node)
 
     def doubt(self, node: str, revision: Revision) -> None:
-        """A version of a node's ledger refused what this picture allowed: learn from it what is not counted here."""
+        """A revision of a node's ledger refused a bind: once the cache shows it, count what it holds."""
         found = self._cached(Key(NODE_ALLOCATION_KIND, "", node))
         if found is not None and found.revision >= revision:
             self.adopt(node)
@@ -96,7 +95,7 @@ class UnreleasedClaims:
             self._doubted[node] = max(revision, self._doubted.get(node, NO_REVISION))
 
     def adopt(self, node: str) -> None:
-        """Count what a node's ledger holds for pods that are not counted on it: gone, or seen nowhere yet."""
+        """Count the claims of a node's ledger whose pods are not counted: they are gone, or not in a cache yet."""
         self._doubted.pop(node, None)
         for uid, entry in self._held(node).items():
             counted = self._snapshot.claim(uid)
@@ -106,13 +105,13 @@ class UnreleasedClaims:
                 self._claims.setdefault(node, {})[uid] = NO_REVISION
 
     def adopt_all(self) -> None:
-        """At the start of a term: what happened before this process came is known from ledgers alone."""
+        """At the start of a term: for events before this process started, ledgers are the only evidence."""
         self.review_all()
         for ledger in self._caches[NODE_ALLOCATION_KIND].list().value:
             self.adopt(ledger.key.name)
 
     def _held(self, node: str) -> Mapping[str, AllocationEntry]:
-        """What a node's ledger holds, by pod uid. That of an earlier incarnation says nothing of this one."""
+        """By pod uid: the entries of a node's ledger. The ledger of an earlier incarnation does not count."""
         found = self._cached(Key(NODE_ALLOCATION_KIND, "", node))
         owner = self._snapshot.find(node)
         if found is None or (owner is not None and owner.uid != found.as_view(NodeAllocationView).spec.node_uid):
@@ -120,6 +119,6 @@ class UnreleasedClaims:
         return found.as_view(NodeAllocationView).status.entries
 
     def _known_to(self, node: str) -> Revision:
-        """Up to which revision the ledger of a node is known."""
+        """The revision up to which the ledger of a node is known."""
         found = self._cached(Key(NODE_ALLOCATION_KIND, "", node))
         return max(self._caches[NODE_ALLOCATION_KIND].revision, found.revision if found is not None else NO_REVISION)

@@ -1,4 +1,4 @@
-"""The filter on host ports: no pod on the node may hold a port that the pod asks for."""
+"""The filter on host ports: no pod on the node may hold a port that the pod requests."""
 
 from __future__ import annotations
 

@@ -105,11 +105,11 @@ class AffinityFilter(PodFilter):
     )
 
     def __init__(
-        self, snapshot: Snapshot, topology_keys: tuple[str, ...], tally: PodTally, *, means_itself: bool
+        self, snapshot: Snapshot, topology_keys: tuple[str, ...], tally: PodTally, *, matches_itself: bool
     ) -> None:
         self.ok: Bools = np.zeros(0, np.bool_)
         self._parts = [DomainCounts(snapshot, key, tally) for key in dict.fromkeys(topology_keys)]
-        self._means_itself = means_itself
+        self._means_itself = matches_itself
         self._first = False
         self._total = 0
 
@@ -122,7 +122,7 @@ class AffinityFilter(PodFilter):
                 snapshot,
                 tuple(term.topology_key for term in terms),
                 context.use_tally(TermsRule(terms)),
-                means_itself=all(term.means(key.namespace, key.labels, own) for term in terms),
+                matches_itself=all(term.matches_pod(key.namespace, key.labels, own) for term in terms),
             )
 
     def rebuild(self) -> None:

@@ -23,9 +23,9 @@ from kedge.scheduler.state.snapshot import Snapshot
 from kedge.scheduler.state.tallies import PodTally, SelectorRule
 
 _MANY_PART = 16
-"""Rows that are more than one in so many are not picked out."""
+"""If more than one row in this many changes, all rows are computed."""
 _NO_MINIMUM = 2**31 - 1
-"""Stands for the emptiest domain when there is none: then nothing can be ahead of it."""
+"""The minimum when no domain counts: no domain can be ahead of it."""
 
 
 class SkewFilter(PodFilter):
@@ -84,7 +84,7 @@ class SkewFilter(PodFilter):
     def _find_low(self) -> None:
         present = self._domains.counts[self._present]
         if len(present) < self._domains_min:
-            self._low, self._at_low = 0, -1  # too few domains: the global minimum is nothing, whatever they hold
+            self._low, self._at_low = 0, -1  # too few domains: the global minimum is 0
         elif not len(present):
             self._low, self._at_low = _NO_MINIMUM, -1
         else:
@@ -118,7 +118,7 @@ class SkewFilter(PodFilter):
         return self._flipped(as_rows(flips))
 
     def _flipped(self, which: Ints) -> Ints | slice | None:
-        """The rows of domains whose answer is another now, judged anew."""
+        """Compute the rows of domains whose answer changed, and return them."""
         if not len(which):
             return None
         ids = self._domains.ids
@@ -132,7 +132,7 @@ class SkewFilter(PodFilter):
         return changed
 
     def _low_moved(self, moved: list[tuple[int, int, int]]) -> bool:
-        """Whether the emptiest domain's count may be another now."""
+        """Whether the count of the emptiest domain may have changed."""
         if self._at_low < 0:
             return False
         if len(moved) > 1:

@@ -39,10 +39,10 @@ def allocation_parts(snapshot: Snapshot, wants: Wants, rows: Rows = EVERY) -> di
 
 
 def _balanced(wants: Wants, offered: Ints, claimed: Ints) -> Ints:
-    """100 when CPU and memory are used alike, 50 when one is full and the other empty."""
+    """100 when CPU and memory are used equally, 50 when one is full and the other empty."""
     cpu, memory = wants.requests.get(CPU, 0), wants.requests.get(MEMORY, 0)
     if not cpu and not memory:
-        return np.zeros(offered.shape[1], np.int64)  # a pod that asks for nothing would pile up on one node
+        return np.zeros(offered.shape[1], np.int64)  # pods without requests would fill one node
     asked = np.asarray([[min(cpu, SCORED_MAX)], [min(memory, SCORED_MAX)]], np.int64)
     taken = np.minimum(claimed + asked, offered)
     used = taken * _FRACTION // np.maximum(offered, 1)

@@ -58,7 +58,7 @@ def test_etcd_store_keeps_the_contract(check: str, server: EtcdServer) -> None:
         asyncio.run(check_store(make_store, shared=True, backup=backup, only=[check]))
 
 
-def test_a_big_list_comes_in_pages_all_at_one_revision(server: EtcdServer) -> None:
+def test_a_large_list_is_read_in_pages_at_one_revision(server: EtcdServer) -> None:
     async def run_test() -> None:
         limits = replace(Limits(), store_page_objects_max=7, store_page_bytes_max=600)
         store = await EtcdStore.open([server.endpoint], system_env(limits=limits), prefix="/pages", compactor=False)

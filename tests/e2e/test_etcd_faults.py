@@ -105,7 +105,7 @@ def test_a_lost_reply_is_an_unknown_outcome_and_a_read_shows_the_write(server: E
     asyncio.run(run_test())
 
 
-def test_a_request_that_is_held_up_has_an_unknown_outcome_at_its_deadline(server: EtcdServer) -> None:
+def test_a_delayed_request_has_an_unknown_outcome_at_its_deadline(server: EtcdServer) -> None:
     async def run_test() -> None:
         async with beside_a_proxy(server, "/held-up", HASTY) as (proxy, store, direct):
             proxy.requests_flow.clear()
@@ -151,7 +151,7 @@ def test_an_unreachable_cluster_cannot_be_opened(server: EtcdServer) -> None:
     asyncio.run(run_test())
 
 
-def test_a_watch_outlives_broken_connections_with_each_change_once(server: EtcdServer) -> None:
+def test_a_watch_survives_broken_connections_with_each_change_once(server: EtcdServer) -> None:
     async def run_test() -> None:
         async with beside_a_proxy(server, "/broken") as (proxy, store, direct):
             watch = await store.watch(KIND, after=await store.revision())
@@ -188,7 +188,7 @@ def test_a_watch_moves_away_from_an_endpoint_that_stops_delivering(server: EtcdS
     asyncio.run(run_test())
 
 
-def test_a_feed_that_falls_behind_is_told_in_bulk_and_cuts_off_no_watch_that_keeps_up(server: EtcdServer) -> None:
+def test_a_feed_that_falls_behind_is_reopened_and_disconnects_no_watch_that_keeps_up(server: EtcdServer) -> None:
     async def run_test() -> None:
         env = system_env(limits=replace(Limits(), store_watch_lag_max=5, watch_backlog_max=20))
         store = await EtcdStore.open([server.endpoint], env, prefix="/bulk", compactor=False)
@@ -221,7 +221,7 @@ def test_a_feed_that_falls_behind_is_told_in_bulk_and_cuts_off_no_watch_that_kee
     asyncio.run(run_test())
 
 
-def test_reads_and_commits_go_to_an_endpoint_that_is_well(server: EtcdServer) -> None:
+def test_reads_and_commits_go_to_a_healthy_endpoint(server: EtcdServer) -> None:
     async def run_test() -> None:
         async with (
             proxy_to(server.endpoint) as first,
@@ -262,7 +262,7 @@ def test_compaction_that_overtakes_the_feed_ends_watches_with_compacted(sound_se
     asyncio.run(run_test())
 
 
-def test_compaction_that_overtakes_a_slow_connection_is_told_and_leaves_no_gap(sound_server: EtcdServer) -> None:
+def test_compaction_that_overtakes_a_slow_connection_is_reported_and_leaves_no_gap(sound_server: EtcdServer) -> None:
     """The shape of etcd#17529: the connection is up, but so slow that etcd holds back thousands of changes."""
 
     async def run_test() -> None:
@@ -296,7 +296,7 @@ def test_compaction_that_overtakes_a_slow_connection_is_told_and_leaves_no_gap(s
     asyncio.run(run_test())
 
 
-def test_history_that_ends_in_a_delete_is_refused_whole(sound_server: EtcdServer) -> None:
+def test_history_that_begins_at_a_delete_is_rejected_whole(sound_server: EtcdServer) -> None:
     """etcd#18089: compacted exactly at a delete, etcd would leave the delete out of a watch that begins there."""
 
     async def run_test() -> None:
@@ -315,7 +315,7 @@ def test_history_that_ends_in_a_delete_is_refused_whole(sound_server: EtcdServer
     asyncio.run(run_test())
 
 
-def test_an_object_edited_behind_the_store_ends_watches_instead_of_slipping_by(server: EtcdServer) -> None:
+def test_an_object_edited_outside_the_store_ends_watches(server: EtcdServer) -> None:
     async def run_test() -> None:
         async with opened(server.endpoint, prefix="/edited") as store:
             first = await store.commit([], [Put(key("a"), b"1")])
@@ -335,7 +335,9 @@ def test_an_object_edited_behind_the_store_ends_watches_instead_of_slipping_by(s
 
 
 @pytest.mark.parametrize("same_cluster_id", [False, True], ids=["another cluster id", "the same cluster id"])
-def test_a_backup_restored_beneath_a_running_store_is_no_progress(server: EtcdServer, same_cluster_id: bool) -> None:
+def test_a_backup_restored_under_a_running_store_is_a_new_incarnation(
+    server: EtcdServer, same_cluster_id: bool
+) -> None:
     prefix = f"/beneath-{same_cluster_id}"
 
     async def run_test() -> None:
@@ -370,7 +372,7 @@ def test_a_backup_restored_beneath_a_running_store_is_no_progress(server: EtcdSe
     asyncio.run(run_test())
 
 
-def test_a_backup_that_has_moved_on_before_it_is_noticed_is_still_no_progress(server: EtcdServer) -> None:
+def test_a_restored_backup_with_new_commits_is_still_a_new_incarnation(server: EtcdServer) -> None:
     """Neither its cluster id nor its revision tells: only that the history at the feed's place is another."""
 
     async def run_test() -> None:
@@ -418,7 +420,7 @@ def test_mark_restored_moves_the_store_ahead_for_every_opener(server: EtcdServer
     asyncio.run(run_test())
 
 
-def test_one_of_several_openers_compacts_and_another_goes_on_when_it_ends(server: EtcdServer) -> None:
+def test_one_of_several_openers_compacts_and_another_takes_over(server: EtcdServer) -> None:
     async def run_test() -> None:
         limits = replace(Limits(), history_s=0.15)
         first = await EtcdStore.open([server.endpoint], system_env(limits=limits), prefix="/turns")
@@ -468,7 +470,7 @@ def test_a_full_server_leaves_the_outcome_unknown() -> None:
         asyncio.run(run_test(small.endpoint))
 
 
-def test_a_cluster_that_speaks_tls_is_trusted_by_its_certificate_only() -> None:
+def test_a_cluster_with_tls_is_trusted_by_its_certificate_only() -> None:
     async def run_test(server: EtcdServer, stranger: bytes) -> None:
         endpoint = f"https://{server.endpoint}"
         store = await EtcdStore.open([endpoint], system_env(), tls=EtcdTls(server.certificate))

@@ -259,7 +259,7 @@ def test_a_world_may_begin_with_the_dump_of_a_real_cluster(tmp_path: Path) -> No
     ("content", "saying"),
     [
         (None, "the dump cannot be read"),
-        ("not JSON", "is not valid JSON"),
+        ("not JSON", "is not JSON"),
         ("{}", "item 0 has no metadata.name"),
     ],
 )

@@ -48,7 +48,7 @@ def sorted_copy(value: Any) -> Any:
 
 
 @given(objects)
-def test_any_object_survives_being_encoded_and_parsed(obj: dict[str, Any]) -> None:
+def test_any_object_survives_encoding_and_parsing(obj: dict[str, Any]) -> None:
     assert same_json(parse_object(encode_json(obj)), obj)
 
 
@@ -75,12 +75,12 @@ def test_encoding_does_not_change_its_input() -> None:
 
 
 @given(stored_objects)
-def test_a_draft_encodes_to_what_decoding_everything_would(obj: dict[str, Any]) -> None:
+def test_a_draft_encodes_like_a_fully_decoded_object(obj: dict[str, Any]) -> None:
     body = encode_json(obj)
     assert same_content(Draft.parse(body).encode(), encode_object(parse_object(body)))
 
 
-def test_a_draft_keeps_what_was_changed_through_it() -> None:
+def test_a_draft_keeps_its_changes() -> None:
     draft = Draft.parse(encode_json(manifest("Pod")))
     draft.metadata["uid"] = "u"
     draft.get("spec")["nodeName"] = "node-1"
@@ -114,22 +114,22 @@ deep = b'{"a":' * 5000 + b"1" + b"}" * 5000
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        (b"", "no JSON"),
-        (b"{", "no JSON"),
-        (b"{}x", "no JSON"),
+        (b"", "not valid JSON"),
+        (b"{", "not valid JSON"),
+        (b"{}x", "not valid JSON"),
         (b"[]", "must be a JSON object, not a list"),
         (b"null", "not null"),
         (b"true", "not a boolean"),
         (b'"x"', "not a string"),
         (b"3", "not a number"),
         (b'{"a":"\xff"}', "not UTF-8"),
-        (b'{"a":"\\ud800"}', "no JSON"),
+        (b'{"a":"\\ud800"}', "not valid JSON"),
         (b'{"a":1e9999999999999999999999}', "exponent is out of range"),
         (b'{"a":' + b"9" * 5000 + b"}", "out of range"),
         (deep, "nested more than"),
     ],
 )
-def test_a_body_that_is_no_object_is_refused_with_the_reason(body: bytes, why: str) -> None:
+def test_a_body_that_is_not_an_object_is_rejected_with_the_reason(body: bytes, why: str) -> None:
     with pytest.raises(BadRequest, match=why):
         parse_object(body)
 
@@ -137,7 +137,7 @@ def test_a_body_that_is_no_object_is_refused_with_the_reason(body: bytes, why: s
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        (b"", "no JSON"),
+        (b"", "not valid JSON"),
         (b"[]", "not a list"),
         (b'{"metadata":[]}', "metadata must be an object, not a list"),
         (b'{"kind":3}', "kind must be a string, not a number"),
@@ -145,7 +145,7 @@ def test_a_body_that_is_no_object_is_refused_with_the_reason(body: bytes, why: s
         (b'{"spec":"\xff"}', "not UTF-8"),
     ],
 )
-def test_a_draft_refuses_what_is_no_envelope(body: bytes, why: str) -> None:
+def test_a_draft_rejects_a_bad_envelope(body: bytes, why: str) -> None:
     with pytest.raises(BadRequest, match=why):
         Draft.parse(body)
 
@@ -161,7 +161,7 @@ def test_an_object_may_nest_as_deep_as_the_bound_and_no_deeper() -> None:
         parse_object(nested(OBJECT_DEPTH_MAX + 1))
 
 
-def test_what_json_cannot_say_is_refused() -> None:
+def test_values_outside_json_are_rejected() -> None:
     with pytest.raises(BadRequest, match="cannot be written"):
         parse_object({"a": "\ud800"})
     with pytest.raises(BadRequest, match="cannot be written"):
@@ -173,7 +173,7 @@ def test_what_json_cannot_say_is_refused() -> None:
 
 
 @given(st.binary(max_size=60) | texts.map(str.encode))
-def test_no_body_whatever_gives_another_error(body: bytes) -> None:
+def test_no_body_raises_another_error(body: bytes) -> None:
     for parse in (parse_object, Draft.parse):
         try:
             parse(body)
@@ -192,7 +192,7 @@ def test_splicing_equals_decoding_inserting_and_encoding(obj: dict[str, Any], re
     assert splice(value, revision) == encode_json(expected)
 
 
-def test_splicing_what_is_no_stored_object_is_a_bug() -> None:
+def test_splicing_a_value_that_is_not_a_stored_object_is_a_bug() -> None:
     with pytest.raises(InvariantBroken):
         splice(b"{}", 1)
 
@@ -215,12 +215,12 @@ def test_a_spliced_list_equals_the_encoded_one(items: list[tuple[dict[str, Any],
 
 
 @given(objects)
-def test_order_of_members_is_no_difference(obj: dict[str, Any]) -> None:
+def test_the_order_of_members_does_not_matter(obj: dict[str, Any]) -> None:
     assert same_content(encode_json(obj), encode_json(sorted_copy(obj)))
 
 
 @given(values, values)
-def test_two_values_are_the_same_exactly_if_their_canonical_forms_are(a: Any, b: Any) -> None:
+def test_two_values_are_equal_if_and_only_if_their_canonical_forms_are(a: Any, b: Any) -> None:
     def canonical(value: Any) -> Any:
         match value:
             case dict():
@@ -249,5 +249,5 @@ def test_two_values_are_the_same_exactly_if_their_canonical_forms_are(a: Any, b:
         (b'{"a": {"x":1,"y":2}}', b'{"a":{"y":2,"x":1}}', True),
     ],
 )
-def test_same_content_is_about_meaning(a: bytes, b: bytes, same: bool) -> None:
+def test_same_content_compares_meaning_not_bytes(a: bytes, b: bytes, same: bool) -> None:
     assert same_content(a, b) is same

@@ -24,7 +24,7 @@ T1 = datetime(2026, 1, 1, tzinfo=UTC)
 T2 = datetime(2026, 1, 2, tzinfo=UTC)
 
 
-def test_the_transition_time_moves_only_when_the_status_does() -> None:
+def test_the_transition_time_changes_only_with_the_status() -> None:
     first = set_condition([], condition("Ready", status=False, reason="Starting", observed_generation=1), T1)
     assert first[0]["lastTransitionTime"] == "2026-01-01T00:00:00Z"
     again = set_condition(
@@ -37,7 +37,7 @@ def test_the_transition_time_moves_only_when_the_status_does() -> None:
     assert first[0]["reason"] == "Starting"
 
 
-def test_conditions_keep_their_place_and_their_neighbours() -> None:
+def test_conditions_keep_their_order_and_the_other_types() -> None:
     two = set_condition(
         set_condition([], condition("A", status=True, reason="r"), T1), condition("B", status=None, reason="r"), T1
     )
@@ -47,13 +47,13 @@ def test_conditions_keep_their_place_and_their_neighbours() -> None:
     assert [each["type"] for each in remove_condition(changed, "A")] == ["B"]
 
 
-def test_setting_what_is_already_so_changes_nothing() -> None:
+def test_setting_an_equal_condition_changes_nothing() -> None:
     new = condition("A", status=True, reason="r", observed_generation=3)
     once = set_condition([], new, T1)
     assert set_condition(once, new, T2) == once
 
 
-def test_a_condition_without_a_time_is_given_one() -> None:
+def test_a_condition_without_a_time_gets_one() -> None:
     assert (
         set_condition([{"type": "A", "status": "True"}], condition("A", status=True, reason="r"), T2)[0][
             "lastTransitionTime"
@@ -118,14 +118,14 @@ def status(*conditions: Any) -> dict[str, Any]:
     return {"replicas": 1, "conditions": list(conditions)}
 
 
-def test_a_condition_that_stays_keeps_its_time_whatever_is_sent() -> None:
+def test_an_unchanged_condition_keeps_its_time() -> None:
     old = status({"type": "Ready", "status": "True", "lastTransitionTime": THEN})
     for sent in ({}, {"lastTransitionTime": NOW}, {"lastTransitionTime": THEN, "message": "new words"}):
         new = status({"type": "Ready", "status": "True", **sent})
         assert keep_transition_times(old, new, NOW)["conditions"][0]["lastTransitionTime"] == THEN
 
 
-def test_a_condition_that_moves_gets_a_time_of_its_own() -> None:
+def test_a_changed_condition_gets_a_new_time() -> None:
     old = status({"type": "Ready", "status": "True", "lastTransitionTime": THEN})
     moved = {"type": "Ready", "status": "False"}
     between = "2029-06-01T00:00:00Z"
@@ -134,14 +134,14 @@ def test_a_condition_that_moves_gets_a_time_of_its_own() -> None:
         assert kept["conditions"][0]["lastTransitionTime"] == expected
 
 
-def test_a_new_condition_gets_the_time_of_its_writing() -> None:
+def test_a_new_condition_gets_the_time_of_the_write() -> None:
     kept = keep_transition_times(None, status({"type": "Ready", "status": "True"}), NOW)
     assert kept["conditions"][0]["lastTransitionTime"] == NOW
     assert kept["replicas"] == 1
 
 
 @pytest.mark.parametrize("junk", [None, 7, "x", [], {}, {"conditions": 3}, {"conditions": [None, 7, {"type": []}]}])
-def test_what_is_no_list_of_conditions_is_left_for_validation_to_name(junk: Any) -> None:
+def test_a_value_that_is_not_a_list_of_conditions_is_left_to_validation(junk: Any) -> None:
     keep_transition_times(junk, junk, NOW)
     good = status({"type": "Ready", "status": "True", "lastTransitionTime": THEN})
     assert keep_transition_times(junk, good, NOW) == good

@@ -21,7 +21,7 @@ def defaulted(kind: str, obj: dict[str, Any]) -> dict[str, Any]:
     return obj
 
 
-def test_a_pod_is_told_what_it_left_out() -> None:
+def test_a_pod_gets_its_defaults() -> None:
     pod = defaulted(
         "pod",
         {
@@ -70,7 +70,7 @@ def test_an_explicit_zero_grace_stays_zero() -> None:
     assert pod["spec"]["terminationGracePeriodSeconds"] == 0
 
 
-def test_workloads_are_told_what_they_left_out() -> None:
+def test_workloads_get_their_defaults() -> None:
     deployment = defaulted("deploy", {"spec": {"replicas": 0, "template": {"spec": {}}}})["spec"]
     assert deployment == {
         "replicas": 0,
@@ -91,7 +91,7 @@ def test_workloads_are_told_what_they_left_out() -> None:
     assert defaulted("rs", {"spec": {}})["spec"] == {"replicas": 1}
 
 
-def test_a_job_runs_once_unless_it_says_otherwise() -> None:
+def test_a_job_runs_once_by_default() -> None:
     once = defaulted("job", {"spec": {}})["spec"]
     assert (once["completions"], once["parallelism"], once["backoffLimit"], once["suspend"]) == (1, 1, 6, False)
     queue = defaulted("job", {"spec": {"parallelism": 3}})["spec"]
@@ -100,7 +100,7 @@ def test_a_job_runs_once_unless_it_says_otherwise() -> None:
     assert (counted["completions"], counted["parallelism"]) == (3, 1)
 
 
-def test_an_autoscaler_scales_on_cpu_unless_it_says_otherwise() -> None:
+def test_an_autoscaler_scales_on_cpu_by_default() -> None:
     spec = defaulted("hpa", {"spec": {"behavior": {"scaleUp": {"selectPolicy": "Min"}}}})["spec"]
     assert spec["minReplicas"] == 1
     assert spec["metrics"][0]["resource"]["target"] == {"type": "Utilization", "averageUtilization": 80}
@@ -119,7 +119,7 @@ def test_the_defaults_of_one_object_are_not_shared_with_the_next() -> None:
     assert second["spec"]["behavior"]["scaleUp"]["policies"][0]["value"] == 4
 
 
-def test_services_and_secrets_are_told_what_they_left_out() -> None:
+def test_services_and_secrets_get_their_defaults() -> None:
     ports = [{"port": 80}, {"port": 81, "targetPort": "http"}]
     service = defaulted("svc", {"spec": {"ports": ports}})["spec"]
     assert service["type"] == "ClusterIP"
@@ -132,7 +132,7 @@ def test_services_and_secrets_are_told_what_they_left_out() -> None:
 
 
 @pytest.mark.parametrize("obj", manifests(), ids=lambda obj: str(obj["kind"]))
-def test_doing_it_twice_changes_nothing_and_says_so(obj: dict[str, Any]) -> None:
+def test_defaults_are_idempotent(obj: dict[str, Any]) -> None:
     kind = KINDS.of_api(obj["apiVersion"], obj["kind"])
     before = copy.deepcopy(obj)
     assert apply_defaults(kind, obj) is not same_json(obj, before)

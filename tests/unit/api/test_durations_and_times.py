@@ -41,7 +41,7 @@ def test_durations_are_read_and_printed_as_in_go(text: str, nanoseconds: int, pr
 @pytest.mark.parametrize(
     "text", ["", "-", "1", "1d", "h", "1h 30m", "1h-30m", ".s", "1e3s", "300000h" * 40, "3000000h"]
 )
-def test_what_is_no_duration_is_refused(text: str) -> None:
+def test_a_malformed_duration_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="duration"):
         parse_duration(text)
 
@@ -54,7 +54,7 @@ def test_a_time_reads_back_to_the_second_and_a_micro_time_exactly(moment: dateti
     assert len(format_micro_time(moment)) == len("2006-01-02T15:04:05.000000Z")
 
 
-def test_times_are_written_in_utc_whatever_their_zone() -> None:
+def test_times_are_written_in_utc() -> None:
     moment = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=timezone(timedelta(hours=2)))
     assert format_time(moment) == "2026-01-02T01:04:05Z"
     assert format_micro_time(moment) == "2026-01-02T01:04:05.000678Z"
@@ -66,6 +66,6 @@ def test_times_are_written_in_utc_whatever_their_zone() -> None:
     ["", "2026-01-02", "2026-01-02T03:04:05", "2026-13-02T03:04:05Z", "2026-01-02T25:04:05Z",
      "2026-01-02T03:04:05+25:00", "0001-01-01T00:00:00+14:00", "2026-01-02T03:04:05.Z"],
 )  # fmt: skip
-def test_what_is_no_time_is_refused(text: str) -> None:
+def test_a_malformed_time_is_rejected(text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - several messages, all ValueError
         parse_time(text)

@@ -33,7 +33,7 @@ def test_there_is_a_manifest_of_every_kind_and_a_kind_for_every_manifest() -> No
         ("rollouts", "Rollout.kedge.dev"), ("endpointslices", "EndpointSlice.discovery.k8s.io"),
     ],
 )  # fmt: skip
-def test_a_kind_is_found_by_whatever_people_call_it(word: str, key_kind: str) -> None:
+def test_a_kind_is_found_by_each_of_its_names(word: str, key_kind: str) -> None:
     assert KINDS.resolve(word).key_kind == key_kind
 
 
@@ -60,7 +60,7 @@ def test_kinds_have_the_scope_and_subresources_kubernetes_gives_them() -> None:
     assert KINDS.resolve("deploy").list_kind == "DeploymentList"
 
 
-def test_what_is_not_registered_is_refused_with_a_hint() -> None:
+def test_an_unregistered_kind_is_rejected_with_a_hint() -> None:
     with pytest.raises(BadRequest, match="Deployment is in apps/v1"):
         KINDS.of_api("extensions/v1beta1", "Deployment")
     with pytest.raises(NotFound, match="CustomResourceDefinition"):
@@ -71,7 +71,7 @@ def test_what_is_not_registered_is_refused_with_a_hint() -> None:
         KINDS.resolve("boats")
 
 
-def test_an_extended_registry_has_more_and_leaves_the_first_alone() -> None:
+def test_an_extended_registry_does_not_change_the_first() -> None:
     more = KINDS.extended([BOAT])
     assert more.resolve("bt") is BOAT
     assert (BOAT.key_kind, BOAT.api_version, BOAT.resource) == (

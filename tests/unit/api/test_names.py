@@ -36,7 +36,7 @@ SUBDOMAIN = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-
         (names.ip_problem, ["10.0.0.1", "::1"], ["", "x", "10.0.0.256", "10.0.0.1/8"]),
     ],
 )
-def test_names_are_judged_at_their_edges(problem_of: Callable[[str], str], good: list[str], bad: list[str]) -> None:
+def test_names_are_checked_at_their_limits(problem_of: Callable[[str], str], good: list[str], bad: list[str]) -> None:
     for name in good:
         assert problem_of(name) == "", name
     for name in bad:
@@ -48,6 +48,6 @@ def test_ports_run_from_1_to_65535() -> None:
 
 
 @given(st.text("abZ19-._/ \n", max_size=10))
-def test_a_subdomain_is_what_the_published_expression_says(name: str) -> None:
+def test_a_subdomain_matches_the_published_expression(name: str) -> None:
     expected = bool(SUBDOMAIN.match(name)) and not name.endswith("\n")
     assert (names.subdomain_problem(name) == "") is expected

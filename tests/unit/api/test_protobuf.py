@@ -136,12 +136,12 @@ def test_a_damaged_body_is_a_bad_request(body: bytes, why: str) -> None:
 
 
 @given(st.binary(max_size=200), st.sampled_from([("v1", "Pod"), ("apps/v1", "Deployment"), ("v1", "Secret")]))
-def test_garbage_is_decoded_or_refused_and_nothing_else(raw: bytes, kind: tuple[str, str]) -> None:
+def test_garbage_is_decoded_or_rejected(raw: bytes, kind: tuple[str, str]) -> None:
     with contextlib.suppress(BadRequest):
         assert decode_protobuf(envelope(*kind, raw))["kind"] == kind[1]
 
 
-def test_messages_that_nest_without_end_are_refused() -> None:
+def test_deeply_nested_messages_are_rejected() -> None:
     schema = b""
     for _ in range(100):
         schema = message((28, schema))  # not: a schema

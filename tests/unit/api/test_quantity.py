@@ -85,7 +85,7 @@ def test_quantities_are_written_as_kubernetes_writes_them(written: str, canonica
     ["", ".", "+", "-", "Ki", "1.2.3", "1ki", "1KI", "1e", "1 Gi", "1GiB", "--1", "0x10", "1e3.5", "1m5", "٣", "1K",
      "∞", "nan", "inf", "9" * 2000],
 )  # fmt: skip
-def test_what_is_no_quantity_is_refused(text: str) -> None:
+def test_a_malformed_quantity_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="quantit"):
         parse_quantity(text)
 

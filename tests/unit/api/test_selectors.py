@@ -77,7 +77,7 @@ def test_a_selector_reads_back_as_it_is_written(wanted: list[Requirement]) -> No
 
 
 @given(st.lists(requirements.filter(lambda r: r.operator not in ("Gt", "Lt")), max_size=4), labels)
-def test_the_object_form_means_what_the_text_means(wanted: list[Requirement], found: dict[str, str]) -> None:
+def test_the_object_form_is_equivalent_to_the_text(wanted: list[Requirement], found: dict[str, str]) -> None:
     expressions = [{"key": r.key, "operator": r.operator, "values": sorted(r.values)} for r in wanted]
     compiled = label_selector(selector_spec({"matchExpressions": expressions}))
     text = parse_label_selector(",".join(map(str, wanted)))
@@ -103,7 +103,7 @@ def test_the_object_form_means_what_the_text_means(wanted: list[Requirement], fo
         ("example.com/app=web,!old", {"example.com/app": "web"}, {"example.com/app": "web", "old": ""}),
     ],
 )
-def test_label_selectors_are_read_as_kubectl_means_them(text: str, matching: Any, failing: Any) -> None:
+def test_label_selectors_are_parsed_as_by_kubectl(text: str, matching: Any, failing: Any) -> None:
     selector = parse_label_selector(text)
     assert selector.matches(matching)
     assert not selector.matches(failing)
@@ -114,13 +114,13 @@ def test_label_selectors_are_read_as_kubectl_means_them(text: str, matching: Any
     ["=web", ",", "app,", "app=web,,tier", "app in", "app in web", "app in ()", "app in (web", "app web", "app=a=b",
      "!", "!!app", "app>x", "app>", "-app", "app=-x", "a/b/c", "app in (a b)", "app)", "app=" + "x" * 64, "app & b"],
 )  # fmt: skip
-def test_what_is_no_label_selector_is_refused(text: str) -> None:
+def test_a_malformed_label_selector_is_rejected(text: str) -> None:
     with pytest.raises(BadRequest, match="unable to parse label selector"):
         parse_label_selector(text)
 
 
 @given(st.text(st.sampled_from("ab=!<>(), in/-."), max_size=12))
-def test_no_text_whatever_gives_another_error(text: str) -> None:
+def test_no_text_raises_another_error(text: str) -> None:
     try:
         selector = parse_label_selector(text)
     except BadRequest:
@@ -138,7 +138,7 @@ def test_an_absent_selector_matches_nothing_and_an_empty_one_everything() -> Non
     assert EVERYTHING.matches({"a": "b"})
 
 
-def test_a_plain_map_selects_objects_that_have_all_of_it() -> None:
+def test_a_plain_map_selects_objects_with_all_its_labels() -> None:
     selector = labels_selector({"app": "web", "tier": "1"})
     assert selector.matches({"app": "web", "tier": "1", "x": "y"})
     assert not selector.matches({"app": "web"})
@@ -222,11 +222,11 @@ def test_field_selectors_match_by_the_value_or_its_absence(text: str, expected: 
         ("metadata.name", "can't understand"),
         ("=x", "can't understand"),
         ("metadata.name=a=b", "write '='"),
-        ("metadata.name=a\\x", "no escape"),
+        ("metadata.name=a\\x", "not an escape"),
         ("metadata.name=a\\", "in the middle of an escape"),
     ],
 )
-def test_a_field_selector_that_makes_no_sense_is_refused(text: str, why: str) -> None:
+def test_a_malformed_field_selector_is_rejected(text: str, why: str) -> None:
     with pytest.raises(BadRequest) as caught:
         parse_field_selector(POD, text)
     assert why in caught.value.message
@@ -253,7 +253,7 @@ def test_fields_that_kubernetes_computes_are_found_where_they_are_stored() -> No
     assert not node.matches(b'{"spec":{"unschedulable":true}}')
 
 
-def test_one_decoding_serves_all_who_watch_the_same_object_by_the_same_field() -> None:
+def test_watches_by_the_same_field_share_one_decoding_of_an_object() -> None:
     """Every agent watches the pods of its own node: whatever happens to a pod is asked about once for each of them."""
     value = encode_json({"metadata": {"name": "one-decoding"}, "spec": {"nodeName": "n7"}})
     selectors = [parse_field_selector(KINDS.of_key_kind("Pod"), f"spec.nodeName=n{n}") for n in range(20)]
@@ -262,14 +262,14 @@ def test_one_decoding_serves_all_who_watch_the_same_object_by_the_same_field() -
     assert read_fields.cache_info().misses == before + 1
 
 
-def test_a_field_selector_knows_the_name_it_asks_for() -> None:
+def test_a_field_selector_has_the_name_that_it_requires() -> None:
     selector = parse_field_selector(POD, "metadata.name=web-0,status.phase!=Failed")
     assert selector.exact("metadata.name") == "web-0"
     assert selector.exact("status.phase") is None
     assert not selector.empty
 
 
-def test_objects_of_a_strange_shape_simply_do_not_match() -> None:
+def test_malformed_objects_do_not_match() -> None:
     selector = parse_field_selector(POD, "spec.nodeName=n1")
     assert not selector.matches(b'{"spec":[1]}')
     assert not selector.matches(b'{"spec":null}')

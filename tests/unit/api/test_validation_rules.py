@@ -227,7 +227,7 @@ RULES: list[tuple[str, str, Any, str]] = [
     ("Rollout", "spec/stages/0/holdSeconds", -1, "spec.stages[0].holdSeconds: Invalid value"),
     ("Reservation", "spec/pod/uid", "", "spec.pod.uid: Required value"),
     ("Reservation", "spec/deadline", DELETE, "spec.deadline: Required value"),
-    ("Reservation", "metadata/name", "x", "must be the uid of the pod it is for"),
+    ("Reservation", "metadata/name", "x", "must be the uid of its pod"),
     ("Reservation", "spec/gangSize", 8, "spec.gangSize: Invalid value"),
     ("Reservation", "status", {"phase": "Lost"}, "status.phase: Unsupported value"),
     ("NodeAllocation", "spec/nodeUID", "", "spec.nodeUID: Required value"),
@@ -254,7 +254,7 @@ RULES: list[tuple[str, str, Any, str]] = [
 
 
 @pytest.mark.parametrize(("kind", "path", "value", "expected"), RULES)
-def test_each_rule_has_its_complaint(kind: str, path: str, value: Any, expected: str) -> None:
+def test_each_rule_has_its_error(kind: str, path: str, value: Any, expected: str) -> None:
     found = errors_of(kind, (path, value))
     assert any(expected in each for each in found), found
 
@@ -291,7 +291,7 @@ NODE_TERMS = "spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringEx
         ),
     ],
 )
-def test_affinity_is_held_to_its_rules(path: str, value: Any, expected: str) -> None:
+def test_affinity_is_checked(path: str, value: Any, expected: str) -> None:
     assert any(expected in each for each in errors_of("Pod", (path, value)))
 
 
@@ -318,15 +318,15 @@ def test_a_reservation_without_a_pod_is_a_gangs_record() -> None:
     obj["spec"] = {"gangSize": 2, "deadline": "2030-01-01T00:00:00Z"}
     check(obj)
     obj["spec"]["nodeName"] = "node-1"
-    with pytest.raises(Invalid, match="holds no place itself"):
+    with pytest.raises(Invalid, match="reserves nothing itself"):
         check(obj)
 
 
-def test_an_indexed_job_must_say_how_many() -> None:
+def test_an_indexed_job_needs_a_number_of_completions() -> None:
     (found,) = errors_of("Job", ("spec/completionMode", "Indexed"), ("spec/completions", DELETE))
     assert found == "spec.completions: Required value: when completion mode is Indexed"
 
 
-def test_an_external_name_must_be_one() -> None:
+def test_an_external_name_must_be_a_dns_name() -> None:
     found = errors_of("Service", ("spec/type", "ExternalName"), ("spec/externalName", "A"))
     assert any("spec.externalName: Invalid value" in each for each in found)

@@ -48,7 +48,7 @@ def walk(value: Any, path: str = "") -> Any:
 
 
 @pytest.mark.parametrize("obj", manifests(), ids=lambda obj: str(obj["kind"]))
-def test_nothing_in_a_view_can_be_changed(obj: dict[str, Any]) -> None:
+def test_a_view_is_immutable(obj: dict[str, Any]) -> None:
     kind = KINDS.of_api(obj["apiVersion"], obj["kind"])
     if kind.view is None:
         with pytest.raises(InvariantBroken, match="has no view"):
@@ -74,7 +74,7 @@ def test_nothing_in_a_view_can_be_changed(obj: dict[str, Any]) -> None:
         lambda m: m.__ior__({"b": "c"}),
     ],
 )  # fmt: skip
-def test_a_frozen_map_refuses_every_change(change: Any) -> None:
+def test_a_frozen_map_rejects_every_change(change: Any) -> None:
     frozen = FrozenMap({"a": "b"})
     with pytest.raises(TypeError, match="write a patch"):
         change(frozen)
@@ -94,7 +94,7 @@ def test_a_frozen_map_copies_pickles_and_hashes_by_content() -> None:
     assert frozen | {"e": "f"} == {"a": "b", "c": "d", "e": "f"}
 
 
-def test_a_pod_is_read_with_its_types() -> None:
+def test_a_pod_is_decoded_with_its_types() -> None:
     pod = cast(PodView, view_of(manifest("Pod")))
     assert (pod.name, pod.namespace, pod.uid, pod.terminating, pod.finished) == ("web-0", "team-a", "", False, False)
     container = pod.spec.containers[0]
@@ -110,7 +110,7 @@ def test_a_pod_is_read_with_its_types() -> None:
     assert pod.spec.affinity.pod_anti_affinity is not None
 
 
-def test_a_ledger_is_read_by_pod_uid() -> None:
+def test_a_ledger_is_decoded_by_pod_uid() -> None:
     allocation = cast(NodeAllocationView, view_of(manifest("NodeAllocation")))
     (entry,) = allocation.status.entries.values()
     assert (entry.state, entry.zone, entry.ports[0].host_ip) == ("Bound", "a", "0.0.0.0")
@@ -122,7 +122,7 @@ def test_pods_of_one_size_share_one_map() -> None:
     assert one.spec.containers[0].resources.requests is other.spec.containers[0].resources.requests
 
 
-def test_replicas_share_their_labels_but_long_texts_are_not_kept() -> None:
+def test_replicas_share_their_labels_but_long_values_are_not_shared() -> None:
     def labels(value: str) -> Any:
         return decode_as(PodView, encode_json({"metadata": {"labels": {"app": value}, "annotations": {"a": value}}}))
 
@@ -132,7 +132,7 @@ def test_replicas_share_their_labels_but_long_texts_are_not_kept() -> None:
     assert labels("x" * 200).labels == {"app": "x" * 200}
 
 
-def test_an_object_that_says_little_has_the_defaults_of_kubernetes() -> None:
+def test_a_minimal_object_has_the_defaults_of_kubernetes() -> None:
     pod = decode_as(PodView, b'{"metadata":{"name":"a"}}')
     assert pod.spec.restart_policy == "Always"
     assert pod.spec.scheduler_name == "default-scheduler"
@@ -140,7 +140,7 @@ def test_an_object_that_says_little_has_the_defaults_of_kubernetes() -> None:
     assert pod.labels == {}
 
 
-def test_null_means_unset_wherever_it_stands() -> None:
+def test_null_means_unset_at_every_path() -> None:
     body = {
         "metadata": {"name": "a", "labels": None, "creationTimestamp": None, "finalizers": None},
         "spec": {"containers": [{"name": "c", "resources": None, "ports": None}], "nodeName": None},
@@ -156,12 +156,12 @@ def test_times_are_moments_in_utc() -> None:
     assert node.terminating
 
 
-def test_metadata_alone_can_be_read_of_any_kind() -> None:
+def test_metadata_alone_can_be_decoded_for_any_kind() -> None:
     metadata = decode_metadata(encode_object(manifest("ConfigMap")))
     assert (metadata.name, metadata.namespace) == ("settings", "team-a")
 
 
-def test_bytes_that_never_passed_validation_are_refused_with_every_field() -> None:
+def test_invalid_bytes_are_rejected_with_every_field() -> None:
     with pytest.raises(Invalid) as caught:
         decode_as(PodView, b'{"metadata":{"name":3},"spec":{"containers":[{"ports":7}],"priority":"high"}}')
     assert [error.path for error in caught.value.errors] == [
@@ -174,7 +174,7 @@ def test_bytes_that_never_passed_validation_are_refused_with_every_field() -> No
 
 
 @pytest.mark.parametrize("kind", WITH_VIEWS, ids=lambda kind: kind.kind)
-def test_every_view_reads_an_empty_object(kind: Kind) -> None:
+def test_every_view_decodes_an_empty_object(kind: Kind) -> None:
     assert isinstance(decode_view(kind, b"{}"), View)
 
 

@@ -419,13 +419,13 @@ def test_the_suite_catches_a_store_that(bug: str, monkeypatch: pytest.MonkeyPatc
     assert isinstance(caught.value, AssertionError | Compacted), f"a broken promise, told badly: {caught.value!r}"
 
 
-def test_every_check_says_what_it_promises() -> None:
+def test_every_check_documents_its_guarantee() -> None:
     for name, check in CHECKS.items():
         assert check.promise.endswith((".", ":")), name
     assert set(check_names(durable=True, shared=True, backup=True)) == set(CHECKS)
 
 
-def test_a_check_that_does_not_apply_is_named() -> None:
+def test_a_check_that_does_not_apply_is_reported() -> None:
     with pytest.raises(ValueError, match="reopening_after_kill"):
         asyncio.run(check_store(open_memory, durable=False, only=["reopening_after_kill"]))
 

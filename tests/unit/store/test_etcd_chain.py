@@ -37,7 +37,7 @@ def version(key: Key, revision: int, value: bytes = b"", *, created: int | None 
     )
 
 
-def test_a_commit_is_told_with_what_it_replaced_and_who_asked() -> None:
+def test_a_commit_has_the_replaced_version_and_the_origin() -> None:
     mine = Origin("op", "decision")
     updated = m.Event(kv=version(A, 11, b"2", created=5), prev_kv=version(A, 9, b"1", created=5))
     gone = m.KeyValue(key=LAYOUT.key(B), mod_revision=11)
@@ -75,7 +75,7 @@ def test_a_commit_is_told_with_what_it_replaced_and_who_asked() -> None:
         pytest.param([m.Event(kv=m.KeyValue(key=LAYOUT.meta, mod_revision=11))], id="the store was restored"),
     ],
 )
-def test_what_does_not_follow_is_a_gap(events: list[Any]) -> None:
+def test_an_event_that_does_not_follow_is_a_gap(events: list[Any]) -> None:
     followed = chain()
     with pytest.raises(Gap):
         list(followed.take(events))
@@ -125,6 +125,8 @@ def test_housekeeping_that_a_read_has_already_passed_is_no_gap_but_a_commit_is()
         ("OUT_OF_RANGE", "etcdserver: mvcc: required revision has been compacted", RevisionError),
     ],
 )
-def test_an_outcome_is_known_only_if_etcd_or_grpc_says_so(code: str, details: str, meaning: type[Exception]) -> None:
+def test_an_outcome_is_known_only_for_known_errors_of_etcd_and_grpc(
+    code: str, details: str, meaning: type[Exception]
+) -> None:
     error = grpc.aio.AioRpcError(grpc.StatusCode[code], grpc.aio.Metadata(), grpc.aio.Metadata(), details=details)
     assert type(outcome_of(error, "here")) is meaning

@@ -28,7 +28,7 @@ ORIGINS = st.builds(Origin, st.text(), st.text())
 
 
 @given(KEYS)
-def test_a_key_comes_back_as_it_went(key: Key) -> None:
+def test_a_key_survives_encoding(key: Key) -> None:
     assert decode_key(encode_key(key)) == key
 
 
@@ -48,18 +48,18 @@ def test_a_range_holds_its_kind_and_namespace_and_nothing_else(key: Key, other: 
     assert layout.start <= layout.key(other) < layout.end
 
 
-def test_ordinary_keys_can_be_read_by_people() -> None:
+def test_ordinary_keys_are_readable() -> None:
     assert Layout("/kedge").key(Key("Pod", "default", "web-1")) == b"/kedge/objects/Pod!default!web-1"
     assert Layout("/kedge/").key(Key("Node", "", "n1")) == b"/kedge/objects/Node!!n1"
 
 
 @given(st.binary(), ORIGINS)
-def test_a_value_and_its_origin_come_back_as_they_went(value: bytes, origin: Origin) -> None:
+def test_a_value_and_its_origin_survive_encoding(value: bytes, origin: Origin) -> None:
     assert decode_value(encode_value(value, origin)) == (value, origin)
 
 
 @given(st.integers(0, 120), ORIGINS)
-def test_a_commit_record_comes_back_as_it_went(changes: int, origin: Origin) -> None:
+def test_a_commit_record_survives_encoding(changes: int, origin: Origin) -> None:
     assert CommitRecord.decode(CommitRecord(changes, origin).encode()) == CommitRecord(changes, origin)
 
 

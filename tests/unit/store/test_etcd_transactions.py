@@ -24,7 +24,7 @@ def key(number: int) -> Key:
     return Key("Pod", "ns", f"{number}")
 
 
-def test_every_commit_is_made_only_if_the_store_is_what_it_was() -> None:
+def test_every_commit_compares_the_meta_key() -> None:
     """Else one opener would give out revisions of the past after another has marked the store as restored."""
     for writes in ([Put(key(1), b"")], []):
         request = plan_commit(LAYOUT, META_ENTRY, [], writes, None, NO_ORIGIN)
@@ -40,13 +40,13 @@ def test_the_largest_commit_fits_what_etcd_allows() -> None:
     assert max(len(request.compare), len(request.success), len(request.failure)) <= ETCD_OPS_MAX
 
 
-def test_no_commit_is_a_transaction_that_only_reads() -> None:
+def test_no_commit_is_a_read_only_transaction() -> None:
     """Such a one crashes etcd 3.5.0-3.5.4 if its client gives up."""
     request = plan_commit(LAYOUT, META_ENTRY, [Present(key(1))], [], None, NO_ORIGIN)
     assert any(not op.HasField("request_range") for op in request.success)
 
 
-def test_a_check_on_a_revision_that_never_was_cannot_pass_for_absence() -> None:
+def test_a_check_on_an_impossible_revision_is_not_a_check_for_absence() -> None:
     request = plan_commit(LAYOUT, META_ENTRY, [AtRevision(key(1), 0)], [], None, NO_ORIGIN)
     (compare,) = [each for each in request.compare if each.key == LAYOUT.key(key(1))]
     assert compare.mod_revision < 0, "to etcd, revision 0 means that the key is absent"
@@ -61,7 +61,7 @@ def failed(meta_revision: int, *found: tuple[Key, int]) -> Any:
     return response
 
 
-def test_a_lost_fence_is_told_before_a_conflict() -> None:
+def test_a_lost_fence_is_reported_before_a_conflict() -> None:
     response = failed(7, (LEASE, 9), (key(1), 8))
     with pytest.raises(Fenced) as caught:
         explain_failure(LAYOUT, META_ENTRY, response, [Absent(key(1))], [], Fence(LEASE, 3))
@@ -71,6 +71,6 @@ def test_a_lost_fence_is_told_before_a_conflict() -> None:
     assert (conflict.value.key, conflict.value.revision) == (key(1), 8)
 
 
-def test_a_store_that_was_restored_meanwhile_is_told_before_anything_else() -> None:
+def test_a_restored_store_is_reported_before_anything_else() -> None:
     moved = explain_failure(LAYOUT, META_ENTRY, failed(11, (key(1), 8)), [Absent(key(1))], [], None)
     assert moved == MetaEntry(META_ENTRY.meta, 11)

@@ -27,7 +27,7 @@ def change(revision: Revision, name: str = "a", previous: Entry | None = None) -
     return Change(revision, key(name), entry, previous)
 
 
-def test_history_is_bounded_and_the_watch_behind_it_is_told() -> None:
+def test_history_is_bounded_and_a_watch_behind_it_gets_compacted() -> None:
     async def run() -> None:
         store = MemoryStore(env_with(history_commits_max=80))
         idle = await store.watch("Other", after=0)
@@ -63,7 +63,7 @@ def test_heartbeats_leave_holes_that_compaction_clears() -> None:
     asyncio.run(run())
 
 
-def test_watches_that_stand_together_share_one_batch() -> None:
+def test_watches_at_the_same_position_share_one_batch() -> None:
     async def run() -> None:
         feed = Feed(env_with(), revision=0, compacted=0)
         watches = [await feed.watch("Thing", after=0) for _ in range(3)]
@@ -119,7 +119,7 @@ def test_no_timer_outlives_a_closed_feed() -> None:
     asyncio.run(run())
 
 
-def test_a_watch_that_begins_behind_hears_at_once_how_far_history_is() -> None:
+def test_a_watch_that_begins_behind_gets_a_progress_mark_at_once() -> None:
     async def run() -> None:
         feed = Feed(env_with(watch_progress_s=3600), revision=0, compacted=0)
         feed.publish(1, [change(1)])
@@ -132,7 +132,7 @@ def test_a_watch_that_begins_behind_hears_at_once_how_far_history_is() -> None:
     asyncio.run(run())
 
 
-def test_when_a_lease_changes_hands_every_idle_watch_hears_so_at_once() -> None:
+def test_a_change_of_leader_sends_progress_to_idle_watches_at_once() -> None:
     async def run() -> None:
         feed = Feed(env_with(watch_progress_s=3600), revision=0, compacted=0)
         quiet = await feed.watch("Other", after=0)
@@ -146,7 +146,7 @@ def test_when_a_lease_changes_hands_every_idle_watch_hears_so_at_once() -> None:
     asyncio.run(run())
 
 
-def test_who_is_told_takes_in_that_very_step_and_one_that_has_ended_harms_no_other() -> None:
+def test_a_callback_drains_in_the_step_of_the_commit_and_an_ended_watch_affects_no_other() -> None:
     async def run() -> None:
         feed = Feed(env_with(watch_backlog_max=2), revision=0, compacted=0)
         taken: list[Revision] = []
@@ -196,7 +196,7 @@ class Listeners:
         watch.on_ready = take
 
 
-def test_a_listener_that_raises_is_reported_and_ends_its_own_watch_alone() -> None:
+def test_a_callback_that_raises_is_reported_and_ends_only_its_own_watch() -> None:
     """It may have lost what it took. To tell it of later changes would leave a gap, so it has to watch again."""
 
     async def run() -> None:
@@ -227,7 +227,7 @@ def test_a_listener_that_raises_is_reported_and_ends_its_own_watch_alone() -> No
     asyncio.run(run())
 
 
-def test_a_listener_that_raises_at_the_end_of_its_watch_holds_up_no_other_end() -> None:
+def test_a_callback_that_raises_at_the_end_of_its_watch_delays_no_other_end() -> None:
     async def run() -> None:
         feed = Feed(env_with(), revision=0, compacted=0)
         listeners = Listeners()
@@ -247,7 +247,7 @@ def test_a_listener_that_raises_at_the_end_of_its_watch_holds_up_no_other_end() 
 
 
 @pytest.mark.parametrize("backend", ["memory", "sqlite"])
-def test_a_commit_is_answered_whoever_fails_to_hear_of_it(backend: str, tmp_path: Path) -> None:
+def test_a_commit_is_acknowledged_although_a_callback_raises(backend: str, tmp_path: Path) -> None:
     async def run() -> None:
         env = env_with()
         store: Store = MemoryStore(env) if backend == "memory" else await SqliteStore.open(tmp_path / "a.db", env)

@@ -78,7 +78,7 @@ def test_later_commits_of_a_batch_see_earlier_ones_and_fail_alone(tmp_path: Path
     asyncio.run(run())
 
 
-def test_nobody_is_told_before_the_sync_has_returned(tmp_path: Path) -> None:
+def test_no_commit_is_acknowledged_before_its_sync(tmp_path: Path) -> None:
     async def run() -> None:
         probe = Probe()
         store = await probe.open(tmp_path / "a.db")
@@ -125,7 +125,7 @@ def test_an_acknowledged_commit_is_in_the_files_at_that_moment(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("statement", ["BEGIN", "INSERT", "\nUPDATE", "DELETE", "COMMIT"])
-def test_a_full_disk_fails_the_batch_and_the_store_goes_on(statement: str, tmp_path: Path) -> None:
+def test_a_full_disk_fails_the_batch_and_the_store_serves_on(statement: str, tmp_path: Path) -> None:
     async def run() -> None:
         probe = Probe()
         store = await probe.open(tmp_path / "a.db")
@@ -188,7 +188,7 @@ def test_a_failed_sync_is_an_unknown_outcome_and_the_store_stops(written: bool, 
     asyncio.run(run())
 
 
-def test_a_disk_that_really_stops_writing_loses_nothing_acknowledged(tmp_path: Path) -> None:
+def test_a_disk_that_stops_writing_loses_nothing_acknowledged(tmp_path: Path) -> None:
     """No injected error: the system itself refuses to let the log grow."""
 
     async def fill(store: Store, acknowledged: dict[str, int]) -> None:
@@ -239,7 +239,7 @@ def test_a_rollback_that_fails_leaves_the_outcome_unknown(tmp_path: Path) -> Non
     asyncio.run(run())
 
 
-def test_a_bug_in_the_store_leaves_nobody_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_in_the_store_answers_every_caller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
         store = await SqliteStore.open(tmp_path / "a.db", env_with())
         asyncio.get_running_loop().set_exception_handler(lambda *_: None)
@@ -255,7 +255,7 @@ def test_a_bug_in_the_store_leaves_nobody_waiting(tmp_path: Path, monkeypatch: p
     asyncio.run(run())
 
 
-def test_a_cancelled_waiter_takes_no_commit_with_it(tmp_path: Path) -> None:
+def test_a_cancelled_waiter_does_not_undo_its_commit(tmp_path: Path) -> None:
     async def run() -> None:
         store = await SqliteStore.open(tmp_path / "a.db", env_with())
         tasks = [asyncio.ensure_future(store.commit([], [Put(key(str(n)), b"")])) for n in range(6)]
@@ -271,7 +271,7 @@ def test_a_cancelled_waiter_takes_no_commit_with_it(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_commits_past_the_queue_are_shed(tmp_path: Path) -> None:
+def test_commits_past_the_queue_limit_are_rejected(tmp_path: Path) -> None:
     async def run() -> None:
         store = await SqliteStore.open(tmp_path / "a.db", env_with(commit_queue_max=5))
         results = await asyncio.gather(
@@ -285,7 +285,7 @@ def test_commits_past_the_queue_are_shed(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_closing_makes_the_commits_that_wait(tmp_path: Path) -> None:
+def test_closing_settles_waiting_commits(tmp_path: Path) -> None:
     async def run() -> None:
         store = await SqliteStore.open(tmp_path / "a.db", env_with(sync_ops_max=2))
         tasks = [asyncio.ensure_future(store.commit([], [Put(key(str(n)), b"")])) for n in range(9)]
@@ -298,7 +298,7 @@ def test_closing_makes_the_commits_that_wait(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_slow_sync_sounds_an_alarm_that_fades(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_slow_sync_raises_an_alarm_that_expires(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> None:
         clock, probe = Clock(), Probe()
         env = env_with(clock, sync_hold_s_alarm=0.5, alarm_s=60, compact_every_s=3600)

@@ -50,12 +50,12 @@ def test_a_missing_directory_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"not a database at all" * 100, b"SQLite format 3\0"])
-def test_a_file_of_garbage_is_refused(content: bytes, tmp_path: Path) -> None:
+def test_a_file_of_garbage_is_rejected(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "a.db").write_bytes(content)
     refuse(tmp_path / "a.db", "is not a kedge store")
 
 
-def test_a_database_of_another_program_is_refused(tmp_path: Path) -> None:
+def test_a_database_of_another_program_is_rejected(tmp_path: Path) -> None:
     db = sqlite3.connect(tmp_path / "a.db")
     db.execute("CREATE TABLE theirs (x)")
     db.execute("PRAGMA application_id=42")
@@ -64,7 +64,7 @@ def test_a_database_of_another_program_is_refused(tmp_path: Path) -> None:
     refuse(tmp_path / "a.db", "another program")
 
 
-def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
+def test_a_newer_schema_is_rejected(tmp_path: Path) -> None:
     store_at(tmp_path / "a.db")
     db = sqlite3.connect(tmp_path / "a.db")
     db.execute("PRAGMA user_version=99")
@@ -72,7 +72,7 @@ def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     refuse(tmp_path / "a.db", "newer kedge .schema 99, this one knows 1.: upgrade kedge")
 
 
-def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
+def test_a_damaged_file_is_rejected(tmp_path: Path) -> None:
     store_at(tmp_path / "a.db", objects=50)
     content = bytearray((tmp_path / "a.db").read_bytes())
     content[4 * 4096 : 8 * 4096] = b"\xa5" * (4 * 4096)
@@ -81,14 +81,14 @@ def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
         asyncio.run(open_and_close(tmp_path / "a.db"))
 
 
-def test_a_directory_is_refused(tmp_path: Path) -> None:
+def test_a_directory_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "inner" / "a.db").mkdir(parents=True)
     with pytest.raises(Terminal, match="cannot be opened"):
         asyncio.run(open_and_close(tmp_path / "inner" / "a.db"))
 
 
 @pytest.mark.parametrize("what", ["file", "directory"])
-def test_a_file_that_cannot_be_written_is_refused(what: str) -> None:
+def test_a_read_only_file_is_rejected(what: str) -> None:
     with tempfile.TemporaryDirectory() as name:
         path = Path(name, "a.db")
         store_at(path)
@@ -106,7 +106,7 @@ def test_a_file_that_cannot_be_written_is_refused(what: str) -> None:
 
 
 @pytest.mark.parametrize("log", ["a.db-wal", "a.db-journal"])
-def test_a_log_without_its_file_is_not_played_into_a_new_one(log: str, tmp_path: Path) -> None:
+def test_a_log_without_its_file_is_not_applied_to_a_new_one(log: str, tmp_path: Path) -> None:
     (tmp_path / log).write_bytes(b"the only copy of something")
     refuse(tmp_path / "a.db", "is missing but its log")
 
@@ -138,7 +138,7 @@ asyncio.run(run())
 """
 
 
-def test_a_second_process_is_told_who_has_it(tmp_path: Path) -> None:
+def test_a_second_process_cannot_open_the_store(tmp_path: Path) -> None:
     store_at(tmp_path / "a.db")
     command = [sys.executable, "-c", HOLD, str(tmp_path / "a.db")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
@@ -149,7 +149,7 @@ def test_a_second_process_is_told_who_has_it(tmp_path: Path) -> None:
     asyncio.run(open_and_close(tmp_path / "a.db"))
 
 
-def test_one_process_cannot_open_it_twice(tmp_path: Path) -> None:
+def test_one_process_cannot_open_the_store_twice(tmp_path: Path) -> None:
     async def run() -> None:
         store = await SqliteStore.open(tmp_path / "a.db", env_with())
         with pytest.raises(Unavailable, match="in use"):

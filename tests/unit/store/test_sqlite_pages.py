@@ -66,7 +66,7 @@ def test_a_new_store_and_a_backup_have_the_pages_of_this_version(tmp_path: Path)
     assert (page_bytes(tmp_path / "a.db"), page_bytes(tmp_path / "backup")) == (OWN, OWN)
 
 
-def test_a_store_with_small_pages_keeps_them_and_all_that_is_in_it(tmp_path: Path) -> None:
+def test_a_store_with_small_pages_keeps_them_and_its_content(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     small_store(path)
     asyncio.run(write(path, range(20, 40)))
@@ -96,7 +96,7 @@ def test_the_log_of_any_page_size_stays_short(small: bool, tmp_path: Path) -> No
     assert asyncio.run(run()) < 2.5 * wal_pages_max * size
 
 
-def test_a_backup_of_a_store_with_small_pages_is_put_back_by_this_version(tmp_path: Path) -> None:
+def test_a_backup_of_a_store_with_small_pages_is_restored_by_this_version(tmp_path: Path) -> None:
     small_store(tmp_path / "a.db")
 
     async def run() -> None:
@@ -112,7 +112,7 @@ def test_a_backup_of_a_store_with_small_pages_is_put_back_by_this_version(tmp_pa
     assert asyncio.run(values_in(tmp_path / "backup")) == asyncio.run(values_in(tmp_path / "a.db"))
 
 
-def test_a_backup_with_small_pages_is_put_back_once_and_jumps_ahead(tmp_path: Path) -> None:
+def test_a_backup_with_small_pages_is_restored_once_and_advances(tmp_path: Path) -> None:
     async def back_up() -> None:
         store = await SqliteStore.open(tmp_path / "a.db", env_with())
         await store.backup(tmp_path / "backup")

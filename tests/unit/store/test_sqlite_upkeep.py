@@ -24,7 +24,7 @@ async def put(store: Store, name: str, value: bytes = b"") -> Revision:
     return await store.commit([], [Put(key(name), value)])
 
 
-def test_compaction_leaves_only_what_is_needed_in_slices(tmp_path: Path) -> None:
+def test_compaction_deletes_obsolete_versions_in_slices(tmp_path: Path) -> None:
     async def run() -> None:
         probe = Probe()
         store = await probe.open(tmp_path / "a.db", env_with(compact_rows_max=7))
@@ -46,7 +46,7 @@ def test_compaction_leaves_only_what_is_needed_in_slices(tmp_path: Path) -> None
     asyncio.run(run())
 
 
-def test_compaction_interrupted_by_a_failure_is_taken_up_again(tmp_path: Path) -> None:
+def test_compaction_resumes_after_a_failure(tmp_path: Path) -> None:
     async def run() -> None:
         probe = Probe()
         store = await probe.open(tmp_path / "a.db", env_with(compact_rows_max=4))
@@ -105,7 +105,7 @@ def test_history_is_kept_for_its_time_and_no_longer(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_compaction_that_fails_or_stalls_sounds_an_alarm(tmp_path: Path) -> None:
+def test_a_compaction_that_fails_or_stalls_raises_an_alarm(tmp_path: Path) -> None:
     async def run() -> None:
         clock, probe = Clock(), Probe()
         store = await probe.open(tmp_path / "a.db", env_with(clock, compact_every_s=0.001, history_s=0))
@@ -124,7 +124,7 @@ def test_a_compaction_that_fails_or_stalls_sounds_an_alarm(tmp_path: Path) -> No
     asyncio.run(run())
 
 
-def test_a_slice_that_holds_the_loop_sounds_an_alarm(tmp_path: Path) -> None:
+def test_a_slice_that_blocks_the_loop_raises_an_alarm(tmp_path: Path) -> None:
     async def run() -> None:
         clock, probe = Clock(), Probe()
         store = await probe.open(tmp_path / "a.db", env_with(clock, compact_every_s=3600, sync_hold_s_alarm=0.5))
@@ -143,7 +143,7 @@ def test_a_slice_that_holds_the_loop_sounds_an_alarm(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_compaction_that_cannot_keep_up_sounds_an_alarm(tmp_path: Path) -> None:
+def test_a_compaction_that_cannot_keep_up_raises_an_alarm(tmp_path: Path) -> None:
     async def run() -> None:
         clock, probe = Clock(), Probe()
         env = env_with(clock, compact_every_s=30, compact_rows_max=2, sync_hold_s_alarm=60)
@@ -179,7 +179,7 @@ def test_closing_during_a_compaction_ends_it(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_heartbeats_leave_one_row_and_keep_the_past_readable(tmp_path: Path) -> None:
+def test_heartbeats_leave_one_row_and_keep_past_revisions_readable(tmp_path: Path) -> None:
     async def run() -> None:
         store = await SqliteStore.open(tmp_path / "a.db", env_with())
         await store.commit([], [Put(key("lease"), b"0", latest_only=True), Put(key("plain"), b"0")])
@@ -201,7 +201,7 @@ def test_heartbeats_leave_one_row_and_keep_the_past_readable(tmp_path: Path) -> 
     asyncio.run(run())
 
 
-def test_a_heartbeat_over_ordinary_versions_takes_them_all_along(tmp_path: Path) -> None:
+def test_a_heartbeat_replaces_earlier_ordinary_versions(tmp_path: Path) -> None:
     async def run() -> None:
         store = await SqliteStore.open(tmp_path / "a.db", env_with())
         await put(store, "a", b"1")
@@ -228,7 +228,7 @@ def test_a_heartbeat_over_ordinary_versions_takes_them_all_along(tmp_path: Path)
     asyncio.run(run())
 
 
-def test_a_backup_is_one_moment_while_writers_write(tmp_path: Path) -> None:
+def test_a_backup_is_one_revision_under_concurrent_writes(tmp_path: Path) -> None:
     async def run() -> None:
         store = await SqliteStore.open(tmp_path / "a.db", env_with(backup_rows_max=3))
         pairs = [[key(f"{n}-left"), key(f"{n}-right")] for n in range(20)]
@@ -266,7 +266,7 @@ def test_a_backup_is_one_moment_while_writers_write(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_backup_takes_nothing_else_away_and_leaves_nothing_half_done(tmp_path: Path) -> None:
+def test_a_backup_overwrites_nothing_and_leaves_no_partial_file(tmp_path: Path) -> None:
     async def run() -> None:
         store = await SqliteStore.open(tmp_path / "a.db", env_with(backup_rows_max=1))
         for n in range(20):
@@ -289,7 +289,7 @@ def test_a_backup_takes_nothing_else_away_and_leaves_nothing_half_done(tmp_path:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.db", "taken"]
 
 
-def test_a_backup_of_an_empty_store_can_be_put_back(tmp_path: Path) -> None:
+def test_a_backup_of_an_empty_store_can_be_restored(tmp_path: Path) -> None:
     async def run() -> None:
         store = await SqliteStore.open(tmp_path / "a.db", env_with())
         await store.backup(tmp_path / "backup")

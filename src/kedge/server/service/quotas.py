@@ -67,12 +67,7 @@ async def _charge_one(
 def write_use(proof: Proof, quota: Object, used: dict[str, int]) -> None:
     """Stage the quota's status: its use and its limits."""
     document = quota.edit()
-    hard = part(part(document, "spec"), "hard")
-    document["status"] = {
-        **part(document, "status"),
-        "hard": hard,
-        "used": {r: format_units(r, max(0, used.get(r, 0))) for r in hard},
-    }
+    _set_use(document, used)
     proof.put(quota.key, encode_object(document))
 
 
@@ -98,12 +93,15 @@ async def recount(core: Core, quota: Object, document: dict[str, Any]) -> None:
     The quota is read under the proof before anything is counted, and every write that changes the use writes the quota.
     So a count that missed a write cannot be committed.
     """
-    used = await count_use(core, quota)
+    _set_use(document, await count_use(core, quota))
+
+
+def _set_use(document: dict[str, Any], used: Units) -> None:
     hard = part(part(document, "spec"), "hard")
     document["status"] = {
         **part(document, "status"),
         "hard": hard,
-        "used": {resource: format_units(resource, used.get(resource, 0)) for resource in hard},
+        "used": {r: format_units(r, max(0, used.get(r, 0))) for r in hard},
     }
 
 

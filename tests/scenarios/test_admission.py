@@ -11,7 +11,7 @@ from kedge.sim.scenario.kept_runs import final_objects
 
 HEAD = """\
 scenario: small
-story: Policies come and go.
+story: Policies are added and removed.
 world:
   servers: 2
   nodes:
@@ -32,12 +32,12 @@ WEB = """\
 """
 
 
-def play(rest: str) -> ScenarioRun:
+def run_with(rest: str) -> ScenarioRun:
     return run_scenario(parse_scenario(HEAD + rest))
 
 
-def test_a_policy_of_the_world_writes_into_what_it_looks_at_and_the_object_says_so() -> None:
-    played = play(
+def test_a_mutating_policy_sets_fields_and_is_recorded_in_the_object() -> None:
+    done = run_with(
         """\
   admission:
     - {name: team, kinds: [Pod], on: [create], merge: {metadata: {labels: {example.com/team: risk}}}}
@@ -50,14 +50,14 @@ expect:
   - {count: Pod, labels: {example.com/team: risk}, ready: true, is: 2, within: 2m}
 """
     )
-    assert played.passed, played.violation
-    pods = [each for each in final_objects(played.recording) if each["kind"] == "Pod"]
-    (said,) = json.loads(pods[0]["metadata"]["annotations"]["kedge.dev/mutations"])
-    assert (said["policy"], said["paths"]) == ("team", ["/metadata/labels/example.com~1team"])
+    assert done.passed, done.violation
+    pods = [each for each in final_objects(done.recording) if each["kind"] == "Pod"]
+    (mutation,) = json.loads(pods[0]["metadata"]["annotations"]["kedge.dev/mutations"])
+    assert (mutation["policy"], mutation["paths"]) == ("team", ["/metadata/labels/example.com~1team"])
 
 
-def test_policies_that_change_in_mid_run_count_from_then_on() -> None:
-    played = play(
+def test_changed_policies_apply_to_later_writes() -> None:
+    done = run_with(
         """\
 steps:
   - admit:
@@ -76,14 +76,12 @@ steps:
   - expect: {count: Pod, labels: {season: autumn}, is: 1, within: 1s}
 """
     )
-    assert played.passed, played.violation
-    assert [words for _, kind, words in played.timeline if kind == "admission"] == [
-        "policies changed on every server"
-    ] * 2
+    assert done.passed, done.violation
+    assert [text for _, kind, text in done.timeline if kind == "admission"] == ["policies changed on every server"] * 2
 
 
-def test_a_policy_that_refuses_is_told_of_and_forgotten_when_it_is_gone() -> None:
-    played = play(
+def test_a_refusal_is_reported_until_its_policy_is_removed() -> None:
+    done = run_with(
         """\
 steps:
   - change admission:
@@ -101,11 +99,11 @@ expect:
   - {object: Deployment/web, condition: ReplicaFailure, status: "False", within: 1m}
 """
     )
-    assert played.passed, played.violation
+    assert done.passed, done.violation
 
 
 def test_a_policy_on_one_server_is_not_on_the_others() -> None:
-    played = play(
+    done = run_with(
         """\
 steps:
   - change admission:
@@ -114,32 +112,32 @@ steps:
         - {name: freeze, kinds: [Deployment], on: [create], refuse: not here}
   - admit:
 """
-        + WEB  # the user talks to api-0
+        + WEB  # the user is connected to api-0
         + """\
 expect:
   - {object: Deployment/web, field: status.readyReplicas, is: 2, within: 5m}
 """
     )
-    assert played.passed, played.violation
+    assert done.passed, done.violation
 
 
 @pytest.mark.parametrize(
-    ("policy", "saying"),
+    ("policy", "message"),
     [
-        ("{name: a, kinds: [Pod]}", "give it `merge` or `refuse`, and not both"),
-        ("{name: a, kinds: [Pod], merge: {a: b}, refuse: never}", "give it `merge` or `refuse`, and not both"),
+        ("{name: a, kinds: [Pod]}", "either `merge` or `refuse`"),
+        ("{name: a, kinds: [Pod], merge: {a: b}, refuse: never}", "either `merge` or `refuse`"),
         ("{name: a, kinds: [Podd], refuse: never}", "did you mean `Pod`?"),
         ("{name: a, kinds: [Pod], on: [get], refuse: never}", "write create, update or delete"),
         ("{name: a, kind: [Pod], refuse: never}", "has no `kind`: did you mean `kinds`?"),
     ],
 )
-def test_a_mistake_in_a_policy_is_told(policy: str, saying: str) -> None:
+def test_an_invalid_policy_is_rejected(policy: str, message: str) -> None:
     with pytest.raises(ScenarioError, match=r"scenario\.yaml:") as failed:
         parse_scenario(HEAD + f"steps:\n  - change admission: {{policies: [{policy}]}}\n")
-    assert saying in str(failed.value)
+    assert message in str(failed.value)
 
 
-def test_a_server_that_there_is_not_is_told() -> None:
-    played = play("steps:\n  - change admission: {policies: [], server: api-9}\n")
-    assert played.violation is not None
-    assert "there is api-0, api-1" in played.violation.message
+def test_an_unknown_server_is_an_error() -> None:
+    done = run_with("steps:\n  - change admission: {policies: [], server: api-9}\n")
+    assert done.violation is not None
+    assert "there is api-0, api-1" in done.violation.message

@@ -1,4 +1,4 @@
-"""`kedge scenario`: what it prints, and the code that it ends with."""
+"""`kedge scenario`: its output and exit codes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kedge.sim.scenario import library_names, load_scenario
 
 SMALL = """\
 scenario: small
-story: A ghost is waited for.
+story: An object that may not exist is expected.
 world:
   nodes:
     - {name: node-a}
@@ -29,7 +29,7 @@ def test_list_names_every_scenario_that_ships() -> None:
         assert name in done.output
 
 
-def test_the_list_fits_a_terminal_of_80_columns_with_every_word_whole() -> None:
+def test_the_list_fits_a_terminal_of_80_columns() -> None:
     lines = CliRunner().invoke(main, ["scenario", "list"]).output.splitlines()
     assert max(map(len, lines)) <= 80
     for found in map(load_scenario, library_names()):
@@ -38,35 +38,35 @@ def test_the_list_fits_a_terminal_of_80_columns_with_every_word_whole() -> None:
         assert lines[place + 1] == f"  {found.lesson}"
 
 
-def test_run_of_a_file_that_passes_ends_with_0_and_tells_the_timeline(tmp_path: Path) -> None:
+def test_run_of_a_file_that_passes_exits_with_0_and_prints_the_timeline(tmp_path: Path) -> None:
     file = tmp_path / "small.yaml"
     file.write_text(SMALL.replace("NAME", "Node/node-a"))
     done = CliRunner().invoke(main, ["scenario", "run", str(file)])
     assert done.exit_code == 0, done.output
     assert "passed: small, seed 0" in done.output
-    assert "Node/node-a is there" in done.output
+    assert "Node/node-a exists" in done.output
     quiet = CliRunner().invoke(main, ["scenario", "run", "-q", str(file)])
     assert "TIME" not in quiet.output
     assert "passed" in quiet.output
 
 
-def test_run_of_a_file_that_fails_ends_with_1_and_the_timeline(tmp_path: Path) -> None:
+def test_run_of_a_file_that_fails_exits_with_1_and_the_timeline(tmp_path: Path) -> None:
     file = tmp_path / "small.yaml"
     file.write_text(SMALL.replace("NAME", "Pod/ghost"))
     done = CliRunner().invoke(main, ["scenario", "run", "-q", str(file)])
     assert done.exit_code == 1
     assert "TIME" in done.output
-    assert "broken: Pod/default/ghost is there" in done.output
+    assert "broken: Pod/default/ghost exists" in done.output
 
 
-def test_the_weak_variant_ends_with_1_and_names_what_it_broke() -> None:
+def test_the_weak_variant_exits_with_1_and_names_the_broken_invariant() -> None:
     done = CliRunner().invoke(main, ["scenario", "run", "stale-policy-canary", "--weak"])
     assert done.exit_code == 1
     assert "failed: stale-policy-canary without bind-from-cache, seed 9" in done.output
     assert "broken: no commit adds to an overfull node" in done.output
 
 
-def test_a_file_that_is_wrong_is_told_with_its_place(tmp_path: Path) -> None:
+def test_the_error_for_an_invalid_file_has_its_location(tmp_path: Path) -> None:
     file = tmp_path / "small.yaml"
     file.write_text("scenario: small\nstori: x\n")
     done = CliRunner().invoke(main, ["scenario", "run", str(file)])
@@ -74,7 +74,7 @@ def test_a_file_that_is_wrong_is_told_with_its_place(tmp_path: Path) -> None:
     assert f"{file}:2:1: a scenario has no `stori`: did you mean `story`?" in done.output
 
 
-def test_a_run_that_is_kept_can_be_read_and_played_again(tmp_path: Path) -> None:
+def test_a_kept_run_can_be_replayed(tmp_path: Path) -> None:
     file = tmp_path / "small.yaml"
     file.write_text(SMALL.replace("NAME", "Pod/ghost"))
     done = CliRunner().invoke(
@@ -87,11 +87,11 @@ def test_a_run_that_is_kept_can_be_read_and_played_again(tmp_path: Path) -> None
     again = CliRunner().invoke(main, ["replay", str(kept)])
     assert again.exit_code == 0, again.output
     assert "scenario small, seed 4" in again.output
-    assert "violation  Pod/default/ghost is there" in again.output
-    assert "same: Pod/default/ghost is there" in again.output
+    assert "violation  Pod/default/ghost exists" in again.output
+    assert "same: Pod/default/ghost exists" in again.output
 
 
-def test_a_kept_run_is_taken_apart_for_other_tools(tmp_path: Path) -> None:
+def test_a_kept_run_is_extracted_for_other_tools(tmp_path: Path) -> None:
     file = tmp_path / "small.yaml"
     file.write_text(SMALL.replace("NAME", "Pod/ghost"))
     CliRunner().invoke(main, ["scenario", "run", "-q", str(file), "--out", str(tmp_path)])
@@ -101,8 +101,8 @@ def test_a_kept_run_is_taken_apart_for_other_tools(tmp_path: Path) -> None:
     names = ["scenario.yaml", "run.json", "timeline.txt", "trace.txt", "objects.json"]
     assert done.output.split() == [str(folder / name) for name in names]
     run = json.loads((folder / "run.json").read_text())
-    assert run["violation"]["invariant"] == "Pod/default/ghost is there"
-    assert "Pod/default/ghost is there" in (folder / "timeline.txt").read_text()
+    assert run["violation"]["invariant"] == "Pod/default/ghost exists"
+    assert "Pod/default/ghost exists" in (folder / "timeline.txt").read_text()
     assert (folder / "scenario.yaml").read_text() == file.read_text()
     listed = json.loads((folder / "objects.json").read_text())["items"]
     assert ("Node", "node-a") in [(each["kind"], each["metadata"]["name"]) for each in listed]

@@ -1,4 +1,4 @@
-"""The lessons' worked examples: the real controllers pass, and each weak variant breaks what its file says."""
+"""The library: real controllers pass every scenario; a weak variant breaks the rule that its file names."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ WEAK = [(name, each.name, each.breaks) for name in library_names() for each in l
 
 @pytest.mark.parametrize("name", library_names())
 def test_the_real_controllers_pass(name: str) -> None:
-    played = run_scenario(load_scenario(name))
-    assert played.passed, f"{played.violation}\n" + "\n".join("  ".join(row) for row in played.timeline[-40:])
+    done = run_scenario(load_scenario(name))
+    assert done.passed, f"{done.violation}\n" + "\n".join("  ".join(row) for row in done.timeline[-40:])
 
 
 @pytest.mark.parametrize(("name", "without", "breaks"), WEAK)
-def test_a_weak_variant_breaks_what_its_file_says(name: str, without: str, breaks: str) -> None:
-    played = run_scenario(load_scenario(name), without=without)
-    assert played.violation is not None, f"{name} passes without {without}"
-    assert played.violation.invariant == breaks
+def test_a_weak_variant_breaks_the_rule_that_its_file_names(name: str, without: str, breaks: str) -> None:
+    done = run_scenario(load_scenario(name), without=without)
+    assert done.violation is not None, f"{name} passes without {without}"
+    assert done.violation.invariant == breaks
 
 
 @pytest.mark.parametrize("name", library_names())
-def test_every_scenario_is_named_as_its_file_tells_its_lesson_and_has_a_weak_variant(name: str) -> None:
+def test_every_scenario_has_the_name_of_its_file_a_lesson_and_a_weak_variant(name: str) -> None:
     found = load_scenario(name)
     assert found.name == name
     assert found.lesson
@@ -39,25 +39,25 @@ def test_the_same_file_and_seed_give_the_same_run_and_another_seed_another() -> 
     assert run_scenario(found, seed=found.seed + 1).outcome.hash != first.outcome.hash
 
 
-def test_a_safeguard_is_back_after_a_weak_run() -> None:
+def test_a_safeguard_is_restored_after_a_weak_run() -> None:
     found = load_scenario("stale-policy-canary")
     assert not run_scenario(found, without="bind-from-cache").passed
     assert run_scenario(found).passed
 
 
-def test_a_timeline_tells_steps_faults_and_what_was_committed_in_order() -> None:
-    played = run_scenario(load_scenario("stale-policy-canary"))
-    kinds = {kind for _, kind, _ in played.timeline}
+def test_a_timeline_has_steps_faults_and_commits_in_order() -> None:
+    done = run_scenario(load_scenario("stale-policy-canary"))
+    kinds = {kind for _, kind, _ in done.timeline}
     assert {"step", "fault", "committed", "refused", "held"} <= kinds
-    times = [at for at, _, _ in played.timeline]
+    times = [at for at, _, _ in done.timeline]
     assert times == sorted(times)
-    words = [words for _, _, words in played.timeline]
-    taken = words.index("Pod training bound to node-b7")
-    assert taken < words.index("Pod risk-api-0 bound to node-c2")
+    texts = [text for _, _, text in done.timeline]
+    taken = texts.index("Pod training bound to node-b7")
+    assert taken < texts.index("Pod risk-api-0 bound to node-c2")
 
 
-def test_a_timeline_tells_every_stage_of_a_lost_node() -> None:
-    words = [words for _, kind, words in run_scenario(load_scenario("missing-replica")).timeline if kind == "committed"]
+def test_a_timeline_has_every_stage_of_a_lost_node() -> None:
+    texts = [text for _, kind, text in run_scenario(load_scenario("missing-replica")).timeline if kind == "committed"]
     stages = [
         "Node node-b1 Suspect=True (HeartbeatLate)",
         "Node node-b1 Ready=Unknown (NodeStatusUnknown)",
@@ -65,12 +65,12 @@ def test_a_timeline_tells_every_stage_of_a_lost_node() -> None:
         "Pod fraud-batch-2 DisruptionTarget=True (NodeLost)",
         "Pod fraud-batch-2 ended: Failed, NodeLost",
     ]
-    assert [each for each in words if each in stages] == stages
+    assert [each for each in texts if each in stages] == stages
 
 
 HELD = """\
 scenario: held
-story: A person holds a Deployment off its controller, and a Job runs meanwhile.
+story: A user holds a Deployment off its controller, and a Job runs meanwhile.
 world:
   nodes: [{name: node-a}]
   controllers: [deployment, replicaset, job]
@@ -87,7 +87,7 @@ steps:
         template:
           metadata: {labels: {app: web}}
           spec: {containers: [{name: main, image: "web:1"}]}
-  - {when: {object: Deployment/web, condition: Held}, note: nobody touches it}
+  - {when: {object: Deployment/web, condition: Held}, note: no controller changes it}
   - expect: {count: Pod, is: 0, within: 1s}
 expect:
   - {object: Deployment/web, condition: Held, status: "False", within: 3m}
@@ -95,9 +95,9 @@ expect:
 """
 
 
-def test_a_timeline_tells_what_a_person_holds_and_when_that_ends() -> None:
-    played = run_scenario(parse_scenario(HELD))
-    assert played.passed, played.violation
-    words = [words for _, _, words in played.timeline]
-    held, free = words.index("Deployment web Held=True (HeldByPerson)"), "Deployment web Held=False"
-    assert any(each.startswith(free) for each in words[held:])
+def test_a_timeline_has_the_begin_and_the_end_of_a_hold() -> None:
+    done = run_scenario(parse_scenario(HELD))
+    assert done.passed, done.violation
+    texts = [text for _, _, text in done.timeline]
+    held, free = texts.index("Deployment web Held=True (HeldByPerson)"), "Deployment web Held=False"
+    assert any(each.startswith(free) for each in texts[held:])

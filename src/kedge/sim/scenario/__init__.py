@@ -1,7 +1,7 @@
-"""Scenario files: a world, what happens in it, and what must come of it, in YAML that a person reads.
+"""Scenario files: a cluster, the steps of an incident and the expected outcome, as readable YAML.
 
 `document` reads YAML with its places, `schema` checks it, `runner` plays it on `sim.cluster`, `kept_runs` keeps
-the run in a file. The lessons' worked examples are in `library`.
+the run in a file. The scenarios that ship with kedge are in `library`.
 """
 
 from kedge.sim.scenario.document import ScenarioError

@@ -1,4 +1,4 @@
-"""The components that a scenario's world may be made of, by name: every controller and the scheduler."""
+"""The components that a scenario may run, by name: every controller and the scheduler."""
 
 from __future__ import annotations
 

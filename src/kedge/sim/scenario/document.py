@@ -1,7 +1,7 @@
-"""YAML with a place for everything: each value and each key knows its file, line and column.
+"""YAML with locations: each value and each key has its file, line and column.
 
-`schema` and `steps` read files through `Fields`, so that whatever is wrong is told where it stands, with what to write
-instead. Nothing here knows what a scenario is.
+`schema` and `steps` read files through `Fields`, so that an error names the place and what to write instead. Nothing
+here depends on what a scenario is.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _T = TypeVar("_T")
 
 
 class ScenarioError(KedgeError):
-    """A scenario file is wrong. The message says where, and what to write instead."""
+    """A scenario file is invalid. The message has the location and what to write instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceLocation:
-    """A place in a file."""
+    """A location in a file."""
 
     file: str
     line: int = 1
@@ -40,15 +40,15 @@ class SourceLocation:
 
 @dataclass(frozen=True, slots=True)
 class YamlNode:
-    """A value and its place. Mappings and lists hold parts in turn."""
+    """A value and its location. Mappings and lists hold nodes in turn."""
 
     value: Any
     where: SourceLocation
     keys: dict[str, SourceLocation] | None = None
-    """Of a mapping: where each key stands."""
+    """Of a mapping: the location of each key."""
 
     def plain(self) -> Any:
-        """The value with no places: what an object's manifest is made of."""
+        """The value without locations, as in an object's manifest."""
         if isinstance(self.value, dict):
             return {name: each.plain() for name, each in self.value.items()}
         if isinstance(self.value, list):
@@ -63,7 +63,7 @@ def parse(text: str, file: str) -> YamlNode:
     """Read one YAML document.
 
     Raises:
-        ScenarioError: it is no YAML, or is empty, or has a key twice.
+        ScenarioError: it is not YAML, is empty, or has a key twice.
     """
     loader = yaml.SafeLoader(text)
     try:
@@ -74,9 +74,9 @@ def parse(text: str, file: str) -> YamlNode:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = SourceLocation(file, mark.line + 1, mark.column + 1) if mark is not None else SourceLocation(file)
-        raise ScenarioError(f"{where}: this is no YAML: {error.problem}") from error
+        raise ScenarioError(f"{where}: this is not YAML: {error.problem}") from error
     except yaml.YAMLError as error:
-        raise ScenarioError(f"{SourceLocation(file)}: this is no YAML: {error}") from error
+        raise ScenarioError(f"{SourceLocation(file)}: this is not YAML: {error}") from error
     finally:
         loader.dispose()
 
@@ -91,9 +91,9 @@ def _node_of(loader: yaml.SafeLoader, node: yaml.Node, file: str) -> YamlNode:
     keys: dict[str, SourceLocation] = {}
     for key, value in node.value:
         at = SourceLocation(file, key.start_mark.line + 1, key.start_mark.column + 1)
-        name = str(key.value)  # the text itself: `on` and `1` are names here
+        name = str(key.value)  # the plain text: `on` and `1` are names here
         if name in found:
-            at.fail(f"{name!r} is here twice: keep one (the first is on line {keys[name].line})")
+            at.fail(f"{name!r} is here twice: remove one (the first is on line {keys[name].line})")
         found[name], keys[name] = _node_of(loader, value, file), at
     return YamlNode(found, where, keys)
 
@@ -102,21 +102,21 @@ def _node_of(loader: yaml.SafeLoader, node: yaml.Node, file: str) -> YamlNode:
 
 
 class Fields:
-    """A mapping that is read field by field; `done` complains of what nobody asked for."""
+    """Reads a mapping field by field; `done` rejects fields that were not read."""
 
     def __init__(self, part: YamlNode, what: str) -> None:
         if not isinstance(part.value, dict):
-            part.fail(f"{what} is a mapping, such as `name: value`; this is {describe(part.value)}")
+            part.fail(f"{what} must be a mapping, such as `name: value`, not {describe(part.value)}")
         self.part = part
         self._what = what
         self._left = dict(part.value)
-        self._asked: list[str] = []
+        self._known: list[str] = []
 
     def __contains__(self, name: str) -> bool:
         return name in self._left
 
     def need(self, name: str, read: Callable[[YamlNode], _T]) -> _T:
-        self._asked.append(name)
+        self._known.append(name)
         if name not in self._left:
             near = difflib.get_close_matches(name, self._left, n=1, cutoff=0.6)
             if near:
@@ -125,7 +125,7 @@ class Fields:
         return read(self._left.pop(name))
 
     def take(self, name: str, read: Callable[[YamlNode], _T], default: _T) -> _T:
-        self._asked.append(name)
+        self._known.append(name)
         return read(self._left.pop(name)) if name in self._left else default
 
     def names(self) -> list[str]:
@@ -133,14 +133,14 @@ class Fields:
 
     def done(self, *, also: Iterable[str] = ()) -> None:
         for name in self._left:
-            self._place(name).fail(f"{self._what} has no `{name}`{suggest(name, [*self._asked, *also])}")
+            self._place(name).fail(f"{self._what} has no `{name}`{suggest(name, [*self._known, *also])}")
 
     def _place(self, name: str) -> SourceLocation:
         return (self.part.keys or {}).get(name, self.part.where)
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """What may have been meant: the nearest, or all there is."""
+    """The end of an error message: the nearest known word, or all of them."""
     names = list(dict.fromkeys(known))
     near = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
     if near:
@@ -160,19 +160,19 @@ def describe(value: Any) -> str:
 
 def text(part: YamlNode) -> str:
     if not isinstance(part.value, str) or not part.value:
-        part.fail(f"this is a text, and {describe(part.value)} is none: put it in quotes")
+        part.fail(f"expected a string, got {describe(part.value)}: put it in quotes")
     return str(part.value)
 
 
 def number(part: YamlNode) -> int:
     if not isinstance(part.value, int) or isinstance(part.value, bool) or part.value < 0:
-        part.fail(f"this is a whole number from 0 up, and {describe(part.value)} is none")
+        part.fail(f"expected a whole number from 0 up, got {describe(part.value)}")
     return int(part.value)
 
 
 def flag(part: YamlNode) -> bool:
     if not isinstance(part.value, bool):
-        part.fail(f"this is `true` or `false`, and {describe(part.value)} is neither")
+        part.fail(f"expected `true` or `false`, got {describe(part.value)}")
     return bool(part.value)
 
 
@@ -183,7 +183,7 @@ def seconds(part: YamlNode) -> float:
     except ValueError:
         nanoseconds = -1
     if nanoseconds < 0:
-        part.fail(f"this is a duration, such as 8s or 1m30s, and {describe(part.value)} is none")
+        part.fail(f"expected a duration, such as 8s or 1m30s, got {describe(part.value)}")
     return nanoseconds / 1e9
 
 
@@ -193,19 +193,19 @@ def texts(part: YamlNode) -> tuple[str, ...]:
 
 def items(part: YamlNode) -> list[YamlNode]:
     if not isinstance(part.value, list):
-        part.fail(f"this is a list, each item after a dash; {describe(part.value)} is none")
+        part.fail(f"expected a list, each item after a dash, got {describe(part.value)}")
     return list(part.value)
 
 
 def mapping(part: YamlNode) -> dict[str, Any]:
     if not isinstance(part.value, dict):
-        part.fail(f"this is a mapping, such as `name: value`; {describe(part.value)} is none")
+        part.fail(f"expected a mapping, such as `name: value`, got {describe(part.value)}")
     plain: dict[str, Any] = part.plain()
     return plain
 
 
 def plain_mapping(fields: Fields, name: str) -> dict[str, Any]:
-    """A mapping that may be left out."""
+    """An optional mapping."""
     return fields.need(name, mapping) if name in fields else {}
 
 

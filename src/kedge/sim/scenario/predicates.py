@@ -1,7 +1,7 @@
-"""What a scenario says of the world: an object's condition or field, how many there are, what has struck.
+"""Predicates of scenarios on the cluster: a condition or field of an object, a count, a fault that struck, a refusal.
 
-One vocabulary serves `when` (wait for it), `expect` (demand it) and `always` (demand it of every commit). Claims read
-committed state, never a cache.
+The same predicates serve `when` (wait for it), `expect` (require it in time) and `always` (require it at every commit).
+They read committed state, never a cache.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from kedge.sim.scenario.scripted_faults import ScriptedCluster
 
 
 class Predicate(Protocol):
-    """Something that is true of a cluster or not."""
+    """A statement about the cluster that holds or not."""
 
     @property
     def summary(self) -> str: ...
 
     def mismatch(self, cluster: ScriptedCluster) -> str:
-        """What there is instead; empty if it holds."""
+        """What was found instead; empty if the predicate holds."""
 
 
 def kind_named(part: YamlNode) -> Kind:
@@ -43,17 +43,17 @@ def key_named(part: YamlNode) -> Key:
     """`Kind/name` or `Kind/namespace/name`."""
     pieces = text(part).split("/")
     if len(pieces) not in (2, 3) or not all(pieces):
-        part.fail(f"this names an object, as in Pod/web or Pod/default/web; {part.value!r} does not")
+        part.fail(f"expected the name of an object, such as Pod/web or Pod/default/web, got {part.value!r}")
     kind = kind_named(YamlNode(pieces[0], part.where))
     if len(pieces) == 3 and not kind.namespaced:
-        part.fail(f"a {kind.kind} is in no namespace: write {pieces[0]}/{pieces[2]}")
+        part.fail(f"a {kind.kind} has no namespace: write {pieces[0]}/{pieces[2]}")
     namespace = (pieces[1] if len(pieces) == 3 else "default") if kind.namespaced else ""
     return Key(kind.key_kind, namespace, pieces[-1])
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """`is`, `at least` and `at most`, as far as they were given."""
+    """`is`, `at least` and `at most`, each optional."""
 
     equal: Any = None
     least: int | None = None
@@ -77,7 +77,7 @@ class Comparison:
 def _comparison(fields: Fields, what: str) -> Comparison:
     found = Comparison(fields.take("is", anything, None), _number(fields, "at least"), _number(fields, "at most"))
     if found == Comparison():
-        fields.part.fail(f"{what} is compared with something: add `is`, `at least` or `at most`")
+        fields.part.fail(f"{what} lacks a comparison: add `is`, `at least` or `at most`")
     return found
 
 
@@ -87,7 +87,7 @@ def _number(fields: Fields, name: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class ObjectPredicate:
-    """An object is there, or not; or a condition or a field of it says something."""
+    """An object exists or not, or a condition or field of it has a value."""
 
     key: Key
     exists: bool = True
@@ -100,17 +100,17 @@ class ObjectPredicate:
     @property
     def summary(self) -> str:
         if not self.exists:
-            return f"{self.key} is not there"
+            return f"{self.key} does not exist"
         if self.condition:
-            return f"{self.key} says {self.condition}={self.status}{f' ({self.reason})' if self.reason else ''}"
+            return f"{self.key} has {self.condition}={self.status}{f' ({self.reason})' if self.reason else ''}"
         if self.path:
             return f"{self.path} of {self.key} {self.comparison.summary}"
-        return f"{self.key} is there"
+        return f"{self.key} exists"
 
     def mismatch(self, cluster: ScriptedCluster) -> str:
         found = cluster.find(self.key)
         if (found is not None) != self.exists:
-            return "it is there" if found is not None else "it is not there"
+            return "it exists" if found is not None else "it does not exist"
         if found is None:
             return ""
         if self.condition:
@@ -122,12 +122,13 @@ class ObjectPredicate:
 
     def _condition_mismatch(self, found: Object) -> str:
         conditions = (found.edit().get("status") or {}).get("conditions") or []
-        told = next((each for each in conditions if each.get("type") == self.condition), None)
-        if told is None:
-            return f"it says nothing of {self.condition}"
-        if told.get("status") == self.status and self.reason in ("", told.get("reason", "")):
+        condition = next((each for each in conditions if each.get("type") == self.condition), None)
+        if condition is None:
+            return f"it has no condition {self.condition}"
+        status, reason = condition.get("status"), condition.get("reason", "")
+        if status == self.status and self.reason in ("", reason):
             return ""
-        return f"it says {self.condition}={told.get('status')} ({told.get('reason', '')})"
+        return f"it has {self.condition}={status} ({reason})"
 
 
 def _at(body: Any, path: str) -> Any:
@@ -138,12 +139,12 @@ def _at(body: Any, path: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class CountPredicate:
-    """So many objects of a kind, chosen by labels and, of pods, by how far they are."""
+    """The number of objects of a kind, selected by labels and, for pods, by their state."""
 
     kind: Kind
     labels: Mapping[str, str]
     traits: Mapping[str, Any]
-    """Of pods: `live`, `bound`, `ready`, and the `node`."""
+    """For pods: `live`, `bound`, `ready` and `node`."""
     comparison: Comparison
 
     @property
@@ -169,13 +170,13 @@ class CountPredicate:
         if not self.traits:
             return True
         pod = found.as_view(PodView)
-        told: Mapping[str, Any] = {
+        traits: Mapping[str, Any] = {
             "live": counts(pod),
             "bound": bool(pod.spec.node_name) and not pod.finished,
             "ready": is_healthy(pod),
             "node": pod.spec.node_name,
         }
-        return all(told[name] == value for name, value in self.traits.items())
+        return all(traits[name] == value for name, value in self.traits.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,12 +190,12 @@ class FaultPredicate:
         return f"struck: {self.containing}"
 
     def mismatch(self, cluster: ScriptedCluster) -> str:
-        return "" if any(self.containing in words for words in cluster.script.struck) else "it has not struck"
+        return "" if any(self.containing in text for text in cluster.script.struck) else "it has not struck"
 
 
 @dataclass(frozen=True, slots=True)
 class RefusalPredicate:
-    """The authority has refused a bind or a reservation that no longer fitted."""
+    """The API server has refused a write."""
 
     containing: str
 
@@ -203,14 +204,14 @@ class RefusalPredicate:
         return f"refused: {self.containing}"
 
     def mismatch(self, cluster: ScriptedCluster) -> str:
-        return "" if any(self.containing in words for words in cluster.script.refused) else "it was not refused"
+        return "" if any(self.containing in text for text in cluster.script.refused) else "it was not refused"
 
 
 def read_predicate(fields: Fields) -> Predicate:
-    """Take a predicate's own fields out of a mapping that may have others."""
+    """Read the fields of a predicate from a mapping that may have others."""
     subjects = [name for name in ("object", "count", "struck", "refused") if name in fields]
     if len(subjects) != 1:
-        fields.part.fail("say what this is about: exactly one of `object`, `count`, `struck` and `refused`")
+        fields.part.fail("a predicate has exactly one of `object`, `count`, `struck` and `refused`: keep one")
     if subjects == ["struck"]:
         return FaultPredicate(fields.need("struck", text))
     if subjects == ["refused"]:
@@ -236,7 +237,7 @@ def _count_predicate(fields: Fields) -> CountPredicate:
     if "node" in fields:
         traits["node"] = fields.need("node", text)
     if traits and kind.kind != POD_KIND:
-        fields.part.fail(f"only pods are counted by `{next(iter(traits))}`: remove it")
+        fields.part.fail(f"`{next(iter(traits))}` applies to pods only: remove it")
     return CountPredicate(kind, labels, traits, _comparison(fields, "a count"))
 
 

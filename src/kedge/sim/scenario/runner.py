@@ -1,7 +1,7 @@
-"""Plays a scenario file on a simulated cluster, with every invariant on, and says what came of it.
+"""Runs a scenario on a simulated cluster, with every invariant on.
 
-The components are the production ones; a weak variant is the same with one safeguard taken out. The same file and seed
-give the same run, to the last step.
+The components are the production ones; a weak variant is the same without one safeguard. The same file and seed give
+the same run, to the last step.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kedge.sim.kernel import NO_FAULTS, RunOutcome, Simulation, SimulationTarget
 from kedge.sim.scenario.components import controller_maker, scheduler_maker
 from kedge.sim.scenario.document import ScenarioError
 from kedge.sim.scenario.predicates import Predicate
-from kedge.sim.scenario.safeguards import find_weakness
+from kedge.sim.scenario.safeguards import find_safeguard
 from kedge.sim.scenario.schema import Expectation, Scenario, ScenarioStep
 from kedge.sim.scenario.scripted_faults import FaultScript, ScriptedCluster
 from kedge.sim.scenario.steps import ScenarioState, StepFailed, namespace_of
@@ -41,7 +41,7 @@ SLICE_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ScenarioRun:
-    """What came of a run."""
+    """The result of a run."""
 
     scenario: Scenario
     without: str
@@ -95,9 +95,11 @@ def without_safeguard(name: str) -> AbstractContextManager[object]:
     """
     if not name:
         return nullcontext()
-    patch = find_weakness(name)
+    patch = find_safeguard(name)
     if patch is None:
-        raise ScenarioError(f"there is no safeguard {name!r} to remove: a scenario's `weak` part names its own")
+        raise ScenarioError(
+            f"there is no safeguard {name!r} to remove: use one that the `weak` part of the scenario names"
+        )
     return patch()
 
 
@@ -141,7 +143,7 @@ class _ScenarioRunner:
         self._sim = sim
         self._scenario = scenario
         self.begin_s = 0.0
-        """When the scene was set."""
+        """When setup was complete."""
         self._on_step = on_step
         plan = scenario.world
         self.cluster = ScriptedCluster(
@@ -166,12 +168,12 @@ class _ScenarioRunner:
             if not await self._take(number, step):
                 return
         for each in self._scenario.expect:
-            if each.within_s is not None and not await self._demand(each):
+            if each.within_s is not None and not await self._expect(each):
                 return
         if self._scenario.settle_s:
             await self._settle()
 
-    # -- the scene -------------------------------------------------------------------------------------
+    # -- setup -----------------------------------------------------------------------------------------
 
     async def _open(self) -> None:
         plan, cluster = self._scenario.world, self.cluster
@@ -205,10 +207,10 @@ class _ScenarioRunner:
             ready += any(each.type == "Ready" and each.status == "True" for each in conditions)
         return ready == len(self.cluster.nodes)
 
-    # -- steps and demands -----------------------------------------------------------------------------
+    # -- steps and expectations ------------------------------------------------------------------------
 
     async def _take(self, number: int, step: ScenarioStep) -> bool:
-        """Wait for a step's moment and do it. False if the run is over."""
+        """Wait for the moment of a step and carry it out. False if the run is over."""
         sim = self._sim
         if step.at_s is not None:
             await asyncio.sleep(max(0.0, self.begin_s + step.at_s - sim.now_s))
@@ -225,7 +227,7 @@ class _ScenarioRunner:
         self._on_step(number, step.summary)
         sim.note("step", step.summary)
         if step.expectation is not None:
-            return await self._demand(step.expectation)
+            return await self._expect(step.expectation)
         assert step.verb is not None
         try:
             await step.verb.act(self._state, step.args)
@@ -240,7 +242,7 @@ class _ScenarioRunner:
             return True
         came = asyncio.Event()
         self._waiting.append((predicate, came))
-        # In slices, because a run that has failed has nothing more to wait for.
+        # In slices: a run that has failed must not wait on.
         while not came.is_set() and self._sim.now_s < deadline_s and self._sim.world.violation is None:
             with suppress(TimeoutError):
                 await asyncio.wait_for(came.wait(), min(SLICE_S, deadline_s - self._sim.now_s))
@@ -248,12 +250,12 @@ class _ScenarioRunner:
         return came.is_set()
 
     def _look(self, _: object = None) -> None:
-        """Called at every commit and every strike: what was true for one commit only is seen too."""
+        """Called at every commit and fault, so that a predicate that held for one commit only counts too."""
         for predicate, came in self._waiting:
             if not predicate.mismatch(self.cluster):
                 came.set()
 
-    async def _demand(self, expectation: Expectation) -> bool:
+    async def _expect(self, expectation: Expectation) -> bool:
         within_s = expectation.within_s or 0.0
         if await self._wait(expectation.predicate, within_s):
             self._sim.note("held", expectation.name)
@@ -277,7 +279,7 @@ class _ScenarioRunner:
         return rule
 
     async def _settle(self) -> None:
-        """Stop every fault, bring every machine back, and demand that all comes right and that then nobody writes."""
+        """Stop faults, restart every machine, and require convergence and then silence."""
         self._sim.heal()
         for node in self.cluster.nodes.values():
             if not node.host.up:

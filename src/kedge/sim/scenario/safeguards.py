@@ -1,7 +1,7 @@
-"""Safeguards that a weak variant goes without, by name: those of the zoo, and some that only a story needs.
+"""Safeguards that a weak variant of a scenario removes, by name: those of the zoo, and some that only a scenario needs.
 
-Each is a small patch of real components, never a copy of one. A story's patch may take out a safeguard together with
-the one behind it: kedge seldom relies on one alone, and a story is about what happens when there is none.
+Each is a small patch of a real component, never a copy of one. A patch may remove a safeguard together with the one
+behind it: kedge seldom relies on one alone, and a weak variant shows what happens without any.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kedge.server.service import gang_chunks, gangs, reservations
 from kedge.sim.zoo.entry import all_entries, entry_named, swap
 
 Patch = Callable[[], AbstractContextManager[None]]
-"""Takes a safeguard away for as long as it is entered."""
+"""Removes a safeguard while it is entered."""
 
 
 def swapping(place: Any, attribute: str, unsafe: Any) -> Patch:
@@ -33,11 +33,11 @@ def _all_at_once(available_min: int, new: SetFacts, old: Iterable[SetFacts], **_
 
 
 @contextmanager
-def _named_anew() -> Iterator[None]:
-    """Each attempt to reserve for a pod makes a reservation of another name."""
+def _numbered_reservations() -> Iterator[None]:
+    """Each attempt to reserve for a pod creates a reservation with a new name."""
     claim, numbers = reservations._claim, count(1)
 
-    def name_anew(namespace: str, name: str) -> Key:
+    def numbered_key(namespace: str, name: str) -> Key:
         key = gangs.reservation_key(namespace, name)
         return key._replace(name=f"{name}-{next(numbers)}") if name.count("-") == 4 else key  # a uid, not a gang
 
@@ -45,7 +45,7 @@ def _named_anew() -> Iterator[None]:
         await claim(core, proof, key._replace(name=spec.pod.uid), spec)
 
     with (
-        swap(gang_chunks, "reservation_key", name_anew),
+        swap(gang_chunks, "reservation_key", numbered_key),
         swap(gang_chunks, "check_object", lambda *_: SimpleNamespace(view=None)),
         swap(reservations, "_claim", claim_for_any),
     ):
@@ -53,24 +53,24 @@ def _named_anew() -> Iterator[None]:
 
 
 @cache
-def _of_stories() -> Mapping[str, Patch]:
+def _scenario_patches() -> Mapping[str, Patch]:
     return {
-        # A node is given up, and its pods with it, as soon as its heartbeat is late.
+        # A node and its pods are marked lost as soon as one heartbeat is late.
         "grace": entry_named("lost-on-suspicion").patch,
-        # A reservation has a name of its own, so that a second one for the same pod does not collide.
-        "reservation-named-by-its-pod": _named_anew,
-        # That replicas wait for a node, or for a cache, is taken for a lack of them.
+        # Reservations get unique names, so that a second one for the same pod does not collide.
+        "reservation-named-by-its-pod": _numbered_reservations,
+        # Pending or cold replicas count as missing replicas.
         "reasons-before-scaling": swapping(scaling, "_why_not", lambda *_: ("", "")),
-        # The old replicas go at once, however few of the new are there.
+        # The old replicas are removed at once, however few new ones are ready.
         "availability-floor": swapping(rolling, "_shrink_old", _all_at_once),
     }
 
 
 @cache
-def weaknesses() -> Mapping[str, Patch]:
-    """Every patch by the name of what it takes away."""
-    return {**{entry.name: entry.patch for entry in all_entries()}, **_of_stories()}
+def safeguards() -> Mapping[str, Patch]:
+    """Every patch, by the name of the safeguard that it removes."""
+    return {**{entry.name: entry.patch for entry in all_entries()}, **_scenario_patches()}
 
 
-def find_weakness(name: str) -> Patch | None:
-    return weaknesses().get(name)
+def find_safeguard(name: str) -> Patch | None:
+    return safeguards().get(name)

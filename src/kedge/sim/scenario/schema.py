@@ -1,6 +1,6 @@
-"""What a scenario file says, read and checked: world, steps, expectations, weak variants.
+"""The schema of scenario files: world, steps, expectations and weak variants, read and checked.
 
-`read_scenario` either returns all of it or says where the file is wrong. `runner` plays it.
+`read_scenario` returns the whole scenario or raises with the location of the error. `runner` runs it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from kedge.sim.scenario.document import (
     texts,
 )
 from kedge.sim.scenario.predicates import Predicate, parse_predicate, read_predicate
-from kedge.sim.scenario.safeguards import find_weakness, weaknesses
+from kedge.sim.scenario.safeguards import find_safeguard, safeguards
 from kedge.sim.scenario.steps import VERBS, Verb, policies_named
 from kedge.sim.standard import LIMITS
 
@@ -51,7 +51,7 @@ class ScenarioNode:
 
 @dataclass(frozen=True, slots=True)
 class ScenarioDump:
-    """The dump of a real cluster, and where the scenario names its file."""
+    """The dump of a real cluster, and the location of its name in the scenario."""
 
     objects: tuple[Mapping[str, Any], ...]
     name: str
@@ -60,12 +60,12 @@ class ScenarioDump:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScenarioWorld:
-    """What is there when a scenario begins."""
+    """The cluster at the beginning of a scenario."""
 
     servers: int
     nodes: tuple[ScenarioNode, ...]
     schedulers: Mapping[str, int]
-    """Copies by name: those of one name elect a leader, those of two work side by side."""
+    """Copies by scheduler name: copies of one name elect a leader."""
     controllers: tuple[str, ...]
     managers: int
     limits: Limits
@@ -73,24 +73,24 @@ class ScenarioWorld:
     objects: tuple[Mapping[str, Any], ...]
     admission: tuple[PolicyPlan, ...]
     dump: ScenarioDump | None
-    """What a real cluster held: it is there before everything else."""
+    """Objects of a real cluster, loaded before all others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:
-    """A predicate that must come true in time, or that must never fail."""
+    """A predicate that must come true in time, or hold at every commit."""
 
     name: str
     predicate: Predicate
     within_s: float | None
-    """None for one that holds always."""
+    """None: it must hold at every commit."""
     line: int
     """Its line in the file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScenarioStep:
-    """One thing that happens, and what it waits for."""
+    """One action or expectation, and the moment it waits for."""
 
     at_s: float | None
     after_s: float
@@ -106,7 +106,7 @@ class ScenarioStep:
 
 @dataclass(frozen=True, slots=True)
 class WeakVariant:
-    """A variant that must fail, and by what."""
+    """A variant that must fail, and the rule it must break."""
 
     name: str
     breaks: str
@@ -114,7 +114,7 @@ class WeakVariant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """One scenario as its file tells it."""
+    """A parsed scenario file."""
 
     name: str
     lesson: str
@@ -125,16 +125,16 @@ class Scenario:
     expect: tuple[Expectation, ...]
     weak: tuple[WeakVariant, ...]
     settle_s: float
-    """0 for one that does not ask everything to settle in the end."""
+    """0: the run does not wait for convergence at its end."""
     source: str
-    """The file itself."""
+    """The text of the file."""
 
 
 def read_scenario(path: Path) -> Scenario:
     """Read a file.
 
     Raises:
-        ScenarioError: there is no such file, or it is wrong; the message has file, line and column.
+        ScenarioError: there is no such file, or it is invalid; the message has file, line and column.
     """
     try:
         content = path.read_text(encoding="utf-8")
@@ -169,12 +169,12 @@ def parse_scenario(content: str, file: str = "scenario.yaml") -> Scenario:
 def _world(part: YamlNode) -> ScenarioWorld:
     world = Fields(part, "`world`")
     found = ScenarioWorld(
-        servers=world.take("servers", _some, 1),
+        servers=world.take("servers", _positive, 1),
         dump=world.take("dump", _dump, None) if "dump" in world else None,
         nodes=world.take("nodes", lambda part: tuple(_node(each) for each in items(part)), ()),
         schedulers=world.take("schedulers", _schedulers, {"default-scheduler": 1}),
         controllers=world.take("controllers", _controllers, ()),
-        managers=world.take("managers", _some, 1),
+        managers=world.take("managers", _positive, 1),
         limits=world.take("limits", _limits, LIMITS),
         namespaces=world.take("namespaces", texts, ()),
         objects=world.take("objects", lambda part: tuple(manifest(each) for each in items(part)), ()),
@@ -182,12 +182,12 @@ def _world(part: YamlNode) -> ScenarioWorld:
     )
     world.done()
     if not found.nodes and found.dump is None:
-        part.fail("`world` lacks `nodes`: add some, or a `dump` that has them")
+        part.fail("`world` lacks `nodes`: add some, or a `dump` with nodes")
     return found
 
 
 def _dump(part: YamlNode) -> ScenarioDump | None:
-    """The objects of a file that kubectl wrote; its name is relative to the scenario's own file."""
+    """The objects of a kubectl dump; its path is relative to the scenario file."""
     path = Path(part.where.file).parent / text(part)
     try:
         return ScenarioDump(tuple(read_dump(path)), text(part), part.where)
@@ -197,9 +197,9 @@ def _dump(part: YamlNode) -> ScenarioDump | None:
         part.fail(str(error))
 
 
-def _some(part: YamlNode) -> int:
+def _positive(part: YamlNode) -> int:
     if number(part) == 0:
-        part.fail("there must be at least 1")
+        part.fail("expected at least 1, got 0")
     return number(part)
 
 
@@ -215,7 +215,7 @@ def _node(part: YamlNode) -> ScenarioNode:
 
 def _schedulers(part: YamlNode) -> Mapping[str, int]:
     mapping(part)
-    return {name: _some(each) for name, each in part.value.items()}
+    return {name: _positive(each) for name, each in part.value.items()}
 
 
 def _controllers(part: YamlNode) -> tuple[str, ...]:
@@ -233,7 +233,7 @@ def _limits(part: YamlNode) -> Limits:
         if name not in known:
             where.fail(f"there is no limit `{name}`{suggest(name, known)}")
         if isinstance(each.value, bool) or not isinstance(each.value, int | float):
-            each.fail(f"`{name}` is a number, and {each.value!r} is none")
+            each.fail(f"`{name}` must be a number, not {each.value!r}")
     try:
         return replace(LIMITS, **given)
     except (KedgeError, ValueError, TypeError) as error:
@@ -241,13 +241,13 @@ def _limits(part: YamlNode) -> Limits:
 
 
 def manifest(part: YamlNode) -> dict[str, Any]:
-    """An object as `kubectl apply` takes it; its fields are checked by admission when it is applied."""
+    """A manifest as for `kubectl apply`; admission checks its fields when it is applied."""
     body = mapping(part)
     for name in ("apiVersion", "kind"):
         if not isinstance(body.get(name), str):
-            part.fail(f"an object lacks `{name}`: write it as kubectl would take it")
+            part.fail(f"an object lacks `{name}`: write a manifest as for `kubectl apply`")
     if not isinstance(body.get("metadata"), dict) or not body["metadata"].get("name"):
-        part.fail("an object lacks `metadata.name`: give it one")
+        part.fail("an object lacks `metadata.name`: add it")
     try:
         KINDS.of_api(body["apiVersion"], body["kind"])
     except KedgeError as error:
@@ -265,12 +265,12 @@ def _step(part: YamlNode) -> ScenarioStep:
     when = step.take("when", parse_predicate, None) if "when" in step else None
     when_within_s = step.take("waiting at most", seconds, 120.0)
     if at_s >= 0 and (when is not None or after_s):
-        part.fail("a step has `at`, or `when` and `after`: keep one")
+        part.fail("a step has either `at`, or `when` and `after`: remove one")
     verbs = [name for name in step.names() if name in VERBS or name == "expect"]
     if len(verbs) != 1:
         others = step.names()
         hint = suggest(others[0], [*VERBS, "expect"]) if others and not verbs else f": it has {len(verbs)} of them"
-        part.fail(f"a step does exactly one thing{hint}")
+        part.fail(f"a step has exactly one verb{hint}")
     name = verbs[0]
     verb: Verb | None = None
     expectation: Expectation | None = None
@@ -304,7 +304,7 @@ def _expectation(part: YamlNode) -> Expectation:
     within_s = fields.take("within", seconds, -1.0)
     fields.done()
     if always == (within_s >= 0):
-        part.fail("an expectation is in time or always: give it `within: 60s`, or `always: true`")
+        part.fail("an expectation has either `within: 60s` or `always: true`: keep one")
     return Expectation(name=name, predicate=predicate, within_s=None if always else within_s, line=part.where.line)
 
 
@@ -317,6 +317,6 @@ def _weak_variant(part: YamlNode) -> WeakVariant:
 
 
 def _weakness_name(part: YamlNode) -> str:
-    if find_weakness(text(part)) is None:
-        part.fail(f"there is no safeguard `{part.value}` to remove{suggest(part.value, weaknesses())}")
+    if find_safeguard(text(part)) is None:
+        part.fail(f"there is no safeguard `{part.value}` to remove{suggest(part.value, safeguards())}")
     return text(part)

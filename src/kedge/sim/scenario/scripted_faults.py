@@ -24,11 +24,11 @@ WRITES = ("create", "update", "patch", "delete", "bind", "reserve", "evict")
 
 @dataclass(slots=True)
 class LostReply:
-    """The next replies that fit are lost: after the commit, or the request before it."""
+    """The next matching replies are lost after the commit, or the requests before it."""
 
     verb: str
     to: str
-    """The host that asks, or how its name begins."""
+    """The host of the caller, or a prefix of its name."""
     on: Key
     """Kind, and patterns of namespace and name."""
     after_commit: bool
@@ -48,7 +48,7 @@ class LostReply:
 
 @dataclass(slots=True)
 class LateWatch:
-    """What a watch would bring before `until_s` is brought then."""
+    """Events of a watch are held back until `until_s`."""
 
     kind: str
     to: str
@@ -57,7 +57,7 @@ class LateWatch:
 
 @dataclass
 class FaultScript:
-    """What is to go wrong, as the steps have said so far."""
+    """The faults that steps have placed so far."""
 
     sim: Simulation
     lost: list[LostReply] = field(default_factory=list)
@@ -68,17 +68,17 @@ class FaultScript:
     """Every write that the API server refused, as text."""
     on_strike: Callable[[], None] = lambda: None
 
-    def strike(self, words: str) -> None:
-        self.struck.append(words)
-        self.sim.faults.struck_now(words)
+    def strike(self, text: str) -> None:
+        self.struck.append(text)
+        self.sim.faults.struck_now(text)
         self.on_strike()
 
-    def refuse(self, words: str) -> None:
-        self.refused.append(words)
-        self.sim.note("refused", words)
+    def refuse(self, text: str) -> None:
+        self.refused.append(text)
+        self.sim.note("refused", text)
         self.on_strike()
 
-    def losing(self, host: str, verb: str, key: Key) -> LostReply | None:
+    def lost_reply(self, host: str, verb: str, key: Key) -> LostReply | None:
         if not self.sim.faults.active:
             return None
         return next((rule for rule in self.lost if rule.fits(host, verb, key)), None)
@@ -90,7 +90,7 @@ class FaultScript:
 
 
 class ScriptedCluster(Cluster):
-    """A cluster whose links follow a script."""
+    """A cluster whose transports follow a script."""
 
     def __init__(self, sim: Simulation, script: FaultScript, **more: Any) -> None:
         self.script = script
@@ -101,14 +101,14 @@ class ScriptedCluster(Cluster):
 
 
 class _LateStream:
-    """A watch that brings nothing while the script holds it, and then all of it, in order."""
+    """A watch whose events are held back while the script says so, and then delivered in order."""
 
     def __init__(self, stream: Any, host: str, kind: str, script: FaultScript) -> None:
         self._stream = stream
         self._host = host
         self._kind = kind
         self._script = script
-        self._told = False
+        self._reported = False
 
     def __aiter__(self) -> _LateStream:
         return self
@@ -117,10 +117,10 @@ class _LateStream:
         event: WatchEvent = await anext(self._stream)
         sim = self._script.sim
         while (until_s := self._script.held_until_s(self._host, self._kind)) > sim.now_s:
-            if not self._told:
-                self._told = True
+            if not self._reported:
+                self._reported = True
                 self._script.strike(f"the watch of {self._kind} to {self._host} is {until_s - sim.now_s:.0f}s late")
-            await asyncio.sleep(min(0.25, until_s - sim.now_s))  # in short steps: faults may be stopped before
+            await asyncio.sleep(min(0.25, until_s - sim.now_s))  # in short steps: faults may stop earlier
         return event
 
     async def aclose(self) -> None:
@@ -142,7 +142,7 @@ class _ScriptedTransport(RemoteTransport):
         if request.label not in WRITES:
             return await super().send(request)
         key, what = request.target, f"{request.label} {request.target} by {self._host}"
-        rule = self._script.losing(self._host, request.label, key)
+        rule = self._script.lost_reply(self._host, request.label, key)
         if rule is None:
             try:
                 return await super().send(request)
@@ -161,7 +161,7 @@ class _ScriptedTransport(RemoteTransport):
 
 
 def hosts_of(cluster: Cluster, component: str) -> Sequence[Host]:
-    """The hosts a component's name stands for: `scheduler` for `scheduler-0` and `scheduler-1`, a node for its own."""
+    """The hosts of a component: `scheduler` means `scheduler-0` and `scheduler-1`, the name of a node its own host."""
     hosts = dict.fromkeys(process.host for process in cluster.processes)
     own = [host for host in hosts if host.name == component or host.name.rpartition("-")[0] == component]
     return own or ([cluster.nodes[component].host] if component in cluster.nodes else [])

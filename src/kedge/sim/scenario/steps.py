@@ -41,19 +41,19 @@ from kedge.sim.scenario.scripted_faults import WRITES, LateWatch, LostReply, Scr
 
 
 class StepFailed(KedgeError):
-    """A step could not be done as the file says it. Correct the file: the world is not what it takes it for."""
+    """A step cannot be done in this cluster. Correct the scenario file."""
 
 
 @dataclass
 class ScenarioState:
-    """A scenario that is being played: what steps act on."""
+    """The running scenario that steps act on."""
 
     cluster: ScriptedCluster
     user: User
     policies: dict[Key, dict[str, Mapping[str, Any]]] = field(default_factory=dict)
-    """By policy, the spec of each version that was ever in force here."""
+    """By policy: the spec of each version that was in force."""
     loads: dict[Key, Quantity] = field(default_factory=dict)
-    """By workload: the CPU that all its replicas together use."""
+    """By workload: the CPU that all its replicas use together."""
     scans: int = 0
     admissions: int = 0
     """How often the admission policies have changed."""
@@ -66,19 +66,19 @@ class ScenarioState:
     def node(self, name: str) -> Node:
         node = self.cluster.nodes.get(name)
         if node is None:
-            raise StepFailed(f"there is no node {name}: the world has {', '.join(self.cluster.nodes)}")
+            raise StepFailed(f"there is no node {name}: the scenario has {', '.join(self.cluster.nodes)}")
         return node
 
     def ready_pods(self, workload: Key | None) -> list[PodView]:
         found = self.cluster.find(workload) if workload is not None else None
         if found is None:
-            raise StepFailed(f"there is no {workload}: name a workload that is there")
+            raise StepFailed(f"{workload} does not exist: name another workload")
         labels = found.edit()["spec"]["selector"]["matchLabels"]
         pods = [pod.as_view(PodView) for pod in self.cluster.all(POD_KIND, namespace=found.key.namespace)]
         return [pod for pod in pods if labels.items() <= dict(pod.labels).items() and is_healthy(pod)]
 
     def load_of(self, pod_uid: str) -> float:
-        """The cores that a pod keeps busy: if it is ready, its share of its workload's load."""
+        """The cores that a pod keeps busy: if it is ready, its share of the load of its workload."""
         busy = 0.0
         for workload, load in self.loads.items():
             there = self.cluster.find(workload) is not None
@@ -99,17 +99,17 @@ class ScenarioState:
         world.loop.call_later(after_s, action, context=world.context)
 
     def leader(self, component: str) -> Host:
-        """The host whose life holds the lease of a scheduler or controller."""
+        """The host that holds the lease of a scheduler or controller."""
         for process in reversed(self.cluster.processes):
-            if not process.host.up or any(p.host is process.host for p in self._later_lives(process)):
+            if not process.host.up or any(p.host is process.host for p in self._later_processes(process)):
                 continue
             for each in process.components:
                 election = getattr(each, "_election", None)
                 if getattr(each, "name", "") == component and election is not None and election.leadership is not None:
                     return process.host
-        raise StepFailed(f"nobody leads as {component} now: wait until somebody does, or correct the name")
+        raise StepFailed(f"{component} has no leader now: wait for one, or correct the name")
 
-    def _later_lives(self, process: Any) -> list[Any]:
+    def _later_processes(self, process: Any) -> list[Any]:
         return self.cluster.processes[self.cluster.processes.index(process) + 1 :]
 
 
@@ -120,12 +120,12 @@ NEEDED = object()
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """One word of the language."""
+    """One verb of steps."""
 
     name: str
     act: Act
     sole: str
-    """The argument that a plain value stands for; `whole` if the value is the argument itself."""
+    """The argument that a scalar value sets; `whole` if the whole value is the argument."""
     arguments: Mapping[str, tuple[Read, Any]]
 
     def read(self, part: YamlNode) -> Mapping[str, Any]:
@@ -216,7 +216,7 @@ def _manifest(part: YamlNode) -> dict[str, Any]:
 
 def _write_verb(part: YamlNode) -> str:
     if text(part) not in WRITES:
-        part.fail(f"`{part.value}` is no write{suggest(part.value, WRITES)}")
+        part.fail(f"`{part.value}` is not a write{suggest(part.value, WRITES)}")
     return text(part)
 
 
@@ -229,7 +229,7 @@ def _quantity(part: YamlNode) -> Quantity:
 
 def _moment(part: YamlNode) -> bool:
     if part.value not in ("commit", "nothing"):
-        part.fail("a reply is lost after `commit`, or, with the request, after `nothing`: write one of them")
+        part.fail("expected `commit` (the reply is lost) or `nothing` (the request is lost)")
     return bool(part.value == "commit")
 
 
@@ -238,7 +238,7 @@ def _copies(part: YamlNode) -> tuple[str, ...]:
 
 
 def policies_named(part: YamlNode) -> tuple[PolicyPlan, ...]:
-    """Admission policies; none for an empty list."""
+    """Admission policies; an empty list removes them."""
     return tuple(_policy(each) for each in items(part))
 
 
@@ -253,13 +253,13 @@ def _policy(part: YamlNode) -> PolicyPlan:
         verbs = fields.need("on", lambda part: tuple(_admitted_verb(each) for each in items(part)))
     fields.done()
     if bool(merge) == bool(refuse):
-        part.fail("an admission policy changes or refuses: give it `merge` or `refuse`, and not both")
+        part.fail("an admission policy has either `merge` or `refuse`: keep one")
     return PolicyPlan(name, kinds, merge, refuse, where, verbs)
 
 
 def _admitted_verb(part: YamlNode) -> str:
     if text(part) not in ("create", "update", "delete"):
-        part.fail(f"`{part.value}` is not admitted: write create, update or delete")
+        part.fail(f"`{part.value}` is not a verb of admission: write create, update or delete")
     return text(part)
 
 
@@ -269,7 +269,7 @@ def namespace_of(body: Mapping[str, Any]) -> str:
     return body["metadata"].get("namespace", "default") if kind.namespaced else ""
 
 
-# -- people ------------------------------------------------------------------------------------------
+# -- users -------------------------------------------------------------------------------------------
 
 
 @verb("admit", sole="whole", whole=must(_manifest))
@@ -291,12 +291,12 @@ async def roll_out(state: ScenarioState, args: Any) -> None:
 @verb("roll back", sole="workload", workload=must(key_named))
 async def roll_back(state: ScenarioState, args: Any) -> None:
     if await state.user.roll_back(args["workload"]) is None:
-        raise StepFailed(f"{args['workload']} has no revision before: roll it out first")
+        raise StepFailed(f"{args['workload']} has no previous revision: roll it out first")
 
 
 @verb("load", workload=must(key_named), cpu=must(_quantity))
 async def load(state: ScenarioState, args: Any) -> None:
-    """From now on its ready replicas share so much work; nodes report it with their heartbeats."""
+    """From now on the ready replicas share this load; nodes report it with their heartbeats."""
     state.ready_pods(args["workload"])
     state.loads[args["workload"]] = args["cpu"]
     for node in state.cluster.nodes.values():
@@ -305,11 +305,11 @@ async def load(state: ScenarioState, args: Any) -> None:
 
 @verb("roll back policy", policy=must(text), to=must(text))
 async def roll_back_policy(state: ScenarioState, args: Any) -> None:
-    """Put back what a version of a policy said, as it stood when it was in force."""
+    """Restore the spec of an earlier version of a policy."""
     key = Key(SCHEDULING_POLICY_KIND, "", args["policy"])
     versions = state.policies.get(key, {})
     if args["to"] not in versions:
-        raise StepFailed(f"{key} never was at {args['to']}: it was at {', '.join(versions) or 'none'}")
+        raise StepFailed(f"{key} never had version {args['to']}: it had {', '.join(versions) or 'none'}")
     gone = {name: None for version in versions.values() for name in version}
     await state.user.patch(key, {"spec": {**gone, **versions[args["to"]]}})
 
@@ -327,7 +327,7 @@ async def delete(state: ScenarioState, args: Any) -> None:
 
 @verb("change admission", policies=must(policies_named), server=may(text, ""))
 async def change_admission(state: ScenarioState, args: Any) -> None:
-    """From now on writes are admitted by these policies and no others; on one server first, if it is named."""
+    """Replace the admission policies, on every server or on the one that is named."""
     servers = [host.name for host in state.cluster.servers]
     if args["server"] and args["server"] not in servers:
         raise StepFailed(f"there is no server {args['server']}: there is {', '.join(servers)}")
@@ -357,7 +357,7 @@ async def uncordon(state: ScenarioState, args: Any) -> None:
     to=may(text, ""),
 )
 async def delay_watch(state: ScenarioState, args: Any) -> None:
-    """From now on, for so long, what the watch brings is held back; then it comes, in order."""
+    """Hold back the events of a watch for a while; then deliver them in order."""
     until_s = state.cluster.sim.now_s + args["by"]
     state.cluster.script.late.append(LateWatch(args["of"].key_kind, args["to"], until_s))
 
@@ -386,7 +386,7 @@ async def lose_reply(state: ScenarioState, args: Any) -> None:
     lasting=may(seconds, 0.0),
 )
 async def partition_node(state: ScenarioState, args: Any) -> None:
-    """Cut a node off from every server. What it runs runs on."""
+    """Cut a node off from every server. Its processes keep running."""
     sim = state.cluster.sim
     cut = sim.faults.partition(state.node(args["node"]).host, state.cluster.servers)
     if args["lasting"]:
@@ -405,7 +405,7 @@ async def partition_node(state: ScenarioState, args: Any) -> None:
     down=may(seconds, 1.0),
 )
 async def restart_leader(state: ScenarioState, args: Any) -> None:
-    """Crash whoever leads; it comes back after `down`, as a new process with new caches."""
+    """Crash the leader; it restarts after `down` as a new process with empty caches."""
     _bounce(state, state.leader(args["of"]), args["down"])
 
 
@@ -420,7 +420,7 @@ async def restart_leader(state: ScenarioState, args: Any) -> None:
 async def restart(state: ScenarioState, args: Any) -> None:
     hosts = hosts_of(state.cluster, args["component"])
     if not hosts:
-        raise StepFailed(f"nothing of the name {args['component']} runs here")
+        raise StepFailed(f"no component {args['component']} runs here: correct the name")
     for host in hosts:
         _bounce(state, host, args["down"])
 
@@ -440,7 +440,7 @@ def _bounce(state: ScenarioState, host: Host, down_s: float) -> None:
     lasting=may(seconds, 0.0),
 )
 async def lose_node(state: ScenarioState, args: Any) -> None:
-    """Cut a machine's power: its agent and its processes are gone. `of` a workload: a machine that runs it."""
+    """Cut the power of a machine: its agent and processes end. With `of`, a machine that runs the workload."""
     node = state.node(args["node"]) if args["node"] else state.node_of(args["of"])
     node.die()
     if args["lasting"]:
@@ -456,17 +456,17 @@ async def bring_back_node(state: ScenarioState, args: Any) -> None:
 
 @verb("repair scans", sole="for", **{"for": may(_copies, REPAIR)})
 async def repair_scans(state: ScenarioState, args: Any) -> None:
-    """Start repair: its first look is at everything there is, and it stays."""
+    """Start the repair controllers: the first scan covers every object, and they keep running."""
     for each in args["for"]:
         if each not in REPAIR:
-            raise StepFailed(f"there is no repair {each!r}: there is {', '.join(REPAIR)}")
+            raise StepFailed(f"there is no repair controller {each!r}: there is {', '.join(REPAIR)}")
     state.scans += 1
     state.cluster.boot(f"repair-{state.scans}", [controller_maker(name) for name in args["for"]])
 
 
 @verb("note", sole="words", words=must(text))
 async def note(state: ScenarioState, args: Any) -> None:
-    """Nothing happens: a line for the timeline."""
+    """Add a line to the timeline."""
 
 
 __all__ = ["VERBS", "ScenarioState", "StepFailed", "Verb"]

@@ -1,4 +1,4 @@
-"""The scenarios that ship with kedge: the lessons' worked examples, a file each, by the file's name."""
+"""The scenarios that ship with kedge, one file each, found by the name of the file."""
 
 from __future__ import annotations
 
@@ -15,16 +15,14 @@ def library_names() -> list[str]:
 
 
 def load_scenario(name_or_file: str) -> Scenario:
-    """A scenario of the library by name, or any file.
+    """Read a scenario of the library by name, or any file.
 
     Raises:
-        ScenarioError: there is neither, or the file is wrong.
+        ScenarioError: neither exists, or the file is invalid.
     """
     if name_or_file in library_names():
         return read_scenario(FOLDER / f"{name_or_file}.yaml")
     path = Path(name_or_file)
     if path.exists() or path.suffix in (".yaml", ".yml"):
         return read_scenario(path)
-    raise ScenarioError(
-        f"there is no scenario {name_or_file!r}, and no such file{suggest(name_or_file, library_names())}"
-    )
+    raise ScenarioError(f"there is no scenario or file {name_or_file!r}{suggest(name_or_file, library_names())}")

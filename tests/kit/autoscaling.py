@@ -26,11 +26,11 @@ NAMESPACE = KINDS.of_key_kind("Namespace")
 
 @dataclass
 class MeteredNodes(FakeNodes):
-    """FakeNodes whose nodes renew their leases, and say there what each pod uses: its share of a load."""
+    """FakeNodes whose nodes renew their leases and report the usage of each pod there: its share of a load."""
 
     load_milli: int = 0
     binding: bool = True
-    """Whether anything finds a node."""
+    """Whether pods are bound at all."""
     measured: bool = True
 
     async def _handle(self, pod: Object) -> None:
@@ -63,7 +63,7 @@ def maker(make: Callable[..., Any]) -> Callable[[ProcessContext], Any]:
 
 
 async def recheck_all(cluster: Cluster, reconcilers: dict[str, Callable[[Env], Any]]) -> int:
-    """Run every decision of every process again. How many there were."""
+    """Recheck every decision of every process. Returns their number."""
     count = 0
     for process in cluster.processes:
         evidence = ReceivedEvidence.of(process.context.caches)

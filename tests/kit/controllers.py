@@ -41,7 +41,7 @@ LEASE = Key("Lease.coordination.k8s.io", "default", "replicas")
 
 
 class ReplicasReconciler:
-    """Keeps a ReplicaSet's pods, one a slot, and says how many there are."""
+    """Keeps the pods of a ReplicaSet, one per slot, and writes their number to the status."""
 
     async def reconcile(self, ctx: Context, key: Key) -> Action:
         owner = ctx.get(key)
@@ -88,12 +88,12 @@ def replica_set(name: str, replicas: int, *, namespace: str = "default") -> dict
 
 
 QUICK = Limits(relist_every_s=30.0, resync_every_s=20.0, queue_resync_spread_s=5.0, decisions_sample_every=1)
-"""The safety nets come round within a run."""
+"""Relists and resyncs happen within a run."""
 
 
 @dataclass
 class Process:
-    """One life of one controller process: what it was given, and what it decided."""
+    """One process of one controller: its inputs and its decisions."""
 
     controller: Controller
     caches: CacheSet
@@ -104,7 +104,7 @@ class Process:
 
 
 class StaleLists(RemoteTransport):
-    """A wire to a server that lags: now and then a list is one that was true some time ago, to another process even."""
+    """A transport to a server that lags: sometimes it returns an old list, even one of another process."""
 
     def __init__(self, harness: FaultHarness, remote: Any) -> None:
         super().__init__(remote)
@@ -129,7 +129,7 @@ class StaleLists(RemoteTransport):
 
 @dataclass
 class FaultHarness:
-    """Controllers on hosts, and every process they ever were. It judges them by what is committed, as it happens."""
+    """Controllers on hosts, and all of their processes. It checks every commit."""
 
     sim: Simulation
     cluster: Cluster
@@ -140,10 +140,10 @@ class FaultHarness:
     processes: list[Process] = field(default_factory=list)
     old_lists: dict[str, ObjectList] = field(default_factory=dict)
     tokens: dict[str, int] = field(default_factory=dict)
-    """The fence that each decision acts under."""
+    """The fence of each decision."""
     ended_s: dict[str, float] = field(default_factory=dict)
     made: dict[str, tuple[Key, int, float]] = field(default_factory=dict)
-    """What each operation wrote: the key, the revision, and when."""
+    """The key, revision and time of the write of each operation."""
     deleted: dict[Key, int] = field(default_factory=dict)
     """The last revision at which each key was deleted."""
 
@@ -165,7 +165,7 @@ class FaultHarness:
         return Process(controller, caches, recorder, env, host, host.process.number)
 
     def believers(self) -> list[str]:
-        """Hosts that are up and believe that they lead."""
+        """Running hosts that believe to lead."""
         return [
             each.host.name
             for each in self.processes
@@ -173,7 +173,7 @@ class FaultHarness:
         ]
 
     def __call__(self, commit: Commit) -> Iterator[tuple[str, str]]:
-        """At most one leader's writes land in an epoch: the fence at a commit is the one a write was sent with."""
+        """Only one leader's writes are committed per term: the fence at a commit is the fence of the write."""
         entries = {entry.key: entry for entry in commit.store.entries()}
         fence = entries.get(fence_key(LEASE))
         for key in commit.keys:
@@ -189,7 +189,7 @@ class FaultHarness:
                 yield "two leaders", f"{decision} wrote {key} with token {self.tokens[decision]}, the fence is {fence}"
 
     async def recheck(self) -> int:
-        """Run every decision of every process again. How many there were."""
+        """Recheck every decision of every process. Returns their number."""
         count = 0
         for process in self.processes:
             evidence = ReceivedEvidence.of(process.caches)
@@ -199,7 +199,7 @@ class FaultHarness:
         return count
 
     def check_floors(self) -> None:
-        """Every run began on caches that had what its key wrote in that process, and what came before its term."""
+        """Every run started on caches that had its key's own writes in that process, and all writes before its term."""
         for process in self.processes:
             evidence = ReceivedEvidence.of(process.caches)
             due: dict[Key, dict[Key, int]] = {}
@@ -244,7 +244,7 @@ class FaultHarness:
 
 
 class ObservedReconciler:
-    """A reconciler whose runs are told to the harness."""
+    """A reconciler that reports its runs to the harness."""
 
     def __init__(self, harness: FaultHarness, inner: Reconciler) -> None:
         self._harness = harness
@@ -275,19 +275,19 @@ def pods_of(store: Any, name: str) -> list[str]:
 
 
 def is_complete(cluster: Cluster, name: str, replicas: int) -> bool:
-    """The pods are there, and the status says so of the newest generation."""
+    """All pods exist, and the status of the newest generation shows it."""
     if pods_of(cluster.store, name) != [f"{name}-{slot}" for slot in range(replicas)]:
         return False
     for entry in cluster.store.entries():
         if entry.key == Key("ReplicaSet.apps", "default", name):
             view = Object(REPLICA_SET, entry.key, entry.value, revision=entry.modified).view
-            said = view.status.observed_generation == view.metadata.generation
-            return said and is_true(view.status.conditions, "Complete")
+            observed = view.status.observed_generation == view.metadata.generation
+            return observed and is_true(view.status.conditions, "Complete")
     return False
 
 
 class ReplicaCeiling:
-    """A ReplicaSet never has a pod beyond the most it ever asked for."""
+    """A ReplicaSet never has more pods than its largest size."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -301,7 +301,7 @@ class ReplicaCeiling:
 
 
 async def new_cluster(sim: Simulation, *, servers: int = 2, mortal: bool = False) -> Cluster:
-    """A cluster with a namespace. With `mortal` its API servers may crash, and come back."""
+    """A cluster with a namespace. With `mortal` its API servers may crash and restart."""
     cluster = Cluster(sim, servers=servers)
     await cluster.authority.create(NAMESPACE, {"metadata": {"name": "default"}})
 
@@ -320,9 +320,9 @@ async def new_cluster(sim: Simulation, *, servers: int = 2, mortal: bool = False
 async def settle(
     sim: Simulation, cluster: Cluster, goal: Callable[[], bool], *, within_s: float = 300.0, silence_s: float = 22.0
 ) -> None:
-    """No more faults: the goal is reached, stays, and then nobody writes any more.
+    """No more faults: the goal is reached and stays, and then all writes stop.
 
-    What was decided before may land until the client gives it up: a create whose requests were lost is sent again.
+    Earlier writes may still be committed until the client's deadline: a create whose requests were lost is retried.
     """
     sim.heal()
     sim.check_eventually(goal)
@@ -334,7 +334,7 @@ async def settle(
 
 
 def written(cluster: Cluster) -> set[tuple[Key, int]]:
-    """Every version there is, but those of leases, which change hands and are renewed for ever."""
+    """All versions, except those of leases, which change holders and are renewed for ever."""
     theirs = ("Lease.coordination.k8s.io", "Fence.kedge.dev", "Operation.kedge.dev")
     return {(entry.key, entry.modified) for entry in cluster.store.entries() if entry.key.kind not in theirs}
 
@@ -346,7 +346,7 @@ Work = Callable[[Context, Key], Awaitable[Any]]
 
 
 class FunctionReconciler:
-    """A reconciler made of a function."""
+    """A reconciler from a function."""
 
     def __init__(self, work: Work) -> None:
         self._work = work
@@ -356,7 +356,7 @@ class FunctionReconciler:
 
 
 class UnreliableTransport:
-    """A wire behind which replies can be withheld: what was asked for is carried out, and nobody hears of it."""
+    """A transport that can withhold replies: the request is executed, and the client gets no reply."""
 
     repeats_safely = True
     one_history = True
@@ -365,17 +365,17 @@ class UnreliableTransport:
         self._inner = inner
         self.kinds = inner.kinds
         self.dark = False
-        """Writes have an unknown outcome, and reads get no answer."""
+        """Writes have an unknown outcome, and reads get no reply."""
         self.stuck = False
-        """Writes are carried out and never return."""
+        """Writes are executed and never return."""
         self.mute = False
-        """Watches bring nothing, and lists get no answer: caches stay as they are."""
+        """Watches deliver nothing, and lists get no reply: caches stay as they are."""
         self.streams = 0
-        """Watches begun so far."""
+        """Watches started so far."""
         self.dead = 0
-        """So many of them live on and bring nothing; those begun since are well."""
+        """This many of them stay open and deliver nothing; later ones work."""
         self.after_list: Callable[[], Awaitable[object]] | None = None
-        """Done once, between a list and the watch that follows it."""
+        """Called once, between a list and the watch that follows it."""
         self.asked: list[tuple[str, Key]] = []
         """Every request: its label and its target."""
 
@@ -418,7 +418,7 @@ class UnreliableTransport:
 
 
 class ControllerHarness:
-    """One process on one host, one API server, and no faults but those that a test asks for."""
+    """One process on one host, one API server, and only the faults that a test requests."""
 
     def __init__(self, sim: Simulation, cluster: Cluster, limits: Limits) -> None:
         self.sim = sim
@@ -440,7 +440,7 @@ class ControllerHarness:
         return host, env, transport, Client(transport, env, component=name)
 
     def another(self, name: str) -> ControllerHarness:
-        """Another process beside this one, in the same world."""
+        """Another process in the same cluster."""
         other = ControllerHarness.__new__(ControllerHarness)
         other.sim, other.cluster, other.limits = self.sim, self.cluster, self.limits
         other.reported = self.reported
@@ -456,7 +456,7 @@ class ControllerHarness:
         return self.host.spawn(controller.run(), name=controller.name)
 
     def open(self, work: Work, **named: Any) -> Controller:
-        """A controller that runs."""
+        """A running controller."""
         controller = self.controller(work, **named)
         self.start(controller)
         return controller
@@ -489,7 +489,7 @@ KEEP_ALL = Limits(decisions_sample_every=1)
 def with_harness(
     limits: Limits = KEEP_ALL,
 ) -> Callable[[Callable[[ControllerHarness], Coroutine[Any, Any, None]]], Callable[[], None]]:
-    """Run an async test in a simulated harness where nothing goes wrong by itself, and time is virtual."""
+    """Run an async test in a simulation without faults, on virtual time."""
 
     def decorate(test: Callable[[ControllerHarness], Coroutine[Any, Any, None]]) -> Callable[[], None]:
         @functools.wraps(test)
@@ -500,14 +500,14 @@ def with_harness(
             outcome = run(program, 1, faults=NO_FAULTS)
             assert outcome.violation is None, f"{outcome.violation}\n{outcome.violation.detail}"
 
-        del within.__dict__["__wrapped__"]  # else pytest takes `harness` for a fixture
+        del within.__dict__["__wrapped__"]  # or pytest would take `harness` for a fixture
         return within
 
     return decorate
 
 
 async def until(condition: Callable[[], object], *, within_s: float = 60.0) -> None:
-    """Let virtual time run until something holds."""
+    """Let virtual time run until a condition holds."""
     async with asyncio.timeout(within_s):
-        while not condition():  # noqa: ASYNC110  the condition is anybody's, and says nothing when it holds
+        while not condition():  # noqa: ASYNC110  a condition without an event
             await asyncio.sleep(0.01)

@@ -10,7 +10,7 @@ from kedge.sim.kernel import Host, Simulation, Swarm, simulate
 
 
 class Board:
-    """What the server knows. It survives the server's crashes, as a disk would."""
+    """The state of the server. It survives the server's crashes, as a disk would."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -27,11 +27,11 @@ class Board:
         return self._lines()
 
     async def _lines(self) -> AsyncIterator[str]:
-        told = 0
+        sent = 0
         while True:
-            while told < len(self.lines):
-                told += 1
-                yield self.lines[told - 1]
+            while sent < len(self.lines):
+                sent += 1
+                yield self.lines[sent - 1]
             await self.changed.wait()
 
 

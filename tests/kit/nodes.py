@@ -44,7 +44,7 @@ QUICK = Limits(
     decisions_sample_every=1,
     drain_s=2.0,
 )
-"""The safety nets come round within a run."""
+"""Relists and resyncs happen within a run."""
 _ZONE = "topology.kubernetes.io/zone"
 
 
@@ -59,14 +59,14 @@ async def new_cluster(sim: Simulation, *, servers: int = 2) -> Cluster:
 
 
 class SimpleAgent:
-    """One node's agent, much simplified: what is bound to it runs, what is told to go ends."""
+    """A simplified agent of one node: bound pods run, terminating pods end."""
 
     def __init__(self, cluster: Cluster, name: str, *, zone: str = "zone-a", server: int = 0) -> None:
         self.cluster, self.name, self.zone, self.server = cluster, name, zone, server
         self.running: set[str] = set()
-        """Uids of what runs, whatever the API thinks."""
+        """The uids of running pods, whatever the API shows."""
         self.dead = False
-        """For good: a restart of its host does not help."""
+        """Permanently: a restart of its host does not help."""
 
     async def start(self, host: Host) -> None:
         env = host.env(limits=QUICK)
@@ -132,7 +132,7 @@ async def write_conditions(
 
 
 class SimpleBinder:
-    """The simplest scheduler: the first node that takes the pod."""
+    """The simplest scheduler: the first node that accepts the pod."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -161,7 +161,8 @@ class SimpleBinder:
 
 
 class FilteredTransport(RemoteTransport):
-    """A wire whose watches hide some keys: until it lists, a cache behind it is wrong of them, and does not know."""
+    """A transport whose watches hide some keys: until it relists, a cache behind it is wrong about them without knowing
+    it."""
 
     def __init__(self, remote: Any, hides: Callable[[Key], bool]) -> None:
         super().__init__(remote)
@@ -181,12 +182,12 @@ class FilteredTransport(RemoteTransport):
 
 @dataclass
 class ControllerFleet:
-    """Controllers on hosts, each process with caches and recorder of its own, and every process they ever were."""
+    """Controllers on hosts, each process with its own caches and recorder; all processes are kept."""
 
     cluster: Cluster
     limits: Limits = QUICK
     hidden: set[Key] = field(default_factory=set)
-    """Keys of which no watch of theirs tells."""
+    """Keys that their watches hide."""
     processes: list[tuple[Controller, CacheSet, Recorder, Env]] = field(default_factory=list)
 
     def boot(self, sim: Simulation, make: Callable[..., Controller], *, copies: int = 1) -> list[Host]:
@@ -210,7 +211,7 @@ class ControllerFleet:
         await controller.run()
 
     async def recheck(self, makers: Mapping[str, Callable[[Env], Reconciler]]) -> int:
-        """Run every decision again. How many there were."""
+        """Recheck every decision. Returns their number."""
         count = 0
         for controller, caches, recorder, env in self.processes:
             make = makers.get(controller.name)
@@ -240,25 +241,25 @@ def find(store: Any, key: Key) -> Object | None:
 
 
 def written(cluster: Cluster) -> set[tuple[Key, int]]:
-    """Every version there is, but those of leases, which are renewed for ever."""
+    """All versions, except those of leases, which are renewed for ever."""
     theirs = ("Lease.coordination.k8s.io", "Fence.kedge.dev", "Operation.kedge.dev")
     return {(entry.key, entry.modified) for entry in cluster.store.entries() if entry.key.kind not in theirs}
 
 
 async def settle(sim: Simulation, cluster: Cluster, goal: Callable[[], bool], *, within_s: float = 400.0) -> None:
-    """No more faults: the goal is reached, stays, and then nobody writes any more."""
+    """No more faults: the goal is reached and stays, and then all writes stop."""
     sim.heal()
     sim.check_eventually(goal)
     await sim.converge(within_s=within_s, stays_s=5)
-    await asyncio.sleep(40)  # those who only tell of it come a little later
+    await asyncio.sleep(40)  # writers of statuses come a little later
     before = written(cluster)
     await asyncio.sleep(60)
     assert goal(), "what was reached did not last"
     assert written(cluster) == before, f"writes after everything was done: {written(cluster) - before}"
 
 
-def no_pod_is_given_up_on_suspicion(commit: Commit) -> Iterator[tuple[str, str]]:
-    """A pod is released for its node's sake only when the node is lost in committed state."""
+def no_pod_is_released_on_suspicion(commit: Commit) -> Iterator[tuple[str, str]]:
+    """A pod is released only when its node is lost in committed state."""
     pods = [key for key in commit.keys if key.kind == "Pod"]
     if not pods:
         return
@@ -283,7 +284,7 @@ async def build(
     sim: Simulation, *, zones: int = 2, copies: int = 2, names: Sequence[str] = NODES
 ) -> tuple[Cluster, ControllerFleet, dict[str, Host], dict[str, SimpleAgent]]:
     cluster = await new_cluster(sim)
-    sim.check_always(no_pod_is_given_up_on_suspicion)
+    sim.check_always(no_pod_is_released_on_suspicion)
     hosts, agents = {}, {}
     for n, name in enumerate(names):
         zone = f"zone-{n % zones}"
@@ -299,12 +300,12 @@ async def build(
 
 
 def ready_pods(cluster: Cluster) -> dict[str, str]:
-    """Where ready pods are, by uid."""
+    """The nodes of ready pods, by uid."""
     pods = [each for each in objects(cluster.store, "Pod") if not each.view.finished and not each.view.terminating]
     return {each.uid: each.view.spec.node_name for each in pods if is_true(each.view.status.conditions, "Ready")}
 
 
-def standing(cluster: Cluster, name: str, what: str) -> bool:
+def has_condition(cluster: Cluster, name: str, what: str) -> bool:
     found = find(cluster.store, Key("Node", "", name))
     return found is not None and is_true(found.view.status.conditions, what)
 

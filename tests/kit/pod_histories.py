@@ -1,4 +1,4 @@
-"""A tiny world of pods, enough to carry out a ReplicaSet's plans and see where they lead. No service, no clock."""
+"""A model of pods that carries out the plans of a ReplicaSet. No service, no clock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kedge.controllers.shared.slots import free_slots, slot_name
 
 @dataclass(slots=True)
 class Pod:
-    """One pod as it truly is. `view` is how a controller sees it."""
+    """The true state of one pod; `view` is what a controller reads."""
 
     name: str
     uid: str
@@ -48,7 +48,7 @@ class Pod:
 
 @dataclass(slots=True)
 class PodWorld:
-    """Pods by name, as the API holds them: a name is there once."""
+    """Pods by name, as in the API: a name exists once."""
 
     owner: str = "web"
     now: datetime = NOW
@@ -72,12 +72,12 @@ class PodWorld:
         return plan_replicas(rules, self.views(), now=self.now, listed=self.listed)
 
     def slots(self, plan: ReplicaPlan) -> list[tuple[str, str]]:
-        """The names that the plan's pods will have, with what each replaces."""
+        """The names of the pods to create, with the uid that each replaces."""
         slots = free_slots(self.owner, len(plan.create), self.pods.__contains__)
         return [(slot_name(self.owner, slot), uid) for slot, uid in zip(slots, plan.create, strict=True)]
 
     def apply(self, plan: ReplicaPlan, names: list[tuple[str, str]]) -> None:
-        """Carry a plan out, as the API would: by uid, and a name that is taken is not made again."""
+        """Carry a plan out as the API would: by uid; a name that is taken is not created again."""
         for pod in plan.release:
             if found := self._same(pod):
                 found.phase, found.ready_at = "Failed", None
@@ -104,7 +104,7 @@ class PodWorld:
         return plan
 
     def heal(self) -> None:
-        """Let everything happen that is under way: nodes, starts, stops, endpoints, time."""
+        """Complete everything in progress: nodes, starts, stops, endpoints, time."""
         self.now += timedelta(seconds=60)
         for pod in list(self.pods.values()):
             if pod.terminating and not pod.lost:
@@ -117,7 +117,7 @@ class PodWorld:
         self.listed = {pod.uid for pod in self.ready()}
 
     def settle(self, rules: ReplicaRules, *, rounds: int = 60) -> int:
-        """Plan and heal until the plan is silent; the rounds that took."""
+        """Plan and heal until the plan is silent. Returns the number of rounds."""
         for done in range(rounds):
             if self.step(rules).silent and len(self.ready()) == len(self.pods):
                 return done

@@ -1,4 +1,4 @@
-"""Pods as controllers see them, made in one line."""
+"""Pod views, made in one line."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def a_pod(
     statuses: tuple[ContainerStatus, ...] = (),
     finalizers: tuple[str, ...] = (),
 ) -> PodView:
-    """A pod; `ready_s` says for how long it has been ready, `draining_s` for how long it has been draining."""
+    """A pod that has been ready for `ready_s`, or draining for `draining_s`."""
     notes = dict(annotations or {})
     if draining_s is not None:
         notes[DRAINING] = format_time(ago(draining_s))
@@ -85,6 +85,6 @@ def ready_pod(name: str, *, node: str = "node-a", ready_s: float = 60.0, **more:
 
 
 def a_set(name: str, replicas: int, available: int | None = None, **more: Any) -> SetFacts:
-    """A ReplicaSet that is at rest, unless more is said."""
+    """A settled ReplicaSet, except for the given fields."""
     facts = SetFacts(name, replicas, copies=replicas, available=replicas if available is None else available)
     return replace(facts, **more)

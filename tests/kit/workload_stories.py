@@ -23,7 +23,7 @@ from kedge.sim.kernel import Simulation, run
 
 @dataclass
 class WorkloadHarness:
-    """A calm cluster with one process of workload controllers."""
+    """A cluster without faults, with one process of workload controllers."""
 
     sim: Simulation
     cluster: Cluster
@@ -40,7 +40,7 @@ class WorkloadHarness:
                 await asyncio.sleep(0.25)
 
     async def silence(self) -> None:
-        """Nobody writes any more."""
+        """All writes have stopped."""
         await asyncio.sleep(20)
         before = written(self.cluster)
         await asyncio.sleep(60)
@@ -92,5 +92,5 @@ def calm(story: Story) -> Callable[[], None]:
         outcome = run(program, 1)
         assert outcome.violation is None, f"{outcome.violation}\n{outcome.timeline()[-1500:]}"
 
-    del test.__wrapped__  # pytest would ask for the story's argument
+    del test.__wrapped__  # or pytest would take the story's argument for a fixture
     return test

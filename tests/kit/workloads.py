@@ -1,7 +1,7 @@
-"""The workload controllers in a hostile world, with a stand-in for scheduler, agents and endpoints that is never wrong.
+"""The workload controllers under faults, with a reliable stand-in for scheduler, agents and endpoints.
 
-`FakeNodes` does to pods what nodes would: it binds, starts, lists, stops and ends them, straight at the authority. The
-controllers run on hosts that crash and talk over links that lose replies, and every decision is kept.
+`FakeNodes` binds, starts, lists, stops and ends pods, directly at the service. The controllers run on hosts that crash,
+over links that lose replies, and every decision is kept.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ MAKERS = (deployment_controller, replica_set_controller, job_controller)
 
 @dataclass
 class WorkloadManager:
-    """All workload controllers in one process on one host, as production runs them; and every life it had."""
+    """All workload controllers in one process on one host, as in production; all of its processes are kept."""
 
     sim: Simulation
     cluster: Cluster
@@ -75,7 +75,7 @@ class WorkloadManager:
                 tasks.create_task(controller.run(), name=controller.name)
 
     async def recheck(self) -> int:
-        """Run every decision again. How many there were."""
+        """Recheck every decision. Returns their number."""
         count = 0
         for caches, recorder, env in self.lives:
             evidence = ReceivedEvidence.of(caches)
@@ -87,14 +87,14 @@ class WorkloadManager:
 
 @dataclass
 class FakeNodes:
-    """What nodes, scheduler and endpoints would do, done once a second and without fail."""
+    """The work of nodes, scheduler and endpoints, done reliably once a second."""
 
     cluster: Cluster
     nodes: int = 3
     starts: Callable[[Object], bool] = lambda _: True
     """Whether a pod ever becomes ready."""
     phase_of: Callable[[Object], str] = lambda _: "Succeeded"
-    """How the pod of a Job ends."""
+    """The phase in which the pod of a Job ends."""
     reader: StoreReader = field(init=False)
     turn: int = 0
     ended: dict[str, str] = field(default_factory=dict)
@@ -113,7 +113,7 @@ class FakeNodes:
             try:
                 await self._handle(pod)
             except (Conflict, NotFound):
-                continue  # it changed meanwhile: next time
+                continue  # changed meanwhile: retried in the next round
         await self._list_ready()
 
     async def _handle(self, pod: Object) -> None:
@@ -148,7 +148,7 @@ class FakeNodes:
         await self.cluster.authority.patch(pod.key, body, subresource="status")
 
     async def _list_ready(self) -> None:
-        """One EndpointSlice that lists what is ready and does not drain."""
+        """One EndpointSlice with the pods that are ready and do not drain."""
         ready = [pod for pod in self.reader.pods() if is_serving(pod)]
         endpoints = [
             {
@@ -188,7 +188,7 @@ class StoreReader:
 
 
 def is_serving(pod: Object) -> bool:
-    """Ready, and nobody has begun to take it away."""
+    """Ready, and neither draining nor being deleted."""
     view = pod.view
     return (
         not view.finished
@@ -199,14 +199,14 @@ def is_serving(pod: Object) -> bool:
 
 
 class RolloutBounds:
-    """Safety of a rollout, judged on committed state at every commit."""
+    """The bounds of a rollout, checked on committed state at every commit."""
 
     def __init__(self, reader: StoreReader, *, copies_max: int, serving_min: int) -> None:
         self.reader = reader
         self.copies_max = copies_max
         self.serving_min = serving_min
         self.armed = False
-        """The lower bound holds once as many have served."""
+        """The lower bound applies once that many have served."""
 
     def __call__(self, commit: Commit) -> Iterator[tuple[str, str]]:
         if not any(key.kind == "Pod" for key in commit.keys):

@@ -1,4 +1,4 @@
-"""The autoscaler in a hostile world: however far the scheduler is behind, it asks for no more than it may."""
+"""The autoscaler under faults: it keeps its bound however far the scheduler lags."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ UNSERVED_MAX = QUICK.autoscaler_unserved_max
 
 
 @dataclass
-class NeverMore:
-    """What the autoscaler asks for is at most so many beyond what the very version that it changed says is ready."""
+class UnservedBound:
+    """The autoscaler requests at most `unserved_max` replicas beyond the ready ones of the version that it changed."""
 
     reader: StoreReader
     before: Object | None = None
@@ -67,7 +67,7 @@ class NeverMore:
 MAKERS = [maker(each) for each in (deployment_controller, replica_set_controller, autoscaler_controller)]
 
 
-async def scene(sim: Simulation) -> tuple[Cluster, MeteredNodes, StoreReader]:
+async def setup(sim: Simulation) -> tuple[Cluster, MeteredNodes, StoreReader]:
     cluster = await new_cluster(sim)
     await cluster.authority.create(NAMESPACE, {"metadata": {"name": "kube-node-lease"}})
     hands = MeteredNodes(cluster)
@@ -85,9 +85,9 @@ def is_sized(reader: StoreReader, least: int, most: int) -> bool:
 
 
 async def lagging_scheduler(sim: Simulation) -> tuple[int, int, int]:
-    """Load comes while nothing finds a node, and goes on when it does."""
-    cluster, hands, reader = await scene(sim)
-    bound = NeverMore(reader)
+    """Load arrives while no pod finds a node, and continues when they do."""
+    cluster, hands, reader = await setup(sim)
+    bound = UnservedBound(reader)
     sim.check_always(bound)
     working = asyncio.create_task(hands.run())
     await asyncio.sleep(30)
@@ -99,7 +99,7 @@ async def lagging_scheduler(sim: Simulation) -> tuple[int, int, int]:
     hands.binding = True
     await asyncio.sleep(20)
     sim.heal()
-    await asyncio.sleep(180)  # windows and what they are said to hold back pass
+    await asyncio.sleep(180)  # the windows pass
     await settle(sim, cluster, lambda: is_sized(reader, 11, 13), within_s=900)
     working.cancel()
     return bound.raised, max(bound.sizes), await recheck_all(cluster, RECONCILERS)
@@ -129,17 +129,17 @@ def test_without_its_bound_it_amplifies_scheduler_lag(monkeypatch: pytest.Monkey
 # -- what people see -------------------------------------------------------------------------------
 
 
-def said(reader: StoreReader, type_: str) -> tuple[str, str, int]:
+def condition_of(reader: StoreReader, type_: str) -> tuple[str, str, int]:
     found = reader.get(HPA)
     assert found is not None
-    told = find_condition(found.view.status.conditions, type_)
-    assert told is not None, found.view.status.conditions
-    return told.status, told.reason, told.observed_generation
+    statuses = find_condition(found.view.status.conditions, type_)
+    assert statuses is not None, found.view.status.conditions
+    return statuses.status, statuses.reason, statuses.observed_generation
 
 
-def test_a_refusal_to_add_says_why_and_of_which_generation() -> None:
+def test_a_refusal_to_scale_up_has_a_reason_and_a_generation() -> None:
     async def story(sim: Simulation) -> None:
-        cluster, hands, reader = await scene(sim)
+        cluster, hands, reader = await setup(sim)
         working = asyncio.create_task(hands.run())
         await asyncio.sleep(30)
         hands.binding, hands.load_milli = False, 600
@@ -147,20 +147,20 @@ def test_a_refusal_to_add_says_why_and_of_which_generation() -> None:
         await asyncio.sleep(60)
         found = reader.get(WEB)
         assert found is not None
-        assert found.view.spec.replicas == 6  # as far as one step goes, and then it waits
-        assert said(reader, "ScalingHeldBack") == ("True", "ReplicasPending", 1)
-        assert said(reader, "ScalingActive") == ("True", "ValidMetricFound", 1)
+        assert found.view.spec.replicas == 6  # one step, then it waits
+        assert condition_of(reader, "ScalingHeldBack") == ("True", "ReplicasPending", 1)
+        assert condition_of(reader, "ScalingActive") == ("True", "ValidMetricFound", 1)
         await cluster.authority.patch(HPA, {"spec": {"maxReplicas": 30}})
         await asyncio.sleep(20)
-        assert said(reader, "ScalingHeldBack") == ("True", "ReplicasPending", 2)
+        assert condition_of(reader, "ScalingHeldBack") == ("True", "ReplicasPending", 2)
         working.cancel()
 
     calm(story)
 
 
-def test_without_measurements_nothing_changes_and_the_status_says_so() -> None:
+def test_without_measurements_nothing_changes_and_the_status_shows_it() -> None:
     async def story(sim: Simulation) -> None:
-        cluster, hands, reader = await scene(sim)
+        cluster, hands, reader = await setup(sim)
         hands.measured = False
         working = asyncio.create_task(hands.run())
         await cluster.authority.create(AUTOSCALER, autoscaler())
@@ -168,17 +168,17 @@ def test_without_measurements_nothing_changes_and_the_status_says_so() -> None:
         found = reader.get(WEB)
         assert found is not None
         assert found.view.spec.replicas == 2
-        assert said(reader, "ScalingActive") == ("False", "FailedGetResourceMetric", 1)
+        assert condition_of(reader, "ScalingActive") == ("False", "FailedGetResourceMetric", 1)
         working.cancel()
 
     calm(story)
 
 
-def test_a_new_process_knows_what_was_asked_for_before_it_began() -> None:
-    """The load goes, every process is killed, and the window is kept all the same."""
+def test_a_new_process_knows_the_earlier_advice() -> None:
+    """The load ends, every process is killed, and the window still applies."""
 
     async def story(sim: Simulation) -> None:
-        cluster, hands, reader = await scene(sim)
+        cluster, hands, reader = await setup(sim)
         working = asyncio.create_task(hands.run())
         await asyncio.sleep(20)
         hands.load_milli = 400
@@ -192,7 +192,7 @@ def test_a_new_process_knows_what_was_asked_for_before_it_began() -> None:
         for process in list(cluster.processes):
             process.host.crash()
             process.host.restart()
-        await asyncio.sleep(25)  # 45 s since the load went, and the window is 60 s
+        await asyncio.sleep(25)  # 45 s since the load ended, and the window is 60 s
         found = reader.get(WEB)
         assert found is not None
         assert found.view.spec.replicas == 8
@@ -204,9 +204,9 @@ def test_a_new_process_knows_what_was_asked_for_before_it_began() -> None:
     calm(story)
 
 
-def test_the_younger_of_two_autoscalers_of_one_target_stays_out_of_it() -> None:
+def test_the_younger_of_two_autoscalers_of_one_target_does_nothing() -> None:
     async def story(sim: Simulation) -> None:
-        cluster, hands, reader = await scene(sim)
+        cluster, hands, reader = await setup(sim)
         working = asyncio.create_task(hands.run())
         await cluster.authority.create(AUTOSCALER, autoscaler(least=3))
         await asyncio.sleep(5)
@@ -218,9 +218,9 @@ def test_the_younger_of_two_autoscalers_of_one_target_stays_out_of_it() -> None:
         assert found is not None
         assert other is not None
         assert found.view.spec.replicas == 3
-        told = find_condition(other.view.status.conditions, "ScalingActive")
-        assert told is not None
-        assert told.reason == "AmbiguousSelector"
+        statuses = find_condition(other.view.status.conditions, "ScalingActive")
+        assert statuses is not None
+        assert statuses.reason == "AmbiguousSelector"
         working.cancel()
 
     calm(story)

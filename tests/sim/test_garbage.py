@@ -1,4 +1,4 @@
-"""Owners go, children go; live children stay; namespaces empty. Caches lie, replies are lost, collectors crash."""
+"""Dependents are deleted with their owners and others stay, with wrong caches, lost replies and crashed collectors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from kedge.sim.kernel import NO_FAULTS, Simulation, run
 
 
 class Kept:
-    """What has a living owner, or never had one, is never deleted by anybody here."""
+    """An object with a live owner, or without owners, is never deleted."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()
@@ -54,14 +54,14 @@ async def families(sim: Simulation) -> int:
     await make("shared", background, living)
     kept.names = {"living", "living-child", "living-grandchild", "shared", "orphaning-child", "orphaning-grandchild"}
     await asyncio.sleep(sim.choose_int("pause", 0, 20))
-    # A namesake is another: children of the one that went are no children of this one.
+    # A new object of the same name is not the owner of the old one's dependents.
     await cluster.authority.delete(key_of("bg"), DeleteOptions(propagation="Background"))
     await make("bg")
     await cluster.authority.delete(key_of("fg"), DeleteOptions(propagation="Foreground"))
     await cluster.authority.delete(key_of("orphaning"), DeleteOptions(propagation="Orphan"))
     await asyncio.sleep(40)
     for n in range(3):
-        await make(f"late-{n}", background)  # its owner was gone before it came
+        await make(f"late-{n}", background)  # its owner was deleted before it was created
     left = {*kept.names, "bg"}
     await settle(sim, cluster, lambda: maps(cluster.store) == left)
     shared = find(cluster.store, key_of("shared"))
@@ -74,7 +74,7 @@ async def families(sim: Simulation) -> int:
 
 
 @seeds(4, 40)
-def test_children_go_with_their_last_owner_and_no_sooner(seeds: range) -> None:
+def test_dependents_are_deleted_with_their_last_owner_and_no_sooner(seeds: range) -> None:
     for seed in seeds:
         outcome = run(families, seed)
         assert outcome.violation is None, f"seed {seed}: {outcome.violation}\n{outcome.timeline()[-2500:]}"
@@ -109,7 +109,7 @@ async def tenants(sim: Simulation) -> int:
 
 
 @seeds(4, 30)
-def test_a_deleted_namespace_empties_and_goes_and_others_stay(seeds: range) -> None:
+def test_a_deleted_namespace_is_emptied_and_others_stay(seeds: range) -> None:
     for seed in seeds:
         outcome = run(tenants, seed)
         assert outcome.violation is None, f"seed {seed}: {outcome.violation}\n{outcome.timeline()[-2500:]}"
@@ -124,8 +124,8 @@ def calmly(program: Callable[[Simulation], Coroutine[Any, Any, None]]) -> None:
     assert outcome.violation is None, f"{outcome.violation}\n{outcome.violation.detail}"
 
 
-def test_an_owner_that_waits_for_its_dependents_is_woken_by_one_that_is_let_go_of() -> None:
-    """Another holds the child, so it stays: what changes is that it no longer names the one that waits."""
+def test_an_owner_that_waits_for_its_dependents_is_woken_when_one_is_released() -> None:
+    """Another owner keeps the child, so it stays: only the reference to the waiting owner is removed."""
 
     async def program(sim: Simulation) -> None:
         cluster = await new_cluster(sim)
@@ -141,7 +141,7 @@ def test_an_owner_that_waits_for_its_dependents_is_woken_by_one_that_is_let_go_o
     calmly(program)
 
 
-def test_whatever_has_owners_is_looked_at_again_though_nothing_is_known_to_have_changed() -> None:
+def test_objects_with_owners_are_resynced_without_an_event() -> None:
     async def program(sim: Simulation) -> None:
         cluster = await new_cluster(sim)
         fleet = ControllerFleet(cluster, limits=replace(NO_NETS, resync_every_s=20.0))
@@ -151,12 +151,12 @@ def test_whatever_has_owners_is_looked_at_again_though_nothing_is_known_to_have_
         await asyncio.sleep(120)
         looked_at = Counter(decision.key.name for decision in fleet.processes[0][2].decisions())
         assert looked_at["kid"] >= 3
-        assert looked_at["mum"] == 0, "it has no owner, and nobody waits for it"
+        assert looked_at["mum"] == 0, "it has no owner, and blocks no owner"
 
     calmly(program)
 
 
-def test_who_waits_for_its_dependents_waits_for_those_that_no_cache_has_shown() -> None:
+def test_an_owner_waits_for_dependents_that_no_cache_has() -> None:
     async def program(sim: Simulation) -> None:
         cluster = await new_cluster(sim)
         Judge(cluster)
@@ -171,7 +171,7 @@ def test_who_waits_for_its_dependents_waits_for_those_that_no_cache_has_shown() 
         await asyncio.sleep(20)
         assert maps(cluster.store) == {"mum", "kid"}
         fleet.hidden.clear()
-        await asyncio.sleep(100)  # a list shows the kid at last
+        await asyncio.sleep(100)  # a list has the dependent at last
         assert maps(cluster.store) == set()
 
     calmly(program)

@@ -1,4 +1,4 @@
-"""What the collector asks the authority because its cache may be wrong: each question, and what is lost without it."""
+"""The collector reads from the API server because its cache may be wrong: each read, and the damage without it."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from kedge.sim.cluster import Cluster
 from kedge.sim.kernel import NO_FAULTS, Simulation, run
 
 PATIENT = replace(QUICK, relist_every_s=100_000.0)
-"""No cache is compared with the authority by itself."""
+"""No cache relists by itself."""
 CROWDED = replace(PATIENT, queue_keys_max=4)
 
 
-class Scene:
-    """A quiet world with one collector, whose watches can be made to hide things."""
+class Harness:
+    """A cluster without faults and with one collector, whose watches can hide objects."""
 
     def __init__(self, sim: Simulation, cluster: Cluster, limits: Limits) -> None:
         self.cluster, self.fleet = cluster, ControllerFleet(cluster, limits=limits)
@@ -51,19 +51,19 @@ class Scene:
         return maps(self.cluster.store)
 
 
-Story = Callable[[Scene], Coroutine[Any, Any, None]]
+Story = Callable[[Harness], Coroutine[Any, Any, None]]
 
 
 async def tell(sim: Simulation, story: Story, limits: Limits) -> set[str]:
-    scene = Scene(sim, await new_cluster(sim), limits)
+    harness = Harness(sim, await new_cluster(sim), limits)
     await asyncio.sleep(5)
-    await story(scene)
+    await story(harness)
     await asyncio.sleep(60)
-    return scene.there()
+    return harness.there()
 
 
 def left_of(story: Story, *, without: AbstractContextManager[None] | None = None, limits: Limits = PATIENT) -> set[str]:
-    """The names that are left when a story is over, perhaps without a safeguard."""
+    """The names that are left at the end of a story, with or without a safeguard."""
     with without or nullcontext():
         outcome = run(partial(tell, story=story, limits=limits), 1, faults=NO_FAULTS)
     assert outcome.violation is None, f"{outcome.violation}\n{outcome.timeline()[-1500:]}"
@@ -81,32 +81,33 @@ async def list_from_cache(
     return ctx.list(kind, namespace=namespace, selector=label_selector or None)
 
 
-async def never_seen(scene: Scene) -> None:
-    """1. An owner is made, and the cache is not told. 2. Its child is, and the cache is."""
-    scene.hide("owner")
-    await scene.make("child", await scene.make("owner"))
+async def never_seen(harness: Harness) -> None:
+    """1. An owner is created, and the cache misses it. 2. Its child is created, and the cache has it."""
+    harness.hide("owner")
+    await harness.make("child", await harness.make("owner"))
 
 
-async def seen_as_another(scene: Scene) -> None:
-    """1. An owner is known. 2. It goes, a namesake comes, and the cache is not told. 3. The namesake gets a child."""
-    await scene.make("owner")
+async def seen_as_another(harness: Harness) -> None:
+    """1. The cache has an owner. 2. It is replaced by another of its name, and the cache misses that. 3. The new one
+    gets a child."""
+    await harness.make("owner")
     await asyncio.sleep(5)
-    scene.hide("owner")
-    await scene.drop("owner")
-    await scene.make("child", await scene.make("owner"))
+    harness.hide("owner")
+    await harness.drop("owner")
+    await harness.make("child", await harness.make("owner"))
 
 
 @pytest.mark.parametrize("story", [never_seen, seen_as_another])
-def test_an_owner_that_only_the_authority_knows_keeps_its_child(story: Story) -> None:
+def test_an_owner_that_only_the_api_server_has_keeps_its_child(story: Story) -> None:
     """kubernetes#88097, #114603 (bug 22): a cache that lacks an owner does not prove that there is none."""
     assert left_of(story) == {"owner", "child"}
     assert left_of(story, without=replaced(Context, "fresh", from_cache)) == {"owner"}
 
 
-async def taken_in_meanwhile(scene: Scene) -> None:
-    """1. The last owner is proved gone. 2. Another takes the child in. 3. The delete is sent."""
-    other = await scene.make("other")
-    child = await scene.make("child", await scene.make("owner"))
+async def taken_in_meanwhile(harness: Harness) -> None:
+    """1. The last owner is proved gone. 2. Another owner adopts the child. 3. The delete is sent."""
+    other = await harness.make("other")
+    child = await harness.make("child", await harness.make("owner"))
     await asyncio.sleep(5)
     ask = Context.fresh
     references = a_map("child", other)["metadata"]["ownerReferences"]
@@ -114,11 +115,11 @@ async def taken_in_meanwhile(scene: Scene) -> None:
     async def ask_slowly(ctx: Context, key: Key) -> Object | None:
         found = await ask(ctx, key)
         if key == key_of("owner") and found is None:
-            await scene.cluster.authority.patch(child.key, {"metadata": {"ownerReferences": references}})
+            await harness.cluster.authority.patch(child.key, {"metadata": {"ownerReferences": references}})
         return found
 
     with replaced(Context, "fresh", ask_slowly):
-        await scene.drop("owner")
+        await harness.drop("owner")
         await asyncio.sleep(20)
 
 
@@ -129,42 +130,42 @@ async def whatever_it_says_now(ctx: Context, found: Object, **how: Any) -> Objec
 DELETE = Context.delete
 
 
-def test_a_child_that_was_taken_in_after_the_proof_is_not_deleted() -> None:
+def test_a_child_adopted_after_the_proof_is_not_deleted() -> None:
     assert left_of(taken_in_meanwhile) == {"other", "child"}
     assert left_of(taken_in_meanwhile, without=replaced(Context, "delete", whatever_it_says_now)) == {"other"}
 
 
-async def orphaned_unseen(scene: Scene) -> None:
-    """1. A child is made, and the cache is not told. 2. Its owner goes, and is to leave its children behind."""
-    owner = await scene.make("owner")
+async def orphaned_unseen(harness: Harness) -> None:
+    """1. A child is created, and the cache misses it. 2. Its owner is deleted with orphan propagation."""
+    owner = await harness.make("owner")
     await asyncio.sleep(5)
-    scene.hide("child")
-    await scene.make("child", owner)
-    await scene.drop("owner", "Orphan")
+    harness.hide("child")
+    await harness.make("child", owner)
+    await harness.drop("owner", "Orphan")
     await asyncio.sleep(10)
-    found = find(scene.cluster.store, key_of("child"))
+    found = find(harness.cluster.store, key_of("child"))
     assert found is not None
-    scene.fleet.hidden.clear()
-    for _, caches, _, _ in scene.fleet.processes:
+    harness.fleet.hidden.clear()
+    for _, caches, _, _ in harness.fleet.processes:
         for cache in caches.of_kind("ConfigMap"):
             cache.request_relist()
 
 
-def test_a_child_that_no_cache_shows_is_let_go_as_the_others_are() -> None:
+def test_a_child_that_no_cache_has_is_orphaned_too() -> None:
     assert left_of(orphaned_unseen) == {"child"}
     assert left_of(orphaned_unseen, without=replaced(Context, "fresh_list", list_from_cache)) == set()
 
 
-async def many_at_once(scene: Scene) -> None:
-    """More children lose their owner than the queue has room for: it takes some, and forgets the others."""
-    owner = await scene.make("owner")
+async def many_at_once(harness: Harness) -> None:
+    """More children lose their owner than the queue has room for: it drops some."""
+    owner = await harness.make("owner")
     for n in range(12):
-        await scene.make(f"child-{n}", owner)
+        await harness.make(f"child-{n}", owner)
     await asyncio.sleep(20)
-    await scene.drop("owner")
+    await harness.drop("owner")
 
 
-def test_what_the_queue_had_no_room_for_is_looked_at_again() -> None:
+def test_keys_that_the_queue_dropped_are_resynced() -> None:
     assert left_of(many_at_once, limits=CROWDED) == set()
     without = replaced(garbage, "may_be_garbage", lambda _: False)
     assert len(left_of(many_at_once, without=without, limits=CROWDED)) > 4

@@ -1,4 +1,4 @@
-"""A hold is obeyed by every controller there is: hands off until it ends by itself, and shown while it lasts."""
+"""Every controller respects a hold: no change until it expires, and the status shows it meanwhile."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ async def an_orphan(cluster: Cluster, notes: Notes) -> tuple[Key, Acted]:
     return made.key, gone(cluster, made.key)
 
 
-async def a_reservation_for_nobody(cluster: Cluster, notes: Notes) -> tuple[Key, Acted]:
+async def an_orphaned_reservation(cluster: Cluster, notes: Notes) -> tuple[Key, Acted]:
     waiting = await reserved_pod(cluster)
     key = Key("Reservation.kedge.dev", "default", waiting.uid)
     found = cluster.find(key)
@@ -127,7 +127,7 @@ async def a_reservation_for_nobody(cluster: Cluster, notes: Notes) -> tuple[Key,
     return key, gone(cluster, key)
 
 
-async def a_claim_of_nobody(cluster: Cluster, notes: Notes) -> tuple[Key, Acted]:
+async def an_orphaned_claim(cluster: Cluster, notes: Notes) -> tuple[Key, Acted]:
     waiting = await reserved_pod(cluster)
     await cluster.authority.patch(Key("Node", "", "node-a"), {"metadata": annotated(notes)})
     ledger = Key("NodeAllocation.kedge.dev", "", "node-a")
@@ -157,15 +157,15 @@ CASES: dict[str, Case] = {
     "quota": a_quota_gone_wrong,
     "namespace": a_namespace_that_goes,
     "garbage": an_orphan,
-    "reservation-repair": a_reservation_for_nobody,
-    "ledger-repair": a_claim_of_nobody,
+    "reservation-repair": an_orphaned_reservation,
+    "ledger-repair": an_orphaned_claim,
     "binding-repair": a_pod_without_a_home,
 }
-"""For each controller something that it would do at once, and the object that a person holds."""
+"""For each controller an object that it would change at once, and that a person holds."""
 
 
 async def tampered(cluster: Cluster, found: Object, edit: Callable[[dict[str, Any]], Any]) -> None:
-    """Write past the service, as a bug or a broken disk would."""
+    """Write to the store directly, as a bug or a broken disk would."""
     document = found.edit()
     edit(document)
     await cluster.store.commit([], [Put(found.key, encode_object(document))])
@@ -181,12 +181,12 @@ async def reserved_pod(cluster: Cluster) -> Object:
 
 
 def shown(cluster: Cluster, key: Key, controller: str) -> bool:
-    """The object says who holds it and why; where its kind has no conditions, whoever asks the controller is told."""
+    """The object's status shows the hold; for a kind without conditions, `explain` of the controller does."""
     found = cluster.find(key)
     conditions = (found.edit().get("status") or {}).get("conditions") or [] if found is not None else []
-    told = [each["message"] for each in conditions if each["type"] == "Held" and each["status"] == "True"]
-    told += [each.reason for process in cluster.processes for each in process.context.recorder.decisions()]
-    return any(f"ada holds {controller} until" in words and "looking into it" in words for words in told)
+    messages = [each["message"] for each in conditions if each["type"] == "Held" and each["status"] == "True"]
+    messages += [each.reason for process in cluster.processes for each in process.context.recorder.decisions()]
+    return any(f"ada holds {controller} until" in message and "looking into it" in message for message in messages)
 
 
 async def act(sim: Simulation, name: str, *, held: bool) -> None:
@@ -206,7 +206,7 @@ async def act(sim: Simulation, name: str, *, held: bool) -> None:
         await asyncio.sleep(1)
         assert not acted(), f"{name} acted {sim.now_s:.0f} s into a hold of {HOLD_S:.0f} s"
     assert not held or shown(cluster, key, name)
-    deadline_s = HOLD_S + 300 if held else HOLD_S - 20  # without a hold it would have acted well within one
+    deadline_s = HOLD_S + 300 if held else HOLD_S - 20  # without a hold it would have acted long before
     while not acted():
         assert sim.now_s < deadline_s, f"{name} has not acted after {sim.now_s:.0f} s"
         await asyncio.sleep(1)
@@ -214,7 +214,7 @@ async def act(sim: Simulation, name: str, *, held: bool) -> None:
 
 @pytest.mark.parametrize("held", [False, True], ids=["free", "held"])
 @pytest.mark.parametrize("name", CONTROLLERS)
-def test_a_controller_leaves_alone_what_is_held_says_so_and_acts_when_the_hold_has_ended(name: str, held: bool) -> None:
+def test_a_controller_shows_a_hold_and_acts_only_when_it_has_ended(name: str, held: bool) -> None:
     async def program(sim: Simulation) -> None:
         await act(sim, name, held=held)
 
@@ -222,7 +222,7 @@ def test_a_controller_leaves_alone_what_is_held_says_so_and_acts_when_the_hold_h
     assert outcome.violation is None, f"{outcome.violation}\n{outcome.timeline()[-1500:]}"
 
 
-def test_a_hold_makes_no_old_status_look_new() -> None:
+def test_a_hold_does_not_make_an_old_status_look_new() -> None:
     async def program(sim: Simulation) -> None:
         cluster = Cluster(sim, limits=LIMITS)
         await cluster.set_up()
@@ -244,7 +244,7 @@ def test_a_hold_makes_no_old_status_look_new() -> None:
         await asyncio.sleep(20)
         view = cluster.find(found).view  # type: ignore[union-attr]
         assert any(each.type == "Held" for each in view.status.conditions)
-        # It still counts for the old spec: whoever evicts must not take that for the new one's.
+        # The counts are of the old spec: an eviction must not take them for the new one's.
         assert view.status.observed_generation < view.generation
 
     outcome = run(program, 1, faults=NO_FAULTS)

@@ -1,4 +1,4 @@
-"""A hold on one object stops nobody else: its owner goes on with all others, and takes it up when the hold ends."""
+"""A hold on one object does not stop its owner, which continues with all others, and with it when the hold ends."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def maker(name: str) -> Make:
 
 
 async def stage(sim: Simulation, *controllers: str) -> tuple[Cluster, Notes]:
-    """A cluster with these controllers, and the annotation of a hold on everybody."""
+    """A cluster with these controllers, and the annotation of a hold on all components."""
     cluster = Cluster(sim, limits=LIMITS)
     await cluster.set_up()
     cluster.boot("manager", [maker(name) for name in controllers])
@@ -64,7 +64,7 @@ async def make_set(cluster: Cluster, replicas: int) -> None:
     await cluster.create({"apiVersion": "apps/v1", "kind": "ReplicaSet", **replica_set("web", replicas)})
 
 
-def test_a_held_pod_that_could_be_adopted_is_left_and_its_set_is_made_all_the_same() -> None:
+def test_a_held_orphan_is_not_adopted_and_its_replica_set_creates_a_pod() -> None:
     async def program(sim: Simulation) -> None:
         cluster, notes = await stage(sim, "replicaset")
         await cluster.create({"apiVersion": "v1", "kind": "Pod", **noted(pod("stray"), notes)})
@@ -77,8 +77,8 @@ def test_a_held_pod_that_could_be_adopted_is_left_and_its_set_is_made_all_the_sa
     without_faults(program)
 
 
-def test_a_held_pod_that_left_its_set_by_its_labels_keeps_no_other_from_being_made() -> None:
-    """As people do who look into a pod: they hold it, and take it out of service by its labels."""
+def test_a_held_pod_that_is_no_longer_selected_does_not_block_its_replacement() -> None:
+    """As a person does to debug a pod: hold it, and take it out of service by its labels."""
 
     async def program(sim: Simulation) -> None:
         cluster, notes = await stage(sim, "replicaset")
@@ -97,7 +97,7 @@ def test_a_held_pod_that_left_its_set_by_its_labels_keeps_no_other_from_being_ma
     without_faults(program)
 
 
-def test_a_held_pod_of_a_former_job_keeps_no_new_job_from_its_work() -> None:
+def test_a_held_pod_of_a_former_job_does_not_block_the_new_job() -> None:
     async def program(sim: Simulation) -> None:
         cluster, notes = await stage(sim, "job")
         body = {"apiVersion": "batch/v1", "kind": "Job", **batch(completions=1)}
@@ -119,7 +119,7 @@ def test_a_held_pod_of_a_former_job_keeps_no_new_job_from_its_work() -> None:
     without_faults(program)
 
 
-def test_a_held_pod_that_has_ended_is_written_down_and_keeps_its_mark_while_it_is_held() -> None:
+def test_a_held_pod_that_has_ended_is_recorded_and_keeps_its_finalizer_while_held() -> None:
     async def program(sim: Simulation) -> None:
         cluster, notes = await stage(sim, "job")
         await cluster.create({"apiVersion": "batch/v1", "kind": "Job", **batch(completions=2, parallelism=2)})
@@ -141,7 +141,7 @@ def test_a_held_pod_that_has_ended_is_written_down_and_keeps_its_mark_while_it_i
     without_faults(program)
 
 
-def test_a_rollout_whose_target_is_held_says_so_and_goes_on_when_the_hold_has_ended() -> None:
+def test_a_rollout_whose_target_is_held_shows_it_and_continues_when_the_hold_has_ended() -> None:
     async def program(sim: Simulation) -> None:
         cluster, notes = await stage(sim, "rollout")
         web = (await cluster.create(noted(deployment("web", replicas=1), notes))).key
@@ -159,7 +159,7 @@ def test_a_rollout_whose_target_is_held_says_so_and_goes_on_when_the_hold_has_en
     without_faults(program)
 
 
-def test_a_held_slice_of_a_service_stays_as_it_is_until_its_hold_has_ended() -> None:
+def test_a_held_slice_of_a_service_does_not_change_until_its_hold_has_ended() -> None:
     async def program(sim: Simulation) -> None:
         cluster, notes = await stage(sim, "endpoints")
         ready = await bound_pod(cluster, ready=True)

@@ -1,4 +1,4 @@
-"""Whoever says something in a status is killed at the very commit: its successor finds it said, and says it no more."""
+"""A process is killed at the commit of its status write: its successor finds the status and does not write it again."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ DOWN_S = 4.0
 
 
 class Killer:
-    """Kills a host at every commit that changes what `told` sees: before its process hears that it was made."""
+    """Kills a host at every commit that changes the value of `observed`, before its process gets the reply."""
 
-    def __init__(self, sim: Simulation, host: Host, told: Callable[[], Any], *, times: int) -> None:
-        self._sim, self._host, self._told = sim, host, told
+    def __init__(self, sim: Simulation, host: Host, observed: Callable[[], Any], *, times: int) -> None:
+        self._sim, self._host, self._observed = sim, host, observed
         self._left = times
-        self.words = [told()]
-        """What was said, one after another."""
+        self.values = [observed()]
+        """The observed values, in order."""
         self.kills = 0
 
     def __call__(self, _: Commit) -> Iterator[tuple[str, str]]:
-        said = self._told()
-        if said != self.words[-1]:
-            self.words.append(said)
+        value = self._observed()
+        if value != self.values[-1]:
+            self.values.append(value)
             if self._left:
                 self._left -= 1
                 self.kills += 1
@@ -47,7 +47,7 @@ class Killer:
         return iter(())
 
 
-def test_a_scheduler_that_dies_as_it_says_what_it_goes_by_has_said_it_once() -> None:
+def test_a_scheduler_killed_while_it_reports_its_policy_reports_it_once() -> None:
     async def program(sim: Simulation) -> None:
         cluster = Cluster(sim, limits=CALM)
         await cluster.set_up()
@@ -61,7 +61,7 @@ def test_a_scheduler_that_dies_as_it_says_what_it_goes_by_has_said_it_once() -> 
         await until(lambda: obeyed(cluster) == {"default-scheduler": 2})
         await asyncio.sleep(30)
         assert killer.kills == 2
-        assert killer.words == [{}, {"default-scheduler": 1}, {"default-scheduler": 2}]
+        assert killer.values == [{}, {"default-scheduler": 1}, {"default-scheduler": 2}]
         before = cluster.versions(but=("Lease.coordination.k8s.io",))
         await asyncio.sleep(120)
         assert cluster.versions(but=("Lease.coordination.k8s.io",)) == before
@@ -70,8 +70,8 @@ def test_a_scheduler_that_dies_as_it_says_what_it_goes_by_has_said_it_once() -> 
 
 
 @pytest.mark.parametrize("named", ["deployment", "autoscaler"])
-def test_a_controller_that_dies_as_it_shows_a_hold_or_its_end_shows_both_once_and_goes_on(named: str) -> None:
-    """A hold on the controller itself keeps it off; one on another is only shown."""
+def test_a_controller_killed_while_it_shows_a_hold_shows_it_once_and_continues(named: str) -> None:
+    """A hold on the controller itself stops it; a hold on another is only shown."""
 
     async def program(sim: Simulation) -> None:
         cluster = Cluster(sim, limits=CALM)
@@ -82,8 +82,8 @@ def test_a_controller_that_dies_as_it_shows_a_hold_or_its_end_shows_both_once_an
 
         def held() -> str:
             found = cluster.find(WEB)
-            told = None if found is None else find_condition(found.view.status.conditions, "Held")
-            return "" if told is None else told.status
+            observed = None if found is None else find_condition(found.view.status.conditions, "Held")
+            return "" if observed is None else observed.status
 
         (host,) = cluster.boot("manager", [made])
         killer = Killer(sim, host, held, times=5)
@@ -98,7 +98,7 @@ def test_a_controller_that_dies_as_it_shows_a_hold_or_its_end_shows_both_once_an
         await until(lambda: held() == "False")
         await until(lambda: bool(cluster.all("ReplicaSet.apps")))
         await asyncio.sleep(30)
-        assert (killer.kills, killer.words) == (2, ["", "True", "False"])
+        assert (killer.kills, killer.values) == (2, ["", "True", "False"])
         before = cluster.versions(but=("Lease.coordination.k8s.io",))
         await asyncio.sleep(120)
         assert cluster.versions(but=("Lease.coordination.k8s.io",)) == before

@@ -1,4 +1,4 @@
-"""When the only ready replica of a workload may be taken, and when that is a loss nobody asked for."""
+"""When the only ready replica of a workload may be removed, and when that violates an invariant."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def by(kind: str, name: str, uid: str) -> dict[str, Any]:
     return {"namespace": "default", "ownerReferences": [reference]}
 
 
-class Shop:
-    """A Deployment with one ready replica, which has been alone for long enough that anybody can know it."""
+class SingleReplica:
+    """A Deployment that has had only one ready replica for long enough that every cache has it."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -41,14 +41,14 @@ class Shop:
         key = Key(kind.key_kind, metadata.get("namespace", ""), metadata["name"])
         await self.cluster.store.commit([], [Put(key, encode_object({**body, "metadata": metadata}))])
 
-    async def say(self, strategy: dict[str, Any], *, image: str = "web:1", replicas: int = 1) -> None:
+    async def update(self, strategy: dict[str, Any], *, image: str = "web:1", replicas: int = 1) -> None:
         body = self._workload("Deployment", image, replicas)
         body["spec"]["strategy"] = strategy
         await self.put(body, "d-1")
 
     async def open(self, strategy: dict[str, Any]) -> None:
         await self.cluster.create(node("node-a"))
-        await self.say(strategy)
+        await self.update(strategy)
         owned = self._workload("ReplicaSet", "web:1", 1)
         owned["metadata"] = {"name": "web-1", **by("Deployment", "web", "d-1")}
         owned["spec"]["template"]["metadata"]["labels"]["pod-template-hash"] = "x"
@@ -67,53 +67,55 @@ class Shop:
         return {"apiVersion": "apps/v1", "kind": kind, "metadata": metadata, "spec": spec}
 
 
-Story = Callable[[Shop], Awaitable[None]]
+Story = Callable[[SingleReplica], Awaitable[None]]
 
 
-async def nothing_else(_: Shop) -> None:
-    """Its bounds would allow a rollout to do without. There is none."""
+async def nothing_else(_: SingleReplica) -> None:
+    """Its bounds would allow a rollout to remove the replica, but there is no rollout."""
 
 
-async def a_rollout(shop: Shop) -> None:
-    await shop.say(RECREATE, image="web:2")
+async def a_rollout(workload: SingleReplica) -> None:
+    await workload.update(RECREATE, image="web:2")
 
 
-async def a_rollout_all_at_once(shop: Shop) -> None:
-    await shop.say(ALL_AT_ONCE, image="web:2")
+async def a_rollout_all_at_once(workload: SingleReplica) -> None:
+    await workload.update(ALL_AT_ONCE, image="web:2")
 
 
-async def a_rollout_within_bounds(shop: Shop) -> None:
-    await shop.say(ROLLING, image="web:2")
+async def a_rollout_within_bounds(workload: SingleReplica) -> None:
+    await workload.update(ROLLING, image="web:2")
 
 
-async def a_rollout_that_was_taken_back(shop: Shop) -> None:
-    await shop.say(RECREATE, image="web:2")
+async def a_rollout_that_was_taken_back(workload: SingleReplica) -> None:
+    await workload.update(RECREATE, image="web:2")
     await asyncio.sleep(5)
-    await shop.say(RECREATE)
+    await workload.update(RECREATE)
 
 
-async def a_rollout_that_was_taken_back_long_ago(shop: Shop) -> None:
-    await a_rollout_that_was_taken_back(shop)
+async def a_rollout_that_was_taken_back_long_ago(workload: SingleReplica) -> None:
+    await a_rollout_that_was_taken_back(workload)
     await asyncio.sleep(2 * LAG_S)
 
 
-async def a_moment_without_any_wish(shop: Shop) -> None:
-    await shop.say(ROLLING, replicas=0)
-    await shop.say(ROLLING, replicas=1)
+async def a_moment_without_any_wish(workload: SingleReplica) -> None:
+    await workload.update(ROLLING, replicas=0)
+    await workload.update(ROLLING, replicas=1)
 
 
-async def a_drain(shop: Shop) -> None:
-    await shop.cluster.authority.patch(Key("Node", "", "node-a"), {"metadata": {"annotations": {DRAIN_NODE: "disk"}}})
+async def a_drain(workload: SingleReplica) -> None:
+    await workload.cluster.authority.patch(
+        Key("Node", "", "node-a"), {"metadata": {"annotations": {DRAIN_NODE: "disk"}}}
+    )
 
 
-async def somebody_of_higher_rank(shop: Shop) -> None:
+async def a_pod_of_higher_priority(workload: SingleReplica) -> None:
     waiting = pod("vip", priority=100, schedulerName="deployment")
     waiting["metadata"]["namespace"] = "default"
-    await shop.put(waiting, "u-2")
+    await workload.put(waiting, "u-2")
 
 
-async def a_namespace_that_goes(shop: Shop) -> None:
-    await shop.cluster.authority.delete(Key("Namespace", "", "default"))
+async def a_namespace_that_goes(workload: SingleReplica) -> None:
+    await workload.cluster.authority.delete(Key("Namespace", "", "default"))
 
 
 STORIES: list[tuple[dict[str, Any], Story, bool]] = [
@@ -126,7 +128,7 @@ STORIES: list[tuple[dict[str, Any], Story, bool]] = [
     (RECREATE, a_rollout_that_was_taken_back_long_ago, False),
     (ROLLING, a_moment_without_any_wish, True),
     (ROLLING, a_drain, True),
-    (ROLLING, somebody_of_higher_rank, True),
+    (ROLLING, a_pod_of_higher_priority, True),
     (ROLLING, a_namespace_that_goes, True),
 ]
 
@@ -134,16 +136,14 @@ STORIES: list[tuple[dict[str, Any], Story, bool]] = [
 @pytest.mark.parametrize(
     ("strategy", "story", "allowed"), STORIES, ids=[f"{s['type']}-{each.__name__}" for s, each, _ in STORIES]
 )
-def test_the_last_replica_is_taken_for_a_reason_or_not_at_all(
-    strategy: dict[str, Any], story: Story, allowed: bool
-) -> None:
+def test_the_last_replica_is_removed_only_for_a_reason(strategy: dict[str, Any], story: Story, allowed: bool) -> None:
     async def program(sim: Simulation) -> None:
         cluster = Cluster(sim)
         await cluster.set_up()
         judge = Judge(cluster, without=("the_ledger_equals_the_bindings",))
-        shop = Shop(cluster)
-        await shop.open(strategy)
-        await story(shop)
+        workload = SingleReplica(cluster)
+        await workload.open(strategy)
+        await story(workload)
         await cluster.store.commit([], [DeleteKey(pod_key())], origin=Origin("", "deployment:p1:1"))
         assert judge.steps > 3
 

@@ -1,4 +1,4 @@
-"""Nodes that fall silent, return, and never return; an observer that goes blind; budgets that a drain must keep."""
+"""Nodes that fall silent and return or not; an observer whose watch breaks; budgets that a drain must keep."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tests.kit.nodes import (
     NODES,
     build,
     find,
+    has_condition,
     objects,
     ready_pods,
     settle,
-    standing,
 )
 from tests.objects import BUDGET
 
@@ -26,7 +26,7 @@ from kedge.sim.kernel import NO_FAULTS, Simulation, run
 
 
 def all_well(cluster: Cluster, *, but: str = "") -> bool:
-    """Every node is ready and nothing is held against it, and status says what is."""
+    """Every node is ready, without taints, and the statuses are up to date."""
     nodes = [each.view for each in objects(cluster.store, "Node") if each.key.name != but]
     sets = [each.view.status for each in objects(cluster.store, "ReplicaSet.apps")]
     claims = [each.view for each in objects(cluster.store, "NodeAllocation.kedge.dev") if each.key.name != but]
@@ -40,7 +40,7 @@ def all_well(cluster: Cluster, *, but: str = "") -> bool:
 
 
 async def one_dies(sim: Simulation) -> int:
-    """A node dies for good. Its pods are replaced once each, elsewhere, and its claims stay."""
+    """A node fails for good. Each of its pods is replaced once, on another node, and its claims stay."""
     cluster, fleet, _, agents = await build(sim)
     await cluster.authority.create(REPLICA_SET, replica_set("web", 4))
     await asyncio.sleep(30)
@@ -53,7 +53,7 @@ async def one_dies(sim: Simulation) -> int:
         return (
             len(homes) == 4
             and victim not in homes.values()
-            and standing(cluster, victim, "Lost")
+            and has_condition(cluster, victim, "Lost")
             and all_well(cluster, but=victim)
         )
 
@@ -65,7 +65,7 @@ async def one_dies(sim: Simulation) -> int:
 
 
 @seeds(3, 24)
-def test_a_node_that_dies_is_replaced_once_and_every_decision_can_be_run_again(seeds: range) -> None:
+def test_the_pods_of_a_failed_node_are_replaced_once_and_every_decision_rechecks(seeds: range) -> None:
     rechecked = 0
     for seed in seeds:
         outcome = run(one_dies, seed)
@@ -84,7 +84,7 @@ async def one_is_away(sim: Simulation, away_s: float) -> tuple[dict[str, str], d
     victim = next(iter(before.values()))
     sim.network.partition([hosts[victim]], cluster.servers)
     await asyncio.sleep(away_s)
-    marked = standing(cluster, victim, "Suspect") or standing(cluster, victim, "Lost")
+    marked = has_condition(cluster, victim, "Suspect") or has_condition(cluster, victim, "Lost")
     sim.network.heal()
     await settle(sim, cluster, lambda: len(ready_pods(cluster)) == 4 and all_well(cluster))
     return before, ready_pods(cluster), marked
@@ -110,7 +110,7 @@ def test_a_node_that_was_lost_returns_and_nothing_runs_twice() -> None:
 
 
 async def blind(sim: Simulation, whom: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Nobody is dead: the observer cannot see, or the nodes cannot reach anybody."""
+    """All nodes are alive: the observer is partitioned, or the nodes are."""
     cluster, fleet, hosts, _ = await build(sim, copies=0)
     (observer,) = fleet.boot(sim, lifecycle_controller)
     await cluster.authority.create(REPLICA_SET, replica_set("web", 4))
@@ -127,7 +127,7 @@ async def blind(sim: Simulation, whom: str) -> tuple[dict[str, str], dict[str, s
     return before, ready_pods(cluster)
 
 
-def test_whoever_goes_blind_evicts_nobody() -> None:
+def test_a_blind_observer_or_zone_evicts_no_pods() -> None:
     for whom in ("observer", "nodes", "servers"):
         outcome = run(partial(blind, whom=whom), 1, faults=NO_FAULTS)
         assert outcome.violation is None, f"{whom}: {outcome.violation}\n{outcome.timeline()[-2500:]}"
@@ -137,7 +137,7 @@ def test_whoever_goes_blind_evicts_nobody() -> None:
 
 
 async def drained(sim: Simulation) -> None:
-    """A drain empties a node, and a budget that allows nothing stops it until it does."""
+    """A drain empties a node; a budget that allows no disruption stops it for as long."""
     cluster, *_ = await build(sim, copies=1)
     await cluster.authority.create(REPLICA_SET, replica_set("web", 4))
     budget = {
@@ -162,7 +162,7 @@ async def drained(sim: Simulation) -> None:
 
     def empty() -> bool:
         homes = ready_pods(cluster).values()
-        return len(homes) == 4 and "node-0" not in homes and standing(cluster, "node-0", "Drained")
+        return len(homes) == 4 and "node-0" not in homes and has_condition(cluster, "node-0", "Drained")
 
     await settle(sim, cluster, empty)
 

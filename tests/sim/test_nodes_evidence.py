@@ -1,4 +1,4 @@
-"""Nothing is given up on what a cache shows: first the lease is read at the authority, and a wrong cache is listed."""
+"""No node is lost by the cache alone: the lease is read from the API server first, and a wrong cache is relisted."""
 
 from __future__ import annotations
 
@@ -10,9 +10,18 @@ from functools import partial
 from typing import Any
 
 import pytest
-from tests.kit import nodes
+from tests.kit import nodes as kit
 from tests.kit.controllers import REPLICA_SET, replica_set
-from tests.kit.nodes import QUICK, ControllerFleet, SimpleAgent, build, objects, ready_pods, standing, write_conditions
+from tests.kit.nodes import (
+    QUICK,
+    ControllerFleet,
+    SimpleAgent,
+    build,
+    has_condition,
+    objects,
+    ready_pods,
+    write_conditions,
+)
 from tests.kit.safeguards import replaced
 
 from kedge.api.conditions import condition, find_condition, is_true
@@ -32,11 +41,11 @@ from kedge.sim.kernel import NO_FAULTS, Simulation, run
 PATIENT = replace(
     QUICK, relist_every_s=100_000.0, node_suspect_s=8.0, node_unknown_s=16.0, node_lost_s=40.0, node_blind_s=18.0
 )
-"""No cache is compared with the authority by itself; and nobody waits long."""
+"""No cache relists by itself, and timeouts are short."""
 
 
 class Released:
-    """Pods that anybody asked to release, ever."""
+    """All pods whose release was ever requested."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()
@@ -50,25 +59,25 @@ class Released:
         return iter(())
 
 
-LOOK = Heartbeats.observe
+OBSERVE = Heartbeats.observe
 
 
-def deaf(self: Heartbeats, node: str, age_s: float, *, report: str = "") -> dict[str, Any]:  # noqa: ARG001
-    """Hears leases alone, and not what agents say."""
-    return LOOK(self, node, age_s)
+def without_reports(self: Heartbeats, node: str, age_s: float, *, report: str = "") -> dict[str, Any]:  # noqa: ARG001
+    """Observes leases, but not the reports of agents."""
+    return OBSERVE(self, node, age_s)
 
 
-async def unheard(sim: Simulation, *, replicas: int = 2, tolerated_s: int = 0) -> tuple[bool, set[str], bool]:
-    """A node lives, and the observer's watch hides that: at once, or when the node returns after it was lost.
+async def missed_renewals(sim: Simulation, *, replicas: int = 2, tolerated_s: int = 0) -> tuple[bool, set[str], bool]:
+    """A node is alive, and the observer's watch hides that: at once, or when the node returns after it was lost.
 
-    Its agent's word is not heard either. Whether the node was given up meanwhile, what was released, and whether it was
-    found to be well again.
+    The reports of its agent are hidden too. Returns whether the node was lost meanwhile, which pods were released, and
+    whether the node was ready again.
     """
-    with replaced(Heartbeats, "observe", deaf):
-        return await _unheard(sim, replicas, tolerated_s)
+    with replaced(Heartbeats, "observe", without_reports):
+        return await _missed_renewals(sim, replicas, tolerated_s)
 
 
-async def _unheard(sim: Simulation, replicas: int, tolerated_s: int) -> tuple[bool, set[str], bool]:
+async def _missed_renewals(sim: Simulation, replicas: int, tolerated_s: int) -> tuple[bool, set[str], bool]:
     cluster, _, hosts, _ = await build(sim, copies=0, names=("node-0", "node-1"))
     released = Released()
     sim.check_always(released)
@@ -89,15 +98,15 @@ async def _unheard(sim: Simulation, replicas: int, tolerated_s: int) -> tuple[bo
     if tolerated_s:
         sim.network.partition([hosts[victim]], cluster.servers)
         await asyncio.sleep(60)
-        assert standing(cluster, victim, "Lost")
+        assert has_condition(cluster, victim, "Lost")
         sim.network.heal()
     fleet.hidden.add(lease_key(victim))
     suspected = False
     for _ in range(30):
         await asyncio.sleep(2)
-        lost = lost or standing(cluster, victim, "Lost")
-        returned = returned or (suspected and not standing(cluster, victim, "Suspect"))
-        suspected = standing(cluster, victim, "Suspect")
+        lost = lost or has_condition(cluster, victim, "Lost")
+        returned = returned or (suspected and not has_condition(cluster, victim, "Suspect"))
+        suspected = has_condition(cluster, victim, "Suspect")
     return lost, released.names, returned
 
 
@@ -105,8 +114,8 @@ async def trusts_its_cache(*_: object) -> bool:
     return True
 
 
-class Doubted:
-    """Pods of which anybody said that nobody knows how they are."""
+class MarkedUnknown:
+    """Pods whose Ready condition was ever set to unknown."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()
@@ -121,20 +130,20 @@ class Doubted:
 
 
 async def doubted(sim: Simulation) -> set[str]:
-    found = Doubted()
+    found = MarkedUnknown()
     sim.check_always(found)
-    await unheard(sim)
+    await missed_renewals(sim)
     return found.names
 
 
-def test_pods_of_a_node_whose_renewals_a_cache_missed_stay_in_service() -> None:
-    """A node that was never lost: its pods would lose their work for as long as the cache is wrong."""
+def test_pods_of_a_node_whose_renewals_a_cache_missed_stay_ready() -> None:
+    """A node that was never lost: its pods would get no work for as long as the cache is wrong."""
     outcome = run(doubted, 1, faults=NO_FAULTS)
     assert outcome.violation is None, outcome.violation
     assert outcome.result == set()
     with replaced(EvacuationPlan, "rests_on_silence", property(lambda _: False)):
         worse = run(doubted, 1, faults=NO_FAULTS)
-    # The agent says otherwise each time, and whoever owns the pod is woken for nothing again and again.
+    # The agent overwrites it each time, and the pod's owner is woken for nothing each time.
     assert "which node-lifecycle wrote" in str(worse.violation), worse.violation
 
 
@@ -146,26 +155,26 @@ def test_pods_of_a_node_whose_renewals_a_cache_missed_stay_in_service() -> None:
         pytest.param({"tolerated_s": 70}, id="of a node that was lost and came back"),
     ],
 )
-def test_a_node_whose_renewals_a_cache_missed_costs_nobody_a_pod(how: dict[str, Any]) -> None:
-    outcome = run(partial(unheard, **how), 1, faults=NO_FAULTS)
+def test_a_node_whose_renewals_a_cache_missed_loses_no_pod(how: dict[str, Any]) -> None:
+    outcome = run(partial(missed_renewals, **how), 1, faults=NO_FAULTS)
     assert outcome.violation is None, f"{outcome.violation}\n{outcome.timeline()[-1500:]}"
     lost, released, returned = outcome.result
     assert not lost or how.get("tolerated_s")
     assert not released
-    assert returned  # it saw that it was wrong, and looked anew
+    assert returned  # it found the difference, and relisted
 
 
-def test_without_a_look_at_the_authority_a_node_that_lives_is_given_up() -> None:
+def test_without_a_read_from_the_api_server_a_live_node_is_declared_lost() -> None:
     with replaced(NodeLifecycle, "_is_silent", trusts_its_cache):
-        outcome = run(partial(unheard, replicas=0), 1, faults=NO_FAULTS)
+        outcome = run(partial(missed_renewals, replicas=0), 1, faults=NO_FAULTS)
     lost, _, returned = outcome.result
     assert lost
     assert not returned
 
 
-def test_without_a_look_at_the_authority_pods_of_a_node_that_lives_are_given_up() -> None:
+def test_without_a_read_from_the_api_server_pods_of_a_live_node_are_released() -> None:
     with replaced(EvacuationPlan, "rests_on_silence", property(lambda _: False)):
-        outcome = run(partial(unheard, tolerated_s=70), 1, faults=NO_FAULTS)
+        outcome = run(partial(missed_renewals, tolerated_s=70), 1, faults=NO_FAULTS)
     _, released, returned = outcome.result
     assert released
     assert not returned
@@ -174,13 +183,14 @@ def test_without_a_look_at_the_authority_pods_of_a_node_that_lives_are_given_up(
 # -- an agent that speaks ---------------------------------------------------------------------------
 
 
-class Tongue(SimpleAgent):
-    """An agent whose lease can no longer be renewed: it still says that its node is ready when that is doubted."""
+class UnrenewedAgent(SimpleAgent):
+    """An agent whose lease can no longer be renewed: it still reports its node as ready after another writer set it to
+    unknown."""
 
-    tied = False
+    blocked = False
 
     async def _renew(self, client: Client, env: Env) -> None:
-        if not self.tied:
+        if not self.blocked:
             await super()._renew(client, env)
             return
         found = await client.find(Key("Node", "", self.name))
@@ -188,8 +198,8 @@ class Tongue(SimpleAgent):
             await write_conditions(client, env, found, [condition("Ready", status=True, reason="AgentReady")])
 
 
-async def speaks(sim: Simulation) -> tuple[bool, bool, set[str], dict[str, str], dict[str, str]]:
-    with replaced(nodes, "SimpleAgent", Tongue):
+async def reports_without_renewal(sim: Simulation) -> tuple[bool, bool, set[str], dict[str, str], dict[str, str]]:
+    with replaced(kit, "SimpleAgent", UnrenewedAgent):
         cluster, _, _, agents = await build(sim, copies=1)
     released = Released()
     sim.check_always(released)
@@ -197,27 +207,27 @@ async def speaks(sim: Simulation) -> tuple[bool, bool, set[str], dict[str, str],
     await asyncio.sleep(30)
     before = ready_pods(cluster)
     victim = next(iter(before.values()))
-    speaker = agents[victim]
-    assert isinstance(speaker, Tongue)
-    speaker.tied = True
+    agent = agents[victim]
+    assert isinstance(agent, UnrenewedAgent)
+    agent.blocked = True
     suspected = lost = False
     for _ in range(200):
         await asyncio.sleep(2)
-        suspected = suspected or standing(cluster, victim, "Suspect")
-        lost = lost or standing(cluster, victim, "Lost")
+        suspected = suspected or has_condition(cluster, victim, "Suspect")
+        lost = lost or has_condition(cluster, victim, "Lost")
     return suspected, lost, released.names, before, ready_pods(cluster)
 
 
-def test_an_agent_that_contradicts_is_not_given_up_although_its_lease_is_old() -> None:
-    """Something refuses the renewals of one node, and nothing else that it says: it gets no new pods, and keeps its."""
-    outcome = run(speaks, 1, faults=NO_FAULTS)
+def test_a_node_whose_agent_reports_is_not_lost_although_its_lease_is_old() -> None:
+    """Only the renewals of one node are rejected: it gets no new pods, and keeps its own."""
+    outcome = run(reports_without_renewal, 1, faults=NO_FAULTS)
     assert outcome.violation is None, f"{outcome.violation}\n{outcome.timeline()[-1500:]}"
     suspected, lost, released, before, after = outcome.result
     assert suspected
     assert (lost, released) == (False, set())
     assert {*after} <= {*before}
-    with replaced(Heartbeats, "observe", deaf):
-        assert run(speaks, 1, faults=NO_FAULTS).result[1]
+    with replaced(Heartbeats, "observe", without_reports):
+        assert run(reports_without_renewal, 1, faults=NO_FAULTS).result[1]
 
 
 # -- what only this process can know ---------------------------------------------------------------
@@ -236,7 +246,7 @@ def not_recorded(_: Context, __: str, measure: Any) -> Any:
 
 
 @pytest.mark.parametrize("recorded", [True, False])
-def test_what_was_heard_is_in_the_record_so_that_a_decision_can_be_run_again(recorded: bool) -> None:
+def test_measured_silence_is_recorded_so_that_a_decision_rechecks(recorded: bool) -> None:
     with nullcontext() if recorded else replaced(Context, "measured", not_recorded):
         outcome = run(decided_again, 1, faults=NO_FAULTS)
     if recorded:

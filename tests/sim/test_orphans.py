@@ -1,4 +1,4 @@
-"""Accounts that were left behind are found and put right, and what may still run keeps its claim."""
+"""Orphaned records are found and repaired, and a pod that may still run keeps its claim."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from kedge.store import Put
 
 
 async def tamper(cluster: Cluster, found: Object, edit: Any) -> None:
-    """Write past the service, as a bug or a broken disk would."""
+    """Write to the store directly, as a bug or a broken disk would."""
     document = found.edit()
     edit(document)
     await cluster.store.commit([], [Put(found.key, encode_object(document))])
@@ -64,13 +64,13 @@ async def left_behind(sim: Simulation) -> int:
         body = reservation(made[name], "node-a")
         body["spec"]["deadline"] = "2100-01-01T00:00:00Z"
         await service.create(RESERVATION, body)
-    # Its pod vanishes without a word to anybody: the reservation and its claim stand for nothing.
+    # Its pod disappears without an event: the reservation and its claim are orphans.
     await service.delete(made["ghost"].key)
     orphan = reservation(made["ghost"], "node-a")
     orphan["metadata"]["uid"] = "orphan"
     key = Key("Reservation.kedge.dev", "default", made["ghost"].uid)
     await cluster.store.commit([], [Put(key, encode_object(orphan))])
-    # What was deleted by force may still run: its claim stays until a person says otherwise.
+    # A pod deleted by force may still run: its claim stays until a person frees it.
     await service.delete(made["forced"].key, DeleteOptions(grace_s=0))
     for kind, field in ((RESOURCE_QUOTA, "used"), (ZONE_QUOTA, "zones")):
         (found,) = objects(cluster.store, kind.key_kind)
@@ -78,7 +78,7 @@ async def left_behind(sim: Simulation) -> int:
         await tamper(
             cluster, found, lambda d, field=field, wrong=wrong: d.setdefault("status", {}).update({field: wrong})
         )
-    # An owned pod whose node comes back as another: its owner is to release it.
+    # An owned pod whose node returns as a new incarnation: its owner must release it.
     owner = (await service.create(REPLICA_SET, replica_set("web", 1))).object
     moved = (await service.create(POD, pod_of(owner, 0))).object
     await service.bind(Binding(pod=moved.key, node="node-b"))
@@ -111,7 +111,7 @@ async def left_behind(sim: Simulation) -> int:
 
 
 @seeds(6, 40)
-def test_what_was_left_behind_is_put_right_and_what_may_run_keeps_its_claim(seeds: range) -> None:
+def test_orphans_are_repaired_and_pods_that_may_run_keep_their_claims(seeds: range) -> None:
     for seed in seeds:
         outcome = run(left_behind, seed)
         assert outcome.violation is None, f"seed {seed}: {outcome.violation}\n{outcome.timeline()[-2500:]}"

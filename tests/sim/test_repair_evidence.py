@@ -1,4 +1,4 @@
-"""What repair finds by cache it proves at the authority: each proof, and what is destroyed without it."""
+"""Repair checks at the API server what it finds in the cache: each check, and the damage without it."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from kedge.sim.cluster import Cluster
 from kedge.sim.kernel import NO_FAULTS, Simulation, run
 
 PATIENT = replace(QUICK, relist_every_s=100_000.0)
-"""No cache is compared with the authority by itself."""
+"""No cache relists by itself."""
 HOME = Key("Node", "", "node-a")
 WAITS = Key("Pod", "default", "waits")
 Story = Callable[[Cluster, ControllerFleet], Coroutine[Any, Any, bool]]
 
 
 async def a_pod_that_waits(cluster: Cluster, fleet: ControllerFleet) -> bool:
-    """A reservation is seen, and the pod that it is for is not. Whether it stands."""
+    """The cache has a reservation but not its pod. Returns whether the reservation stays."""
     await cluster.authority.create(NODE, node_body("node-a"))
     fleet.hidden.add(WAITS)
     made = (await cluster.authority.create(POD, pod("waits"))).object
@@ -46,7 +46,7 @@ async def a_pod_that_waits(cluster: Cluster, fleet: ControllerFleet) -> bool:
 
 
 async def a_word_taken_back(cluster: Cluster, fleet: ControllerFleet) -> bool:
-    """A node was called out of service; that it is not any more is not seen. Whether what may run there is counted."""
+    """A node was out of service; the cache misses that it returned. Returns whether the claim of a pod there stays."""
     service = cluster.authority
     await service.create(NODE, node_body("node-a"))
     made = (await service.create(POD, pod("waits"))).object
@@ -62,7 +62,7 @@ async def a_word_taken_back(cluster: Cluster, fleet: ControllerFleet) -> bool:
 
 
 async def a_node_unseen(cluster: Cluster, fleet: ControllerFleet) -> bool:
-    """A pod is bound to a node that the cache does not know. Whether it is still there."""
+    """A pod is bound to a node that the cache does not have. Returns whether the pod stays."""
     fleet.hidden.add(HOME)
     await cluster.authority.create(NODE, node_body("node-a"))
     made = (await cluster.authority.create(POD, pod("waits"))).object
@@ -92,7 +92,7 @@ async def from_cache(ctx: Context, key: Key) -> Any:
 
 @pytest.mark.parametrize("proved", [True, False], ids=["proved", "by cache alone"])
 @pytest.mark.parametrize("story", STORIES)
-def test_only_the_authority_can_say_that_nothing_stands_for_a_claim(story: Story, *, proved: bool) -> None:
+def test_only_the_api_server_proves_an_orphan(story: Story, *, proved: bool) -> None:
     with nullcontext() if proved else replaced(Context, "fresh", from_cache):
         outcome = run(partial(tell, story=story), 1, faults=NO_FAULTS)
     assert outcome.violation is None, f"{outcome.violation}\n{outcome.timeline()[-1500:]}"

@@ -1,4 +1,4 @@
-"""Rollouts in a hostile world: they go on with data only, come back with cause only, and leave somebody to serve."""
+"""Rollouts under faults: they progress only with data, roll back only on a regression, and keep replicas serving."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ MAKERS = [maker(each) for each in (deployment_controller, replica_set_controller
 
 
 @dataclass
-class Crashing(MeteredNodes):
-    """FakeNodes on whose nodes some pods crash again and again."""
+class CrashingNodes(MeteredNodes):
+    """FakeNodes on which some pods keep crashing."""
 
     crashes: Callable[[Object], bool] = lambda _: False
     obeying: bool = True
-    """Whether policies are gone by, as a scheduler says that it does."""
+    """Whether schedulers report that they use the policies."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -78,11 +78,11 @@ QUARTER = {"name": "quarter", "scope": {"percent": 25}, "holdSeconds": 10}
 ALL = {"name": "all", "scope": {"percent": 100}, "holdSeconds": 5}
 
 
-async def scene(sim: Simulation) -> tuple[Cluster, Crashing, StoreReader]:
+async def setup(sim: Simulation) -> tuple[Cluster, CrashingNodes, StoreReader]:
     cluster = await new_cluster(sim)
     await cluster.authority.create(NAMESPACE, {"metadata": {"name": "kube-node-lease"}})
     cluster.boot("manager", MAKERS, copies=2, limits=QUICK)
-    return cluster, Crashing(cluster), StoreReader(cluster.store)
+    return cluster, CrashingNodes(cluster), StoreReader(cluster.store)
 
 
 def status_of(reader: StoreReader) -> Any:
@@ -108,7 +108,7 @@ async def until(goal: Callable[[], bool], within_s: float = 400.0) -> None:
 
 @dataclass
 class Staged:
-    """In the first stage no more than its share has the new template; and at every moment enough serve."""
+    """In the first stage no more than its share has the new template; and enough replicas always serve."""
 
     reader: StoreReader
     share: int = 1
@@ -130,7 +130,7 @@ class Staged:
 
 
 async def template_by_stages(sim: Simulation) -> int:
-    cluster, hands, reader = await scene(sim)
+    cluster, hands, reader = await setup(sim)
     sim.check_always(Staged(reader))
     working = asyncio.create_task(hands.run())
     await cluster.authority.create(DEPLOYMENT, web(4, surge=1, unavailable=0))
@@ -145,7 +145,7 @@ async def template_by_stages(sim: Simulation) -> int:
 
 
 async def template_that_crashes(sim: Simulation) -> int:
-    cluster, hands, reader = await scene(sim)
+    cluster, hands, reader = await setup(sim)
     hands.crashes = is_new
     sim.check_always(Staged(reader))
     working = asyncio.create_task(hands.run())
@@ -159,9 +159,9 @@ async def template_that_crashes(sim: Simulation) -> int:
     working.cancel()
     found = reader.get(NEXT)
     assert found is not None
-    told = find_condition(found.view.status.conditions, "RollbackObserved")
-    assert told is not None
-    assert (told.status, told.observed_generation) == ("True", found.view.generation)
+    observed = find_condition(found.view.status.conditions, "RollbackObserved")
+    assert observed is not None
+    assert (observed.status, observed.observed_generation) == ("True", found.view.generation)
     target = reader.get(WEB)
     assert target is not None
     assert UPDATED_MAX not in target.metadata.annotations
@@ -184,8 +184,8 @@ def test_a_template_is_rolled_out_in_stages_or_back_and_enough_serve_throughout(
 
 
 @dataclass
-class SomebodyServes:
-    """While a rollout is being taken back, and somebody served, somebody serves."""
+class AlwaysServing:
+    """During a rollback at least one replica keeps serving, if one did before."""
 
     reader: StoreReader
     served: bool = False
@@ -200,14 +200,15 @@ class SomebodyServes:
         serving = [pod for pod in self.reader.pods() if is_serving(pod)]
         self.served = self.served or bool(serving)
         if self.served and not serving:
-            yield "nobody serves", f"at revision {commit.revision}, while it is rolled back"
+            yield "no replica serves", f"at revision {commit.revision}, while it is rolled back"
 
 
 async def rollback_of_all_there_is(sim: Simulation) -> bool:
-    """All have the new template, some are healthy, the strategy lets every one go at once. Whether it had to wait."""
-    cluster, hands, reader = await scene(sim)
+    """All replicas have the new template, some are healthy, and the strategy may remove all at once. Returns whether
+    the rollback waited."""
+    cluster, hands, reader = await setup(sim)
     hands.crashes = lambda pod: is_new(pod) and int(pod.uid[:2], 16) % 3 == 0
-    sim.check_always(SomebodyServes(reader))
+    sim.check_always(AlwaysServing(reader))
     working = asyncio.create_task(hands.run())
     await cluster.authority.create(DEPLOYMENT, web(5, surge=0, unavailable=5))
     await asyncio.sleep(25)
@@ -226,7 +227,7 @@ async def rollback_of_all_there_is(sim: Simulation) -> bool:
     return waits
 
 
-def test_a_rollback_never_takes_the_only_healthy_capacity() -> None:
+def test_a_rollback_never_removes_the_only_healthy_capacity() -> None:
     waited = 0
     for seed in range(5):
         outcome = run(rollback_of_all_there_is, seed)
@@ -235,19 +236,19 @@ def test_a_rollback_never_takes_the_only_healthy_capacity() -> None:
     assert waited > 0
 
 
-def test_without_its_safeguard_a_rollback_leaves_nobody_to_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_its_safeguard_a_rollback_leaves_no_replica_serving(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RollbackCapacity, "is_safe", True)
     found = failing(rollback_of_all_there_is, range(5))
     assert found is not None
     assert found.violation is not None
-    assert found.violation.cause == "nobody serves"
+    assert found.violation.cause == "no replica serves"
 
 
 # -- a policy --------------------------------------------------------------------------------------
 
 
 class WithData:
-    """A stage is left only if some pod that was made since the stage began is ready, as committed."""
+    """A stage ends only if some pod created since its start is ready in committed state."""
 
     def __init__(self) -> None:
         self.before: Any = None
@@ -286,8 +287,8 @@ def policy_rollout(**spec: Any) -> dict[str, Any]:
 
 
 async def policy_by_stages(sim: Simulation) -> tuple[int, int]:
-    """New pods come seldom: in between there is nothing to go by."""
-    cluster, hands, reader = await scene(sim)
+    """New pods are rare: in between there is no data."""
+    cluster, hands, reader = await setup(sim)
     judge = WithData()
     sim.check_always(judge)
     working = asyncio.create_task(hands.run())
@@ -317,7 +318,7 @@ def is_promoted(reader: StoreReader) -> bool:
     return bool(spec.version == "v5" and spec.max_zone_skew == 1 and spec.canary is None)
 
 
-def test_a_policy_goes_from_stage_to_stage_with_data_only() -> None:
+def test_a_policy_progresses_only_with_data() -> None:
     for seed in range(5):
         outcome = run(policy_by_stages, seed)
         assert outcome.violation is None, f"seed {seed}: {outcome.violation}\n{outcome.timeline()[-2500:]}"
@@ -339,9 +340,9 @@ def test_without_its_safeguard_a_policy_advances_without_data(monkeypatch: pytes
 # -- what people see -------------------------------------------------------------------------------
 
 
-def test_a_policy_that_leaves_pods_without_a_node_is_taken_back_and_nothing_else_is() -> None:
+def test_a_policy_that_leaves_pods_without_a_node_is_rolled_back() -> None:
     async def story(sim: Simulation) -> None:
-        cluster, hands, reader = await scene(sim)
+        cluster, hands, reader = await setup(sim)
         working = asyncio.create_task(hands.run())
         await cluster.authority.create(POLICY, policy())
         await cluster.authority.create(DEPLOYMENT, web(3, surge=1, unavailable=0))
@@ -356,7 +357,7 @@ def test_a_policy_that_leaves_pods_without_a_node_is_taken_back_and_nothing_else
         await cluster.authority.patch(WEB, {"spec": {"replicas": 4}})
         await until(lambda: len(reader.pods()) == 4)
         await asyncio.sleep(20)
-        assert status_of(reader).phase == "Holding"  # it waits its turn: that alone is no regression
+        assert status_of(reader).phase == "Holding"  # it waits for its turn: that is no regression
         refused = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
         for pod in reader.pods():
             if not pod.view.spec.node_name:
@@ -371,9 +372,9 @@ def test_a_policy_that_leaves_pods_without_a_node_is_taken_back_and_nothing_else
     calm(story)
 
 
-def test_a_policy_that_no_scheduler_has_seen_is_not_judged_by_its_pods() -> None:
+def test_a_policy_that_no_scheduler_reports_is_not_evaluated() -> None:
     async def story(sim: Simulation) -> None:
-        cluster, hands, reader = await scene(sim)
+        cluster, hands, reader = await setup(sim)
         hands.obeying = False
         working = asyncio.create_task(hands.run())
         await cluster.authority.create(POLICY, policy())
@@ -398,13 +399,13 @@ def test_a_policy_that_no_scheduler_has_seen_is_not_judged_by_its_pods() -> None
     calm(story)
 
 
-def test_without_news_of_its_pods_it_holds_and_then_pauses_and_never_goes_back() -> None:
+def test_without_data_it_waits_then_pauses_and_never_rolls_back() -> None:
     async def story(sim: Simulation) -> None:
-        cluster, hands, reader = await scene(sim)
+        cluster, hands, reader = await setup(sim)
         working = asyncio.create_task(hands.run())
         await cluster.authority.create(DEPLOYMENT, web(4, surge=1, unavailable=0))
         await asyncio.sleep(25)
-        # The nodes fall silent as soon as the stage is in force: what was last said of its pods is from before.
+        # The nodes fall silent as soon as the stage is active: the last reports are from before.
         gated = {"sampleAgeSecondsMax": 30}
         first = rollout({**QUARTER, "holdSeconds": 60}, ALL, gates=gated, progressDeadlineSeconds=120)
         await cluster.authority.create(ROLLOUT, first)
@@ -421,9 +422,9 @@ def test_without_news_of_its_pods_it_holds_and_then_pauses_and_never_goes_back()
     calm(story)
 
 
-def test_a_stage_of_a_template_that_reaches_nothing_is_refused_in_words() -> None:
+def test_a_stage_of_a_template_that_reaches_nothing_is_rejected_with_a_reason() -> None:
     async def story(sim: Simulation) -> None:
-        cluster, hands, reader = await scene(sim)
+        cluster, hands, reader = await setup(sim)
         working = asyncio.create_task(hands.run())
         await cluster.authority.create(DEPLOYMENT, web(4, surge=1, unavailable=0))
         await asyncio.sleep(20)
@@ -438,11 +439,11 @@ def test_a_stage_of_a_template_that_reaches_nothing_is_refused_in_words() -> Non
     calm(story)
 
 
-def test_where_kinds_share_no_history_no_stage_is_left() -> None:
-    """No revision tells whether a cache is past the change: that is no data, and no data means hold."""
+def test_without_one_history_no_stage_ends() -> None:
+    """No revision shows whether a cache is past the change: without data the rollout waits."""
 
     async def story(sim: Simulation) -> None:
-        cluster, hands, reader = await scene(sim)
+        cluster, hands, reader = await setup(sim)
         working = asyncio.create_task(hands.run())
         await cluster.authority.create(DEPLOYMENT, web(4, surge=1, unavailable=0))
         await asyncio.sleep(25)

@@ -1,4 +1,4 @@
-"""A template that is rolled out by zone and region: real scheduler, agents and controllers, zone after zone."""
+"""A template is rolled out by zone and region, with real scheduler, agents and controllers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ REPLICAS = 5
 class World:
     cluster: Cluster
     seen: list[tuple[int, str]] = field(default_factory=list)
-    """The stage of the rollout, and the zone, each time that a pod of the new template got a node."""
+    """The stage and the zone of each bind of a pod with the new template."""
     serving_least: int = 99
     armed: bool = False
 
@@ -93,7 +93,7 @@ NORTH = {"name": "north", "scope": {"regions": ["north"]}, "holdSeconds": 20}
 ALL = {"name": "all", "scope": {}, "holdSeconds": 5}
 
 
-def test_a_template_goes_zone_by_zone_and_region_by_region_and_the_old_ones_there_make_way() -> None:
+def test_a_template_is_rolled_out_by_zone_and_region_and_old_pods_there_are_deleted_first() -> None:
     async def program(sim: Simulation) -> None:
         world = await open_world(sim)
         before = world.zones("web:1")
@@ -118,7 +118,7 @@ def test_a_template_goes_zone_by_zone_and_region_by_region_and_the_old_ones_ther
 
 
 def marked(cluster: Cluster) -> list[str]:
-    """ReplicaSets with pods that still say where those go."""
+    """ReplicaSets with pods that still have the annotation of a stage by zones."""
     sets = [each for each in cluster.all("ReplicaSet.apps") if each.view.spec.replicas]
     return [each.key.name for each in sets if {PODS_IN, GIVE_UP_IN} & set(each.metadata.annotations)]
 
@@ -137,7 +137,7 @@ def test_a_share_of_a_zone_is_a_share_of_the_replicas_there() -> None:
     without_faults(program)
 
 
-def test_a_zone_without_room_is_a_regression_and_everything_goes_back() -> None:
+def test_a_zone_without_room_is_a_regression_and_is_rolled_back() -> None:
     async def program(sim: Simulation) -> None:
         world = await open_world(sim)
         for name, zone in ZONES.items():
@@ -154,7 +154,7 @@ def test_a_zone_without_room_is_a_regression_and_everything_goes_back() -> None:
     without_faults(program)
 
 
-def test_the_rollout_in_the_docs_goes_all_the_way() -> None:
+def test_the_rollout_in_the_docs_completes() -> None:
     page = (Path(__file__).parents[2] / "docs" / "rollouts.md").read_text()
     body = yaml.safe_load(page.partition("```yaml\n")[2].partition("```")[0])
     body["metadata"]["name"] = NEXT.name

@@ -1,4 +1,4 @@
-"""A name whose last bearer may still run is not given to another at-most-one replica, however the look goes."""
+"""The name of a pod that may still run is not given to another at-most-one replica."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def controller(context: ProcessContext) -> Component:
     return replica_set_controller(context.runtime())
 
 
-def test_a_name_that_was_swept_in_this_look_is_not_free_while_its_claim_stays() -> None:
-    """1. Two replicas were lost with their node, and one has been replaced. 2. The next look sweeps that one and
-    replaces the other. 3. The cache shows that the swept one is gone before the reply does."""
+def test_a_name_swept_in_this_reconcile_is_taken_while_its_claim_stays() -> None:
+    """1. Two replicas were lost with their node, and one has been replaced. 2. The next reconcile sweeps that one and
+    replaces the other. 3. The cache shows the delete of the swept one before the reply arrives."""
 
     async def program(sim: Simulation) -> None:
         cluster = Cluster(sim)

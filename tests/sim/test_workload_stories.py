@@ -1,4 +1,4 @@
-"""What people see of workloads, step by step, without faults: real service, real controllers, virtual time."""
+"""The visible behaviour of workloads, step by step, without faults: real service, real controllers, virtual time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ REPLICA_SET = KINDS.of_key_kind("ReplicaSet.apps")
 
 
 @calm
-async def test_undoing_a_rollout_uses_the_old_replica_set_again_and_moves_its_revision_up(
+async def test_undoing_a_rollout_reuses_the_old_replica_set_and_moves_its_revision_up(
     harness: WorkloadHarness,
 ) -> None:
     await harness.service.create(DEPLOYMENT, web(3, surge=1, unavailable=0))
@@ -50,7 +50,7 @@ async def test_undoing_a_rollout_uses_the_old_replica_set_again_and_moves_its_re
 
 
 @calm
-async def test_a_paused_rollout_moves_only_when_it_is_resumed(harness: WorkloadHarness) -> None:
+async def test_a_paused_rollout_continues_only_when_it_is_resumed(harness: WorkloadHarness) -> None:
     await harness.service.create(DEPLOYMENT, web(3, surge=1, unavailable=0))
     await harness.until(harness.is_done)
     await harness.service.patch(WEB, {"spec": {"paused": True}})
@@ -67,7 +67,7 @@ async def test_a_paused_rollout_moves_only_when_it_is_resumed(harness: WorkloadH
 
 
 @calm
-async def test_a_rollout_whose_pods_never_start_is_called_stuck_and_the_old_ones_go_on(
+async def test_a_rollout_whose_pods_never_start_exceeds_its_deadline_and_the_old_pods_stay(
     harness: WorkloadHarness,
 ) -> None:
     body = web(3, surge=1, unavailable=0)
@@ -92,7 +92,7 @@ async def test_a_rollout_whose_pods_never_start_is_called_stuck_and_the_old_ones
 
 
 @calm
-async def test_only_so_many_old_replica_sets_are_kept(harness: WorkloadHarness) -> None:
+async def test_old_replica_sets_beyond_the_history_limit_are_deleted(harness: WorkloadHarness) -> None:
     body = web(2, surge=1, unavailable=1)
     body["spec"]["revisionHistoryLimit"] = 1
     await harness.service.create(DEPLOYMENT, body)
@@ -106,7 +106,7 @@ async def test_only_so_many_old_replica_sets_are_kept(harness: WorkloadHarness) 
 
 
 @calm
-async def test_recreate_ends_all_old_replicas_before_a_new_one_begins(harness: WorkloadHarness) -> None:
+async def test_recreate_ends_all_old_replicas_before_a_new_one_starts(harness: WorkloadHarness) -> None:
     body = deployment("web", replicas=3)
     body["spec"]["strategy"] = {"type": "Recreate"}
     await harness.service.create(DEPLOYMENT, body)
@@ -123,7 +123,7 @@ async def test_recreate_ends_all_old_replicas_before_a_new_one_begins(harness: W
 
 
 @calm
-async def test_a_name_that_another_has_is_left_to_it(harness: WorkloadHarness) -> None:
+async def test_a_replica_set_of_another_owner_keeps_its_name(harness: WorkloadHarness) -> None:
     body = web(1, surge=1, unavailable=0)
     shown = (await harness.service.create(DEPLOYMENT, body, options=WriteOptions(dry_run=True))).object
     name = f"web-{template_hash(template_digest(template_of(shown)), 0)}"
@@ -140,7 +140,7 @@ async def test_a_name_that_another_has_is_left_to_it(harness: WorkloadHarness) -
 
 
 @calm
-async def test_a_held_deployment_is_left_alone_until_the_hold_ends_by_itself(harness: WorkloadHarness) -> None:
+async def test_a_held_deployment_is_left_alone_until_the_hold_expires(harness: WorkloadHarness) -> None:
     await harness.service.create(DEPLOYMENT, web(2, surge=1, unavailable=0))
     await harness.until(harness.is_done)
     until = harness.sim.driver.env().now() + timedelta(seconds=90)
@@ -202,7 +202,7 @@ async def test_a_lost_replica_is_released_and_replaced_once_by_one_that_names_it
 
 
 @calm
-async def test_a_pod_whose_labels_change_is_let_go_alive_and_one_that_fits_is_taken_in(
+async def test_a_pod_whose_labels_change_is_released_and_a_matching_orphan_is_adopted(
     harness: WorkloadHarness,
 ) -> None:
     await harness.service.create(DEPLOYMENT, web(2, surge=1, unavailable=0))
@@ -215,12 +215,12 @@ async def test_a_pod_whose_labels_change_is_let_go_alive_and_one_that_fits_is_ta
     assert now.uid == stray.uid
     assert not now.metadata.owner_references
     await harness.service.patch(stray.key, {"metadata": {"labels": {"app": "web"}}})
-    await harness.until(harness.is_done)  # taken in again, and one too many: the surplus goes
+    await harness.until(harness.is_done)  # adopted again, so there is a surplus, which is deleted
     await harness.silence()
 
 
 @calm
-async def test_a_pod_that_asks_for_at_most_one_waits_for_the_end_of_one_deleted_by_force(
+async def test_an_at_most_one_pod_waits_for_the_end_of_a_pod_deleted_by_force(
     harness: WorkloadHarness,
 ) -> None:
     body = web(1, surge=0, unavailable=1)
@@ -238,7 +238,7 @@ async def test_a_pod_that_asks_for_at_most_one_waits_for_the_end_of_one_deleted_
 
 
 @calm
-async def test_a_slot_whose_last_pod_may_still_run_is_not_given_to_another(harness: WorkloadHarness) -> None:
+async def test_a_slot_whose_last_pod_may_still_run_stays_taken(harness: WorkloadHarness) -> None:
     body = web(2, surge=0, unavailable=1)
     body["spec"]["template"]["metadata"]["annotations"] = {AT_MOST_ONE: "true"}
     await harness.service.create(DEPLOYMENT, body)
@@ -254,7 +254,7 @@ async def test_a_slot_whose_last_pod_may_still_run_is_not_given_to_another(harne
 
 
 @calm
-async def test_a_refusal_is_told_and_forgotten_when_there_is_room_again(harness: WorkloadHarness) -> None:
+async def test_a_refusal_is_shown_until_there_is_room_again(harness: WorkloadHarness) -> None:
     await harness.service.create(RESOURCE_QUOTA, resource_quota(pods="2"))
     await harness.service.create(DEPLOYMENT, web(3, surge=1, unavailable=0))
     await harness.until(lambda: (c := harness.condition("ReplicaFailure")) is not None and c.status == "True")
@@ -270,7 +270,7 @@ async def test_a_refusal_is_told_and_forgotten_when_there_is_room_again(harness:
 
 
 @calm
-async def test_a_foreign_pod_in_a_slot_is_passed_by(harness: WorkloadHarness) -> None:
+async def test_a_slot_with_a_foreign_pod_is_skipped(harness: WorkloadHarness) -> None:
     await harness.service.create(DEPLOYMENT, web(1, surge=1, unavailable=0))
     await harness.until(harness.is_done)
     (owner,) = harness.sets()
@@ -292,7 +292,9 @@ def job_status(harness: WorkloadHarness) -> Any:
 
 
 @calm
-async def test_a_job_that_is_over_goes_after_its_time_to_live_and_its_pods_are_free(harness: WorkloadHarness) -> None:
+async def test_a_finished_job_is_deleted_after_its_time_to_live_and_its_pods_have_no_finalizer(
+    harness: WorkloadHarness,
+) -> None:
     await harness.service.create(JOB, batch(completions=3, parallelism=2, ttlSecondsAfterFinished=30))
     await harness.until(lambda: is_true(job_status(harness).conditions, "Complete"))
     assert job_status(harness).succeeded == 3
@@ -302,7 +304,7 @@ async def test_a_job_that_is_over_goes_after_its_time_to_live_and_its_pods_are_f
 
 
 @calm
-async def test_a_job_that_fails_too_often_says_so_and_stops(harness: WorkloadHarness) -> None:
+async def test_a_job_that_fails_too_often_stops_with_a_condition(harness: WorkloadHarness) -> None:
     harness.hands.phase_of = lambda _: "Failed"
     await harness.service.create(JOB, batch(completions=3, parallelism=1, backoffLimit=2))
     await harness.until(lambda: is_true(job_status(harness).conditions, "Failed"), within_s=600)
@@ -314,7 +316,7 @@ async def test_a_job_that_fails_too_often_says_so_and_stops(harness: WorkloadHar
 
 
 @calm
-async def test_a_suspended_job_stops_and_goes_on_when_resumed(harness: WorkloadHarness) -> None:
+async def test_a_suspended_job_stops_and_continues_when_resumed(harness: WorkloadHarness) -> None:
     harness.hands.phase_of = lambda _: "Running"
     await harness.service.create(JOB, batch(completions=4, parallelism=2))
     await harness.until(lambda: len(harness.reader.pods()) == 2)
@@ -341,7 +343,7 @@ async def test_a_job_that_runs_too_long_is_ended(harness: WorkloadHarness) -> No
 
 
 @calm
-async def test_an_indexed_job_runs_each_index_and_tells_it_which(harness: WorkloadHarness) -> None:
+async def test_an_indexed_job_runs_each_index_with_its_number(harness: WorkloadHarness) -> None:
     seen: dict[str, int] = {}
 
     def fail_first(found: Object) -> str:
@@ -358,7 +360,7 @@ async def test_an_indexed_job_runs_each_index_and_tells_it_which(harness: Worklo
 
 
 @calm
-async def test_a_deleted_job_keeps_no_pod_from_going(harness: WorkloadHarness) -> None:
+async def test_the_pods_of_a_deleted_job_have_no_finalizer(harness: WorkloadHarness) -> None:
     harness.hands.phase_of = lambda _: "Running"
     await harness.service.create(JOB, batch(completions=2, parallelism=2))
     await harness.until(lambda: len(harness.reader.pods()) == 2)
@@ -367,7 +369,7 @@ async def test_a_deleted_job_keeps_no_pod_from_going(harness: WorkloadHarness) -
 
 
 @calm
-async def test_a_jobs_pod_that_is_listed_for_its_service_counts_as_serving(harness: WorkloadHarness) -> None:
+async def test_a_pod_of_a_job_that_a_service_lists_counts_as_serving(harness: WorkloadHarness) -> None:
     harness.hands.phase_of = lambda _: "Running"  # it runs on
     await harness.service.create(JOB, batch(completions=1))
     await harness.until(lambda: [pod for pod in harness.reader.pods() if pod.view.status.phase == "Running"])

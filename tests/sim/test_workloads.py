@@ -1,4 +1,4 @@
-"""Workloads in a hostile world: controllers crash, replies are lost, caches are late, and two believe they lead."""
+"""Workloads under faults: controllers crash, replies are lost, caches are late, and two processes believe to lead."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kedge.sim.kernel import Simulation, run
 
 
 def is_rolled_out(reader: StoreReader, name: str, replicas: int) -> bool:
-    """Every pod serves and is of this image, none is left over, and the status says so of the newest generation."""
+    """Every pod serves and has this image, no other is left, and the status of the newest generation shows it."""
     pods = reader.pods()
     if len(pods) != replicas or not all(is_serving(pod) for pod in pods):
         return False
@@ -63,7 +63,7 @@ async def rollout(sim: Simulation) -> int:
 
 
 @seeds(8, 120)
-def test_a_rollout_stays_within_its_bounds_whatever_happens_and_can_be_decided_again(seeds: range) -> None:
+def test_a_rollout_stays_within_its_bounds_under_faults_and_its_decisions_recheck(seeds: range) -> None:
     rechecked = 0
     for seed in seeds:
         outcome = run(rollout, seed)
@@ -76,7 +76,7 @@ def test_a_rollout_stays_within_its_bounds_whatever_happens_and_can_be_decided_a
 
 
 class AtMost:
-    """No more pods of a Job run at once than it asks for."""
+    """No more pods of a Job run at once than its parallelism."""
 
     def __init__(self, reader: StoreReader, most: int) -> None:
         self._reader = reader
@@ -90,7 +90,7 @@ class AtMost:
 
 
 async def job(sim: Simulation) -> int:
-    """Every third pod fails, and now and then somebody deletes one that has ended."""
+    """Every third pod fails, and sometimes an ended pod is deleted."""
     cluster = await new_cluster(sim)
     manager = WorkloadManager(sim, cluster)
     hands = FakeNodes(cluster, phase_of=lambda pod: "Failed" if int(pod.uid[:4], 16) % 3 == 0 else "Succeeded")
@@ -122,10 +122,9 @@ def is_finished(reader: StoreReader) -> bool:
 
 
 @seeds(10, 120)
-def test_a_job_counts_each_end_once_whatever_happens_and_can_be_decided_again(seeds: range) -> None:
-    """Six completions two at a time are three rounds, of one decision each at least, and one that sees the end. Where
-    both managers were down or cut off for most of the hostile minute there are hardly more.
-    """
+def test_a_job_counts_each_ended_pod_once_under_faults_and_its_decisions_recheck(seeds: range) -> None:
+    """Six completions two at a time are three rounds, of at least one decision each, and one decision for the end. If
+    both managers were down or partitioned for most of the minute there are hardly more."""
     rechecked = 0
     for seed in seeds:
         outcome = run(job, seed)

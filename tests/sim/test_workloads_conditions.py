@@ -1,4 +1,4 @@
-"""Progress in a word: each condition that people wait for is there when it should be, of the generation it is about."""
+"""Progress as conditions: each is true when it should be, with the right generation."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from kedge.api.wellknown import DISRUPTION_TARGET, NODE_LOST
 from kedge.sim.cluster import Commit
 
 
-def told(harness: WorkloadHarness, type_: str) -> tuple[str, bool]:
-    """The status of a condition of the Deployment, and whether it is about the newest generation."""
+def condition_of(harness: WorkloadHarness, type_: str) -> tuple[str, bool]:
+    """A condition of the Deployment, and whether it is about the newest generation."""
     found = harness.condition(type_)
     return ("", False) if found is None else (found.status, found.observed_generation == harness.web().generation)
 
 
 @calm
-async def test_a_repair_is_told_by_the_deployment_from_its_beginning_to_its_end(harness: WorkloadHarness) -> None:
+async def test_the_deployment_shows_a_repair_from_start_to_end(harness: WorkloadHarness) -> None:
     await harness.service.create(DEPLOYMENT, web(3, surge=1, unavailable=0))
     await harness.until(harness.is_done)
     assert harness.condition("RepairComplete") is None
@@ -30,20 +30,20 @@ async def test_a_repair_is_told_by_the_deployment_from_its_beginning_to_its_end(
     target = {"type": DISRUPTION_TARGET, "status": "True", "reason": NODE_LOST}
     conditions = [*lost.edit()["status"]["conditions"], target]
     await harness.service.patch(lost.key, {"status": {"conditions": conditions}}, subresource="status")
-    await harness.until(lambda: told(harness, "RepairComplete") == ("False", True))
+    await harness.until(lambda: condition_of(harness, "RepairComplete") == ("False", True))
     await harness.silence()
     repair = harness.condition("RepairComplete")
     assert repair is not None
-    assert repair.reason == "ReplacementStarting"  # asked for is not done
+    assert repair.reason == "ReplacementStarting"  # requested is not complete
     harness.hands.starts = lambda _: True
-    await harness.until(lambda: told(harness, "RepairComplete") == ("True", True))
+    await harness.until(lambda: condition_of(harness, "RepairComplete") == ("True", True))
     await harness.service.patch(WEB, {"spec": {"replicas": 2}})
-    await harness.until(lambda: harness.is_done() and told(harness, "RepairComplete") == ("True", True))
+    await harness.until(lambda: harness.is_done() and condition_of(harness, "RepairComplete") == ("True", True))
     await harness.silence()
 
 
 @calm
-async def test_bound_is_never_said_before_as_many_replicas_of_its_template_have_a_node(
+async def test_bound_is_never_true_before_all_replicas_of_the_template_have_a_node(
     harness: WorkloadHarness,
 ) -> None:
     def has_said_too_early(_: Commit) -> Iterator[tuple[str, str]]:
@@ -51,7 +51,7 @@ async def test_bound_is_never_said_before_as_many_replicas_of_its_template_have_
         bound = None if found is None else find_condition(found.view.status.conditions, "Bound")
         if found is None or bound is None or bound.status != "True":
             return
-        # What it had said of an earlier generation stands until it has looked.
+        # The condition of an earlier generation stays until the next reconcile.
         if bound.observed_generation == found.view.generation:
             wanted = found.view.spec.template.spec.containers[0].image
             placed = [pod for pod in harness.reader.pods() if pod.view.spec.node_name]
@@ -62,41 +62,41 @@ async def test_bound_is_never_said_before_as_many_replicas_of_its_template_have_
     harness.sim.check_always(has_said_too_early)
     await harness.service.create(DEPLOYMENT, web(3, surge=1, unavailable=1))
     await harness.until(harness.is_done)
-    assert told(harness, "Bound") == ("True", True)
+    assert condition_of(harness, "Bound") == ("True", True)
     await harness.service.patch(WEB, image("web:2"))
-    await harness.until(lambda: told(harness, "Bound") == ("False", True))
+    await harness.until(lambda: condition_of(harness, "Bound") == ("False", True))
     reason = harness.condition("Bound")
     assert reason is not None
     assert reason.reason in ("WaitingForReplicas", "WaitingForNodes")
     await harness.until(harness.is_done)
-    assert told(harness, "Bound") == ("True", True)
+    assert condition_of(harness, "Bound") == ("True", True)
     await harness.service.patch(WEB, {"spec": {"replicas": 5}})
-    await harness.until(lambda: told(harness, "Bound") == ("False", True))
+    await harness.until(lambda: condition_of(harness, "Bound") == ("False", True))
     await harness.until(harness.is_done)
-    assert told(harness, "Bound") == ("True", True)
+    assert condition_of(harness, "Bound") == ("True", True)
 
 
 async def idle() -> None:
-    """Nobody binds, nobody starts."""
+    """No pod is bound or started."""
 
 
 @calm
-async def test_whether_replicas_are_bound_or_tried_again_is_told_of_the_newest_generation(
+async def test_bound_and_retrying_are_about_the_newest_generation(
     harness: WorkloadHarness,
 ) -> None:
     with replaced(harness.hands, "work", idle):
         await harness.service.create(DEPLOYMENT, web(2, surge=1, unavailable=0))
-        await harness.until(lambda: told(harness, "Bound") == ("False", True))
-        assert told(harness, "SchedulingRetrying") == ("False", True)  # its turn has not come
+        await harness.until(lambda: condition_of(harness, "Bound") == ("False", True))
+        assert condition_of(harness, "SchedulingRetrying") == ("False", True)  # it waits for its turn
         refused = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
         await harness.until(lambda: len(harness.reader.pods()) == 2)
         for pod in harness.reader.pods():
             await harness.service.patch(pod.key, {"status": {"conditions": [refused]}}, subresource="status")
-        await harness.until(lambda: told(harness, "SchedulingRetrying") == ("True", True))
+        await harness.until(lambda: condition_of(harness, "SchedulingRetrying") == ("True", True))
         await harness.silence()
-    await harness.until(lambda: told(harness, "Bound") == ("True", True))
-    await harness.until(lambda: told(harness, "SchedulingRetrying") == ("False", True))
+    await harness.until(lambda: condition_of(harness, "Bound") == ("True", True))
+    await harness.until(lambda: condition_of(harness, "SchedulingRetrying") == ("False", True))
     await harness.service.patch(WEB, image("web:2"))
     await harness.until(harness.is_done)
-    assert told(harness, "Bound") == ("True", True)
+    assert condition_of(harness, "Bound") == ("True", True)
     await harness.silence()

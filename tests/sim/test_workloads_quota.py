@@ -1,4 +1,4 @@
-"""Who was refused by a quota goes on as soon as there is room, and does not sit its pause out."""
+"""A workload that a quota refused continues as soon as there is room, without waiting for its backoff."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ REPLICA_SET = KINDS.of_key_kind("ReplicaSet.apps")
 SET = Key("ReplicaSet.apps", "default", "blocked")
 QUOTA = Key("ResourceQuota", "default", "limits")
 PATIENT = replace(QUICK, queue_backoff_s=900.0, queue_backoff_s_max=900.0)
-"""A pause after a failure outlasts the test: only a wake-up ends it."""
+"""The backoff after a failure outlasts the test: only a wake-up ends it."""
 
 
 async def blocked(sim: Simulation, kind: Kind, key: Key, body: dict[str, Any], hard: str, free: str) -> None:
-    """Somebody is refused; room is made in one of the ways there are; the refusal is over within seconds."""
+    """A create is refused; room is made in one of several ways; the refusal is over within seconds."""
     cluster = await new_cluster(sim)
     reader = StoreReader(cluster.store)
     service = cluster.authority
@@ -66,7 +66,7 @@ CASES: dict[str, tuple[Kind, Key, Callable[[], dict[str, Any]], str]] = {
 
 @pytest.mark.parametrize("free", ["it limits more", "less is used", "it is gone"])
 @pytest.mark.parametrize("who", CASES)
-def test_room_in_a_quota_wakes_whoever_it_blocked(who: str, free: str) -> None:
+def test_room_in_a_quota_wakes_blocked_workloads(who: str, free: str) -> None:
     kind, key, body, hard = CASES[who]
     outcome = run(partial(blocked, kind=kind, key=key, body=body(), hard=hard, free=free), 1, faults=NO_FAULTS)
     assert outcome.violation is None, f"{outcome.violation}\n{outcome.timeline()[-1500:]}"

@@ -1,4 +1,4 @@
-"""`kubectl rollout undo`: it writes template and annotations of an old ReplicaSet back, as one JSON patch."""
+"""`kubectl rollout undo`: it copies template and annotations of an old ReplicaSet back, as one JSON patch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KEPT = (
 
 
 async def undo(harness: WorkloadHarness, *, to: int = 0) -> None:
-    """What kubectl does: to a revision, or to the one before the newest."""
+    """As kubectl does: to a revision, or to the one before the newest."""
     by_revision = {int(each.metadata.annotations[REVISION]): each for each in harness.sets()}
     revision = to or sorted(by_revision)[-2]
     old = by_revision[revision].edit()
@@ -48,7 +48,7 @@ async def rolled_out_to(harness: WorkloadHarness, *names: str) -> None:
 
 
 @calm
-async def test_undo_goes_back_to_the_revision_before_and_undo_again_forth(harness: WorkloadHarness) -> None:
+async def test_undo_goes_back_one_revision_and_undo_again_returns(harness: WorkloadHarness) -> None:
     await harness.service.create(DEPLOYMENT, web(3, surge=1, unavailable=0))
     await harness.until(harness.is_done)
     await rolled_out_to(harness, "web:1", "web:2")
@@ -64,7 +64,7 @@ async def test_undo_goes_back_to_the_revision_before_and_undo_again_forth(harnes
 
 
 @calm
-async def test_undo_to_a_revision_uses_its_replica_set_again(harness: WorkloadHarness) -> None:
+async def test_undo_to_a_revision_reuses_its_replica_set(harness: WorkloadHarness) -> None:
     await harness.service.create(DEPLOYMENT, web(3, surge=1, unavailable=0))
     await harness.until(harness.is_done)
     await rolled_out_to(harness, "web:2", "web:3")
@@ -74,7 +74,7 @@ async def test_undo_to_a_revision_uses_its_replica_set_again(harness: WorkloadHa
 
 
 @calm
-async def test_undo_brings_back_no_cap_that_a_rollout_in_stages_had_set(harness: WorkloadHarness) -> None:
+async def test_undo_does_not_restore_the_cap_of_a_staged_rollout(harness: WorkloadHarness) -> None:
     await harness.service.create(DEPLOYMENT, web(3, surge=1, unavailable=0))
     await harness.until(harness.is_done)
     cap = {"metadata": {"annotations": {UPDATED_MAX: "1"}}}

@@ -1,4 +1,4 @@
-"""All controllers of a process: each with a name and a lease of its own, in namespaces that are named once."""
+"""All controllers of a process: each has its own name and lease, in namespaces that are defined once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kedge.sim.kernel import NO_FAULTS, Host, Simulation, run
 
 
 async def open_all(sim: Simulation, namespaces: tuple[str, ...]) -> tuple[list[str], set[tuple[str, str]]]:
-    """Who works after a minute, and the leases that there are."""
+    """The controllers that work after a minute, and the existing leases."""
     cluster = Cluster(sim)
     for name in namespaces:
         await cluster.authority.create(NAMESPACE, {"metadata": {"name": name}})
@@ -40,22 +40,22 @@ async def open_all(sim: Simulation, namespaces: tuple[str, ...]) -> tuple[list[s
     return [each.name for each in made if each.statistics().leading], leases
 
 
-def test_each_controller_works_under_a_name_and_a_lease_of_its_own() -> None:
+def test_each_controller_has_its_own_name_and_lease() -> None:
     outcome = run(partial(open_all, namespaces=SYSTEM_NAMESPACES), 1, faults=NO_FAULTS)
     assert outcome.violation is None, outcome.violation
     working, leases = outcome.result
-    assert working == list(CONTROLLERS)  # by their own names, and no two have one
+    assert working == list(CONTROLLERS)  # each has its own name
     assert leases == {lease_of(name)[1:] for name in CONTROLLERS}
     assert len(leases) == len(CONTROLLERS)
 
 
-def test_nobody_leads_without_the_namespace_of_the_leases() -> None:
+def test_no_controller_leads_without_the_namespace_of_the_leases() -> None:
     others = tuple(each for each in SYSTEM_NAMESPACES if each != SYSTEM_NAMESPACE)
     outcome = run(partial(open_all, namespaces=others), 1, faults=NO_FAULTS)
     assert outcome.result == ([], set())
 
 
-def test_the_namespaces_of_the_control_plane_are_named_in_one_place() -> None:
+def test_the_namespaces_of_the_control_plane_are_defined_once() -> None:
     package = Path(kedge.__file__).parent
     naming = [
         path.relative_to(package).as_posix()

@@ -1,4 +1,4 @@
-"""The plan of an autoscaler: stabilised, limited, bounded, and never adding to what is behind."""
+"""The plan of an autoscaler: stabilised, limited, bounded, and never scaling up behind missing replicas."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def asks(replicas: int | None, *, problem: str = "") -> Proposal:
 
 
 def served(replicas: int, **more: Any) -> TargetFacts:
-    """A target all of whose replicas are ready."""
+    """A target with all replicas ready."""
     progress = WorkloadProgress(desired=replicas, stages=StageCounts(serving=replicas), observed_generation=1)
     facts: dict[str, Any] = {"replicas": replicas, "ready": replicas, "progress": progress, **more}
     return TargetFacts(**facts)
@@ -65,14 +65,14 @@ def plan(
     return plan_scaling(of or spec(), status or AutoscalerStatus(), target, proposals, LIMITS, now)
 
 
-def said(made: ScalingPlan, type_: str) -> tuple[str, str]:
+def condition_of(made: ScalingPlan, type_: str) -> tuple[str, str]:
     found = [each for each in made.conditions if each["type"] == type_]
     assert len(found) == 1, made.conditions
     return found[0]["status"], found[0]["reason"]
 
 
 def written(made: ScalingPlan, before: AutoscalerStatus) -> AutoscalerStatus:
-    """The status as the next look reads it, whoever looks."""
+    """The status as the next reconcile reads it."""
     json = {**msgspec.to_builtins(before), **made.as_json(), **(made.past_as_json() if made.scales else {})}
     return msgspec.convert(json, AutoscalerStatus, dec_hook=dec_hook)
 
@@ -80,36 +80,36 @@ def written(made: ScalingPlan, before: AutoscalerStatus) -> AutoscalerStatus:
 # -- what metrics ask for --------------------------------------------------------------------------
 
 
-def test_the_metric_that_asks_for_most_decides() -> None:
+def test_the_largest_proposal_decides() -> None:
     assert plan(served(4), asks(5), asks(7), asks(3)).desired == 7
 
 
-def test_a_metric_that_cannot_say_keeps_the_others_from_asking_for_less() -> None:
+def test_a_metric_without_a_proposal_prevents_scaling_down() -> None:
     assert plan(served(4), asks(2), asks(None, problem="no data")).desired == 4
-    assert said(plan(served(4), asks(2), asks(None)), "ScalingActive") == ("False", "FailedGetResourceMetric")
+    assert condition_of(plan(served(4), asks(2), asks(None)), "ScalingActive") == ("False", "FailedGetResourceMetric")
     assert plan(served(4), asks(6), asks(None)).desired == 6
 
 
 def test_without_data_nothing_changes() -> None:
     made = plan(served(4), asks(None, problem="no pod has a measurement"))
     assert made.desired == 4
-    assert said(made, "ScalingActive") == ("False", "FailedGetResourceMetric")
+    assert condition_of(made, "ScalingActive") == ("False", "FailedGetResourceMetric")
 
 
-def test_what_a_person_scaled_to_nothing_stays_so() -> None:
+def test_a_target_scaled_to_zero_stays_at_zero() -> None:
     made = plan(served(0), asks(5))
     assert made.desired == 0
-    assert said(made, "ScalingActive") == ("False", "ScalingDisabled")
+    assert condition_of(made, "ScalingActive") == ("False", "ScalingDisabled")
 
 
-def test_a_size_out_of_bounds_goes_to_the_bound_whatever_the_metrics_say() -> None:
+def test_a_size_out_of_bounds_goes_to_the_bound_whatever_the_metrics_are() -> None:
     assert plan(served(1), asks(None), of=spec(3, 10)).desired == 3
     made = plan(served(20), asks(None), of=spec(3, 10))
     assert made.desired == 10
-    assert said(made, "ScalingLimited") == ("True", "TooManyReplicas")
+    assert condition_of(made, "ScalingLimited") == ("True", "TooManyReplicas")
 
 
-def test_a_bound_that_somebody_raised_is_reached_although_replicas_are_pending() -> None:
+def test_a_raised_bound_is_reached_although_replicas_are_pending() -> None:
     blocked = pending(2, 1, PendingReason(stage="queued", reason="Unschedulable", count=1))
     assert plan(blocked, asks(2), of=spec(5, 10)).desired == 5
 
@@ -117,22 +117,22 @@ def test_a_bound_that_somebody_raised_is_reached_although_replicas_are_pending()
 # -- stabilisation ---------------------------------------------------------------------------------
 
 
-def test_it_goes_down_only_to_the_most_that_was_asked_for_in_the_window() -> None:
+def test_it_scales_down_only_to_the_largest_advice_in_the_window() -> None:
     past = (ScalingAdvice(since=ago(400), low=9, high=9), ScalingAdvice(since=ago(200), low=6, high=6))
     made = plan(served(10), asks(2), status=AutoscalerStatus(advice=past))
     # 9 was the advice until 200 s ago, which is within the window of 300 s.
     assert made.desired == 9
-    assert said(made, "AbleToScale") == ("True", "ScaleDownStabilized")
+    assert condition_of(made, "AbleToScale") == ("True", "ScaleDownStabilized")
     later = plan(served(10), asks(2), status=AutoscalerStatus(advice=past), now=NOW + timedelta(seconds=101))
     assert later.desired == 6
 
 
-def test_it_goes_up_only_to_the_least_that_was_asked_for_in_the_window() -> None:
+def test_it_scales_up_only_to_the_smallest_advice_in_the_window() -> None:
     rules = ScalingRules(stabilization_window_seconds=60)
     past = (ScalingAdvice(since=ago(300), low=3, high=3), ScalingAdvice(since=ago(30), low=8, high=8))
     made = plan(served(3), asks(6), of=spec(scale_up=rules), status=AutoscalerStatus(advice=past))
     assert made.desired == 3
-    assert said(made, "AbleToScale") == ("True", "ScaleUpStabilized")
+    assert condition_of(made, "AbleToScale") == ("True", "ScaleUpStabilized")
     later = plan(
         served(3), asks(6), of=spec(scale_up=rules), status=AutoscalerStatus(advice=past),
         now=NOW + timedelta(seconds=31),
@@ -140,8 +140,8 @@ def test_it_goes_up_only_to_the_least_that_was_asked_for_in_the_window() -> None
     assert later.desired == 6
 
 
-def test_an_autoscaler_without_a_past_takes_the_size_it_finds_for_what_was_asked_for() -> None:
-    """After a restart that lost everything, the size is not cut at once."""
+def test_an_autoscaler_without_history_assumes_the_current_size_as_advice() -> None:
+    """After a restart that lost all history, the size is not reduced at once."""
     first = plan(served(10), asks(2))
     status = written(first, AutoscalerStatus())
     assert [(each.low, each.high) for each in status.advice] == [(10, 10), (2, 2)]
@@ -149,19 +149,19 @@ def test_an_autoscaler_without_a_past_takes_the_size_it_finds_for_what_was_asked
     assert soon.desired == 10
 
 
-def test_the_last_word_stands_while_nobody_looks() -> None:
-    """No look for an hour: what was asked for meanwhile is not known, and the last word counts until now."""
+def test_the_last_advice_is_valid_while_no_controller_runs() -> None:
+    """No reconcile for an hour: the advice meanwhile is unknown, and the last one is valid until now."""
     past = (ScalingAdvice(since=ago(3600), low=9, high=9),)
     assert plan(served(9), asks(2), status=AutoscalerStatus(advice=past)).desired == 9
 
 
-def test_the_same_advice_again_is_no_news() -> None:
+def test_repeated_advice_adds_nothing() -> None:
     first = written(plan(served(4), asks(4)), AutoscalerStatus())
     again = plan(served(4), asks(4), status=first, now=NOW + timedelta(seconds=15))
     assert again.as_json()["advice"] == plan(served(4), asks(4)).as_json()["advice"]
 
 
-def test_advice_of_a_clock_in_the_future_is_not_waited_for() -> None:
+def test_advice_in_the_future_does_not_block() -> None:
     past = (ScalingAdvice(since=ago(-86_400), low=50, high=50),)
     made = plan(served(10), asks(2), status=AutoscalerStatus(advice=past))
     status = written(made, AutoscalerStatus(advice=past))
@@ -186,7 +186,7 @@ def test_of_several_policies_up_the_one_selected_decides(select: str, size: int)
     )
     made = plan(served(10), asks(50), of=spec(scale_up=rules))
     assert made.desired == size
-    assert said(made, "ScalingLimited") == ("True", "ScaleUpLimit")
+    assert condition_of(made, "ScalingLimited") == ("True", "ScaleUpLimit")
 
 
 @pytest.mark.parametrize(
@@ -199,10 +199,10 @@ def test_of_several_policies_down_the_one_selected_decides(select: str, size: in
     )
     made = plan(served(10), asks(1), of=spec(scale_down=rules))
     assert made.desired == size
-    assert said(made, "ScalingLimited") == ("True", "ScaleDownLimit")
+    assert condition_of(made, "ScalingLimited") == ("True", "ScaleDownLimit")
 
 
-def test_a_rate_counts_what_was_changed_within_its_period() -> None:
+def test_a_rate_counts_the_changes_within_its_period() -> None:
     rules = ScalingRules(stabilization_window_seconds=0, policies=(policy("Pods", 4, 60),))
     status = AutoscalerStatus(scaling_events=(ScalingEvent(time=ago(30), before=6, after=9),))
     assert plan(served(9), asks(50), of=spec(scale_up=rules), status=status).desired == 10
@@ -214,7 +214,7 @@ def test_a_rate_counts_what_was_changed_within_its_period() -> None:
     )  # fmt: skip
 
 
-def test_a_change_that_was_written_down_and_never_made_is_not_counted() -> None:
+def test_a_change_that_was_recorded_and_never_made_is_not_counted() -> None:
     rules = ScalingRules(stabilization_window_seconds=0, policies=(policy("Pods", 4, 60),))
     status = AutoscalerStatus(scaling_events=(ScalingEvent(time=ago(30), before=6, after=10),))
     assert plan(served(6), asks(50), of=spec(scale_up=rules), status=status).desired == 10
@@ -225,7 +225,7 @@ def test_without_behaviour_it_grows_by_four_or_doubles_as_kubernetes_does() -> N
     assert plan(served(8), asks(50)).desired == 16
 
 
-def test_the_past_on_record_is_bounded_and_what_is_merged_stays_cautious() -> None:
+def test_the_recorded_history_is_bounded_and_merging_is_conservative() -> None:
     status = AutoscalerStatus()
     rules = ScalingRules(stabilization_window_seconds=3600)
     for n in range(40):
@@ -245,56 +245,56 @@ def test_the_past_on_record_is_bounded_and_what_is_merged_stays_cautious() -> No
 
 @pytest.mark.parametrize("reason", ["Unschedulable", "WaitingForScheduler", "ZoneQuota", "TopologySpread"])
 @pytest.mark.parametrize("stage", ["admitted", "queued", "scheduled"])
-def test_replicas_without_a_node_are_no_reason_to_add(stage: str, reason: str) -> None:
+def test_replicas_without_a_node_prevent_scaling_up(stage: str, reason: str) -> None:
     made = plan(pending(6, 4, PendingReason(stage=stage, reason=reason, count=2)), asks(9))
     assert made.desired == 6
-    assert said(made, "ScalingHeldBack") == ("True", "ReplicasPending")
-    words = next(each for each in made.conditions if each["type"] == "ScalingHeldBack")["message"]
-    assert f"2 {stage} ({reason})" in words
+    assert condition_of(made, "ScalingHeldBack") == ("True", "ReplicasPending")
+    message = next(each for each in made.conditions if each["type"] == "ScalingHeldBack")["message"]
+    assert f"2 {stage} ({reason})" in message
 
 
-def test_replicas_that_a_quota_refused_are_no_reason_to_add() -> None:
+def test_replicas_that_a_quota_refused_prevent_scaling_up() -> None:
     made = plan(served(4, failure="exceeded quota: limits"), asks(9))
     assert made.desired == 4
-    assert said(made, "ScalingHeldBack") == ("True", "ReplicasRefused")
+    assert condition_of(made, "ScalingHeldBack") == ("True", "ReplicasRefused")
 
 
-def test_a_stale_cache_is_no_reason_to_add_and_no_reason_to_keep() -> None:
+def test_a_stale_cache_prevents_scaling_up_but_not_down() -> None:
     made = plan(served(4, stale="Pod"), asks(9))
     assert made.desired == 4
-    assert said(made, "ScalingHeldBack") == ("True", "CacheStale")
+    assert condition_of(made, "ScalingHeldBack") == ("True", "CacheStale")
 
 
-def test_a_target_that_has_not_seen_its_last_size_is_no_reason_to_add() -> None:
+def test_a_target_that_has_not_observed_its_last_size_prevents_scaling_up() -> None:
     made = plan(served(4, observed=False), asks(9))
     assert made.desired == 4
-    assert said(made, "ScalingHeldBack") == ("True", "TargetNotObserved")
+    assert condition_of(made, "ScalingHeldBack") == ("True", "TargetNotObserved")
 
 
-def test_replicas_that_have_not_been_made_yet_are_no_reason_to_add() -> None:
+def test_replicas_that_are_not_created_yet_prevent_scaling_up() -> None:
     made = plan(pending(6, 4), asks(9))
     assert made.desired == 6
-    assert said(made, "ScalingHeldBack") == ("True", "ReplicasPending")
+    assert condition_of(made, "ScalingHeldBack") == ("True", "ReplicasPending")
 
 
-def test_what_is_starting_is_waited_for_up_to_the_bound() -> None:
+def test_starting_replicas_count_towards_the_bound() -> None:
     starting = pending(12, 4, PendingReason(stage="starting", reason="ContainersNotReady", count=8))
     made = plan(starting, asks(30))
     assert made.desired == 4 + LIMITS.unserved_max
-    assert said(made, "ScalingHeldBack") == ("True", "UnservedReplicas")
+    assert condition_of(made, "ScalingHeldBack") == ("True", "UnservedReplicas")
 
 
-def test_more_is_not_asked_for_right_after_the_last_change() -> None:
+def test_it_does_not_scale_up_right_after_the_last_change() -> None:
     status = AutoscalerStatus(last_scale_time=ago(14))
     made = plan(served(4), asks(9), status=status)
     assert made.desired == 4
-    assert said(made, "ScalingHeldBack") == ("True", "CoolingDown")
+    assert condition_of(made, "ScalingHeldBack") == ("True", "CoolingDown")
     assert plan(served(4), asks(9), status=status, now=NOW + timedelta(seconds=1)).desired == 8
     ahead = AutoscalerStatus(last_scale_time=ago(-3600))
     assert plan(served(4), asks(8), status=ahead).desired == 8
 
 
-def test_less_may_be_asked_for_whatever_is_behind() -> None:
+def test_it_may_scale_down_whatever_is_missing() -> None:
     blocked = pending(6, 4, PendingReason(stage="queued", reason="Unschedulable", count=2))
     past = (ScalingAdvice(since=ago(301), low=4, high=4),)
     assert plan(blocked, asks(4), status=AutoscalerStatus(advice=past)).desired == 4
@@ -343,7 +343,7 @@ statuses = st.builds(
     down=rules,
     status=statuses,
 )
-def test_whatever_it_reads_it_keeps_its_bounds_and_explains_itself(
+def test_for_any_input_it_keeps_its_bounds_and_gives_a_reason(
     ready: int,
     why: list[PendingReason],
     missing: int,
@@ -367,7 +367,7 @@ def test_whatever_it_reads_it_keeps_its_bounds_and_explains_itself(
     if desired != current:
         assert least <= desired <= least + more
     if least <= current:
-        # The bound: never more than so many beyond what is ready.
+        # The bound: never more than so many beyond the ready replicas.
         assert desired <= max(current, ready + LIMITS.unserved_max)
     if desired > current >= least:
         assert any(each is not None and each > current for each in asked)
@@ -377,11 +377,11 @@ def test_whatever_it_reads_it_keeps_its_bounds_and_explains_itself(
         assert all(each is not None and each < current for each in asked)
     highest = max((each for each in asked if each is not None), default=current)
     if desired < min(highest, least + more) and least <= current <= least + more:
-        told = {each["type"]: each["status"] for each in made.conditions}
+        statuses = {each["type"]: each["status"] for each in made.conditions}
         assert (
-            "True" in (told.get("ScalingHeldBack"), told.get("ScalingLimited"))
+            "True" in (statuses.get("ScalingHeldBack"), statuses.get("ScalingLimited"))
             or any(each["reason"] == "ScaleUpStabilized" for each in made.conditions)
-            or told.get("ScalingActive") == "False"
+            or statuses.get("ScalingActive") == "False"
         )
     assert len(made.events) <= LIMITS.history_max
     assert len(made.advice) <= max(LIMITS.history_max, len(status.advice))

@@ -1,4 +1,4 @@
-"""What metrics ask for, given what pods use: what is not known argues against change."""
+"""The proposals of metrics for the usage of pods: missing data counts against a change."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def average(value: str) -> MetricSpec:
 def a_replica(
     n: int, *, cpu: str = "100m", ready_s: float | None = 600, started_s: float = 600, **more: Any
 ) -> PodView:
-    """A pod with one container that requests so much, started so long ago."""
+    """A pod with one container that requests `cpu`, started `started_s` ago."""
     pod = a_pod(f"web-{n}", node=f"node-{n}", ready_s=ready_s, **more)
     requests = ResourceList({"cpu": parse_quantity(cpu)} if cpu else {})
     container = Container(name="main", resources=ResourceRequirements(requests=requests))
@@ -72,7 +72,7 @@ def test_a_tenth_off_the_target_is_on_target() -> None:
     assert ask(utilisation(50), pods, {n: uses("44m") for n in range(10)}).replicas == 9
 
 
-def test_what_was_measured_is_shown() -> None:
+def test_the_status_shows_the_measurement() -> None:
     pods = [a_replica(n) for n in range(2)]
     found = ask(utilisation(50), pods, {0: uses("40m"), 1: uses("80m")})
     current = {"averageValue": "60m", "averageUtilization": 60}
@@ -90,7 +90,7 @@ def test_a_container_metric_counts_that_container_alone() -> None:
 # -- what is not known -----------------------------------------------------------------------------
 
 
-def test_without_any_measurement_it_cannot_say() -> None:
+def test_without_any_measurement_there_is_no_proposal() -> None:
     found = ask(utilisation(50), [a_replica(0)], {})
     assert found.replicas is None
     assert found.reason == "FailedGetResourceMetric"
@@ -102,34 +102,34 @@ def test_a_pod_that_requests_nothing_has_no_utilisation() -> None:
     assert "web-0" in found.problem
 
 
-def test_a_metric_of_another_type_is_refused_by_name() -> None:
+def test_an_unsupported_metric_type_is_rejected_by_name() -> None:
     found = ask(MetricSpec(type="External"), [a_replica(0)], {0: uses("90m")})
     assert found.replicas is None
     assert "External" in found.problem
 
 
-def test_a_pod_without_a_measurement_counts_as_idle_when_more_is_asked_for() -> None:
+def test_a_pod_without_a_measurement_counts_as_idle_when_scaling_up() -> None:
     pods = [a_replica(n) for n in range(4)]
     # 180 % on three pods; with the fourth idle 135 %.
     assert ask(utilisation(50), pods, {n: uses("90m") for n in range(3)}).replicas == 6
 
 
-def test_a_pod_without_a_measurement_counts_as_busy_when_less_is_asked_for() -> None:
+def test_a_pod_without_a_measurement_counts_as_busy_when_scaling_down() -> None:
     pods = [a_replica(n) for n in range(4)]
-    # 10 % on three pods; the fourth is taken to use all it requests: 130m of 200m.
+    # 10 % on three pods; the fourth counts as using its whole request: 130m of 200m.
     assert ask(utilisation(50), pods, {n: uses("10m") for n in range(3)}).replicas == 3
 
 
-def test_what_is_missing_never_turns_more_into_less() -> None:
+def test_missing_data_never_turns_scaling_up_into_scaling_down() -> None:
     pods = [a_replica(n) for n in range(4)]
     assert ask(utilisation(50), pods, {0: uses("90m")}).replicas == 4
 
 
-def test_a_measurement_too_old_is_missing() -> None:
+def test_an_old_measurement_counts_as_missing() -> None:
     assert ask(utilisation(50), [a_replica(0)], {0: uses("90m", age_s=61)}).replicas is None
 
 
-def test_the_age_of_a_measurement_is_not_told_by_the_clock_of_its_node() -> None:
+def test_the_age_of_a_measurement_does_not_depend_on_the_clock_of_its_node() -> None:
     used = {"main": {"cpu": parse_quantity("90m")}}
     pods = [a_replica(n) for n in range(2)]
     fresh = {n: PodUsage(ago(hours * 3600), 5, 15, used) for n, hours in enumerate((24, -24))}
@@ -146,13 +146,13 @@ def test_the_cpu_of_a_start_is_not_load() -> None:
     assert ask(utilisation(50), [a_replica(0), settled], {0: uses("50m"), 1: uses("150m")}).replicas == 4
 
 
-def test_pods_that_wait_count_as_idle_when_more_is_asked_for() -> None:
-    """They are on their way: what they will take over is not asked for twice."""
+def test_pending_pods_count_as_idle_when_scaling_up() -> None:
+    """They will take over load soon: replicas for that load are not requested twice."""
     pods = [a_replica(0), a_replica(1), a_replica(2, ready_s=None, phase="Pending")]
     assert ask(utilisation(50), pods, {0: uses("75m"), 1: uses("75m")}).replicas == 3
 
 
-def test_pods_that_leave_are_not_counted() -> None:
+def test_leaving_pods_are_not_counted() -> None:
     pods = [a_replica(0), a_replica(1, draining_s=3), a_replica(2, terminating=True)]
     assert ask(utilisation(50), pods, {n: uses("100m") for n in range(3)}, current=1).replicas == 2
 
@@ -165,9 +165,7 @@ def test_pods_that_leave_are_not_counted() -> None:
     ),
     st.integers(10, 150),
 )
-def test_knowing_less_never_asks_for_more_and_no_metric_asks_against_all_pods(
-    cluster: list[tuple[str, int | None]], percent: int
-) -> None:
+def test_missing_data_never_increases_the_proposal(cluster: list[tuple[str, int | None]], percent: int) -> None:
     pods, known = [], {}
     for n, (state, milli) in enumerate(cluster):
         ready = state == "ready"
@@ -192,7 +190,7 @@ def test_knowing_less_never_asks_for_more_and_no_metric_asks_against_all_pods(
 # -- reports ---------------------------------------------------------------------------------------
 
 
-def test_a_report_reads_as_it_was_written() -> None:
+def test_a_report_survives_a_round_trip() -> None:
     text = format_usage(NOW + timedelta(seconds=1), 15, {"uid-1": {"main": {"cpu": Quantity(120_000_000)}}})
     report = parse_usage(text)
     assert report.at == NOW + timedelta(seconds=1)
@@ -201,6 +199,6 @@ def test_a_report_reads_as_it_was_written() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"pods": 3}', '{"pods": {"u": {"main": {"cpu": "much"}}}}'])
-def test_what_is_no_report_is_refused(text: str) -> None:
+def test_text_that_is_no_report_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="no report of usage"):
         parse_usage(text)

@@ -1,4 +1,4 @@
-"""The plan of a Deployment: sizes step by step, within surge and unavailable, whatever the ReplicaSets are up to."""
+"""The plan of a Deployment: sizes step by step, within surge and unavailable, whatever the ReplicaSets do."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_new_replica_set_begins_with_the_surge() -> None:
     assert plan_scales(4, RollingBounds(1, 1), new=None, old=[a_set("old", 4)]).first_size == 1
 
 
-def test_old_replicas_are_given_up_when_new_ones_are_available() -> None:
+def test_old_replicas_are_removed_when_new_ones_are_available() -> None:
     plan = plan_scales(4, RollingBounds(1, 0), new=a_set("new", 1), old=[a_set("old", 4)])
     assert plan.sizes == {"old": 3}
 
@@ -68,19 +68,19 @@ def test_a_new_replica_that_is_not_available_frees_no_old_one() -> None:
     assert plan.sizes == {}
 
 
-def test_old_replicas_that_serve_nobody_go_first() -> None:
+def test_unavailable_old_replicas_are_removed_first() -> None:
     old = [a_set("older", 2, created="1"), a_set("old", 3, available=0, created="2")]
     plan = plan_scales(5, RollingBounds(1, 1), new=a_set("new", 1, available=0), old=old)
     assert plan.sizes == {"old": 2}
 
 
-def test_copies_that_still_drain_take_up_the_surge() -> None:
+def test_draining_copies_use_up_the_surge() -> None:
     draining = a_set("old", 3, copies=4)
     assert plan_scales(4, RollingBounds(1, 0), new=a_set("new", 1), old=[draining]).sizes == {}
     assert plan_scales(4, RollingBounds(1, 0), new=a_set("new", 1), old=[a_set("old", 3)]).sizes == {"new": 2}
 
 
-def test_nothing_grows_while_a_replica_set_has_not_seen_its_size() -> None:
+def test_nothing_scales_up_while_a_replica_set_has_not_observed_its_size() -> None:
     unaware = a_set("old", 3, copies=0, observed=False)
     plan = plan_scales(4, RollingBounds(1, 0), new=a_set("new", 1, available=0), old=[unaware])
     assert plan.sizes == {}
@@ -88,7 +88,7 @@ def test_nothing_grows_while_a_replica_set_has_not_seen_its_size() -> None:
     assert plan_scales(4, RollingBounds(1, 0), new=None, old=[unaware]).first_size == 0
 
 
-def test_a_rollout_that_is_done_plans_nothing() -> None:
+def test_a_complete_rollout_plans_nothing() -> None:
     assert plan_scales(4, RollingBounds(1, 0), new=a_set("new", 4), old=[a_set("old", 0)]) == ScalePlan({})
 
 
@@ -98,7 +98,8 @@ def test_a_held_replica_set_keeps_its_size() -> None:
 
 
 def test_a_rollback_keeps_the_healthy_replicas_until_others_are() -> None:
-    """The template goes back in mid-rollout: what was old is new, and what serves stays until it can be spared."""
+    """The template is reverted in mid-rollout: the old ReplicaSet is current again, and serving replicas stay until
+    others are available."""
     plan = plan_scales(4, RollingBounds(1, 1), new=a_set("first", 1), old=[a_set("second", 2)])
     assert plan.sizes == {"first": 3}
     plan = plan_scales(4, RollingBounds(1, 1), new=a_set("first", 3, available=1), old=[a_set("second", 2)])
@@ -108,7 +109,7 @@ def test_a_rollback_keeps_the_healthy_replicas_until_others_are() -> None:
 # -- recreate --------------------------------------------------------------------------------------
 
 
-def test_recreate_ends_every_old_replica_before_a_new_one_begins() -> None:
+def test_recreate_ends_every_old_replica_before_a_new_one_starts() -> None:
     old = a_set("old", 3)
     assert plan_scales(3, RollingBounds(0, 3), new=None, old=[old], recreate=True) == ScalePlan({"old": 0})
     ending = replace(old, replicas=0, copies=1)
@@ -123,7 +124,7 @@ def test_recreate_ends_every_old_replica_before_a_new_one_begins() -> None:
 # -- scaling and pausing ---------------------------------------------------------------------------
 
 
-def test_a_paused_rollout_makes_no_replica_set_and_moves_none() -> None:
+def test_a_paused_rollout_creates_and_scales_no_replica_set() -> None:
     assert plan_scales(4, RollingBounds(1, 1), new=None, old=[a_set("old", 4)], paused=True) == ScalePlan({})
     mix = plan_scales(
         4,
@@ -139,7 +140,7 @@ def test_a_paused_deployment_still_scales() -> None:
     assert plan_scales(7, RollingBounds(2, 1), new=None, old=[a_set("old", 4)], paused=True).sizes == {"old": 7}
 
 
-def test_a_resize_in_mid_rollout_keeps_the_mix() -> None:
+def test_scaling_in_mid_rollout_keeps_the_proportions() -> None:
     new, old = a_set("new", 5, desired=10, most=13), a_set("old", 8, desired=10, most=13, created="0")
     plan = plan_scales(15, RollingBounds(3, 2), new=replace(new, created="1"), old=[old])
     assert plan.sizes == {"old": 11, "new": 7}
@@ -147,13 +148,13 @@ def test_a_resize_in_mid_rollout_keeps_the_mix() -> None:
     assert smaller.sizes == {"old": 5, "new": 3}
 
 
-def test_what_rounding_leaves_goes_to_the_largest() -> None:
+def test_the_rounding_rest_goes_to_the_largest() -> None:
     old, new = a_set("old", 6, desired=10, most=11), a_set("new", 5, desired=10, most=11)
     assert sum(plan_scales(12, RollingBounds(2, 2), new=new, old=[old]).sizes.values()) == 14
 
 
 @given(st.integers(0, 20), st.integers(0, 20), st.lists(st.integers(1, 15), min_size=2, max_size=4), st.integers(0, 5))
-def test_a_resize_never_leaves_the_bounds(desired: int, before: int, sizes: list[int], surge: int) -> None:
+def test_scaling_never_leaves_the_bounds(desired: int, before: int, sizes: list[int], surge: int) -> None:
     assume(desired != before)
     every = [a_set(f"s{n}", size, desired=before, most=before + surge) for n, size in enumerate(sizes)]
     plan = plan_scales(desired, RollingBounds(surge, 1), new=every[0], old=every[1:])
@@ -169,7 +170,7 @@ def test_a_resize_never_leaves_the_bounds(desired: int, before: int, sizes: list
 
 @dataclass(slots=True)
 class Copies:
-    """A ReplicaSet with its pods, which follows its spec late, reports later, and never has more copies than asked."""
+    """A ReplicaSet with its pods. It follows its spec late, reports later, and never has more copies than requested."""
 
     name: str
     created: str
@@ -180,7 +181,7 @@ class Copies:
     starting: int = 0
     ready: int = 0
     leaving: int = 0
-    told: tuple[int, int] = (0, 0)
+    statuses: tuple[int, int] = (0, 0)
     notes: tuple[int, int] | None = None
 
     @property
@@ -202,16 +203,16 @@ class Copies:
         self.acted = self.generation
 
     def report(self) -> None:
-        """What a reconcile writes at its end: it is about the generation that the reconcile acted on."""
-        self.told, self.observed = (self.copies, self.ready), self.acted
+        """The status at the end of a reconcile: it is about the generation that the reconcile read."""
+        self.statuses, self.observed = (self.copies, self.ready), self.acted
 
     def facts(self) -> SetFacts:
         desired, most = self.notes or (None, None)
         return SetFacts(
             self.name,
             self.size,
-            copies=self.told[0],
-            available=self.told[1],
+            copies=self.statuses[0],
+            available=self.statuses[1],
             observed=self.observed == self.generation,
             created=self.created,
             desired=desired,
@@ -254,7 +255,7 @@ class RolloutWorld:
         return sum(each.ready for each in self.sets)
 
     def settle(self, rounds: int = 300) -> None:
-        """Everybody works and everything starts, until there is nothing left to plan."""
+        """All controllers work and all pods start, until nothing is left to plan."""
         for _ in range(rounds):
             before = [replace(each) for each in self.sets]
             plan = self.step()
@@ -269,7 +270,7 @@ class RolloutWorld:
 
 
 SEEDS = st.integers(0, 2**32).map(Random)
-"""A rollout needs long runs of likely moves, which a generator gives more readily than single drawn rules do."""
+"""A rollout needs long runs of likely moves; a generator produces them better than rules drawn one by one."""
 
 
 def some_of(chance: Random, count: int) -> int:
@@ -312,7 +313,7 @@ def come_to_rest(world: RolloutWorld) -> None:
 def test_a_rollout_stays_within_surge_and_unavailable_and_comes_to_rest(
     chance: Random, desired: int, surge: int, unavailable: int, recreate: bool
 ) -> None:
-    """Templates change at any moment, ReplicaSets are late, pods start when they like."""
+    """Templates change at any time, ReplicaSets are late, pods start at any time."""
     bounds = RollingBounds(0, desired) if recreate else resolve_bounds(spec(desired, surge, unavailable))
     world = RolloutWorld(desired, bounds, recreate)
     world.settle()
@@ -330,7 +331,7 @@ def test_a_rollout_stays_within_surge_and_unavailable_and_comes_to_rest(
 
 @settings(max_examples=300)
 @given(SEEDS, st.integers(0, 6), st.integers(0, 3), st.integers(0, 3))
-def test_whoever_scales_and_whatever_dies_there_are_no_more_copies_than_were_allowed(
+def test_scaling_and_failures_never_cause_more_copies_than_allowed(
     chance: Random, desired: int, surge: int, unavailable: int
 ) -> None:
     world = RolloutWorld(desired, resolve_bounds(spec(desired, surge, unavailable)))

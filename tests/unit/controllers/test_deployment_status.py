@@ -1,4 +1,4 @@
-"""What a Deployment tells of the repairs of its ReplicaSets."""
+"""The repair condition of a Deployment, from its ReplicaSets."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ from kedge.api.views import DeploymentView, ReplicaSetView
 from kedge.controllers.deployment.status import repairs
 
 
-def repaired(*told: str) -> list[dict[str, Any]]:
-    return [{"type": "RepairComplete", "status": status, "reason": "Replacing", "message": "web-0"} for status in told]
+def repaired(*statuses: str) -> list[dict[str, Any]]:
+    return [
+        {"type": "RepairComplete", "status": status, "reason": "Replacing", "message": "web-0"} for status in statuses
+    ]
 
 
-def a_set(name: str, *told: str) -> ReplicaSetView:
-    body = {"metadata": {"name": name}, "status": {"conditions": repaired(*told)}}
+def a_set(name: str, *statuses: str) -> ReplicaSetView:
+    body = {"metadata": {"name": name}, "status": {"conditions": repaired(*statuses)}}
     return msgspec.convert(body, ReplicaSetView)
 
 
-def a_deployment(*told: str) -> DeploymentView:
-    return msgspec.convert({"metadata": {"name": "web"}, "status": {"conditions": repaired(*told)}}, DeploymentView)
+def a_deployment(*statuses: str) -> DeploymentView:
+    return msgspec.convert({"metadata": {"name": "web"}, "status": {"conditions": repaired(*statuses)}}, DeploymentView)
 
 
-def test_who_never_had_to_repair_anything_says_nothing_of_it() -> None:
+def test_a_deployment_without_repairs_has_no_condition() -> None:
     assert repairs(a_deployment(), [a_set("a"), a_set("b")]) == []
 
 
@@ -34,6 +36,6 @@ def test_a_repair_is_complete_when_it_is_in_every_replica_set() -> None:
     assert done["status"] == "True"
 
 
-def test_the_end_of_a_repair_is_told_although_its_replica_set_is_gone() -> None:
+def test_a_repair_completes_although_its_replica_set_is_gone() -> None:
     (done,) = repairs(a_deployment("False"), [a_set("a")])
     assert done["status"] == "True"

@@ -1,4 +1,4 @@
-"""Slices list who gets work; whoever is listed stays where it is listed."""
+"""Slices list the pods that receive work; a listed pod stays in its slice."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def names(slices: tuple[Slice, ...], *, ready: bool | None = None) -> list[str]:
     )
 
 
-def test_a_ready_pod_is_listed_with_its_place_and_ports() -> None:
+def test_a_ready_pod_is_listed_with_its_zone_and_ports() -> None:
     (made,) = plan([at(ready_pod("web-0"))]).create
     assert made.name == "web-0"
     assert made.group == ("IPv4", (("", "TCP", 8080, ""),))
@@ -58,7 +58,7 @@ def test_a_ready_pod_is_listed_with_its_place_and_ports() -> None:
     assert (endpoint["nodeName"], endpoint["zone"], endpoint["addresses"]) == ("node-a", "zone-a", ["10.0.0.1"])
 
 
-def test_who_drains_ended_or_has_no_address_is_left_out() -> None:
+def test_draining_and_ended_pods_and_pods_without_an_address_are_not_listed() -> None:
     pods = [
         at(ready_pod("draining", draining_s=1.0)),
         at(a_pod("ended", node="node-a", phase="Succeeded")),
@@ -67,7 +67,7 @@ def test_who_drains_ended_or_has_no_address_is_left_out() -> None:
     assert plan(pods) == SlicePlan()
 
 
-def test_who_stops_or_is_not_ready_is_listed_and_gets_nothing_new() -> None:
+def test_stopping_and_unready_pods_are_listed_as_not_ready() -> None:
     pods = [at(ready_pod("going", terminating=True)), at(a_pod("starting", node="node-a"))]
     made = plan(pods).create
     assert names(made, ready=False) == ["going", "starting"]
@@ -124,5 +124,5 @@ def test_slices_follow_the_pods_whatever_they_were_and_then_rest(
         assert names(slices, ready=True) == sorted(f"p{n}" for n, state in states if state == "ready")
         assert all(0 < len(each.endpoints) <= most for each in slices)
         now = {name: each.name for each in slices for name in names((each,))}
-        assert all(now[name] == home for name, home in homes.items() if name in now)  # nobody moves
+        assert all(now[name] == home for name, home in homes.items() if name in now)  # no pod moves
         assert plan(pods, slices, most=most) == SlicePlan()

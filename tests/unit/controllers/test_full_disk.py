@@ -1,4 +1,4 @@
-"""Controllers on a store whose disk is full for a while: nothing is made by halves or twice, and they go on after."""
+"""Controllers on a store whose disk is full for a while: nothing is written partly or twice, and work continues."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def until_made(service: Service, pods: int) -> None:
             await asyncio.sleep(0.005)  # the store has no event for it
 
 
-def test_a_workload_is_made_and_scaled_once_when_a_full_disk_has_room_again(tmp_path: Path) -> None:
+def test_a_workload_is_created_and_scaled_once_when_a_full_disk_has_room_again(tmp_path: Path) -> None:
     async def program() -> None:
         probe, env = Probe(), system_env(limits=LIMITS)
         store = await probe.open(tmp_path / "kedge.db", env)
@@ -60,7 +60,7 @@ def test_a_workload_is_made_and_scaled_once_when_a_full_disk_has_room_again(tmp_
         await until_made(service, 3)
 
         await service.patch(WEB, {"spec": {"replicas": 6}})
-        probe.fail("INSERT", sqlite3.SQLITE_FULL)  # and again, in the middle of its life
+        probe.fail("INSERT", sqlite3.SQLITE_FULL)  # and again, when it exists
         before = failures(env, "deployment")
         await until(lambda: failures(env, "deployment") >= before + 3)
         assert len((await made(service))[1]) == 3

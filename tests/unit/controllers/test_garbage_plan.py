@@ -1,4 +1,4 @@
-"""What is garbage and what is not; whose finalizers may be dropped, and on whose word."""
+"""Which objects are garbage, and which finalizers an override may remove."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def owned_by(
 
 
 @given(st.dictionaries(st.sampled_from("abcd"), st.sampled_from(OwnerState)), st.booleans())
-def test_an_object_goes_only_when_none_of_its_owners_is_left(
+def test_an_object_is_deleted_only_when_none_of_its_owners_is_left(
     owners: dict[str, OwnerState], has_dependents: bool
 ) -> None:
     plan = plan_garbage(owned_by(*owners), owners, has_dependents=has_dependents)
@@ -39,15 +39,15 @@ def test_an_object_goes_only_when_none_of_its_owners_is_left(
     assert all(owners[uid] in (OwnerState.GONE, OwnerState.WAITING) for uid in plan.drop)
 
 
-def test_an_owner_that_nobody_asked_about_counts_as_alive() -> None:
+def test_an_owner_that_was_not_read_counts_as_alive() -> None:
     assert plan_garbage(owned_by("a"), {}, has_dependents=False) == GarbagePlan()
 
 
-def test_what_goes_already_is_let_go_in_peace() -> None:
+def test_an_object_that_is_being_deleted_is_not_deleted_again() -> None:
     assert plan_garbage(owned_by("a", deleted_s=1), {"a": OwnerState.GONE}, has_dependents=False) == GarbagePlan()
 
 
-def test_how_an_object_goes_depends_on_who_waits_for_it() -> None:
+def test_the_propagation_depends_on_waiting_owners_and_dependents() -> None:
     waiting, gone = {"a": OwnerState.WAITING}, {"a": OwnerState.GONE}
     assert plan_garbage(owned_by("a"), waiting, has_dependents=True).delete == "Foreground"
     assert plan_garbage(owned_by("a"), waiting, has_dependents=False).delete == "Background"
@@ -58,7 +58,7 @@ def test_how_an_object_goes_depends_on_who_waits_for_it() -> None:
 WORD = "finalizers=a.example/b,c owner=ada until=2030-01-01T01:00:00Z reason=its controller is gone"
 
 
-def test_finalizers_of_others_are_told_of_and_kept() -> None:
+def test_other_finalizers_are_reported_and_kept() -> None:
     young = plan_finalizers(owned_by(finalizers=("a.example/b",), deleted_s=10), NOW, stuck_s=300)
     assert not young.stuck
     assert young.requeue_at == NOW + timedelta(seconds=290)
@@ -67,7 +67,7 @@ def test_finalizers_of_others_are_told_of_and_kept() -> None:
     assert not old.remove
 
 
-def test_a_person_may_drop_those_that_are_named_until_the_word_is_over() -> None:
+def test_an_override_removes_the_named_finalizers_until_it_expires() -> None:
     stuck = owned_by(finalizers=("a.example/b", "other"), deleted_s=301, override=WORD)
     plan = plan_finalizers(stuck, NOW, stuck_s=300)
     assert (plan.remove, plan.stuck) == (("a.example/b",), ("other",))
@@ -78,7 +78,7 @@ def test_a_person_may_drop_those_that_are_named_until_the_word_is_over() -> None
 
 
 @pytest.mark.parametrize("text", ["", "finalizers=a", "owner=ada until=2030-01-01T01:00:00Z reason=x", WORD[:-24]])
-def test_a_word_without_an_end_an_owner_or_a_reason_is_none(text: str) -> None:
+def test_an_override_without_expiry_owner_or_reason_has_no_effect(text: str) -> None:
     with pytest.raises(ValueError, match="must read like"):
         parse_override(text)
     plan = plan_finalizers(owned_by(finalizers=("a",), deleted_s=301, override=text), NOW, stuck_s=300)

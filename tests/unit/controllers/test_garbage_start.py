@@ -1,4 +1,4 @@
-"""A collector that starts while one kind cannot be listed yet: what goes meanwhile leaves nobody behind."""
+"""A collector that starts while one kind cannot be listed yet: no dependent of a deleted owner is left behind."""
 
 from __future__ import annotations
 
@@ -17,14 +17,12 @@ from kedge.keys import Fence
 from kedge.runtime import Controller, ControllerRuntime
 
 LATE = collected_kinds(KINDS)[0]
-"""The kind that comes first when dependents are looked for: whoever stops at it sees no other."""
+"""The first kind in which dependents are searched: a search that stops at it finds no other kind."""
 
 
 async def left_after(without: AbstractContextManager[None]) -> set[str]:
-    """1. Owner and child are listed; another kind is not. 2. The owner goes. 3. The other kind is listed.
-
-    Who is left in the end.
-    """
+    """1. Owner and child are listed; another kind is not. 2. The owner is deleted. 3. The other kind is listed. Returns
+    the objects that are left."""
     harness: CacheHarness = await make_cache_harness(QUICK)
     assert LATE is not CONFIG_MAP
     listed, ask = asyncio.Event(), harness.transport.send
@@ -42,7 +40,9 @@ async def left_after(without: AbstractContextManager[None]) -> set[str]:
         await until(lambda: harness.caches.of_kind("ConfigMap") and harness.caches.of_kind("ConfigMap")[0].synced)
         (maps,) = harness.caches.of_kind("ConfigMap")
         await until(lambda: controller.explain(key_of("child")) or controller.statistics().runs)
-        await asyncio.sleep(0.05)  # whoever does not wait for every kind looks at the child now, and finds it well
+        await asyncio.sleep(
+            0.05
+        )  # a collector that does not wait for every kind reconciles the child now, and keeps it
         await harness.world.service.delete(key_of("owner"))
         await until(lambda: maps.get(key_of("owner")).value is None)
         listed.set()
@@ -57,15 +57,15 @@ async def left_after(without: AbstractContextManager[None]) -> set[str]:
 
 
 @asynchronous
-async def test_a_child_whose_owner_goes_before_every_kind_was_listed_goes_too() -> None:
+async def test_a_child_whose_owner_is_deleted_before_every_kind_is_listed_is_deleted_too() -> None:
     assert await left_after(nullcontext()) == set()
 
 
 @asynchronous
-async def test_without_waiting_for_every_kind_it_would_be_forgotten() -> None:
+async def test_without_waiting_for_every_kind_the_child_is_left() -> None:
     """The event of its owner's end stops at the kind that is not listed, so nothing wakes the child any more."""
 
     async def begin_at_once(self: Controller, fence: Fence | None) -> None:
-        """Every kind is to be listed before the first key is taken."""
+        """Every kind must be listed before the first key is reconciled."""
 
     assert await left_after(replaced(Controller, "_wait_caches", begin_at_once)) == {"child"}

@@ -1,4 +1,4 @@
-"""Holds: a person's word that a controller is to leave an object alone."""
+"""Holds: annotations that stop a controller from changing an object."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from kedge.api.views import Condition
 SOON = NOW + timedelta(minutes=5)
 
 
-def test_a_hold_keeps_off_the_controller_it_names_and_no_other() -> None:
+def test_a_hold_stops_the_controller_it_names_and_no_other() -> None:
     held = a_pod(annotations=dict([Hold("replicaset", "ada", "a leak", SOON).annotation()]))
     hold = active_hold(held, "replicaset", NOW)
     assert hold is not None
@@ -32,7 +32,7 @@ def test_a_hold_keeps_off_the_controller_it_names_and_no_other() -> None:
     assert active_hold(held, "deployment", NOW) is None
 
 
-def test_a_hold_on_all_keeps_every_controller_off() -> None:
+def test_a_hold_on_all_stops_every_controller() -> None:
     held = a_pod(annotations=dict([Hold(ALL, "ada", "a leak", SOON).annotation()]))
     assert active_hold(held, "replicaset", NOW) is not None
 
@@ -43,7 +43,7 @@ def test_a_hold_ends_by_itself() -> None:
     assert active_hold(held, "replicaset", SOON) is None
 
 
-def test_of_two_holds_the_longer_counts() -> None:
+def test_the_longer_of_two_holds_counts() -> None:
     annotations = dict(
         [
             Hold("replicaset", "ada", "a leak", SOON).annotation(),
@@ -61,12 +61,12 @@ def test_of_two_holds_the_longer_counts() -> None:
         "",
         "owner=ada reason=no end until",
         "owner=ada until=tomorrow reason=not a time",
-        "until=2030-01-01T00:00:00Z reason=nobody",
+        "until=2030-01-01T00:00:00Z reason=none",
         "owner=ada until=2030-01-01T00:00:00Z reason= ",
         "true",
     ],
 )
-def test_a_hold_without_owner_end_or_reason_holds_nothing_and_is_said_to(text: str) -> None:
+def test_a_hold_without_owner_end_or_reason_has_no_effect_and_is_reported(text: str) -> None:
     held = a_pod(annotations={"hold.kedge.dev/all": text})
     assert active_hold(held, "replicaset", ago(3600 * 24 * 365)) is None
     assert "hold.kedge.dev/all" in hold_problems(held)[0]
@@ -88,12 +88,12 @@ WORDS = st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Z", "C")
 
 
 @given(WORDS, st.lists(WORDS, min_size=1).map(" ".join), st.datetimes(timezones=st.just(NOW.tzinfo)))
-def test_a_hold_reads_back_as_it_was_written(owner: str, reason: str, until: object) -> None:
+def test_a_hold_survives_a_round_trip(owner: str, reason: str, until: object) -> None:
     hold = Hold("job", owner, reason, until.replace(microsecond=0))  # type: ignore[attr-defined]
     assert parse_hold("job", hold.annotation()[1]) == hold
 
 
-def test_every_hold_on_an_object_is_shown_whomever_it_keeps_off_and_until_the_last_has_ended() -> None:
+def test_every_hold_on_an_object_is_shown_until_the_last_has_ended() -> None:
     later = SOON + timedelta(hours=1)
     held = a_pod(
         annotations=dict(
@@ -110,6 +110,8 @@ def test_every_hold_on_an_object_is_shown_whomever_it_keeps_off_and_until_the_la
     assert next_hold_end(held, SOON) == later
     assert hold_condition(held, later) is None
     assert next_hold_end(held, later) is None
-    said = (Condition(type="Held", status="True"),)
-    assert [each["status"] for each in hold_conditions(held, said, later)] == ["False"]  # that it is over is told once
+    condition_of = (Condition(type="Held", status="True"),)
+    assert [each["status"] for each in hold_conditions(held, condition_of, later)] == [
+        "False"
+    ]  # the end is written once
     assert hold_conditions(held, (), later) == []

@@ -1,4 +1,4 @@
-"""The plan of a Job: counted exactly, never more at once than asked for, ended for a reason."""
+"""The plan of a Job: counted exactly, never more pods at once than requested, ended with a reason."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def names(pods: Any) -> list[str]:
 # -- how many run ----------------------------------------------------------------------------------
 
 
-def test_no_more_run_at_once_than_asked_for() -> None:
+def test_no_more_pods_run_at_once_than_requested() -> None:
     assert plan(a_job()).create == (None, None)
     assert plan(a_job(), a_run("j-0")).create == (None,)
     assert plan(a_job(), a_run("j-0"), a_run("j-1")).create == ()
@@ -59,12 +59,12 @@ def test_a_pod_that_is_still_stopping_is_not_replaced() -> None:
     assert plan(a_job(parallelism=1), a_run("j-0", terminating=True)).create == ()
 
 
-def test_fewer_at_once_ends_those_missed_least() -> None:
+def test_a_lower_parallelism_deletes_pods_in_deletion_order() -> None:
     found = plan(a_job(parallelism=1), a_run("j-0", ready_s=50), a_run("j-1"))
     assert names(found.delete) == ["j-1"]
 
 
-def test_a_queue_of_work_that_one_found_empty_starts_no_more() -> None:
+def test_a_work_queue_starts_no_more_pods_after_the_first_success() -> None:
     status = JobStatus(start_time=ago(9), succeeded=1)
     running = plan(a_job(status, completions=None, parallelism=3), a_run("j-0"))
     assert (running.create, running.delete, running.outcome) == ((), (), None)
@@ -90,7 +90,7 @@ def test_a_lost_pod_is_released_before_another_starts() -> None:
     assert found.create == ()
 
 
-def test_failures_in_a_row_pause_the_next_start_and_a_success_forgets_them() -> None:
+def test_consecutive_failures_delay_the_next_start_and_a_success_resets_that() -> None:
     rules = JobRules(backoff_s=10, backoff_s_max=60)
     failed = [a_run(f"j-{n}", "Failed", marked=False, age_s=5) for n in range(2)]
     status = JobStatus(start_time=ago(50), failed=2)
@@ -101,7 +101,7 @@ def test_failures_in_a_row_pause_the_next_start_and_a_success_forgets_them() -> 
     assert len(plan(a_job(replace_status(status, succeeded=1)), *failed, later, rules=rules).create) == 2
 
 
-def test_a_failure_in_the_far_future_is_a_wrong_clock_and_is_not_waited_for() -> None:
+def test_a_failure_in_the_far_future_does_not_delay_the_next_start() -> None:
     rules = JobRules(backoff_s=10, backoff_s_max=60)
     failed = a_run("j-0", "Failed", marked=False, age_s=-86_400)
     assert len(plan(a_job(JobStatus(start_time=ago(50), failed=1)), failed, rules=rules).create) == 2
@@ -114,7 +114,7 @@ def replace_status(status: JobStatus, **changes: Any) -> JobStatus:
 # -- counting --------------------------------------------------------------------------------------
 
 
-def test_an_ended_pod_is_written_down_before_its_finalizer_goes() -> None:
+def test_an_ended_pod_is_recorded_before_its_finalizer_is_removed() -> None:
     found = plan(a_job(), a_run("j-0", "Succeeded"), a_run("j-1", "Failed"))
     assert found.counts.uncounted_succeeded == ("uid-of-j-0",)
     assert found.counts.uncounted_failed == ("uid-of-j-1",)
@@ -148,7 +148,7 @@ def test_a_pod_deleted_before_it_had_a_node_has_failed() -> None:
     assert plan(a_job(), gone).counts.uncounted_failed == ("uid-of-j-0",)
 
 
-def test_only_so_many_are_written_down_at_once() -> None:
+def test_the_number_of_uncounted_pods_is_bounded() -> None:
     pods = [a_run(f"j-{n}", "Succeeded") for n in range(5)]
     found = plan(a_job(completions=9), *pods, rules=replace(RULES, uncounted_max=2))
     assert len(found.counts.uncounted) == 2
@@ -183,19 +183,19 @@ def test_a_job_is_over_only_when_nothing_runs_and_everything_is_counted() -> Non
         ),
     ],
 )
-def test_a_job_fails_for_a_reason(job: JobView, pods: list[PodView], reason: str) -> None:
+def test_a_failed_job_has_a_reason(job: JobView, pods: list[PodView], reason: str) -> None:
     found = plan(job, *pods)
     assert found.outcome is not None
     assert (found.outcome.succeeds, found.outcome.reason) == (False, reason)
 
 
-def test_as_many_failures_as_the_limit_are_borne() -> None:
+def test_a_job_tolerates_as_many_failures_as_its_limit() -> None:
     assert plan(a_job(JobStatus(start_time=ago(9), failed=1), backoff_limit=1)).outcome is None
     assert plan(a_job(active_deadline_seconds=11)).outcome is None
     assert plan(a_job(active_deadline_seconds=11)).requeue_at == NOW + timedelta(seconds=1)
 
 
-def test_an_end_that_was_decided_stays_decided() -> None:
+def test_a_decided_outcome_stays() -> None:
     decided = Condition(type="FailureTarget", status="True", reason="DeadlineExceeded", message="late")
     found = plan(a_job(JobStatus(start_time=ago(9), succeeded=3, conditions=(decided,))))
     assert found.outcome is not None
@@ -229,7 +229,7 @@ def test_an_index_that_failed_is_tried_again() -> None:
 
 
 @given(st.sets(st.integers(0, 40)))
-def test_indexes_read_back_as_they_were_written(indexes: set[int]) -> None:
+def test_indexes_survive_a_round_trip(indexes: set[int]) -> None:
     assert set(parse_indexes(format_indexes(indexes))) == indexes
 
 
@@ -243,7 +243,7 @@ def test_indexes_are_written_as_kubernetes_does() -> None:
 
 @dataclass(slots=True)
 class JobWorld:
-    """A Job, its pods and what truly happened to them. A controller may crash between any two writes."""
+    """A Job, its pods and their true outcomes. A controller may crash between any two writes."""
 
     spec: JobSpec
     now: datetime = NOW
@@ -265,7 +265,7 @@ class JobWorld:
         (self.succeeded if phase == "Succeeded" else self.failed).append(pod)
 
     def remove(self, pod: PodView) -> None:
-        """Somebody deletes an ended pod: it goes when its finalizer has."""
+        """Delete an ended pod: it is gone when its finalizer is removed."""
         metadata = msgspec.structs.replace(pod.metadata, deletion_timestamp=NOW, deletion_grace_period_seconds=0)
         self._put(msgspec.structs.replace(pod, metadata=metadata))
 
@@ -276,7 +276,7 @@ class JobWorld:
             self.pods[pod.uid] = pod
 
     def apply(self, plan: JobPlan, chance: Random) -> None:
-        """Carry the plan out in the shell's order, and crash somewhere, or not."""
+        """Carry the plan out in the controller's order, and maybe crash somewhere."""
         left = chance.choice([0, 1, 2, 3, 99, 99, 99])
         for pod in plan.delete:
             if (left := left - 1) < 0:
@@ -320,7 +320,7 @@ class JobWorld:
 
 @settings(max_examples=300)
 @given(st.integers(0, 2**32).map(Random), st.integers(1, 6), st.integers(1, 4), st.booleans())
-def test_every_end_is_counted_once_whoever_crashes_and_whatever_is_deleted(
+def test_every_ended_pod_is_counted_once_despite_crashes_and_deletions(
     chance: Random, completions: int, parallelism: int, indexed: bool
 ) -> None:
     mode = "Indexed" if indexed else "NonIndexed"

@@ -1,4 +1,4 @@
-"""A namespace is emptied stage by stage, and is empty only when nothing at all is left."""
+"""A namespace is emptied stage by stage, and is empty only when no object is left."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def there(kind: str, *going: int, finalizers: tuple[str, ...] = ()) -> list[tupl
     ]
 
 
-def test_those_who_make_and_run_go_before_what_they_stand_on() -> None:
+def test_owners_and_pods_are_deleted_before_other_kinds() -> None:
     found = {"ConfigMap": there("ConfigMap", 0), "Pod": there("Pod", 0, 1)}
     plan = plan_namespace(found, burst=10)
     assert [key.kind for key in plan.delete] == ["Pod"]
@@ -32,7 +32,7 @@ def test_those_who_make_and_run_go_before_what_they_stand_on() -> None:
     ]
 
 
-def test_what_a_person_holds_stays_and_takes_nobodys_turn() -> None:
+def test_held_objects_stay_and_do_not_count_towards_the_burst() -> None:
     found = {"Pod": there("Pod", 0, 0, 0)}
     held = [found["Pod"][0][0], found["Pod"][1][0]]
     plan = plan_namespace(found, burst=2, held=held)
@@ -40,11 +40,13 @@ def test_what_a_person_holds_stays_and_takes_nobodys_turn() -> None:
     assert plan.remaining == {"Pod": 3}
 
 
-def test_what_stands_in_the_way_is_said() -> None:
+def test_remaining_objects_and_finalizers_are_reported() -> None:
     plan = plan_namespace({"Pod": there("Pod", 1, finalizers=("a.example/b",))}, burst=10)
     assert not plan.delete
-    said = {each["type"]: (each["status"], each["message"]) for each in namespace_conditions(NamespaceView(), plan, "")}
-    assert said == {CONTENT: ("True", "Pod: 1"), "NamespaceFinalizersRemaining": ("True", "a.example/b: 1")}
+    condition_of = {
+        each["type"]: (each["status"], each["message"]) for each in namespace_conditions(NamespaceView(), plan, "")
+    }
+    assert condition_of == {CONTENT: ("True", "Pod: 1"), "NamespaceFinalizersRemaining": ("True", "a.example/b: 1")}
     assert namespace_conditions(NamespaceView(), NamespacePlan(), "") == []
 
 

@@ -1,4 +1,4 @@
-"""A node's pods: out of sight first, then released through their owners, taken back while that is possible."""
+"""A node's pods: unknown first, then released through their owners, taken back while that is possible."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def plan(
 
 
 def destroys(steps: EvacuationPlan) -> bool:
-    """Whether any of it cannot be taken back."""
+    """Whether any write cannot be undone."""
     return bool(steps.release or steps.remove or steps.end)
 
 
-def test_a_suspect_node_costs_nobody_anything() -> None:
+def test_a_suspect_node_affects_no_pod() -> None:
     assert plan(
         NodeState.SUSPECT, 39.0, owned(ready_pod("web-0")), owned(a_pod("web-1", node="node-a", lost=True))
     ).silent
@@ -54,13 +54,13 @@ def test_the_pods_of_an_unknown_node_are_unknown_and_stay() -> None:
     assert not destroys(steps)
 
 
-def test_the_pods_of_a_lost_node_are_released_by_their_owners_and_removed_if_they_have_none() -> None:
+def test_the_pods_of_a_lost_node_are_released_through_their_owners_or_removed() -> None:
     steps = plan(NodeState.LOST, 120.0, owned(ready_pod("web-0")), a_pod("alone", node="node-a"))
     assert [pod.name for pod in steps.release] == ["web-0"]
     assert [pod.name for pod in steps.remove] == ["alone"]
 
 
-def test_what_was_asked_for_once_is_not_asked_for_again() -> None:
+def test_a_release_is_requested_once() -> None:
     assert not plan(NodeState.LOST, 300.0, owned(a_pod("web-0", node="node-a", lost=True))).release
 
 
@@ -70,7 +70,7 @@ def test_a_node_that_returns_takes_its_pods_back() -> None:
     assert not destroys(steps)
 
 
-def test_a_new_observer_releases_nothing_before_it_has_waited_itself() -> None:
+def test_a_new_observer_releases_nothing_before_it_has_seen_the_silence_itself() -> None:
     steps = plan(NodeState.LOST, 5.0, owned(ready_pod("web-0")))
     assert not destroys(steps)
     assert steps.requeue_after_s == 115.0
@@ -81,7 +81,7 @@ def test_nothing_is_released_or_hidden_while_the_zone_is_blind() -> None:
     assert steps.silent
 
 
-def test_a_persons_word_needs_no_waiting() -> None:
+def test_an_out_of_service_node_is_lost_at_once() -> None:
     assert plan(NodeState.LOST, 0.0, owned(ready_pod("web-0")), out_of_service=True, blind="all").release
 
 
@@ -100,7 +100,7 @@ def test_a_toleration_delays_the_release_and_never_hastens_it(seconds: int | Non
         assert after_s == max(LIMITS.node_lost_s, LIMITS.node_unknown_s + max(0, seconds))
 
 
-def test_a_taint_of_a_node_in_contact_ends_what_does_not_bear_it() -> None:
+def test_a_taint_of_a_reachable_node_deletes_pods_that_do_not_tolerate_it() -> None:
     taint = Taint(key="maintenance", effect="NoExecute", time_added=ago(30))
     bears = [Toleration(key="maintenance", operator="Exists", toleration_seconds=each) for each in (20, 60, None)]
     pods = [owned(ready_pod("none")), *(tolerating(owned(ready_pod(f"t{n}")), each) for n, each in enumerate(bears))]
@@ -109,7 +109,7 @@ def test_a_taint_of_a_node_in_contact_ends_what_does_not_bear_it() -> None:
     assert steps.requeue_after_s == 30.0
 
 
-def test_a_node_that_is_not_ready_keeps_its_pods_for_as_long_as_a_silent_one() -> None:
+def test_an_unready_node_keeps_its_pods_as_long_as_a_silent_one() -> None:
     young = Taint(key=NOT_READY_TAINT, effect="NoExecute", time_added=ago(60))
     old = Taint(key=NOT_READY_TAINT, effect="NoExecute", time_added=ago(LIMITS.node_lost_s))
     pod = owned(ready_pod("web-0"))
@@ -121,7 +121,7 @@ states = st.sampled_from(NodeState)
 
 
 @given(states, st.floats(0, 300), st.booleans(), st.booleans())
-def test_nothing_ends_for_silence_unless_its_node_is_lost_and_was_silent_long_enough(
+def test_no_pod_is_released_unless_its_node_is_lost_and_silent_for_long_enough(
     state: NodeState, trusted_s: float, blind: bool, lost: bool
 ) -> None:
     pods = owned(a_pod("web-0", node="node-a", lost=lost)), a_pod("alone", node="node-a")

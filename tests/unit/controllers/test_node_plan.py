@@ -1,4 +1,4 @@
-"""What is said of a node follows the evidence: silence moves it on, only a renewal brings it back."""
+"""The state of a node follows the evidence: silence moves it forward, only a renewal brings it back."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ healths = st.builds(
 
 
 @given(st.sampled_from(NodeState), healths)
-def test_a_node_moves_on_by_silence_and_back_only_when_it_is_heard(was: NodeState, health: NodeHealth) -> None:
+def test_a_node_moves_forward_by_silence_and_back_only_by_a_heartbeat(was: NodeState, health: NodeHealth) -> None:
     now = next_state(was, health, LIMITS)
     if ORDER.index(now) < ORDER.index(was):
         assert now is NodeState.READY
@@ -73,7 +73,7 @@ def test_a_node_moves_on_by_silence_and_back_only_when_it_is_heard(was: NodeStat
 
 
 @given(st.lists(healths, min_size=1, max_size=8), st.booleans())
-def test_what_was_said_needs_no_second_saying(seen: list[NodeHealth], cordoned: bool) -> None:
+def test_a_plan_that_was_carried_out_plans_nothing_more(seen: list[NodeHealth], cordoned: bool) -> None:
     document = a_node({"spec": {"unschedulable": cordoned}})
     for health in seen:
         plan = plan_node(view(document), health, LIMITS, NOW)
@@ -84,7 +84,7 @@ def test_what_was_said_needs_no_second_saying(seen: list[NodeHealth], cordoned: 
         assert again.taints is None
 
 
-def test_the_stages_come_one_after_another_and_each_says_what_it_stops() -> None:
+def test_the_states_follow_one_another_with_their_conditions_and_taints() -> None:
     document = a_node()
     document = carry_out(document, plan_node(view(document), silent(25), LIMITS, NOW))
     assert is_true(view(document).status.conditions, SUSPECT)
@@ -104,31 +104,31 @@ def test_the_stages_come_one_after_another_and_each_says_what_it_stops() -> None
     conditions = view(document).status.conditions
     assert not is_true(conditions, LOST)
     assert not is_true(conditions, SUSPECT)
-    # Its agent has yet to say how it is: until then nothing new is placed there, and nothing ends.
+    # Its agent has not reported yet: until then nothing new is placed there, and nothing is deleted.
     assert {(t.key, t.effect) for t in view(document).spec.taints} == {(UNREACHABLE_TAINT, "NoSchedule")}
 
 
-def test_a_node_is_not_given_up_before_its_turn() -> None:
+def test_a_node_is_not_declared_lost_before_the_rate_limit_allows_it() -> None:
     plan = plan_node(view(a_node()), silent(500), LIMITS, NOW, may_lose=False)
     assert plan.state is NodeState.UNKNOWN
     assert plan.requeue_after_s <= LIMITS.node_suspect_s
 
 
-def test_a_new_observer_takes_nothing_back_that_it_did_not_hear() -> None:
+def test_a_new_observer_does_not_return_a_node_without_a_heartbeat() -> None:
     document = a_node()
     document = carry_out(document, plan_node(view(document), silent(130), LIMITS, NOW))
-    plan = plan_node(view(document), silent(0), LIMITS, NOW)  # it has just begun to look
+    plan = plan_node(view(document), silent(0), LIMITS, NOW)  # it has just started
     assert plan.state is NodeState.LOST
     assert not plan.conditions
 
 
-def test_a_person_may_say_that_a_node_is_gone_for_good() -> None:
+def test_an_out_of_service_taint_declares_a_node_lost() -> None:
     taint = {"key": OUT_OF_SERVICE, "effect": "NoExecute", "value": "ada pulled the plug"}
     plan = plan_node(view(a_node({"spec": {"taints": [taint]}})), silent(0, alive=True), LIMITS, NOW, may_lose=False)
     assert plan.state is NodeState.LOST
 
 
-def test_an_agent_that_says_not_ready_is_believed_and_its_node_is_tainted() -> None:
+def test_a_node_whose_agent_reports_not_ready_is_tainted() -> None:
     document = a_node({"status": {"conditions": [{"type": "Ready", "status": "False"}]}})
     plan = plan_node(view(document), silent(1, alive=True), LIMITS, NOW)
     assert plan.state is NodeState.READY
@@ -139,7 +139,7 @@ def test_an_agent_that_says_not_ready_is_believed_and_its_node_is_tainted() -> N
     }
 
 
-def test_taints_of_others_stay_and_cordons_are_shown() -> None:
+def test_other_taints_stay_and_cordons_are_shown() -> None:
     theirs = {"key": "gpu", "effect": "NoSchedule", "value": "a100"}
     document = a_node({"spec": {"taints": [theirs], "unschedulable": True}})
     plan = plan_node(view(document), silent(0, alive=True), LIMITS, NOW)
@@ -168,14 +168,14 @@ def test_silence_counts_since_the_last_renewal_that_was_seen() -> None:
     assert heartbeats.observe("a", 0.0) == {"silence_s": 15.0, "alive": True}
 
 
-def test_a_new_word_of_its_agent_is_a_sign_of_life_and_an_old_one_is_none() -> None:
+def test_a_new_report_of_the_agent_is_a_heartbeat_and_an_old_one_is_not() -> None:
     heartbeats, clock = observer()
     heartbeats.note("a", 0.0, renewed=False)
     heartbeats.observe("a", 0.0, report="at nine")
     clock.advance(20)
     assert heartbeats.observe("a", 0.0, report="at nine") == {"silence_s": 20.0, "alive": False}
     clock.advance(20)
-    assert heartbeats.observe("a", 0.0)["silence_s"] == 40.0  # somebody else said that nobody knows
+    assert heartbeats.observe("a", 0.0)["silence_s"] == 40.0  # another writer has set Ready to unknown
     clock.advance(5)
     assert heartbeats.observe("a", 0.0, report="at ten") == {"silence_s": 0.0, "alive": True}
     clock.advance(5)
@@ -185,7 +185,7 @@ def test_a_new_word_of_its_agent_is_a_sign_of_life_and_an_old_one_is_none() -> N
     assert heartbeats.observe("a", 0.0, report="at eleven")["silence_s"] == 0.0
 
 
-def test_a_word_that_only_gets_its_date_is_no_sign_of_life() -> None:
+def test_a_report_that_only_gets_a_time_is_no_heartbeat() -> None:
     heartbeats, clock = observer()
     heartbeats.note("a", 0.0, renewed=True)
     heartbeats.observe("a", 0.0, report=UNDATED)
@@ -199,7 +199,7 @@ def test_silence_does_not_grow_while_the_observer_cannot_see() -> None:
     for _ in range(30):
         clock.advance(10)
         assert heartbeats.observe("a", clock.monotonic() - observed_s(clock))["silence_s"] <= 10.0
-    # Sight returns after minutes: every node has its whole time again.
+    # The watch resumes after minutes: every node has its whole time again.
     assert heartbeats.observe("a", 0.0)["silence_s"] == 0.0
     clock.advance(30)
     assert heartbeats.observe("a", 0.0)["silence_s"] == 30.0
@@ -209,7 +209,7 @@ def observed_s(clock: Clock) -> float:
     return Clock().monotonic() + min(10.0, clock.monotonic() - Clock().monotonic())
 
 
-def test_a_short_break_in_sight_starts_nothing_anew() -> None:
+def test_a_short_gap_in_the_watch_restarts_nothing() -> None:
     heartbeats, clock = observer()
     heartbeats.note("a", 0.0, renewed=True)
     clock.advance(20)
@@ -236,7 +236,7 @@ def test_a_zone_that_was_blind_gives_its_nodes_their_time_again() -> None:
     assert found == {"blind": "", "clear_s": 15.0}
 
 
-def test_nodes_of_one_zone_are_given_up_one_at_a_time() -> None:
+def test_nodes_of_one_zone_are_declared_lost_one_at_a_time() -> None:
     heartbeats, clock = observer()
     assert heartbeats.may_lose("a")
     assert not heartbeats.may_lose("a")

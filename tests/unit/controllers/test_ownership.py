@@ -1,4 +1,4 @@
-"""Whom a change of something that may be owned wakes: its owner, or whoever would take it in."""
+"""The keys that a change of an owned object wakes: its owner, or the workloads that select it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from kedge.keys import Key
 from kedge.limits import Limits
 
 ALONE = Limits(decisions_sample_every=1, resync_every_s=100_000, relist_every_s=100_000)
-"""No safety net: only what is woken runs."""
+"""No resync: only woken keys run."""
 
 
 def pod_named(owner: Object, slot: int, **reference: Any) -> dict[str, Any]:
-    """A pod of `owner`, but for what is said otherwise of its reference; without one if `controller` is None."""
+    """A pod of `owner`, with the given changes to its reference; without a reference if `controller` is None."""
     body = pod_of(owner, slot)
     if reference.get("controller", True) is None:
         del body["metadata"]["ownerReferences"]
@@ -28,7 +28,7 @@ def pod_named(owner: Object, slot: int, **reference: Any) -> dict[str, Any]:
 
 
 @with_harness(ALONE)
-async def test_the_owner_is_woken_by_its_group_and_those_who_select_it_if_there_is_none(
+async def test_the_owner_is_woken_by_its_group_or_every_workload_that_selects_an_orphan(
     harness: ControllerHarness,
 ) -> None:
     woken: list[str] = []
@@ -50,7 +50,9 @@ async def test_the_owner_is_woken_by_its_group_and_those_who_select_it_if_there_
     await until(lambda: set(woken) == {"one", "two"})
     woken.clear()
     assert await woken_by(pod_named(one, 0)) == ["one"]
-    assert await woken_by(pod_named(one, 1, apiVersion="apps/v1beta2")) == ["one"], "the group says who, any version"
+    assert await woken_by(pod_named(one, 1, apiVersion="apps/v1beta2")) == ["one"], (
+        "the group identifies the owner, any version"
+    )
     assert await woken_by(pod_named(one, 2, apiVersion="apps.example.com/v1")) == []
     assert await woken_by(pod_named(one, 3, kind="Deployment")) == []
-    assert await woken_by(pod_named(one, 4, controller=None)) == ["one"], "it is selected, and nobody controls it"
+    assert await woken_by(pod_named(one, 4, controller=None)) == ["one"], "it is selected, and has no controller"

@@ -1,4 +1,4 @@
-"""Progress: at which stage a replica is, and why it is not further."""
+"""Progress: the stage of a replica, and why it is not further."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_pending_replicas_are_counted_by_reason() -> None:
     assert (progress["desired"], progress["observedGeneration"]) == (5, 7)
 
 
-def test_a_look_that_did_nothing_keeps_the_last_action_and_writes_nothing_new() -> None:
+def test_a_reconcile_without_actions_keeps_the_last_action() -> None:
     before = WorkloadProgress(last_action="create web-3", last_action_time=ago(9), last_error="Forbidden: no quota")
     progress = progress_of([], desired=1, listed=(), generation=1, before=before)
     assert progress["lastAction"] == "create web-3"
@@ -77,7 +77,7 @@ def test_an_action_that_succeeds_clears_the_last_error() -> None:
     assert progress["lastActionTime"] == "2030-01-01T00:00:00Z"
 
 
-def test_a_deployment_adds_up_what_its_replica_sets_count() -> None:
+def test_a_deployment_sums_the_counts_of_its_replica_sets() -> None:
     one = WorkloadProgress(
         stages=StageCounts(queued=2, serving=1),
         leaving=1,
@@ -94,7 +94,7 @@ def test_a_deployment_adds_up_what_its_replica_sets_count() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stages", "asked", "told"),
+    ("stages", "asked", "statuses"),
     [
         ({}, 2, ("False", "WaitingForReplicas")),
         ({"queued": 1, "ready": 1}, 2, ("False", "WaitingForNodes")),
@@ -105,8 +105,8 @@ def test_a_deployment_adds_up_what_its_replica_sets_count() -> None:
         ({}, 0, ("True", "AllBound")),
     ],
 )
-def test_bound_is_said_when_as_many_as_are_asked_for_have_a_node_and_none_waits(
-    stages: dict[str, int], asked: int, told: tuple[str, str]
+def test_bound_is_true_when_all_requested_replicas_have_a_node(
+    stages: dict[str, int], asked: int, statuses: tuple[str, str]
 ) -> None:
     bound, _ = stage_conditions({"stages": stages, "pending": []}, asked=asked)
-    assert (bound["status"], bound["reason"]) == told
+    assert (bound["status"], bound["reason"]) == statuses

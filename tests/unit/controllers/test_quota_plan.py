@@ -1,4 +1,4 @@
-"""When a quota is to be counted anew, and when it has room that it had not."""
+"""When a quota needs a recount, and when it has more room than before."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def zones(hard: str, used: str) -> Object:
     return made(ZONE_QUOTA, spec, {"zones": {"zone-a": {"used": {"cpu": used}}}})
 
 
-def test_a_quota_is_counted_when_it_never_was_or_is_wrong() -> None:
+def test_a_quota_is_recounted_when_it_is_uncounted_or_wrong() -> None:
     pods = [a_pod("a"), a_pod("b"), a_pod("c", phase="Failed")]
     assert needs_count(quota({"pods": "5"}, {}).view, pods)
     assert needs_count(quota({"pods": "5"}, {"pods": "3"}).view, pods)
@@ -39,7 +39,7 @@ def test_a_quota_is_counted_when_it_never_was_or_is_wrong() -> None:
     assert not needs_count(quota({"count/configmaps": "5"}, {"count/configmaps": "4"}).view, pods)
 
 
-def test_a_zone_quota_is_counted_from_claims_and_nothing_is_as_good_as_no_word() -> None:
+def test_a_zone_quota_is_counted_from_claims_and_zero_equals_missing() -> None:
     assert not zones_need_count(zones("4", "0").view, "default", [])
     assert zones_need_count(zones("4", "1").view, "default", [])
     bare = made(ZONE_QUOTA, {"zones": {"zone-a": {"hard": {"cpu": "4"}}}}, {})
@@ -47,14 +47,14 @@ def test_a_zone_quota_is_counted_from_claims_and_nothing_is_as_good_as_no_word()
 
 
 @given(*(st.integers(0, 9) for _ in range(4)))
-def test_room_is_what_wakes_the_blocked(hard: int, used: int, hard_now: int, used_now: int) -> None:
+def test_more_room_wakes_blocked_workloads(hard: int, used: int, hard_now: int, used_now: int) -> None:
     freed = hard_now - used_now > hard - used
     before, after = (quota({"pods": str(h)}, {"pods": str(u)}) for h, u in ((hard, used), (hard_now, used_now)))
     assert has_freed(before, after) == freed
     assert has_freed(zones(f"{hard}", f"{used}"), zones(f"{hard_now}", f"{used_now}")) == freed
 
 
-def test_a_quota_that_goes_or_limits_less_frees_and_a_new_one_does_not() -> None:
+def test_a_deleted_or_looser_quota_frees_room_and_a_new_one_does_not() -> None:
     some = quota({"pods": "5", "cpu": "1"}, {"pods": "5", "cpu": "1"})
     assert has_freed(some, None)
     assert not has_freed(None, some)

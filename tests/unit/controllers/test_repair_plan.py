@@ -1,4 +1,4 @@
-"""What stands for nothing, and what only seems to; what may be freed, and what is only told of."""
+"""Which reservations, claims and bindings are orphans; which are freed, and which are only reported."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def ledger(node_uid: str = "n1", **states: str) -> NodeAllocationView:
     )
 
 
-def test_a_reservation_stands_while_its_pod_waits() -> None:
+def test_a_reservation_stays_while_its_pod_waits() -> None:
     waiting = a_pod("web-0")
     assert orphan_reason(reserved(), waiting, NOW) == ""
     assert orphan_reason(reserved(), None, NOW) == "its pod is gone"
@@ -49,8 +49,8 @@ def test_a_reservation_stands_while_its_pod_waits() -> None:
     assert orphan_reason(reserved(late=True), waiting, NOW) == "its deadline has passed"
 
 
-def test_a_deadline_that_had_passed_when_it_was_set_counts_some_time_after() -> None:
-    """Whoever set it may have a clock that is behind, and be about to use what it reserved."""
+def test_a_deadline_that_was_past_when_it_was_set_takes_effect_later() -> None:
+    """Its scheduler may have a clock that is behind, and be about to use the reservation."""
     waiting = a_pod("web-0")
 
     def made(since_s: float) -> ReservationView:
@@ -65,12 +65,12 @@ def test_a_deadline_that_had_passed_when_it_was_set_counts_some_time_after() -> 
     assert orphan_reason(made(39), None, NOW, grace_s=40) == "its pod is gone", "that is no matter of time"
 
 
-def test_of_two_for_one_intent_the_later_goes() -> None:
+def test_the_later_of_two_reservations_for_one_intent_is_an_orphan() -> None:
     assert orphan_reason(reserved("b"), a_pod("web-0"), NOW, older=[reserved("a")])
     assert not orphan_reason(reserved("a"), a_pod("web-0"), NOW, older=[])
 
 
-def test_a_gangs_record_stays_while_anybody_holds_anything_under_it() -> None:
+def test_a_gang_record_stays_while_a_member_has_a_reservation() -> None:
     over = ReservationView(spec=ReservationSpec(gang_size=2, deadline=ago(1)))
     assert orphan_reason(over, None, NOW) == "the gang is over"
     members = ReservationStatus(members=FrozenMap({"u": GangMember(name="web-0")}))
@@ -82,7 +82,7 @@ def test_a_gangs_record_stays_while_anybody_holds_anything_under_it() -> None:
 
 
 @given(st.sampled_from(["Reserved", "Bound"]), st.sampled_from(["", "Running", "Failed"]), st.booleans(), st.booleans())
-def test_a_claim_of_what_may_run_is_freed_only_on_a_persons_word(
+def test_a_claim_of_a_pod_that_may_run_is_freed_only_by_the_out_of_service_taint(
     state: str, phase: str, is_reserved: bool, out: bool
 ) -> None:
     pods: dict[str, PodView] = {"u": a_pod("web-0", phase=phase)} if phase else {}
@@ -95,12 +95,12 @@ def test_a_claim_of_what_may_run_is_freed_only_on_a_persons_word(
         assert plan.leaked == ("u",)
 
 
-def test_a_bound_pod_is_at_home_while_its_nodes_ledger_has_it() -> None:
+def test_a_bound_pod_has_its_node_while_the_ledger_has_its_claim() -> None:
     home = NodeView(metadata=ObjectMeta(uid="n1"))
     pod = ready_pod("web-0", uid="u")
     assert not has_lost_node(pod, home, ledger(u="Bound"))
     assert has_lost_node(pod, None, ledger(u="Bound"))
-    assert has_lost_node(pod, home, ledger())  # the node came back as another, and holds nothing of its former self
-    assert not has_lost_node(pod, home, ledger("n0"))  # its ledger is still being handed on
+    assert has_lost_node(pod, home, ledger())  # the node returned as a new incarnation, without the old claims
+    assert not has_lost_node(pod, home, ledger("n0"))  # its ledger is still being taken over
     assert not has_lost_node(a_pod("web-0"), None, None)
     assert not has_lost_node(a_pod("web-0", node="node-a", phase="Failed"), None, None)

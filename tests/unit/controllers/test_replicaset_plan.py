@@ -1,4 +1,4 @@
-"""The plan of a ReplicaSet: what it makes, drains, keeps, deletes, releases and sweeps."""
+"""The plan of a ReplicaSet: which pods it creates, drains, resumes, deletes, releases and sweeps."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def names(pods: Any) -> list[str]:
 # -- making ----------------------------------------------------------------------------------------
 
 
-def test_as_many_are_made_as_are_missing() -> None:
+def test_missing_pods_are_created() -> None:
     assert plan(3, ready_pod("web-0")).create == ("", "")
     assert plan(1, ready_pod("web-0")).silent
 
 
-def test_a_burst_is_bounded_and_says_that_there_is_more() -> None:
+def test_a_burst_is_bounded_and_shows_that_there_is_more() -> None:
     made = plan(100, burst=10)
     assert len(made.create) == 10
     assert made.curtailed
@@ -52,7 +52,7 @@ def test_a_burst_is_bounded_and_says_that_there_is_more() -> None:
 
 @pytest.mark.parametrize("leaving", [{"terminating": True}, {"draining_s": 1}, {"conditions": ()}])
 def test_a_copy_that_may_still_run_is_not_replaced(leaving: dict[str, Any]) -> None:
-    """Draining, stopping, or on a node that is only suspected: it counts until its end is recorded."""
+    """Draining, stopping, or on a suspect node: it counts until its end is recorded."""
     found = plan(1, ready_pod("web-0", **leaving), listed={"uid-of-web-0"})
     assert found.create == ()
 
@@ -69,7 +69,7 @@ def test_an_ended_pod_is_swept_once_its_replacement_names_it() -> None:
     assert names(found.sweep) == ["web-1"]
 
 
-def test_of_two_ended_pods_the_one_already_replaced_is_not_named_again() -> None:
+def test_an_ended_pod_that_is_already_replaced_is_not_named_again() -> None:
     found = plan(
         3,
         a_pod("web-0", phase="Failed", age_s=500),
@@ -79,12 +79,12 @@ def test_of_two_ended_pods_the_one_already_replaced_is_not_named_again() -> None
     assert found.create == ("uid-of-web-1", "")
 
 
-def test_an_ended_pod_that_waits_for_its_finalizers_is_not_deleted_again_and_again() -> None:
+def test_an_ended_pod_that_waits_for_its_finalizers_is_not_deleted_again() -> None:
     assert plan(0, a_pod("web-0", phase="Failed", terminating=True, grace_s=0, finalizers=("x",))).silent
     assert names(plan(0, a_pod("web-0", phase="Failed", terminating=True, grace_s=30)).sweep) == ["web-0"]
 
 
-def test_copies_whose_pods_are_gone_but_may_run_on_hold_a_replacement_back() -> None:
+def test_ghosts_hold_a_replacement_back() -> None:
     assert plan(2, ready_pod("web-0"), ghosts=1).create == ()
     assert plan(2, ready_pod("web-0"), ghosts=0).create == ("",)
 
@@ -106,7 +106,7 @@ def test_suspicion_releases_nothing() -> None:
     assert plan(1, a_pod("web-0", node="node-a", conditions=(unknown,))).silent
 
 
-def test_a_lost_pod_counts_as_the_surplus_that_goes() -> None:
+def test_a_lost_pod_counts_as_surplus() -> None:
     found = plan(1, ready_pod("web-0"), ready_pod("web-1", lost=True))
     assert names(found.release) == ["web-1"]
     assert (found.drain, found.delete) == ((), ())
@@ -115,25 +115,25 @@ def test_a_lost_pod_counts_as_the_surplus_that_goes() -> None:
 # -- surplus ---------------------------------------------------------------------------------------
 
 
-def test_what_gets_work_drains_and_what_gets_none_goes_at_once() -> None:
+def test_pods_with_work_drain_and_others_are_deleted_at_once() -> None:
     found = plan(1, ready_pod("web-0"), ready_pod("web-1", ready_s=5), a_pod("web-2"))
     assert names(found.delete) == ["web-2"]
     assert names(found.drain) == ["web-1"]
 
 
-def test_a_draining_pod_goes_when_nothing_lists_it() -> None:
+def test_a_draining_pod_is_deleted_when_no_slice_lists_it() -> None:
     pods = (ready_pod("web-0"), ready_pod("web-1", draining_s=1))
     assert plan(1, *pods, listed={"uid-of-web-1"}).delete == ()
     assert names(plan(1, *pods, listed={"uid-of-web-0"}).delete) == ["web-1"]
 
 
-def test_a_draining_pod_goes_when_it_says_that_it_is_done() -> None:
+def test_a_draining_pod_is_deleted_when_its_drained_condition_is_true() -> None:
     done = Condition(type="Drained", status="True")
     pod = ready_pod("web-0", draining_s=1, conditions=(done,))
     assert names(plan(0, pod, listed={"uid-of-web-0"}).delete) == ["web-0"]
 
 
-def test_a_draining_pod_goes_when_its_time_is_over_and_not_before() -> None:
+def test_a_draining_pod_is_deleted_when_its_drain_time_is_over() -> None:
     pod = ready_pod("web-0", draining_s=4)
     waiting = plan(0, pod, listed={"uid-of-web-0"}, drain_s=10)
     assert waiting.silent
@@ -141,13 +141,13 @@ def test_a_draining_pod_goes_when_its_time_is_over_and_not_before() -> None:
     assert names(plan(0, pod, listed={"uid-of-web-0"}, drain_s=4).delete) == ["web-0"]
 
 
-def test_a_draining_pod_that_is_needed_again_is_kept_instead_of_making_another() -> None:
+def test_a_draining_pod_that_is_needed_again_is_resumed() -> None:
     found = plan(2, ready_pod("web-0"), ready_pod("web-1", draining_s=1), listed={"uid-of-web-1"})
     assert names(found.resume) == ["web-1"]
     assert (found.create, found.delete) == ((), ())
 
 
-def test_times_in_the_far_future_are_a_wrong_clocks_and_are_not_waited_for() -> None:
+def test_times_in_the_far_future_do_not_block() -> None:
     marked = ready_pod("web-0", draining_s=-86_400)
     assert names(plan(0, marked, listed={"uid-of-web-0"}).drain) == ["web-0"]
     assert plan(1, ready_pod("web-0", ready_s=-86_400), min_ready_s=10).requeue_at is None
@@ -180,7 +180,7 @@ ORDERED = [
 
 
 @given(st.permutations(ORDERED))
-def test_the_surplus_gives_up_what_is_missed_least(pods: list[PodView]) -> None:
+def test_a_surplus_is_deleted_in_deletion_order(pods: list[PodView]) -> None:
     siblings = [pod for pod in pods if pod.spec.node_name != "b"]
     given_up = in_deletion_order(pods, siblings=siblings, min_ready_s=10, now=NOW)
     assert names(given_up) == names(ORDERED)
@@ -196,7 +196,7 @@ def test_siblings_of_other_replica_sets_make_a_node_crowded() -> None:
 # -- status ----------------------------------------------------------------------------------------
 
 
-def test_status_counts_replicas_that_nobody_has_begun_to_take_away() -> None:
+def test_status_counts_replicas_that_neither_drain_nor_terminate() -> None:
     template = PodTemplate(metadata=ObjectMeta(labels=Labels({"app": "web", "tier": "front"})))
     replica_set = ReplicaSetView(spec=ReplicaSetSpec(replicas=4, template=template, min_ready_seconds=10))
     pods = [
@@ -216,7 +216,7 @@ def test_status_counts_replicas_that_nobody_has_begun_to_take_away() -> None:
     }
 
 
-def test_a_pod_that_will_be_available_is_looked_at_then() -> None:
+def test_the_plan_requeues_when_a_pod_becomes_available() -> None:
     assert plan(1, ready_pod("web-0", ready_s=3), min_ready_s=10).requeue_at == NOW + timedelta(seconds=7)
 
 
@@ -224,7 +224,7 @@ def test_a_pod_that_will_be_available_is_looked_at_then() -> None:
 
 
 def disturb(world: PodWorld, chance: Random) -> None:
-    """Something happens to one pod: it starts, is ready, stops, dies, is deleted, or is lost with its node."""
+    """One event of one pod: it starts, becomes ready, stops, fails, is deleted, or is lost with its node."""
     pod = world.pods[chance.choice(sorted(world.pods))]
     match chance.randrange(8):
         case 0 | 1 | 2 if pod.runs:
@@ -244,7 +244,7 @@ def disturb(world: PodWorld, chance: Random) -> None:
 
 @settings(max_examples=300)
 @given(st.integers(0, 2**32).map(Random))
-def test_whatever_happens_to_pods_there_are_no_more_than_wanted_and_in_the_end_as_many(chance: Random) -> None:
+def test_there_are_never_more_pods_than_requested_and_finally_as_many(chance: Random) -> None:
     world, rules = PodWorld(), ReplicaRules(chance.randint(0, 5), burst=3)
     for _ in range(40):
         for _ in range(chance.randint(0, 3)):
@@ -269,10 +269,10 @@ def test_whatever_happens_to_pods_there_are_no_more_than_wanted_and_in_the_end_a
     assert world.plan(rules).silent
 
 
-def test_what_is_said_of_a_lost_pod_is_of_the_generation_that_was_seen() -> None:
+def test_the_status_of_a_lost_pod_has_the_generation_that_was_read() -> None:
     ready = {"type": "Ready", "status": "True", "observedGeneration": 1, "lastTransitionTime": "2026-01-01T00:00:00Z"}
     metadata = {"name": "web-0", "namespace": "default", "uid": "u-1", "generation": 2}
     body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "status": {"conditions": [ready]}}
     lost = Object(POD, Key("Pod", "default", "web-0"), encode_object(body), revision=7, created=1)
-    (said,) = lost_status(lost, NOW)["status"]["conditions"]
-    assert (said["status"], said["observedGeneration"]) == ("False", 2)
+    (condition_of,) = lost_status(lost, NOW)["status"]["conditions"]
+    assert (condition_of["status"], condition_of["observedGeneration"]) == ("False", 2)

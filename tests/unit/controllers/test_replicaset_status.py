@@ -1,4 +1,4 @@
-"""How a repair stands: what was asked for is told from what is done, and what is in its way is named."""
+"""The state of a repair: a requested one differs from a complete one, and its blocker is named."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ UNKNOWN = Condition(type="Ready", status="Unknown", reason="NodeStatusUnknown")
 WELL = ready_pod("web-1")
 
 
-def told(*pods: PodView, refusal: str = "") -> tuple[str, str, str]:
-    (said,) = repair_condition(OWNER, [*pods, WELL], refusal) or [{"status": "", "reason": "", "message": ""}]
-    return said["status"], said["reason"], said["message"]
+def statuses(*pods: PodView, refusal: str = "") -> tuple[str, str, str]:
+    (condition_of,) = repair_condition(OWNER, [*pods, WELL], refusal) or [{"status": "", "reason": "", "message": ""}]
+    return condition_of["status"], condition_of["reason"], condition_of["message"]
 
 
 @pytest.mark.parametrize(
@@ -33,26 +33,26 @@ def told(*pods: PodView, refusal: str = "") -> tuple[str, str, str]:
         (a_pod("web-2", annotations=REPLACING, node="node-b", phase="Running"), "ReplacementStarting", "web-2"),
     ],
 )
-def test_each_step_of_a_repair_has_a_name_and_none_is_called_complete(pod: PodView, reason: str, message: str) -> None:
-    assert told(pod) == ("False", reason, message)
+def test_each_step_of_a_repair_has_a_reason_and_none_is_complete(pod: PodView, reason: str, message: str) -> None:
+    assert statuses(pod) == ("False", reason, message)
 
 
-def test_what_keeps_a_replacement_from_running_is_named() -> None:
+def test_the_blocker_of_a_replacement_is_named() -> None:
     waiting = a_pod("web-2", annotations=REPLACING, conditions=(UNSCHEDULABLE,))
-    assert told(waiting) == ("False", "ReplacementBlocked", "web-2: queued, Unschedulable")
+    assert statuses(waiting) == ("False", "ReplacementBlocked", "web-2: queued, Unschedulable")
 
 
-def test_what_keeps_a_replacement_from_being_made_is_named() -> None:
+def test_the_refusal_of_a_replacement_is_named() -> None:
     ended = a_pod("web-0", node="node-a", phase="Failed")
-    assert told(ended, refusal="quota limits: no more pods") == (
+    assert statuses(ended, refusal="quota limits: no more pods") == (
         "False",
         "ReplacementBlocked",
         "quota limits: no more pods",
     )
 
 
-def test_a_repair_is_complete_when_the_replacement_is_ready_and_told_of_only_if_there_was_one() -> None:
-    assert told(ready_pod("web-2", annotations=REPLACING)) == ("", "", "")
+def test_a_repair_is_complete_when_the_replacement_is_ready() -> None:
+    assert statuses(ready_pod("web-2", annotations=REPLACING)) == ("", "", "")
     before = ReplicaSetStatus(conditions=(Condition(type="RepairComplete", status="False"),))
-    (said,) = repair_condition(ReplicaSetView(spec=OWNER.spec, status=before), [WELL, ready_pod("web-2")])
-    assert (said["status"], said["reason"]) == ("True", "Repaired")
+    (condition_of,) = repair_condition(ReplicaSetView(spec=OWNER.spec, status=before), [WELL, ready_pod("web-2")])
+    assert (condition_of["status"], condition_of["reason"]) == ("True", "Repaired")

@@ -1,4 +1,4 @@
-"""The gates of a rollout: open on fresh evidence only; what errored or is missing is never good."""
+"""The gates of a rollout: open on fresh evidence only; errors and missing samples are never good."""
 
 from __future__ import annotations
 
@@ -74,16 +74,16 @@ def test_an_old_cache_shuts_every_gate(age_s: float) -> None:
     assert why(judge(GOOD, GOOD, caches=(CacheFact("Pod", 120, age_s),))) == "CacheStale"
 
 
-def test_without_caches_or_before_the_change_is_in_force_nothing_is_judged() -> None:
+def test_without_caches_or_before_the_change_is_active_nothing_is_evaluated() -> None:
     assert why(judge(GOOD, GOOD, caches=())) == "NotActive"
     assert why(evaluate_gates(RULES, GateFacts(0, FRESH, (GOOD, GOOD)))) == "NotActive"
 
 
-def test_who_has_not_acted_on_the_change_shuts_every_gate() -> None:
+def test_a_component_that_has_not_observed_the_change_shuts_every_gate() -> None:
     assert why(judge(GOOD, GOOD, behind="the scheduler obeys an older generation")) == "ChangeNotObserved"
 
 
-def test_on_old_caches_not_even_a_regression_is_believed() -> None:
+def test_old_caches_show_no_regression() -> None:
     worse = {("queued", "Unschedulable"): 9}
     assert judge(GOOD, GOOD, pending=worse, caches=(CacheFact("Pod", 120, 99.0),)).result is GateResult.SHUT
 
@@ -91,7 +91,7 @@ def test_on_old_caches_not_even_a_regression_is_believed() -> None:
 # -- samples and health ----------------------------------------------------------------------------
 
 
-def test_no_data_is_no_reason_to_go_on() -> None:
+def test_without_data_no_gate_opens() -> None:
     """flagger#1011: traffic stopped in the middle of an analysis, and the canary advanced."""
     found = judge(expected=0)
     assert found.result is GateResult.SHUT
@@ -105,19 +105,19 @@ def test_errors_are_never_good() -> None:
     assert judge(GOOD, GOOD, ERROR).gates[2].reason == "SamplesErrored"
 
 
-def test_errors_and_what_is_old_do_not_count_towards_the_samples_that_are_needed() -> None:
+def test_errors_and_old_samples_do_not_count_towards_the_required_samples() -> None:
     assert why(judge(GOOD, ERROR, OLD)) == "TooFewSamples"
     lenient = RolloutGates(min_samples=2, ready_percent_min=0)
     assert judge(ERROR, ERROR, rules=lenient).result is GateResult.SHUT
 
 
-def test_replicas_that_should_be_there_and_are_not_count_as_not_ready() -> None:
+def test_missing_replicas_count_as_not_ready() -> None:
     assert judge(GOOD, GOOD, expected=3).result is GateResult.SHUT
     lenient = RolloutGates(min_samples=2, ready_percent_min=60)
     assert judge(GOOD, GOOD, expected=3, rules=lenient).result is GateResult.OPEN
 
 
-def test_not_being_ready_shuts_a_gate_and_is_no_regression() -> None:
+def test_unready_pods_shut_a_gate_and_are_no_regression() -> None:
     assert judge(GOOD, BAD).result is GateResult.SHUT
 
 
@@ -131,18 +131,18 @@ def test_more_pending_for_a_reason_than_before_the_change_is_a_regression() -> N
     assert judge(pending={("starting", "CrashLoopBackOff"): 1}, baseline=before).result is GateResult.REGRESSED
 
 
-def test_as_many_more_as_are_allowed_are_none() -> None:
+def test_an_allowed_increase_is_no_regression() -> None:
     rules = RolloutGates(min_samples=2, pending_increase_max=1)
     assert judge(GOOD, GOOD, pending={("queued", "Unschedulable"): 1}, rules=rules).result is GateResult.OPEN
 
 
-def test_another_reason_going_away_does_not_make_up_for_a_new_one() -> None:
+def test_a_reason_that_disappears_does_not_offset_a_new_one() -> None:
     before, now = {("queued", "Unschedulable"): 5}, {("starting", "ErrImagePull"): 1}
     assert judge(GOOD, GOOD, pending=now, baseline=before).result is GateResult.REGRESSED
 
 
 @pytest.mark.parametrize("reason", ["WaitingForScheduler", "WaitingForAgent", "ContainersNotReady"])
-def test_waiting_for_ones_turn_is_no_regression(reason: str) -> None:
+def test_waiting_for_a_turn_is_no_regression(reason: str) -> None:
     assert judge(GOOD, GOOD, pending={("queued", reason): 4}).result is GateResult.OPEN
 
 
@@ -153,26 +153,26 @@ def ask(pod: PodView, revision: int = 150, age_s: float = 5) -> SampleOutcome | 
     return sample(pod, Heartbeat(revision, age_s), after=100, age_s_max=60)
 
 
-def test_a_ready_pod_is_good_if_its_node_was_heard_since_the_change() -> None:
+def test_a_ready_pod_is_good_if_its_node_has_renewed_since_the_change() -> None:
     assert ask(ready_pod("web-0")) is GOOD
     assert ask(ready_pod("web-0"), revision=100) is OLD
     assert ask(ready_pod("web-0"), age_s=61) is OLD
     assert sample(ready_pod("web-0"), None, after=100, age_s_max=60) is OLD
 
 
-def test_a_pod_nobody_knows_of_is_an_error_and_one_that_is_not_ready_is_bad() -> None:
+def test_an_unknown_pod_is_an_error_and_an_unready_one_is_bad() -> None:
     unknown = a_pod("web-0", node="node-a", conditions=(Condition(type="Ready", status="Unknown"),))
     assert ask(unknown) is ERROR
     assert ask(a_pod("web-0", node="node-a", conditions=(Condition(type="Ready", status="False"),))) is BAD
 
 
-def test_a_pod_that_waits_or_leaves_says_nothing() -> None:
+def test_a_waiting_or_leaving_pod_is_no_sample() -> None:
     assert ask(a_pod("web-0")) is None
     assert ask(a_pod("web-0", node="node-a")) is None
     assert ask(ready_pod("web-0", draining_s=1.0)) is None
 
 
-def test_a_pod_that_ended_says_how() -> None:
+def test_an_ended_pod_is_a_sample() -> None:
     assert ask(a_pod("batch-0", node="node-a", phase="Succeeded")) is GOOD
     assert ask(a_pod("batch-0", node="node-a", phase="Failed")) is BAD
 
@@ -210,7 +210,7 @@ keys = st.tuples(st.sampled_from(["queued", "starting"]), st.sampled_from(["Unsc
         pending_increase_max=st.integers(0, 2),
     ),
 )  # fmt: skip
-def test_an_open_gate_always_stands_on_enough_fresh_good_and_unregressed_evidence(
+def test_an_open_gate_has_enough_fresh_good_samples_and_no_regression(
     samples: list[SampleOutcome],
     expected: int,
     pending: dict[tuple[str, str], int],
@@ -227,7 +227,7 @@ def test_an_open_gate_always_stands_on_enough_fresh_good_and_unregressed_evidenc
         assert samples.count(GOOD) * 100 >= rules.ready_percent_min * max(expected, len(samples))
         unschedulable = pending.get(("queued", "Unschedulable"), 0)
         assert unschedulable <= baseline.get(("queued", "Unschedulable"), 0) + rules.pending_increase_max
-    # One more sample that errored never opens a gate that was shut.
+    # One more error never opens a gate that was shut.
     worse = judge(*samples, ERROR, caches=known, expected=expected, pending=pending, baseline=baseline, rules=rules)
     assert worse.result is not GateResult.OPEN or found.result is GateResult.OPEN
 
@@ -235,7 +235,7 @@ def test_an_open_gate_always_stands_on_enough_fresh_good_and_unregressed_evidenc
 # -- scopes ----------------------------------------------------------------------------------------
 
 
-def test_a_pod_belongs_to_what_controls_its_replica_set() -> None:
+def test_the_workload_of_a_pod_is_the_controller_of_its_replica_set() -> None:
     above = OwnerReference(kind="Deployment", name="web", uid="d", controller=True)
     sets = {"rs": ObjectMeta(name="web-1", uid="rs", owner_references=(above,))}
     ref = OwnerReference(kind="ReplicaSet", name="web-1", uid="rs", controller=True)
@@ -245,7 +245,7 @@ def test_a_pod_belongs_to_what_controls_its_replica_set() -> None:
     assert workload_of(PodView(), sets) == Workload()
 
 
-def test_zones_and_regions_say_where_pods_count() -> None:
+def test_zones_and_regions_select_the_pods_that_count() -> None:
     labels = Labels({"topology.kubernetes.io/zone": "zone-a", "topology.kubernetes.io/region": "eu"})
     assert is_in_place(Scope(zones=("zone-a",)), labels)
     assert not is_in_place(Scope(zones=("zone-b",)), labels)
@@ -253,7 +253,7 @@ def test_zones_and_regions_say_where_pods_count() -> None:
     assert is_in_place(Scope(zones=("zone-b",)), None)
 
 
-def test_a_stage_of_a_template_reaches_its_deployment_or_says_why_not() -> None:
+def test_a_stage_of_a_template_reaches_its_deployment_or_names_the_problem() -> None:
     labels = {"app": "web"}
     reaching = Scope(percent=10, tenants=("risk",), workloads=("risk/web",), zones=("a",), regions=("r",))
     assert template_problem(reaching, "risk", "web", labels) == ""
@@ -269,9 +269,7 @@ def test_a_stage_of_a_template_reaches_its_deployment_or_says_why_not() -> None:
     ("percent", "there", "elsewhere", "share"),
     [(100, 3, 0, 3), (50, 3, 0, 2), (100, 0, 0, 1), (100, 3, 2, 5), (100, 9, 9, 10)],
 )
-def test_a_stage_by_zones_adds_those_that_are_there_and_one_at_least(
-    percent: int, there: int, elsewhere: int, share: int
-) -> None:
+def test_a_stage_by_zones_adds_its_share_and_at_least_one(percent: int, there: int, elsewhere: int, share: int) -> None:
     assert share_of_topology(Scope(percent=percent), 10, there, elsewhere) == share
 
 

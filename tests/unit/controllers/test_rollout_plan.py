@@ -44,7 +44,7 @@ BASELINES = (RolloutBaseline(name="canary", pending=(PendingCount(stage="queued"
 
 
 def under_way(**more: Any) -> RolloutStatus:
-    told: dict[str, Any] = {
+    statuses: dict[str, Any] = {
         "change": "v5",
         "phase": "Progressing",
         "activation_revision": 100,
@@ -52,7 +52,7 @@ def under_way(**more: Any) -> RolloutStatus:
         "observed_generation": 1,
         "baselines": BASELINES,
     }
-    return RolloutStatus(**{**told, **more})
+    return RolloutStatus(**{**statuses, **more})
 
 
 def look(status: RolloutStatus, gates: GateFacts = GOOD, *, spec: RolloutSpec = SPEC, **more: Any) -> RolloutPlan:
@@ -63,7 +63,7 @@ def look(status: RolloutStatus, gates: GateFacts = GOOD, *, spec: RolloutSpec = 
 # -- beginning -------------------------------------------------------------------------------------
 
 
-def test_the_baseline_is_on_record_before_anything_is_changed() -> None:
+def test_the_baseline_is_recorded_before_anything_is_changed() -> None:
     made = look(RolloutStatus(), target_state=TargetState.ORIGINAL, baselines=BASELINES)
     assert (made.phase, made.act, made.begins) == (RolloutPhase.PROGRESSING, RolloutAction.NONE, True)
     assert made.baselines == BASELINES
@@ -77,16 +77,16 @@ def test_no_baseline_is_taken_on_old_caches(caches: tuple[CacheFact, ...]) -> No
 
 
 @pytest.mark.parametrize("target_state", [TargetState.FOREIGN, TargetState.STAGED, TargetState.MISSING])
-def test_a_target_that_is_taken_or_missing_is_waited_for(target_state: TargetState) -> None:
+def test_a_rollout_waits_for_a_missing_target_and_for_another_change(target_state: TargetState) -> None:
     made = look(RolloutStatus(), target_state=target_state)
     assert (made.phase, made.act) == (RolloutPhase.PENDING, RolloutAction.NONE)
 
 
-def test_a_change_that_is_there_already_is_complete() -> None:
+def test_a_change_that_is_already_active_is_complete() -> None:
     assert look(RolloutStatus(), target_state=TargetState.PROMOTED).phase is RolloutPhase.COMPLETE
 
 
-def test_a_rollout_that_was_changed_takes_its_old_change_back_first() -> None:
+def test_a_changed_rollout_rolls_its_previous_change_back_first() -> None:
     made = look(under_way(change="v4"), target_state=TargetState.ELSEWHERE)
     assert (made.act, made.reason, made.change) == (RolloutAction.ROLL_BACK, "Superseding", "v4")
     waiting = under_way(change="v4", phase="Pending")
@@ -94,24 +94,24 @@ def test_a_rollout_that_was_changed_takes_its_old_change_back_first() -> None:
     assert look(waiting, target_state=TargetState.ORIGINAL, rolled_back=True).begins
 
 
-def test_after_a_complete_rollout_the_next_change_begins_anew() -> None:
+def test_after_a_complete_rollout_the_next_change_starts_from_the_first_stage() -> None:
     assert look(under_way(change="v4", phase="Complete", stage=2), target_state=TargetState.ORIGINAL).begins
 
 
 # -- stages ----------------------------------------------------------------------------------------
 
 
-def test_a_stage_that_is_not_in_force_is_put_in_force() -> None:
+def test_a_stage_that_is_not_active_is_activated() -> None:
     made = look(under_way(activation_revision=0), target_state=TargetState.ORIGINAL)
     assert (made.act, made.stage) == (RolloutAction.ACTIVATE, 0)
 
 
-def test_what_was_put_in_force_and_not_written_down_counts_from_now() -> None:
+def test_an_unrecorded_activation_counts_from_now() -> None:
     made = look(under_way(activation_revision=0), target_revision=321)
     assert (made.act, made.activation_revision, made.stage_started_at) == (RolloutAction.NONE, 321, NOW)
 
 
-def test_gates_must_stay_open_for_as_long_as_the_stage_says() -> None:
+def test_gates_must_stay_open_for_the_hold_of_the_stage() -> None:
     first = look(under_way())
     assert (first.stage, first.healthy_since, first.reason) == (0, NOW, "GatesOpen")
     assert look(under_way(healthy_since=ago(59))).stage == 0
@@ -119,11 +119,11 @@ def test_gates_must_stay_open_for_as_long_as_the_stage_says() -> None:
     assert (passed.stage, passed.activation_revision, passed.healthy_since) == (1, 0, None)
 
 
-def test_a_gate_that_shuts_starts_the_wait_anew() -> None:
+def test_a_gate_that_shuts_restarts_the_hold() -> None:
     assert look(under_way(healthy_since=ago(59)), SILENT).healthy_since is None
 
 
-def test_no_data_holds() -> None:
+def test_without_data_a_stage_waits() -> None:
     made = look(under_way(healthy_since=ago(3600)), SILENT)
     assert (made.phase, made.reason, made.stage, made.act) == (RolloutPhase.HOLDING, "NoData", 0, RolloutAction.NONE)
 
@@ -137,12 +137,12 @@ def test_after_the_last_stage_the_change_is_promoted_then_complete() -> None:
     assert (done.phase, done.act, done.requeues) == (RolloutPhase.COMPLETE, RolloutAction.NONE, False)
 
 
-def test_a_target_that_somebody_else_changed_is_left_alone() -> None:
+def test_a_target_that_another_writer_changed_is_left_alone() -> None:
     made = look(under_way(), target_state=TargetState.FOREIGN)
     assert (made.phase, made.reason, made.act) == (RolloutPhase.PAUSED, "TargetChanged", RolloutAction.NONE)
 
 
-def test_a_person_can_pause_and_go_on() -> None:
+def test_a_person_can_pause_and_resume() -> None:
     paused = msgspec.structs.replace(SPEC, paused=True)
     assert look(under_way(healthy_since=ago(90)), spec=paused).phase is RolloutPhase.PAUSED
     assert look(under_way(), WORSE, spec=paused).act is RolloutAction.NONE
@@ -153,7 +153,7 @@ def test_a_person_can_pause_and_go_on() -> None:
 # -- deadline --------------------------------------------------------------------------------------
 
 
-def test_past_its_deadline_it_pauses_and_never_rolls_back_by_itself() -> None:
+def test_after_its_deadline_it_pauses_and_does_not_roll_back() -> None:
     late = under_way(stage_started_at=ago(600))
     made = look(late, SILENT)
     assert (made.phase, made.reason, made.act) == (RolloutPhase.PAUSED, "DeadlineExceeded", RolloutAction.NONE)
@@ -162,13 +162,13 @@ def test_past_its_deadline_it_pauses_and_never_rolls_back_by_itself() -> None:
     assert look(paused, GOOD).phase is RolloutPhase.PAUSED
 
 
-def test_a_changed_rollout_gets_its_time_anew() -> None:
+def test_the_deadline_of_a_changed_rollout_restarts() -> None:
     paused = under_way(phase="Paused", reason="DeadlineExceeded", stage_started_at=ago(99_999))
     made = look(paused, SILENT, generation=2)
     assert (made.phase, made.stage_started_at) == (RolloutPhase.HOLDING, NOW)
 
 
-def test_a_clock_in_the_future_is_not_waited_for() -> None:
+def test_a_time_in_the_future_does_not_block() -> None:
     made = look(under_way(stage_started_at=ago(-86_400)), SILENT)
     assert made.stage_started_at == NOW
 
@@ -189,7 +189,7 @@ def test_a_regression_rolls_back_once_it_has_lasted() -> None:
     assert over.regressing_since is None
 
 
-def test_a_regression_pauses_where_that_is_asked_for() -> None:
+def test_a_regression_pauses_if_the_spec_requests_that() -> None:
     spec = msgspec.structs.replace(SPEC, on_regression="Pause")
     made = look(under_way(regressing_since=ago(30)), WORSE, spec=spec)
     assert (made.phase, made.reason, made.act) == (RolloutPhase.PAUSED, "Regressed", RolloutAction.NONE)
@@ -197,22 +197,22 @@ def test_a_regression_pauses_where_that_is_asked_for() -> None:
     assert (stays.phase, stays.act) == (RolloutPhase.PAUSED, RolloutAction.NONE)
 
 
-def test_a_regression_rolls_back_also_what_a_deadline_paused() -> None:
+def test_a_regression_rolls_back_a_rollout_that_a_deadline_paused() -> None:
     paused = under_way(phase="Paused", reason="DeadlineExceeded", regressing_since=ago(30))
     assert look(paused, WORSE).act is RolloutAction.ROLL_BACK
 
 
-def test_a_rollback_is_observed_when_it_is_seen_in_force_and_not_when_it_was_asked_for() -> None:
+def test_a_rollback_is_complete_when_it_is_observed_not_when_it_is_requested() -> None:
     back = under_way(phase="RollingBack")
     asked = look(back, target_state=TargetState.ORIGINAL)
     assert (asked.phase, asked.rollback_observed) == (RolloutPhase.ROLLING_BACK, False)
     seen = look(back, target_state=TargetState.ORIGINAL, rolled_back=True)
     assert (seen.phase, seen.rollback_observed) == (RolloutPhase.ROLLED_BACK, True)
-    told = {each["type"]: each["status"] for each in seen.as_json()["conditions"]}
-    assert told["RollbackObserved"] == "True"
+    statuses = {each["type"]: each["status"] for each in seen.as_json()["conditions"]}
+    assert statuses["RollbackObserved"] == "True"
 
 
-def test_a_rollback_waits_rather_than_take_the_only_healthy_capacity() -> None:
+def test_a_rollback_does_not_replace_the_only_healthy_capacity() -> None:
     back = under_way(phase="RollingBack")
     alone = RollbackCapacity(healthy_before=0, healthy_changed=2, kept=0)
     made = look(back, capacity=alone)
@@ -222,7 +222,7 @@ def test_a_rollback_waits_rather_than_take_the_only_healthy_capacity() -> None:
     assert look(back, capacity=replace(alone, healthy_changed=0)).act is RolloutAction.ROLL_BACK
 
 
-def test_a_rollback_keeps_what_disruption_budgets_ask_for() -> None:
+def test_a_rollback_keeps_the_minimum_of_the_disruption_budgets() -> None:
     back = under_way(phase="RollingBack")
     budgeted = RollbackCapacity(healthy_before=1, healthy_changed=3, kept=1, floor=3)
     assert look(back, capacity=budgeted).act is RolloutAction.NONE
@@ -234,12 +234,12 @@ def test_a_rollback_keeps_what_disruption_budgets_ask_for() -> None:
 
 @dataclass
 class World:
-    """A target and a status, moved by the plan alone, as the shell would."""
+    """A target and a status, changed only by the plan, as the controller would."""
 
     status: RolloutStatus
     now: datetime
     staged: int | None = None
-    """The stage that is in force; None for none, and one more than the last for all."""
+    """The active stage; None for none, and one more than the last for all."""
     revision: int = 100
 
     def target_state(self) -> TargetState:
@@ -256,9 +256,10 @@ class World:
             capacity=capacity, rolled_back=self.staged is None,
         )  # fmt: skip
         plan = plan_rollout(facts)
-        told = {**plan.as_json(), **plan.times_as_json(), "observedGeneration": 1}
+        statuses = {**plan.as_json(), **plan.times_as_json(), "observedGeneration": 1}
         self.status = msgspec.convert(
-            {name: value for name, value in told.items() if value is not None and name != "conditions"}, RolloutStatus
+            {name: value for name, value in statuses.items() if value is not None and name != "conditions"},
+            RolloutStatus,
         )
         if crash:
             return plan
@@ -288,7 +289,7 @@ looks = st.tuples(
 
 
 @given(st.lists(looks, min_size=1, max_size=30))
-def test_whatever_happens_it_goes_on_only_with_data_and_back_only_with_cause(
+def test_it_progresses_only_with_data_and_rolls_back_only_on_a_regression(
     story: list[tuple[int, tuple[SampleOutcome, ...], Mapping[tuple[str, str], int], int, bool, RollbackCapacity]],
 ) -> None:
     world = World(RolloutStatus(), NOW)
@@ -317,7 +318,7 @@ def test_whatever_happens_it_goes_on_only_with_data_and_back_only_with_cause(
 # -- what the plans lean on ------------------------------------------------------------------------
 
 
-def test_a_deployment_gives_its_new_template_to_no_more_replicas_than_it_may() -> None:
+def test_a_deployment_updates_no_more_replicas_than_its_cap() -> None:
     bounds = RollingBounds(surge=1, unavailable=0)
     first = plan_scales(4, bounds, new=None, old=[a_set("old", 4)], updated_max=2)
     assert first.first_size == 1
@@ -331,7 +332,7 @@ def test_a_deployment_gives_its_new_template_to_no_more_replicas_than_it_may() -
 @given(
     st.integers(1, 8), st.integers(0, 3), st.integers(0, 3), st.integers(1, 8), st.integers(0, 8), st.integers(0, 12)
 )
-def test_a_cap_is_never_passed_and_the_old_ones_that_it_leaves_are_kept(
+def test_a_cap_is_never_exceeded_and_the_other_replicas_stay_old(
     desired: int, surge: int, unavailable: int, cap: int, new: int, old: int
 ) -> None:
     bounds = RollingBounds(surge, unavailable if surge or unavailable else 1)
@@ -343,7 +344,7 @@ def test_a_cap_is_never_passed_and_the_old_ones_that_it_leaves_are_kept(
             assert sizes["old"] >= desired - max(cap, new)
 
 
-def test_a_merge_patch_that_replaces_leaves_nothing_behind() -> None:
+def test_a_replacing_merge_patch_removes_the_old_fields() -> None:
     there = {"a": 1, "b": {"c": 1, "d": 2}, "e": [1]}
     wanted = {"b": {"c": 3}, "e": [2], "f": 4}
     assert replacing(there, wanted) == {"a": None, "b": {"c": 3, "d": None}, "e": [2], "f": 4}

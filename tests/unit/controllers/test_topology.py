@@ -1,4 +1,4 @@
-"""Where the pods of a template that is rolled out by zone may go, and who makes way for them."""
+"""Rollouts by zone: where new pods may run, and which old pods are deleted first."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def terms(spec: dict[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_pod_that_asked_for_nothing_asks_for_the_place() -> None:
+def test_a_pod_without_affinity_gets_the_zones() -> None:
     spec: dict[str, Any] = {"containers": []}
     assert terms(pin_to_topology(spec, TopologySelector(zones=("a", "b")))) == [
         {"matchExpressions": [{"key": ZONE_LABEL, "operator": "In", "values": ["a", "b"]}]}
@@ -27,7 +27,7 @@ def test_a_pod_that_asked_for_nothing_asks_for_the_place() -> None:
     assert spec == {"containers": []}
 
 
-def test_a_pod_that_asked_for_something_asks_for_the_place_as_well() -> None:
+def test_a_pod_with_affinity_gets_the_zones_in_every_term() -> None:
     disk = {"key": "disk", "operator": "In", "values": ["ssd"]}
     own = [{"matchExpressions": [disk]}, {"matchFields": [{"key": "metadata.name"}]}]
     spec = {
@@ -51,11 +51,11 @@ def test_a_pod_that_asked_for_something_asks_for_the_place_as_well() -> None:
 
 
 @pytest.mark.parametrize("text", [None, "", "zone-a", "[]", "{}", '{"zones": 3}'])
-def test_what_names_no_place_pins_nobody(text: str | None) -> None:
+def test_an_annotation_without_zones_restricts_nothing(text: str | None) -> None:
     assert parse_topology(text) is None
 
 
-def test_a_place_reads_back_as_it_was_written() -> None:
+def test_a_topology_survives_a_round_trip() -> None:
     topology = TopologySelector(zones=("a",), regions=("north",), stage="first")
     assert parse_topology(topology.as_text()) == topology
     assert topology.matches({ZONE_LABEL: "a", REGION_LABEL: "north"})
@@ -64,7 +64,7 @@ def test_a_place_reads_back_as_it_was_written() -> None:
     assert not topology.matches({})
 
 
-def test_those_in_the_way_are_given_up_first_but_none_that_is_available_before_one_that_is_not() -> None:
+def test_pods_in_the_zones_are_deleted_first_but_unavailable_ones_before_them() -> None:
     here, there, waiting = ready_pod("web-0"), ready_pod("web-1"), a_pod("web-2", node="node-a", phase="Running")
     order = in_deletion_order([here, there, waiting], now=NOW, first={there.uid})
     assert [pod.name for pod in order] == ["web-2", "web-1", "web-0"]

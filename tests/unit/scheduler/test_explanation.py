@@ -76,7 +76,7 @@ def test_a_decision_is_explained_only_while_the_snapshot_stands_still() -> None:
     decision = decide(snapshot, pod_view(), 0)
     assert decision.node == "a"
     snapshot.add_claim("u", "a", decision.request)
-    with pytest.raises(InvariantBroken, match="before the snapshot changes"):
+    with pytest.raises(InvariantBroken, match="snapshot has changed"):
         explain(snapshot, decision)
 
 

@@ -108,7 +108,7 @@ async def test_members_who_do_not_agree_on_the_size_are_not_tried(harness: Sched
     await harness.open_for(node("node-a", cpu="4"))
     await harness.gang("a", size=2)
     await harness.gang("b", size=1)
-    await until(lambda: all("the same on each" in harness.reason(name) for name in ("a", "b")))
+    await until(lambda: all("the same on every member" in harness.reason(name) for name in ("a", "b")))
     assert places(harness, "a", "b") == ["", ""]
     await harness.cluster.authority.patch(
         Key("Pod", "default", "b"), {"metadata": {"annotations": {"kedge.dev/gang-size": "2"}}}
@@ -254,7 +254,7 @@ def test_a_bind_by_a_stale_gang_places_no_part_of_it() -> None:
 
     @with_scheduler()
     async def scene(harness: SchedulerHarness) -> None:
-        with pytest.raises(Refused, match="not committed"):
+        with pytest.raises(Refused, match="before its gang is committed"):
             await late_bind(harness)
         assert places(harness, "a", "b") == ["", ""]
 

@@ -90,7 +90,7 @@ async def test_a_tampered_answer_is_found_and_a_lost_log_is_said_to_be_lost(harn
     with pytest.raises(ReplayDiverged, match="score is"):
         recheck_attempt(record, logs, harness.env)
     attempt.choice = choice
-    with pytest.raises(Compacted, match="no received log"):
+    with pytest.raises(Compacted, match="received log of Node is missing"):
         recheck_attempt(record, {}, harness.env)
 
 

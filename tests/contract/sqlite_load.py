@@ -1,4 +1,4 @@
-"""The load that the SQLite torture test kills: writers that leave evidence of every half-done commit."""
+"""The load that the SQLite torture test kills: writers whose objects show every partial commit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kedge.store.sqlite import SqliteStore
 
 WRITERS = 12
 LIMITS = replace(Limits(), compact_every_s=0.01, history_s=0.03, compact_rows_max=25, wal_pages_max=40, sync_ops_max=40)
-"""Everything often: compaction, checkpoints, more than one sync for what waits."""
+"""Frequent compactions and checkpoints, and several syncs for waiting commits."""
 
 
 def key(writer: int, name: str) -> Key:
@@ -29,12 +29,12 @@ def group(writer: int, names: str) -> list[Key]:
 
 
 def counters(entries: Mapping[Key, Entry]) -> dict[tuple[int, str], int]:
-    """Where each writer's four counters stand; raises if any commit is there by half."""
+    """The four counters of each writer; raises if any commit is partial."""
     found: dict[tuple[int, str], int] = {}
     for writer in range(WRITERS):
         for what, names in (("pair", "lr"), ("many", "abcdefghij")):
             values = {entry.value if (entry := entries.get(each)) else b"0" for each in group(writer, names)}
-            assert len(values) == 1, f"writer {writer}: half of a commit, {what} holds {values}"
+            assert len(values) == 1, f"writer {writer}: a partial commit, {what} has {values}"
             found[writer, what] = int(values.pop())
         witness, toggle = (entries.get(key(writer, name)) for name in ("witness", "toggle"))
         count = int(witness.value) if witness else 0
@@ -47,7 +47,7 @@ def counters(entries: Mapping[Key, Entry]) -> dict[tuple[int, str], int]:
 
 
 def run_load(path: Path, seed: str, send: Connection) -> None:
-    """Write until killed, and tell of each commit once it was acknowledged."""
+    """Write until killed, and report each acknowledged commit."""
     asyncio.run(_load(path, seed, send))
 
 

@@ -1,7 +1,7 @@
-"""`kill -9` under load, hundreds of times on one file: nothing acknowledged is lost, nothing is there by half.
+"""`kill -9` under load, hundreds of times on one file: nothing acknowledged is lost, and no commit is partial.
 
-A kill proves nothing about syncs, because the page cache survives it. That full sync is in force and that nobody
-is answered before it is `tests/unit/store/test_sqlite_commit.py`'s business.
+A kill proves nothing about syncs, because the page cache survives it. `tests/unit/store/test_sqlite_commit.py` checks
+that full sync is on and that no commit is acknowledged before it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KILLS = 220
 
 
 class Evidence:
-    """What the dead have acknowledged, and how far the file had come when it was last looked at."""
+    """The acknowledged commits of killed processes, and the revision of the file at the last check."""
 
     def __init__(self) -> None:
         self.acknowledged: dict[tuple[int, str], int] = {}
@@ -38,9 +38,11 @@ class Evidence:
         self.incarnation = ""
         self.commits = 0
 
-    def hear(self, message: bytes) -> None:
+    def receive(self, message: bytes) -> None:
         revision, writer, what, count = message.decode().split()
-        assert int(revision) > self.verified, f"revision {revision} was given out, but {self.verified} was there before"
+        assert int(revision) > self.verified, (
+            f"revision {revision} was used, but {self.verified} was in the file before"
+        )
         place = (int(writer), what)
         before = self.acknowledged.get(place, 0)
         assert int(count) > before, f"{place} was acknowledged {before}, then {count}"
@@ -64,10 +66,10 @@ def test_a_store_survives_hundreds_of_kills_under_load(tmp_path: Path) -> None:
         child.start()
         send.close()
         if rng.random() < 0.2:
-            early += 1  # while it still opens, recovers or creates the file
+            early += 1  # while the process still opens, recovers or creates the file
             _listen(receive, evidence, rng.random() * 0.05)
         else:
-            assert receive.poll(30), f"the load of round {round_} never began; seed {seed}"
+            assert receive.poll(30), f"the load of round {round_} never started; seed {seed}"
             _listen(receive, evidence, rng.random() * 0.15)
         assert child.is_alive(), f"the load died by itself with code {child.exitcode}; seed {seed}, round {round_}"
         assert child.pid is not None
@@ -77,7 +79,7 @@ def test_a_store_survives_hundreds_of_kills_under_load(tmp_path: Path) -> None:
         receive.close()
         child.close()
         if path.exists():
-            # On a copy: the next load must itself recover what this one left behind.
+            # On a copy: the next load must recover the file itself.
             copy = tmp_path / "copy"
             shutil.rmtree(copy, ignore_errors=True)
             copy.mkdir()
@@ -93,14 +95,14 @@ def test_a_store_survives_hundreds_of_kills_under_load(tmp_path: Path) -> None:
 
 
 def _listen(receive: Connection, evidence: Evidence, seconds: float | None) -> None:
-    """Take acknowledgements for a while, or to the end of what a dead process has left."""
+    """Read acknowledgements for a while, or until the pipe of a dead process is empty."""
     deadline = time.monotonic() + seconds if seconds is not None else None
     while True:
         wait = max(0.0, deadline - time.monotonic()) if deadline is not None else 0.0
         if not receive.poll(wait):
             return
         try:
-            evidence.hear(receive.recv_bytes())
+            evidence.receive(receive.recv_bytes())
         except (EOFError, OSError):
             return  # the pipe ends, perhaps in the middle of a message
         if deadline is not None and time.monotonic() >= deadline:
@@ -121,14 +123,14 @@ async def _verify(path: Path, evidence: Evidence, *, whole: bool) -> None:
         assert standing[place] in (count, count + 1), (
             f"{place} was acknowledged {count}, and {standing[place]} is there"
         )
-    evidence.acknowledged.update(standing)  # one more may have been written than was told of; it must stay now
+    evidence.acknowledged.update(standing)  # one more than reported may have been written; it must stay now
     await _check_history(store, found)
     await store.close()
     _check_rows(path, found, whole=whole)
 
 
 async def _check_history(store: SqliteStore, found: dict[Key, Entry]) -> None:
-    """What history tells from where it begins leads to what is there."""
+    """Replaying history gives the current objects."""
     begin, end = store.statistics().compacted, await store.revision()
     state = (
         {e.key: e for kind in ("Thing", "Other") for e in (await store.list(kind, at=begin)).entries} if begin else {}
@@ -148,7 +150,7 @@ async def _check_history(store: SqliteStore, found: dict[Key, Entry]) -> None:
 
 
 def _check_rows(path: Path, found: dict[Key, Entry], *, whole: bool) -> None:
-    """The log equals the state, worked out from the rows with nothing of kedge's in between."""
+    """The rows, read with plain SQLite, give the current objects."""
     db = sqlite3.connect(path)
     try:
         state: dict[Key, tuple[bytes, int, int]] = {}
@@ -167,7 +169,7 @@ def _check_rows(path: Path, found: dict[Key, Entry], *, whole: bool) -> None:
             " WHERE new.id <= ?",
             (facts["swept"],),
         ).fetchone()
-        assert stale == (0,), f"{stale[0]} rows that compaction had passed are still there"
+        assert stale == (0,), f"{stale[0]} obsolete rows are still there"
         if whole:
             assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     finally:

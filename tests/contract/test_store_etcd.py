@@ -29,7 +29,7 @@ def server() -> Iterator[EtcdServer]:
 
 
 RESTORED: dict[str, tuple[str, str]] = {}
-"""Where a store lives that was opened from a backup: it keeps its prefix on another server."""
+"""The server of each store that was opened from a backup: it keeps its prefix."""
 
 
 async def open_etcd(endpoint: str, name: str, env: Env) -> Store:

@@ -13,7 +13,7 @@ from kedge.store.memory import MemoryStore
 
 
 async def open_memory(name: str, env: Env) -> Store:
-    del name  # nothing of a memory store outlives it, so every name is new
+    del name  # a memory store is not durable, so every name is new
     return MemoryStore(env)
 
 

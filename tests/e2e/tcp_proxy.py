@@ -1,4 +1,4 @@
-"""A TCP proxy on loopback that can misbehave on command: refuse, swallow replies, hold everything, hang up."""
+"""A TCP proxy on loopback that can refuse connections, drop replies, delay everything or disconnect on command."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from tests.etcd_server import free_port
 
 
 class Proxy:
-    """Forwards to `target`, as long as nobody says otherwise."""
+    """Forwards to `target`, unless a fault is set."""
 
     def __init__(self, target: str) -> None:
         self.target = target
         self.port = free_port()
         self.requests_flow = asyncio.Event()
-        """Cleared: what clients send stays here."""
+        """Cleared: data of clients is not forwarded."""
         self.replies_flow = asyncio.Event()
-        """Cleared: what the server sends is not even read, so that it backs up."""
+        """Cleared: data of the server is not read, so that its buffers fill."""
         self.swallow_replies = False
         self.requests_flow.set()
         self.replies_flow.set()
@@ -35,7 +35,7 @@ class Proxy:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
 
     async def refuse(self) -> None:
-        """Close the door, and every connection."""
+        """Stop listening, and close every connection."""
         if self._server is not None:
             self._server.close()
             self._server = None

@@ -1,7 +1,7 @@
 """Three etcd members on this machine, killed and restarted under load, the leader among them.
 
-Two stores on one cluster, as two API servers would have. Nothing acknowledged is lost, what is unknown is settled by
-reading, and every watch tells each change once and in order.
+Two stores on one cluster, as two API servers have. Nothing acknowledged is lost, unknown outcomes are settled by
+reading, and every watch delivers each change once and in order.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.slow
 
 @dataclass
 class Outcomes:
-    """What the writers were told."""
+    """The outcomes that the writers got."""
 
     acknowledged: dict[Revision, tuple[Key, bytes | None]] = field(default_factory=dict)
     unknown: int = 0
@@ -43,7 +43,7 @@ class Outcomes:
 
 @dataclass
 class Writer:
-    """Moves one counter and one companion by guarded commits; now and then it deletes the companion."""
+    """Increments a counter and a companion by guarded commits; sometimes it deletes the companion."""
 
     store: EtcdStore
     name: str
@@ -66,7 +66,7 @@ class Writer:
             await asyncio.sleep(self.rng.random() * 0.01)
 
     async def step(self) -> None:
-        """One more, exactly once, however often it must be tried."""
+        """Increment exactly once, with as many attempts as needed."""
         origin = Origin(f"{self.name}-{self.count + 1}")
         value = b"%d" % (self.count + 1)
         while True:
@@ -88,8 +88,8 @@ class Writer:
                     self.outcomes.unknown_but_made += 1
                     break
             except Conflict:
-                # Nobody else writes this key: it can only be an attempt whose outcome was unknown, made since.
-                assert await self.settle(origin), f"{self.key} was written by a stranger"
+                # No other writer has this key: it can only be an earlier attempt with an unknown outcome.
+                assert await self.settle(origin), f"{self.key} was written by another writer"
                 self.outcomes.unknown_but_made += 1
                 break
             else:
@@ -99,7 +99,7 @@ class Writer:
         self.count += 1
 
     async def settle(self, origin: Origin) -> bool:
-        """Read until it is known how things stand. True if the attempt was made."""
+        """Read until the outcome is known. True if the attempt was made."""
         while True:
             try:
                 self.entry = (await self.store.get([self.key])).entries[0]
@@ -111,12 +111,12 @@ class Writer:
 
 
 @dataclass
-class Listener:
-    """One watch that takes itself up again, as a cache would."""
+class Follower:
+    """One watch that resumes after errors, as a cache does."""
 
     store: EtcdStore
     after: Revision
-    heard: list[Change] = field(default_factory=list)
+    received: list[Change] = field(default_factory=list)
     resumed: int = 0
 
     async def run(self) -> None:
@@ -126,7 +126,7 @@ class Listener:
                 async for batch in watch:
                     for change in batch.changes:
                         assert change.revision > self.after, f"{change.key} came again at {change.revision}"
-                    self.heard.extend(batch.changes)
+                    self.received.extend(batch.changes)
                     self.after = batch.revision
             except (Unavailable, Lagged):
                 self.resumed += 1
@@ -149,7 +149,7 @@ async def trouble(members: Sequence[EtcdServer], rng: random.Random) -> int:
         leading = [member for member in members if await asyncio.to_thread(is_leader, member)]
         victims = leading if number % 2 == 0 and leading else [rng.choice(members)]
         if number == ROUNDS - 2:
-            victims = list(members)[:2]  # and once the majority, so that there is no cluster at all for a while
+            victims = list(members)[:2]  # and once the majority, so that there is no quorum for a while
         leaders += sum(victim in leading for victim in victims)
         for victim in victims:
             victim.kill()
@@ -175,21 +175,21 @@ def test_a_cluster_whose_members_are_killed_loses_nothing_acknowledged() -> None
         try:
             start = await stores[0].revision()
             outcomes, stop = Outcomes(), asyncio.Event()
-            listeners = [Listener(store, start) for store in stores for _ in range(2)]
+            followers = [Follower(store, start) for store in stores for _ in range(2)]
             writers = [Writer(stores[n % 2], f"w{n}", outcomes, random.Random(n)) for n in range(WRITERS)]
-            tasks = [asyncio.ensure_future(listener.run()) for listener in listeners]
+            tasks = [asyncio.ensure_future(follower.run()) for follower in followers]
             loads = asyncio.gather(*(writer.run(stop) for writer in writers))
             leaders = await trouble(members, rng)
             stop.set()
             async with asyncio.timeout(60):
                 await loads
                 final = await settled_list(stores[0])
-                while any(listener.after < final[1] for listener in listeners):
+                while any(follower.after < final[1] for follower in followers):
                     await asyncio.sleep(0.05)
                     check_running(tasks)
-            check_outcome(writers, outcomes, listeners, final[0])
-            assert leaders >= 2, "the leader was hardly ever killed: the test tests nothing"
-            assert outcomes.unavailable + outcomes.unknown > 0, "no writer ever noticed: the test tests nothing"
+            check_outcome(writers, outcomes, followers, final[0])
+            assert leaders >= 2, "the leader was hardly ever killed: the test is void"
+            assert outcomes.unavailable + outcomes.unknown > 0, "no writer noticed a failure: the test is void"
         finally:
             for task in tasks:
                 task.cancel()
@@ -218,32 +218,36 @@ def check_running(tasks: Sequence[asyncio.Task[None]]) -> None:
 
 
 def check_outcome(
-    writers: Sequence[Writer], outcomes: Outcomes, listeners: Sequence[Listener], entries: Sequence[Entry]
+    writers: Sequence[Writer], outcomes: Outcomes, followers: Sequence[Follower], entries: Sequence[Entry]
 ) -> None:
-    heard = listeners[0].heard
-    for listener in listeners[1:]:
-        assert listener.heard == heard, "two watches told different stories"
-    assert [change.revision for change in heard] == sorted(change.revision for change in heard)
-    assert len({(change.revision, change.key) for change in heard}) == len(heard)
+    received = followers[0].received
+    for follower in followers[1:]:
+        assert follower.received == received, "two watches delivered different changes"
+    assert [change.revision for change in received] == sorted(change.revision for change in received)
+    assert len({(change.revision, change.key) for change in received}) == len(received)
 
-    told = {(change.revision, change.key): change for change in heard}
+    by_place = {(change.revision, change.key): change for change in received}
     for revision, (key, value) in outcomes.acknowledged.items():
-        change = told[revision, key]
+        change = by_place[revision, key]
         assert change.entry is not None
         assert change.entry.value == value
     state: dict[Key, Entry] = {}
-    for change in heard:
-        assert change.previous == state.get(change.key), f"{change.key} at {change.revision} replaced something unseen"
+    for change in received:
+        assert change.previous == state.get(change.key), (
+            f"{change.key} at {change.revision} replaced a version that was never delivered"
+        )
         if change.entry is None:
             del state[change.key]
         else:
             state[change.key] = change.entry
     assert state == {entry.key: entry for entry in entries}
     for writer in writers:
-        counts = [change.entry.value for change in heard if change.key == writer.key and change.entry is not None]
-        assert counts == [b"%d" % number for number in range(1, writer.count + 1)], f"{writer.name} lost or made twice"
+        counts = [change.entry.value for change in received if change.key == writer.key and change.entry is not None]
+        assert counts == [b"%d" % number for number in range(1, writer.count + 1)], (
+            f"{writer.name} lost or repeated an increment"
+        )
     made = sum(writer.count for writer in writers)
     print(
         f"{made} commits, {outcomes.unknown} unknown of which {outcomes.unknown_but_made} made,"
-        f" {outcomes.unavailable} unavailable, {sum(listener.resumed for listener in listeners)} watches resumed"
+        f" {outcomes.unavailable} unavailable, {sum(follower.resumed for follower in followers)} watches resumed"
     )

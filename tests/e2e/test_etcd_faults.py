@@ -1,4 +1,4 @@
-"""What an `EtcdStore` makes of a network and a server that misbehave: real etcd, behind a proxy that can fail."""
+"""`EtcdStore` with a faulty network and server: real etcd, behind a proxy that can fail."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def opened(*endpoints: str, prefix: str, limits: Limits = PATIENT) -> Asyn
 async def beside_a_proxy(
     server: EtcdServer, prefix: str, limits: Limits = PATIENT
 ) -> AsyncIterator[tuple[Proxy, EtcdStore, EtcdStore]]:
-    """A proxy, a store that goes through it, and one that does not."""
+    """A proxy, a store that uses it, and one that does not."""
     async with (
         proxy_to(server.endpoint) as proxy,
         opened(server.endpoint, prefix=prefix) as direct,
@@ -72,16 +72,16 @@ async def eventually(found: Callable[[], Awaitable[bool]], what: str) -> None:
         pytest.fail(f"did not happen within {WAIT_S} s: {what}")
 
 
-async def heard_until(watch: StoreWatch, revision: Revision) -> list[Change]:
-    """Everything a watch tells up to a revision, each change once and in order."""
-    heard: list[Change] = []
+async def changes_until(watch: StoreWatch, revision: Revision) -> list[Change]:
+    """The changes of a watch up to a revision, each checked to be new and in order."""
+    received: list[Change] = []
     async with asyncio.timeout(WAIT_S):
         while watch.revision < revision:
             watch.request_progress()
-            heard.extend((await watch.__anext__()).changes)
-    assert [change.revision for change in heard] == sorted(change.revision for change in heard)
-    assert len({(change.revision, change.key) for change in heard}) == len(heard)
-    return heard
+            received.extend((await watch.__anext__()).changes)
+    assert [change.revision for change in received] == sorted(change.revision for change in received)
+    assert len({(change.revision, change.key) for change in received}) == len(received)
+    return received
 
 
 def test_a_lost_reply_is_an_unknown_outcome_and_a_read_shows_the_write(server: EtcdServer) -> None:
@@ -122,7 +122,7 @@ def test_a_refused_connection_means_that_nothing_was_written(server: EtcdServer)
     async def run_test() -> None:
         async with beside_a_proxy(server, "/refused", HASTY) as (proxy, store, direct):
             await proxy.refuse()
-            with pytest.raises(Unavailable):  # and by then the broken connection has been noticed
+            with pytest.raises(Unavailable):  # by then the broken connection has been detected
                 await store.revision()
             with pytest.raises(Unavailable):
                 await store.commit([], [Put(key("a"), b"1")])
@@ -161,14 +161,14 @@ def test_a_watch_survives_broken_connections_with_each_change_once(server: EtcdS
                 if number % 20 == 10:
                     proxy.hang_up()
                     await asyncio.sleep(0.01)
-            heard = await heard_until(watch, made[-1])
-            assert [change.revision for change in heard] == made
+            received = await changes_until(watch, made[-1])
+            assert [change.revision for change in received] == made
 
     asyncio.run(run_test())
 
 
 def test_a_watch_moves_away_from_an_endpoint_that_stops_delivering(server: EtcdServer) -> None:
-    """The connection stays open and silent; only a read through another endpoint shows that changes are missing."""
+    """The connection stays open without data; only a read through another endpoint shows that changes are missing."""
 
     async def run_test() -> None:
         limits = replace(Limits(), store_request_s=1.0, store_silence_s=0.2)
@@ -183,7 +183,7 @@ def test_a_watch_moves_away_from_an_endpoint_that_stops_delivering(server: EtcdS
             watch = await store.watch(KIND, after=await store.revision())
             used.replies_flow.clear()
             made = [await direct.commit([], [Put(key("a"), b"%d" % number)]) for number in range(10)]
-            assert [change.revision for change in await heard_until(watch, made[-1])] == made
+            assert [change.revision for change in await changes_until(watch, made[-1])] == made
 
     asyncio.run(run_test())
 
@@ -194,11 +194,11 @@ def test_a_feed_that_falls_behind_is_reopened_and_disconnects_no_watch_that_keep
         store = await EtcdStore.open([server.endpoint], env, prefix="/bulk", compactor=False)
         try:
             watch = await store.watch(KIND, after=await store.revision())
-            heard: list[Revision] = []
+            received: list[Revision] = []
 
             async def read() -> None:
                 async for batch in watch:
-                    heard.extend(change.revision for change in batch.changes)
+                    received.extend(change.revision for change in batch.changes)
 
             reading = asyncio.ensure_future(read())
             made: list[Revision] = []
@@ -206,15 +206,15 @@ def test_a_feed_that_falls_behind_is_reopened_and_disconnects_no_watch_that_keep
                 made += await asyncio.gather(*(store.commit([], [Put(key(f"{n}"), b"")]) for n in range(64)))
             made.sort()
 
-            async def told() -> bool:
+            async def delivered() -> bool:
                 return reading.done() or watch.revision >= made[-1]
 
-            await eventually(told, "the watch tells of everything")
+            await eventually(delivered, "the watch delivers everything")
             watch.close()
-            await reading  # raises if it was cut off
-            assert heard == made
+            await reading  # raises if it was disconnected
+            assert received == made
             begun_again = env.metrics.registry.get_sample_value("kedge_store_reconnects_total", {"cause": "behind"})
-            assert begun_again, "the feed never fell behind: the test tests nothing"
+            assert begun_again, "the feed never fell behind: the test is void"
         finally:
             await store.close()
 
@@ -231,7 +231,7 @@ def test_reads_and_commits_go_to_a_healthy_endpoint(server: EtcdServer) -> None:
             for well, ill in ((first, second), (second, first)):
                 await ill.refuse()
                 await well.listen() if well._server is None else None
-                await store.revision()  # an idempotent request may meet the broken connection; it goes elsewhere
+                await store.revision()  # an idempotent request may use the broken connection; it is retried elsewhere
                 made = await store.commit([], [Put(key("a"), b"1")])
                 entry = (await store.get([key("a")])).entries[0]
                 assert entry is not None
@@ -250,20 +250,20 @@ def test_compaction_that_overtakes_the_feed_ends_watches_with_compacted(sound_se
             await direct.compact(made[-1])
             await proxy.listen()
             with pytest.raises(Compacted):
-                await heard_until(watch, made[-1])
+                await changes_until(watch, made[-1])
             with pytest.raises(Compacted):
                 await store.watch(KIND, after=first)
             listing = await store.list(KIND)
             assert [entry.modified for entry in listing.entries] == [made[-1]]
             again = await store.watch(KIND, after=listing.revision)
             last = await direct.commit([], [DeleteKey(key("a"))])
-            assert [change.revision for change in await heard_until(again, last)] == [last]
+            assert [change.revision for change in await changes_until(again, last)] == [last]
 
     asyncio.run(run_test())
 
 
 def test_compaction_that_overtakes_a_slow_connection_is_reported_and_leaves_no_gap(sound_server: EtcdServer) -> None:
-    """The shape of etcd#17529: the connection is up, but so slow that etcd holds back thousands of changes."""
+    """As in etcd#17529: the connection is up, but so slow that etcd buffers thousands of changes."""
 
     async def run_test() -> None:
         async with beside_a_proxy(sound_server, "/skipped") as (proxy, store, direct):
@@ -277,21 +277,21 @@ def test_compaction_that_overtakes_a_slow_connection_is_reported_and_leaves_no_g
             made.sort()
             await direct.compact(made[-1])
             proxy.replies_flow.set()
-            heard: list[Revision] = []
-            told = ""
+            received: list[Revision] = []
+            message = ""
             try:
                 async with asyncio.timeout(WAIT_S):
                     while watch.revision < made[-1]:
                         watch.request_progress()
-                        heard += [change.revision for change in (await watch.__anext__()).changes]
+                        received += [change.revision for change in (await watch.__anext__()).changes]
             except Compacted as error:
-                told = error.message
-            assert heard == made[: len(heard)], "what was heard has a gap"
-            assert told, "compaction did not overtake the watch: the test tests nothing"
+                message = error.message
+            assert received == made[: len(received)], "the received changes have a gap"
+            assert message, "compaction did not overtake the watch: the test is void"
             listing = await store.list(KIND)
             again = await store.watch(KIND, after=listing.revision)
             last = await direct.commit([], [Put(key("last"), b"")])
-            assert [change.revision for change in await heard_until(again, last)] == [last]
+            assert [change.revision for change in await changes_until(again, last)] == [last]
 
     asyncio.run(run_test())
 
@@ -305,12 +305,12 @@ def test_history_that_begins_at_a_delete_is_rejected_whole(sound_server: EtcdSer
             deleted = await store.commit([], [DeleteKey(key("a"))])
             last = await store.commit([], [Put(key("a"), b"2")])
             await store.compact(deleted)
-            async with opened(sound_server.endpoint, prefix="/delete") as late:  # it has no memory of its own
+            async with opened(sound_server.endpoint, prefix="/delete") as late:  # it has no history in memory
                 for each in (store, late):
                     with pytest.raises(Compacted):
                         await each.watch(KIND, after=before)
                     watch = await each.watch(KIND, after=deleted)
-                    assert [change.revision for change in await heard_until(watch, last)] == [last]
+                    assert [change.revision for change in await changes_until(watch, last)] == [last]
 
     asyncio.run(run_test())
 
@@ -329,7 +329,7 @@ def test_an_object_edited_outside_the_store_ends_watches(server: EtcdServer) -> 
             async def counted() -> bool:
                 return store.statistics().objects == 0
 
-            await eventually(counted, "the store counts its objects anew")
+            await eventually(counted, "the store counts its objects again")
 
     asyncio.run(run_test())
 
@@ -351,12 +351,12 @@ def test_a_backup_restored_under_a_running_store_is_a_new_incarnation(
             with restored_server(server, snapshot, like=server if same_cluster_id else None) as restored:
                 proxy.target = restored.endpoint
                 proxy.hang_up()
-                await asyncio.gather(*(store.revision() for _ in range(8)))  # many see it at once
+                await asyncio.gather(*(store.revision() for _ in range(8)))  # many detect it at once
                 with pytest.raises(Compacted):
                     async with asyncio.timeout(WAIT_S):
                         await watch.__anext__()
                 made = await store.commit([], [Put(key("new"), b"1")])
-                assert RESTORE_BUMP < made < 2 * RESTORE_BUMP, "it must jump, and only once"
+                assert RESTORE_BUMP < made < 2 * RESTORE_BUMP, "it must advance, and only once"
                 assert store.incarnation != former
                 listing = await store.list(KIND)
                 assert [(entry.key.name, entry.modified) for entry in listing.entries] == [
@@ -373,7 +373,7 @@ def test_a_backup_restored_under_a_running_store_is_a_new_incarnation(
 
 
 def test_a_restored_backup_with_new_commits_is_still_a_new_incarnation(server: EtcdServer) -> None:
-    """Neither its cluster id nor its revision tells: only that the history at the feed's place is another."""
+    """Neither cluster id nor revision shows it: only the history at the feed's position differs."""
 
     async def run_test() -> None:
         async with proxy_to(server.endpoint) as proxy, opened(proxy.endpoint, prefix="/moved-on") as store:
@@ -383,7 +383,7 @@ def test_a_restored_backup_with_new_commits_is_still_a_new_incarnation(server: E
             lost = [await store.commit([], [Put(key("lost"), b"%d" % number)]) for number in range(3)]
             former = store.incarnation
             watch = await store.watch(KIND, after=lost[-1])
-            await heard_until(watch, lost[-1])
+            await changes_until(watch, lost[-1])
             with restored_server(server, snapshot, like=server) as restored:
                 for number in range(20):  # revisions, but no commits
                     etcdctl(restored, "put", "/elsewhere", f"{number}")
@@ -407,7 +407,7 @@ def test_mark_restored_moves_the_store_ahead_for_every_opener(server: EtcdServer
             made = await store.commit([], [Put(key("a"), b"1")])
             watches = [await each.watch(KIND, after=made) for each in (store, other)]
             await store.mark_restored()
-            # The other opener cannot know yet; its commit must find out, or it would give out a revision of the past.
+            # The other opener does not know yet; its commit must detect it, or it would use a past revision.
             after = await other.commit([], [Put(key("b"), b"1")])
             assert after > made + 1_000_000
             for watch in watches:
@@ -450,7 +450,7 @@ def test_one_of_several_openers_compacts_and_another_takes_over(server: EtcdServ
 
 
 def test_a_full_server_leaves_the_outcome_unknown() -> None:
-    """etcd makes the write that first crosses its limit, and says that there is no space."""
+    """etcd makes the write that first exceeds its limit, and reports that there is no space."""
 
     async def run_test(endpoint: str) -> None:
         async with opened(endpoint, prefix="/full") as store:
@@ -477,7 +477,7 @@ def test_a_cluster_with_tls_is_trusted_by_its_certificate_only() -> None:
         try:
             made = await store.commit([], [Put(key("a"), b"1")])
             watch = await store.watch(KIND, after=made - 1)
-            assert [change.revision for change in await heard_until(watch, made)] == [made]
+            assert [change.revision for change in await changes_until(watch, made)] == [made]
         finally:
             await store.close()
         with pytest.raises(Unavailable):

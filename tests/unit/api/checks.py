@@ -1,4 +1,4 @@
-"""Manifests changed in one place or many, and what validation says of them."""
+"""Manifests with changed fields, and their validation errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def check(obj: dict[str, Any]) -> Checked:
 
 
 def put(obj: Any, path: str, value: Any) -> None:
-    """Set, or delete, what is at a JSON pointer; `-` appends to a list."""
+    """Set or delete the value at a JSON pointer; `-` appends to a list."""
     *parents, last = (part.replace("~1", "/") for part in path.split("/"))
     for part in parents:
         obj = obj[int(part)] if isinstance(obj, list) else obj.setdefault(part, {})
@@ -47,7 +47,7 @@ def errors_of(kind: str, *changes: tuple[str, Any]) -> list[str]:
 
 
 def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Every place in a JSON value."""
+    """The path of every value in a JSON value."""
     found = [at]
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for name, item in items:
@@ -69,5 +69,5 @@ def mutated(kind: str, changes: list[tuple[tuple[Any, ...], Any]]) -> dict[str, 
         try:
             obj = replaced(obj, at, copy.deepcopy(value))
         except (KeyError, IndexError, TypeError):
-            continue  # an earlier change took the place away
+            continue  # an earlier change removed the path
     return obj

@@ -1,4 +1,4 @@
-"""One manifest of every built-in kind, as a user would write it: valid, and free of fields kedge does not act on."""
+"""One manifest of every built-in kind, as a user writes it: valid, with only fields that kedge acts on."""
 
 from __future__ import annotations
 
@@ -289,10 +289,10 @@ _ALL: tuple[Json, ...] = (
 
 
 def manifests() -> list[Json]:
-    """Fresh copies of them all."""
+    """A fresh copy of each."""
     return [copy.deepcopy(each) for each in _ALL]
 
 
 def manifest(kind: str) -> Json:
-    """A fresh copy of the one of this kind."""
+    """A fresh copy of the manifest of this kind."""
     return next(copy.deepcopy(each) for each in _ALL if each["kind"] == kind)

@@ -1,4 +1,4 @@
-"""The stored form: lossless, spliced without decoding, compared by what it says."""
+"""The stored form: lossless, spliced without decoding, compared by meaning."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_draft_keeps_its_changes() -> None:
 def test_a_draft_stores_no_resource_version() -> None:
     draft = Draft.parse(b'{"metadata":{"resourceVersion":"5","name":"a"},"kind":"Pod","apiVersion":"v1"}')
     assert draft.encode() == b'{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a"}}'
-    assert draft.metadata["resourceVersion"] == "5"  # a caller may still want to compare it
+    assert draft.metadata["resourceVersion"] == "5"  # a caller may still compare it
 
 
 def test_a_mapping_is_copied_on_the_way_in() -> None:

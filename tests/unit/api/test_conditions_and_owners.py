@@ -1,4 +1,4 @@
-"""Conditions that say since when, and owners by uid."""
+"""Conditions with their transition times, and owners by uid."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_an_owner_need_not_be_the_controller(owner: ReplicaSetView) -> None:
     assert is_owned_by(pod.metadata, "u1")
 
 
-# -- conditions as anybody may write them ----------------------------------------------------------
+# -- conditions of any writer -----------------------------------------------------------------------
 
 NOW = "2030-01-01T00:00:00Z"
 THEN = "2029-01-01T00:00:00Z"

@@ -1,4 +1,4 @@
-"""Defaults: what Kubernetes would have stored, and nothing twice."""
+"""Defaults: as Kubernetes stores them, and idempotent."""
 
 from __future__ import annotations
 

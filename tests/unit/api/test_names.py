@@ -1,4 +1,4 @@
-"""What may be a name: each rule at its edges."""
+"""Rules of names, each at its limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quantities against exact fractions, and against what Kubernetes prints."""
+"""Quantities, compared with exact fractions and with the output of Kubernetes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Selectors against a naive reading of their rules."""
+"""Selectors, compared with a naive implementation of their rules."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ requirements = st.one_of(
 
 
 def naive(requirement: Requirement, found: Mapping[str, str]) -> bool:
-    """The rules of the documentation, word by word."""
+    """The rules of the Kubernetes documentation."""
     key, values = requirement.key, set(requirement.values)
     if requirement.operator == "In":
         return key in found and found[key] in values
@@ -254,7 +254,7 @@ def test_fields_that_kubernetes_computes_are_found_where_they_are_stored() -> No
 
 
 def test_watches_by_the_same_field_share_one_decoding_of_an_object() -> None:
-    """Every agent watches the pods of its own node: whatever happens to a pod is asked about once for each of them."""
+    """Every agent watches the pods of its own node, so each change of a pod is evaluated once for each agent."""
     value = encode_json({"metadata": {"name": "one-decoding"}, "spec": {"nodeName": "n7"}})
     selectors = [parse_field_selector(KINDS.of_key_kind("Pod"), f"spec.nodeName=n{n}") for n in range(20)]
     before = read_fields.cache_info().misses

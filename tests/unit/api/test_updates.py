@@ -1,4 +1,4 @@
-"""What may change in an object that exists, and what may not."""
+"""Which fields of an existing object may change, and which may not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UID = "3b2f9a50-0000-4000-8000-1234567890ab"
 
 
 def update(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """What is wrong with the step from `old` to `new`."""
+    """The errors of the step from `old` to `new`."""
     kind = KINDS.of_api(old["apiVersion"], old["kind"])
     try:
         check_update(kind, encode_object(old), encode_object(new))

@@ -1,4 +1,4 @@
-"""Validation: clean manifests pass, with warnings where there is reason, and all errors_of come at once."""
+"""Validation: valid manifests pass, with warnings where needed, and all errors are reported at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Validation of whatever may come: garbage breaks nothing, and short cuts come to what the long way comes to."""
+"""Validation of arbitrary input: garbage raises no other error, and the fast path equals the plain path."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_bad_value_at_any_path_is_accepted_or_rejected(kind_name: str) -> None
     stored = encode_object(clean)
     for at in places(clean)[1:]:
         if at[0] in ("apiVersion", "kind") or at == ("metadata",):
-            continue  # the service settles these before anything else looks at the object
+            continue  # the service checks these before validation
         if at[:3] == ("spec", "template", "spec") and len(at) > 3:
             continue  # as in a pod
         for value in NASTY:
@@ -137,7 +137,7 @@ def test_the_strict_twin_rejects_exactly_the_objects_with_unknown_fields(
         dig(obj, maps[at % len(maps)])[name] = "x"
     findings = examine(shape, parse_object(encode_json(obj)))
     if findings.errors:
-        return  # the twin looks at names alone, and has nothing to say about types
+        return  # the twin checks names alone, not types
     try:
         decoder_of(strict_twin(shape)).decode(encode_json(obj))
     except msgspec.ValidationError:

@@ -1,4 +1,4 @@
-"""Validation, rule by rule: each has its complaint."""
+"""Validation, rule by rule: each has its error."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ RULES: list[tuple[str, str, Any, str]] = [
     ("EndpointSlice", "ports/0/port", 0, "ports[0].port: Invalid value"),
     ("Secret", "data", {"a": "A" * 1_400_000}, "data: Too long"),
     ("Lease", "spec/leaseTransitions", -1, "spec.leaseTransitions: Invalid value"),
-    # kedge's own
+    # kedge.dev
     ("ZoneQuota", "spec/zones", {"": {}}, "a zone must have a name"),
     ("NodeAllocation", "status/entries", {"u": {"ports": [{}]}}, "status.entries[u].ports[0].hostPort: Invalid value"),
     ("SchedulingPolicy", "spec/schedulerNames", ["A"], "spec.schedulerNames[0]: Invalid value"),

@@ -1,4 +1,4 @@
-"""Views: typed, shared, and frozen all the way down."""
+"""Views: typed, shared, and frozen at every depth."""
 
 from __future__ import annotations
 

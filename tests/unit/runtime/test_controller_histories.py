@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.histories import LEASES, set_apart
+from tests.histories import LEASES, split_histories
 from tests.kit.controllers import LEASE, ControllerHarness, until, with_harness
 
 from kedge import Action, Context
@@ -18,24 +18,24 @@ async def look(_: Context, __: Key) -> Action:
     return Action.await_change()
 
 
-@pytest.mark.parametrize("said", [True, False])
-def test_a_leader_begins_though_its_lease_is_of_a_history_far_ahead_of_its_caches(said: bool) -> None:
+@pytest.mark.parametrize("declared", [True, False])
+def test_a_leader_begins_though_its_lease_is_of_a_history_far_ahead_of_its_caches(declared: bool) -> None:
     """To wait until a cache has come as far as another history is would be to wait for ever."""
 
     @with_harness()
     async def test(harness: ControllerHarness) -> None:
-        set_apart(harness.transport, {LEASES: FAR}, said=said)
+        split_histories(harness.transport, {LEASES: FAR}, declared=declared)
         controller = harness.open(look, lease=LEASE)
         await asyncio.sleep(120)
-        assert controller.statistics().leading is said
+        assert controller.statistics().leading is declared
         await harness.create()
         await asyncio.sleep(5)
-        assert [each.fence > FAR for each in harness.decisions()] == [True] * said
+        assert [each.fence > FAR for each in harness.decisions()] == [True] * declared
 
     test()
 
 
-def second_leads_blindly(*, said: bool) -> bool:
+def second_leads_blindly(*, declared: bool) -> bool:
     """1. A leader writes what its standby is not told of. 2. It goes. 3. The standby's lease is of a revision that its
     caches are past: but that of leases, which began later. Does it lead before it has seen what was written?
     """
@@ -51,7 +51,7 @@ def second_leads_blindly(*, said: bool) -> bool:
             await harness.scale("web", n)  # while no lease changed
         other = harness.another("other")
         behind = await harness.cluster.store.revision()
-        set_apart(other.transport, {LEASES: -behind + 1}, said=said)
+        split_histories(other.transport, {LEASES: -behind + 1}, declared=declared)
         second = other.controller(look, lease=LEASE)
         other.start(second)
         await until(lambda: other.caches.of_kind("ReplicaSet.apps"))
@@ -75,13 +75,13 @@ def second_leads_blindly(*, said: bool) -> bool:
 
 
 def test_a_leader_whose_lease_is_of_a_history_far_behind_waits_for_what_its_predecessor_wrote() -> None:
-    assert not second_leads_blindly(said=True)
-    assert second_leads_blindly(said=False)
+    assert not second_leads_blindly(declared=True)
+    assert second_leads_blindly(declared=False)
 
 
 @with_harness()
 async def test_who_is_stopped_while_it_waits_for_its_caches_does_not_wait_on(harness: ControllerHarness) -> None:
-    set_apart(harness.transport, {LEASES: FAR})
+    split_histories(harness.transport, {LEASES: FAR})
     harness.transport.mute = True
     controller = harness.controller(look, lease=LEASE)
     task = harness.start(controller)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.histories import LEASES, set_apart
+from tests.histories import LEASES, split_histories
 from tests.kit.controllers import until
 from tests.kit.scheduler import SchedulerHarness, with_scheduler
 from tests.objects import node
@@ -18,20 +18,20 @@ from kedge.scheduler.binding.binder import Binder
 FAR = 1_000_000
 
 
-@pytest.mark.parametrize("said", [True, False])
-def test_a_scheduler_leads_though_its_lease_is_of_a_history_far_ahead_of_its_caches(said: bool) -> None:
+@pytest.mark.parametrize("declared", [True, False])
+def test_a_scheduler_leads_though_its_lease_is_of_a_history_far_ahead_of_its_caches(declared: bool) -> None:
     @with_scheduler()
     async def test(harness: SchedulerHarness) -> None:
-        set_apart(harness.wire, {LEASES: FAR}, said=said)
+        split_histories(harness.wire, {LEASES: FAR}, declared=declared)
         harness.scheduler = Scheduler(harness.client, harness.env, caches=harness.caches, recorder=harness.recorder)
         harness.running = harness.host.spawn(harness.scheduler.run(), name="scheduler")
         await asyncio.sleep(120)
-        assert harness.scheduler.leading is said
+        assert harness.scheduler.leading is declared
 
     test()
 
 
-def second_leads_blindly(*, said: bool) -> bool:
+def second_leads_blindly(*, declared: bool) -> bool:
     """A standby cannot see the pods that were bound last, and its lease is of a revision that its caches are past."""
     blindly: list[bool] = []
 
@@ -41,7 +41,7 @@ def second_leads_blindly(*, said: bool) -> bool:
         for n in range(40):
             await harness.priority(f"class-{n}", n)  # while no lease changed
         other = harness.another_scheduler()
-        set_apart(other.wire, {LEASES: -await harness.cluster.store.revision() + 1}, said=said)
+        split_histories(other.wire, {LEASES: -await harness.cluster.store.revision() + 1}, declared=declared)
         await until(lambda: len(other.scheduler.cluster_state.caches) > 0)
         await other.caches.wait_synced()
         await asyncio.sleep(0.2)
@@ -61,8 +61,8 @@ def second_leads_blindly(*, said: bool) -> bool:
 
 
 def test_a_scheduler_whose_lease_is_of_a_history_far_behind_waits_for_what_its_predecessor_bound() -> None:
-    assert not second_leads_blindly(said=True)
-    assert second_leads_blindly(said=False)
+    assert not second_leads_blindly(declared=True)
+    assert second_leads_blindly(declared=False)
 
 
 def binds_sent_to_a_full_node(ahead: int) -> int:
@@ -73,7 +73,7 @@ def binds_sent_to_a_full_node(ahead: int) -> int:
     async def scene(harness: SchedulerHarness) -> None:
         for n in range(40):
             await harness.priority(f"class-{n}", n)  # so that there is something to be behind of
-        set_apart(harness.wire, {NODE_ALLOCATION_KIND: ahead, "Node": ahead // 2})
+        split_histories(harness.wire, {NODE_ALLOCATION_KIND: ahead, "Node": ahead // 2})
         await harness.open_for(node("node-a", cpu="1"))
         harness.wire.binds_held = True
         await harness.pod("ours", cpu="800m")

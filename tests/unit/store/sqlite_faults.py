@@ -1,4 +1,4 @@
-"""SQLite connections that fail, count and tell at chosen statements, for tests of the store above them."""
+"""SQLite connections that count statements and fail or call back at chosen ones, for tests of the store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kedge.store.sqlite import SqliteStore
 
 
 class Clock:
-    """A monotonic clock that moves only when told."""
+    """A monotonic clock that only `advance` moves."""
 
     def __init__(self) -> None:
         self.seconds = 1000.0
@@ -33,7 +33,7 @@ def env_with(clock: Clock | None = None, **limits: float) -> Env:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Let the loop run until something is so, and fail if it never is."""
+    """Run the loop until the condition holds; fail if it never does."""
     async with asyncio.timeout(30):
         while not condition():  # noqa: ASYNC110  what is waited for has no event to wait on
             await asyncio.sleep(0.001)
@@ -46,7 +46,7 @@ def sqlite_error(code: int, message: str) -> sqlite3.OperationalError:
 
 
 class Probe:
-    """What is asked of a store's connection, and what to do about it."""
+    """The statements of a store's connection, and the actions for some of them."""
 
     def __init__(self) -> None:
         self.statements: list[str] = []
@@ -82,7 +82,7 @@ class Probe:
                 action()
 
     def fail(self, start: str, code: int, *, after: bool = False) -> None:
-        """Fail statements that begin so: without running them, or after they ran."""
+        """Fail statements with this prefix: without running them, or after they ran."""
 
         def action() -> None:
             raise sqlite_error(code, "injected")
@@ -101,7 +101,7 @@ class Probe:
 
 
 def rows_in(path: Path, sql: str = "SELECT * FROM versions ORDER BY id") -> Sequence[tuple[Any, ...]]:
-    """Look into a closed store's file with nothing of kedge's in between."""
+    """Read a closed store's file with plain SQLite."""
     db = sqlite3.connect(path)
     try:
         return db.execute(sql).fetchall()

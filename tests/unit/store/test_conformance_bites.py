@@ -79,7 +79,7 @@ def names_no_key(patch: pytest.MonkeyPatch) -> None:
 
 
 @caught_by("conflicts_name_their_key")
-def deletes_nothing_without_complaint(patch: pytest.MonkeyPatch) -> None:
+def accepts_a_delete_of_a_missing_key(patch: pytest.MonkeyPatch) -> None:
     def lenient(self: Versions, writes: Sequence[Write], revision: Revision, origin: Origin) -> list[Change]:
         there = [w for w in writes if isinstance(w, Put) or self.newest(w.key) is not None]
         return apply(self, there, revision, origin)
@@ -89,7 +89,7 @@ def deletes_nothing_without_complaint(patch: pytest.MonkeyPatch) -> None:
 
 
 @caught_by("fence_wins_over_conflict")
-def tells_conflicts_before_fences(patch: pytest.MonkeyPatch) -> None:
+def reports_conflicts_before_fences(patch: pytest.MonkeyPatch) -> None:
     def bad(self: Versions, checks: Sequence[Check], writes: Sequence[Write], fence: Fence | None) -> None:
         prove(self, checks, writes, None)
         prove(self, [], [], fence)
@@ -127,7 +127,7 @@ def forgets_when_it_was_created(patch: pytest.MonkeyPatch) -> None:
 
 
 @caught_by("entries_keep_created_modified_origin")
-def forgets_who_asked(patch: pytest.MonkeyPatch) -> None:
+def forgets_the_origin(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Versions, "apply", lambda self, writes, revision, _: apply(self, writes, revision, NO_ORIGIN))
 
 
@@ -152,7 +152,7 @@ def takes_any_key(patch: pytest.MonkeyPatch) -> None:
 
 
 @caught_by("empty_commit_proves_its_checks")
-def moves_on_when_nothing_is_written(patch: pytest.MonkeyPatch) -> None:
+def advances_when_nothing_is_written(patch: pytest.MonkeyPatch) -> None:
     real = MemoryStore.commit
 
     async def bad(self: MemoryStore, checks: Any, writes: Any, **rest: Any) -> Revision:
@@ -199,7 +199,7 @@ read, list_, get = Versions.list, Versions.list, MemoryStore.get
 
 
 @caught_by("namespaces_do_not_leak")
-def leaks_a_neighbour_namespace(patch: pytest.MonkeyPatch) -> None:
+def lists_another_namespace_too(patch: pytest.MonkeyPatch) -> None:
     def bad(self: Versions, kind: str, feed: Feed, *, namespace: str, **rest: Any) -> Listing:
         whole = list_(self, kind, feed, namespace="", **rest)
         entries = [entry for entry in whole.entries if entry.key.namespace.startswith(namespace)]
@@ -259,7 +259,7 @@ def watches_from_now_on(patch: pytest.MonkeyPatch) -> None:
 
 
 @caught_by("each_change_once_in_order")
-def says_things_twice(patch: pytest.MonkeyPatch) -> None:
+def returns_changes_twice(patch: pytest.MonkeyPatch) -> None:
     def bad(self: FeedWatch) -> Batch | None:
         batch = take(self)
         return Batch((*batch.changes, *batch.changes[-1:]), batch.revision) if batch else None
@@ -268,7 +268,7 @@ def says_things_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 @caught_by("watch_resumes_where_it_stopped")
-def claims_more_than_it_told(patch: pytest.MonkeyPatch) -> None:
+def claims_a_revision_it_has_not_reached(patch: pytest.MonkeyPatch) -> None:
     def bad(self: FeedWatch) -> Batch | None:
         batch = take(self)
         if batch is None:
@@ -295,12 +295,12 @@ def splits_commits(patch: pytest.MonkeyPatch) -> None:
 
 
 @caught_by("idle_watch_gets_progress")
-def keeps_quiet_when_idle(patch: pytest.MonkeyPatch) -> None:
+def sends_no_progress_when_idle(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Feed, "_send_progress", lambda _: None)
 
 
 @caught_by("idle_watch_gets_progress")
-def keeps_quiet_to_those_who_begin_behind(patch: pytest.MonkeyPatch) -> None:
+def sends_no_progress_to_a_watch_that_begins_behind(patch: pytest.MonkeyPatch) -> None:
     def bad(self: Feed, watch: FeedWatch, log: Any) -> None:
         log.watches[watch] = None
         self._watchers += 1
@@ -314,12 +314,12 @@ def ignores_requests(patch: pytest.MonkeyPatch) -> None:
 
 
 @caught_by("slow_watch_is_disconnected")
-def lets_the_slow_lag_for_ever(patch: pytest.MonkeyPatch) -> None:
+def never_disconnects_a_slow_watch(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(FeedWatch, "behind", 0)
 
 
 @caught_by("slow_watch_is_disconnected")
-def cuts_off_those_who_resume(patch: pytest.MonkeyPatch) -> None:
+def disconnects_a_watch_that_resumes(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(FeedWatch, "behind", property(lambda self: self._log.end - self._next))
 
 
@@ -388,7 +388,7 @@ def compacts_backwards(patch: pytest.MonkeyPatch) -> None:
 
 
 @caught_by("restored_backup")
-def goes_on_from_where_the_backup_was(patch: pytest.MonkeyPatch) -> None:
+def continues_from_the_revision_of_the_backup(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(memory, "RESTORE_BUMP", 0)
 
 
@@ -399,7 +399,7 @@ def keeps_its_incarnation(patch: pytest.MonkeyPatch) -> None:
 
 
 @caught_by("random_walk")
-def forgets_a_version_now_and_then(patch: pytest.MonkeyPatch) -> None:
+def drops_a_version_sometimes(patch: pytest.MonkeyPatch) -> None:
     def bad(first: Change, at: Revision) -> Entry | None:
         entry = as_of(first, at)
         return None if entry is not None and entry.created == entry.modified == at - 1 else entry
@@ -412,11 +412,11 @@ def forgets_a_version_now_and_then(patch: pytest.MonkeyPatch) -> None:
 def test_the_suite_catches_a_store_that(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     check, plant = BUGS[bug]
     plant(monkeypatch)
-    for module in ("subject", "watches"):  # what these stores never do need not be waited for so long
+    for module in ("subject", "watches"):  # these stores never recover: a shorter wait is enough
         monkeypatch.setattr(f"kedge.store.conformance.{module}.WAIT_S", 1.0)
     with pytest.raises((AssertionError, OperatingError)) as caught:
         asyncio.run(check_store(open_memory, durable=False, backup=backup_memory, only=[check]))
-    assert isinstance(caught.value, AssertionError | Compacted), f"a broken promise, told badly: {caught.value!r}"
+    assert isinstance(caught.value, AssertionError | Compacted), f"a broken guarantee, reported badly: {caught.value!r}"
 
 
 def test_every_check_documents_its_guarantee() -> None:

@@ -1,4 +1,4 @@
-"""The chain tells commits from etcd's events, and refuses to go on when one is missing."""
+"""The chain groups etcd's events into commits, and stops when one is missing."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_commit_has_the_replaced_version_and_the_origin() -> None:
     assert change.previous is not None
     assert (change.entry.value, change.previous.value, change.previous.modified) == (b"2", b"1", 9)
     assert removal.deleted
-    assert removal.origin == mine, "a delete has no value of its own to keep its origin in"
+    assert removal.origin == mine, "a delete has no value that could hold its origin"
     assert removal.previous is not None
     assert removal.previous.value == b"x"
     assert (followed.revision, followed.commits) == (11, 5)

@@ -1,4 +1,4 @@
-"""How keys, values and revisions look inside etcd."""
+"""The format of keys, values and revisions in etcd."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kedge.store.etcd.layout import (
     encode_value,
 )
 
-# Few characters, near the separator and the escape, so that one part often is the beginning of another.
+# Few characters, near the separator and the escape, so that one part is often a prefix of another.
 PARTS = st.text(alphabet=st.sampled_from('\x01 !"#-.0aZ~é\U0001f680'), max_size=4) | st.text(
     alphabet=st.characters(exclude_categories=["Cs"]), max_size=6
 )

@@ -25,7 +25,7 @@ def key(number: int) -> Key:
 
 
 def test_every_commit_compares_the_meta_key() -> None:
-    """Else one opener would give out revisions of the past after another has marked the store as restored."""
+    """Otherwise one opener would use past revisions after another has marked the store as restored."""
     for writes in ([Put(key(1), b"")], []):
         request = plan_commit(LAYOUT, META_ENTRY, [], writes, None, NO_ORIGIN)
         assert m.Compare(target=m.TARGET_MOD, key=LAYOUT.meta, mod_revision=7) in request.compare
@@ -41,7 +41,7 @@ def test_the_largest_commit_fits_what_etcd_allows() -> None:
 
 
 def test_no_commit_is_a_read_only_transaction() -> None:
-    """Such a one crashes etcd 3.5.0-3.5.4 if its client gives up."""
+    """A read-only transaction crashes etcd 3.5.0-3.5.4 if its client cancels it."""
     request = plan_commit(LAYOUT, META_ENTRY, [Present(key(1))], [], None, NO_ORIGIN)
     assert any(not op.HasField("request_range") for op in request.success)
 
@@ -49,7 +49,7 @@ def test_no_commit_is_a_read_only_transaction() -> None:
 def test_a_check_on_an_impossible_revision_is_not_a_check_for_absence() -> None:
     request = plan_commit(LAYOUT, META_ENTRY, [AtRevision(key(1), 0)], [], None, NO_ORIGIN)
     (compare,) = [each for each in request.compare if each.key == LAYOUT.key(key(1))]
-    assert compare.mod_revision < 0, "to etcd, revision 0 means that the key is absent"
+    assert compare.mod_revision < 0, "in etcd, revision 0 means that the key is absent"
 
 
 def failed(meta_revision: int, *found: tuple[Key, int]) -> Any:

@@ -1,4 +1,4 @@
-"""Bounds and sharing inside the feed that no contract promises, but memory and speed depend on."""
+"""Bounds and sharing inside the feed: not in the contract, but memory and speed depend on them."""
 
 from __future__ import annotations
 
@@ -140,7 +140,9 @@ def test_a_change_of_leader_sends_progress_to_idle_watches_at_once() -> None:
         fence = Key(FENCE, "ns", "leader")
         feed.publish(2, [Change(2, fence, Entry(fence, b"", 2, 2), None)])
         async with asyncio.timeout(10):
-            assert (await anext(quiet)).revision == 2, "a new leader's caches would wait for a period"
+            assert (await anext(quiet)).revision == 2, (
+                "the caches of a new leader would wait for the next progress period"
+            )
         feed.close()
 
     asyncio.run(run())
@@ -165,56 +167,56 @@ def test_a_callback_drains_in_the_step_of_the_commit_and_an_ended_watch_affects_
         for revision in (1, 2, 3):
             feed.publish(revision, [change(revision)])
         assert taken == [1, 1, 2, 2, 3, 3]
-        slow.on_ready = partial(take, slow)  # it is three behind, finds that out while others are told, and leaves
+        slow.on_ready = partial(take, slow)  # it is three behind, gets Lagged while the others are notified, and leaves
         feed.publish(4, [change(4)])
         assert taken[6:] == [4, 4]
         assert ends == [Lagged]
         assert feed.watchers == 2
         prompt.request_progress()
-        assert taken[8:] == [4], "a mark that was asked for comes as well"
+        assert taken[8:] == [4], "a requested progress mark is sent too"
         feed.close()
-        assert ends[1:] == [StopAsyncIteration, StopAsyncIteration], "and so does the end"
+        assert ends[1:] == [StopAsyncIteration, StopAsyncIteration], "and the end too"
 
     asyncio.run(run())
 
 
-class Listeners:
-    """Watches whose listeners take what there is, and one among them that fails when it has taken."""
+class Callbacks:
+    """Callbacks that drain their watches; the one named `broken` raises after it has taken a batch."""
 
     def __init__(self) -> None:
         self.taken: list[tuple[str, Revision]] = []
         self.reported: list[BaseException] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, context: self.reported.append(context["exception"]))
 
-    def listen(self, name: str, watch: Any) -> None:
+    def attach(self, name: str, watch: Any) -> None:
         def take() -> None:
             while (batch := watch.take_nowait()) is not None:
                 self.taken.append((name, batch.revision))
                 if name == "broken":
-                    raise ZeroDivisionError("a bug of the listener")
+                    raise ZeroDivisionError("a bug of the callback")
 
         watch.on_ready = take
 
 
 def test_a_callback_that_raises_is_reported_and_ends_only_its_own_watch() -> None:
-    """It may have lost what it took. To tell it of later changes would leave a gap, so it has to watch again."""
+    """A batch that it took may be lost. Later changes would follow a gap, so it has to watch again."""
 
     async def run() -> None:
         feed = Feed(env_with(watch_progress_s=3600), revision=0, compacted=0)
-        listeners = Listeners()
+        callbacks = Callbacks()
         watches = {name: await feed.watch("Thing", after=0) for name in ("first", "broken", "last")}
         everything, waiting = await feed.watch(ALL_KINDS, after=0), await feed.watch("Thing", after=0)
         for name, watch in watches.items():
-            listeners.listen(name, watch)
-        listeners.listen("everything", everything)
+            callbacks.attach(name, watch)
+        callbacks.attach("everything", everything)
         reading = asyncio.ensure_future(anext(waiting))
         reached = asyncio.ensure_future(feed.wait_reached(1))
         await asyncio.sleep(0)
         feed.publish(1, [change(1)])
         feed.publish(2, [change(2, "b")])
         names = ("first", "broken", "last", "everything")
-        assert listeners.taken == [(name, 1) for name in names] + [(name, 2) for name in names if name != "broken"]
-        assert [str(error) for error in listeners.reported] == ["a bug of the listener"]
+        assert callbacks.taken == [(name, 1) for name in names] + [(name, 2) for name in names if name != "broken"]
+        assert [str(error) for error in callbacks.reported] == ["a bug of the callback"]
         assert feed._progress_timer is not None
         async with asyncio.timeout(10):
             assert (await reading).revision == 2
@@ -230,9 +232,9 @@ def test_a_callback_that_raises_is_reported_and_ends_only_its_own_watch() -> Non
 def test_a_callback_that_raises_at_the_end_of_its_watch_delays_no_other_end() -> None:
     async def run() -> None:
         feed = Feed(env_with(), revision=0, compacted=0)
-        listeners = Listeners()
+        callbacks = Callbacks()
         bad, good = [await feed.watch("Thing", after=0) for _ in range(2)]
-        listeners.listen("bad", bad)  # it lets out what ends the watch
+        callbacks.attach("bad", bad)  # it does not catch the end of the watch
         reading = asyncio.ensure_future(anext(good))
         await asyncio.sleep(0)
         feed.close("the disk is gone")
@@ -240,7 +242,7 @@ def test_a_callback_that_raises_at_the_end_of_its_watch_delays_no_other_end() ->
             await reading
         with pytest.raises(Unavailable, match="the disk is gone"):
             bad.take_nowait()
-        assert [str(error) for error in listeners.reported] == ["the disk is gone"]
+        assert [str(error) for error in callbacks.reported] == ["the disk is gone"]
         assert feed.watchers == 0
 
     asyncio.run(run())
@@ -251,15 +253,15 @@ def test_a_commit_is_acknowledged_although_a_callback_raises(backend: str, tmp_p
     async def run() -> None:
         env = env_with()
         store: Store = MemoryStore(env) if backend == "memory" else await SqliteStore.open(tmp_path / "a.db", env)
-        listeners = Listeners()
+        callbacks = Callbacks()
         for name in ("broken", "last"):
-            listeners.listen(name, await store.watch("Thing", after=0))
+            callbacks.attach(name, await store.watch("Thing", after=0))
         async with asyncio.timeout(10):
             assert await asyncio.gather(*(store.commit([], [Put(key(name), b"")]) for name in "ab")) == [1, 2]
             assert await store.commit([], [Put(key("c"), b"")]) == 3
-        assert [name for name, _ in listeners.taken].count("broken") == 1
-        assert listeners.taken[-1] == ("last", 3)
-        assert len(listeners.reported) == 1
+        assert [name for name, _ in callbacks.taken].count("broken") == 1
+        assert callbacks.taken[-1] == ("last", 3)
+        assert len(callbacks.reported) == 1
         await store.close()
 
     asyncio.run(run())

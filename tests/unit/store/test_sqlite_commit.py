@@ -1,4 +1,4 @@
-"""Group commit: one sync for many, nobody told before it, and what happens when the disk says no."""
+"""Group commit: one sync for many commits, no acknowledgement before it, and failures of the disk."""
 
 from __future__ import annotations
 
@@ -102,12 +102,12 @@ def test_no_commit_is_acknowledged_before_its_sync(tmp_path: Path) -> None:
 
 
 def test_an_acknowledged_commit_is_in_the_files_at_that_moment(tmp_path: Path) -> None:
-    """A kill does not test a sync, because the page cache survives it; so the order of things is tested instead."""
+    """A kill does not test a sync, because the page cache survives it; so the order of steps is tested instead."""
 
     async def run() -> None:
         probe = Probe()
         store = await probe.open(tmp_path / "a.db", env_with(wal_pages_max=20))
-        assert probe.connections[0].execute("PRAGMA synchronous").fetchone() == (2,), "full sync is not in force"
+        assert probe.connections[0].execute("PRAGMA synchronous").fetchone() == (2,), "full sync is not on"
         assert probe.connections[0].execute("PRAGMA journal_mode").fetchone() == ("wal",)
         for n in range(30):
             revision = await store.commit([], [Put(key("a"), b"%d" % n * 500), Put(key("b"), b"%d" % n)])
@@ -189,7 +189,7 @@ def test_a_failed_sync_is_an_unknown_outcome_and_the_store_stops(written: bool, 
 
 
 def test_a_disk_that_stops_writing_loses_nothing_acknowledged(tmp_path: Path) -> None:
-    """No injected error: the system itself refuses to let the log grow."""
+    """No injected error: a limit of the system keeps the log from growing."""
 
     async def fill(store: Store, acknowledged: dict[str, int]) -> None:
         for n in range(1000):
@@ -335,8 +335,8 @@ def test_the_log_stays_short_and_a_checkpoint_waits_for_the_answers(tmp_path: Pa
         probe = Probe()
         store = await probe.open(tmp_path / "a.db", env_with(wal_pages_max=20))
         done: list[int] = []
-        told: list[int] = []
-        probe.before["PRAGMA wal_checkpoint(PASSIVE)"] = lambda: told.append(store.statistics().commits - len(done))
+        early: list[int] = []
+        probe.before["PRAGMA wal_checkpoint(PASSIVE)"] = lambda: early.append(store.statistics().commits - len(done))
 
         async def write(writer: int) -> None:
             for n in range(20):
@@ -344,8 +344,8 @@ def test_the_log_stays_short_and_a_checkpoint_waits_for_the_answers(tmp_path: Pa
                 done.append(n)
 
         await asyncio.gather(*(write(n) for n in range(16)))
-        assert len(told) >= 2
-        assert set(told) == {0}, "a checkpoint ran before those whose commits were made had heard"
+        assert len(early) >= 2
+        assert set(early) == {0}, "a checkpoint ran before the commits were acknowledged"
         assert (tmp_path / "a.db-wal").stat().st_size < 60 * 16_384
         await store.close()
 

@@ -1,4 +1,4 @@
-"""What is opened and what is refused, with the file as it was."""
+"""Which files are opened and which are rejected unchanged."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ async def open_and_close(path: Path, **options: Any) -> None:
     await (await SqliteStore.open(path, env_with(), **options)).close()
 
 
-def refuse(path: Path, match: str, error: type[Exception] = Terminal, **options: Any) -> None:
-    """Opening must fail, say so, and leave every byte beside and in the file as it was."""
+def check_rejected(path: Path, match: str, error: type[Exception] = Terminal, **options: Any) -> None:
+    """Opening must fail with a message, and change no byte of the directory."""
     directory = path.parent
     before = {each.name: each.read_bytes() for each in directory.iterdir()} if directory.is_dir() else {}
     with pytest.raises(error, match=match) as caught:
@@ -46,13 +46,13 @@ def store_at(path: Path, objects: int = 1) -> None:
 
 
 def test_a_missing_directory_is_named(tmp_path: Path) -> None:
-    refuse(tmp_path / "nowhere" / "a.db", "is not a directory: create it")
+    check_rejected(tmp_path / "nowhere" / "a.db", "is not a directory: create it")
 
 
 @pytest.mark.parametrize("content", [b"", b"not a database at all" * 100, b"SQLite format 3\0"])
 def test_a_file_of_garbage_is_rejected(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "a.db").write_bytes(content)
-    refuse(tmp_path / "a.db", "is not a kedge store")
+    check_rejected(tmp_path / "a.db", "is not a kedge store")
 
 
 def test_a_database_of_another_program_is_rejected(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_a_database_of_another_program_is_rejected(tmp_path: Path) -> None:
     db.execute("PRAGMA application_id=42")
     db.commit()
     db.close()
-    refuse(tmp_path / "a.db", "another program")
+    check_rejected(tmp_path / "a.db", "another program")
 
 
 def test_a_newer_schema_is_rejected(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_a_newer_schema_is_rejected(tmp_path: Path) -> None:
     db = sqlite3.connect(tmp_path / "a.db")
     db.execute("PRAGMA user_version=99")
     db.close()
-    refuse(tmp_path / "a.db", "newer kedge .schema 99, this one knows 1.: upgrade kedge")
+    check_rejected(tmp_path / "a.db", "newer kedge .schema 99, this one knows 1.: upgrade kedge")
 
 
 def test_a_damaged_file_is_rejected(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_read_only_file_is_rejected(what: str) -> None:
         path.parent.chmod(0o777 if what == "file" else 0o555)
         before = os.geteuid()
         if before == 0:
-            os.seteuid(65534)  # permissions mean nothing to root
+            os.seteuid(65534)  # permissions do not apply to root
         try:
             with pytest.raises(Terminal, match=r"a\.db cannot be written.*change its permissions"):
                 asyncio.run(open_and_close(path))
@@ -108,7 +108,7 @@ def test_a_read_only_file_is_rejected(what: str) -> None:
 @pytest.mark.parametrize("log", ["a.db-wal", "a.db-journal"])
 def test_a_log_without_its_file_is_not_applied_to_a_new_one(log: str, tmp_path: Path) -> None:
     (tmp_path / log).write_bytes(b"the only copy of something")
-    refuse(tmp_path / "a.db", "is missing but its log")
+    check_rejected(tmp_path / "a.db", "is missing but its log")
 
 
 def test_a_backup_is_not_opened_over_the_log_of_another_store(tmp_path: Path) -> None:
@@ -117,12 +117,12 @@ def test_a_backup_is_not_opened_over_the_log_of_another_store(tmp_path: Path) ->
         await store.commit([], [Put(Key("Thing", "ns", "a"), b"")])
         (tmp_path / "restored").mkdir()
         await store.backup(tmp_path / "restored" / "a.db")
-        # As after a crash: the log of the store that was lost is still there.
+        # As after a crash: the log of the lost store is still there.
         (tmp_path / "restored" / "a.db-wal").write_bytes((tmp_path / "a.db-wal").read_bytes())
         await store.close()
 
     asyncio.run(run())
-    refuse(tmp_path / "restored" / "a.db", "is the log of another store: move the log away")
+    check_rejected(tmp_path / "restored" / "a.db", "is the log of another store: move the log away")
 
 
 HOLD = """
@@ -144,7 +144,7 @@ def test_a_second_process_cannot_open_the_store(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"open\n"
-        refuse(tmp_path / "a.db", "in use by another process: stop that one", Unavailable)
+        check_rejected(tmp_path / "a.db", "in use by another process: stop that one", Unavailable)
         holder.communicate()
     asyncio.run(open_and_close(tmp_path / "a.db"))
 
@@ -154,7 +154,7 @@ def test_one_process_cannot_open_the_store_twice(tmp_path: Path) -> None:
         store = await SqliteStore.open(tmp_path / "a.db", env_with())
         with pytest.raises(Unavailable, match="in use"):
             await SqliteStore.open(tmp_path / "a.db", env_with())
-        # The attempt must not cost the first its lock, as closing any descriptor of the file would.
+        # The attempt must not release the first one's lock, as closing any descriptor of the file would.
         command = [sys.executable, "-c", HOLD, str(tmp_path / "a.db")]
         other = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)  # noqa: ASYNC221
         assert "Unavailable" in other.stderr
@@ -187,7 +187,7 @@ def test_a_migration_runs_once_and_whole(tmp_path: Path, monkeypatch: pytest.Mon
         asyncio.run(open_and_close(tmp_path / "a.db"))
     assert rows_in(tmp_path / "a.db", "PRAGMA user_version") == [(1,)]
     monkeypatch.setitem(file.MIGRATIONS, 1, done)
-    for _ in range(2):  # a second time, the table would be in the way
+    for _ in range(2):  # a second run would find the table
         asyncio.run(open_and_close(tmp_path / "a.db"))
     assert rows_in(tmp_path / "a.db", "PRAGMA user_version") == [(2,)]
     assert rows_in(tmp_path / "a.db", "SELECT * FROM extra") == []

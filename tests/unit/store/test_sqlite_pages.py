@@ -1,4 +1,4 @@
-"""Files of another page size than this version makes: they stay as they are, and everything works on them."""
+"""Files with another page size than this version uses: they keep it, and everything works on them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kedge.store.contract import RESTORE_BUMP, Put
 from kedge.store.sqlite import SqliteStore
 
 SMALL, OWN = 4096, 16_384
-"""SQLite's own size of a page, which the first stores had; and that of a store made now."""
+"""SQLite's default page size, which the first stores had, and that of a new store."""
 
 
 def key(n: int) -> Key:
@@ -43,7 +43,7 @@ async def values_in(path: Path) -> dict[Key, bytes]:
 
 
 def turn_small(path: Path) -> None:
-    """Make it what an earlier version would have made of the same commits."""
+    """Rewrite the file as an earlier version would have written it."""
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("PRAGMA journal_mode=DELETE")
         db.execute(f"PRAGMA page_size={SMALL}")
@@ -76,7 +76,7 @@ def test_a_store_with_small_pages_keeps_them_and_its_content(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("small", [True, False])
 def test_the_log_of_any_page_size_stays_short(small: bool, tmp_path: Path) -> None:
-    """Pages of the wrong size would be counted four times too few, and checkpoints come four times too late."""
+    """With the wrong page size the count would be four times too low, and checkpoints four times too late."""
     path, wal_pages_max = tmp_path / "a.db", 40
     asyncio.run(write(path, range(1)))
     if small:
@@ -85,10 +85,10 @@ def test_the_log_of_any_page_size_stays_short(small: bool, tmp_path: Path) -> No
 
     async def run() -> int:
         store = await SqliteStore.open(path, env_with(wal_pages_max=wal_pages_max))
-        for batch in range(20):  # a third of its pages a batch, and each batch one sync
+        for batch in range(20):  # a third of its pages a batch, and one sync a batch
             rows = (key(16 * batch + n) for n in range(16))
             await asyncio.gather(*(store.commit([], [Put(each, b"x" * (size - 200))]) for each in rows))
-            await asyncio.sleep(0)  # a checkpoint comes after the answers
+            await asyncio.sleep(0)  # a checkpoint runs after the answers
         longest = (tmp_path / "a.db-wal").stat().st_size
         await store.close()
         return longest
@@ -123,17 +123,17 @@ def test_a_backup_with_small_pages_is_restored_once_and_advances(tmp_path: Path)
     turn_small(tmp_path / "backup")
     shutil.copy(tmp_path / "backup", tmp_path / "again")
 
-    async def put_back() -> tuple[int, int, str, str]:
+    async def restore() -> tuple[int, int, str, str]:
         first = await SqliteStore.open(tmp_path / "backup", env_with())
-        jumped, incarnation = await first.revision(), first.incarnation
+        restored, incarnation = await first.revision(), first.incarnation
         await first.close()
         second = await SqliteStore.open(tmp_path / "backup", env_with())
         again = await second.revision(), second.incarnation
         await second.close()
-        return jumped, again[0], incarnation, again[1]
+        return restored, again[0], incarnation, again[1]
 
-    jumped, later, incarnation, same = asyncio.run(put_back())
-    assert jumped == later == 20 + RESTORE_BUMP, "a store that was put back is a backup no more"
+    restored, later, incarnation, same = asyncio.run(restore())
+    assert restored == later == 20 + RESTORE_BUMP, "a restored store is no longer a backup"
     assert incarnation == same
     assert page_bytes(tmp_path / "backup") == SMALL
     assert asyncio.run(values_in(tmp_path / "again")) == asyncio.run(values_in(tmp_path / "a.db"))

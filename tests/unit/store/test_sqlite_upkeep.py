@@ -36,7 +36,7 @@ def test_compaction_deletes_obsolete_versions_in_slices(tmp_path: Path) -> None:
         last = await put(store, "a", b"last")
         before = probe.count("COMMIT")
         await store.compact(middle)
-        assert probe.count("COMMIT") - before == 63 // 7 + 1, "63 rows in slices of 7, and one that finds no more"
+        assert probe.count("COMMIT") - before == 63 // 7 + 1, "63 rows in slices of 7, and one slice that finds none"
         await store.compact(middle)
         assert probe.count("COMMIT") - before == 10, "nothing left to do, and nothing written"
         await store.close()
@@ -65,7 +65,9 @@ def test_compaction_resumes_after_a_failure(tmp_path: Path) -> None:
         probe.mend()
         assert await put(store, "b") == last + 1
         await store.close()
-        assert len(rows_in(tmp_path / "a.db")) == 20 - 7 + 1, "the second row forgets the first, so 8 rows forget 7"
+        assert len(rows_in(tmp_path / "a.db")) == 20 - 7 + 1, (
+            "the second row makes the first obsolete, so 8 rows delete 7"
+        )
         store = await probe.open(tmp_path / "a.db")
         with pytest.raises(Compacted):
             await store.get([key("a")], at=last - 1)
@@ -112,7 +114,7 @@ def test_a_compaction_that_fails_or_stalls_raises_an_alarm(tmp_path: Path) -> No
         probe.fail("DELETE FROM versions", sqlite3.SQLITE_FULL)
         await put(store, "a")
         await until(lambda: store.statistics().alarms)
-        assert "compaction failed and will be tried again" in store.statistics().alarms[0]
+        assert "compaction failed and will be retried" in store.statistics().alarms[0]
         clock.seconds += 100
         assert any("no compaction has finished for 100 s" in alarm for alarm in store.statistics().alarms)
         probe.mend()
@@ -191,7 +193,7 @@ def test_heartbeats_leave_one_row_and_keep_past_revisions_readable(tmp_path: Pat
         assert names == ["plain", "plain", "lease"]
         store = await SqliteStore.open(tmp_path / "a.db", env_with())
         then = {entry.key.name: entry.value for entry in (await store.list("Thing", at=middle)).entries}
-        assert then == {"plain": b"1", "lease": b"19"}, "a newer version of the lease, but not none"
+        assert then == {"plain": b"1", "lease": b"19"}, "a newer version of the lease, but not nothing"
         watch = await store.watch("Thing", after=0)
         batch = await watch.__anext__()
         assert [(c.key.name, c.revision) for c in batch.changes] == [("plain", 1), ("plain", 2), ("lease", 21)]
@@ -206,7 +208,7 @@ def test_a_heartbeat_replaces_earlier_ordinary_versions(tmp_path: Path) -> None:
         store = await SqliteStore.open(tmp_path / "a.db", env_with())
         await put(store, "a", b"1")
         second = await put(store, "a", b"2")
-        # In one sync: each must take over from the one before it, not from what was in the file.
+        # In one sync: each must inherit from the one before it, not from the row in the file.
         await asyncio.gather(
             store.commit([], [Put(key("a"), b"3", latest_only=True)]),
             store.commit([], [Put(key("a"), b"4", latest_only=True)]),
@@ -215,11 +217,11 @@ def test_a_heartbeat_replaces_earlier_ordinary_versions(tmp_path: Path) -> None:
         store = await SqliteStore.open(tmp_path / "a.db", env_with())
         then = (await store.get([key("a")], at=second)).entries[0]
         assert then is not None
-        assert then.value == b"4", "the second version is gone, and the first is not what stood then"
+        assert then.value == b"4", "the second version is gone, and the first is not the version of that revision"
         last = await store.commit([], [DeleteKey(key("a"))])
         await store.compact(last)
         await store.close()
-        assert rows_in(tmp_path / "a.db") == [], "a row that nobody would ever forget"
+        assert rows_in(tmp_path / "a.db") == [], "a row that compaction would never delete"
         store = await SqliteStore.open(tmp_path / "a.db", env_with())
         assert (await store.list("Thing")).entries == []
         assert await store.revision() == last
@@ -251,7 +253,7 @@ def test_a_backup_is_one_revision_under_concurrent_writes(tmp_path: Path) -> Non
         want = (await store.list("Thing", at=at)).entries
         stop = True
         await writer
-        assert after > at, "writers stood still during the backup: it proves nothing"
+        assert after > at, "no writes during the backup: the test is void"
         incarnation = store.incarnation
         await store.close()
 

@@ -1,8 +1,8 @@
 """Reads the tables beside this file. One file is one API package, one line is one field.
 
     @package apps.v1 io.k8s.api.apps.v1 apps/v1          alias, OpenAPI prefix, apiVersion
-    Deployment (kind): What the type is for.
-      replicas#1*:int32  What the field is for.           name, protobuf number, marks, type, attributes, text
+    Deployment (kind): The purpose of the type.
+      replicas#1*:int32  The purpose of the field.       name, protobuf number, marks, type, attributes, text
 
 Marks: `!` required, `*` absent differs from zero, `+` written even when zero. Types: a scalar, a name of the same
 package, or `alias.Name`; `[T]` is a list and `{T}` a map with string keys. A damaged table raises `InvariantBroken`.

@@ -9,14 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
+import msgspec
+
+from kedge.api import http_headers
 from kedge.api.requests import DeleteOptions, ListOptions, WatchOptions, WriteOptions
 from kedge.errors import BadRequest
-from kedge.keys import NO_REVISION, Origin
+from kedge.keys import NO_REVISION, Fence, Key, Origin
 
 Query = Mapping[str, str]
+_O = TypeVar("_O", bound=WriteOptions)
 _PARAMETERS_MAX = 100
 _TRUE, _FALSE = (
     frozenset({"true", "1", "t", "T", "TRUE", "True"}),
@@ -119,6 +123,25 @@ def delete_options(query: Query, body: Mapping[str, Any], caller: str, origin: O
         propagation=_propagation(query, body),
         grace_s=grace,
     )
+
+
+def with_kedge_headers(options: _O, headers: Mapping[bytes, bytes]) -> _O:
+    """Options that only kedge's own clients send: the fence, and whether the operation is recorded."""
+    fence = headers.get(http_headers.FENCE)
+    if fence is None and http_headers.UNRECORDED not in headers:
+        return options
+    return msgspec.structs.replace(
+        options,
+        fence=None if fence is None else _fence(fence.decode("latin-1")),
+        recorded=http_headers.UNRECORDED not in headers,
+    )
+
+
+def _fence(text: str) -> Fence:
+    key, at, revision = text.rpartition("@")
+    if not at or not revision.isdigit():
+        raise BadRequest(f"{http_headers.FENCE.decode()} is KIND/NAMESPACE/NAME@REVISION, not {text!r}")
+    return Fence(Key.parse(key), int(revision))
 
 
 def dry_run(text: str) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from kedge.api import http_headers
 from kedge.api.codec import splice_list
 from kedge.api.objects import Object
 from kedge.api.requests import ObjectList, Written
@@ -40,6 +41,7 @@ class Replier:
         self._gzip = accepts_gzip(request.headers.get(b"accept-encoding", b""))
         self._pretty = query.get("pretty", "") in ("true", "1")
         self._include = query.get("includeObject", "Metadata")
+        self._origins = http_headers.ORIGINS in request.headers or http_headers.OPERATION in request.headers
 
     def raw(self, body: bytes, code: int = 200, headers: Iterable[Header] = ()) -> None:
         """Send JSON that is encoded already."""
@@ -55,6 +57,8 @@ class Replier:
 
     def found(self, found: Object, form: ReplyForm, code: int = 200, warnings: Sequence[str] = ()) -> None:
         headers = [warning_header(each) for each in warnings]
+        if self._origins:
+            headers += origin_headers(found)
         match form:
             case ReplyForm.OBJECT:
                 self.raw(found.json(), code, headers)
@@ -72,6 +76,10 @@ class Replier:
         if not written.removed:
             self.written(written, form)
             return
+        if self._origins:
+            headers = [*origin_headers(written.object), (http_headers.REMOVED, b"1")]
+            self.raw(written.object.json(), 200, headers)
+            return
         found = written.object
         details = {"name": found.key.name, "group": found.kind.group, "kind": found.kind.plural, "uid": found.uid}
         self.value({
@@ -88,7 +96,7 @@ class Replier:
     def _list_parts(self, found: ObjectList, form: ReplyForm) -> Iterator[bytes]:
         """The list as JSON in pieces: head, slices of items, tail."""
         if form is ReplyForm.OBJECT:
-            yield from object_list_parts(found)
+            yield from object_list_parts(found, origins=self._origins)
             return
         now = self._env.now()
         head = _table(found.kind, [], "") if form is ReplyForm.TABLE else _partial_list()
@@ -119,7 +127,7 @@ class Replier:
         exchange.end()
 
 
-def object_list_parts(found: ObjectList) -> Iterator[bytes]:
+def object_list_parts(found: ObjectList, *, origins: bool = False) -> Iterator[bytes]:
     """`ObjectList.json` in slices: the first with the head, the last with the tail."""
     objects, kind = found.objects, found.kind
     whole = splice_list(kind.api_version, kind.kind, (), found.revision, found.continue_token, found.remaining)
@@ -128,7 +136,23 @@ def object_list_parts(found: ObjectList) -> Iterator[bytes]:
     for first in range(0, len(objects), SLICE_ITEMS):
         piece = b",".join([each.json() for each in objects[first : first + SLICE_ITEMS]])
         yield (b"," if first else b"") + piece
+    if origins:
+        yield b'],"kedge":[' + b",".join([origin_json(each) for each in objects])
     yield tail
+
+
+def origin_json(found: Object) -> bytes:
+    """`[created, operation, decision]` of a version."""
+    return _encode((found.created, found.origin.operation, found.origin.decision))
+
+
+def origin_headers(found: Object) -> list[Header]:
+    headers: list[Header] = [(http_headers.CREATED, b"%d" % found.created)]
+    if found.origin.operation:
+        headers.append((http_headers.OPERATION, found.origin.operation.encode("latin-1")))
+    if found.origin.decision:
+        headers.append((http_headers.DECISION, found.origin.decision.encode("latin-1")))
+    return headers
 
 
 def warning_header(text: str) -> Header:

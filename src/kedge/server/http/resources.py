@@ -9,31 +9,40 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
+from kedge.api import http_headers
 from kedge.api.codec import parse_object
 from kedge.api.kinds import Kind, Registry
 from kedge.api.requests import (
     Bind,
     Binding,
+    ConfirmEnded,
     Create,
     Delete,
     DeleteCollection,
+    DeleteOptions,
     Evict,
+    GangChunk,
     Get,
     GetOptions,
     GetScale,
     List,
     ListOptions,
+    ObjectList,
     OpenWatch,
     Patch,
     Request,
+    Reserve,
     Update,
     WriteOptions,
     Written,
 )
 from kedge.api.types import type_table
+from kedge.api.wellknown import NODE_ALLOCATION_KIND, RESERVATION_KIND
 from kedge.env import Env
 from kedge.errors import BadRequest, MethodNotAllowed, NotFound
-from kedge.keys import Key, Origin
+from kedge.keys import NO_REVISION, Key, Origin
 from kedge.server.http import parameters
 from kedge.server.http.access import Attributes, Caller, check_allowed
 from kedge.server.http.bodies import read_object, read_options, read_patch, unknown_fields
@@ -44,9 +53,10 @@ from kedge.server.http.routes import ResourcePath
 from kedge.server.http.streams import WatchWriter
 from kedge.server.service import Service
 
+_OWN_SUBRESOURCES = {RESERVATION_KIND: ("gang",), NODE_ALLOCATION_KIND: ("ended",)}
+"""Requests of kedge alone, by the kind that they are about."""
 _METHOD_VERBS = {"GET": "get", "HEAD": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _COLLECTION_VERBS = {"GET": "list", "HEAD": "list", "POST": "create", "DELETE": "deletecollection"}
-OPERATION_HEADER, DECISION_HEADER = b"kedge-operation", b"kedge-decision"
 
 
 class Resources:
@@ -91,7 +101,7 @@ class Resources:
         kind = self.kinds.of_plural(path.group, path.version, path.resource)
         if path.namespace and not kind.namespaced:
             raise NotFound("the server could not find the requested resource")
-        if path.subresource and path.subresource not in kind.subresources:
+        if path.subresource and path.subresource not in (*kind.subresources, *_OWN_SUBRESOURCES.get(kind.key_kind, ())):
             raise NotFound(f"{kind.resource} has no subresource {path.subresource!r}")
         return kind
 
@@ -179,7 +189,8 @@ class _Call:
         resources = self._resources
         stream = await resources.service.open_event_stream(OpenWatch(self._kind, options))
         include = self._query.get("includeObject", "Metadata")
-        writer = WatchWriter(resources.env, self._exchange, self._kind, self._form, include)
+        origins = http_headers.ORIGINS in self._request.headers
+        writer = WatchWriter(resources.env, self._exchange, self._kind, self._form, include, origins=origins)
         await writer.run(stream, resources.stopping, bookmarks=options.allow_bookmarks)
 
     # -- writes ------------------------------------------------------------------------------------
@@ -192,6 +203,10 @@ class _Call:
                 await self._bind()
             case "eviction":
                 await self._evict()
+            case "gang":
+                await self._reserve()
+            case "ended":
+                await self._confirm_ended()
             case other:
                 raise MethodNotAllowed(f"nothing is created at {self._path.resource}/{other}")
 
@@ -208,17 +223,49 @@ class _Call:
         node = target.get("name")
         if not isinstance(node, str) or not node:
             raise BadRequest("target.name, the node, is missing from the Binding")
-        binding = Binding(pod=self._key, pod_uid=str(metadata.get("uid") or ""), node=node)
-        await self._send(Bind(binding, self._write_options()))
-        self._reply.value({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}, 201)
+        decided_on = _part(_part(body, http_headers.ORIGINS_MEMBER), "decidedOn")
+        binding = Binding(
+            pod=self._key,
+            pod_uid=str(metadata.get("uid") or ""),
+            node=node,
+            node_uid=str(target.get("uid") or ""),
+            decided_on={str(key): revision for key, revision in decided_on.items() if isinstance(revision, int)},
+        )
+        self._done(await self._send(Bind(binding, self._write_options())))
+
+    async def _reserve(self) -> None:
+        try:
+            chunk = msgspec.convert(_part(read_options(self._request), "chunk"), GangChunk)
+        except msgspec.ValidationError as error:
+            raise BadRequest(f"chunk is no part of a gang: {error}") from error
+        if (chunk.namespace, chunk.gang) != (self._path.namespace, self._path.name):
+            raise BadRequest("the chunk names another gang than the path")
+        self._done(await self._send(Reserve(chunk, self._write_options())))
+
+    async def _confirm_ended(self) -> None:
+        body = read_options(self._request)
+        request = ConfirmEnded(
+            self._path.name, str(body.get("nodeUID") or ""), str(body.get("podUID") or ""), self._write_options()
+        )
+        self._done(await self._send(request))
+
+    def _done(self, written: Written) -> None:
+        """The reply to a write whose Kubernetes reply is a bare `Status`: kedge's own clients get the object."""
+        if self._kedge_client:
+            self._reply.written(written, self._form, 201)
+        else:
+            success = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
+            self._reply.value(success, 201)
+
+    @property
+    def _kedge_client(self) -> bool:
+        headers = self._request.headers
+        return http_headers.OPERATION in headers or http_headers.ORIGINS in headers
 
     async def _evict(self) -> None:
         body = read_options(self._request)
-        options = parameters.delete_options(
-            self._query, _part(body, "deleteOptions"), self._caller.user, self._origin()
-        )
-        await self._send(Evict(self._key, options))
-        self._reply.value({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}, 201)
+        options = self._delete_options(_part(body, "deleteOptions"))
+        self._done(await self._send(Evict(self._key, options)))
 
     async def update(self) -> None:
         body, warnings = self._object()
@@ -237,14 +284,16 @@ class _Call:
             self._reply.written(written, self._form, 200, warnings)
 
     async def delete(self) -> None:
-        options = parameters.delete_options(self._query, read_options(self._request), self._caller.user, self._origin())
+        options = self._delete_options(read_options(self._request))
         self._reply.removed(await self._send(Delete(self._key, options)), self._form)
 
     async def delete_collection(self) -> None:
         selection: ListOptions = parameters.list_options(self._query, self._path.namespace, caller=self._caller.user)
-        options = parameters.delete_options(self._query, read_options(self._request), self._caller.user, self._origin())
-        await self._send(DeleteCollection(self._kind, selection, options))
-        self._reply.value({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 200})
+        options = self._delete_options(read_options(self._request))
+        deleted = await self._send(DeleteCollection(self._kind, selection, options))
+        found = [each.object for each in deleted]
+        revision = max((each.revision for each in found), default=NO_REVISION)
+        await self._reply.listed(ObjectList(kind=self._kind, objects=found, revision=revision), self._form)
 
     # -- parts of a request ------------------------------------------------------------------------
 
@@ -258,12 +307,17 @@ class _Call:
         return parsed, self._resources.check_fields(self._kind, parsed, validation)
 
     def _write_options(self) -> WriteOptions:
-        return parameters.write_options(self._query, self._caller.user, self._origin())
+        options = parameters.write_options(self._query, self._caller.user, self._origin())
+        return parameters.with_kedge_headers(options, self._request.headers)
+
+    def _delete_options(self, body: Mapping[str, Any]) -> DeleteOptions:
+        options = parameters.delete_options(self._query, body, self._caller.user, self._origin())
+        return parameters.with_kedge_headers(options, self._request.headers)
 
     def _origin(self) -> Origin:
         headers = self._request.headers
-        operation = headers.get(OPERATION_HEADER, b"").decode("latin-1")
-        return Origin(operation, headers.get(DECISION_HEADER, b"").decode("latin-1"))
+        operation = headers.get(http_headers.OPERATION, b"").decode("latin-1")
+        return Origin(operation, headers.get(http_headers.DECISION, b"").decode("latin-1"))
 
     async def _send(self, request: Request[Any]) -> Any:
         return await self._resources.service.send(request)

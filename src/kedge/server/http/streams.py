@@ -19,7 +19,7 @@ from kedge.errors import OperatingError, to_status
 from kedge.keys import NO_REVISION, Revision
 from kedge.server.http.connection import Exchange
 from kedge.server.http.negotiation import ReplyForm
-from kedge.server.http.replies import table_event_object
+from kedge.server.http.replies import origin_json, table_event_object
 from kedge.server.http.tables import partial
 from kedge.server.service.watches import EventStream
 
@@ -30,7 +30,11 @@ _INITIAL_END = {"k8s.io/initial-events-end": "true"}
 class WatchWriter:
     """Writes the events of one stream to one client."""
 
-    def __init__(self, env: Env, exchange: Exchange, kind: Kind, form: ReplyForm, include: str) -> None:
+    def __init__(
+        self, env: Env, exchange: Exchange, kind: Kind, form: ReplyForm, include: str, *, origins: bool = False
+    ) -> None:
+        """With `origins` each event carries the origin of its object, for kedge's own clients."""
+        self._origins = origins
         self._env = env
         self._exchange = exchange
         self._kind = kind
@@ -79,7 +83,8 @@ class WatchWriter:
         if found is None:
             return _encode({"type": "BOOKMARK", "object": self._bookmark(event.revision, event.initial_end)}) + b"\n"
         if self._form is ReplyForm.OBJECT:
-            return b'{"type":"%b","object":%b}\n' % (event.type.value.encode(), found.json())
+            tail = b',"kedge":' + origin_json(found) if self._origins else b""
+            return b'{"type":"%b","object":%b%b}\n' % (event.type.value.encode(), found.json(), tail)
         if self._form is ReplyForm.TABLE:
             shown: Any = table_event_object(found, self._env, self._include, first=self._first)
             self._first = False

@@ -1,0 +1,160 @@
+"""The client contract over HTTP. One request, once, with an honest outcome.
+
+A request that certainly did not reach the server is `Unavailable`; a write whose reply is missing is `OutcomeUnknown`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any
+
+import msgspec
+
+from kedge.api import http_headers
+from kedge.api.kinds import KINDS, Kind, Registry
+from kedge.api.objects import Object
+from kedge.api.requests import (
+    DeleteCollection,
+    EventType,
+    Get,
+    GetScale,
+    List,
+    OpenWatch,
+    Reply,
+    Request,
+    WatchEvent,
+    Written,
+)
+from kedge.client.http import wire
+from kedge.client.http.connection import Broken, ClientConnection, ConnectionPool, HttpReply, NotSent
+from kedge.client.http.kubeconfig import ServerAddress
+from kedge.errors import OperatingError, OutcomeUnknown, Unavailable, from_status
+from kedge.keys import NO_REVISION
+
+_WARNING = re.compile(r'299 \S+ "((?:[^"\\]|\\.)*)"')
+_INITIAL_END = "k8s.io/initial-events-end"
+_UNKNOWN_CODES = frozenset({500, 502, 504})
+"""Codes after which a write may have been made: the server, or something before it, failed on the way back."""
+
+
+class HttpTransport:
+    """Implements `client.contract.Transport` on one server."""
+
+    one_history = True
+
+    def __init__(self, address: ServerAddress, *, kinds: Registry = KINDS, is_kedge: bool = True) -> None:
+        """`is_kedge`: the server knows operation ids and fences, so a write may be repeated."""
+        self._pool = ConnectionPool(address)
+        self._kinds = kinds
+        self._is_kedge = is_kedge
+
+    @property
+    def kinds(self) -> Registry:
+        return self._kinds
+
+    @property
+    def repeats_safely(self) -> bool:
+        return self._is_kedge
+
+    async def send(self, request: Request[Reply]) -> Reply:
+        call = wire.http_call(request, self._kinds)
+        try:
+            async with self._pool.connection() as connection:
+                reply = await connection.exchange(
+                    self._pool.head(call.method, call.target, call.headers, len(call.body)), call.body
+                )
+                body = await connection.read(reply)
+        except NotSent as error:
+            raise Unavailable(str(error)) from error
+        except Broken as error:
+            raise _unknown(request, str(error)) from error
+        if reply.code >= 400:
+            raise _failure(request, reply, body)
+        found: Reply = self._decoded(request, reply, body)
+        return found
+
+    async def open_watch(self, request: OpenWatch) -> AsyncGenerator[WatchEvent, None]:
+        call = wire.http_call(request, self._kinds)
+        stack = contextlib.AsyncExitStack()
+        try:
+            connection = await stack.enter_async_context(self._pool.connection())
+            reply = await connection.exchange(self._pool.head(call.method, call.target, call.headers, 0), b"")
+            if reply.code >= 400:
+                raise _failure(request, reply, await connection.read(reply))
+        except (NotSent, Broken) as error:
+            await stack.aclose()
+            raise Unavailable(str(error)) from error
+        except BaseException:
+            await stack.aclose()
+            raise
+        events = self._events(request.kind, connection, reply, stack)
+        await anext(events)  # begun, it closes its connection even if nothing is ever read from it
+        return events
+
+    async def close(self) -> None:
+        await self._pool.close()
+
+    async def _events(
+        self, kind: Kind, connection: ClientConnection, reply: HttpReply, stack: contextlib.AsyncExitStack
+    ) -> AsyncGenerator[WatchEvent, None]:
+        try:
+            yield WatchEvent(EventType.BOOKMARK, None, NO_REVISION)  # for `open_watch` alone
+            async for line in connection.read_lines(reply):
+                if line:
+                    yield _event(line, kind)
+        except Broken as error:
+            raise Unavailable(f"the watch broke: {error}") from error
+        finally:
+            connection.abort()
+            await stack.aclose()
+
+    def _decoded(self, request: Request[Any], reply: HttpReply, body: bytes) -> Any:
+        match request:
+            case Get():
+                return wire.single(body, self._kind(request), reply.headers)
+            case GetScale():
+                return msgspec.json.decode(body)
+            case List():
+                return wire.object_list(body, request.kind)
+            case DeleteCollection():
+                return [Written(each, removed=True) for each in wire.object_list(body, request.kind).objects]
+            case _:
+                return self._written(request, reply, body)
+
+    def _written(self, request: Request[Any], reply: HttpReply, body: bytes) -> Written:
+        warnings = tuple(_WARNING.findall(reply.headers.get(b"warning", b"").decode("latin-1")))
+        found: Object = wire.single(body, self._kind(request), reply.headers)
+        return Written(found, warnings, removed=reply.headers.get(http_headers.REMOVED) == b"1")
+
+    def _kind(self, request: Request[Any]) -> Kind:
+        return self._kinds.of_key_kind(request.target.kind)
+
+
+def _event(line: bytes, kind: Kind) -> WatchEvent:
+    event = wire.decode_event(line)
+    if event.type == "ERROR":
+        raise from_status(msgspec.json.decode(event.object))
+    if event.type == "BOOKMARK":
+        metadata: Mapping[str, Any] = msgspec.json.decode(event.object)["metadata"]
+        ends = (metadata.get("annotations") or {}).get(_INITIAL_END) == "true"
+        return WatchEvent(EventType.BOOKMARK, None, int(metadata["resourceVersion"]), initial_end=ends)
+    found = wire.object_of(bytes(event.object), kind, *wire.origin_of(event.kedge))
+    return WatchEvent(EventType(event.type), found, found.revision)
+
+
+def _failure(request: Request[Any], reply: HttpReply, body: bytes) -> OperatingError:
+    try:
+        status = msgspec.json.decode(body)
+    except msgspec.MsgspecError:
+        status = {"code": reply.code, "message": body[:200].decode("latin-1")}
+    if not isinstance(status, Mapping) or (reply.code in _UNKNOWN_CODES and not request.reads):
+        return _unknown(request, f"the server answered {reply.code}")
+    return from_status({"code": reply.code, **status})
+
+
+def _unknown(request: Request[Any], why: str) -> OperatingError:
+    if request.reads:
+        return Unavailable(why)
+    return OutcomeUnknown(why, key=request.written_key)

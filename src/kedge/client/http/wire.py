@@ -1,0 +1,309 @@
+"""Requests of the API as HTTP, and replies as objects: pure functions, the mirror of `server.http.resources`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from kedge.api import http_headers
+from kedge.api.codec import encode_object, parse_object
+from kedge.api.kinds import Kind, Registry
+from kedge.api.objects import Object
+from kedge.api.requests import (
+    Bind,
+    Body,
+    ConfirmEnded,
+    Create,
+    Delete,
+    DeleteCollection,
+    DeleteOptions,
+    Evict,
+    Get,
+    GetScale,
+    List,
+    ListOptions,
+    ObjectList,
+    OpenWatch,
+    Patch,
+    Request,
+    RequestOptions,
+    Reserve,
+    Update,
+    WriteOptions,
+    Written,
+)
+from kedge.errors import BadRequest, InvariantBroken
+from kedge.keys import NO_ORIGIN, NO_REVISION, Key, Origin, Revision
+
+Headers = list[tuple[bytes, bytes]]
+_encode = msgspec.json.Encoder().encode
+_JSON = (b"Content-Type", b"application/json")
+_SPLICED = b'"metadata":{"resourceVersion":"'
+
+
+class HttpCall(NamedTuple):
+    """One request on the wire."""
+
+    method: str
+    target: str
+    headers: Headers
+    body: bytes = b""
+
+
+# -- requests ----------------------------------------------------------------------------------------
+
+
+def http_call(request: Request[Any], kinds: Registry) -> HttpCall:
+    """How a request is sent."""
+    headers = _headers(request.options)
+    match request:
+        case Get():
+            headers.append((http_headers.ORIGINS, b"1"))
+            return HttpCall(
+                "GET", _object(kinds, request.key, resourceVersion=request.options.resource_version), headers
+            )
+        case GetScale():
+            return HttpCall("GET", _object(kinds, request.key, "scale"), headers)
+        case List():
+            headers.append((http_headers.ORIGINS, b"1"))
+            return HttpCall("GET", _collection(request.kind, request.options), headers)
+        case OpenWatch():
+            headers.append((http_headers.ORIGINS, b"1"))
+            return HttpCall("GET", _watch(request), headers)
+        case Create():
+            target = _path(request.kind, request.target.namespace)
+            return _with_body("POST", target, headers, request.body, request.options)
+        case Update():
+            target = _object(kinds, request.key, request.subresource)
+            return _with_body("PUT", target, headers, request.body, request.options)
+        case Patch():
+            body = request.body if isinstance(request.body, bytes) else _encode(request.body)
+            headers.append((b"Content-Type", request.patch_type.value.encode()))
+            target = _object(kinds, request.key, request.subresource, **_dry(request.options))
+            return HttpCall("PATCH", target, headers, body)
+        case Delete():
+            return _with_json("DELETE", _object(kinds, request.key), headers, _delete_options(request.options))
+        case DeleteCollection():
+            target = _collection(request.kind, request.selection)
+            return _with_json("DELETE", target, headers, _delete_options(request.options))
+        case Evict():
+            return _with_json("POST", _object(kinds, request.key, "eviction"), headers, _eviction(request))
+        case Bind():
+            return _with_json("POST", _object(kinds, request.binding.pod, "binding"), headers, _binding(request))
+        case Reserve():
+            return _with_json("POST", _object(kinds, request.target, "gang"), headers, _chunk(request))
+        case ConfirmEnded():
+            ended = {"nodeUID": request.node_uid, "podUID": request.pod_uid}
+            return _with_json("POST", _object(kinds, request.target, "ended"), headers, ended)
+    raise InvariantBroken(f"no HTTP form of {type(request).__name__}: add it here")
+
+
+def _headers(options: RequestOptions) -> Headers:
+    headers: Headers = []
+    if options.origin.operation:
+        headers.append((http_headers.OPERATION, options.origin.operation.encode("latin-1")))
+    if options.origin.decision:
+        headers.append((http_headers.DECISION, options.origin.decision.encode("latin-1")))
+    if isinstance(options, WriteOptions):
+        if options.fence is not None:
+            headers.append((http_headers.FENCE, f"{options.fence.key}@{options.fence.revision}".encode()))
+        if not options.recorded:
+            headers.append((http_headers.UNRECORDED, b"1"))
+    return headers
+
+
+def _with_body(method: str, target: str, headers: Headers, body: Body, options: WriteOptions) -> HttpCall:
+    text = body if isinstance(body, bytes) else _encode(_plain(body))
+    query = {"fieldValidation": "Ignore", **_dry(options)}
+    return HttpCall(method, f"{target}?{urlencode(query)}", [*headers, _JSON], text)
+
+
+def _with_json(method: str, target: str, headers: Headers, body: Mapping[str, Any]) -> HttpCall:
+    return HttpCall(method, target, [*headers, _JSON], _encode(body))
+
+
+def _plain(body: Mapping[str, Any]) -> dict[str, Any]:
+    return body if isinstance(body, dict) else dict(body)
+
+
+def _dry(options: WriteOptions) -> dict[str, str]:
+    return {"dryRun": "All"} if options.dry_run else {}
+
+
+def _path(kind: Kind, namespace: str) -> str:
+    root = f"/apis/{kind.group}/{kind.version}" if kind.group else f"/api/{kind.version}"
+    place = f"/namespaces/{quote(namespace, safe='')}" if namespace and kind.namespaced else ""
+    return f"{root}{place}/{kind.plural}"
+
+
+def _object(kinds: Registry, key: Key, subresource: str = "", **query: str) -> str:
+    kind = kinds.of_key_kind(key.kind)
+    parameters = {name: value for name, value in query.items() if value}
+    tail = f"/{subresource}" if subresource else ""
+    asked = f"?{urlencode(parameters)}" if parameters else ""
+    return f"{_path(kind, key.namespace)}/{quote(key.name, safe='')}{tail}{asked}"
+
+
+def _selection(options: Any) -> dict[str, str]:
+    query = {
+        "labelSelector": options.label_selector,
+        "fieldSelector": options.field_selector,
+        "resourceVersion": options.resource_version,
+        "resourceVersionMatch": options.resource_version_match,
+    }
+    return {name: value for name, value in query.items() if value}
+
+
+def _collection(kind: Kind, options: ListOptions) -> str:
+    query = _selection(options)
+    if options.limit:
+        query["limit"] = str(options.limit)
+    if options.continue_token:
+        query["continue"] = options.continue_token
+    return f"{_path(kind, options.namespace)}?{urlencode(query)}"
+
+
+def _watch(request: OpenWatch) -> str:
+    options = request.options
+    query = {"watch": "true", **_selection(options)}
+    if options.allow_bookmarks:
+        query["allowWatchBookmarks"] = "true"
+    if options.send_initial_events is not None:
+        query["sendInitialEvents"] = "true" if options.send_initial_events else "false"
+    if options.timeout_s:
+        query["timeoutSeconds"] = str(max(1, round(options.timeout_s)))
+    return f"{_path(request.kind, options.namespace)}?{urlencode(query)}"
+
+
+def _delete_options(options: DeleteOptions) -> dict[str, Any]:
+    body: dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "v1"}
+    if options.propagation:
+        body["propagationPolicy"] = options.propagation
+    if options.grace_s is not None:
+        body["gracePeriodSeconds"] = options.grace_s
+    if options.dry_run:
+        body["dryRun"] = ["All"]
+    conditions = {}
+    if options.uid:
+        conditions["uid"] = options.uid
+    if options.revision != NO_REVISION:
+        conditions["resourceVersion"] = str(options.revision)
+    if conditions:
+        body["preconditions"] = conditions
+    return body
+
+
+def _eviction(request: Evict) -> dict[str, Any]:
+    metadata = {"name": request.key.name, "namespace": request.key.namespace}
+    options = _delete_options(request.options)
+    return {"kind": "Eviction", "apiVersion": "policy/v1", "metadata": metadata, "deleteOptions": options}
+
+
+def _binding(request: Bind) -> dict[str, Any]:
+    binding = request.binding
+    metadata = {"name": binding.pod.name, "namespace": binding.pod.namespace, "uid": binding.pod_uid}
+    return {
+        "kind": "Binding",
+        "apiVersion": "v1",
+        "metadata": metadata,
+        "target": {"kind": "Node", "name": binding.node, "uid": binding.node_uid},
+        http_headers.ORIGINS_MEMBER: {"decidedOn": dict(binding.decided_on)},
+    }
+
+
+def _chunk(request: Reserve) -> dict[str, Any]:
+    return {"chunk": msgspec.to_builtins(request.chunk)}
+
+
+# -- replies -----------------------------------------------------------------------------------------
+
+
+class _RawList(msgspec.Struct):
+    metadata: dict[str, Any]
+    items: list[msgspec.Raw] | None = None
+    kedge: list[tuple[int, str, str]] = []
+
+
+class _RawEvent(msgspec.Struct):
+    type: str
+    object: msgspec.Raw
+    kedge: tuple[int, str, str] = (0, "", "")
+
+
+decode_list = msgspec.json.Decoder(_RawList).decode
+decode_event = msgspec.json.Decoder(_RawEvent).decode
+_decode_metadata = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+def object_of(data: bytes, kind: Kind, created: Revision = NO_REVISION, origin: Origin = NO_ORIGIN) -> Object:
+    """An object as a server sent it: the stored form, with the version beside it."""
+    value, revision = _without_version(data, kind)
+    document = _decode_names(value)
+    key = Key(kind.key_kind, document.metadata.namespace, document.metadata.name)
+    return Object(kind, key, value, revision=revision, created=created, origin=origin)
+
+
+class _Names(msgspec.Struct):
+    name: str = ""
+    namespace: str = ""
+
+
+class _Named(msgspec.Struct):
+    metadata: _Names
+
+
+_decode_names = msgspec.json.Decoder(_Named).decode
+
+
+def _without_version(data: bytes, kind: Kind) -> tuple[bytes, Revision]:
+    """The stored form and the revision. kedge's servers splice the version in, so it is cut out again."""
+    at = data.find(_SPLICED, 0, 200)
+    if at >= 0:
+        first = at + len(_SPLICED)
+        end = data.find(b'"', first)
+        head = data[: at + len(b'"metadata":{')]
+        after = end + 1 + (data[end + 1 : end + 2] == b",")
+        return head + data[after:], int(data[first:end])
+    document = parse_object(data)
+    document.setdefault("apiVersion", kind.api_version)
+    document.setdefault("kind", kind.kind)
+    text = str((document.get("metadata") or {}).get("resourceVersion") or "0")
+    if not text.isdigit():
+        raise BadRequest(f"the server's resourceVersion {text!r} is no number: kedge cannot compare it")
+    return encode_object(document), int(text)
+
+
+def origin_of(parts: Sequence[Any]) -> tuple[Revision, Origin]:
+    created, operation, decision = parts
+    return created, Origin(operation, decision) if operation or decision else NO_ORIGIN
+
+
+def object_list(data: bytes, kind: Kind) -> ObjectList:
+    found = decode_list(data)
+    items = found.items or []
+    origins = found.kedge or [(0, "", "")] * len(items)
+    objects = [object_of(bytes(item), kind, *origin_of(parts)) for item, parts in zip(items, origins, strict=True)]
+    metadata = found.metadata
+    return ObjectList(
+        kind=kind,
+        objects=objects,
+        revision=int(metadata.get("resourceVersion") or 0),
+        continue_token=str(metadata.get("continue") or ""),
+        remaining=metadata.get("remainingItemCount"),
+    )
+
+
+def written(data: bytes, kind: Kind, headers: Mapping[bytes, bytes], warnings: tuple[str, ...]) -> Written:
+    return Written(single(data, kind, headers), warnings)
+
+
+def single(data: bytes, kind: Kind, headers: Mapping[bytes, bytes]) -> Object:
+    created = int(headers.get(http_headers.CREATED, b"0"))
+    origin = Origin(
+        headers.get(http_headers.OPERATION, b"").decode("latin-1"),
+        headers.get(http_headers.DECISION, b"").decode("latin-1"),
+    )
+    return object_of(data, kind, created, origin if any(origin) else NO_ORIGIN)

@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.e2e.up_workload import MANIFEST, down_nodes, is_running, processes, until
 from tests.kit.api_server import ServerProcess
-
-MANIFEST = """
-apiVersion: apps/v1
-kind: Deployment
-metadata: {name: web}
-spec:
-  replicas: 2
-  selector: {matchLabels: {app: web}}
-  template:
-    metadata: {labels: {app: web}}
-    spec:
-      terminationGracePeriodSeconds: 1
-      containers:
-      - name: main
-        image: label-only
-        command: [sh, -c, "echo started $POD_NAME; exec sleep 100000"]
-"""
 
 
 class UpProcess(ServerProcess):
@@ -46,37 +28,7 @@ def cluster(tmp_path: Path) -> Iterator[UpProcess]:
         yield running
     finally:
         running.end()
-        down(running)
-
-
-def down(cluster: ServerProcess) -> None:
-    subprocess.run([sys.executable, "-m", "kedge", "down", "--state", str(cluster.state), "--grace", "0"], check=True)
-
-
-def until(holds: Callable[[], bool], what: str, within_s: float = 90.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not holds():
-        assert time.monotonic() < deadline, f"not in {within_s} s: {what}"
-        time.sleep(0.2)
-
-
-def pods(cluster: ServerProcess) -> list[dict[str, object]]:
-    found: list[dict[str, object]] = json.loads(cluster.kubectl("get", "pods", "-o", "json"))["items"]
-    return found
-
-
-def processes(cluster: ServerProcess) -> dict[str, int]:
-    """Pids that run, by record, as the keepers wrote them down."""
-    found = {}
-    for path in cluster.state.glob("nodes/*/processes/*.json"):
-        record = json.loads(path.read_text())
-        if not record["ended"]:
-            found[path.stem] = int(record["pid"])
-    return found
-
-
-def is_running(pid: int) -> bool:
-    return Path("/proc", str(pid)).exists()
+        down_nodes(running)
 
 
 def test_a_workload_runs_heals_survives_a_kill_and_is_gone_after_down(cluster: UpProcess) -> None:
@@ -104,7 +56,7 @@ def test_a_workload_runs_heals_survives_a_kill_and_is_gone_after_down(cluster: U
     assert cluster.stop() == 0
     (last,) = processes(cluster).values()
     assert is_running(last)
-    down(cluster)
+    down_nodes(cluster)
     until(lambda: not is_running(last), "down stops the last one")
 
 

@@ -10,11 +10,14 @@ import importlib
 import click
 
 VERBS = {
+    "agent": "Run one node: its pods are processes of this machine.",
+    "controllers": "Run every controller, in a process of its own.",
     "demo": "Find, shrink and replay a bug in a simulated cluster.",
     "down": "Stop every process of the local cluster.",
     "hunt": "Run many seeds of a simulated program and report each bug once.",
     "replay": "Run a recorded failure again.",
     "scenario": "Run an incident on a simulated cluster and print its timeline.",
+    "scheduler": "Run a scheduler, in a process of its own.",
     "server": "Serve the API over HTTPS.",
     "up": "Run a whole cluster here, with real processes.",
     "zoo": "Take one safeguard at a time out of the control plane, and check that the hunt finds each.",

@@ -17,7 +17,7 @@ from kedge.agent.core import Agent, Machine
 from kedge.agent.process import ProcessDriver
 from kedge.api.wellknown import REGION_LABEL, ZONE_LABEL
 from kedge.cli.server import open_store, start_https, url_of
-from kedge.cli.wiring import ControlPlane, ensure_namespaces
+from kedge.cli.wiring import ControlPlane, ensure_namespaces, stop_plane
 from kedge.client.contract import Client
 from kedge.client.direct import DirectTransport
 from kedge.env import Env, system_env
@@ -25,8 +25,6 @@ from kedge.server.http.server import ApiServer
 from kedge.server.service import Service
 
 ZONES = ("zone-a", "zone-b", "zone-c")
-STOP_S = 10.0
-"""Components that have not stopped by then are cancelled: whatever they did is in the store."""
 
 
 @dataclass(slots=True)
@@ -65,12 +63,12 @@ async def local_cluster(
         tasks.append(env.spawn(service.run_upkeep(), name="upkeep"))
         tasks.append(env.spawn(plane.run(), name="control plane"))
         for number in range(1, nodes + 1):
-            name = f"node-{number}"
+            name, zone = f"node-{number}", ZONES[(number - 1) % len(ZONES)]
             driver = drivers[name] = ProcessDriver(node_folder(state, name), environment=os.environ, subnet=number)
-            agent = Agent(Client(transport, env, component=f"agent-{name}"), env, driver, machine_of(name, number))
+            agent = Agent(Client(transport, env, component=f"agent-{name}"), env, driver, machine_of(name, zone))
             tasks.append(env.spawn(agent.run(), name=f"agent {name}"))
         yield LocalCluster(url_of(host, bound), state, client, plane, drivers)
-        await _stop_plane(plane)
+        await stop_plane(plane)
     finally:
         for task in reversed(tasks):
             task.cancel()
@@ -81,23 +79,14 @@ async def local_cluster(
         await store.close()
 
 
-async def _stop_plane(plane: ControlPlane) -> None:
-    try:
-        async with asyncio.timeout(STOP_S):
-            await plane.stop(within_s=STOP_S / 2)
-    except TimeoutError:
-        pass
-
-
 def node_folder(state: Path, name: str) -> Path:
     return state / "nodes" / name
 
 
-def machine_of(name: str, number: int) -> Machine:
+def machine_of(name: str, zone: str) -> Machine:
     """One of several nodes that share this machine: each offers all of it."""
     cpus = os.cpu_count() or 1
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    zone = ZONES[(number - 1) % len(ZONES)]
     return Machine(
         name=name,
         capacity={"cpu": str(cpus), "memory": str(memory), "pods": "110", "ephemeral-storage": "10Gi"},

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from kedge.api.wellknown import NAMESPACE_KIND, SYSTEM_NAMESPACES
@@ -37,13 +38,17 @@ class ControlPlane:
         *,
         component: str = "control-plane",
         schedulers: Sequence[str] = (DEFAULT_NAME,),
+        controllers: bool = True,
+        recorder: Recorder | None = None,
     ) -> None:
+        """Without `controllers` it is a process of schedulers alone."""
         self._env = env
         self.client = Client(transport, env, component=component)
         self.caches = CacheSet(self.client, env)
-        self.recorder = Recorder(env)
+        self.recorder = recorder or Recorder(env)
         election = SharedElection(self.client, env, lease_of("every"), identity=f"{component}-{env.new_uid()[:8]}")
-        self.controllers = all_controllers(ControllerRuntime(self.client, env, self.caches, self.recorder, election))
+        runtime = ControllerRuntime(self.client, env, self.caches, self.recorder, election)
+        self.controllers = all_controllers(runtime) if controllers else []
         self.schedulers = [
             Scheduler(self.client, env, name=name, caches=self.caches, recorder=self.recorder) for name in schedulers
         ]
@@ -85,3 +90,27 @@ async def ensure_namespaces(client: Client) -> None:
                 await client.create(kind, body)
             except AlreadyExists:
                 continue  # another process was faster
+
+
+STOP_S = 10.0
+"""Components that have not stopped by then are cancelled: everything they did is in the store."""
+
+
+async def stop_plane(plane: ControlPlane) -> None:
+    """Stop a control plane within a bound."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(STOP_S):
+            await plane.stop(within_s=STOP_S / 2)
+
+
+async def run_until(plane: ControlPlane, stop: asyncio.Event) -> None:
+    """Run a control plane until `stop` is set, or until it fails: then its error is raised."""
+    running = asyncio.ensure_future(plane.run())
+    stopping = asyncio.ensure_future(stop.wait())
+    await asyncio.wait([running, stopping], return_when=asyncio.FIRST_COMPLETED)
+    if not running.done():
+        await stop_plane(plane)
+        running.cancel()
+    stopping.cancel()
+    with suppress(asyncio.CancelledError):
+        await running

@@ -1,0 +1,59 @@
+"""A workload of real processes, and how tests look at it: by the records of the keepers, not by the API alone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.kit.api_server import ServerProcess
+
+MANIFEST = """
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      containers:
+      - name: main
+        image: label-only
+        command: [sh, -c, "echo started $POD_NAME; exec sleep 100000"]
+"""
+
+
+def down_nodes(cluster: ServerProcess) -> None:
+    subprocess.run([sys.executable, "-m", "kedge", "down", "--state", str(cluster.state), "--grace", "0"], check=True)
+
+
+def until(holds: Callable[[], bool], what: str, within_s: float = 90.0) -> None:
+    deadline = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < deadline, f"not in {within_s} s: {what}"
+        time.sleep(0.2)
+
+
+def pods(cluster: ServerProcess) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = json.loads(cluster.kubectl("get", "pods", "-o", "json"))["items"]
+    return found
+
+
+def processes(cluster: ServerProcess) -> dict[str, int]:
+    """Pids that run, by record, as the keepers wrote them down."""
+    found = {}
+    for path in cluster.state.glob("nodes/*/processes/*.json"):
+        record = json.loads(path.read_text())
+        if not record["ended"]:
+            found[path.stem] = int(record["pid"])
+    return found
+
+
+def is_running(pid: int) -> bool:
+    return Path("/proc", str(pid)).exists()

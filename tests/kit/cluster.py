@@ -43,7 +43,7 @@ def assert_holds(outcome: RunOutcome) -> RunOutcome:
 
 
 def run_without_faults(program: Callable[[Simulation], Any], seed: int = 1) -> RunOutcome:
-    """Run a program in which nothing goes wrong by itself; it must break no invariant."""
+    """Run a program without faults; it must break no invariant."""
     return assert_holds(run(program, seed, faults=NO_FAULTS))
 
 

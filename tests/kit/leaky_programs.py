@@ -1,4 +1,4 @@
-"""Programs that leak an order or a number from outside their world, for `check_determinism` to catch."""
+"""Programs that depend on hash order or entropy, for `check_determinism` to catch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kedge.sim.kernel import NO_FAULTS, Simulation, simulate
 
 @simulate(faults=NO_FAULTS)
 async def hash_order(sim: Simulation) -> None:
-    """Works through a set of strings in the order of their hashes."""
+    """Iterates a set of strings, in the order of their hashes."""
     hosts = [sim.host(name) for name in ("a", "b")]
     await asyncio.sleep(1)
     for name in {"pod-1", "pod-2", "pod-3", "pod-4", "pod-5"}:
@@ -20,7 +20,7 @@ async def hash_order(sim: Simulation) -> None:
 
 @simulate(faults=NO_FAULTS)
 async def hash_order_of_tasks(sim: Simulation) -> None:
-    """The same leak with nothing in words: only which task runs first differs."""
+    """The same leak without a note in the trace: only the order of the tasks differs."""
     names = {"pod-1", "pod-2", "pod-3", "pod-4", "pod-5"}
     host = sim.host("a")
     tasks = {name: host.spawn(_nap(index), name=name) for index, name in enumerate(sorted(names))}
@@ -36,14 +36,14 @@ async def _nap(index: int) -> None:
 
 @simulate(faults=NO_FAULTS)
 async def entropy(sim: Simulation) -> None:
-    """Reads the machine's own randomness."""
+    """Reads entropy of the machine."""
     await asyncio.sleep(int.from_bytes(os.urandom(4), "big") / 1e6)
     sim.note("slept", "a while")
 
 
 @simulate(faults=NO_FAULTS)
 async def sets_of_tasks(sim: Simulation) -> None:
-    """Does what asyncio programs do, sets of tasks and futures included. Sound: their hashes are serial numbers."""
+    """Ordinary asyncio code, with sets of tasks and futures. Deterministic: their hashes are serial numbers."""
     loop = asyncio.get_running_loop()
     host = sim.host("a")
 

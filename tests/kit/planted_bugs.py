@@ -1,4 +1,4 @@
-"""Three planted bugs, each of a shape that real control planes shipped, and one sound program beside them."""
+"""Three planted bugs, each of a kind that real control planes shipped, and one correct program."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kedge.sim.kernel import Host, Simulation, safety, simulate
 
 @dataclass(frozen=True)
 class Commit:
-    """One change of the register, as an invariant sees it."""
+    """One change of the register, as invariants see it."""
 
     names: tuple[str, ...]
     value: int
@@ -20,7 +20,7 @@ class Commit:
 
 
 class Register:
-    """A tiny store: a number and a list of names. Sound by itself; the bugs are in its clients."""
+    """A tiny store: a number and a list of names. It is correct; the bugs are in its clients."""
 
     def __init__(self, sim: Simulation) -> None:
         self.sim = sim
@@ -57,7 +57,7 @@ class Register:
 
 @simulate(seeds=1_000)
 async def lost_update(sim: Simulation) -> None:
-    """Two clients read, add one and write back, with no check of what they read."""
+    """Two clients read, add one and write back, without a check of the revision they read."""
     register = Register(sim)
     server = sim.host("server")
     server.serve("register", register)
@@ -82,7 +82,7 @@ async def lost_update(sim: Simulation) -> None:
 
 @safety
 def no_name_is_taken_twice(step: Commit) -> Iterator[tuple[str, str]]:
-    """A name stands for one object."""
+    """A name belongs to one object."""
     for name in sorted(set(step.names)):
         if step.names.count(name) > 1:
             yield "duplicate", f"{name} was created {step.names.count(name)} times"
@@ -90,7 +90,7 @@ def no_name_is_taken_twice(step: Commit) -> Iterator[tuple[str, str]]:
 
 @simulate(seeds=1_000, marks=("a reply was lost",))
 async def duplicate_create(sim: Simulation) -> None:
-    """A client takes a timeout for a failure and creates again."""
+    """A client treats a timeout as a failure and creates again."""
     register = Register(sim)
     sim.check_always(no_name_is_taken_twice)
     server, client = sim.host("server"), sim.host("client")
@@ -116,7 +116,7 @@ async def duplicate_create(sim: Simulation) -> None:
 
 @simulate(seeds=1_000)
 async def deadlock(sim: Simulation) -> None:
-    """Two workers of one process take two locks, each in its own order."""
+    """Two workers take two locks in opposite orders."""
     host, other = sim.host("worker"), sim.host("other")
     quota, node = asyncio.Lock(), asyncio.Lock()
 
@@ -135,7 +135,7 @@ async def deadlock(sim: Simulation) -> None:
 
 @simulate(seeds=1_000, marks=("a conflict was read again",))
 async def sound(sim: Simulation) -> None:
-    """The same work done right: conditional writes, and a read after every unknown outcome."""
+    """The same work done correctly: conditional writes, and a read after every unknown outcome."""
     register = Register(sim)
     server = sim.host("server")
     server.serve("register", register)

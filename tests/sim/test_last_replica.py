@@ -152,4 +152,4 @@ def test_the_last_replica_is_removed_only_for_a_reason(strategy: dict[str, Any],
         assert violation is None, violation
     else:
         assert violation is not None
-        assert violation.invariant == "the last healthy replica is not taken", violation
+        assert violation.invariant == "the last healthy replica is not removed", violation

@@ -1,7 +1,7 @@
-"""The standard simulation: a whole control plane for five virtual minutes, in which a rollout and a node loss happen.
+"""The standard simulation: a whole control plane for five virtual minutes, with a rollout and a node loss.
 
-`JudgedCluster` puts the same parts together in any size, so that a world of the zoo may have just its own. Every
-invariant is on in every world; what a world leaves out is components, never judges.
+`JudgedCluster` composes the same parts in any size, so that a world of the zoo runs only the components it needs. Every
+invariant is on in every world.
 """
 
 from __future__ import annotations
@@ -53,29 +53,29 @@ LIMITS = Limits(
     scheduler_quarantine_s=60.0,
     agent_restart_s_max=20.0,
 )
-"""Production's own, but that the nets that come round after minutes come round within a run."""
+"""The limits of production, except that periodic resyncs and relists happen within a run."""
 NOT_WORK = frozenset({LEASE_KIND, FENCE_KIND, OPERATION_KIND})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """How much of a control plane a world has."""
+    """The size of a control plane."""
 
     nodes: int = 12
     zones: int = 3
     servers: int = 3
     schedulers: int = 2
     names: tuple[str, ...] = ("default-scheduler",)
-    """Schedulers of another name work side by side, and only the bind's proof keeps them apart."""
+    """Schedulers of different names work in parallel; only the proof of the bind separates them."""
     managers: int = 2
     controllers: tuple[str, ...] | None = None
-    """By name, each with a lease of its own; None for all there are, and one lease for all of a manager's."""
+    """Controllers by name, each with its own lease; None: all of them, with one lease a manager."""
     cpu: str = "4"
     limits: Limits = LIMITS
 
 
 class JudgedCluster:
-    """A cluster under judgement, with its people."""
+    """A cluster with a judge, a user and cluster faults."""
 
     def __init__(self, sim: Simulation, size: Size) -> None:
         self.sim = sim
@@ -83,7 +83,7 @@ class JudgedCluster:
         self.cluster = Cluster(sim, servers=size.servers, limits=size.limits, hostile=True)
         self.judge = Judge(self.cluster)
         self.commits = 0
-        """Those that are no renewals of leases."""
+        """Commits that are more than lease renewals."""
         sim.check_always(self._count)
         self.user = User(self.cluster, "alice")
         self._cluster_faults: asyncio.Task[None] | None = None
@@ -93,7 +93,7 @@ class JudgedCluster:
             self.commits += 1
 
     async def open(self, *namespaces: str, cluster_faults: bool = True) -> None:
-        """Boot everything, and let the nodes register."""
+        """Boot machines, managers and schedulers."""
         size, cluster = self.size, self.cluster
         await cluster.set_up(*namespaces)
         for n in range(size.nodes):
@@ -108,7 +108,7 @@ class JudgedCluster:
             self._cluster_faults = asyncio.ensure_future(ClusterFaults(cluster).run())
 
     async def heal(self) -> None:
-        """Stop all faults, and bring back every machine whole."""
+        """Stop all faults, and restore every machine to its full size."""
         self.sim.heal()
         if self._cluster_faults is not None:
             self._cluster_faults.cancel()
@@ -117,12 +117,12 @@ class JudgedCluster:
         for node in self.cluster.nodes.values():
             if not node.host.up:
                 node.come_back()
-            with suppress(OperatingError):  # one that is gone registers with all it has
+            with suppress(OperatingError):  # a deleted node registers again with its full size
                 size = {"status": {"allocatable": {"cpu": self.size.cpu}}}
                 await self.cluster.authority.patch(node.key, size, subresource="status")
 
     async def close(self, *, within_s: float = 900.0, stays_s: float = 5.0, silence_s: float = 60.0) -> None:
-        """Stop all faults, and demand that everything comes right and that then nobody writes."""
+        """Stop all faults, and require convergence and then silence."""
         if self.sim.faults.active:
             await self.heal()
         expect_settled(self.judge)
@@ -131,7 +131,7 @@ class JudgedCluster:
             await check_silence(self.cluster, for_s=silence_s)
 
     def lose(self, node: Node, *, for_s: float | None = None) -> None:
-        """Take a machine's power, for a while or for the rest of the run."""
+        """Cut the power of a machine, for a while or for the rest of the run."""
         node.die()
         if for_s is not None:
             dead = node.host.process
@@ -143,8 +143,8 @@ class JudgedCluster:
 
             world.loop.call_later(for_s, come_back, context=world.context)
 
-    def busy(self, app: str, *, cores: float) -> None:
-        """Let the replicas of an app that are ready share so much work."""
+    def set_load(self, app: str, *, cores: float) -> None:
+        """Let the ready replicas of an app share a load of `cores`."""
         pods = self.judge.facts.pods
 
         def load_of(uid: str) -> float:
@@ -233,7 +233,7 @@ def budget(name: str, app: str, max_unavailable: int) -> dict[str, Any]:
 
 
 def autoscaler(name: str, target: Key, least: int, most: int, *, percent: int = 50) -> dict[str, Any]:
-    """One that keeps the replicas of a Deployment at a share of the CPU they ask for."""
+    """An autoscaler that keeps the replicas of a Deployment at a share of their CPU request."""
     cpu = {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": percent}}
     return {
         "apiVersion": "autoscaling/v2",
@@ -291,11 +291,11 @@ STANDARD = Size(
 )
 """Twelve nodes in three zones, two schedulers, three API servers, two managers with every controller."""
 WORK_COMMITS = 300
-"""A world in which nothing happens keeps every promise."""
+"""The least work of a run: an idle cluster breaks no invariant."""
 ROLLOUT_COMMITS = 80
-"""What a rollout of the web Deployment comes to, at the least."""
+"""The least commits of a rollout of the web Deployment."""
 HOSTILE_S = 185.0
-"""Long enough for a machine that was lost at the beginning to be given up."""
+"""Long enough for a machine that was lost at the beginning to be marked lost."""
 
 
 async def run_standard(sim: Simulation, size: Size = STANDARD) -> JudgedCluster:
@@ -310,7 +310,7 @@ async def run_standard(sim: Simulation, size: Size = STANDARD) -> JudgedCluster:
     await user.apply(workload("ReplicaSet", "ledger", 2, at_most_one=True))
     await user.apply(workload("Deployment", "shop", 2, cpu="250m"))
     await user.apply(autoscaler("shop", SHOP, 2, 4))
-    world.busy("shop", cores=0.5)  # at half of what each asks for that is work for four
+    world.set_load("shop", cores=0.5)  # at half of its request each, that is the load of four replicas
     await asyncio.sleep(25)
     await user.roll_out(WEB, "web:2")
     await user.apply(job("sums", 2))
@@ -326,10 +326,10 @@ async def run_standard(sim: Simulation, size: Size = STANDARD) -> JudgedCluster:
     await user.delete(SUMS, propagation="Background")
     await user.scale(LEDGER, 2)
     await asyncio.sleep(10)
-    await _work_on(world)
+    await _add_missing_work(world)
 
     def autoscaled_deployments_have_their_size() -> bool:
-        return _has_its_size(world)
+        return _is_autoscaled(world)
 
     sim.check_eventually(autoscaled_deployments_have_their_size)
     await world.close(stays_s=20.0, silence_s=45.0)
@@ -337,8 +337,8 @@ async def run_standard(sim: Simulation, size: Size = STANDARD) -> JudgedCluster:
     return world
 
 
-async def _work_on(world: JudgedCluster) -> None:
-    """However little came through until now, from here on there is work that nothing hinders: as much as is missing."""
+async def _add_missing_work(world: JudgedCluster) -> None:
+    """Add work without faults until the run has made `WORK_COMMITS`, however little came through before."""
     user = world.user
     turn = 3
     while (missing := WORK_COMMITS - world.commits) > 0:
@@ -354,8 +354,8 @@ async def _work_on(world: JudgedCluster) -> None:
         turn += 1
 
 
-def _has_its_size(world: JudgedCluster) -> bool:
-    """The autoscaler has seen that as many replicas as the load is for use what they should."""
+def _is_autoscaled(world: JudgedCluster) -> bool:
+    """The autoscaler has scaled to four replicas, and each uses half of its request."""
     found = world.cluster.find(AUTOSCALER)
     if found is None:
         return False
@@ -366,10 +366,10 @@ def _has_its_size(world: JudgedCluster) -> bool:
 
 @simulate(faults=ClusterSwarm())
 async def standard(sim: Simulation) -> tuple[int, int]:
-    """The whole control plane: people apply, roll out, roll back, scale, delete, change a quota and run jobs, a
-    Deployment is sized by its load, a machine is lost, and everything else that can go wrong may.
+    """The whole control plane: users apply, roll out, roll back, scale, delete, change a quota and run jobs; a
+    Deployment is autoscaled, a machine is lost, and any other fault may strike.
 
-    Returns the commits that were work, and all.
+    Returns the commits that were work, and all commits.
     """
     world = await run_standard(sim)
     return world.commits, world.judge.steps

@@ -1,1 +1,1 @@
-"""Programs that show what the simulator finds."""
+"""Example programs with bugs that the simulator finds."""

@@ -1,6 +1,6 @@
-"""A reply lost after the commit: a controller that takes a timeout for a failure, and one that does not.
+"""A reply lost after the commit: one controller treats a timeout as a failure, the other does not.
 
-Both want three pods for one ReplicaSet. `careless` creates a pod under a drawn name and, when no reply comes, tries
+Both want three pods for one ReplicaSet. `careless` creates a pod under a generated name and, without a reply, tries
 again; `careful` ensures a pod for each slot, through the client that every component uses.
 """
 
@@ -28,7 +28,7 @@ OWNER = Key(REPLICA_SET_KIND, "default", "risk-api")
 
 
 class CarefulReconciler:
-    """The slot fixes the name, so a pod that is there already is found, not doubled."""
+    """The slot fixes the name, so an existing pod is found, not duplicated."""
 
     async def reconcile(self, ctx: Context, key: Key) -> Action:
         owner = ctx.get(key)
@@ -49,7 +49,7 @@ class CarelessReconciler:
         owner = ctx.get(key)
         if owner is None:
             return Action.await_change()
-        # It asks the authority, so that nothing but a lost reply can mislead it.
+        # A fresh read from the API server, so that only a lost reply can mislead it.
         missing = owner.view.spec.replicas - len(await ctx.fresh_list(POD, namespace=key.namespace))
         for _ in range(missing):
             await self._create(pod_of(owner.uid, generate_name=f"{key.name}-"))
@@ -87,16 +87,16 @@ def never_more_pods_than_asked_for(commit: Commit) -> Iterator[tuple[str, str]]:
 
 
 async def careful(sim: Simulation) -> None:
-    """Three pods, whatever is lost on the way."""
-    await _play(sim, careless=False)
+    """Three pods, whatever messages are lost."""
+    await _run(sim, careless=False)
 
 
 async def careless(sim: Simulation) -> None:
     """Three pods, or four."""
-    await _play(sim, careless=True)
+    await _run(sim, careless=True)
 
 
-async def _play(sim: Simulation, *, careless: bool) -> None:
+async def _run(sim: Simulation, *, careless: bool) -> None:
     cluster = Cluster(sim)
     sim.check_always(never_more_pods_than_asked_for)
     sim.check_eventually(lambda: count_pods(cluster.store) == WANTED)

@@ -59,7 +59,7 @@ def finalizers_are_respected(step: Step) -> Iterator[Finding]:
 
 
 @LIFECYCLE.invariant()
-def garbage_collection_spares_the_owned(step: Step) -> Iterator[Finding]:
+def garbage_collection_spares_owned_objects(step: Step) -> Iterator[Finding]:
     """An object with a live owner is not garbage."""
     if "garbage" not in step.controller:
         return
@@ -97,7 +97,7 @@ def nothing_is_destroyed_on_suspicion_alone(step: Step) -> Iterator[Finding]:
 
 
 @LIFECYCLE.invariant(POD_KIND)
-def the_last_healthy_replica_is_not_taken(step: Step) -> Iterator[Finding]:
+def the_last_healthy_replica_is_not_removed(step: Step) -> Iterator[Finding]:
     """No controller removes the only ready replica of a workload, once it has had time to see that it is the last.
 
     Except where a user asked for it; see `disruptions`.
@@ -200,7 +200,7 @@ def conditions_refer_to_the_generation_they_observed(step: Step) -> Iterator[Fin
 
 
 @LIFECYCLE.invariant(DEPLOYMENT_KIND, REPLICA_SET_KIND)
-def the_autoscaler_does_not_add_to_what_is_behind(step: Step) -> Iterator[Finding]:
+def the_autoscaler_waits_for_pending_replicas(step: Step) -> Iterator[Finding]:
     """While replicas are pending or not ready, the autoscaler adds at most a bounded number of others.
 
     Whatever the metrics are: a replica that waits for a node, or is not ready, is no reason to add another.

@@ -42,7 +42,7 @@ def old_news_is_good_news(pod: Any, heartbeat: Any, *, after: int, age_s_max: fl
     scaling,
     "_why_not",
     source="testing: autoscaling does not amplify scheduler lag",
-    breaks=("lag is not amplified", "the autoscaler does not add to what is behind"),
+    breaks=("lag is not amplified", "the autoscaler waits for pending replicas"),
     world="autoscaled",
 )
 def scaling_without_reasons(target: Any) -> tuple[str, str]:  # noqa: ARG001

@@ -30,7 +30,7 @@ from kedge.sim.zoo.entry import without
 TOO_MANY = "live copies are at most desired plus surge"
 ONE_COPY = "an at most one slot has one live copy"
 TWO_BINDINGS = "a slot has one unreleased binding"
-SPARED = "garbage collection spares the owned"
+SPARED = "garbage collection spares owned objects"
 SERVED = "endpoints are the ready pods"
 CONVERGE = ("replicas converge", "stage counts equal the store")
 
@@ -112,7 +112,7 @@ def surge_on_hearsay(limit: int, every: Iterable[SetFacts]) -> int:
     rolling,
     "_shrink_old",
     source="testing: rollback does not delete the only healthy capacity",
-    breaks="the last healthy replica is not taken",
+    breaks="the last healthy replica is not removed",
     world="rollouts",
 )
 def old_given_up_first(available_min: int, new: SetFacts, old: Iterable[SetFacts], **_: int) -> dict[str, int]:  # noqa: ARG001

@@ -1,4 +1,4 @@
-"""Hunt, shrink, artefacts and replay: the planted bugs are found, made short, and repeated in a fresh process."""
+"""Hunt, shrink, artefacts and replay: the planted bugs are found, shrunk, and replayed in a fresh process."""
 
 from __future__ import annotations
 
@@ -68,13 +68,13 @@ def test_a_planted_bug_is_found_shrunk_and_replayed_identically_in_a_fresh_proce
     assert fresh.stdout.splitlines()[-1].startswith("same: ")
 
 
-def test_a_sound_program_is_not_accused_and_its_marks_are_reached() -> None:
+def test_a_sound_program_has_no_violation_and_reaches_its_marks() -> None:
     found = hunt(find_target(planted("sound")), range(200), executor="inline")
     assert not found.groups
     assert found.marks_missed() == []
 
 
-def test_a_program_that_uses_all_of_the_kernel_keeps_its_promises_and_gets_everywhere() -> None:
+def test_a_program_that_uses_all_of_the_kernel_holds_and_reaches_its_marks() -> None:
     found = hunt(find_target(f"{KIT}/kernel_program.py:everything"), range(100), executor="inline")
     assert not [str(group.violation) for group in found.groups.values()]
     assert not found.broken
@@ -107,7 +107,7 @@ def _expected() -> list[int]:
     return [seed for seed in range(60) if target.run(seed).violation is not None]
 
 
-def test_an_executor_that_does_not_exist_is_refused_by_name() -> None:
+def test_an_unknown_executor_is_refused_by_name() -> None:
     with pytest.raises(UnknownExecutor, match="there is no executor 'nowhere:nothing'"):
         hunt(find_target(planted("sound")), range(1), executor="nowhere:nothing")
 
@@ -123,7 +123,7 @@ def test_a_worker_that_dies_loses_only_its_seed_and_the_seed_is_reported(tmp_pat
     assert found.marks == {"alive": 39}
 
 
-def test_an_interrupt_keeps_what_was_found(tmp_path: Path) -> None:
+def test_an_interrupt_keeps_the_failures_found(tmp_path: Path) -> None:
     def interrupt(found: Hunt) -> None:
         if found.failures and not found.interrupted:
             raise KeyboardInterrupt
@@ -145,14 +145,14 @@ def test_an_interrupt_keeps_what_was_found(tmp_path: Path) -> None:
 
 @simulate(faults=FixedRates({"lose": 0.3, "delay": 0.3}))
 async def needs_two_faults(sim: Simulation) -> None:
-    """Fails only if the second and the fourth of many events are struck, and at least three objects are there."""
+    """Fails only if faults strike the second and the fourth of many events, and there are at least three objects."""
     struck = [bool(sim.faults.at("write", f"w{index}", ("lose", "delay"))) for index in range(12)]
     objects = sim.choose_int("objects", 1, 30)
     if struck[1] and struck[3] and objects >= 3:
         sim.violate("nothing is lost", "lost", cause="two faults")
 
 
-def test_shrinking_leaves_just_the_faults_and_objects_that_are_needed() -> None:
+def test_shrinking_leaves_only_the_needed_faults_and_objects() -> None:
     target = find_target(f"{__file__}:needs_two_faults")
     failure = next(o for seed in range(200) if (o := target.run(seed)).violation is not None and len(o.faults) > 4)
     shrunk = shrink(target, failure)
@@ -216,7 +216,7 @@ async def needs_every_fault(sim: Simulation) -> None:
 @pytest.mark.parametrize(
     ("shrink_runs", "condition_runs", "tried"), [(600, 60, 9), (600, 4, 4), (2, 60, 2), (0, 60, 0)]
 )
-def test_a_budget_ends_the_search_for_what_a_failure_needs_and_the_rest_is_told_as_not_tried(
+def test_a_budget_ends_the_search_for_needed_faults_and_the_rest_is_reported_as_not_tried(
     shrink_runs: int, condition_runs: int, tried: int
 ) -> None:
     """A failure that could not be shrunk may have hundreds of faults, and each would cost a run."""
@@ -250,7 +250,7 @@ def test_a_file_holds_everything_and_reads_back_equal(artefact_file: Path) -> No
     assert again.outcome.trace.events == artefact.trace.events
 
 
-def test_what_a_program_attaches_is_in_the_file(tmp_path: Path) -> None:
+def test_attachments_of_a_program_are_in_the_file(tmp_path: Path) -> None:
     async def program(sim: Simulation) -> None:
         sim.attach("objects", [{"kind": "Pod", "name": "p"}])
         sim.violate("never", "it did")
@@ -279,7 +279,7 @@ def test_sections_that_a_program_adds_are_in_the_file_and_cost_a_plain_run_nothi
     assert [each[:3] for each in read_artefact(path).sections] == [("extra", 2, b"body")]
 
 
-def test_damaged_truncated_and_foreign_files_are_told_apart(artefact_file: Path) -> None:
+def test_damaged_truncated_and_foreign_files_have_different_errors(artefact_file: Path) -> None:
     whole = artefact_file.read_bytes()
     tape = next(each for each in read_kept(artefact_file) if isinstance(each, Section) and each.name == "tape")
     middle = tape.at + 40
@@ -316,7 +316,7 @@ def test_damage_outside_the_run_is_stated_and_the_run_is_replayed(artefact_file:
     assert replay(artefact).verdict is ReplayVerdict.SAME
 
 
-def test_a_replay_that_goes_another_way_says_exactly_where(artefact_file: Path) -> None:
+def test_a_diverged_replay_reports_the_first_difference(artefact_file: Path) -> None:
     artefact = read_artefact(artefact_file)
 
     async def other(sim: Simulation) -> None:
@@ -340,7 +340,7 @@ def test_a_replay_that_goes_another_way_says_exactly_where(artefact_file: Path) 
     )
 
 
-def test_on_another_build_a_replay_is_a_regression_test_that_tells_its_drift(tmp_path: Path) -> None:
+def test_on_another_build_a_replay_is_a_regression_test_that_reports_its_drift(tmp_path: Path) -> None:
     file = tmp_path / "program.py"
     text = PLANTED.read_text()
     file.write_text(text)
@@ -363,26 +363,26 @@ def test_on_another_build_a_replay_is_a_regression_test_that_tells_its_drift(tmp
             "async def ensure(name: str) -> None:\n        sim.note('new', 'code')",
         )
     )
-    code, words = replayed()
+    code, text = replayed()
     assert code == 1
-    assert words.startswith("still fails: no name is taken twice")
-    assert "drifted after" in words
+    assert text.startswith("still fails: no name is taken twice")
+    assert "drifted after" in text
     file.write_text(
         text.replace(
             "        self.names.append(name)\n",
             "        if name in self.names:\n            return\n        self.names.append(name)\n",
         )
     )
-    code, words = replayed()
+    code, text = replayed()
     assert code == 0
-    assert words.startswith("holds: every invariant is kept")
-    assert "faults struck" in words
+    assert text.startswith("holds: every invariant is kept")
+    assert "faults struck" in text
 
 
 # -- the command -----------------------------------------------------------------------------------
 
 
-def test_kedge_hunt_tells_the_bug_and_the_command_that_replays_it(tmp_path: Path) -> None:
+def test_kedge_hunt_prints_the_bug_and_its_replay_command(tmp_path: Path) -> None:
     arguments = ["hunt", planted("duplicate_create"), "--seeds", "60", "--executor", "inline", "-d", str(tmp_path)]
     ended = CliRunner().invoke(main, arguments)
     assert ended.exit_code == 1, ended.output
@@ -400,7 +400,7 @@ def test_kedge_hunt_takes_every_policy(policy: str, tmp_path: Path) -> None:
     assert ended.exit_code == 0, ended.output
 
 
-def test_kedge_hunt_and_replay_say_what_is_wrong_with_their_arguments(tmp_path: Path) -> None:
+def test_kedge_hunt_and_replay_explain_wrong_arguments(tmp_path: Path) -> None:
     for arguments, message in (
         (["hunt", "nonsense"], "give package.module:function or file.py:function"),
         (["hunt", f"{PLANTED}:missing"], "has nothing called missing"),

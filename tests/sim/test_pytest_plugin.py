@@ -1,4 +1,4 @@
-"""The pytest plugin, in a pytest of its own: seeds, reports, files, replay, xdist."""
+"""The pytest plugin, in its own pytest run: seeds, reports, files, replay, xdist."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Register:
 
 @simulate(seeds=60, faults=FixedRates({"reply of register.create: lose": 0.05}))
 async def test_a_name_is_created_once(sim: Simulation) -> None:
-    """Fails: a lost reply is taken for a failure."""
+    """Fails: a lost reply is treated as a failure."""
     register = Register()
     server, client = sim.host("server"), sim.host("client")
     server.serve("register", register)
@@ -85,7 +85,7 @@ def failure_in(project: Path) -> Path:
     return found
 
 
-def test_a_failure_is_told_kept_and_can_be_replayed_by_the_command_it_names(project: Path) -> None:
+def test_a_failure_is_printed_kept_and_replayed_by_its_command(project: Path) -> None:
     ended = run_pytest(project, "-k", "created_once", "test_simulated.py")
     assert ended.returncode == 1
     assert "broken     the program ends well" in ended.stdout
@@ -100,7 +100,7 @@ def test_a_failure_is_told_kept_and_can_be_replayed_by_the_command_it_names(proj
     assert "same: the program ends well" in again.stdout
 
 
-def test_replay_runs_only_the_recorded_test_and_passes_once_it_is_mended(project: Path) -> None:
+def test_replay_runs_only_the_recorded_test_and_passes_once_it_is_fixed(project: Path) -> None:
     run_pytest(project, "test_simulated.py")
     file = failure_in(project)
     broken = run_pytest(project, "test_simulated.py", "--kedge-replay", str(file))
@@ -124,7 +124,7 @@ def test_seeds_are_set_on_the_command_line(project: Path) -> None:
     assert "4 passed" in ended.stdout
 
 
-def test_it_works_under_xdist(project: Path) -> None:
+def test_the_plugin_works_under_xdist(project: Path) -> None:
     ended = run_pytest(project, "-n", "2", "test_simulated.py")
     assert ended.returncode == 1
     assert "2 failed, 2 passed" in ended.stdout
@@ -132,7 +132,7 @@ def test_it_works_under_xdist(project: Path) -> None:
     assert failure_in(project).exists()
 
 
-def test_a_file_that_is_no_failure_is_a_usage_error(project: Path) -> None:
+def test_a_file_that_is_not_a_failure_is_a_usage_error(project: Path) -> None:
     (project / "other.json").write_text('{"format": "something else"}')
     ended = run_pytest(project, "test_simulated.py", "--kedge-replay", "other.json")
     assert ended.returncode == 4

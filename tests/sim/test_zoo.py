@@ -1,4 +1,4 @@
-"""A slice of the zoo and of the clean hunt: the whole runs with `make zoo`."""
+"""Some entries of the zoo and some clean seeds. `make zoo` runs all of them."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def test_every_entry_has_a_source_a_world_strategies_and_a_safeguard_that_can_be
             pass
 
 
-def test_what_stands_in_for_a_safeguard_can_be_called_as_the_safeguard_is() -> None:
-    """A stand-in with another signature would fail whenever it is called, and be found for that."""
+def test_the_replacement_of_a_safeguard_has_the_same_signature() -> None:
+    """A replacement with another signature would fail at every call, and be found for that reason."""
     for entry in all_entries():
         for place in entry.places:
             real, unsafe = place.__dict__[entry.attribute], entry.unsafe
@@ -57,8 +57,8 @@ def test_what_stands_in_for_a_safeguard_can_be_called_as_the_safeguard_is() -> N
             inspect.signature(unsafe).bind(*positional, **named)
 
 
-def test_what_was_taken_out_is_put_back() -> None:
-    """A hunt must leave no bug behind for the next one."""
+def test_a_safeguard_is_restored_after_the_hunt() -> None:
+    """A hunt must not leave its bug for the next one."""
     before = quotas.overruns  # type: ignore[attr-defined]
     entry = entry_named("quota-not-enforced")
     with entry.patch():
@@ -68,7 +68,7 @@ def test_what_was_taken_out_is_put_back() -> None:
     assert quotas.overruns is before  # type: ignore[attr-defined]
 
 
-def test_an_entry_whose_safeguard_has_another_name_by_now_says_so() -> None:
+def test_an_entry_whose_safeguard_was_renamed_is_an_error() -> None:
     with pytest.raises(InvariantBroken, match="no_such_safeguard"):
 
         @without(quotas, "no_such_safeguard", source="-", breaks="-", world="quotas")
@@ -76,7 +76,7 @@ def test_an_entry_whose_safeguard_has_another_name_by_now_says_so() -> None:
             """Nothing."""
 
 
-def test_only_what_an_entry_should_break_is_a_find() -> None:
+def test_only_a_named_invariant_is_a_find() -> None:
     entry = entry_named("now-in-status")
     assert entry.is_found_by(Violation("then silence", "written after everything was done"))
     assert not entry.is_found_by(Violation("then silence", "a task failed"))
@@ -119,27 +119,27 @@ SLICE = (
         "deletions-missed",
         "wake-dropped-while-running",
         "unfenced",
-        "storm-of-retries",
+        "retry-storm",
         "serving-before-ready",
         "finalizers-ignored",
         "pod-not-proved",
         "gang-committed-in-part",
-        "places-not-remembered",
+        "assumptions-not-kept",
         "orphans-not-adopted",
-        "node-never-looked-at",
+        "node-never-checked",
         "recreate-overlaps",
-        "claim-not-asked-for",
-        "stopping-counts-for-nothing",
-        "old-news-is-good-news",
+        "claim-not-checked",
+        "stopping-pods-not-counted",
+        "stale-samples-count",
         "patch-any-version",
-        "claims-of-the-dead-kept",
+        "claims-of-lost-machines-kept",
         "evictions-forgotten",
         "lost-reply-taken-for-failure",
-        "unknown-not-read",
-        "repeated-is-done-again",
-        "list-ahead-of-itself",
-        "namesake-takes-over",
-        "fights-at-full-speed",
+        "unknown-outcome-not-read",
+        "operation-id-ignored",
+        "list-revision-too-new",
+        "replaced-pod-left-behind",
+        "fights-not-slowed",
         "first-come-first-served",
         "edited-in-place",
     ],
@@ -152,7 +152,7 @@ def test_the_cheap_entries_are_found_within_a_few_seeds(name: str) -> None:
 
 
 @pytest.mark.parametrize(("world", "seeds"), SLICE)
-def test_the_unmodified_control_plane_breaks_nothing_in_a_slice_of_the_clean_hunt(world: str, seeds: int) -> None:
+def test_the_unmodified_control_plane_breaks_nothing_in_some_clean_seeds(world: str, seeds: int) -> None:
     assert hunt_clean(world, 0, seeds).findings == ()
 
 
@@ -167,35 +167,35 @@ def test_the_standard_simulation_holds() -> None:
     assert hunt_clean(STANDARD, 0, 6).findings == ()
 
 
-def test_an_aimed_seed_is_the_same_twice() -> None:
+def test_a_seed_of_a_targeted_strategy_is_deterministic() -> None:
     for world in ("quotas", "crews"):
         for seed, strategy in enumerate(WORLDS[world].strategies):
             target = strategy.applied(find_target(WORLDS[world].reference))
             assert target.run(seed).hash == target.run(seed).hash
 
 
-def test_clean_seeds_are_shared_out_among_all_worlds_and_none_is_run_twice() -> None:
+def test_clean_seeds_are_distributed_over_all_worlds_and_none_is_run_twice() -> None:
     batches = list(clean_batches(500))
     assert sum(size for _, _, size in batches) == 500
-    assert batches[0][0] == STANDARD  # so that its cost is known, however few are run
+    assert batches[0][0] == STANDARD  # so that its cost is measured, however few seeds are run
     assert {target for target, _, _ in batches} == set(WORLDS)
     seen = [(target, seed) for target, start, size in batches for seed in range(start, start + size)]
     assert len(set(seen)) == len(seen)
 
 
-def test_a_census_tells_found_from_not_found_and_keeps_the_order_asked_for() -> None:
+def test_a_report_has_found_and_missed_entries_in_the_given_order() -> None:
     names = ["assumption-ends-by-timer", "quota-not-enforced"]
     found = hunt_zoo(names, seeds=1, clean=1, executor="inline", shrink_runs=0)
-    told = found.as_json()
-    assert [row["name"] for row in told["rows"]] == names
-    assert [row["found"] for row in told["rows"]] == [False, True]
-    assert (told["entries"], told["found"], told["median_seeds"]) == (2, 1, 1.0)
-    assert (told["clean_seeds"], told["clean_findings"]) == (1, 0)
-    assert told["seed_cpu_ms"] > 0
+    report = found.as_json()
+    assert [row["name"] for row in report["rows"]] == names
+    assert [row["found"] for row in report["rows"]] == [False, True]
+    assert (report["entries"], report["found"], report["median_seeds"]) == (2, 1, 1.0)
+    assert (report["clean_seeds"], report["clean_findings"]) == (1, 0)
+    assert report["seed_cpu_ms"] > 0
     assert not found.passed
 
 
-def test_the_command_hunts_what_it_is_told_to_and_ends_with_how_that_went() -> None:
+def test_the_command_hunts_the_given_entries_and_its_exit_code_is_the_result() -> None:
     def run(*arguments: str) -> tuple[int, str, str]:
         done = CliRunner().invoke(main, ["zoo", *arguments, "--executor", "inline", "--shrink-runs", "0"])
         return done.exit_code, done.stdout, done.stderr
@@ -209,12 +209,12 @@ def test_the_command_hunts_what_it_is_told_to_and_ends_with_how_that_went() -> N
     assert "NOT found in 1 seeds" in err
 
 
-def test_the_whole_zoo_is_hunted_beside_some_clean_seeds_and_a_part_of_it_without() -> None:
+def test_a_hunt_of_the_whole_zoo_includes_clean_seeds_and_a_hunt_of_some_entries_does_not() -> None:
     assert clean_by_default(()) >= 10 * len(WORLDS)
     assert clean_by_default(("unfenced",)) == 0
 
 
-def test_the_command_lists_entries_and_refuses_what_it_cannot_hunt() -> None:
+def test_the_command_lists_entries_and_refuses_unknown_ones() -> None:
     def run(*arguments: str) -> tuple[int, str]:
         done = CliRunner().invoke(main, ["zoo", *arguments])
         return done.exit_code, done.output
@@ -222,15 +222,15 @@ def test_the_command_lists_entries_and_refuses_what_it_cannot_hunt() -> None:
     assert len(run("--list")[1].splitlines()) == len(all_entries())
     assert len(json.loads(run("--list", "-o", "json")[1])) == len(all_entries())
     for wrong, advice in (("no-such", "--list"), ("--clean-only", "--clean N")):
-        code, told = run(wrong)
+        code, output = run(wrong)
         assert code == 2
-        assert advice in told
+        assert advice in output
     with pytest.raises(UnknownZooEntry):
         entry_named("no-such")
 
 
-def test_entries_break_invariants_that_there_are() -> None:
-    """A word that no judge says would make an entry impossible to find."""
+def test_entries_name_existing_invariants() -> None:
+    """An entry that names an unknown invariant could never be found."""
     known = {each.name for each in invariants.SAFETY} | {"then silence", "no unhandled error"}
     known |= {invariants.OUTAGES, queues.TURNS, repair.NOTED}
     rules = (*process_starts.PROCESSES, *endings.ENDINGS, *endings.ENDINGS_OF.values())

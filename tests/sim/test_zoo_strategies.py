@@ -1,4 +1,4 @@
-"""Which strategy finds an entry of the zoo soonest, and what aiming is worth over all of them."""
+"""Strategies of the zoo: which finds an entry soonest, and how targeted plans compare with plain random."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def trial(strategy: str, *, seeds: int = 10, finds: int, steps: int, entry: str 
     return Trial(entry, strategy, not strategy.startswith("swarm"), seeds, finds, steps, cpu_s)
 
 
-def test_every_entry_is_compared_by_all_that_may_hunt_it_and_by_plain_random() -> None:
+def test_every_entry_is_compared_with_all_its_strategies_and_plain_random() -> None:
     for entry in all_entries():
         names = [each.name for each in contenders(entry)]
         assert len(set(names)) == len(names)
@@ -40,36 +40,36 @@ def test_every_entry_is_compared_by_all_that_may_hunt_it_and_by_plain_random() -
         assert {each.name for each in BASELINE} <= set(names)
 
 
-def test_the_swarms_aim_at_nothing_and_all_others_do() -> None:
+def test_all_strategies_but_the_swarms_are_targeted() -> None:
     ways = {each.name: each.targeted for entry in all_entries() for each in contenders(entry)}
     assert [name for name, targeted in ways.items() if not targeted] == ["swarm", "swarm, pct", "swarm, fifo"]
 
 
-def test_the_best_finds_for_the_least_even_if_another_finds_more_often() -> None:
+def test_the_best_strategy_has_the_least_cost_per_find() -> None:
     dear, cheap = trial("dear", finds=5, seeds=5, steps=5_000), trial("cheap", finds=2, steps=1_000)
     assert best_of([dear, cheap]) is cheap
     assert best_of([trial("never", finds=0, steps=1)]) is None
 
 
-def test_of_two_that_cost_the_same_the_best_has_found_more_often_then_the_first() -> None:
+def test_among_equal_costs_the_best_has_more_finds_then_comes_first() -> None:
     twice, once = trial("twice", finds=2, steps=2_000), trial("once", finds=1, steps=1_000)
     assert best_of([once, twice]) is twice
     assert best_of([once, trial("again", finds=1, steps=1_000)]) is once
 
 
-def test_cpu_decides_nothing_so_that_the_best_is_the_same_on_every_machine() -> None:
+def test_cpu_time_does_not_affect_the_best_so_it_is_the_same_on_every_machine() -> None:
     ways = [trial("slow machine", finds=1, steps=100, cpu_s=9.0), trial("fast machine", finds=1, steps=101, cpu_s=0.1)]
     assert best_of(ways) is ways[0]
 
 
-def test_strategies_in_turn_cost_what_a_round_of_them_costs_over_what_it_finds() -> None:
+def test_strategies_in_turn_cost_their_sum_over_their_finds() -> None:
     sure, hopeless = trial("sure", seeds=5, finds=5, steps=500), trial("hopeless", seeds=10, finds=0, steps=3_000)
     assert steps_per_find([sure]) == 100
     assert steps_per_find([sure, hopeless]) == 400
-    assert steps_per_find([hopeless]) == 3_000  # at least
+    assert steps_per_find([hopeless]) == 3_000  # a lower bound
 
 
-def test_a_standing_tells_where_a_strategy_is_best_alone_and_how_much_sooner_than_plain_random() -> None:
+def test_a_summary_has_where_a_strategy_is_best_or_alone_and_its_speed_over_plain_random() -> None:
     compared = [
         [trial(PLAIN_RANDOM, finds=1, steps=1_000), trial("aimed", finds=5, steps=1_000)],
         [
@@ -90,7 +90,7 @@ def test_a_standing_tells_where_a_strategy_is_best_alone_and_how_much_sooner_tha
     assert (together.entries, together.found, together.best, together.alone) == (4, 3, 2, 1)
 
 
-def test_a_trial_runs_the_seeds_it_was_given_or_as_many_as_it_needs_to_know() -> None:
+def test_a_trial_runs_its_seeds_or_ends_after_enough_finds() -> None:
     known = try_strategy("quota-not-enforced", CRASH, range(40))
     assert (known.seeds, known.finds) == (FINDS_ENOUGH, FINDS_ENOUGH)
     never = try_strategy("assumption-ends-by-timer", PLAIN_RANDOM, range(2))
@@ -101,12 +101,12 @@ def test_a_trial_runs_the_seeds_it_was_given_or_as_many_as_it_needs_to_know() ->
 
 @simulate()
 async def unsound(sim: Simulation) -> None:
-    """A world that breaks by itself."""
+    """A world that breaks unmodified."""
     sim.violate("it holds", "it does not")
 
 
-def test_a_find_that_the_unmodified_world_shows_as_well_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A world is held to its own strategies by the clean hunt; the swarm that is compared with them may be too much."""
+def test_a_violation_of_the_unmodified_world_is_no_find(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clean hunt checks a world under its own strategies only; under the swarm it may break unmodified."""
     monkeypatch.setitem(cast("dict[str, ZooWorld]", WORLDS), "unsound", ZooWorld(f"{__file__}:unsound", (OLD_LISTS,)))
     harmless = replace(entry_named("quota-not-enforced"), breaks=("it holds",), world="unsound")
     monkeypatch.setitem(KEPT, harmless.name, harmless)
@@ -116,16 +116,16 @@ def test_a_find_that_the_unmodified_world_shows_as_well_is_none(monkeypatch: pyt
 
 @simulate()
 async def seldom(sim: Simulation) -> None:
-    """A world that breaks in its fourth seed, and not before."""
+    """A world that breaks from its fourth seed on."""
     if sim.seed >= 3:
         sim.violate("it holds", "it does not")
 
 
 @pytest.mark.parametrize(("seeds_max", "seeds", "finds"), [(8, 4, 1), (7, 4, 1), (3, 2, 0), (1, 1, 0)])
-def test_strategies_none_of_which_finds_an_entry_get_more_seeds_until_one_does_within_a_bound(
+def test_strategies_get_more_seeds_within_a_bound_until_one_finds_the_entry(
     seeds_max: int, seeds: int, finds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An entry that is hard to find has a best strategy too."""
+    """An entry that is hard to find also gets a best strategy."""
     monkeypatch.setitem(cast("dict[str, ZooWorld]", WORLDS), "seldom", ZooWorld(f"{__file__}:seldom", (OLD_LISTS,)))
     hard = replace(entry_named("quota-not-enforced"), breaks=("it holds",), world="seldom")
     monkeypatch.setitem(KEPT, hard.name, hard)
@@ -133,8 +133,8 @@ def test_strategies_none_of_which_finds_an_entry_get_more_seeds_until_one_does_w
     assert (own.seeds, own.finds) == (seeds, finds)
 
 
-def test_the_same_seeds_name_the_same_best_in_this_process_and_in_another() -> None:
-    def told(executor: str) -> list[tuple[str | None, list[tuple[str, int, int, int]]]]:
+def test_the_same_seeds_give_the_same_best_in_another_process() -> None:
+    def results(executor: str) -> list[tuple[str | None, list[tuple[str, int, int, int]]]]:
         found = hunt_zoo(
             ["quota-never-refunded"],
             seeds=3,
@@ -147,24 +147,24 @@ def test_the_same_seeds_name_the_same_best_in_this_process_and_in_another() -> N
             for row in found.rows
         ]
 
-    assert told("inline") == told("process")
+    assert results("inline") == results("process")
 
 
-def test_the_command_compares_and_tells_the_best_strategy_of_each_entry() -> None:
+def test_the_command_compares_strategies_and_prints_the_best_of_each_entry() -> None:
     def run(*arguments: str) -> tuple[str, str]:
-        words = ["zoo", "quota-not-enforced", "--seeds", "2", "--executor", "inline", "--shrink-runs", "0"]
-        done = CliRunner().invoke(main, [*words, *arguments])
+        command = ["zoo", "quota-not-enforced", "--seeds", "2", "--executor", "inline", "--shrink-runs", "0"]
+        done = CliRunner().invoke(main, [*command, *arguments])
         assert done.exit_code == 0
         return done.stdout, done.stderr
 
-    told = json.loads(run("--compare", "2", "-o", "json")[0])
-    (row,) = told["rows"]
+    report = json.loads(run("--compare", "2", "-o", "json")[0])
+    (row,) = report["rows"]
     by_name = {each["strategy"]: each for each in row["strategies"]}
     assert list(by_name) == [each.name for each in contenders(entry_named("quota-not-enforced"))]
     assert by_name[row["best"]]["finds"] == 2
     assert by_name[row["best"]]["cpu_s_per_find"] > 0
-    assert {"strategy", "entries", "found", "best", "alone", "sooner"} == set(told["strategies"][0])
-    assert told["strategies"][0]["strategy"] == row["best"]
+    assert {"strategy", "entries", "found", "best", "alone", "sooner"} == set(report["strategies"][0])
+    assert report["strategies"][0]["strategy"] == row["best"]
     assert f"{row['best']}  2 in 2 seeds" in run("--compare", "2")[0]
 
     plain = json.loads(run("-o", "json")[0])
@@ -172,7 +172,7 @@ def test_the_command_compares_and_tells_the_best_strategy_of_each_entry() -> Non
     assert "its finds" not in run()[0]
 
 
-def test_a_table_of_a_comparison_has_the_first_finder_the_best_and_what_aiming_is_worth() -> None:
+def test_the_table_of_a_comparison_has_the_first_finder_the_best_and_a_summary() -> None:
     trials = (trial("swarm", finds=1, steps=4_000), trial("late views", finds=4, steps=2_000))
     row = EntryResult("one", "quotas", "-", found=True, strategy="swarm", seeds=3, strategies=trials)
     missed = EntryResult("two", "quotas", "-", found=False, seeds=3, strategies=(trial("swarm", finds=0, steps=9),))
@@ -185,6 +185,6 @@ def test_a_table_of_a_comparison_has_the_first_finder_the_best_and_what_aiming_i
     assert "8.0 times as soon as plain random" in text
 
 
-def test_what_a_seed_of_the_standard_simulation_costs_is_not_told_if_none_was_run() -> None:
-    """Nought would pass for a measurement."""
+def test_the_seed_cost_is_null_if_no_standard_seed_was_run() -> None:
+    """Zero would look like a measurement."""
     assert hunt_zoo([], executor="inline").as_json()["seed_cpu_ms"] is None

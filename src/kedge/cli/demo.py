@@ -1,6 +1,6 @@
-"""`kedge demo`: a controller meets a lost reply. The hunt finds the duplicate, shrinks it and replays it.
+"""`kedge demo`: a controller mishandles a lost reply. The hunt finds the duplicate pod, shrinks the run and replays it.
 
-Another controller, in the same worlds, does not make it.
+Another controller, with the same seeds, has no failure.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 PROGRAMS = "kedge.sim.examples.lost_reply"
 INTRODUCTION = """\
 A ReplicaSet wants 3 pods. Its controller, the API server and the store are kedge's own; the network between them
-may lose, delay or cut what crosses it, and time is virtual. The first controller takes a timeout for a failure.
+may lose or delay messages or be partitioned, and time is virtual. The first controller treats a timeout as a failure.
 """
 
 
 @click.command()
-@click.option("--seeds", "-n", default=300, show_default=True, help="How many worlds to try.")
+@click.option("--seeds", "-n", default=300, show_default=True, help="How many seeds to run.")
 @click.option("--jobs", "-j", default=2, show_default=True, help="Workers at once.")
 @click.option(
     "--directory",
@@ -29,11 +29,11 @@ may lose, delay or cut what crosses it, and time is virtual. The first controlle
     type=click.Path(path_type=Path, file_okay=False),
     default=Path(".kedge/failures"),
     show_default=True,
-    help="Where the failure is kept.",
+    help="Directory for the failure.",
 )
 def demo(seeds: int, jobs: int, directory: Path) -> None:
-    """Find a duplicate pod that needs a reply lost after its commit, run it again exactly as it happened, and show the
-    controller that does not make it.
+    """Find a duplicate pod that is created because a reply was lost after its commit, replay the run exactly, and run a
+    controller without the bug.
     """
     from kedge.cli.hunt import report
     from kedge.sim.kernel import ReplayVerdict, read_artefact, replay
@@ -43,14 +43,14 @@ def demo(seeds: int, jobs: int, directory: Path) -> None:
     click.echo(report(careless) + "\n")
     path = next((group.path for group in careless.groups.values()), None)
     if path is None:
-        raise click.ClickException(f"{seeds} worlds were too polite: try more with --seeds")
+        raise click.ClickException(f"no failure in {seeds} seeds: try more with --seeds")
 
     again = replay(read_artefact(path))
     click.echo(f"run again from {path}: {again.verdict.value}\n")
 
     careful = _hunt("careful", seeds, jobs, directory)
     click.echo(
-        f"a controller that ensures a pod for each slot, in the same {careful.done} worlds: {careful.failures} failures"
+        f"a controller that ensures a pod per slot, with the same {careful.done} seeds: {careful.failures} failures"
     )
     raise SystemExit(0 if again.verdict is ReplayVerdict.SAME and not careful.failures else 1)
 

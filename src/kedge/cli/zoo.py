@@ -1,4 +1,4 @@
-"""`kedge zoo`: take one safeguard at a time out of the control plane, and see that the hunt finds each."""
+"""`kedge zoo`: take one safeguard at a time out of the control plane, and check that the hunt finds each."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ import click
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[ENTRY]...")
-@click.option("--seeds", type=click.IntRange(1), default=2_000, show_default=True, help="Seeds to find an entry in.")
+@click.option("--seeds", type=click.IntRange(1), default=2_000, show_default=True, help="Seeds per entry.")
 @click.option(
     "--clean",
     type=click.IntRange(0),
     show_default="some with the whole zoo, else none",
-    help="Seeds of the unmodified control plane to run beside.",
+    help="Seeds of the unmodified control plane to run as well.",
 )
 @click.option(
     "--compare",
     type=click.IntRange(0),
     default=0,
     metavar="N",
-    help="Try up to N seeds of each strategy on each entry too (more if none finds it): which finds it soonest?",
+    help="Also compare strategies: up to N seeds of each on each entry, more if none finds it.",
 )
-@click.option("--clean-only", is_flag=True, help="Run the clean seeds, and no entry.")
+@click.option("--clean-only", is_flag=True, help="Run clean seeds only, and no entry.")
 @click.option(
     "--jobs",
     type=click.IntRange(1),
@@ -40,9 +40,9 @@ import click
     type=click.IntRange(0),
     default=60,
     show_default=True,
-    help="Runs one find may cost to shrink; 0 keeps it as it was found.",
+    help="Runs to shrink one find; 0 does not shrink.",
 )
-@click.option("--list", "only_list", is_flag=True, help="Name the entries and what each takes away, and stop.")
+@click.option("--list", "only_list", is_flag=True, help="List the entries and their safeguards, and exit.")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def zoo(
     names: tuple[str, ...],
@@ -58,8 +58,8 @@ def zoo(
 ) -> None:
     """Hunt the bug zoo: all of it, or the entries named.
 
-    Ends with 0 if every entry was found and the unmodified control plane broke nothing, with 1 if not, and with 2 if
-    the command cannot be run as it was given.
+    Exit code 0 if every entry was found and the unmodified control plane broke no invariant, 1 if not, 2 for a usage
+    error.
     """
     from kedge.errors import KedgeError
     from kedge.sim.zoo import UnknownZooEntry, all_entries, entry_named, hunt_zoo, table
@@ -95,7 +95,7 @@ def zoo(
 
 
 def clean_by_default(names: Sequence[str]) -> int:
-    """Ten of each world: enough to see that all of them hold, and what a seed of the standard scenario costs."""
+    """Ten per world: enough to check that each holds, and to measure a seed of the standard simulation."""
     from kedge.sim.zoo.hunt import CLEAN_BATCH
     from kedge.sim.zoo.worlds import WORLDS
 
@@ -110,7 +110,7 @@ def _listed(entries: Sequence[Any], output: str) -> str:
 
 
 class ZooProgress:
-    """A bar for each count, and a line for each entry that is through. All of it on the standard error."""
+    """A progress bar for each count, and a line for each finished entry, on stderr."""
 
     def __init__(self, entries: int, clean: int, compared: int) -> None:
         from rich.console import Console

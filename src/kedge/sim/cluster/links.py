@@ -227,7 +227,7 @@ class RemoteWatch:
         return batch
 
     def request_progress(self) -> None:
-        self._stream.tell("request_progress")
+        self._stream.notify("request_progress")
 
     def close(self) -> None:
         self._stream.close()

@@ -93,9 +93,9 @@ class RemoteStream(AsyncIterator[Any]):
     async def aclose(self) -> None:
         self.close()
 
-    def tell(self, method: str, *args: Any) -> None:
-        """Call a plain method of the stream at its far end, one way: no reply and no promise."""
-        self._sender.tell(method, args)
+    def notify(self, method: str, *args: Any) -> None:
+        """Call a plain method of the source, one way: without a reply or a guarantee."""
+        self._sender.notify(method, args)
 
     def accept(self, item: Any) -> None:
         if self._end is None:
@@ -257,7 +257,7 @@ class StreamSender:
             loop, process = self._world.loop, self._lives[1]
             loop.call_soon(self._pull, context=loop.plain_context(process))
 
-    def tell(self, method: str, args: tuple[Any, ...]) -> None:
+    def notify(self, method: str, args: tuple[Any, ...]) -> None:
         def arrive(process: HostProcess) -> None:
             if process is self._lives[1] and not self._broken:
                 self._world.loop.call_on(process, getattr(self._source, method), *args)

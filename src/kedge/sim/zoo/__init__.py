@@ -1,6 +1,6 @@
-"""The bug zoo: real components with one safeguard less, kept to prove that the hunt finds what it is for.
+"""The bug zoo: real components with one safeguard removed, to test that the hunt finds each resulting bug.
 
-A simulator that is too polite fails the zoo; a control plane that is not sound fails the clean hunt beside it.
+A simulator that injects too little fails the zoo; an unsound control plane fails the clean hunt of the same worlds.
 """
 
 from kedge.sim.zoo.comparison import Comparison, StrategySummary, Trial, compare_entry, contenders

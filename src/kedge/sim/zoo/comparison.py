@@ -1,7 +1,7 @@
-"""Which way to look finds an entry soonest: some seeds of each, and what paid over the whole zoo.
+"""Compare strategies: which finds an entry soonest, over some seeds of each, and how each does over the whole zoo.
 
-`hunting` carries the trials over its pool, `table` shows them. What a find costs is counted in steps of the simulation:
-they are what CPU is spent on, and the same on every machine, so that the best is the same too.
+`hunt` runs the trials in its pool, `table` shows them. The cost of a find is counted in steps of the simulation, which
+are proportional to CPU time and equal on every machine, so that the best strategy is too.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from kedge.sim.zoo.strategies import BASELINE, PLAIN_RANDOM, Strategy
 from kedge.sim.zoo.worlds import WORLDS
 
 FINDS_ENOUGH = 5
-"""A strategy that found an entry so often is known well enough: the rest of its seeds is spared."""
+"""Finds after which the trial of a strategy ends early."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What some seeds of one strategy came to against one entry."""
+    """The result of some seeds of one strategy against one entry."""
 
     entry: str
     strategy: str
     targeted: bool
-    """False for the swarms, which aim at nothing."""
+    """False for swarms, which aim at no particular fault."""
     seeds: int
     finds: int
     steps: int
-    """Of all those seeds."""
+    """Of all seeds together."""
     cpu_s: float
 
     def as_json(self) -> dict[str, Any]:
@@ -47,7 +47,7 @@ class Trial:
         }
 
     def and_then(self, more: Trial) -> Trial:
-        """With further seeds of the same strategy."""
+        """The sum with further seeds of the same strategy."""
         return replace(
             self,
             seeds=self.seeds + more.seeds,
@@ -59,7 +59,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What every strategy came to against one entry."""
+    """The trials of every strategy against one entry."""
 
     entry: str
     trials: tuple[Trial, ...]
@@ -67,31 +67,31 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class StrategySummary:
-    """How one strategy, or several taken in turn, did over the zoo."""
+    """The results of one strategy, or of several used in turn, over the zoo."""
 
     strategy: str
     entries: int
-    """Those that it was tried on."""
+    """Entries that it was tried on."""
     found: int
     best: int
     """Entries that no other strategy finds sooner."""
     alone: int
-    """Entries that it found, and plain random did not in its seeds."""
+    """Entries that it found and plain random did not."""
     sooner: float | None
-    """Times as soon as plain random, in the middle of the entries that either found; None if there is none."""
+    """Speed relative to plain random: the median over entries that either found; None if there is none."""
 
 
 def contenders(entry: ZooEntry) -> tuple[Strategy, ...]:
-    """All that is compared: every strategy of the entry's world, those too that its hunt leaves out, and the swarms."""
+    """The strategies to compare: all of the entry's world, even if its hunt does not use them, and the swarms."""
     own = WORLDS[entry.world].strategies
     names = {each.name for each in own}
     return (*own, *(each for each in BASELINE if each.name not in names))
 
 
 def compare_entry(name: str, seeds: int, seeds_max: int) -> Comparison:
-    """Try every strategy on an entry; if none finds it, give each as many again, as long as that is within `seeds_max`.
+    """Try every strategy on an entry. If none finds it, double the seeds of each, up to `seeds_max`.
 
-    A module-level function, so that any executor can carry it.
+    A module-level function, so that any executor can pickle it.
     """
     ways = [way.name for way in contenders(entry_named(name))]
     trials = [try_strategy(name, way, range(seeds)) for way in ways]
@@ -103,11 +103,11 @@ def compare_entry(name: str, seeds: int, seeds_max: int) -> Comparison:
 
 
 def try_strategy(name: str, strategy: str, seeds: range) -> Trial:
-    """Run seeds of one strategy against one entry, until it is known well enough."""
+    """Run seeds of one strategy against one entry, until `FINDS_ENOUGH` finds."""
     entry = entry_named(name)
     (way,) = [each for each in contenders(entry) if each.name == strategy]
     aimed = way.applied(find_target(WORLDS[entry.world].reference))
-    # A world is held to its own strategies only. Where another strikes, the unmodified one may break as well.
+    # A world must be sound under its own strategies only; under another one it may break unmodified.
     foreign = way not in WORLDS[entry.world].strategies
     done = finds = steps = 0
     cpu_s = 0.0
@@ -127,7 +127,7 @@ def try_strategy(name: str, strategy: str, seeds: range) -> Trial:
 
 
 def steps_per_find(trials: Sequence[Trial]) -> float:
-    """What a find costs whoever takes these strategies in turn; with no find, what it costs at least."""
+    """Cost of a find if these strategies are used in turn; without a find, a lower bound of it."""
     finds = sum(each.finds / each.seeds for each in trials)
     if not finds:
         return float(sum(each.steps for each in trials))
@@ -135,13 +135,13 @@ def steps_per_find(trials: Sequence[Trial]) -> float:
 
 
 def best_of(trials: Sequence[Trial]) -> Trial | None:
-    """The one whose finds cost least; of equals the one that found more often, then the first."""
+    """The trial whose finds cost least; among equals the one with more finds, then the first."""
     finders = [each for each in trials if each.finds]
     return min(finders, key=lambda each: (steps_per_find([each]), -each.finds), default=None)
 
 
 def strategy_summaries(compared: Sequence[Sequence[Trial]]) -> list[StrategySummary]:
-    """How each strategy did, given the trials of each entry: those that are best most often come first."""
+    """The summary of each strategy over the trials of each entry, sorted by how often it is the best."""
     names = {each.strategy: None for trials in compared for each in trials}
     ways = [
         _standing(name, compared, [[each for each in trials if each.strategy == name] for trials in compared])
@@ -151,7 +151,7 @@ def strategy_summaries(compared: Sequence[Sequence[Trial]]) -> list[StrategySumm
 
 
 def targeted_summary(compared: Sequence[Sequence[Trial]]) -> StrategySummary:
-    """How the targeted plans did, taken in turn: nobody who hunts knows beforehand which of them is the best."""
+    """The summary of the targeted plans used in turn, because a hunt cannot know in advance which is the best."""
     return _standing("targeted, in turn", compared, [[each for each in trials if each.targeted] for trials in compared])
 
 

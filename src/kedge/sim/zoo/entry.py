@@ -1,7 +1,7 @@
-"""What an entry of the zoo is: one safeguard taken out of a real component, and where the hunt for it goes.
+"""An entry of the zoo: one safeguard taken out of a real component, and the world in which it is hunted.
 
-`without` is the whole of the mechanism: what it decorates takes the place of a method or function for as long as a hunt
-lasts. The parts of the zoo (`PARTS`) declare their entries with it.
+The function that `without` decorates replaces a method or function during a hunt. The modules of `entries` (`PARTS`)
+declare their entries with it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 PARTS = ("service", "runtime", "workloads", "nodes", "rollouts", "repairs")
 KEPT: dict[str, ZooEntry] = {}
-"""Every entry that was declared, by name, in order."""
+"""Every declared entry, by name, in order."""
 
 
 class UnknownZooEntry(KedgeError):
-    """There is no such entry in the zoo. `kedge zoo --list` names them all."""
+    """There is no such entry in the zoo. `kedge zoo --list` lists all entries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,37 +33,37 @@ class ZooEntry:
 
     name: str
     source: str
-    """The lesson or the issue that it comes from."""
+    """The design rule, or the issue of another project, that it comes from."""
     safeguard: str
-    """What is taken away, in words."""
+    """A description of the safeguard that is taken out."""
     breaks: tuple[str, ...]
-    """The invariants that it should break; any of them is a find."""
-    says: str
-    """What the violation must say as well; empty if the invariant is enough."""
+    """The invariants that it should break; a violation of any of them is a find."""
+    message_part: str
+    """Text that the message of the violation must contain; empty if the invariant is enough."""
     world: str
-    """The world to hunt in."""
+    """The world in which it is hunted."""
     by: tuple[str, ...]
-    """The strategies that aim at it, by name; empty for all of the world."""
+    """The strategies that aim at it, by name; empty for all strategies of the world."""
     places: tuple[Any, ...]
-    """The class or modules that have the safeguard, under `attribute`."""
+    """The class or modules that have the safeguard as `attribute`."""
     attribute: str
     unsafe: Callable[..., Any]
 
     @contextmanager
     def patch(self) -> Iterator[None]:
-        """Take the safeguard away, for a while."""
+        """Take the safeguard out until the context ends."""
         with ExitStack() as stack:
             for place in self.places:
                 stack.enter_context(swap(place, self.attribute, self.unsafe))
             yield
 
     def is_found_by(self, violation: Violation) -> bool:
-        return violation.invariant in self.breaks and self.says in violation.message
+        return violation.invariant in self.breaks and self.message_part in violation.message
 
 
 @contextmanager
 def swap(place: Any, attribute: str, unsafe: Any) -> Iterator[None]:
-    """Put `unsafe` in the place of an attribute of a class or module, for a while."""
+    """Replace an attribute of a class or module until the context ends."""
     before = place.__dict__[attribute]
     setattr(place, attribute, unsafe)
     try:
@@ -80,26 +80,24 @@ def without(
     breaks: str | tuple[str, ...],
     world: str,
     by: str | tuple[str, ...] = (),
-    says: str = "",
+    message_part: str = "",
 ) -> Callable[[_F], _F]:
-    """Declare an entry: the decorated function stands in for `attribute` of `place`, and of each of `also`.
+    """Declare an entry: the decorated function replaces `attribute` of `place`, and of each of `also`.
 
-    Its name is the entry's, its docstring says what is missing.
+    The entry gets its name from the function, and its safeguard from the docstring.
     """
 
     def keep(unsafe: _F) -> _F:
         name = unsafe.__name__.replace("_", "-")
         check(name not in KEPT, f"the zoo has two entries {name}: rename one")
         for each in (place, *also):
-            check(
-                attribute in each.__dict__, f"{name}: {each.__name__} has no {attribute} any more: say what it is now"
-            )
+            check(attribute in each.__dict__, f"{name}: {each.__name__} has no {attribute} any more: update the entry")
         KEPT[name] = ZooEntry(
             name=name,
             source=source,
             safeguard=inspect.cleandoc(unsafe.__doc__ or "").rstrip("."),
             breaks=(breaks,) if isinstance(breaks, str) else breaks,
-            says=says,
+            message_part=message_part,
             world=world,
             by=(by,) if isinstance(by, str) else by,
             places=(place, *also),
@@ -113,7 +111,7 @@ def without(
 
 def all_entries() -> tuple[ZooEntry, ...]:
     for part in PARTS:
-        importlib.import_module(f"kedge.sim.zoo.entries.{part}")  # its entries are declared by that
+        importlib.import_module(f"kedge.sim.zoo.entries.{part}")  # importing it declares its entries
     return tuple(KEPT.values())
 
 
@@ -121,4 +119,4 @@ def entry_named(name: str) -> ZooEntry:
     for entry in all_entries():
         if entry.name == name:
             return entry
-    raise UnknownZooEntry(f"the zoo has no {name!r}: `kedge zoo --list` names what it has")
+    raise UnknownZooEntry(f"the zoo has no entry {name!r}: `kedge zoo --list` lists all entries")

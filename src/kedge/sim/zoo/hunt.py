@@ -1,7 +1,7 @@
-"""Hunt every entry of the zoo, and the unmodified control plane beside it, over a pool of processes.
+"""Hunt the entries of the zoo, and clean seeds of the unmodified control plane, in a pool of processes.
 
-An entry is hunted in one worker, seed after seed, until an invariant that it should break is broken; then the failure
-is shrunk there. `comparing` tries its strategies one by one; `table` and `kedge.cli.zoo` show what came of it all.
+One worker runs the seeds of an entry until an invariant that it should break is broken; then it shrinks the failure.
+`comparison` tries the strategies one by one; `table` and `kedge.cli.zoo` show the results.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from kedge.sim.zoo.worlds import STANDARD, WORLDS
 
 CLEAN_BATCH = 10
 SHRINK_RUNS = 60
-"""Runs one find may cost to shrink: enough to see how many faults it needs."""
+"""Runs to shrink one find: enough to see how many faults it needs."""
 SEEDS_MAX = 2_000
 LOOK_S = 1.0
-"""How often a caller is told what is still hunted."""
+"""How often `on_wait` is called."""
 
 
 @dataclass(frozen=True, slots=True)
 class EntryResult:
-    """What came of the hunt for one entry."""
+    """The result of the hunt for one entry."""
 
     name: str
     world: str
@@ -41,16 +41,16 @@ class EntryResult:
     invariant: str = ""
     strategy: str = ""
     seeds: int = 0
-    """Seeds up to and with the first find."""
+    """Seeds up to and including the first find."""
     cpu_s: float = 0.0
-    """What those cost; shrinking comes on top."""
+    """CPU time of those seeds, without shrinking."""
     faults: int = -1
     """Faults that are left in the shrunk failure; -1 if it was not shrunk."""
     steps: int = 0
     others: tuple[str, ...] = ()
-    """Invariants that broke on the way and are not among those that it should break."""
+    """Other invariants that broke in earlier seeds."""
     strategies: tuple[Trial, ...] = ()
-    """What each strategy came to, if they were compared."""
+    """The trial of each strategy, if they were compared."""
 
     @property
     def best(self) -> Trial | None:
@@ -67,7 +67,7 @@ class EntryResult:
 
 @dataclass(frozen=True, slots=True)
 class CleanFinding:
-    """An invariant that the unmodified control plane broke: a bug of kedge, or of the invariant."""
+    """An invariant that the unmodified control plane broke: a bug in kedge, or in the invariant."""
 
     target: str
     seed: int
@@ -78,7 +78,7 @@ class CleanFinding:
 
 @dataclass(frozen=True, slots=True)
 class CleanResult:
-    """What some seeds of the unmodified control plane came to."""
+    """The result of some seeds of the unmodified control plane."""
 
     world: str
     cpu_s: tuple[float, ...]
@@ -92,7 +92,7 @@ class CleanResult:
 
 @dataclass(slots=True)
 class ZooReport:
-    """The zoo as a hunt found it."""
+    """The results of a hunt of the zoo."""
 
     rows: list[EntryResult] = field(default_factory=list)
     cleans: list[CleanResult] = field(default_factory=list)
@@ -115,7 +115,7 @@ class ZooReport:
 
     @property
     def seed_cpu_ms(self) -> float | None:
-        """What one seed of the standard simulation costs, in the middle; None if none was run."""
+        """Median CPU time of a seed of the standard simulation; None if none was run."""
         costs = [cost for each in self.cleans if each.world == STANDARD for cost in each.cpu_s]
         return 1000 * median(costs) if costs else None
 
@@ -144,7 +144,7 @@ class ZooReport:
 
 
 def strategies_of(entry: ZooEntry) -> tuple[Strategy, ...]:
-    """The ways to look for an entry: those of its world, or those of them that aim at it."""
+    """The strategies that hunt an entry: all of its world, or those that aim at it."""
     every = WORLDS[entry.world].strategies
     found = tuple(each for each in every if not entry.by or each.name in entry.by)
     check(len(found) == len(entry.by or every), f"{entry.name}: {entry.world} has not all of {', '.join(entry.by)}")
@@ -155,7 +155,7 @@ def strategies_of(entry: ZooEntry) -> tuple[Strategy, ...]:
 
 
 def hunt_entry(name: str, seeds: int = SEEDS_MAX, shrink_runs: int = SHRINK_RUNS) -> EntryResult:
-    """Hunt one entry until it is found. A module-level function, so that any executor can carry it."""
+    """Hunt one entry until it is found. A module-level function, so that any executor can pickle it."""
     entry = entry_named(name)
     target, strategies = find_target(WORLDS[entry.world].reference), strategies_of(entry)
     begin_s = time.process_time()
@@ -195,7 +195,7 @@ def hunt_entry(name: str, seeds: int = SEEDS_MAX, shrink_runs: int = SHRINK_RUNS
 
 
 def hunt_clean(world: str, start: int, seeds: int) -> CleanResult:
-    """Run seeds of an unmodified world under every strategy of its own."""
+    """Run seeds of an unmodified world under each of its strategies in turn."""
     place = WORLDS[world]
     target = find_target(place.reference)
     costs, findings = [], []
@@ -227,8 +227,8 @@ def hunt_zoo(
 ) -> ZooReport:
     """Hunt the entries of these names, and `clean` seeds of unmodified worlds, the standard simulation among them.
 
-    With `compare`, up to so many seeds of each strategy are run against each entry, more only if none of them finds it.
-    `on_progress` is told each result, `on_wait` once a while what is under way.
+    With `compare`, up to that many seeds of each strategy are run against each entry, more only if none finds it.
+    `on_progress` is called with each result, `on_wait` about every second with the entries that are being hunted.
     """
     found = ZooReport()
     trials: dict[str, tuple[Trial, ...]] = {}
@@ -262,7 +262,7 @@ def hunt_zoo(
 
 
 def clean_batches(clean: int) -> Iterator[tuple[str, int, int]]:
-    """Share seeds out among the worlds. The standard simulation comes first, and gets the fewest: it costs most."""
+    """Distribute seeds over the worlds. The standard simulation is first, and gets the fewest: it costs most."""
     small = [name for name in WORLDS if name != STANDARD]
     worlds = [STANDARD, *small, *small]
     turn, done = 0, 0

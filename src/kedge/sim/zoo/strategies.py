@@ -1,8 +1,8 @@
-"""Ways to look for a bug: the swarm under several schedules, and plans that aim at one place in the manner of Sieve.
+"""Strategies of a hunt: the swarm under several schedules, and targeted plans in the manner of Sieve.
 
-A targeted plan keeps the world quiet but for one kind of mischief: a crash just after the j-th write, a reply that is
-lost there, a list from the past, an event that is late. Bugs that need one precise fault are found sooner, and a quiet
-world costs less. What exactly strikes, where and when, is the seed's to draw.
+A targeted plan injects one kind of fault only: a crash just after the n-th write, a lost reply to it, a stale list, a
+late event. It finds bugs that need one precise fault sooner, and a run with few faults costs less. The seed draws which
+fault strikes, where and when.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ WRITES = ("create", "patch", "update", "bind", "delete")
 WRITES_MAX = 24
 """The last write that a targeted plan aims at."""
 HORIZON = 6_000
-"""Scheduling choices of a small world, within which PCT changes priorities."""
+"""Schedule choices of a small world, within which PCT changes priorities."""
 
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """One way to run a seed."""
+    """A schedule policy, a fault plan and scripted faults for a seed."""
 
     name: str
     policy: SchedulePolicy
@@ -35,7 +35,7 @@ class Strategy:
 
     @property
     def targeted(self) -> bool:
-        """Whether it keeps the world quiet but for what it aims at. The swarms aim at nothing."""
+        """Whether it injects only particular faults. Swarms may inject any."""
         return not isinstance(self.faults, ClusterSwarm)
 
     def applied(self, target: SimulationTarget) -> SimulationTarget:
@@ -51,7 +51,7 @@ class Strategy:
 
 @dataclass(frozen=True, slots=True)
 class RareFaults:
-    """Quiet, but for a few kinds that are drawn as a swarm would, and those that are always there."""
+    """A few kinds of fault with the rates of a swarm, and some with fixed rates. No other fault strikes."""
 
     kinds: tuple[str, ...]
     always: Mapping[str, float] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class RareFaults:
 
 @dataclass(frozen=True, slots=True)
 class DrawnRates:
-    """A few faults that every seed has; how often each strikes is drawn by the seed. Nothing else goes wrong."""
+    """A few faults that every seed has, at rates that the seed draws. No other fault strikes."""
 
     rates: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """By "point: kind"."""
@@ -87,19 +87,19 @@ def _of_the_control_plane(about: str) -> bool:
 
 
 def crash_after_write(sim: Simulation) -> None:
-    """Who wrote dies between its write and the answer."""
+    """The writer crashes between its write and the reply."""
     verb, nth = _write(sim)
     sim.faults.script(f"reply of api.{verb}", "crash caller", nth=nth, where=_of_the_control_plane)
 
 
 def lose_reply_of_write(sim: Simulation) -> None:
-    """A write is carried out, and nobody is told."""
+    """A write is carried out, and its reply is lost."""
     verb, nth = _write(sim)
     sim.faults.script(f"reply of api.{verb}", "lose", nth=nth)
 
 
 PLAIN_RANDOM = "swarm"
-"""What the others are measured against: any fault, any order."""
+"""The baseline of comparisons: any fault, any order."""
 BASELINE = (
     Strategy(PLAIN_RANDOM, Uniform(), ClusterSwarm()),
     Strategy("swarm, pct", Pct(horizon=HORIZON), ClusterSwarm()),
@@ -116,10 +116,10 @@ GENERAL = (
     ),
     Strategy("stale view", Mixed(), RareFaults(("stale", "disconnect", "compact", "delay", "crash caller"))),
 )
-"""For any world. Each seed takes the next."""
+"""For any world. Each seed uses the next one."""
 
 SOME, MUCH = (0.04, 0.12, 0.3), (0.2, 0.5, 0.8)
-"""Rates of what strikes at messages, and of what is asked about once a while."""
+"""Rates of faults at messages, and of faults that are drawn periodically."""
 LATE = {"delivery of api.watch: delay": (*SOME, 0.6)}
 COMPACTED = {"watch of api: compact": MUCH, "event of cluster: compact": MUCH}
 
@@ -127,7 +127,7 @@ OLD_LISTS = Strategy(
     "old lists", Uniform(), DrawnRates({"delivery of api.watch: delay": MUCH, "list of api: stale": MUCH})
 )
 CUT_OFF = Strategy("cut off after a bind", Uniform(), DrawnRates({"reply of api.bind: partition": MUCH}))
-"""Neither a reply, nor a read, nor an event tells a scheduler soon what became of its bind."""
+"""For a while the scheduler gets neither the reply to its bind, nor a read, nor an event."""
 
 SLOW_RESERVES = Strategy("slow reserves", Uniform(), DrawnRates({"request of api.reserve: delay": MUCH}))
 
@@ -153,16 +153,16 @@ OF_VIEWS = (
     ),
     Strategy("crash after write", Fifo(), FixedRates(), crash_after_write),
 )
-"""For a world whose controller has the runtime alone to rely on: all that goes wrong is what a cache may miss."""
+"""For a world whose controller relies on the runtime alone: faults that a cache must survive."""
 
 OF_SILENCE = (
     Strategy("lost creates", Uniform(), DrawnRates({"reply of api.create: lose": MUCH, **LATE})),
     Strategy("cut off after a create", Uniform(), DrawnRates({"reply of api.create: partition": MUCH, **LATE})),
 )
-"""For who must find out what became of a write: neither a reply nor, for a while, an event tells."""
+"""For a client that must find the outcome of a write: it gets no reply and, for a while, no event."""
 
 OF_QUEUES = (Strategy("any order", Uniform(), DrawnRates()), Strategy("in order", Fifo(), DrawnRates()))
-"""For what a queue alone is to blame for: nothing goes wrong, and only the order is drawn."""
+"""For bugs of a queue: no fault strikes, and only the order is drawn."""
 
 OF_RACES = (
     Strategy(
@@ -173,4 +173,4 @@ OF_RACES = (
     Strategy("late writes", Uniform(), DrawnRates({f"request of api.{verb}: delay": MUCH for verb in WRITES})),
     Strategy("late views", Uniform(), DrawnRates(LATE)),
 )
-"""For what is proved in a commit or asked of the authority: time passes between what was read and what is written."""
+"""For checks in a commit or reads from the authority: time passes between the read and the write."""

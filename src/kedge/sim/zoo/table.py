@@ -1,4 +1,4 @@
-"""What a hunt of the zoo found, as a table for people. `hunting` makes what is shown."""
+"""The results of a hunt of the zoo as text tables. `hunt` produces them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _STRATEGIES = ("strategy", "entries", "found", "best", "alone", "sooner")
 
 
 def table(found: ZooReport) -> str:
-    """A line an entry, then a line a strategy if they were compared, then the figures of the whole."""
+    """One line per entry, then one per strategy if they were compared, then the totals."""
     parts = []
     if found.rows:
         compared = bool(found.compared)
@@ -52,10 +52,10 @@ def summary(found: ZooReport) -> str:
 
 
 def outcome(row: EntryResult) -> str:
-    """One row in words, for whoever watches."""
+    """One result as a sentence, for progress output."""
     if row.found:
         return f"{row.name}: found after {row.seeds} seeds and {row.cpu_s:.1f} s of CPU, by {row.strategy}"
-    others = f"; broken on the way: {', '.join(row.others)}" if row.others else ""
+    others = f"; other invariants broken: {', '.join(row.others)}" if row.others else ""
     return f"{row.name}: NOT found in {row.seeds} seeds and {row.cpu_s:.1f} s of CPU{others}"
 
 
@@ -84,11 +84,11 @@ def _standing_cells(way: StrategySummary) -> tuple[str, ...]:
 
 
 def _claim(found: ZooReport) -> str:
-    """What aiming is worth, in a sentence."""
+    """How targeted plans compare with plain random, as a sentence."""
     aimed = targeted_summary(found.compared)
     known = sum(best_of(trials) is not None for trials in found.compared)
     sooner = (
-        "" if aimed.sooner is None else f"; taken in turn they find {aimed.sooner:.1f} times as soon as plain random"
+        "" if aimed.sooner is None else f"; used in turn they find {aimed.sooner:.1f} times as soon as plain random"
     )
     return (
         f"a targeted plan is the best for {aimed.best} of the {known} entries that a strategy found, and alone finds"

@@ -1,6 +1,6 @@
-"""Safeguards of nodes, agents and scheduling: evidence before destruction, one process a pod, wake-ups that arrive.
+"""Safeguards of nodes, agents and the scheduler: evidence before destruction, one process per pod, no lost wake-ups.
 
-Each function stands in for the one that has the safeguard; its docstring says what is missing.
+Each function replaces the one that has the safeguard; its docstring describes the safeguard that is missing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ STARTED = "a process is started only for its binding"
 RUNNING = "machines run the bound pods"
 EVEN = "claims belong to pods"
 PLACED = "pods that fit are bound"
-CLAIMED = "the bound have claims"
+CLAIMED = "bound pods have claims"
 
 _plan_evacuation = evacuation.plan_evacuation
 _survey = Heartbeats.survey
@@ -56,7 +56,7 @@ def lost_on_suspicion(
     held: Any = (),
     out_of_service: bool = False,
 ) -> Any:
-    """A suspect node's pods are not given up before its grace is over."""
+    """The pods of a suspect node are not given up before its grace period ends."""
     late = state in (NodeState.SUSPECT, NodeState.UNKNOWN)
     return _plan_evacuation(
         node,
@@ -71,8 +71,8 @@ def lost_on_suspicion(
 
 
 @without(Heartbeats, "survey", source="kubernetes#24200, #28832", breaks=SUSPICION, world="nodes")
-def blind_and_evicting(self: Heartbeats, zone: str, members: Any) -> dict[str, Any]:
-    """A zone that falls silent at once is not given up."""
+def blind_zone_evicted(self: Heartbeats, zone: str, members: Any) -> dict[str, Any]:
+    """A zone whose nodes all stop reporting at once is not given up."""
     return {**_survey(self, zone, members), "blind": "", "clear_s": 1e9}
 
 
@@ -81,7 +81,7 @@ def blind_and_evicting(self: Heartbeats, zone: str, members: Any) -> dict[str, A
 
 @without(NodeRegistration, "keep_s", source="kubernetes#30972", breaks=ONE_COPY, world="nodes")
 def at_most_one_runs_on(self: NodeRegistration) -> float:  # noqa: ARG001
-    """An agent out of contact stops what asks for at-most-one, before its node may be lost."""
+    """An agent that lost contact stops its at-most-one pods before its node may count as lost."""
     return 1e6
 
 
@@ -93,7 +93,7 @@ def at_most_one_runs_on(self: NodeRegistration) -> float:  # noqa: ARG001
     world="agents",
 )
 async def started_from_the_cache(self: PodWorker) -> str:
-    """An agent proves at the authority that a pod is bound to it, after whatever took long."""
+    """An agent checks with the API server that a pod is still bound to it before it starts a process."""
     return self._context.node.uid
 
 
@@ -104,14 +104,14 @@ async def started_from_the_cache(self: PodWorker) -> str:
     breaks=(STARTED, CLAIMED),
     world="agents",
 )
-async def claim_not_asked_for(self: WorkerContext, *_: Any) -> bool:  # noqa: ARG001
-    """An agent starts only what its incarnation has the claim of."""
+async def claim_not_checked(self: WorkerContext, *_: Any) -> bool:  # noqa: ARG001
+    """An agent starts a pod only if its incarnation of the node holds the claim."""
     return True
 
 
 @without(Agent, "_clear", source="kubernetes#30972", breaks=(ONE_PROCESS, RUNNING, CLAIMED), world="agents")
-async def former_self_runs_on(self: Agent, node_uid: str = "") -> None:
-    """A node that registers anew has stopped what it ran before."""
+async def former_incarnation_runs_on(self: Agent, node_uid: str = "") -> None:
+    """A node that registers again has stopped the processes of its former incarnation."""
 
 
 @without(
@@ -122,7 +122,7 @@ async def former_self_runs_on(self: Agent, node_uid: str = "") -> None:
     world="restarts",
 )
 async def orphans_not_adopted(self: Agent) -> None:  # noqa: ARG001
-    """A restarted agent takes on the processes of pods that are gone."""
+    """A restarted agent adopts the processes of pods that are gone."""
     await asyncio.get_running_loop().create_future()
 
 
@@ -134,7 +134,7 @@ async def orphans_not_adopted(self: Agent) -> None:  # noqa: ARG001
     world="agents",
 )
 async def no_audit(self: Agent) -> None:  # noqa: ARG001
-    """An agent looks for claims of pods that it never saw."""
+    """An agent audits claims of pods that it never saw."""
     await asyncio.get_running_loop().create_future()
 
 
@@ -146,19 +146,19 @@ async def no_audit(self: Agent) -> None:  # noqa: ARG001
     world="agents",
 )
 async def end_not_confirmed(self: PodWorker, processes: Any) -> None:
-    """An agent confirms the end of what was deleted by force."""
+    """An agent confirms the end of pods that were deleted by force."""
 
 
 @without(
     PodWorker,
     "_pod",
     source="watch streams: a delete that arrives before its cleanup",
-    breaks=("only the unwanted is stopped", ONE_PROCESS),
+    breaks=("only unwanted processes are stopped", ONE_PROCESS),
     world="agents",
     by="old lists",
 )
 async def gone_by_the_cache(self: PodWorker) -> PodView | None:
-    """That a pod is gone is believed of the authority alone."""
+    """Only the API server is trusted that a pod is gone."""
     return None if self._seen is None or self._unconfirmed else self._seen.as_view(PodView)
 
 
@@ -169,8 +169,8 @@ async def gone_by_the_cache(self: PodWorker) -> PodView | None:
     breaks=("nodes are ready", STARTED),
     world="agents",
 )
-async def node_never_looked_at(self: NodeRegistration) -> None:
-    """An agent sees at the authority whether its node is still the same."""
+async def node_never_checked(self: NodeRegistration) -> None:
+    """An agent checks with the API server that its node is still the same incarnation."""
 
 
 # -- the scheduler ---------------------------------------------------------------------------------
@@ -180,29 +180,29 @@ async def node_never_looked_at(self: NodeRegistration) -> None:
     Binder,
     "settle",
     source="kubernetes#106361",
-    breaks="neighbours stand each other",
+    breaks="anti affinity holds",
     world="apart",
     by="cut off after a bind",
 )
 async def assumption_ends_by_timer(self: Binder, assumption: Any) -> None:
-    """A bind whose outcome is unknown is read before its place is free."""
+    """After a bind with unknown outcome the pod is read before its assumption ends."""
     self._cluster_state.forget(assumption.uid)
 
 
 @without(SchedulingQueue, "notify", source="reconciliation: no resync path", breaks=PLACED, world="placement")
-def deaf_scheduler(self: SchedulingQueue, *_: Any, **__: Any) -> None:
-    """A pod that waits is woken by what could help it."""
+def scheduler_ignores_events(self: SchedulingQueue, *_: Any, **__: Any) -> None:
+    """A pending pod is woken by an event that may unblock it."""
 
 
 @without(
     ClusterState,
     "assume",
     source="watch streams: the cache taken for truth",
-    breaks="neighbours stand each other",
+    breaks="anti affinity holds",
     world="apart",
 )
-def places_not_remembered(self: ClusterState, pod: Any, node: str, request: Any) -> Any:
-    """What a scheduler has decided takes its place until the cache shows what became of it."""
+def assumptions_not_kept(self: ClusterState, pod: Any, node: str, request: Any) -> Any:
+    """A decided pod is assumed on its node until the cache shows the outcome."""
     made = _assume(self, pod, node, request)
     self.forget(made.uid)
     return made

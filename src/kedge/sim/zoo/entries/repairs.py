@@ -1,6 +1,6 @@
-"""Safeguards of repair and of what is not known: orphans are found, evictions remembered, lost replies looked for.
+"""Safeguards of repair and of unknown outcomes: orphans are removed, evictions counted, lost replies resolved.
 
-Each function stands in for the one that has the safeguard; its docstring says what is missing.
+Each function replaces the one that has the safeguard; its docstring describes the safeguard that is missing.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from kedge.sim.zoo.entry import without
 from kedge.store.memory import MemoryStore
 
 _ORPHANS = "testing: repair eventually removes orphaned state"
-TOO_MANY_HANDS = "no crew has more hands than it was asked for"
-SHORT = "crews are whole and say so"
+TOO_MANY_MEMBERS = "no crew has more members than its size"
+SHORT = "crews are complete and report it"
 
 _plan_budget = plan_budget
 _push = Order.push
@@ -38,24 +38,24 @@ _edit = Object.edit
 _list_nowait = MemoryStore.list_nowait
 
 
-# -- what nothing stands for any more ----------------------------------------------------------------
+# -- orphaned state --------------------------------------------------------------------------------
 
 
 @without(ReservationRepair, "reconcile", source=_ORPHANS, breaks="reservations end", world="leftovers")
-async def reservations_kept_for_nobody(self: ReservationRepair, ctx: Any, key: Any) -> Action:  # noqa: ARG001
-    """A reservation goes when its deadline has passed."""
+async def expired_reservations_kept(self: ReservationRepair, ctx: Any, key: Any) -> Action:  # noqa: ARG001
+    """A reservation is deleted when its deadline has passed."""
     return Action.await_change()
 
 
 @without(orphans, "plan_ledger", source=_ORPHANS, breaks="claims belong to pods", world="leftovers")
-def claims_of_the_dead_kept(ledger: Any, pods: Any, reserved: Any, *, out_of_service: bool) -> Any:  # noqa: ARG001
-    """What a machine held that a person has given up is freed."""
+def claims_of_lost_machines_kept(ledger: Any, pods: Any, reserved: Any, *, out_of_service: bool) -> Any:  # noqa: ARG001
+    """The claims of a machine that is marked out of service are released."""
     return LedgerPlan()
 
 
-@without(BindingRepair, "reconcile", source=_ORPHANS, breaks="the bound have claims", world="leftovers")
-async def bindings_to_nowhere_kept(self: BindingRepair, ctx: Any, key: Any) -> Action:  # noqa: ARG001
-    """A pod whose node is another by now is given up."""
+@without(BindingRepair, "reconcile", source=_ORPHANS, breaks="bound pods have claims", world="leftovers")
+async def bindings_to_replaced_nodes_kept(self: BindingRepair, ctx: Any, key: Any) -> Action:  # noqa: ARG001
+    """A pod that is bound to a former incarnation of its node is given up."""
     return Action.await_change()
 
 
@@ -63,45 +63,45 @@ async def bindings_to_nowhere_kept(self: BindingRepair, ctx: Any, key: Any) -> A
     budgets,
     "plan_budget",
     source="watch streams: the cache taken for truth",
-    breaks="evictions spare the budget",
+    breaks="evictions respect the budget",
     world="evictions",
 )
 def evictions_forgotten(budget: Any, pods: Any, expected: int, *, pods_are_current: bool) -> Any:  # noqa: ARG001
-    """An eviction counts until its pod is seen to leave."""
+    """An eviction counts until the cache shows that its pod is terminating."""
     return _plan_budget(budget, pods, expected, pods_are_current=True)
 
 
-# -- what became of a write --------------------------------------------------------------------------
+# -- outcomes of writes ----------------------------------------------------------------------------
 
 
 @without(
     Client,
     "_write",
     source="reconciliation: a timed-out write that committed; k0smotron#1534",
-    breaks=TOO_MANY_HANDS,
+    breaks=TOO_MANY_MEMBERS,
     world="unanswered",
 )
 async def lost_reply_taken_for_failure(self: Client, request: Any) -> Any:
-    """A write whose reply was lost may have been made."""
+    """A write whose reply was lost may have been carried out."""
     try:
         return await self._write_once(request)
     except OutcomeUnknown as error:
         raise Unavailable(f"{request.target} was not written") from error
 
 
-@without(WriteFloors, "note_unknown", source="k0smotron#1534", breaks=TOO_MANY_HANDS, world="unanswered")
-def unknown_not_read(self: WriteFloors, key: Any, wrote: Any) -> None:
-    """A key reads what became of a write before it runs again."""
+@without(WriteFloors, "note_unknown", source="k0smotron#1534", breaks=TOO_MANY_MEMBERS, world="unanswered")
+def unknown_outcome_not_read(self: WriteFloors, key: Any, wrote: Any) -> None:
+    """A key with a write of unknown outcome reads the object before it runs again."""
 
 
 @without(
     operations,
     "first_outcome",
     source="reconciliation: non-idempotent create; duplicate work on retry",
-    breaks=TOO_MANY_HANDS,
+    breaks=TOO_MANY_MEMBERS,
     world="unanswered",
 )
-async def repeated_is_done_again(
+async def operation_id_ignored(
     core: Any,  # noqa: ARG001
     proof: Any,  # noqa: ARG001
     verb: Any,  # noqa: ARG001
@@ -111,11 +111,11 @@ async def repeated_is_done_again(
     named: bool = True,  # noqa: ARG001
     reads: Any = (),  # noqa: ARG001
 ) -> None:
-    """What comes again under one operation id is answered with its first outcome."""
+    """A repeated request with the same operation id gets its first outcome."""
     return
 
 
-# -- what is read ------------------------------------------------------------------------------------
+# -- reads -----------------------------------------------------------------------------------------
 
 
 @without(
@@ -126,38 +126,38 @@ async def repeated_is_done_again(
     world="crews",
     by=("late views", "broken watches"),
 )
-def gone_before_it_was_seen(self: Cache, revision: int, wrote: Any = None) -> bool:
-    """What came and went before a list is seen by the list."""
+def deleted_before_it_was_seen(self: Cache, revision: int, wrote: Any = None) -> bool:
+    """A list accounts for objects that were created and deleted before it."""
     if not self._listed:
         return False
     return self._revision >= revision if wrote is None else self._known(wrote) >= revision
 
 
-@without(MemoryStore, "list_nowait", source="kine#676", breaks=(TOO_MANY_HANDS, SHORT), world="crews")
-def list_ahead_of_itself(self: MemoryStore, kind: str, *, at: int = NO_REVISION, **asked: Any) -> Any:
-    """A list holds all that was committed up to the revision that it names."""
+@without(MemoryStore, "list_nowait", source="kine#676", breaks=(TOO_MANY_MEMBERS, SHORT), world="crews")
+def list_revision_too_new(self: MemoryStore, kind: str, *, at: int = NO_REVISION, **asked: Any) -> Any:
+    """A list has everything that was committed up to its revision."""
     newest = self.revision_nowait()
     if not at and newest > 1:
         try:
             return _list_nowait(self, kind, at=newest - 1, **asked)._replace(revision=newest)
         except Compacted:
-            pass  # there is no older one to pass for the newest
+            pass  # no older revision is left
     return _list_nowait(self, kind, at=at, **asked)
 
 
 _LENT: WeakKeyDictionary[Any, dict[int, tuple[bytes, dict[str, Any]]]] = WeakKeyDictionary()
-"""By the run: what was lent, by the version it is of. Each version is kept, so that no other can pass for it."""
+"""By run: the shared document of each version, by the `id` of its bytes. The bytes are kept, so no id is reused."""
 
 
 @without(
     Object,
     "edit",
     source="kubernetes#140702",
-    breaks="nobody is refused for what another tried",
+    breaks="no request fails for the change of another",
     world="evictions",
 )
 def edited_in_place(self: Object) -> dict[str, Any]:
-    """Who changes an object changes a copy of it."""
+    """A change is made on a copy of the object."""
     lent = _LENT.setdefault(asyncio.get_running_loop(), {})
     _, document = lent.setdefault(id(self.value), (self.value, {}))
     if not document:
@@ -166,8 +166,8 @@ def edited_in_place(self: Object) -> dict[str, Any]:
 
 
 @without(CacheFollower, "_pod_changed", source="kubernetes#138434", breaks="pods that fit are bound", world="replaced")
-def namesake_takes_over(self: CacheFollower, change: Any) -> None:
-    """A pod that another of its name has replaced leaves nothing behind in the scheduler."""
+def replaced_pod_left_behind(self: CacheFollower, change: Any) -> None:
+    """A pod that was replaced by another of the same name leaves no state in the scheduler."""
     old, new = change.old, change.new
     if new is not None:
         self._state.place(new, old if old is not None and old.uid == new.uid else None)
@@ -175,17 +175,17 @@ def namesake_takes_over(self: CacheFollower, change: Any) -> None:
         self._state.pod_gone(old, change.revision)
 
 
-# -- who gets in another's way -----------------------------------------------------------------------
+# -- interference ----------------------------------------------------------------------------------
 
 
 @without(LoopDetector, "hold_until_s", source="crossplane#6751, #7108", breaks="fights are slowed", world="rivals")
-def fights_at_full_speed(self: LoopDetector[Any], key: Any, wakes: Any) -> float:  # noqa: ARG001
-    """Who writes the same again and again is slowed."""
+def fights_not_slowed(self: LoopDetector[Any], key: Any, wakes: Any) -> float:  # noqa: ARG001
+    """A key that writes the same change again and again is slowed down."""
     return 0.0
 
 
 @without(Order, "push", source="kubernetes#25744", breaks="tenants take turns", world="tenants")
 def first_come_first_served(self: Order[Any], entry: Any) -> None:
-    """Each tenant has its share, however many keys another has."""
+    """Each tenant gets its share, however many keys another has."""
     entry.tenant = ""
     _push(self, entry)

@@ -1,7 +1,7 @@
-"""Safeguards of the runtime: watches and caches that know what they missed, queues that lose nothing, honest status.
+"""Safeguards of the runtime: watches, caches, work queues, leadership and status.
 
-Each function stands in for the one that has the safeguard; its docstring says what is missing. All are hunted in the
-world of `crews`, whose controller has nothing else to rely on.
+Each function replaces the one that has the safeguard; its docstring describes the safeguard that is missing. They are
+hunted in the worlds of `worlds.runtime`, whose controller relies on the runtime alone.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from kedge.runtime.watch_states import ConnectingState, WatchReason
 from kedge.runtime.watcher import Watcher
 from kedge.sim.zoo.entry import without
 
-TOO_MANY_HANDS = "no crew has more hands than it was asked for"
-SHORT = "crews are whole and say so"
+TOO_MANY_MEMBERS = "no crew has more members than its size"
+SHORT = "crews are complete and report it"
 
 _list_pages = Watcher._list_pages
 _add, _plan_next = WorkQueue._add, WorkQueue._plan_next
@@ -44,16 +44,16 @@ _apply = Cache.apply
     world="crews",
     by="broken watches",
 )
-def resume_past_the_compacted(self: Watcher, error: Any) -> Any:
-    """History that is gone is listed again."""
+def resume_past_a_compaction(self: Watcher, error: Any) -> Any:
+    """A watch that falls behind a compaction lists again."""
     if isinstance(error, Compacted):
         return self._pause(ConnectingState(error.oldest), WatchReason.COMPACTED, error)
     return self._resume(WatchReason.UNAVAILABLE, error)
 
 
 @without(Watcher, "_guard", source="kopf#996, #787", breaks=SHORT, world="crews", by="dead watches")
-async def watch_that_died(self: Watcher, state: Any) -> WatchReason:  # noqa: ARG001
-    """A stream that says nothing is probed, and given up."""
+async def dead_watch_not_probed(self: Watcher, state: Any) -> WatchReason:  # noqa: ARG001
+    """A silent watch is probed, and replaced if it is dead."""
     await asyncio.get_running_loop().create_future()
     raise AssertionError("it never ends")
 
@@ -67,20 +67,20 @@ async def watch_that_died(self: Watcher, state: Any) -> WatchReason:  # noqa: AR
     by="broken watches",
 )
 def ghosts_after_relist(self: CacheRelist, revision: int, *, asked_s: float) -> None:
-    """What a list lacks is gone."""
+    """An object that is missing in a list is deleted from the cache."""
     self._cache.replace({**self._cache._objects, **self._objects}, revision, asked_s=asked_s)
 
 
-@without(Watcher, "_list_pages", source="kubernetes#59848", breaks=TOO_MANY_HANDS, world="crews", by="old lists")
-async def back_in_time(self: Watcher, state: Any, asked_s: float, floor: int) -> Any:  # noqa: ARG001
-    """A list older than what was seen is refused."""
+@without(Watcher, "_list_pages", source="kubernetes#59848", breaks=TOO_MANY_MEMBERS, world="crews", by="old lists")
+async def older_list_accepted(self: Watcher, state: Any, asked_s: float, floor: int) -> Any:  # noqa: ARG001
+    """A list older than the cache is rejected."""
     self._sink._revision = self._sink._revision_seen = 0  # type: ignore[attr-defined]
     return await _list_pages(self, state, asked_s, 0)
 
 
 @without(Cache, "apply", source="watch streams: the delete that was missed", breaks=SHORT, world="crews")
 def deletions_missed(self: Cache, event: Any) -> None:
-    """A deletion empties its place in the cache and wakes its owner."""
+    """A deletion removes the object from the cache and wakes its owner."""
     if event.type is EventType.DELETED:
         self.progress(event.revision)
     else:
@@ -89,7 +89,7 @@ def deletions_missed(self: Cache, event: Any) -> None:
 
 @without(WorkQueue, "_add", source="kube-rs#1322", breaks=SHORT, world="crews")
 def wake_dropped_while_running(self: Any, key: Any, wake: Any, delay_s: float, reason: Any, **more: Any) -> bool:
-    """A key woken while it runs runs again."""
+    """A key that is woken while it runs, runs again."""
     entry = self._entries.get(key)
     if entry is not None and entry.state is RUNNING:
         return False
@@ -105,7 +105,7 @@ def wake_dropped_while_running(self: Any, key: Any, wake: Any, delay_s: float, r
     by="lost requests",
 )
 def failure_only_logged(self: Any, entry: Any, outcome: Any, now_s: float) -> None:
-    """A key that failed is tried again."""
+    """A key that failed is retried."""
     failed = outcome.kind is OutcomeKind.FAILURE
     _plan_next(self, entry, ItemOutcome.success() if failed else outcome, now_s)
 
@@ -114,12 +114,12 @@ def failure_only_logged(self: Any, entry: Any, outcome: Any, now_s: float) -> No
     Controller,
     "_wait_caches",
     source="k0smotron#1534, cluster-api#13649",
-    breaks=TOO_MANY_HANDS,
+    breaks=TOO_MANY_MEMBERS,
     world="crews",
     by="deposed leaders",
 )
-async def leader_with_old_eyes(self: Controller, fence: Fence | None) -> None:  # noqa: ARG001
-    """A new leader waits until its caches have what its predecessor wrote."""
+async def leader_with_stale_caches(self: Controller, fence: Fence | None) -> None:  # noqa: ARG001
+    """A new leader waits until its caches have the writes of its predecessor."""
     for cache in self._by_kind.values():
         await cache.wait_synced(within_s=1e6)
 
@@ -131,14 +131,14 @@ async def leader_with_old_eyes(self: Controller, fence: Fence | None) -> None:  
     breaks="requests are bounded during an outage",
     world="outage",
 )
-def storm_of_retries(self: Breaker) -> bool:  # noqa: ARG001
-    """Who cannot be reached is asked more and more seldom."""
+def retry_storm(self: Breaker) -> bool:  # noqa: ARG001
+    """Requests to an unreachable server back off."""
     return False
 
 
-@without(WriteFloors, "unmet", source="cluster-api#13649", breaks=TOO_MANY_HANDS, world="crews")
+@without(WriteFloors, "unmet", source="cluster-api#13649", breaks=TOO_MANY_MEMBERS, world="crews")
 def no_write_floors(self: WriteFloors, key: Any) -> bool:  # noqa: ARG001
-    """A key does not run before it sees what it wrote."""
+    """A key does not run before its cache has its own writes."""
     return False
 
 
@@ -147,11 +147,11 @@ def no_write_floors(self: WriteFloors, key: Any) -> bool:  # noqa: ARG001
     "plan_status",
     source="kubeflow/notebooks PR 1343",
     breaks=("then silence", "no unhandled error"),
-    says="writ",
+    message_part="writ",
     world="crews",
 )
 def now_in_status(found: Any, said: Any, now: Any) -> dict[str, Any]:
-    """Times alone are no news."""
+    """A status is not written if only times in it changed."""
     patch = _plan_status(found, said, now) or {"metadata": {"resourceVersion": str(found.revision)}, "status": {}}
     patch["status"]["lastLook"] = now.isoformat()
     return patch
@@ -166,7 +166,7 @@ def now_in_status(found: Any, said: Any, now: Any) -> dict[str, Any]:
     by=("late views", "old lists"),
 )
 def status_of_another_generation(found: Any, said: Any, now: Any) -> dict[str, Any] | None:
-    """A status lands only on the version that it is about."""
+    """A status is written only to the version that it describes."""
     patch = _plan_status(found, said, now)
     if patch is not None:
         del patch["metadata"]["resourceVersion"]
@@ -177,10 +177,10 @@ def status_of_another_generation(found: Any, said: Any, now: Any) -> dict[str, A
     Context,
     "patch",
     source="argo-rollouts#4073",
-    breaks="nobody undoes what another did",
+    breaks="no write reverts another",
     world="crews",
     by=("late views", "old lists"),
 )
 async def patch_any_version(self: Context, found: Any, body: Any, **more: Any) -> Any:
-    """A patch lands only on the version that was read."""
+    """A patch is applied only to the version that was read."""
     return await _patch(self, found, body, **{**more, "any_version": True})

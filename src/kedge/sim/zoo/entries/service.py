@@ -1,6 +1,6 @@
-"""Safeguards of store and service: what a commit proves, what a bind, a quota, a deletion and a fence are held to.
+"""Safeguards of store and service: commit checks, binds, fences, quotas and deletions.
 
-Each function stands in for the one that has the safeguard; its docstring says what is missing.
+Each function replaces the one that has the safeguard; its docstring describes the safeguard that is missing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ OVERFULL = "no commit adds to an overfull node"
 OVER_QUOTA = "no commit adds to an overfull quota"
 OVER_ZONE = "no commit adds to an overfull zone quota"
 LEDGER = ("the ledger equals the bindings", "claims belong to pods")
-USED = "quotas say what is used"
+USED = "quota status equals usage"
 ENDED = "nothing outlives its namespace"
 
 _first_misfit = predicates.first_misfit
@@ -70,7 +70,7 @@ def ledger_not_proved(self: Proof) -> list[Check]:
     Proof,
     "checks",
     source="reconciliation: compare-and-swap updates",
-    breaks=("nothing comes back", "a pod never has two nodes", *LEDGER),
+    breaks=("deleted pods stay deleted", "a pod never has two nodes", *LEDGER),
     world="placement",
     by="slow commits",
 )
@@ -88,7 +88,7 @@ def pod_not_proved(self: Proof) -> list[Check]:
     by="deposed leaders",
 )
 def unfenced(self: Versions, checks: Sequence[Check], writes: Sequence[Write], fence: Fence | None) -> None:  # noqa: ARG001
-    """A deposed leader's write is refused by the store."""
+    """The store rejects a write of a deposed leader."""
     _prove(self, checks, writes, None)
 
 
@@ -96,12 +96,12 @@ def unfenced(self: Versions, checks: Sequence[Check], writes: Sequence[Write], f
     gangs,
     "check_complete",
     source="volcano#6010",
-    breaks="gangs are whole",
+    breaks="gangs are complete",
     world="gangs",
     by="slow reserves",
 )
 def gang_committed_in_part(record: Any) -> None:
-    """A gang is committed only when all of its members hold their places."""
+    """A gang is committed only when all of its members hold a reservation."""
 
 
 # -- quota -----------------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ async def quota_not_charged(*_: Any) -> None:
     world="placement",
 )
 async def zone_quota_not_charged(*_: Any) -> None:
-    """A bind charges its tenant's zone quota."""
+    """A bind charges the zone quota of its tenant."""
 
 
 @without(
@@ -200,7 +200,7 @@ def finalizers_ignored(current: tuple[str, ...], propagation: str) -> tuple[str,
     breaks=ENDED,
     world="garbage",
 )
-def born_into_the_ending(namespace: Any, key: Any) -> NamespaceView:  # noqa: ARG001
+def created_in_a_deleted_namespace(namespace: Any, key: Any) -> NamespaceView:  # noqa: ARG001
     """Nothing is created in a namespace that is being deleted."""
     view: NamespaceView = namespace.as_view(NamespaceView)
     return view

@@ -1,6 +1,6 @@
-"""Safeguards of the controllers of workloads, of endpoints, of garbage collection and of namespaces.
+"""Safeguards of the controllers of workloads, endpoints, garbage collection and namespaces.
 
-Each function stands in for the one that has the safeguard; its docstring says what is missing.
+Each function replaces the one that has the safeguard; its docstring describes the safeguard that is missing.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _wake_services = endpoints.wake_services
     world="nodes",
 )
 def replaced_before_release(rules: Any, pods: Any, **more: Any) -> Any:
-    """A replacement waits until the release of what is lost is committed."""
+    """The replacement of a lost pod waits until its release is committed."""
     return _plan_replicas(rules, [pod for pod in pods if not is_lost(pod)], **more)
 
 
@@ -62,8 +62,8 @@ def replaced_before_release(rules: Any, pods: Any, **more: Any) -> Any:
     breaks="stopping copies count",
     world="workloads",
 )
-def stopping_counts_for_nothing(rules: Any, pods: Any, **more: Any) -> Any:
-    """What stops still counts as a copy."""
+def stopping_pods_not_counted(rules: Any, pods: Any, **more: Any) -> Any:
+    """A terminating pod still counts as a copy."""
     return _plan_replicas(rules, [pod for pod in pods if not pod.terminating], **more)
 
 
@@ -74,8 +74,8 @@ def stopping_counts_for_nothing(rules: Any, pods: Any, **more: Any) -> Any:
     breaks=(TOO_MANY, TWO_BINDINGS),
     world="workloads",
 )
-def names_drawn_anew(owner: Object, template: Any, slot: int, replaces: str = "") -> dict[str, Any]:
-    """A slot fixes the name, so that a second create collides."""
+def replica_names_not_fixed(owner: Object, template: Any, slot: int, replaces: str = "") -> dict[str, Any]:
+    """The slot fixes the name of a pod, so that a second create conflicts."""
     body = _replica(owner, template, slot, replaces)
     body["metadata"]["name"] += f"-{owner.revision}"
     return body
@@ -88,13 +88,13 @@ def names_drawn_anew(owner: Object, template: Any, slot: int, replaces: str = ""
     breaks=(TWO_BINDINGS, ONE_COPY),
     world="nodes",
 )
-async def ghosts_not_counted(self: ReplicaSetReconciler, *_: Any) -> tuple[str, ...]:  # noqa: ARG001
-    """A copy that was deleted by force counts until its end is confirmed."""
+async def forced_deletions_not_counted(self: ReplicaSetReconciler, *_: Any) -> tuple[str, ...]:  # noqa: ARG001
+    """A pod that was deleted by force counts until its end is confirmed."""
     return ()
 
 
 @without(replicaset, "wake_adopters", source="reconciliation: no resync path", breaks=CONVERGE, world="workloads")
-def replicaset_deaf_to_pods(change: Any, caches: Any) -> Iterable[Key]:  # noqa: ARG001
+def replicaset_ignores_pods(change: Any, caches: Any) -> Iterable[Key]:  # noqa: ARG001
     """A pod's change wakes its owner."""
     return ()
 
@@ -103,8 +103,8 @@ def replicaset_deaf_to_pods(change: Any, caches: Any) -> Iterable[Key]:  # noqa:
 
 
 @without(rolling, "_room", source="rollouts: safe change", breaks=TOO_MANY, world="rollouts")
-def surge_on_hearsay(limit: int, every: Iterable[SetFacts]) -> int:
-    """Room is what is left of all copies there may be, and none while that is not known."""
+def surge_from_reported_counts(limit: int, every: Iterable[SetFacts]) -> int:
+    """Surge counts every copy that may exist, and is zero while their number is unknown."""
     return max(0, limit - sum(each.replicas for each in every))
 
 
@@ -115,19 +115,19 @@ def surge_on_hearsay(limit: int, every: Iterable[SetFacts]) -> int:
     breaks="the last healthy replica is not removed",
     world="rollouts",
 )
-def old_given_up_first(available_min: int, new: SetFacts, old: Iterable[SetFacts], **_: int) -> dict[str, int]:  # noqa: ARG001
-    """An old replica goes only when enough others are available."""
+def old_replicas_removed_first(available_min: int, new: SetFacts, old: Iterable[SetFacts], **_: int) -> dict[str, int]:  # noqa: ARG001
+    """An old replica is removed only when enough others are available."""
     return {each.name: 0 for each in old}
 
 
 @without(rolling, "_unended", source="rollouts: safe change", breaks="recreate never overlaps", world="rollouts")
 def recreate_overlaps(others: Any) -> str:  # noqa: ARG001
-    """With Recreate the new wait for the last of the old to end."""
+    """With Recreate new pods wait until the last old pod has ended."""
     return ""
 
 
 @without(deployment, "wake_set_owner", source="reconciliation: no resync path", breaks=CONVERGE, world="workloads")
-def deployment_deaf_to_sets(change: Any, caches: Any) -> Iterable[Key]:  # noqa: ARG001
+def deployment_ignores_replicasets(change: Any, caches: Any) -> Iterable[Key]:  # noqa: ARG001
     """A ReplicaSet's change wakes its Deployment."""
     return ()
 
@@ -142,8 +142,8 @@ def deployment_deaf_to_sets(change: Any, caches: Any) -> Iterable[Key]:  # noqa:
     breaks=SERVED,
     world="serving",
 )
-def endpoints_deaf_to_deletions(change: Any, caches: Any) -> Iterable[Key]:
-    """A pod that goes wakes its Services."""
+def endpoints_ignore_deletions(change: Any, caches: Any) -> Iterable[Key]:
+    """The deletion of a pod wakes its Services."""
     return () if change.new is None else _wake_services(change, caches)
 
 
@@ -151,7 +151,7 @@ def endpoints_deaf_to_deletions(change: Any, caches: Any) -> Iterable[Key]:
     endpoints_plan, "is_ready", source="observability: bound, and stuck at startup", breaks=SERVED, world="serving"
 )
 def serving_before_ready(pod: Any) -> bool:
-    """A Service lists as ready only what is."""
+    """A Service lists only ready pods as ready."""
     return bool(pod.status.pod_ip)
 
 
@@ -159,8 +159,8 @@ def serving_before_ready(pod: Any) -> bool:
 
 
 @without(GarbageCollector, "_owner", source="kubernetes#88097", breaks=SPARED, world="garbage", by="late views")
-async def buried_by_the_cache(self: GarbageCollector, ctx: Context, found: Object, ref: Any) -> OwnerState:
-    """That an owner is gone is believed of the authority alone."""
+async def owner_missing_in_the_cache(self: GarbageCollector, ctx: Context, found: Object, ref: Any) -> OwnerState:
+    """Only the API server is trusted that an owner is gone."""
     owner = ctx.get(_key_of(self, found, ref))
     if owner is None or owner.uid != ref.uid:
         return OwnerState.GONE
@@ -171,11 +171,11 @@ async def buried_by_the_cache(self: GarbageCollector, ctx: Context, found: Objec
     GarbageCollector,
     "_owner",
     source="kubernetes#114603",
-    breaks=("orphans are collected", "no owner is a ghost"),
+    breaks=("orphans are collected", "every owner exists"),
     world="garbage",
 )
-async def namesake_owner(self: GarbageCollector, ctx: Context, found: Object, ref: Any) -> OwnerState:
-    """An owner is known by its uid."""
+async def owner_matched_by_name(self: GarbageCollector, ctx: Context, found: Object, ref: Any) -> OwnerState:
+    """An owner is identified by its uid."""
     owner = ctx.get(_key_of(self, found, ref))
     return OwnerState.ALIVE if owner is not None else await _owner(self, ctx, found, ref)
 
@@ -187,7 +187,7 @@ def _key_of(collector: GarbageCollector, found: Object, ref: Any) -> Key:
 
 @without(garbage, "plan_garbage", source="watch streams: ownership", breaks=SPARED, world="garbage")
 def one_owner_gone_is_enough(metadata: Any, owners: Any, *, has_dependents: bool) -> Any:
-    """What another owner holds stays."""
+    """An object with another living owner is kept."""
     if metadata.deletion_timestamp is None and OwnerState.GONE in owners.values():
         return GarbagePlan("Background")
     return _plan_garbage(metadata, owners, has_dependents=has_dependents)
@@ -201,7 +201,7 @@ def one_owner_gone_is_enough(metadata: Any, owners: Any, *, has_dependents: bool
     world="garbage",
 )
 def foreground_unblocked(each: Object, uid: str) -> bool:  # noqa: ARG001
-    """Who waits for children goes after them."""
+    """An owner in foreground deletion is removed after its dependents."""
     return False
 
 
@@ -212,8 +212,8 @@ def foreground_unblocked(each: Object, uid: str) -> bool:  # noqa: ARG001
     breaks="nothing outlives its namespace",
     world="garbage",
 )
-async def namespace_let_go_full(self: NamespaceReconciler, *_: Any) -> tuple[Object, ...]:  # noqa: ARG001
-    """A namespace is counted at the authority before it goes."""
+async def namespace_removed_with_content(self: NamespaceReconciler, *_: Any) -> tuple[Object, ...]:  # noqa: ARG001
+    """A namespace is listed at the API server before it is removed."""
     return ()
 
 
@@ -225,5 +225,5 @@ async def namespace_let_go_full(self: NamespaceReconciler, *_: Any) -> tuple[Obj
     world="garbage",
     by="late writes",
 )
-def delete_whoever_it_is(kind: Any, old: Any, options: Any) -> None:
-    """A delete is of the uid and version that were judged."""
+def delete_without_preconditions(kind: Any, old: Any, options: Any) -> None:
+    """A delete applies only to the uid and version that were read."""

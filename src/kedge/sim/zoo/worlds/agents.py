@@ -18,7 +18,7 @@ from kedge.sim.standard import JudgedCluster, Size, workload
 from kedge.sim.zoo.strategies import DrawnRates
 from kedge.sim.zoo.worlds.base import NEVER_S, QUIET, plain_pod
 from kedge.sim.zoo.worlds.hollow_nodes import HollowNodes, manage, place
-from kedge.sim.zoo.worlds.invariants import OnlyTheUnwantedIsStopped, expect, the_bound_have_claims
+from kedge.sim.zoo.worlds.invariants import OnlyUnwantedProcessesAreStopped, bound_pods_have_claims, expect
 
 QUIET_AGENTS = replace(QUIET, agent_audit_s=NEVER_S)
 NODE_LIMITS = replace(
@@ -42,10 +42,10 @@ async def agents(sim: Simulation) -> None:
     size = Size(nodes=2, zones=1, servers=2, schedulers=0, managers=0, limits=replace(QUIET, agent_audit_s=12.0))
     world = JudgedCluster(sim, size)
     await world.open()
-    expect(world, the_bound_have_claims)
+    expect(world, bound_pods_have_claims)
     cluster, user = world.cluster, world.user
     await asyncio.sleep(2)
-    OnlyTheUnwantedIsStopped(world)
+    OnlyUnwantedProcessesAreStopped(world)
     for _ in range(sim.choose_int("steps", 4, 7)):
         key = Key(POD_KIND, "default", sim.choose("pod", ("a", "b")))
         node = world.pick_node()
@@ -59,7 +59,7 @@ async def agents(sim: Simulation) -> None:
                 world.lose(node, for_s=3.0)
             case _ if (pod := cluster.find(key)) is None:
                 made = await user.apply(plain_pod(key.name), namespace="default")
-                with suppress(OperatingError):  # the node may be away
+                with suppress(OperatingError):  # the node may be unavailable
                     await place(cluster.authority, made, node.name)
             case _:
                 await user.delete(pod.key, force=sim.choose("force", (True, False)))
@@ -67,13 +67,13 @@ async def agents(sim: Simulation) -> None:
     await world.heal()
     for pod in cluster.all(POD_KIND):
         if not pod.view.spec.node_name:
-            await user.delete(pod.key)  # nobody places it any more
+            await user.delete(pod.key)  # nothing places it any more
     await world.close(within_s=300, silence_s=0, stays_s=4)
 
 
 @simulate(faults=DrawnRates())
 async def restarts(sim: Simulation) -> None:
-    """Pods that run are deleted by force while their agent is away: no audit comes round, so it must remember."""
+    """Running pods are deleted by force while their agent is down. There is no audit, so the agent must adopt them."""
     world = JudgedCluster(sim, Size(nodes=1, zones=1, servers=1, schedulers=0, managers=0, limits=QUIET_AGENTS))
     await world.open(cluster_faults=False)
     cluster, user = world.cluster, world.user
@@ -96,8 +96,8 @@ async def restarts(sim: Simulation) -> None:
 
 
 def _namesake(name: str) -> dict[str, Any]:
-    """The node of another machine that is to have a dead one's name, and is not in use yet."""
-    ready = {"type": "Ready", "status": "True", "reason": "OnPaper"}
+    """A node for another machine with the name of a deleted one, still cordoned."""
+    ready = {"type": "Ready", "status": "True", "reason": "Hollow"}
     room = {"cpu": "4", "memory": "16Gi", "pods": "110"}
     status = {"capacity": room, "allocatable": room, "conditions": [ready]}
     metadata, spec = {"name": name, "labels": {ZONE_LABEL: "zone-a"}}, {"unschedulable": True}
@@ -115,12 +115,12 @@ async def nodes(sim: Simulation) -> None:
     await asyncio.sleep(8)
     victims = list(cluster.nodes.values())[: sim.choose("cut off", (1, 2, 4))]
     cuts = [sim.network.partition([node.host], cluster.servers) for node in victims]
-    match sim.choose("person", ("waits", "is impatient", "buries the dead")):
-        case "is impatient":
+    match sim.choose("person", ("waits", "force deletes pods", "deletes nodes")):
+        case "force deletes pods":
             await asyncio.sleep(3)
             for pod in cluster.all(POD_KIND):
                 await user.delete(pod.key, force=True)
-        case "buries the dead":  # long after whatever must not run twice has stopped
+        case "deletes nodes":  # long after at-most-one pods have stopped
             await asyncio.sleep(60)
             for node in victims:
                 await user.delete(node.key)
@@ -133,10 +133,10 @@ async def nodes(sim: Simulation) -> None:
     for cut in cuts:
         cut.heal()
     for node in victims:
-        with suppress(NotFound):  # it registers anew, and is in use then
+        with suppress(NotFound):  # a node that registers again is not cordoned
             await user.cordon(node.name, cordoned=False)
     await asyncio.sleep(5)
-    for node in victims:  # what has a dead one's name is taken into use
+    for node in victims:  # uncordon the replacements
         with suppress(NotFound):
             await user.cordon(node.name, cordoned=False)
     await world.close(within_s=300, silence_s=0, stays_s=2)

@@ -1,6 +1,6 @@
-"""Worlds of change: a rollout in stages that must not go on, and an autoscaler whose replicas find no node.
+"""Worlds of staged rollouts and of the autoscaler: a rollout that must not proceed, replicas that find no node.
 
-On paper machines, like the worlds of `themes`: what is at stake is what controllers conclude from what they are told.
+On hollow nodes: these worlds test the conclusions of controllers from reported health and load.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kedge.sim.zoo.worlds.base import NO_PERIODIC_WORK
 from kedge.sim.zoo.worlds.hollow_nodes import HOLLOW_NODES, STUCK, UNKNOWN, HollowNodes, manage
 
 WEB = Key(DEPLOYMENT_KIND, "default", "web")
-TROUBLES = ("none", "never ready", "nobody knows", "nodes fall silent")
+TROUBLES = ("none", "never ready", "unknown health", "nodes stop reporting")
 UNPLACED = ("admitted", "queued", "scheduled")
 QUICK = replace(
     LIMITS,
@@ -34,9 +34,9 @@ QUICK = replace(
 
 
 class FirstStageOnly:
-    """While nothing good is known of a change, no more pods have it than the first stage allows."""
+    """While no sample of a change is healthy, no more pods have it than the first stage allows."""
 
-    __name__ = "no stage is left without good news"
+    __name__ = "no stage is left without healthy samples"
 
     def __init__(self, judge: Judge, image: str, most: int) -> None:
         self._facts, self._image, self._most = judge.facts, image, most
@@ -50,7 +50,7 @@ class FirstStageOnly:
 
 
 class LagIsNotAmplified:
-    """The autoscaler adds nothing while replicas wait for a node, by what the version that it changed says."""
+    """The autoscaler adds no replicas while the Deployment version that it changes has replicas without a node."""
 
     __name__ = "lag is not amplified"
 
@@ -74,26 +74,26 @@ class LagIsNotAmplified:
 async def _open(sim: Simulation, *names: str) -> tuple[JudgedCluster, HollowNodes]:
     world = JudgedCluster(sim, Size(nodes=0, servers=2, schedulers=0, managers=0, limits=QUICK))
     await world.open()
-    paper = HollowNodes(world)
-    paper.load_milli = 0
-    await paper.add_nodes(HOLLOW_NODES)
+    hollow = HollowNodes(world)
+    hollow.load_milli = 0
+    await hollow.add_nodes(HOLLOW_NODES)
     manage(world, "deployment", "replicaset", *names)
-    return world, paper
+    return world, hollow
 
 
 @simulate(faults=ClusterSwarm())
 async def canary(sim: Simulation) -> None:
-    """A Deployment of four is rolled out by a quarter first; what is new may be no good, or nothing known of it."""
-    world, paper = await _open(sim, "rollout")
+    """A Deployment of four is rolled out, a quarter first. The new pods may be unhealthy, or of unknown health."""
+    world, hollow = await _open(sim, "rollout")
     user = world.user
     await user.apply(workload("Deployment", "web", 4))
     await asyncio.sleep(25)
     trouble = sim.choose("trouble", TROUBLES)
-    image = {"never ready": STUCK, "nobody knows": UNKNOWN}.get(trouble, "web:2")
+    image = {"never ready": STUCK, "unknown health": UNKNOWN}.get(trouble, "web:2")
     if trouble != "none":
         FirstStageOnly(world.judge, image, 1)
-    if trouble == "nodes fall silent":
-        paper.load_milli = None
+    if trouble == "nodes stop reporting":
+        hollow.load_milli = None
         await asyncio.sleep(1)
     await user.apply(_rollout(template("web", image=image)))
     await asyncio.sleep(sim.choose("for", (45, 25)))
@@ -120,18 +120,18 @@ def _rollout(made: dict[str, Any]) -> dict[str, Any]:
 
 @simulate(faults=ClusterSwarm())
 async def autoscaled(sim: Simulation) -> None:
-    """There is more load than the replicas can serve, and for a while nothing finds a node."""
-    world, paper = await _open(sim, "autoscaler")
+    """There is more load than the replicas can serve, and for a while no pod is placed."""
+    world, hollow = await _open(sim, "autoscaler")
     LagIsNotAmplified(world.judge)
     user = world.user
     await user.apply(workload("Deployment", "web", 2))
     await user.apply(autoscaler("web", WEB, 1, 12))
     await asyncio.sleep(20)
-    paper.places = False
-    paper.load_milli = sim.choose("load", (3_000, 1_500))
+    hollow.places = False
+    hollow.load_milli = sim.choose("load", (3_000, 1_500))
     await asyncio.sleep(sim.choose("for", (30, 60)))
-    paper.places = True
+    hollow.places = True
     await asyncio.sleep(sim.choose("then", (10, 30)))
-    paper.load_milli = 1_500
+    hollow.load_milli = 1_500
     await world.heal()
     await asyncio.sleep(20)

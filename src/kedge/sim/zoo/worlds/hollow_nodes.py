@@ -1,7 +1,7 @@
-"""Machines on paper: stand-ins for the scheduler, for agents or for both, in worlds that are not about them.
+"""Hollow nodes: stand-ins for the scheduler, for agents or for both, in worlds that do not test them.
 
-They place, start and end pods past every link and fault, each after a while that the seed draws. No leases, no watches,
-no processes: a seed costs a fraction of one with the real ones, and the controllers cannot tell the difference.
+They place, start and end pods without links and faults, each after a delay that the seed draws. They have no leases,
+watches or processes, so a seed costs a fraction of one with real agents. Controllers cannot detect the difference.
 """
 
 from __future__ import annotations
@@ -37,38 +37,38 @@ from kedge.sim.standard import JudgedCluster
 
 LOOK_S = 0.4
 STARTS_S, STOPS_S = (0.5, 4.0, 15.0), (0.5, 6.0)
-HOLLOW_NODES = {"paper-0": "zone-a", "paper-1": "zone-b"}
+HOLLOW_NODES = {"hollow-0": "zone-a", "hollow-1": "zone-b"}
 """Two nodes, by name and zone."""
 STUCK = "stuck:1"
 """An image that never becomes ready."""
 UNKNOWN = "unknown:1"
-"""One of which nobody can tell."""
+"""An image of unknown readiness."""
 RENEW_S = 4.0
 
 
 class HollowNodes:
-    """Whoever plays the part of what is missing."""
+    """Writes the bindings and statuses that a scheduler and agents would write."""
 
     def __init__(self, world: JudgedCluster, *, places: bool = True, runs: bool = True) -> None:
-        """`places`: the scheduler is missing. `runs`: the agents are."""
+        """`places`: in place of the scheduler. `runs`: in place of the agents."""
         self._cluster = world.cluster
         self._facts = world.judge.facts
         self._sim = world.sim
         self.places, self._runs = places, runs
         self.load_milli: int | None = None
-        """What the ready pods use of a CPU, together; None if nobody measures, and nodes give no sign of life."""
-        self.words: dict[str, str] = {STUCK: "False", UNKNOWN: "Unknown"}
-        """By image: what is said for ever of how ready its pods are."""
+        """CPU use of all ready pods together; None if nodes send no heartbeats and no usage."""
+        self.fixed_ready: dict[str, str] = {STUCK: "False", UNKNOWN: "Unknown"}
+        """By image: the status of the Ready condition of its pods, which never changes."""
         self._turn = 0
         self._due_s: dict[tuple[str, str], float] = {}
-        """By pod's uid and what happens to it next: when."""
+        """When the next transition of a pod is due, by its uid and the transition."""
         self._task = asyncio.ensure_future(self._run())
 
     async def add_nodes(self, zones: Mapping[str, str], *, cpu: str = "32") -> None:
-        """Nodes with nobody behind them, by name and zone."""
+        """Create nodes without a machine, by name and zone."""
         for name, zone in zones.items():
             room = {"cpu": cpu, "memory": "64Gi", "pods": "110"}
-            ready = {"type": "Ready", "status": "True", "reason": "OnPaper"}
+            ready = {"type": "Ready", "status": "True", "reason": "Hollow"}
             status = {"capacity": room, "allocatable": room, "conditions": [ready]}
             metadata = {"name": name, "labels": {ZONE_LABEL: zone, HOSTNAME_LABEL: name}}
             await self._cluster.create({"apiVersion": "v1", "kind": NODE_KIND, "metadata": metadata, "status": status})
@@ -81,7 +81,7 @@ class HollowNodes:
                 renewed_s = self._sim.now_s
                 await self._renew(self.load_milli)
             for pod in list(self._facts.pods.values()):
-                with suppress(OperatingError):  # it has changed since: look again
+                with suppress(OperatingError):  # it has changed since: retried in the next round
                     await self._look(pod)
             if self._runs:
                 for uid in [each for each in self._facts.claims if each not in self._facts.pods]:
@@ -97,7 +97,7 @@ class HollowNodes:
             await self._run_pod(pod, view)
 
     async def _place(self, pod: Object) -> None:
-        """Try the next node; the bind itself refuses one that will not do."""
+        """Try the next node; the bind rejects an unsuitable one."""
         nodes = [key.name for key in self._facts.objects if key.kind == NODE_KIND]
         if nodes:
             self._turn += 1
@@ -110,20 +110,20 @@ class HollowNodes:
                 await authority.delete(pod.key, DeleteOptions(uid=pod.uid, grace_s=0))
                 await self._confirm(pod.uid)
         elif not view.status.pod_ip:
-            ready = self.words.get(view.spec.containers[0].image, "False")
+            ready = self.fixed_ready.get(view.spec.containers[0].image, "False")
             await authority.patch(pod.key, self._said(pod, ready), subresource="status")
-        elif is_ready(view) or view.finished or view.spec.containers[0].image in self.words:
+        elif is_ready(view) or view.finished or view.spec.containers[0].image in self.fixed_ready:
             return
         elif self._is_due(pod.uid, "start", STARTS_S):
             await authority.patch(pod.key, self._said(pod, "True"), subresource="status")
 
     def _said(self, pod: Object, ready: str) -> dict[str, Any]:
-        conditions = [{"type": each, "status": ready, "reason": "OnPaper"} for each in ("ContainersReady", "Ready")]
+        conditions = [{"type": each, "status": ready, "reason": "Hollow"} for each in ("ContainersReady", "Ready")]
         said = {"phase": "Running", "podIP": "10.0.0.1", "conditions": conditions}
         return plan_status(pod, said, self._sim.driver.now()) or {}
 
     async def _renew(self, load_milli: int) -> None:
-        """Let every node give a sign of life, and say what its pods use."""
+        """Renew the lease of every node, with the usage of its pods."""
         serving = [pod for pod in self._facts.pods.values() if is_ready(pod.as_view(PodView))]
         share = {"main": {"cpu": Quantity(load_milli * 1_000_000 // max(1, len(serving)))}}
         now = self._sim.driver.now()
@@ -151,7 +151,7 @@ class HollowNodes:
                 )
 
     def _is_due(self, uid: str, what: str, after_s: tuple[float, ...]) -> bool:
-        """Whether something has waited for as long as the seed says."""
+        """Whether a transition is due, after a delay that the seed draws."""
         found = self._due_s.get((uid, what))
         if found is None:
             wait_s = self._sim.choose(f"long it takes to {what}", after_s)
@@ -160,12 +160,12 @@ class HollowNodes:
 
 
 async def place(authority: Any, pod: Object, node: str) -> None:
-    """Bind a pod past every link and fault, with all that a bind proves."""
+    """Bind a pod without links and faults, with all checks of a bind."""
     await authority.bind(Binding(pod=pod.key, pod_uid=pod.uid, node=node))
 
 
 def manage(world: JudgedCluster, *names: str) -> None:
-    """One process has these controllers, and needs no lease: who leads is another world's world."""
+    """Boot one process with these controllers. It needs no lease: other worlds test leadership."""
 
     def make_all(context: ProcessContext) -> list[Component]:
         return [CONTROLLERS[name](context.runtime()) for name in names]

@@ -1,4 +1,4 @@
-"""What a world of the zoo demands of its end, beyond what every world is held to, and the nets that it does without.
+"""Invariants and endings of single worlds of the zoo, in addition to those of every simulated cluster.
 
 Like `kedge.sim.judges.endings`, these read committed state and share no code with the controllers they judge.
 """
@@ -29,7 +29,7 @@ from kedge.sim.standard import JudgedCluster
 
 
 def expect(world: JudgedCluster, *endings: Callable[[Judge], bool]) -> None:
-    """Demand these of a world's end, by name."""
+    """Check these endings of a world, by name."""
     for ending in endings:
 
         def asked(ending: Callable[[Judge], bool] = ending) -> bool:
@@ -40,7 +40,7 @@ def expect(world: JudgedCluster, *endings: Callable[[Judge], bool]) -> None:
 
 
 class RecreateNeverOverlaps:
-    """Of a Deployment that recreates, no pod is made while one of another revision may still run."""
+    """A Deployment with strategy Recreate creates no pod while a pod of another revision may still run."""
 
     __name__ = "recreate never overlaps"
 
@@ -64,7 +64,7 @@ class RecreateNeverOverlaps:
 
 
 class StoppingCopiesCount:
-    """A pod is only made where its ReplicaSet lately wanted that many, those that are still stopping among them."""
+    """No pod is created beyond the number that its ReplicaSet recently wanted; terminating pods count."""
 
     __name__ = "stopping copies count"
 
@@ -88,10 +88,10 @@ class StoppingCopiesCount:
                 )
 
 
-class NothingComesBack:
-    """What was removed stays removed: no later commit brings a uid back."""
+class DeletedPodsStayDeleted:
+    """No commit brings back the uid of a pod that was deleted."""
 
-    __name__ = "nothing comes back"
+    __name__ = "deleted pods stay deleted"
 
     def __init__(self, judge: Judge) -> None:
         self._cluster = judge.cluster
@@ -112,10 +112,10 @@ class NothingComesBack:
                 self._gone[was] = None
 
 
-class NeighboursStandEachOther:
-    """No pod is bound beside one that it must not share a node with. Here each excludes all others of its app."""
+class AntiAffinityHolds:
+    """No pod shares a node with a pod that it excludes. In this world each pod excludes all others."""
 
-    __name__ = "neighbours stand each other"
+    __name__ = "anti affinity holds"
 
     def __init__(self, judge: Judge) -> None:
         self._facts = judge.facts
@@ -131,10 +131,10 @@ class NeighboursStandEachOther:
                     yield "together", f"{key} and {other.key} are both on {node}"
 
 
-class GangsAreWhole:
-    """A gang is committed, from when on its members are bound, only while all of them hold a place."""
+class GangsAreComplete:
+    """A gang is committed, after which its members are bound, only while all of them hold a reservation."""
 
-    __name__ = "gangs are whole"
+    __name__ = "gangs are complete"
 
     def __init__(self, judge: Judge) -> None:
         self._facts = judge.facts
@@ -152,10 +152,10 @@ class GangsAreWhole:
                 yield "in part", f"{key} is committed, and {held} of its {size} members hold a place"
 
 
-class OnlyTheUnwantedIsStopped:
-    """No process is stopped whose pod is bound there, claimed by that incarnation, and wanted."""
+class OnlyUnwantedProcessesAreStopped:
+    """No process is stopped whose pod is bound to its node, claimed by that incarnation, and not terminating."""
 
-    __name__ = "only the unwanted is stopped"
+    __name__ = "only unwanted processes are stopped"
 
     def __init__(self, world: JudgedCluster) -> None:
         self._world = world
@@ -171,12 +171,12 @@ class OnlyTheUnwantedIsStopped:
         if pod is not None and same and node.name in facts.claims.get(pod.uid, {}):
             view = pod.as_view(PodView)
             if view.spec.node_name == node.name and not view.terminating and not view.finished:
-                self._world.sim.violate(self.__name__, f"{node.name} stops {pod.key}, which is wanted")
+                self._world.sim.violate(self.__name__, f"{node.name} stops {pod.key}, which should run")
         await stop(identity, grace_s=grace_s)
 
 
-def the_bound_have_claims(judge: Judge) -> bool:
-    """Who is bound and has not ended has a claim on that node, of the incarnation it has now."""
+def bound_pods_have_claims(judge: Judge) -> bool:
+    """Every bound pod that has not ended has a claim on its node, of the current incarnation."""
     facts = judge.facts
     for uid, pod in facts.pods.items():
         view = pod.as_view(PodView)
@@ -185,8 +185,8 @@ def the_bound_have_claims(judge: Judge) -> bool:
     return True
 
 
-def quotas_say_what_is_used(judge: Judge) -> bool:
-    """A quota's status is the sum of what its namespace holds."""
+def quota_status_equals_usage(judge: Judge) -> bool:
+    """The status of every quota is the sum over the objects of its namespace."""
     facts = judge.facts
     for key, found in facts.objects.items():
         if key.kind != RESOURCE_QUOTA_KIND or not found.view.status.used:
@@ -198,7 +198,7 @@ def quotas_say_what_is_used(judge: Judge) -> bool:
 
 
 def pods_that_fit_are_bound(judge: Judge) -> bool:
-    """No pod waits that some node has room for, by what is really claimed."""
+    """No pod is pending that fits some node, by the committed claims."""
     facts = judge.facts
     rooms = []
     for key, found in facts.objects.items():
@@ -215,7 +215,7 @@ def pods_that_fit_are_bound(judge: Judge) -> bool:
 
 
 def nothing_outlives_its_namespace(judge: Judge) -> bool:
-    """What is in a namespace has one, and one that was told to go has gone."""
+    """Every namespaced object has its namespace, and no namespace is terminating."""
     facts = judge.facts
     names = {key.name for key in facts.objects if key.kind == NAMESPACE_KIND}
     ending = any(
@@ -226,12 +226,12 @@ def nothing_outlives_its_namespace(judge: Judge) -> bool:
     return not ending and all(key.namespace in names for key in facts.objects if key.namespace)
 
 
-def no_owner_is_a_ghost(judge: Judge) -> bool:
-    """Whoever is named as an owner is there."""
+def every_owner_exists(judge: Judge) -> bool:
+    """Every owner reference names an object that exists."""
     facts = judge.facts
     return all(ref.uid in facts.uids for found in facts.objects.values() for ref in found.metadata.owner_references)
 
 
-def nothing_is_on_its_way_out(judge: Judge) -> bool:
-    """What was told to go has gone."""
+def no_deletion_is_pending(judge: Judge) -> bool:
+    """No object is terminating."""
     return all(found.metadata.deletion_timestamp is None for found in judge.facts.objects.values())

@@ -1,4 +1,4 @@
-"""Worlds of the scheduler: plain pods that come and go, anti-affinity and gangs, on hollow nodes."""
+"""Worlds of the scheduler: plain pods that are created and deleted, anti-affinity and gangs, on hollow nodes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from kedge.sim.standard import JudgedCluster, Size, zone_quota
 from kedge.sim.zoo.worlds.base import QUIET, plain_pod
 from kedge.sim.zoo.worlds.hollow_nodes import HOLLOW_NODES, HollowNodes
 from kedge.sim.zoo.worlds.invariants import (
-    GangsAreWhole,
-    NeighboursStandEachOther,
-    NothingComesBack,
+    AntiAffinityHolds,
+    DeletedPodsStayDeleted,
+    GangsAreComplete,
     expect,
     pods_that_fit_are_bound,
 )
@@ -31,9 +31,9 @@ async def placement(sim: Simulation) -> None:
     world = JudgedCluster(sim, Size(nodes=0, servers=2, schedulers=1, names=SCHEDULERS, managers=0, limits=QUIET))
     await world.open()
     expect(world, pods_that_fit_are_bound)
-    NothingComesBack(world.judge)
+    DeletedPodsStayDeleted(world.judge)
     cpu = "1" if tight == "capacity" else "4"
-    await HollowNodes(world, places=False).add_nodes({**HOLLOW_NODES, "paper-2": "zone-a"}, cpu=cpu)
+    await HollowNodes(world, places=False).add_nodes({**HOLLOW_NODES, "hollow-2": "zone-a"}, cpu=cpu)
     users = [world.user, User(world.cluster, "bob", server=1)]
     if tight == "quota":
         await world.cluster.create(zone_quota("zones", {zone: {"cpu": "1"} for zone in ("zone-a", "zone-b")}))
@@ -62,11 +62,11 @@ async def placement(sim: Simulation) -> None:
 
 @simulate(faults=ClusterSwarm())
 async def apart(sim: Simulation) -> None:
-    """Pods that must not share a node: no bind proves that, so the scheduler must know what it has bound."""
+    """Pods that must not share a node. No bind checks that, so the scheduler must know its own binds."""
     limits = replace(QUIET, client_attempts_max=2, client_deadline_s=4.0, lease_s=60.0, lease_renew_s=45.0)
     world = JudgedCluster(sim, Size(nodes=0, servers=2, schedulers=1, managers=0, limits=limits))
     await world.open()
-    NeighboursStandEachOther(world.judge)
+    AntiAffinityHolds(world.judge)
     await HollowNodes(world, places=False).add_nodes(HOLLOW_NODES)
     await asyncio.sleep(2)
     term = {"labelSelector": {"matchLabels": {"app": "plain"}}, "topologyKey": HOSTNAME_LABEL}
@@ -86,12 +86,12 @@ async def apart(sim: Simulation) -> None:
 
 @simulate(faults=ClusterSwarm())
 async def gangs(sim: Simulation) -> None:
-    """Pods that are bound together or not at all reserve one after another, and some leave meanwhile."""
+    """The members of a gang reserve one after another, and some are deleted meanwhile."""
     world = JudgedCluster(
         sim, Size(nodes=0, servers=2, schedulers=2, managers=0, limits=replace(QUIET, gang_chunk_max=1))
     )
     await world.open()
-    GangsAreWhole(world.judge)
+    GangsAreComplete(world.judge)
     await HollowNodes(world, places=False).add_nodes(HOLLOW_NODES)
     await asyncio.sleep(2)
     names = ("a", "b", "c")

@@ -1,6 +1,6 @@
-"""Worlds of those who get in each other's way: controllers that undo each other's work, tenants that share a worker.
+"""Worlds of the work queue: controllers that undo each other's writes, tenants that share a worker.
 
-Like `crews`, these have controllers as a user writes them, with nothing to rely on but the runtime's queue.
+As in `runtime`, the controllers are like those of a user, and rely on the queue of the runtime alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kedge.sim.zoo.strategies import DrawnRates
 from kedge.sim.zoo.worlds.base import QUIET
 
 MAP = KINDS.of_key_kind(CONFIG_MAP_KIND)
-FENCE = Key(MAP.key_kind, "default", "fence")
+SHARED = Key(MAP.key_kind, "default", "shared")
 
 
 def _map(name: str, namespace: str, **data: str) -> dict[str, Any]:
@@ -32,14 +32,14 @@ def _map(name: str, namespace: str, **data: str) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
 
 
-# -- rivals: two controllers, each of which paints the same fence in its own colour ----------------------
+# -- rivals: two controllers, each of which writes its own colour to the same object ---------------------
 
-WINDOW_S, PAINTED_MAX = 20.0, 60
-"""A fight that nobody slows comes to hundreds in that time."""
+WINDOW_S, WRITES_MAX = 20.0, 60
+"""A fight that is not slowed down makes hundreds of writes in that time."""
 
 
-class Painter:
-    """Paints whatever has another colour."""
+class ColourReconciler:
+    """Writes its colour to every object that has another."""
 
     def __init__(self, colour: str) -> None:
         self._colour = colour
@@ -52,63 +52,63 @@ class Painter:
 
 
 class FightsAreSlowed:
-    """Nothing is written over and over again at full speed, whoever is right."""
+    """No object is rewritten again and again at full speed."""
 
     __name__ = "fights are slowed"
 
     def __init__(self, world: JudgedCluster) -> None:
         self._sim = world.sim
-        self._painted_s: deque[float] = deque()
+        self._written_s: deque[float] = deque()
         world.sim.check_always(self)
 
     def __call__(self, commit: Commit) -> Iterator[tuple[str, str]]:
-        if FENCE in commit.keys:
-            self._painted_s.append(self._sim.now_s)
-            while self._painted_s[0] < self._sim.now_s - WINDOW_S:
-                self._painted_s.popleft()
-            if len(self._painted_s) > PAINTED_MAX:
-                yield "hot", f"{FENCE} was written {len(self._painted_s)} times within {WINDOW_S:.0f}s"
+        if SHARED in commit.keys:
+            self._written_s.append(self._sim.now_s)
+            while self._written_s[0] < self._sim.now_s - WINDOW_S:
+                self._written_s.popleft()
+            if len(self._written_s) > WRITES_MAX:
+                yield "hot", f"{SHARED} was written {len(self._written_s)} times within {WINDOW_S:.0f}s"
 
 
-class Rival(Controller):
-    """A controller whose fights are no surprise: to find one is no error of the run."""
+class RivalController(Controller):
+    """A controller whose loops are expected: detecting one is no error of the run."""
 
     def _report_loop(self, loop: Loop[Key]) -> None:
         pass
 
 
-def _painter(context: ProcessContext, *, colour: str) -> Component:
-    return Rival(
+def _colour_controller(context: ProcessContext, *, colour: str) -> Component:
+    return RivalController(
         ControllerSpec(kind=MAP, name=colour),
-        Painter(colour),
+        ColourReconciler(colour),
         ControllerRuntime(context.client, context.env, caches=context.caches),
     )
 
 
 @simulate(faults=DrawnRates())
 async def rivals(sim: Simulation) -> None:
-    """Two controllers fight over an object, without an error; in the end a person settles it."""
+    """Two controllers overwrite each other's value of an object, without an error, until a user removes it."""
     world = JudgedCluster(sim, Size(nodes=0, servers=2, schedulers=0, managers=0, limits=QUIET))
     await world.open()
     FightsAreSlowed(world)
     for colour in ("red", "blue"):
-        world.cluster.boot(colour, [partial(_painter, colour=colour)])
+        world.cluster.boot(colour, [partial(_colour_controller, colour=colour)])
     await asyncio.sleep(sim.choose("first", (2, 0.2)))
-    await world.user.apply(_map(FENCE.name, FENCE.namespace, colour=sim.choose("colour", ("red", "blue", "green"))))
+    await world.user.apply(_map(SHARED.name, SHARED.namespace, colour=sim.choose("colour", ("red", "blue", "green"))))
     await asyncio.sleep(sim.choose("fight", (60, 30)))
-    await world.user.patch(FENCE, {"data": {"colour": ""}})
+    await world.user.patch(SHARED, {"data": {"colour": ""}})
     await world.close(within_s=120, silence_s=8)
 
 
-# -- tenants: many keys of one, a single one of another, and one worker ----------------------------------
+# -- tenants: one tenant with many keys, one with a single key, and one worker ---------------------------
 
 TURNS = "tenants take turns"
 MANY, RUN_S, PATIENCE_S = 40, 0.5, 5.0
 SMALL = Key(MAP.key_kind, "small", "only")
 
 
-class Clerk:
-    """Takes its time for each. Keeps which version of the small tenant's key it has served."""
+class SlowReconciler:
+    """Takes `RUN_S` for each key. Records the version of the small tenant's key that it has served."""
 
     def __init__(self) -> None:
         self.served = 0
@@ -121,21 +121,21 @@ class Clerk:
         return Action.await_change()
 
 
-def _office(context: ProcessContext, *, clerk: Clerk) -> Component:
+def _slow_controller(context: ProcessContext, *, reconciler: SlowReconciler) -> Component:
     return Controller(
-        ControllerSpec(kind=MAP, name="clerk", workers=1),
-        clerk,
+        ControllerSpec(kind=MAP, name="reconciler", workers=1),
+        reconciler,
         ControllerRuntime(context.client, context.env, caches=context.caches),
     )
 
 
 @simulate(faults=DrawnRates())
 async def tenants(sim: Simulation) -> None:
-    """One tenant changes all that it has, and another the one thing that it has: both are served in turn."""
+    """One tenant changes all its objects, another its only one: both are served in turn."""
     world = JudgedCluster(sim, Size(nodes=0, servers=1, schedulers=0, managers=0, limits=QUIET))
     await world.open("big", "small", cluster_faults=False)
-    clerk = Clerk()
-    world.cluster.boot("office", [partial(_office, clerk=clerk)])
+    reconciler = SlowReconciler()
+    world.cluster.boot("slow", [partial(_slow_controller, reconciler=reconciler)])
     for n in range(MANY):
         await world.cluster.create(_map(f"one-of-many-{n}", "big"))
     await world.cluster.create(_map(SMALL.name, SMALL.namespace))
@@ -145,6 +145,6 @@ async def tenants(sim: Simulation) -> None:
     await asyncio.sleep(sim.choose("then", (1, 0.1)))
     changed = await world.cluster.authority.patch(SMALL, {"data": {"turn": "2"}})
     await asyncio.sleep(PATIENCE_S)
-    if clerk.served < changed.object.revision:
+    if reconciler.served < changed.object.revision:
         sim.violate(TURNS, f"{SMALL} was not served within {PATIENCE_S:.0f}s")
     await world.close(within_s=60, silence_s=0)

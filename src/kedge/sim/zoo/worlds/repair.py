@@ -1,7 +1,6 @@
-"""Worlds of what was left behind: claims that nothing stands for, evictions that a late view would forget.
+"""Worlds of orphaned state: claims and reservations without a pod, and evictions that a stale cache does not show.
 
-On paper machines, like the worlds of `themes`. Nothing here is tampered with: whatever is left over comes of what
-people may do, such as giving up a machine with all that it held.
+On hollow nodes. Orphans result only from what users may do, such as marking a machine out of service.
 """
 
 from __future__ import annotations
@@ -29,27 +28,27 @@ from kedge.sim.kernel import Simulation, simulate
 from kedge.sim.standard import JudgedCluster, Size, workload
 from kedge.sim.zoo.worlds.base import QUIET, plain_pod
 from kedge.sim.zoo.worlds.hollow_nodes import HOLLOW_NODES, HollowNodes, manage, place
-from kedge.sim.zoo.worlds.invariants import expect, the_bound_have_claims
+from kedge.sim.zoo.worlds.invariants import bound_pods_have_claims, expect
 
 DEADLINES_S = (8, 2, 20)
 REPLICAS = 3
-NOTED = "nobody is refused for what another tried"
+NOTED = "no request fails for the change of another"
 
 
-# -- leftovers: reservations that nobody uses, machines that are given up, nodes that are others by now ----------
+# -- leftovers: unused reservations, machines out of service, replaced nodes -----------------------------
 
 
 def reservations_end(judge: Judge) -> bool:
-    """None is left: in this world all have a deadline, and nobody binds what they are for."""
+    """No reservation is left: in this world all have a deadline, and their pods are never bound."""
     return not any(key.kind == RESERVATION_KIND for key in judge.facts.objects)
 
 
 @simulate(faults=ClusterSwarm())
 async def leftovers(sim: Simulation) -> None:
-    """Pods reserve, are bound, and are deleted by force; a machine is given up, or another takes its name."""
+    """Pods reserve, are bound, and are deleted by force; a machine is replaced by another of the same name."""
     world = JudgedCluster(sim, Size(nodes=0, servers=2, schedulers=0, managers=0, limits=QUIET))
     await world.open()
-    expect(world, the_bound_have_claims, reservations_end)
+    expect(world, bound_pods_have_claims, reservations_end)
     machines = HollowNodes(world, places=False, runs=False)
     await machines.add_nodes(HOLLOW_NODES)
     manage(world, RESERVATIONS, LEDGERS, BINDINGS)
@@ -57,10 +56,10 @@ async def leftovers(sim: Simulation) -> None:
     for n in range(sim.choose_int("steps", 2, 5)):
         node = sim.choose("node", tuple(HOLLOW_NODES))
         bound = [pod for pod in cluster.all(POD_KIND) if pod.view.spec.node_name]
-        match sim.choose("step", ("bind", "reserve", "bind", "give up a pod", "another takes the name")):
-            case "give up a pod" if bound:
+        match sim.choose("step", ("bind", "reserve", "bind", "force delete", "replace the node")):
+            case "force delete" if bound:
                 await user.delete(sim.choose("pod", bound).key, force=True)
-            case "another takes the name" if bound:
+            case "replace the node" if bound:
                 with suppress(NotFound):
                     await cluster.authority.delete(Key(NODE_KIND, "", node))
                 await asyncio.sleep(sim.choose("until it comes", (0.1, 5)))
@@ -77,7 +76,7 @@ async def leftovers(sim: Simulation) -> None:
                     await place(cluster.authority, made, node)
         await asyncio.sleep(sim.choose("pause", (4, 0.3, 12)))
     await world.heal()
-    # A person has looked: nothing runs any more on the machines that hold claims of what is gone.
+    # An operator has confirmed that nothing runs on the machines that hold claims of deleted pods.
     taint = {"key": OUT_OF_SERVICE, "effect": "NoExecute"}
     for node in dict.fromkeys(
         name for uid, held in world.judge.facts.claims.items() if uid not in world.judge.facts.pods for name in held
@@ -93,13 +92,13 @@ def _reservation(pod: Object, node: str, deadline: str) -> dict[str, Any]:
     return {"metadata": metadata, "spec": {"pod": about, "nodeName": node, "generation": 1, "deadline": deadline}}
 
 
-# -- evictions: a budget that is asked again and again ---------------------------------------------------
+# -- evictions: repeated evictions against a budget ------------------------------------------------------
 
 
-class EvictionsSpareTheBudget:
-    """Once all replicas were healthy, evictions alone leave as many as their budget asks for."""
+class EvictionsRespectTheBudget:
+    """Once all replicas were healthy, evictions leave at least as many as the budget requires."""
 
-    __name__ = "evictions spare the budget"
+    __name__ = "evictions respect the budget"
 
     def __init__(self, judge: Judge) -> None:
         self._facts = judge.facts
@@ -112,15 +111,15 @@ class EvictionsSpareTheBudget:
         healthy = sum(is_healthy(pod.view) for pod in self._facts.pods.values())
         self._begun = self._begun or healthy == REPLICAS
         if self._begun and healthy < REPLICAS - 1:
-            yield "too many at once", f"{healthy} of {REPLICAS} are healthy, and the budget asks for {REPLICAS - 1}"
+            yield "too many at once", f"{healthy} of {REPLICAS} are healthy, and the budget requires {REPLICAS - 1}"
 
 
 @simulate(faults=ClusterSwarm())
 async def evictions(sim: Simulation) -> None:
-    """Two evict whatever there is, and take no refusal for an answer; a third writes notes on it."""
+    """Two clients evict every pod and retry when refused; a third annotates the pods."""
     world = JudgedCluster(sim, Size(nodes=0, servers=2, schedulers=0, managers=0, limits=QUIET))
     await world.open()
-    EvictionsSpareTheBudget(world.judge)
+    EvictionsRespectTheBudget(world.judge)
     await HollowNodes(world).add_nodes(HOLLOW_NODES)
     manage(world, "replicaset", "disruption")
     await world.user.apply(_budget("web", least=REPLICAS - 1))
@@ -136,7 +135,7 @@ async def evictions(sim: Simulation) -> None:
 
 async def _evict(world: JudgedCluster, name: str, rounds: int) -> None:
     sim, host = world.sim, world.sim.host(name)
-    transport = world.cluster.transport(host, server=1)  # bare, so that it does not wait politely
+    transport = world.cluster.transport(host, server=1)  # without the retries and backoff of a client
     for _ in range(rounds):
         for pod in world.cluster.all(POD_KIND):
             if pod.view.spec.node_name and pod.metadata.deletion_timestamp is None:

@@ -1,8 +1,8 @@
-"""A world for the runtime: a controller as a user writes one, with nothing to rely on but the runtime's promises.
+"""Worlds of the runtime: a controller like that of a user, which relies on the guarantees of the runtime alone.
 
-It names its children at random, so no name collides, and it reads its cache alone. What a cache must know before a key
-runs, who may write, and that no wake-up is lost are all that keep a crew at its size. kedge's own controllers have
-second safeguards, which hide that a first one is gone.
+Its objects are crews (Jobs) that own members (ConfigMaps). It gives members random names, so no create conflicts, and
+reads only its cache. Cache freshness, leadership and reliable wake-ups are all that keep a crew at its size. The
+controllers of kedge have second safeguards, which would hide the loss of the first one.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from kedge.sim.standard import LIMITS, JudgedCluster, Size, job
 from kedge.sim.zoo.strategies import DrawnRates
 from kedge.sim.zoo.worlds.base import NO_PERIODIC_WORK
 
-CREW, HAND = KINDS.of_key_kind(JOB_KIND), KINDS.of_key_kind(CONFIG_MAP_KIND)
-MINE, THEIRS = "zoo.example/crew", "zoo.example/somebody-else"
+CREW, MEMBER = KINDS.of_key_kind(JOB_KIND), KINDS.of_key_kind(CONFIG_MAP_KIND)
+MINE, THEIRS = "zoo.example/crew", "zoo.example/other"
 NAMES = ("red", "blue")
 
-LIMITS_OF_CREWS = replace(
+CREW_LIMITS = replace(
     LIMITS,
     **NO_PERIODIC_WORK,  # type: ignore[arg-type]
     lease_s=6.0,
@@ -47,123 +47,123 @@ LIMITS_OF_CREWS = replace(
 
 
 class CrewReconciler:
-    """As many hands as the crew asks for."""
+    """Creates and deletes members until the crew has its size."""
 
-    def __init__(self, *, drawn: bool = False) -> None:
-        """`drawn`: the server names the hands, so that nobody can look for one by its name."""
-        self._drawn = drawn
+    def __init__(self, *, generated: bool = False) -> None:
+        """`generated`: the server names the members, so a member cannot be read back by its name."""
+        self._generated = generated
 
     async def reconcile(self, ctx: Context, key: Key) -> Action:
         crew = ctx.get(key)
         if crew is None:
             return Action.await_change()
         if MINE not in crew.metadata.finalizers:
-            # A list is replaced whole: on another version than the one that was read this would undo what others did.
+            # A patch replaces the whole list: on another version than the one read it would drop other finalizers.
             crew = await ctx.patch(crew, {"metadata": {"finalizers": [*crew.metadata.finalizers, MINE]}})
-        want, hands = crew.view.spec.parallelism, ctx.owned(HAND, crew)
-        for _ in range(want - len(hands)):
+        want, members = crew.view.spec.parallelism, ctx.owned(MEMBER, crew)
+        for _ in range(want - len(members)):
             name = (
                 {"generateName": f"{key.name}-"}
-                if self._drawn
+                if self._generated
                 else {"name": f"{key.name}-{ctx.random.getrandbits(40):x}"}
             )
-            await ctx.create(HAND, _hand(crew, name))
-        for hand in hands[want:]:
-            await ctx.delete(hand)
-        full = {"type": "Complete", "status": str(len(hands) == want), "reason": "Counted"}
-        await ctx.write_status(crew, {"active": len(hands), "conditions": [full]})
+            await ctx.create(MEMBER, _member(crew, name))
+        for member in members[want:]:
+            await ctx.delete(member)
+        full = {"type": "Complete", "status": str(len(members) == want), "reason": "Counted"}
+        await ctx.write_status(crew, {"active": len(members), "conditions": [full]})
         return Action.await_change()
 
 
-def _hand(crew: Object, name: dict[str, str]) -> dict[str, Any]:
+def _member(crew: Object, name: dict[str, str]) -> dict[str, Any]:
     owners = [owner_reference(CREW, crew.metadata)]
     return {"metadata": {**name, "namespace": crew.key.namespace, "ownerReferences": owners}}
 
 
-def crew_controller(context: ProcessContext, *, drawn: bool = False) -> Component:
+def crew_controller(context: ProcessContext, *, generated: bool = False) -> Component:
     lease = Key(LEASE_KIND, SYSTEM_NAMESPACE, "crews")
-    reconciler = CrewReconciler(drawn=drawn)
+    reconciler = CrewReconciler(generated=generated)
     return Controller(
-        ControllerSpec(kind=CREW, name="crews", owns=(HAND,)),
+        ControllerSpec(kind=CREW, name="crews", owns=(MEMBER,)),
         reconciler,
         ControllerRuntime(context.client, context.env, lease=lease, caches=context.caches),
     )
 
 
 class Crews:
-    """What is asked of each crew, and what must hold of them."""
+    """The sizes of all crews, and their invariants."""
 
     def __init__(self, world: JudgedCluster) -> None:
         self._world = world
         self._most: dict[str, int] = {}
-        """By crew's uid: the most hands it was ever asked to have."""
-        self._signed: dict[Key, None] = {}
-        """Crews to which somebody else has added a finalizer."""
-        world.sim.check_always(self.nobody_undoes_what_another_did)
-        world.sim.check_always(self.no_crew_has_more_hands_than_it_was_asked_for)
+        """The greatest size that a crew ever had, by its uid."""
+        self._with_finalizer: dict[Key, None] = {}
+        """Crews to which another client has added a finalizer."""
+        world.sim.check_always(self.no_write_reverts_another)
+        world.sim.check_always(self.no_crew_has_more_members_than_its_size)
 
     def asked(self, crew: Object) -> None:
         self._most[crew.uid] = max(self._most.get(crew.uid, 0), crew.view.spec.parallelism)
 
-    def no_crew_has_more_hands_than_it_was_asked_for(self, commit: Commit) -> Iterator[tuple[str, str]]:
+    def no_crew_has_more_members_than_its_size(self, commit: Commit) -> Iterator[tuple[str, str]]:
         cluster = self._world.cluster
         for key in commit.keys:
             if key.kind == CREW.key_kind and (crew := cluster.find(key)) is not None:
                 self.asked(crew)
-            hand = cluster.find(key) if key.kind == HAND.key_kind else None
-            owner = controller_of(hand.metadata) if hand is not None else None
-            if owner is not None and len(self.hands_of(owner.uid)) > self._most.get(owner.uid, 0):
-                yield "too many", f"{owner.name} has {len(self.hands_of(owner.uid))}"
+            member = cluster.find(key) if key.kind == MEMBER.key_kind else None
+            owner = controller_of(member.metadata) if member is not None else None
+            if owner is not None and len(self.members_of(owner.uid)) > self._most.get(owner.uid, 0):
+                yield "too many", f"{owner.name} has {len(self.members_of(owner.uid))}"
 
-    def nobody_undoes_what_another_did(self, commit: Commit) -> Iterator[tuple[str, str]]:
+    def no_write_reverts_another(self, commit: Commit) -> Iterator[tuple[str, str]]:
         for key in commit.keys:
             crew = self._world.cluster.find(key) if key.kind == CREW.key_kind else None
-            if crew is not None and key in self._signed and THEIRS not in crew.metadata.finalizers:
-                yield "overwritten", f"{key} lost the finalizer of somebody else"
+            if crew is not None and key in self._with_finalizer and THEIRS not in crew.metadata.finalizers:
+                yield "overwritten", f"{key} lost the finalizer of another client"
 
-    async def sign(self, key: Key) -> None:
-        """Somebody else adds a finalizer, past every link and fault."""
+    async def add_finalizer(self, key: Key) -> None:
+        """Add the finalizer of another client, without links and faults."""
         cluster = self._world.cluster
         while True:
             found = cluster.find(key)
             assert found is not None
             body = {"resourceVersion": str(found.revision), "finalizers": [*found.metadata.finalizers, THEIRS]}
-            with suppress(Conflict):  # a controller wrote in between: say it of that version
+            with suppress(Conflict):  # a controller wrote in between: retry on that version
                 await cluster.authority.patch(key, {"metadata": body})
                 break
-        self._signed[key] = None
+        self._with_finalizer[key] = None
 
-    def hands_of(self, uid: str) -> list[Key]:
+    def members_of(self, uid: str) -> list[Key]:
         facts = self._world.judge.facts
-        return [key for key in facts.children.get(uid, ()) if key.kind == HAND.key_kind]
+        return [key for key in facts.children.get(uid, ()) if key.kind == MEMBER.key_kind]
 
-    def crews_are_whole_and_say_so(self) -> bool:
+    def crews_are_complete_and_report_it(self) -> bool:
         for crew in self._world.cluster.all(CREW.key_kind):
             want, status = crew.view.spec.parallelism, crew.view.status
-            told = [(each.status, each.observed_generation) for each in status.conditions]
-            full = told == [("True", crew.metadata.generation)]
-            if len(self.hands_of(crew.uid)) != want or status.active != want or not full:
+            reported = [(each.status, each.observed_generation) for each in status.conditions]
+            full = reported == [("True", crew.metadata.generation)]
+            if len(self.members_of(crew.uid)) != want or status.active != want or not full:
                 return False
         return True
 
 
-async def _open(sim: Simulation, limits: Limits = LIMITS_OF_CREWS, *, drawn: bool = False) -> JudgedCluster:
+async def _open(sim: Simulation, limits: Limits = CREW_LIMITS, *, generated: bool = False) -> JudgedCluster:
     size = Size(nodes=0, servers=2, schedulers=0, managers=0, limits=limits)
     world = JudgedCluster(sim, size)
     kept = Crews(world)
     await world.open()
-    world.cluster.boot("manager", [partial(crew_controller, drawn=drawn)], copies=2)
-    sim.check_eventually(kept.crews_are_whole_and_say_so)
+    world.cluster.boot("manager", [partial(crew_controller, generated=generated)], copies=2)
+    sim.check_eventually(kept.crews_are_complete_and_report_it)
     for name in NAMES:
         crew = await world.user.apply(job(name, 2))
-        await asyncio.sleep(sim.choose("until it is signed", (0.1, 0.02, 0.5, 2)))
-        await kept.sign(crew.key)
+        await asyncio.sleep(sim.choose("until the other finalizer", (0.1, 0.02, 0.5, 2)))
+        await kept.add_finalizer(crew.key)
     return world
 
 
 @simulate(faults=DrawnRates())
 async def outage(sim: Simulation) -> None:
-    """Every server is away for a while, and everybody waits for them to come back."""
+    """All servers are down for a while, then restart."""
     world = await _open(sim)
     await asyncio.sleep(sim.choose("first", (8, 2)))
     for server in world.cluster.servers:
@@ -176,17 +176,15 @@ async def outage(sim: Simulation) -> None:
 
 @simulate(faults=DrawnRates())
 async def crews(sim: Simulation) -> None:
-    """Crews are resized, and lose hands."""
+    """Crews are resized, and members are deleted."""
     await _resize(sim, await _open(sim))
 
 
 @simulate(faults=DrawnRates())
 async def unanswered(sim: Simulation) -> None:
-    """The same, where clients soon give up and the server names the hands: what became of a create is hard to tell."""
-    limits = replace(
-        LIMITS_OF_CREWS, client_attempts_max=sim.choose("attempts", (1, 3)), lease_s=60.0, lease_renew_s=45.0
-    )
-    await _resize(sim, await _open(sim, limits, drawn=True))
+    """As `crews`, but clients soon give up and the server names the members: outcomes of creates are hard to find."""
+    limits = replace(CREW_LIMITS, client_attempts_max=sim.choose("attempts", (1, 3)), lease_s=60.0, lease_renew_s=45.0)
+    await _resize(sim, await _open(sim, limits, generated=True))
 
 
 async def _resize(sim: Simulation, world: JudgedCluster) -> None:
@@ -194,12 +192,12 @@ async def _resize(sim: Simulation, world: JudgedCluster) -> None:
     await asyncio.sleep(sim.choose("first", (8, 2, 15)))
     for _ in range(sim.choose_int("steps", 2, 5)):
         key = Key(CREW.key_kind, "default", sim.choose("crew", NAMES))
-        match sim.choose("step", ("lose a hand", "resize", "lose a hand")):
+        match sim.choose("step", ("delete a member", "resize", "delete a member")):
             case "resize":
-                await user.patch(key, {"spec": {"parallelism": sim.choose("hands", (3, 1, 2))}})
+                await user.patch(key, {"spec": {"parallelism": sim.choose("members", (3, 1, 2))}})
             case _:
-                hands = cluster.all(HAND.key_kind)
-                if hands:
-                    await user.delete(sim.choose("hand", hands).key)
+                members = cluster.all(MEMBER.key_kind)
+                if members:
+                    await user.delete(sim.choose("member", members).key)
         await asyncio.sleep(sim.choose("pause", (6, 0.2, 2, 12)))
     await world.close(within_s=120, silence_s=8, stays_s=10)

@@ -18,22 +18,22 @@ from kedge.sim.standard import JudgedCluster, Size, quota
 from kedge.sim.zoo.worlds.base import QUIET, plain_pod
 from kedge.sim.zoo.worlds.hollow_nodes import manage
 from kedge.sim.zoo.worlds.invariants import (
+    every_owner_exists,
     expect,
-    no_owner_is_a_ghost,
-    nothing_is_on_its_way_out,
+    no_deletion_is_pending,
     nothing_outlives_its_namespace,
-    quotas_say_what_is_used,
+    quota_status_equals_usage,
 )
 
 CONFIG_MAP, POD = KINDS.of_key_kind(CONFIG_MAP_KIND), KINDS.of_key_kind(POD_KIND)
-MUM = Key(SECRET_KIND, "default", "mum")
+OWNER = Key(SECRET_KIND, "default", "owner-a")
 
 
 @simulate(faults=ClusterSwarm())
 async def quotas(sim: Simulation) -> None:
     world = JudgedCluster(sim, Size(nodes=0, servers=2, schedulers=0, managers=0, limits=QUIET))
     await world.open(cluster_faults=False)
-    expect(world, quotas_say_what_is_used)
+    expect(world, quota_status_equals_usage)
     await world.cluster.create(quota("few", pods="3", requests__cpu="2"))
 
     async def churn(user: User, n: int) -> None:
@@ -58,26 +58,26 @@ async def garbage(sim: Simulation) -> None:
     world = JudgedCluster(sim, Size(nodes=0, servers=2, schedulers=0, managers=0, limits=QUIET))
     await world.open("shop")
     manage(world, "garbage", "namespace")
-    expect(world, nothing_outlives_its_namespace, nothing_is_on_its_way_out, no_owner_is_a_ghost)
+    expect(world, nothing_outlives_its_namespace, no_deletion_is_pending, every_owner_exists)
     user = world.user
     parents = {}
-    for name in ("mum", "dad"):
+    for name in ("owner-a", "owner-b"):
         parents[name] = await user.apply(_secret(name))
     for n in range(sim.choose_int("children", 1, 3)):
-        names = sim.choose("owners", (("mum",), ("mum", "dad")))
-        await user.apply(_child(f"kid-{n}", *(parents[name] for name in names)))
+        names = sim.choose("owners", (("owner-a",), ("owner-a", "owner-b")))
+        await user.apply(_child(f"child-{n}", *(parents[name] for name in names)))
     await user.apply(_map("stuff", "shop"))
     await asyncio.sleep(sim.choose("pause", (5, 0, 20)))
     held = {**_map("held", "default")}
     held["metadata"]["finalizers"] = ["zoo.example/keep"]
     await user.apply(held)
     propagation = sim.choose("propagation", ("Background", "Foreground"))
-    # One of that name comes back: its children are no children of the one that went.
-    await user.delete(MUM, propagation=propagation)
+    # Another object of that name is created: its children are not children of the deleted one.
+    await user.delete(OWNER, propagation=propagation)
     if sim.choose("again", (True, False)):
-        made = await _again(user, MUM)
-        await user.apply(_child("kid-9", made))
-        await user.apply(_child("kid-0", made))
+        made = await _again(user, OWNER)
+        await user.apply(_child("child-9", made))
+        await user.apply(_child("child-0", made))
     await user.delete(Key(CONFIG_MAP_KIND, "default", "held"))
 
     async def late() -> None:
@@ -91,7 +91,7 @@ async def garbage(sim: Simulation) -> None:
         group.create_task(late())
         group.create_task(user.delete(Key(NAMESPACE_KIND, "", "shop")))
     await asyncio.sleep(20)
-    with suppress(NotFound):  # it may have gone with a request whose reply was lost
+    with suppress(NotFound):  # a request whose reply was lost may have removed it
         await user.patch(Key(CONFIG_MAP_KIND, "default", "held"), {"metadata": {"finalizers": []}})
     await world.close(within_s=300, silence_s=20)
 
@@ -114,7 +114,7 @@ def _secret(name: str) -> dict[str, Any]:
 
 
 async def _again(user: User, key: Key) -> Any:
-    """Create an object as soon as the one of its name is gone."""
+    """Create an object as soon as the former one of its name is gone."""
     for _ in range(60):
         if user.cluster.find(key) is None:
             break

@@ -35,7 +35,7 @@ async def _with_workloads(sim: Simulation) -> JudgedCluster:
 
 @simulate(faults=ClusterSwarm())
 async def workloads(sim: Simulation) -> None:
-    """A Deployment is made, rolled out, scaled, rolled back, and loses pods."""
+    """A Deployment is created, rolled out, scaled, rolled back, and loses pods."""
     world = await _with_workloads(sim)
     user = world.user
     strategy = sim.choose("strategy", STRATEGIES)
@@ -58,7 +58,7 @@ async def workloads(sim: Simulation) -> None:
 
 @simulate(faults=ClusterSwarm())
 async def rollouts(sim: Simulation) -> None:
-    """A Deployment that has been well for a while is rolled out, and perhaps rolled back or out again at once."""
+    """A Deployment that has been healthy for a while is rolled out, and perhaps soon rolled back or out again."""
     world = await _with_workloads(sim)
     user = world.user
     strategy = sim.choose("strategy", STRATEGIES)
@@ -88,5 +88,5 @@ async def serving(sim: Simulation) -> None:
         else:
             await user.delete(key, force=sim.choose("force", (True, False)))
         await asyncio.sleep(sim.choose("pause", (6, 1, 12)))
-    await asyncio.sleep(STARTS_S[-1] + 1)  # what is to become ready has
+    await asyncio.sleep(STARTS_S[-1] + 1)  # every pod that can become ready is ready
     await world.close(within_s=120, silence_s=8, stays_s=5)

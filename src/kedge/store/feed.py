@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from kedge.env import Env
-from kedge.errors import Compacted, Lagged, Unavailable, check
+from kedge.errors import BadRequest, Compacted, Lagged, Unavailable, check
 from kedge.keys import FENCE, Key, Revision
 from kedge.store.contract import Batch, Change, Entry
 
@@ -134,6 +134,10 @@ class Feed:
         """Advance without a change: a backend shared with other users skips revisions."""
         if revision > self.revision:
             self.publish(revision, ())
+
+    def check_compactable(self, revision: Revision) -> None:
+        if revision > self.revision:
+            raise BadRequest(f"cannot compact to {revision}: the newest revision is {self.revision}")
 
     def compact(self, revision: Revision) -> None:
         if revision <= self.compacted:

@@ -10,7 +10,7 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 
 from kedge.env import Env
-from kedge.errors import BadRequest, Conflict, Fenced, Unavailable
+from kedge.errors import Conflict, Fenced, Unavailable
 from kedge.keys import NO_ORIGIN, NO_REVISION, Fence, Key, Origin, Revision
 from kedge.store.contract import (
     RESTORE_BUMP,
@@ -128,8 +128,7 @@ class MemoryStore:
     async def compact(self, revision: Revision) -> None:
         await _turn()
         self._check_open()
-        if revision > self._feed.revision:
-            raise BadRequest(f"cannot compact to {revision}: the newest revision is {self._feed.revision}")
+        self._feed.check_compactable(revision)
         self._feed.compact(revision)
 
     async def revision(self) -> Revision:
@@ -148,16 +147,8 @@ class MemoryStore:
         return MemoryBackup(tuple(self._versions), self._feed.revision)
 
     def statistics(self) -> StoreStatistics:
-        return StoreStatistics(
-            backend="memory",
-            incarnation=self.incarnation,
-            revision=self._feed.revision,
-            compacted=self._feed.compacted,
-            objects=len(self._versions),
-            history_changes=self._feed.history_changes,
-            watchers=self._feed.watchers,
-            commits=self._commits,
-            conflicts=self._conflicts,
+        return self._versions.statistics(
+            self._feed, backend="memory", incarnation=self.incarnation, commits=self._commits, conflicts=self._conflicts
         )
 
     async def close(self) -> None:

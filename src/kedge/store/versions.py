@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import merge
 from itertools import islice
+from typing import Any
 
 from sortedcontainers import SortedList
 
@@ -23,6 +24,7 @@ from kedge.store.contract import (
     Entry,
     Listing,
     Reading,
+    StoreStatistics,
     Write,
 )
 from kedge.store.feed import Feed
@@ -146,6 +148,16 @@ class Versions:
         untouched = (key for key in keys.islice(start, max(start, end)) if key not in touched)
         page = islice(merge(untouched, sorted(then)), count)
         return Listing([then.get(key) or self._newest[key] for key in page], at, total - count)
+
+    def statistics(self, feed: Feed, **counts: Any) -> StoreStatistics:
+        return StoreStatistics(
+            revision=feed.revision,
+            compacted=feed.compacted,
+            objects=len(self),
+            history_changes=feed.history_changes,
+            watchers=feed.watchers,
+            **counts,
+        )
 
     # -- private -----------------------------------------------------------------------------------
 

@@ -10,8 +10,8 @@ import pytest
 from kedge.errors import BadRequest, TooLarge, Unavailable
 from kedge.keys import NO_ORIGIN, Key, Origin
 from kedge.store.etcd import messages as m
-from kedge.store.etcd.chain import Chain, Gap
-from kedge.store.etcd.layout import CommitRecord, Layout, Meta, encode_value
+from kedge.store.etcd.chain import Chain, HistoryGap
+from kedge.store.etcd.layout import EtcdCommit, Layout, Meta, encode_value
 from kedge.store.etcd.transport import NotSent, RevisionError, Unanswered, outcome_of
 
 LAYOUT = Layout("/kedge")
@@ -23,7 +23,7 @@ def chain() -> Chain:
 
 
 def record(revision: int, number: int, changes: int, origin: Origin = NO_ORIGIN) -> Any:
-    value = CommitRecord(changes, origin).encode()
+    value = EtcdCommit(changes, origin).encode()
     kv = m.KeyValue(key=LAYOUT.record, create_revision=2, mod_revision=revision, version=number, value=value)
     return m.Event(kv=kv)
 
@@ -77,7 +77,7 @@ def test_a_commit_has_the_replaced_version_and_the_origin() -> None:
 )
 def test_an_event_that_does_not_follow_is_a_gap(events: list[Any]) -> None:
     followed = chain()
-    with pytest.raises(Gap):
+    with pytest.raises(HistoryGap):
         list(followed.take(events))
     assert (followed.etcd_revision, followed.commits) == (10, 4), "a chain does not move past a gap"
 
@@ -102,7 +102,7 @@ def test_housekeeping_that_a_read_has_already_passed_is_no_gap_but_a_commit_is()
     assert followed.prove_idle(etcd_revision=20, commits=4)
     assert list(followed.take([m.Event(kv=m.KeyValue(key=LAYOUT.compaction, mod_revision=15))])) == []
     assert followed.etcd_revision == 20
-    with pytest.raises(Gap):
+    with pytest.raises(HistoryGap):
         list(followed.take([m.Event(kv=version(A, 16)), record(16, 5, 1)]))
 
 

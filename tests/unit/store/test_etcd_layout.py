@@ -9,8 +9,8 @@ from kedge.keys import Key, Origin
 from kedge.store.contract import RESTORE_BUMP
 from kedge.store.etcd.layout import (
     NEVER,
-    CommitRecord,
     Era,
+    EtcdCommit,
     Layout,
     Meta,
     decode_key,
@@ -60,7 +60,7 @@ def test_a_value_and_its_origin_survive_encoding(value: bytes, origin: Origin) -
 
 @given(st.integers(0, 120), ORIGINS)
 def test_a_commit_record_survives_encoding(changes: int, origin: Origin) -> None:
-    assert CommitRecord.decode(CommitRecord(changes, origin).encode()) == CommitRecord(changes, origin)
+    assert EtcdCommit.decode(EtcdCommit(changes, origin).encode()) == EtcdCommit(changes, origin)
 
 
 @given(st.lists(st.integers(1, 50), max_size=3), st.integers(1, 300))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 
 from kedge.api.names import qualified_name_problem
@@ -36,10 +36,15 @@ def _whole_only(resource: str) -> bool:
     return "/" in resource or resource in ("pods", "services", "secrets", "configmaps", "resourcequotas")
 
 
-def check_amounts(errors: ErrorList, amounts: Mapping[str, Quantity], path: str) -> None:
-    """Any resource list: qualified names, amounts that are not negative."""
+def check_amounts(
+    errors: ErrorList,
+    amounts: Mapping[str, Quantity],
+    path: str,
+    problem_of: Callable[[str], str] = qualified_name_problem,
+) -> None:
+    """Any resource list: valid names, amounts that are not negative."""
     for resource, amount in amounts.items():
-        problem = qualified_name_problem(resource)
+        problem = problem_of(resource)
         if problem:
             errors.invalid(f"{path}[{resource}]", resource, problem)
         if amount.nano < 0:
@@ -50,14 +55,7 @@ def check_amounts(errors: ErrorList, amounts: Mapping[str, Quantity], path: str)
 
 def check_container_amounts(errors: ErrorList, amounts: Mapping[str, Quantity], path: str) -> None:
     """The requests or limits of a container, or a pod's overhead."""
-    for resource, amount in amounts.items():
-        problem = _problem(resource)
-        if problem:
-            errors.invalid(f"{path}[{resource}]", resource, problem)
-        if amount.nano < 0:
-            errors.not_negative(f"{path}[{resource}]", amount)
-        if amount.nano % NANO and _whole_only(resource):
-            errors.invalid(f"{path}[{resource}]", amount, "must be an integer")
+    check_amounts(errors, amounts, path, _problem)
 
 
 def _plainly_fine(limits: Mapping[str, Quantity], requests: Mapping[str, Quantity]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from kedge.store.conformance import commits, compaction, durability, model, pushes, reads, watches
 from kedge.store.conformance.subject import Backup, MakeEnv, MakeStore, Subject, real_env
@@ -14,10 +14,13 @@ CHECK_S = 120.0
 """No check takes longer on a sound store; one that does is stuck."""
 
 
+Run: TypeAlias = Callable[[Subject], Awaitable[None]]
+
+
 class StoreCheck(NamedTuple):
     """One guarantee of the contract. `run` raises `AssertionError` if the store breaks it."""
 
-    run: Callable[[Subject], Awaitable[None]]
+    run: Run
     seeded: bool = False
     """Random: run once for every seed."""
     durable: bool = False
@@ -32,58 +35,60 @@ class StoreCheck(NamedTuple):
         return (self.run.__doc__ or "").partition("\n")[0]
 
 
+_PLAIN: tuple[Run, ...] = (
+    commits.check_commit_is_all_or_nothing,
+    commits.check_conflicts_name_their_key,
+    commits.check_deleted_key_conflicts,
+    commits.check_fence_wins_over_conflict,
+    commits.check_fence_on_absent_key,
+    commits.check_one_revision_a_commit,
+    commits.check_entries_keep_created_modified_origin,
+    commits.check_bytes_come_back_as_they_went,
+    commits.check_operations_limit,
+    commits.check_size_limit,
+    commits.check_key_written_twice,
+    commits.check_unusable_keys_are_refused,
+    commits.check_empty_commit_proves_its_checks,
+    commits.check_closed_store_refuses,
+    commits.check_statistics_are_coherent,
+    reads.check_get_answers_in_order,
+    reads.check_namespaces_do_not_leak,
+    reads.check_reads_past_the_newest_wait,
+    reads.check_reads_past_the_newest_fail_in_time,
+    watches.check_batch_never_splits_a_commit,
+    watches.check_idle_watch_gets_progress,
+    watches.check_progress_on_request,
+    watches.check_slow_watch_is_disconnected,
+    watches.check_watch_that_ended_stays_ended,
+    watches.check_closing_ends_watches,
+    compaction.check_compacted_past_is_refused,
+    compaction.check_compaction_keeps_the_newest,
+    compaction.check_compact_repeats_and_bounds,
+    pushes.check_callback_runs_until_it_is_removed,
+    pushes.check_callback_that_raises,
+    compaction.check_compaction_far_behind_a_watch,
+)
+_SEEDED: tuple[Run, ...] = (
+    commits.check_readers_never_see_half_a_commit,
+    commits.check_racing_writers_lose_no_update,
+    commits.check_cancelled_commits_are_whole,
+    reads.check_pages_hold_still,
+    reads.check_past_reads_match,
+    watches.check_each_change_once_in_order,
+    watches.check_no_gap_between_list_and_watch,
+    pushes.check_callback_sees_every_change,
+    watches.check_watch_resumes_where_it_stopped,
+    watches.check_cancelled_reader_loses_nothing,
+    watches.check_latest_only_objects,
+    compaction.check_compaction_behind_a_watch,
+    compaction.check_compaction_under_load,
+    model.check_random_walk,
+)
+
+
 def _checks() -> dict[str, StoreCheck]:
-    plain = [
-        commits.check_commit_is_all_or_nothing,
-        commits.check_conflicts_name_their_key,
-        commits.check_deleted_key_conflicts,
-        commits.check_fence_wins_over_conflict,
-        commits.check_fence_on_absent_key,
-        commits.check_one_revision_a_commit,
-        commits.check_entries_keep_created_modified_origin,
-        commits.check_bytes_come_back_as_they_went,
-        commits.check_operations_limit,
-        commits.check_size_limit,
-        commits.check_key_written_twice,
-        commits.check_unusable_keys_are_refused,
-        commits.check_empty_commit_proves_its_checks,
-        commits.check_closed_store_refuses,
-        commits.check_statistics_are_coherent,
-        reads.check_get_answers_in_order,
-        reads.check_namespaces_do_not_leak,
-        reads.check_reads_past_the_newest_wait,
-        reads.check_reads_past_the_newest_fail_in_time,
-        watches.check_batch_never_splits_a_commit,
-        watches.check_idle_watch_gets_progress,
-        watches.check_progress_on_request,
-        watches.check_slow_watch_is_disconnected,
-        watches.check_watch_that_ended_stays_ended,
-        watches.check_closing_ends_watches,
-        compaction.check_compacted_past_is_refused,
-        compaction.check_compaction_keeps_the_newest,
-        compaction.check_compact_repeats_and_bounds,
-        pushes.check_callback_runs_until_it_is_removed,
-        pushes.check_callback_that_raises,
-        compaction.check_compaction_far_behind_a_watch,
-    ]
-    seeded = [
-        commits.check_readers_never_see_half_a_commit,
-        commits.check_racing_writers_lose_no_update,
-        commits.check_cancelled_commits_are_whole,
-        reads.check_pages_hold_still,
-        reads.check_past_reads_match,
-        watches.check_each_change_once_in_order,
-        watches.check_no_gap_between_list_and_watch,
-        pushes.check_callback_sees_every_change,
-        watches.check_watch_resumes_where_it_stopped,
-        watches.check_cancelled_reader_loses_nothing,
-        watches.check_latest_only_objects,
-        compaction.check_compaction_behind_a_watch,
-        compaction.check_compaction_under_load,
-        model.check_random_walk,
-    ]
-    checks = {run.__name__: StoreCheck(run) for run in plain}
-    checks |= {run.__name__: StoreCheck(run, seeded=True) for run in seeded}
+    checks = {run.__name__: StoreCheck(run) for run in _PLAIN}
+    checks |= {run.__name__: StoreCheck(run, seeded=True) for run in _SEEDED}
     for run in (durability.check_reopening_finds_everything, durability.check_reopening_after_compaction):
         checks[run.__name__] = StoreCheck(run, durable=True)
     checks["check_no_deleted_version_reappears"] = StoreCheck(

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 from kedge.keys import NO_ORIGIN, Revision
 from kedge.store.contract import Change, Entry
 from kedge.store.etcd import messages as m
-from kedge.store.etcd.layout import CommitRecord, Layout, Meta
+from kedge.store.etcd.layout import EtcdCommit, Layout, Meta
 
 
-class Gap(Exception):
+class HistoryGap(Exception):
     """Events between the chain's position and the next event are missing. Restart from a fresh read."""
 
 
@@ -42,7 +42,7 @@ class Chain:
         return self._meta.kedge_revision(self.etcd_revision)
 
     def take(self, events: Iterable[Any]) -> Iterator[ChainLink]:
-        """Group `events` into commits, in order. Raises `Gap` before the first that does not follow."""
+        """Group `events` into commits, in order. Raises `HistoryGap` before the first that does not follow."""
         for etcd_revision, group in groupby(events, key=attrgetter("kv.mod_revision")):
             link = self._link(etcd_revision, list(group))
             if etcd_revision > self.etcd_revision:
@@ -62,17 +62,17 @@ class Chain:
         record, origin = None, NO_ORIGIN
         for event in events:
             if event.kv.key == layout.meta:
-                raise Gap("the store was restored from a backup")
+                raise HistoryGap("the store was restored from a backup")
             if event.kv.key == layout.record:
                 if event.kv.version != self.commits + 1:
-                    raise Gap(f"commit {event.kv.version} follows commit {self.commits}")
-                record = CommitRecord.decode(event.kv.value)
+                    raise HistoryGap(f"commit {event.kv.version} follows commit {self.commits}")
+                record = EtcdCommit.decode(event.kv.value)
                 origin = record.origin
         if record is not None and etcd_revision <= self.etcd_revision:
-            raise Gap(f"a commit at etcd revision {etcd_revision} follows {self.etcd_revision}")
+            raise HistoryGap(f"a commit at etcd revision {etcd_revision} follows {self.etcd_revision}")
         # Without a record it is housekeeping, which a read may have proved idle before its event arrived.
         if (record.changes if record is not None else 0) != len(objects):
-            raise Gap(f"etcd revision {etcd_revision} does not have the changes of one whole commit")
+            raise HistoryGap(f"etcd revision {etcd_revision} does not have the changes of one whole commit")
         revision = self._meta.kedge_revision(etcd_revision)
         changes = tuple([self._change(revision, event, origin) for event in objects])
         if record is not None:
@@ -86,7 +86,7 @@ class Chain:
         previous: Entry | None = None
         if not created:
             if not event.HasField("prev_kv"):
-                raise Gap(f"etcd no longer has the version that {key} had before revision {revision}")
+                raise HistoryGap(f"etcd no longer has the version that {key} had before revision {revision}")
             previous = self._layout.entry(event.prev_kv, self._meta)
         entry = None if deleted else self._layout.entry(kv, self._meta)
         return Change(revision, key, entry, previous, origin)

@@ -15,7 +15,7 @@ from kedge.env import Env
 from kedge.errors import OperatingError, Unavailable
 from kedge.keys import Revision
 from kedge.store.etcd import messages as m
-from kedge.store.etcd.chain import Chain, Gap
+from kedge.store.etcd.chain import Chain, HistoryGap
 from kedge.store.etcd.layout import Layout
 from kedge.store.etcd.transactions import MetaEntry
 from kedge.store.etcd.transport import EtcdTransport, NotSent, Unanswered, WatchStream
@@ -93,7 +93,7 @@ class Feeder:
                 await self._follow()
                 failures = 0
                 continue
-            except Gap as gap:
+            except HistoryGap as gap:
                 self.restart(str(gap))
             except (NotSent, Unanswered, OperatingError) as error:
                 if not self._gone:
@@ -188,6 +188,6 @@ def watch_request(layout: Layout, after: Revision) -> Any:
 def check_alive(response: Any) -> None:
     """Raise if etcd has ended the watch."""
     if response.compact_revision:
-        raise Gap(f"etcd has compacted its history up to revision {response.compact_revision}")
+        raise HistoryGap(f"etcd has compacted its history up to revision {response.compact_revision}")
     if response.canceled:
         raise Unanswered(f"etcd cancelled the watch: {response.cancel_reason}")

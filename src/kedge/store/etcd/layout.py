@@ -56,7 +56,7 @@ def decode_value(stored: bytes) -> tuple[bytes, Origin]:
     return stored[end + 1 :], Origin(*msgspec.json.decode(stored[:end])) if end else NO_ORIGIN
 
 
-class CommitRecord(NamedTuple):
+class EtcdCommit(NamedTuple):
     """The value that every commit writes at `Layout.record`: the etcd version of that key counts commits.
 
     With it a reader of etcd's watch can prove that it missed nothing, which etcd does not guarantee on every release
@@ -70,7 +70,7 @@ class CommitRecord(NamedTuple):
         return msgspec.json.encode((self.changes, *self.origin))
 
     @classmethod
-    def decode(cls, stored: bytes) -> CommitRecord:
+    def decode(cls, stored: bytes) -> EtcdCommit:
         changes, operation, decision = msgspec.json.decode(stored)
         return cls(changes, Origin(operation, decision))
 

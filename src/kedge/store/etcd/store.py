@@ -17,7 +17,7 @@ from kedge.errors import BadRequest, Compacted, Conflict, Fenced, OperatingError
 from kedge.keys import NO_ORIGIN, NO_REVISION, Fence, Key, Origin, Revision
 from kedge.store.contract import Check, Entry, Listing, Reading, StoreStatistics, StoreWatch, Write, check_commit
 from kedge.store.etcd import messages as m
-from kedge.store.etcd.chain import Chain, Gap
+from kedge.store.etcd.chain import Chain, HistoryGap
 from kedge.store.etcd.compactor import compact_periodically
 from kedge.store.etcd.feeder import Feeder, FeedStart, watch_request
 from kedge.store.etcd.layout import Layout, Meta
@@ -239,14 +239,14 @@ class EtcdStore:
         return found.header.revision, _version(found)
 
     async def check_position(self, revision: Revision, commits: int) -> None:
-        """Raise `Gap` unless history after this revision still exists, and is the same history."""
+        """Raise `HistoryGap` unless history after this revision still exists, and is the same history."""
         try:
             meta_entry, record = await self._read_record(revision)
         except Compacted as error:
-            raise Gap(error.message) from error
+            raise HistoryGap(error.message) from error
         if _version(record) != commits:
             await self._restored_beneath(meta_entry, record.header)
-            raise Gap(f"revision {revision} was commit {commits} and is now commit {_version(record)}")
+            raise HistoryGap(f"revision {revision} was commit {commits} and is now commit {_version(record)}")
 
     # -- history -----------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from kedge.errors import check
 from kedge.keys import NO_REVISION, Fence, Key, Origin, Revision
 from kedge.store.contract import Absent, AtRevision, Check, DeleteKey, Put, Write
 from kedge.store.etcd import messages as m
-from kedge.store.etcd.layout import CommitRecord, Layout, Meta, encode_value
+from kedge.store.etcd.layout import EtcdCommit, Layout, Meta, encode_value
 from kedge.store.versions import Versions
 
 
@@ -45,7 +45,7 @@ def plan_commit(
         compared[condition.key] = None
     success = [_write_op(layout, write, origin) for write in writes]
     if writes:
-        record = CommitRecord(len(writes), origin).encode()
+        record = EtcdCommit(len(writes), origin).encode()
         success.append(m.RequestOp(request_put=m.PutRequest(key=layout.record, value=record)))
     else:
         # A read-only transaction crashes etcd 3.5.0-3.5.4 if its client cancels it (etcd#14110). This one deletes a key
@@ -80,7 +80,7 @@ def plan_meta(layout: Layout, known: MetaEntry | None, meta: Meta) -> Any:
         compare=[_at(layout.meta, known.written if known is not None else 0)],
         success=[
             m.RequestOp(request_put=m.PutRequest(key=layout.meta, value=meta.encode())),
-            m.RequestOp(request_put=m.PutRequest(key=layout.record, value=CommitRecord(0).encode())),
+            m.RequestOp(request_put=m.PutRequest(key=layout.record, value=EtcdCommit(0).encode())),
         ],
         failure=[m.RequestOp(request_range=m.RangeRequest(key=layout.meta))],
     )

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from kedge.errors import Compacted, OperatingError, Unavailable
 from kedge.keys import Key, Revision
 from kedge.store.contract import Batch
-from kedge.store.etcd.chain import Chain, ChainLink, Gap
+from kedge.store.etcd.chain import Chain, ChainLink, HistoryGap
 from kedge.store.etcd.feeder import check_alive
 from kedge.store.etcd.transport import Unanswered, WatchStream
 from kedge.store.feed import Feed, FeedWatch, callback_failed, report_callback_error
@@ -166,7 +166,7 @@ class EtcdWatch:
                     self._store.want_progress(watch)
                 return None
             batch = await source.next(self._progress_wanted)
-        except (Gap, Unanswered, OperatingError) as error:
+        except (HistoryGap, Unanswered, OperatingError) as error:
             if self._end is None:
                 self.end(_ending(error, source.revision))
             raise self._end or error from error
@@ -225,7 +225,7 @@ def _ending(error: Exception, revision: Revision) -> Exception:
     match error:
         case OperatingError():
             return error
-        case Gap():
+        case HistoryGap():
             return Compacted(f"history after revision {revision} is gone ({error}): list again", oldest=revision + 1)
         case _:
             return Unavailable(f"the watch broke ({error}): watch again after {revision}")

@@ -16,7 +16,6 @@ import msgspec
 
 from kedge.env import Env
 from kedge.errors import (
-    BadRequest,
     Conflict,
     Fenced,
     OperatingError,
@@ -333,14 +332,10 @@ class SqliteStore:
 
     def statistics(self) -> StoreStatistics:
         stalled = "" if self._closed else self._sweeper.stalled()
-        return StoreStatistics(
+        return self._versions.statistics(
+            self._feed,
             backend="sqlite",
             incarnation=self.incarnation,
-            revision=self._feed.revision,
-            compacted=self._feed.compacted,
-            objects=len(self._versions),
-            history_changes=self._feed.history_changes,
-            watchers=self._feed.watchers,
             commits=self._commits,
             conflicts=self._conflicts,
             sync_s_max=self._sync_s_max,
@@ -351,8 +346,7 @@ class SqliteStore:
 
     async def compact(self, revision: Revision) -> None:
         self._check_open()
-        if revision > self._feed.revision:
-            raise BadRequest(f"cannot compact to {revision}: the newest revision is {self._feed.revision}")
+        self._feed.check_compactable(revision)
         self._feed.compact(revision)
         await self._sweeper.sweep()
 

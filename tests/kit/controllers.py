@@ -92,7 +92,7 @@ QUICK = Limits(relist_every_s=30.0, resync_every_s=20.0, queue_resync_spread_s=5
 
 
 @dataclass
-class Process:
+class ControllerProcess:
     """One process of one controller: its inputs and its decisions."""
 
     controller: Controller
@@ -137,7 +137,7 @@ class FaultHarness:
     lease: Key | None = LEASE
     limits: Limits = QUICK
     stale_lists: bool = False
-    processes: list[Process] = field(default_factory=list)
+    processes: list[ControllerProcess] = field(default_factory=list)
     old_lists: dict[str, ObjectList] = field(default_factory=dict)
     tokens: dict[str, int] = field(default_factory=dict)
     """The fence of each decision."""
@@ -156,13 +156,13 @@ class FaultHarness:
         self.processes.append(process)
         await process.controller.run()
 
-    def process(self, client: Client, env: Env, host: Host) -> Process:
+    def process(self, client: Client, env: Env, host: Host) -> ControllerProcess:
         caches = CacheSet(client, env)
         recorder = Recorder(env)
         spec = ControllerSpec(name="replicas", kind=REPLICA_SET, owns=(POD,))
         runtime = ControllerRuntime(client, env, caches, recorder, self.lease)
         controller = Controller(spec, ObservedReconciler(self, self.make()), runtime)
-        return Process(controller, caches, recorder, env, host, host.process.number)
+        return ControllerProcess(controller, caches, recorder, env, host, host.process.number)
 
     def believers(self) -> list[str]:
         """Running hosts that believe to lead."""

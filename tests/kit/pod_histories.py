@@ -13,7 +13,7 @@ from kedge.controllers.shared.slots import free_slots, slot_name
 
 
 @dataclass(slots=True)
-class Pod:
+class ModelPod:
     """The true state of one pod; `view` is what a controller reads."""
 
     name: str
@@ -47,25 +47,25 @@ class Pod:
 
 
 @dataclass(slots=True)
-class PodWorld:
+class PodModel:
     """Pods by name, as in the API: a name exists once."""
 
     owner: str = "web"
     now: datetime = NOW
-    pods: dict[str, Pod] = field(default_factory=dict)
+    pods: dict[str, ModelPod] = field(default_factory=dict)
     listed: set[str] = field(default_factory=set)
     born: int = 0
 
     def views(self) -> list[PodView]:
         return [self.pods[name].view() for name in sorted(self.pods)]
 
-    def running(self) -> list[Pod]:
+    def running(self) -> list[ModelPod]:
         return [pod for pod in self.pods.values() if pod.runs]
 
-    def active(self) -> list[Pod]:
+    def active(self) -> list[ModelPod]:
         return [pod for pod in self.running() if not pod.terminating and pod.draining_at is None]
 
-    def ready(self) -> list[Pod]:
+    def ready(self) -> list[ModelPod]:
         return [pod for pod in self.active() if pod.ready_at is not None]
 
     def plan(self, rules: ReplicaRules) -> ReplicaPlan:
@@ -96,7 +96,7 @@ class PodWorld:
         for name, replaces in names:
             if name not in self.pods:
                 self.born += 1
-                self.pods[name] = Pod(name, f"uid-{self.born}", self.now, replaces=replaces)
+                self.pods[name] = ModelPod(name, f"uid-{self.born}", self.now, replaces=replaces)
 
     def step(self, rules: ReplicaRules) -> ReplicaPlan:
         plan = self.plan(rules)
@@ -124,6 +124,6 @@ class PodWorld:
             self.heal()
         raise AssertionError(f"no rest after {rounds} rounds: {self.views()}")
 
-    def _same(self, pod: PodView) -> Pod | None:
+    def _same(self, pod: PodView) -> ModelPod | None:
         found = self.pods.get(pod.name)
         return found if found is not None and found.uid == pod.uid else None

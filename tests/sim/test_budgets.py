@@ -30,7 +30,7 @@ def healthy(store: object) -> set[str]:
     return {each.uid for each in pods if is_true(each.view.status.conditions, "Ready")}
 
 
-class AtLeast:
+class BudgetHolds:
     """Once all pods were ready, evictions never leave fewer than the budget requires."""
 
     def __init__(self, least: int, all_of_them: int) -> None:
@@ -50,7 +50,7 @@ def listed(cluster: Cluster) -> frozenset[str]:
 
 async def evictions(sim: Simulation) -> tuple[int, int]:
     cluster = await new_cluster(sim)
-    sim.check_always(AtLeast(3, 4))
+    sim.check_always(BudgetHolds(3, 4))
     for n in range(2):
         await cluster.authority.create(NODE, node_body(f"node-{n}"))
         sim.host(f"agent-{n}").boot(SimpleAgent(cluster, f"node-{n}", server=n).start)

@@ -23,7 +23,7 @@ from kedge.sim.judges.invariants import Judge
 from kedge.sim.kernel import NO_FAULTS, Simulation, run
 
 
-class Kept:
+class OwnedObjectsStay:
     """An object with a live owner, or without owners, is never deleted."""
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Kept:
 
 async def families(sim: Simulation) -> int:
     cluster = await new_cluster(sim)
-    kept = Kept()
+    kept = OwnedObjectsStay()
     sim.check_always(kept)
     fleet = ControllerFleet(cluster)
     fleet.boot(sim, garbage_controller, copies=2)

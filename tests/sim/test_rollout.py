@@ -107,7 +107,7 @@ async def until(goal: Callable[[], bool], within_s: float = 400.0) -> None:
 
 
 @dataclass
-class Staged:
+class StageBounds:
     """In the first stage no more than its share has the new template; and enough replicas always serve."""
 
     reader: StoreReader
@@ -131,7 +131,7 @@ class Staged:
 
 async def template_by_stages(sim: Simulation) -> int:
     cluster, hands, reader = await setup(sim)
-    sim.check_always(Staged(reader))
+    sim.check_always(StageBounds(reader))
     working = asyncio.create_task(hands.run())
     await cluster.authority.create(DEPLOYMENT, web(4, surge=1, unavailable=0))
     await asyncio.sleep(25)
@@ -147,7 +147,7 @@ async def template_by_stages(sim: Simulation) -> int:
 async def template_that_crashes(sim: Simulation) -> int:
     cluster, hands, reader = await setup(sim)
     hands.crashes = is_new
-    sim.check_always(Staged(reader))
+    sim.check_always(StageBounds(reader))
     working = asyncio.create_task(hands.run())
     await cluster.authority.create(DEPLOYMENT, web(4, surge=1, unavailable=0))
     await asyncio.sleep(25)
@@ -247,7 +247,7 @@ def test_without_its_safeguard_a_rollback_leaves_no_replica_serving(monkeypatch:
 # -- a policy --------------------------------------------------------------------------------------
 
 
-class WithData:
+class ProgressWithData:
     """A stage ends only if some pod created since its start is ready in committed state."""
 
     def __init__(self) -> None:
@@ -289,7 +289,7 @@ def policy_rollout(**spec: Any) -> dict[str, Any]:
 async def policy_by_stages(sim: Simulation) -> tuple[int, int]:
     """New pods are rare: in between there is no data."""
     cluster, hands, reader = await setup(sim)
-    judge = WithData()
+    judge = ProgressWithData()
     sim.check_always(judge)
     working = asyncio.create_task(hands.run())
     await cluster.authority.create(POLICY, policy())

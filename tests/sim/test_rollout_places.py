@@ -29,7 +29,7 @@ REPLICAS = 5
 
 
 @dataclass
-class World:
+class ZonedCluster:
     cluster: Cluster
     seen: list[tuple[int, str]] = field(default_factory=list)
     """The stage and the zone of each bind of a pod with the new template."""
@@ -62,9 +62,9 @@ def is_well(pod: PodView) -> bool:
     return ready and not pod.terminating and "kedge.dev/draining" not in pod.metadata.annotations
 
 
-async def open_world(sim: Simulation) -> World:
+async def open_world(sim: Simulation) -> ZonedCluster:
     cluster = Cluster(sim, servers=2, limits=CALM)
-    world = World(cluster)
+    world = ZonedCluster(cluster)
     sim.check_always(world)
     await cluster.set_up()
     for name, zone in ZONES.items():

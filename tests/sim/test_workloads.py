@@ -75,7 +75,7 @@ def test_a_rollout_stays_within_its_bounds_under_faults_and_its_decisions_rechec
 # -- jobs ------------------------------------------------------------------------------------------
 
 
-class AtMost:
+class ParallelismHolds:
     """No more pods of a Job run at once than its parallelism."""
 
     def __init__(self, reader: StoreReader, most: int) -> None:
@@ -95,7 +95,7 @@ async def job(sim: Simulation) -> int:
     manager = WorkloadManager(sim, cluster)
     hands = FakeNodes(cluster, phase_of=lambda pod: "Failed" if int(pod.uid[:4], 16) % 3 == 0 else "Succeeded")
     reader = StoreReader(cluster.store)
-    sim.check_always(AtMost(reader, 2))
+    sim.check_always(ParallelismHolds(reader, 2))
     for n in range(2):
         sim.host(f"manager-{n}").boot(manager.start)
     working = asyncio.create_task(hands.run())

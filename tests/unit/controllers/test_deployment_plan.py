@@ -169,7 +169,7 @@ def test_scaling_never_leaves_the_bounds(desired: int, before: int, sizes: list[
 
 
 @dataclass(slots=True)
-class Copies:
+class ReplicaSetModel:
     """A ReplicaSet with its pods. It follows its spec late, reports later, and never has more copies than requested."""
 
     name: str
@@ -221,7 +221,7 @@ class Copies:
 
 
 @dataclass(slots=True)
-class RolloutWorld:
+class DeploymentModel:
     """A Deployment with its ReplicaSets, the newest last."""
 
     desired: int
@@ -229,7 +229,7 @@ class RolloutWorld:
     recreate: bool = False
     paused: bool = False
     revisions: int = 1
-    sets: list[Copies] = field(default_factory=list)
+    sets: list[ReplicaSetModel] = field(default_factory=list)
     current: str = "r1"
 
     def plan(self) -> ScalePlan:
@@ -245,7 +245,7 @@ class RolloutWorld:
         for each in self.sets:
             each.resize(plan.sizes.get(each.name, each.size), notes)
         if plan.first_size is not None:
-            self.sets.append(Copies(self.current, f"{len(self.sets):04}", plan.first_size, notes=notes))
+            self.sets.append(ReplicaSetModel(self.current, f"{len(self.sets):04}", plan.first_size, notes=notes))
         return plan
 
     def copies(self) -> int:
@@ -277,11 +277,11 @@ def some_of(chance: Random, count: int) -> int:
     return chance.randint(0, count)
 
 
-def play(world: RolloutWorld, chance: Random) -> Iterator[None]:
+def play(model: DeploymentModel, chance: Random) -> Iterator[None]:
     """One round: the Deployment plans, and each ReplicaSet acts, starts, stops and reports, or does not."""
     if chance.random() < 0.7:
-        world.step()
-    for each in world.sets:
+        model.step()
+    for each in model.sets:
         for move in chance.sample(range(5), 5):
             if chance.random() < 0.5:
                 continue
@@ -298,13 +298,13 @@ def play(world: RolloutWorld, chance: Random) -> Iterator[None]:
             yield
 
 
-def come_to_rest(world: RolloutWorld) -> None:
-    world.paused = False
-    world.settle()
-    sizes = {each.name: each.size for each in world.sets if each.size}
-    assert sizes == ({world.current: world.desired} if world.desired else {})
-    assert world.ready() == world.copies() == world.desired
-    plan = world.plan()
+def come_to_rest(model: DeploymentModel) -> None:
+    model.paused = False
+    model.settle()
+    sizes = {each.name: each.size for each in model.sets if each.size}
+    assert sizes == ({model.current: model.desired} if model.desired else {})
+    assert model.ready() == model.copies() == model.desired
+    plan = model.plan()
     assert (dict(plan.sizes), plan.first_size) == ({}, None)
 
 
@@ -315,18 +315,18 @@ def test_a_rollout_stays_within_surge_and_unavailable_and_comes_to_rest(
 ) -> None:
     """Templates change at any time, ReplicaSets are late, pods start at any time."""
     bounds = RollingBounds(0, desired) if recreate else resolve_bounds(spec(desired, surge, unavailable))
-    world = RolloutWorld(desired, bounds, recreate)
-    world.settle()
+    model = DeploymentModel(desired, bounds, recreate)
+    model.settle()
     for _ in range(40):
         if chance.random() < 0.1:
-            world.current = f"r{chance.randint(1, 3)}"
-        world.paused = chance.random() < 0.1
-        for _ in play(world, chance):
-            assert world.copies() <= desired + bounds.surge
-            assert world.ready() >= desired - bounds.unavailable
+            model.current = f"r{chance.randint(1, 3)}"
+        model.paused = chance.random() < 0.1
+        for _ in play(model, chance):
+            assert model.copies() <= desired + bounds.surge
+            assert model.ready() >= desired - bounds.unavailable
             if recreate:
-                assert sum(each.copies > 0 for each in world.sets) <= 1, "two revisions ran at once"
-    come_to_rest(world)
+                assert sum(each.copies > 0 for each in model.sets) <= 1, "two revisions ran at once"
+    come_to_rest(model)
 
 
 @settings(max_examples=300)
@@ -334,21 +334,21 @@ def test_a_rollout_stays_within_surge_and_unavailable_and_comes_to_rest(
 def test_scaling_and_failures_never_cause_more_copies_than_allowed(
     chance: Random, desired: int, surge: int, unavailable: int
 ) -> None:
-    world = RolloutWorld(desired, resolve_bounds(spec(desired, surge, unavailable)))
-    world.settle()
-    ceiling = desired + world.bounds.surge
+    model = DeploymentModel(desired, resolve_bounds(spec(desired, surge, unavailable)))
+    model.settle()
+    ceiling = desired + model.bounds.surge
     for _ in range(40):
         if chance.random() < 0.1:
-            world.current = f"r{chance.randint(1, 3)}"
+            model.current = f"r{chance.randint(1, 3)}"
         if chance.random() < 0.1:
-            world.desired = chance.randint(0, 6)
-            world.bounds = resolve_bounds(spec(world.desired, surge, unavailable))
-            ceiling = max(ceiling, world.desired + world.bounds.surge)
-        for each in world.sets:
+            model.desired = chance.randint(0, 6)
+            model.bounds = resolve_bounds(spec(model.desired, surge, unavailable))
+            ceiling = max(ceiling, model.desired + model.bounds.surge)
+        for each in model.sets:
             if chance.random() < 0.1:
                 failed, died = some_of(chance, each.ready), some_of(chance, each.starting)
                 each.ready -= failed
                 each.starting += failed - died
-        for _ in play(world, chance):
-            assert world.copies() <= ceiling
-    come_to_rest(world)
+        for _ in play(model, chance):
+            assert model.copies() <= ceiling
+    come_to_rest(model)

@@ -242,7 +242,7 @@ def test_indexes_are_written_as_kubernetes_does() -> None:
 
 
 @dataclass(slots=True)
-class JobWorld:
+class JobModel:
     """A Job, its pods and their true outcomes. A controller may crash between any two writes."""
 
     spec: JobSpec
@@ -324,28 +324,28 @@ def test_every_ended_pod_is_counted_once_despite_crashes_and_deletions(
     chance: Random, completions: int, parallelism: int, indexed: bool
 ) -> None:
     mode = "Indexed" if indexed else "NonIndexed"
-    world = JobWorld(JobSpec(completions=completions, parallelism=parallelism, backoff_limit=3, completion_mode=mode))
+    model = JobModel(JobSpec(completions=completions, parallelism=parallelism, backoff_limit=3, completion_mode=mode))
     for round_ in range(200):
         calm = round_ > 120
-        for pod in list(world.pods.values()):
+        for pod in list(model.pods.values()):
             if outcome_of(pod) is None and chance.random() < 0.4:
-                world.end(pod, "Succeeded" if chance.random() < 0.8 or calm else "Failed")
+                model.end(pod, "Succeeded" if chance.random() < 0.8 or calm else "Failed")
             elif outcome_of(pod) is not None and chance.random() < 0.1:
-                world.remove(pod)
-        if is_over(world.job()):
+                model.remove(pod)
+        if is_over(model.job()):
             break
-        found = plan_job(world.job(), list(world.pods.values()), RULES, world.now)
-        before = len(world.running())
-        world.apply(found, Random(0) if calm else chance)
-        assert len(world.running()) <= max(before, parallelism)
-        counted = world.status.succeeded + len(world.status.uncounted_terminated_pods.succeeded)
-        assert indexed or counted <= len(world.succeeded)
-    status = world.status
-    assert is_over(world.job()), f"not over: {status}"
-    assert status.failed == len(world.failed), "a failure was lost or counted twice"
+        found = plan_job(model.job(), list(model.pods.values()), RULES, model.now)
+        before = len(model.running())
+        model.apply(found, Random(0) if calm else chance)
+        assert len(model.running()) <= max(before, parallelism)
+        counted = model.status.succeeded + len(model.status.uncounted_terminated_pods.succeeded)
+        assert indexed or counted <= len(model.succeeded)
+    status = model.status
+    assert is_over(model.job()), f"not over: {status}"
+    assert status.failed == len(model.failed), "a failure was lost or counted twice"
     if indexed:
         assert status.succeeded == len(parse_indexes(status.completed_indexes)) <= completions
     else:
-        assert status.succeeded == len(world.succeeded), "a success was lost or counted twice"
+        assert status.succeeded == len(model.succeeded), "a success was lost or counted twice"
     assert status.uncounted_terminated_pods == UncountedTerminatedPods()
-    assert not any(JOB_TRACKING_FINALIZER in pod.metadata.finalizers for pod in world.pods.values())
+    assert not any(JOB_TRACKING_FINALIZER in pod.metadata.finalizers for pod in model.pods.values())

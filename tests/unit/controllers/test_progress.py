@@ -94,7 +94,7 @@ def test_a_deployment_sums_the_counts_of_its_replica_sets() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stages", "asked", "statuses"),
+    ("stages", "desired", "statuses"),
     [
         ({}, 2, ("False", "WaitingForReplicas")),
         ({"queued": 1, "ready": 1}, 2, ("False", "WaitingForNodes")),
@@ -106,7 +106,7 @@ def test_a_deployment_sums_the_counts_of_its_replica_sets() -> None:
     ],
 )
 def test_bound_is_true_when_all_requested_replicas_have_a_node(
-    stages: dict[str, int], asked: int, statuses: tuple[str, str]
+    stages: dict[str, int], desired: int, statuses: tuple[str, str]
 ) -> None:
-    bound, _ = stage_conditions({"stages": stages, "pending": []}, asked=asked)
+    bound, _ = stage_conditions({"stages": stages, "pending": []}, desired=desired)
     assert (bound["status"], bound["reason"]) == statuses

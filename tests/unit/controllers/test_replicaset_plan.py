@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.kit.pod_histories import PodWorld
+from tests.kit.pod_histories import PodModel
 from tests.kit.pod_views import NOW, a_pod, ready_pod
 
 from kedge.api.codec import encode_object
@@ -223,7 +223,7 @@ def test_the_plan_requeues_when_a_pod_becomes_available() -> None:
 # -- properties ------------------------------------------------------------------------------------
 
 
-def disturb(world: PodWorld, chance: Random) -> None:
+def disturb(world: PodModel, chance: Random) -> None:
     """One event of one pod: it starts, becomes ready, stops, fails, is deleted, or is lost with its node."""
     pod = world.pods[chance.choice(sorted(world.pods))]
     match chance.randrange(8):
@@ -245,7 +245,7 @@ def disturb(world: PodWorld, chance: Random) -> None:
 @settings(max_examples=300)
 @given(st.integers(0, 2**32).map(Random))
 def test_there_are_never_more_pods_than_requested_and_finally_as_many(chance: Random) -> None:
-    world, rules = PodWorld(), ReplicaRules(chance.randint(0, 5), burst=3)
+    world, rules = PodModel(), ReplicaRules(chance.randint(0, 5), burst=3)
     for _ in range(40):
         for _ in range(chance.randint(0, 3)):
             if world.pods:

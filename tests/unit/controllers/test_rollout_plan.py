@@ -233,7 +233,7 @@ def test_a_rollback_keeps_the_minimum_of_the_disruption_budgets() -> None:
 
 
 @dataclass
-class World:
+class RolloutModel:
     """A target and a status, changed only by the plan, as the controller would."""
 
     status: RolloutStatus
@@ -292,12 +292,12 @@ looks = st.tuples(
 def test_it_progresses_only_with_data_and_rolls_back_only_on_a_regression(
     story: list[tuple[int, tuple[SampleOutcome, ...], Mapping[tuple[str, str], int], int, bool, RollbackCapacity]],
 ) -> None:
-    world = World(RolloutStatus(), NOW)
+    model = RolloutModel(RolloutStatus(), NOW)
     for seconds, samples, pending, revision, crash, capacity in story:
-        world.now += timedelta(seconds=seconds)
-        before, staged = world.status, world.staged
+        model.now += timedelta(seconds=seconds)
+        before, staged = model.status, model.staged
         gates = GateFacts(0, (CacheFact("Pod", revision, 1.0),), samples, pending=pending)
-        plan = world.step(gates, capacity, crash=crash)
+        plan = model.step(gates, capacity, crash=crash)
         worse = ("queued", "Unschedulable") in pending
         if plan.stage > before.stage:
             assert SampleOutcome.GOOD in samples
@@ -307,12 +307,12 @@ def test_it_progresses_only_with_data_and_rolls_back_only_on_a_regression(
         if plan.act is RolloutAction.ROLL_BACK:
             assert capacity.is_safe
             assert before.phase == "RollingBack" or (worse and before.regressing_since is not None)
-        if world.staged is not None and staged is None:
+        if model.staged is not None and staged is None:
             assert before.change == "v5", "the baseline was not on record when the target was changed"
         if before.phase in ("Complete", "RolledBack"):
             assert plan.act is RolloutAction.NONE
         if plan.phase is RolloutPhase.ROLLED_BACK:
-            assert world.staged is None
+            assert model.staged is None
 
 
 # -- what the plans lean on ------------------------------------------------------------------------

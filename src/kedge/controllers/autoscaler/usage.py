@@ -123,10 +123,10 @@ def _requested(pod: PodView, metric: _Metric) -> int:
     containers = [
         each for each in (*pod.spec.containers, *sidecars) if not metric.container or each.name == metric.container
     ]
-    asked = [each.resources.requests.get(metric.resource) for each in containers]
-    if not asked or any(amount is None for amount in asked):
+    requests = [each.resources.requests.get(metric.resource) for each in containers]
+    if not requests or any(amount is None for amount in requests):
         raise _Unusable(f"pod {pod.name} has a container that requests no {metric.about}: utilisation is of requests")
-    return sum(amount.nano for amount in asked if amount is not None)
+    return sum(amount.nano for amount in requests if amount is not None)
 
 
 # -- pods ------------------------------------------------------------------------------------------

@@ -147,7 +147,7 @@ class DeploymentReconciler:
         for each in adopt:
             await actions.run("adopt", each.key.name, ctx.patch(each, adoption(each, DEPLOYMENT, deployment)))
         for each in released:
-            await actions.run("let go", each.key.name, ctx.patch(each, release(each, deployment)))
+            await actions.run("orphan", each.key.name, ctx.patch(each, release(each, deployment)))
         return bool(adopt or released), ends
 
     async def _carry_out(self, ctx: Context, actions: ActionRecorder, facts: DeploymentFacts, plan: ScalePlan) -> bool:
@@ -252,7 +252,7 @@ class DeploymentReconciler:
                 *(failures(view, sets) if refusal is None else [_refused(refusal)]),
                 *repairs(view, sets),
                 *rollback(view, current),
-                *stage_conditions(progress, asked=view.spec.replicas, stages=stages_of(current)),
+                *stage_conditions(progress, desired=view.spec.replicas, stages=stages_of(current)),
                 *hold_conditions(view, view.status.conditions, now),
             ],
         }

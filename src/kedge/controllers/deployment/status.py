@@ -109,7 +109,7 @@ def evaluate_progress(
             )
         )
     since = known.last_update_time if known is not None else None
-    anew = (
+    restarts = (
         known is None
         or since is None
         or known.observed_generation != generation
@@ -117,12 +117,12 @@ def evaluate_progress(
         or has_progressed(view, counts)
     )
     ahead = since is not None and is_ahead(since, now)
-    anew = anew or ahead
-    began = now if anew or since is None else since
+    restarts = restarts or ahead
+    began = now if restarts or since is None else since
     deadline = None
     if view.spec.progress_deadline_seconds < NO_DEADLINE:
         deadline = began + timedelta(seconds=view.spec.progress_deadline_seconds)
-    if deadline is not None and deadline <= now and not anew:
+    if deadline is not None and deadline <= now and not restarts:
         late = f"no progress for {view.spec.progress_deadline_seconds} s: {message}"
         if waits_for:
             late += f"; it waits for {waits_for}"
@@ -137,10 +137,10 @@ def evaluate_progress(
         )
     # A status write skips times that change alone: after a clock correction the reason changes too, so it is written.
     reason = "ClockRestarted" if ahead else "ReplicaSetUpdated"
-    made = condition(PROGRESSING, status=True, reason=reason, message=message, observed_generation=generation)
-    if anew:
-        made["lastUpdateTime"] = format_time(now)
-    return ProgressResult(made, deadline)
+    progressing = condition(PROGRESSING, status=True, reason=reason, message=message, observed_generation=generation)
+    if restarts:
+        progressing["lastUpdateTime"] = format_time(now)
+    return ProgressResult(progressing, deadline)
 
 
 def availability(view: DeploymentView, counts: ReplicaCounts, bounds: RollingBounds) -> dict[str, Any]:

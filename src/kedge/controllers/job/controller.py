@@ -126,7 +126,7 @@ class JobReconciler:
         living = fresh.uid if fresh is not None and fresh.metadata.deletion_timestamp is None else None
         for pod in left:
             if not _is_of(pod, living):
-                await actions.run("let go", pod.key.name, ctx.patch(pod, without_tracking(pod)))
+                await actions.run("untrack", pod.key.name, ctx.patch(pod, without_tracking(pod)))
         return ends
 
     async def _carry_out(
@@ -214,7 +214,7 @@ class JobReconciler:
                 *end_conditions(plan),
                 *suspension(view, plan, held=held),
                 *failure_condition(view, refusal),
-                *stage_conditions(progress, asked=plan.want),
+                *stage_conditions(progress, desired=plan.want),
                 *hold_conditions(view, view.status.conditions, now),
             ],
         }

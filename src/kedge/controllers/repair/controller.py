@@ -94,7 +94,7 @@ class ReservationRepair:
         return [each.as_view(ReservationView) for each in self._older_objects(ctx, found)]
 
     def _older_objects(self, ctx: Context, found: Object) -> list[Object]:
-        """Others for the same intent, made before this one, whose pods wait as well."""
+        """Older reservations of the same intent whose pods also wait."""
         intents = _intent(found.as_view(ReservationView))
         others = [each for value in intents for each in ctx.by_index(RESERVATION, BY_INTENT, value)]
         return [

@@ -37,7 +37,7 @@ def orphan_reason(
     if is_past:
         return "its deadline has passed"
     if any(each.uid != reservation.uid for each in older):
-        return "another was made first for the same intent"
+        return "an older reservation has the same intent"
     return ""
 
 

@@ -170,7 +170,7 @@ class ReplicaSetReconciler:
         for pod in adopt[: ctx.limits.pod_burst]:
             await actions.run("adopt", pod.key.name, ctx.patch(pod, adoption(pod, REPLICA_SET, owner)))
         for pod in released[: ctx.limits.pod_burst]:
-            await actions.run("let go", pod.key.name, ctx.patch(pod, release(pod, owner)))
+            await actions.run("orphan", pod.key.name, ctx.patch(pod, release(pod, owner)))
         return bool(adopt or released), ends
 
     async def _carry_out(
@@ -234,7 +234,7 @@ class ReplicaSetReconciler:
             "progress": progress,
             "conditions": [
                 *failure_condition(view, refusal),
-                *stage_conditions(progress, asked=view.spec.replicas),
+                *stage_conditions(progress, desired=view.spec.replicas),
                 *repair_condition(view, pods, refusal.message if refusal is not None else ""),
                 *hold_conditions(view, view.status.conditions, now),
             ],

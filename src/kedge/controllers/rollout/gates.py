@@ -109,7 +109,7 @@ def evaluate_gates(rules: RolloutGates, facts: GateFacts) -> GateEvaluation:
 
 def _freshness(rules: RolloutGates, facts: GateFacts) -> GateStatus:
     if not facts.activation_revision or not facts.caches:
-        return GateStatus(FRESHNESS, UNKNOWN, "NotActive", "the change is not in force")
+        return GateStatus(FRESHNESS, UNKNOWN, "NotActive", "the change is not active")
     behind = [each.name for each in facts.caches if each.revision < facts.activation_revision]
     if behind:
         return GateStatus(FRESHNESS, UNKNOWN, "CacheBehind", f"not past the change: {', '.join(behind)}")

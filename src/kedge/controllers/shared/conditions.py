@@ -17,24 +17,24 @@ _WITHOUT_NODE = ("admitted", "queued", "scheduled")
 
 
 def stage_conditions(
-    progress: Mapping[str, Any], *, asked: int, stages: Mapping[str, int] | None = None
+    progress: Mapping[str, Any], *, desired: int, stages: Mapping[str, int] | None = None
 ) -> list[dict[str, Any]]:
-    """`Bound` and `SchedulingRetrying` of a workload that requests `asked` replicas.
+    """`Bound` and `SchedulingRetrying` of a workload that requests `desired` replicas.
 
     `stages` counts the replicas of the current template, if the progress counts others too. While fewer are counted
     than requested, the workload is not bound even if none waits: the missing replicas have no node.
     """
     refused = [each["reason"] for each in progress["pending"] if _is_refusal(each)]
     retrying = condition(SCHEDULING_RETRYING, status=bool(refused), reason=refused[0] if refused else "NothingToRetry")
-    return [_bound(progress["stages"] if stages is None else stages, asked), retrying]
+    return [_bound(progress["stages"] if stages is None else stages, desired), retrying]
 
 
-def _bound(stages: Mapping[str, int], asked: int) -> dict[str, Any]:
+def _bound(stages: Mapping[str, int], desired: int) -> dict[str, Any]:
     waiting = sum(stages.get(each, 0) for each in _WITHOUT_NODE)
     placed = sum(stages.values()) - waiting
     if waiting:
         return condition(BOUND, status=False, reason="WaitingForNodes")
-    if placed < asked:
+    if placed < desired:
         return condition(BOUND, status=False, reason="WaitingForReplicas")
     return condition(BOUND, status=True, reason="AllBound")
 

@@ -17,7 +17,7 @@ $(VENV)/.installed: pyproject.toml
 	@touch $@
 
 up: venv
-	$(BIN)/kedge demo
+	$(BIN)/kedge up --demo
 
 test: venv
 	$(BIN)/pytest -n $(JOBS) --dist worksteal -m "not slow and not soak"

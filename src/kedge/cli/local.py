@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -21,6 +22,8 @@ from kedge.cli.wiring import ControlPlane, ensure_namespaces, stop_plane
 from kedge.client.contract import Client
 from kedge.client.direct import DirectTransport
 from kedge.env import Env, system_env
+from kedge.observe.recording.log import DecisionLog
+from kedge.observe.recording.recorder import Recorder
 from kedge.server.http.server import ApiServer
 from kedge.server.service import Service
 
@@ -56,10 +59,15 @@ async def local_cluster(
     server = ApiServer(service, env)
     tasks: list[asyncio.Task[Any]] = []
     drivers: dict[str, ProcessDriver] = {}
+    log: DecisionLog | None = None
     try:
         await ensure_namespaces(client)
         bound = await start_https(server, state, host, port, env)
-        plane = ControlPlane(transport, env)
+        log = DecisionLog(state / "decisions", env)
+        tasks.append(env.spawn(log.run(), name="decision log"))
+        recorder = Recorder(env, log=log)
+        recorder.open_window("local cluster", until_s=math.inf)  # small enough to keep every decision
+        plane = ControlPlane(transport, env, recorder=recorder)
         tasks.append(env.spawn(service.run_upkeep(), name="upkeep"))
         tasks.append(env.spawn(plane.run(), name="control plane"))
         for number in range(1, nodes + 1):
@@ -76,6 +84,8 @@ async def local_cluster(
         await server.stop()
         for driver in drivers.values():
             await driver.close()
+        if log is not None:
+            log.close()
         await store.close()
 
 

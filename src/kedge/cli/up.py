@@ -38,9 +38,12 @@ def up(state: Path | None, listen: str, nodes: int, demo: bool) -> None:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     try:
         if demo:
+            from kedge.cli.demo import demo as hunt_demo
             from kedge.cli.up_demo import run_demo
 
             asyncio.run(run_demo(nodes))
+            click.echo("\nthe same kind of failure, hunted in simulation:\n")
+            click.get_current_context().invoke(hunt_demo)
         else:
             asyncio.run(_run(folder, host, port, nodes))
     except KedgeError as error:

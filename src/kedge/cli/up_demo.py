@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import tempfile
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,14 @@ from typing import Any
 import click
 import yaml
 
+from kedge.api.objects import Object
 from kedge.api.requests import ListOptions
 from kedge.api.views import DeploymentView, PodView
 from kedge.api.wellknown import DEPLOYMENT_KIND, POD_KIND
 from kedge.cli.local import LocalCluster, local_cluster, stop_processes
 from kedge.errors import Unavailable
 from kedge.keys import Key
+from kedge.observe.readers.why import why_pod, why_workload
 
 EXAMPLE = "risk-api"
 WAIT_S = 60.0
@@ -54,6 +57,11 @@ async def _play(cluster: LocalCluster, nodes: int) -> None:
     await _until(lambda: _restarted(cluster, victim), f"{victim} was not restarted")
     await _until_ready(cluster, wanted)
     show(f"repaired: {victim} runs again, {wanted} of {wanted} are ready")
+    deployment = await cluster.client.get(Key(DEPLOYMENT_KIND, "default", EXAMPLE))
+    found = await _listed(cluster)
+    decisions = list(cluster.plane.recorder.decisions())
+    show(f"\nwhy {EXAMPLE}:\n{why_workload(deployment, found, decisions).text()}")
+    show(f"\nwhy {victim}:\n{why_pod(next(each for each in found if each.key.name == victim), decisions).text()}")
 
 
 def example() -> dict[str, Any]:
@@ -66,9 +74,12 @@ def example() -> dict[str, Any]:
 
 
 async def pods(cluster: LocalCluster) -> list[PodView]:
+    return [each.as_view(PodView) for each in await _listed(cluster)]
+
+
+async def _listed(cluster: LocalCluster) -> Sequence[Object]:
     kind = cluster.client.kinds.of_key_kind(POD_KIND)
-    found = await cluster.client.list(kind, ListOptions(namespace="default", label_selector=f"app={EXAMPLE}"))
-    return [each.as_view(PodView) for each in found.objects]
+    return (await cluster.client.list(kind, ListOptions(namespace="default", label_selector=f"app={EXAMPLE}"))).objects
 
 
 async def _victim(cluster: LocalCluster) -> tuple[str, int]:

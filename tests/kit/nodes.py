@@ -269,7 +269,7 @@ def no_pod_is_released_on_suspicion(commit: Commit) -> Iterator[tuple[str, str]]
             home = nodes.get(pod.view.spec.node_name)
             conditions = home.view.status.conditions if home is not None else ()
             if home is not None and not any(each.type == "Lost" for each in conditions):
-                yield "given up on suspicion", f"{pod.key} at revision {commit.revision}"
+                yield "released on suspicion", f"{pod.key} at revision {commit.revision}"
 
 
 def node_body(name: str, *, zone: str = "zone-a", **more: Any) -> dict[str, Any]:

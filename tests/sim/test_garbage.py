@@ -96,8 +96,8 @@ async def tenants(sim: Simulation) -> int:
     await asyncio.sleep(60)
     assert "stuck" in maps(cluster.store, "shop")
     assert find(cluster.store, Key("Namespace", "", "shop")) is not None
-    word = "finalizers=a.example/b owner=ada until=2100-01-01T00:00:00Z reason=gone"
-    patch = {"metadata": {"annotations": {"override.kedge.dev/remove-finalizers": word}}}
+    override = "finalizers=a.example/b owner=ada until=2100-01-01T00:00:00Z reason=gone"
+    patch = {"metadata": {"annotations": {"override.kedge.dev/remove-finalizers": override}}}
     await cluster.authority.patch(key_of("stuck", "shop"), patch)
 
     def gone() -> bool:

@@ -152,7 +152,7 @@ def test_pods_of_a_node_whose_renewals_a_cache_missed_stay_ready() -> None:
     [
         pytest.param({"replicas": 0}, id="of a node without pods"),
         pytest.param({}, id="of a node with pods"),
-        pytest.param({"tolerated_s": 70}, id="of a node that was lost and came back"),
+        pytest.param({"tolerated_s": 70}, id="of a node that was lost and returned"),
     ],
 )
 def test_a_node_whose_renewals_a_cache_missed_loses_no_pod(how: dict[str, Any]) -> None:

@@ -266,7 +266,7 @@ class ProgressWithData:
         since = before.activation_revision
         samples = [each for each in entries if each.key.kind == "Pod" and each.created > since]
         if not any(is_serving(_object(each)) for each in samples):
-            yield "advanced without data", f"from stage {before.stage}, in force since revision {since}"
+            yield "advanced without data", f"from stage {before.stage}, active since revision {since}"
 
 
 def _object(entry: Any) -> Object:

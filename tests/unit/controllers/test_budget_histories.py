@@ -44,7 +44,7 @@ class BudgetHarness:
         ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
         await self.service.patch(found.key, {"status": ready}, subresource="status")
 
-    async def look(self) -> DisruptionBudgetStatus:
+    async def reconcile(self) -> DisruptionBudgetStatus:
         """The budget's status after a reconcile that starts when the cache of pods is past its revision."""
         (pods,) = self.harness.caches.of_kind("Pod")
         for _ in range(2):
@@ -89,17 +89,29 @@ async def test_a_revision_of_another_history_does_not_clear_an_eviction(one_hist
     async with a_budget(one_history=one_history) as budget:
         budget.harness.transport.alter = budget.hide
         await budget.service.evict(pod_key("web-0"), DeleteOptions())
-        told = await budget.look()
+        status_after = await budget.reconcile()
         if one_history:
-            assert (told.current_healthy, told.disruptions_allowed, [*told.disrupted_pods]) == (3, 1, [])
+            assert (status_after.current_healthy, status_after.disruptions_allowed, [*status_after.disrupted_pods]) == (
+                3,
+                1,
+                [],
+            )
             return
-        assert (told.current_healthy, told.disruptions_allowed, [*told.disrupted_pods]) == (2, 0, ["web-0"])
+        assert (status_after.current_healthy, status_after.disruptions_allowed, [*status_after.disrupted_pods]) == (
+            2,
+            0,
+            ["web-0"],
+        )
         budget.harness.transport.alter = unaltered
         (pods,) = budget.harness.caches.of_kind("Pod")
         pods.request_relist()
         await until(lambda: (found := pods.get(pod_key("web-0")).value) is not None and found.view.terminating)
-        told = await budget.look()
-        assert (told.current_healthy, told.disruptions_allowed, [*told.disrupted_pods]) == (2, 0, [])
+        status_after = await budget.reconcile()
+        assert (status_after.current_healthy, status_after.disruptions_allowed, [*status_after.disrupted_pods]) == (
+            2,
+            0,
+            [],
+        )
 
 
 @asynchronous
@@ -110,7 +122,7 @@ async def test_a_new_pod_of_the_same_name_counts_without_one_history_too() -> No
         await budget.service.evict(pod_key("web-0"), DeleteOptions())
         await budget.service.delete(pod_key("web-0"), DeleteOptions(grace_s=0))
         await budget.start("web-0")
-        assert (await budget.look()).disruptions_allowed == 0
+        assert (await budget.reconcile()).disruptions_allowed == 0
         budget.harness.transport.alter = unaltered
         (pods,) = budget.harness.caches.of_kind("Pod")
         pods.request_relist()

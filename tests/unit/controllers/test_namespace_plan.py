@@ -52,24 +52,24 @@ def test_remaining_objects_and_finalizers_are_reported() -> None:
 
 @given(st.dictionaries(st.sampled_from(["Pod", "ConfigMap", "Deployment.apps"]), st.lists(st.booleans(), max_size=5)))
 def test_emptying_ends_and_deletes_each_object_once(counts: dict[str, list[bool]]) -> None:
-    world = {kind: there(kind, *going) for kind, going in counts.items()}
+    objects = {kind: there(kind, *going) for kind, going in counts.items()}
     deleted: list[Key] = []
     for _ in range(40):
-        plan = plan_namespace(world, burst=2)
+        plan = plan_namespace(objects, burst=2)
         if plan.empty:
             break
         assert len(plan.delete) <= 2
         deleted += plan.delete
-        world = {
+        objects = {
             kind: [
                 (key, ObjectMeta(deletion_timestamp=ago(0))) if key in plan.delete else (key, meta)
                 for key, meta in each
             ]
-            for kind, each in world.items()
+            for kind, each in objects.items()
         }
-        leaving = [(k, key) for k, each in world.items() for key, meta in each if meta.deletion_timestamp]
+        leaving = [(k, key) for k, each in objects.items() for key, meta in each if meta.deletion_timestamp]
         if leaving:
             kind, gone = leaving[0]
-            world[kind] = [each for each in world[kind] if each[0] != gone]
-    assert plan_namespace(world, burst=2).empty
+            objects[kind] = [each for each in objects[kind] if each[0] != gone]
+    assert plan_namespace(objects, burst=2).empty
     assert len(deleted) == len(set(deleted)) == sum(not each for going in counts.values() for each in going)

@@ -62,10 +62,10 @@ def is_well(pod: PodView) -> bool:
     return ready and not pod.terminating and "kedge.dev/draining" not in pod.metadata.annotations
 
 
-async def open_world(sim: Simulation) -> ZonedCluster:
+async def open_zoned_cluster(sim: Simulation) -> ZonedCluster:
     cluster = Cluster(sim, servers=2, limits=CALM)
-    world = ZonedCluster(cluster)
-    sim.check_always(world)
+    zoned = ZonedCluster(cluster)
+    sim.check_always(zoned)
     await cluster.set_up()
     for name, zone in ZONES.items():
         cluster.add_node(name, zone=zone, labels={REGION_LABEL: REGIONS[zone]})
@@ -83,9 +83,9 @@ async def open_world(sim: Simulation) -> ZonedCluster:
     ]
     await until(lambda: len(cluster.all("Node")) == len(ZONES))
     await cluster.create(body)
-    await until(lambda: sum(is_well(pod) for pod in world.pods("web:1")) == REPLICAS)
-    world.armed = True
-    return world
+    await until(lambda: sum(is_well(pod) for pod in zoned.pods("web:1")) == REPLICAS)
+    zoned.armed = True
+    return zoned
 
 
 NORTH_A = {"name": "a", "scope": {"zones": ["zone-a"]}, "holdSeconds": 20}
@@ -95,24 +95,24 @@ ALL = {"name": "all", "scope": {}, "holdSeconds": 5}
 
 def test_a_template_is_rolled_out_by_zone_and_region_and_old_pods_there_are_deleted_first() -> None:
     async def program(sim: Simulation) -> None:
-        world = await open_world(sim)
-        before = world.zones("web:1")
+        zoned = await open_zoned_cluster(sim)
+        before = zoned.zones("web:1")
         assert set(before) == {"zone-a", "zone-b", "zone-c"}
-        await world.cluster.create(rollout(NORTH_A, NORTH, ALL))
-        await until(lambda: world.rollout.stage == 1, within_s=400)
-        new, old = world.zones("web:2"), world.zones("web:1")
+        await zoned.cluster.create(rollout(NORTH_A, NORTH, ALL))
+        await until(lambda: zoned.rollout.stage == 1, within_s=400)
+        new, old = zoned.zones("web:2"), zoned.zones("web:1")
         assert set(new) == {"zone-a"}
         assert new["zone-a"] == before["zone-a"]
         assert old == before - Counter({"zone-a": before["zone-a"]})
-        await until(lambda: world.rollout.stage == 2, within_s=400)
-        assert set(world.zones("web:2")) == {"zone-a", "zone-b"}
-        assert set(world.zones("web:1")) == {"zone-c"}
-        await until(lambda: world.rollout.phase == "Complete", within_s=400)
-        await until(lambda: sum(world.zones("web:2").values()) == REPLICAS and not world.pods("web:1"))
-        web = world.cluster.find(WEB)
+        await until(lambda: zoned.rollout.stage == 2, within_s=400)
+        assert set(zoned.zones("web:2")) == {"zone-a", "zone-b"}
+        assert set(zoned.zones("web:1")) == {"zone-c"}
+        await until(lambda: zoned.rollout.phase == "Complete", within_s=400)
+        await until(lambda: sum(zoned.zones("web:2").values()) == REPLICAS and not zoned.pods("web:1"))
+        web = zoned.cluster.find(WEB)
         assert web is not None
         assert not {UPDATED_MAX, UPDATED_IN} & set(web.metadata.annotations)
-        await until(lambda: not marked(world.cluster))
+        await until(lambda: not marked(zoned.cluster))
 
     without_faults(program)
 
@@ -125,31 +125,31 @@ def marked(cluster: Cluster) -> list[str]:
 
 def test_a_share_of_a_zone_is_a_share_of_the_replicas_there() -> None:
     async def program(sim: Simulation) -> None:
-        world = await open_world(sim)
-        there = world.zones("web:1")["zone-a"]
+        zoned = await open_zoned_cluster(sim)
+        there = zoned.zones("web:1")["zone-a"]
         assert there == 2
         half = {"name": "half", "scope": {"zones": ["zone-a"], "percent": 50}, "holdSeconds": 600}
-        await world.cluster.create(rollout(half, ALL))
-        await until(lambda: world.rollout.healthy_since is not None, within_s=400)
-        assert world.zones("web:2") == Counter({"zone-a": 1})
-        assert sum(world.zones("web:1").values()) == REPLICAS - 1
+        await zoned.cluster.create(rollout(half, ALL))
+        await until(lambda: zoned.rollout.healthy_since is not None, within_s=400)
+        assert zoned.zones("web:2") == Counter({"zone-a": 1})
+        assert sum(zoned.zones("web:1").values()) == REPLICAS - 1
 
     without_faults(program)
 
 
 def test_a_zone_without_room_is_a_regression_and_is_rolled_back() -> None:
     async def program(sim: Simulation) -> None:
-        world = await open_world(sim)
+        zoned = await open_zoned_cluster(sim)
         for name, zone in ZONES.items():
             if zone == "zone-a":
-                await world.cluster.authority.patch(Key("Node", "", name), {"spec": {"unschedulable": True}})
-        await world.cluster.create(rollout(NORTH_A, ALL))
-        await until(lambda: world.rollout.phase == "RolledBack", within_s=900)
-        await until(lambda: sum(world.zones("web:1").values()) == REPLICAS and not world.pods("web:2"))
-        web = world.cluster.find(WEB)
+                await zoned.cluster.authority.patch(Key("Node", "", name), {"spec": {"unschedulable": True}})
+        await zoned.cluster.create(rollout(NORTH_A, ALL))
+        await until(lambda: zoned.rollout.phase == "RolledBack", within_s=900)
+        await until(lambda: sum(zoned.zones("web:1").values()) == REPLICAS and not zoned.pods("web:2"))
+        web = zoned.cluster.find(WEB)
         assert web is not None
         assert not {UPDATED_MAX, UPDATED_IN} & set(web.metadata.annotations)
-        await until(lambda: not marked(world.cluster))
+        await until(lambda: not marked(zoned.cluster))
 
     without_faults(program)
 
@@ -160,14 +160,14 @@ def test_the_rollout_in_the_docs_completes() -> None:
     body["metadata"]["name"] = NEXT.name
 
     async def program(sim: Simulation) -> None:
-        world = await open_world(sim)
-        await world.cluster.create(body)
+        zoned = await open_zoned_cluster(sim)
+        await zoned.cluster.create(body)
         stages = [0]
-        while world.rollout.phase != "Complete" and sim.now_s < 2000:
+        while zoned.rollout.phase != "Complete" and sim.now_s < 2000:
             await asyncio.sleep(1)
-            if world.rollout.stage != stages[-1]:
-                stages.append(world.rollout.stage)
+            if zoned.rollout.stage != stages[-1]:
+                stages.append(zoned.rollout.stage)
         assert stages == [0, 1, 2, 3, 4]
-        await until(lambda: sum(world.zones("web:2").values()) == REPLICAS)
+        await until(lambda: sum(zoned.zones("web:2").values()) == REPLICAS)
 
     without_faults(program)

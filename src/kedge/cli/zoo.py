@@ -139,12 +139,12 @@ class ZooProgress:
         self._bar.stop()
 
     def show(self, result: Any) -> None:
-        from kedge.sim.zoo import Comparison, EntryResult, outcome
+        from kedge.sim.zoo import StrategyComparison, EntryResult, outcome
 
         if isinstance(result, EntryResult):
             self._bar.console.print(outcome(result), highlight=False, markup=False, soft_wrap=True)
             self._bar.update(self._entries, advance=1)
-        elif isinstance(result, Comparison):
+        elif isinstance(result, StrategyComparison):
             self._bar.update(self._compared, advance=1)
         else:
             self._findings += len(result.findings)

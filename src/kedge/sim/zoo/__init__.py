@@ -3,7 +3,7 @@
 A simulator that injects too little fails the zoo; an unsound control plane fails the clean hunt of the same worlds.
 """
 
-from kedge.sim.zoo.comparison import Comparison, StrategySummary, Trial, compare_entry, contenders
+from kedge.sim.zoo.comparison import StrategyComparison, StrategySummary, Trial, compare_entry, contenders
 from kedge.sim.zoo.entry import UnknownZooEntry, ZooEntry, all_entries, entry_named
 from kedge.sim.zoo.hunt import CleanFinding, CleanResult, EntryResult, ZooReport, hunt_entry, hunt_zoo
 from kedge.sim.zoo.table import outcome, summary, table
@@ -11,7 +11,7 @@ from kedge.sim.zoo.table import outcome, summary, table
 __all__ = [
     "CleanFinding",
     "CleanResult",
-    "Comparison",
+    "StrategyComparison",
     "EntryResult",
     "StrategySummary",
     "Trial",

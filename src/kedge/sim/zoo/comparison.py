@@ -58,7 +58,7 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class StrategyComparison:
     """The trials of every strategy against one entry."""
 
     entry: str
@@ -88,7 +88,7 @@ def contenders(entry: ZooEntry) -> tuple[Strategy, ...]:
     return (*own, *(each for each in BASELINE if each.name not in names))
 
 
-def compare_entry(name: str, seeds: int, seeds_max: int) -> Comparison:
+def compare_entry(name: str, seeds: int, seeds_max: int) -> StrategyComparison:
     """Try every strategy on an entry. If none finds it, double the seeds of each, up to `seeds_max`.
 
     A module-level function, so that any executor can pickle it.
@@ -99,7 +99,7 @@ def compare_entry(name: str, seeds: int, seeds_max: int) -> Comparison:
         more = [try_strategy(name, way, range(seeds, 2 * seeds)) for way in ways]
         trials = [each.and_then(one) for each, one in zip(trials, more, strict=True)]
         seeds *= 2
-    return Comparison(name, tuple(trials))
+    return StrategyComparison(name, tuple(trials))
 
 
 def try_strategy(name: str, strategy: str, seeds: range) -> Trial:

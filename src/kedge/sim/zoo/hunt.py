@@ -17,7 +17,7 @@ from kedge.errors import check
 from kedge.sim.kernel.hunt import make_executor
 from kedge.sim.kernel.shrink import shrink
 from kedge.sim.kernel.targets import find_target
-from kedge.sim.zoo.comparison import Comparison, Trial, best_of, compare_entry, strategy_summaries, targeted_summary
+from kedge.sim.zoo.comparison import StrategyComparison, Trial, best_of, compare_entry, strategy_summaries, targeted_summary
 from kedge.sim.zoo.entry import ZooEntry, entry_named
 from kedge.sim.zoo.strategies import Strategy
 from kedge.sim.zoo.worlds import STANDARD, WORLDS
@@ -222,7 +222,7 @@ def hunt_zoo(
     jobs: int = 1,
     executor: str = "process",
     shrink_runs: int = SHRINK_RUNS,
-    on_progress: Callable[[EntryResult | CleanResult | Comparison], object] = lambda _: None,
+    on_progress: Callable[[EntryResult | CleanResult | StrategyComparison], object] = lambda _: None,
     on_wait: Callable[[Sequence[str]], object] = lambda _: None,
 ) -> ZooReport:
     """Hunt the entries of these names, and `clean` seeds of unmodified worlds, the standard simulation among them.
@@ -245,7 +245,7 @@ def hunt_zoo(
                 match result := future.result():
                     case EntryResult():
                         found.rows.append(result)
-                    case Comparison():
+                    case StrategyComparison():
                         trials[result.entry] = result.trials
                     case _:
                         found.cleans.append(result)

@@ -139,7 +139,7 @@ class ZooProgress:
         self._bar.stop()
 
     def show(self, result: Any) -> None:
-        from kedge.sim.zoo import StrategyComparison, EntryResult, outcome
+        from kedge.sim.zoo import EntryResult, StrategyComparison, outcome
 
         if isinstance(result, EntryResult):
             self._bar.console.print(outcome(result), highlight=False, markup=False, soft_wrap=True)

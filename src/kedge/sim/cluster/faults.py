@@ -67,7 +67,7 @@ def disk_slowness(sim: Simulation) -> Callable[[], float]:
     point = sim.faults.point(DISK, "commit", FAULTS.kinds_at(DISK))
 
     def slowness_s() -> float:
-        return sim.faults.pick("slow the disk is", SLOW_S) if point.ask() else 0.0
+        return sim.faults.pick("slow the disk is", SLOW_S) if point.draw_fault() else 0.0
 
     return slowness_s
 
@@ -101,7 +101,7 @@ class FaultyService(Served):
         return await self._service.send(request)
 
     async def watch(self, request: OpenWatch) -> AsyncIterator[Sequence[WatchEvent]]:
-        fault = self._watch.ask()
+        fault = self._watch.draw_fault()
         if fault == "compact":
             await self._compact()
         stream = await self._service.open_event_stream(request)
@@ -110,7 +110,7 @@ class FaultyService(Served):
     async def _send_list(self, request: List) -> ObjectList:
         # Only a list that fills a cache, page by page, may be old: any other list is of the newest revision.
         options = request.options
-        if options.limit > 1 and not options.continue_token and self._list.ask():
+        if options.limit > 1 and not options.continue_token and self._list.draw_fault():
             newest = (await self._service.list(request.kind, ListOptions(limit=1))).revision
             old = max(1, newest - self._sim.faults.pick("old the list is", STALE_REVISIONS))
             with suppress(Compacted):
@@ -119,9 +119,9 @@ class FaultyService(Served):
         return await self._service.send(request)
 
     async def _before_change(self, key: Key, subresource: str) -> None:
-        if subresource == "status" and self._status.ask():
+        if subresource == "status" and self._status.draw_fault():
             await asyncio.sleep(self._sim.faults.pick("late the status is", LATE_S))
-        if self._change.ask():
+        if self._change.draw_fault():
             # Another client writes first, so that a conditional write meets a true conflict.
             stamp = {"metadata": {"annotations": {SIM_TOUCHED: f"{self._sim.now_s:.3f}"}}}
             with suppress(OperatingError):
@@ -153,7 +153,7 @@ class ClusterFaults:
         point = sim.faults.point(CLUSTER_EVENT, "cluster", FAULTS.kinds_at(CLUSTER_EVENT))
         while sim.faults.active:
             await asyncio.sleep(CLUSTER_FAULTS_EVERY_S)
-            kind = point.ask()
+            kind = point.draw_fault()
             if kind:
                 with suppress(OperatingError):
                     await self._strike(kind)

@@ -35,7 +35,7 @@ class Outages:
         self._sent: dict[str, tuple[float, int]] = {}
         """By `caller>callee`: since when, and how many."""
         cluster.sim.world.listeners.append(self._observe)
-        cluster.sim.world.on_death.append(self._forget)
+        cluster.sim.world.on_crash.append(self._forget)
 
     def _observe(self, event: Event) -> None:
         if event.kind == "call":

@@ -102,22 +102,22 @@ class _Route:
         """Remember that a plain method returns an awaitable: from now on its calls get a task at once."""
         self._plain[getattr(method, "__func__", method)] = False
 
-    def ask(self, point: str, kinds: tuple[str, ...]) -> str:
-        """Draw the fault at this point. Only a mortal host can crash, and a host is never partitioned from itself."""
+    def draw_fault(self, point: str, kinds: tuple[str, ...]) -> str:
+        """Draw the fault at this point. Only a restartable host can crash; no host is partitioned from itself."""
         caller, callee = self.caller, self.callee
-        key = (point, caller.mortal, callee.mortal)
+        key = (point, caller.restartable, callee.restartable)
         found = self._points.get(key)
         if found is None:
             able = {
-                "crash caller": caller.mortal,
-                "crash callee": callee.mortal,
-                "pause caller": caller.ordinary,
-                "pause callee": callee.ordinary,
+                "crash caller": caller.restartable,
+                "crash callee": callee.restartable,
+                "pause caller": caller.takes_faults,
+                "pause callee": callee.takes_faults,
                 "partition": caller is not callee,
             }
             possible = tuple(kind for kind in kinds if able.get(kind, True))
             found = self._points[key] = self.world.faults.point(point, self.way, possible)
-        return found.ask()
+        return found.draw_fault()
 
 
 class _Exchange(msgspec.Struct, eq=False):
@@ -150,7 +150,7 @@ class _Exchange(msgspec.Struct, eq=False):
         carry = world.network.carry
         if carry is not None:
             args, kwargs = carry(args), carry(kwargs)
-        fault = route.ask(route.request, REQUEST_FAULTS)
+        fault = route.draw_fault(route.request, REQUEST_FAULTS)
 
         def arrive(process: HostProcess) -> None:
             if fault == "crash callee":
@@ -158,11 +158,11 @@ class _Exchange(msgspec.Struct, eq=False):
             elif fault == "pause callee":
                 pause_for_a_while(world, callee)
             if not callee.up:
-                self._answer_nothing_done(f"{callee.name} is down: connection refused")
+                self._reply_unavailable(f"{callee.name} is down: connection refused")
                 return
             target = callee.services.get(route.service)
             if target is None:
-                self._answer_nothing_done(f"{callee.name} does not serve {route.service}")
+                self._reply_unavailable(f"{callee.name} does not serve {route.service}")
                 return
             world.note("call", route.call_text, host=callee.name)
             method = getattr(target, route.method)
@@ -244,7 +244,7 @@ class _Exchange(msgspec.Struct, eq=False):
     def _send_reply(self, answer: Any, *, failed: bool = False) -> None:
         route = self.route
         world = route.world
-        fault = route.ask(route.reply, REPLY_FAULTS)
+        fault = route.draw_fault(route.reply, REPLY_FAULTS)
         extra_s = 0.0
         if fault:
             if fault == "lose":
@@ -266,7 +266,7 @@ class _Exchange(msgspec.Struct, eq=False):
             answer = world.network.carry(answer)
         self._transmit_back(answer, failed, extra_s)
 
-    def _answer_nothing_done(self, why: str) -> None:
+    def _reply_unavailable(self, why: str) -> None:
         self.route.world.note("refused", self.route.call_text, host=self.route.callee.name)
         self._transmit_back(Unavailable(f"{self.route.what}: {why}; nothing was done"), failed=True)
 

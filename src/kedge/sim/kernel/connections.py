@@ -43,7 +43,7 @@ class SimConnections:
         self._listening: dict[tuple[str, int], SimServer] = {}
         self._port = EPHEMERAL_PORT_FIRST - 1
         self._open: list[_End] = []
-        world.on_death.append(self._process_died)
+        world.on_crash.append(self._process_died)
         world.network.on_change.append(self._network_changed)
 
     def next_port(self) -> int:

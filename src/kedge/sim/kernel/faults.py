@@ -89,7 +89,7 @@ class FaultPoint:
         self._bound = len(kinds) + 1
         self._reached: tuple[float, ...] | None = None
 
-    def ask(self) -> str:
+    def draw_fault(self) -> str:
         """Draw whether a fault strikes this time: its kind, or `NOTHING`."""
         faults = self._faults
         if not faults.active:
@@ -104,7 +104,7 @@ class FaultPoint:
             if not value:
                 return NOTHING
             kind = self._kinds[value - 1]
-        faults.struck_now(f"{kind}: {self._label}")
+        faults.record_strike(f"{kind}: {self._label}")
         return kind
 
 
@@ -125,7 +125,7 @@ class Faults:
 
     def at(self, point: str, about: str, kinds: tuple[str, ...]) -> str:
         """Draw at a named point whether a fault strikes: one of `kinds`, or `NOTHING`."""
-        return self.point(point, about, kinds).ask()
+        return self.point(point, about, kinds).draw_fault()
 
     def point(self, point: str, about: str, kinds: tuple[str, ...]) -> FaultPoint:
         """A reusable `at`, for points that many messages pass."""
@@ -148,7 +148,7 @@ class Faults:
         """Draw the duration, size or direction of a fault that struck. The mildest option goes first."""
         return options[self.draw(f"{DETAIL}{label}", len(options))]
 
-    def struck_now(self, text: str) -> None:
+    def record_strike(self, text: str) -> None:
         """Record a fault in the trace."""
         self._world.note("fault", text)
         self.struck.append(self._world.trace.events[-1])

@@ -41,12 +41,12 @@ class Host:
         """Services of the current process, by name. A crash empties it."""
         self.handlers: dict[str, Callable[[Any], object]] = {}
         """Message handlers of the current process, by name. A crash empties it."""
-        self.ordinary = True
+        self.takes_faults = True
         """False for the driver, which no fault touches."""
         self._world = world
         self._loop = world.loop
         self._boot: Boot | None = None
-        self.mortal = False
+        self.restartable = False
         """Whether faults may crash this host: it has a boot program to restart."""
         self.process = self._loop.new_process(name, 1)
         self.up = True
@@ -77,7 +77,7 @@ class Host:
     def boot(self, program: Boot) -> asyncio.Task[Any]:
         """Run `program(host)` now, and again after every restart. Faults may crash a host that has one."""
         self._boot = program
-        self.mortal = True
+        self.restartable = True
         return self.spawn(program(self), name=f"boot {self.name}")
 
     def env(self, *, limits: Limits | None = None, metrics: Metrics | None = None) -> Env:
@@ -159,10 +159,10 @@ class Host:
             return
         self._world.note("crash", self.name, host=self.name)
         process = self.process
-        graveyard: deque[Handle] = deque()
-        self._loop.hold(process, graveyard)
-        process.graveyard.extend([graveyard, *self._loop.drop_timers(process)])
-        self._world.bury(process)
+        parked: deque[Handle] = deque()
+        self._loop.hold(process, parked)
+        process.parked.extend([parked, *self._loop.drop_timers(process)])
+        self._world.park(process)
         self.up = False
         self.paused = False
         self.services.clear()

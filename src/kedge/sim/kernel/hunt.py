@@ -40,7 +40,7 @@ BATCH_SEEDS = 8
 UNDER_WAY_PER_JOB = 3
 """Batches submitted ahead for each worker."""
 GROUP_SEEDS_KEPT = 3
-"""Failures of one group whose tapes are kept; the plainest of them is shrunk."""
+"""Failures of one group whose tapes are kept; the simplest of them is shrunk."""
 
 
 class UnknownExecutor(KedgeError):
@@ -160,7 +160,7 @@ class Group:
     violation: Violation
     seeds: list[int] = field(default_factory=list)
     tapes: list[tuple[int, Tape]] = field(default_factory=list)
-    """The plainest few, by steps."""
+    """The simplest few: least faults, then least steps."""
     shrunk: Shrunk | None = None
     artefact: Artefact | None = None
     path: Path | None = None

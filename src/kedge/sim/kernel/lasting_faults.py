@@ -22,8 +22,8 @@ DOWNTIMES_S = (0.0, 0.5, 5.0, 30.0)
 
 
 def crash_for_a_while(world: SimWorld, host: Host) -> None:
-    """Crash a mortal host, and restart it after a drawn time."""
-    if not host.mortal or not host.up:
+    """Crash a restartable host, and restart it after a drawn time."""
+    if not host.restartable or not host.up:
         return
     downtime_s = world.faults.pick(f"long {host.name} is down", DOWNTIMES_S)
     host.crash()
@@ -62,7 +62,7 @@ def cut_for_a_while(world: SimWorld, one: Host, other: Host) -> None:
     world.loop.call_later(duration_s, partition.heal, context=world.context)
 
 
-def strike_at_birth(world: SimWorld, host: Host) -> None:
+def draw_birth_faults(world: SimWorld, host: Host) -> None:
     """Draw once whether a new host has a wrong, fast or slow clock, or a slow CPU."""
     match world.faults.at(HOST_BIRTH, host.name, BIRTH_FAULTS):
         case "wrong clock":

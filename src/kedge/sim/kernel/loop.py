@@ -66,7 +66,7 @@ class SimLoop(ConnectingLoop, InlineExecutorLoop):
         """Virtual seconds since the run began, on the world's own clock."""
         self.chooser = chooser
         self.strand_names = strand_names
-        """The host and task of each strand, for reports. None if not asked for."""
+        """The host and task of each strand, for reports. None if not wanted."""
         self.create_future: Callable[[], asyncio.Future[Any]] = partial(SimFuture, loop=self)  # cheaper than a method
         self._on_error = on_error
         self._on_round = on_round
@@ -405,7 +405,7 @@ class SimLoop(ConnectingLoop, InlineExecutorLoop):
     # -- lives of processes; `hosts` calls these
 
     def hold(self, process: HostProcess, queue: deque[Handle]) -> None:
-        """Let nothing of `process` run; `queue` takes what it still gets to do."""
+        """Stop running `process`; its new work goes to `queue`."""
         if process in self._ready:
             self._ready.remove(process)
         waiting = list(process.run_queue)
@@ -419,7 +419,7 @@ class SimLoop(ConnectingLoop, InlineExecutorLoop):
         queue.extend(waiting)
 
     def release(self, process: HostProcess) -> None:
-        """Let `process` run again, beginning with what it could not do while it was held. Not from its own steps."""
+        """Run `process` again, beginning with the work queued while it was held. Not from its own steps."""
         if process.queue is not process.run_queue:
             process.run_queue.extend(process.queue)
             process.queue = process.run_queue

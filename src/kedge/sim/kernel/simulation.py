@@ -30,7 +30,7 @@ from kedge.sim.kernel.choices import Mode, Tape, TapeMismatch
 from kedge.sim.kernel.faults import FaultPlan, Faults, Swarm
 from kedge.sim.kernel.hosts import Host
 from kedge.sim.kernel.invariants import Liveness, Safety, name_of
-from kedge.sim.kernel.lasting_faults import strike_at_birth
+from kedge.sim.kernel.lasting_faults import draw_birth_faults
 from kedge.sim.kernel.network import Network
 from kedge.sim.kernel.policies import SchedulePolicy, Uniform
 from kedge.sim.kernel.real_io import install_audit_hook
@@ -86,7 +86,7 @@ class Simulation:
     def __init__(self, world: SimWorld) -> None:
         self.world = world
         self.driver = world.add_host("driver")
-        self.driver.ordinary = False
+        self.driver.takes_faults = False
         self._safety: list[tuple[str, Safety]] = []
         self._liveness: list[tuple[str, Liveness]] = []
 
@@ -110,7 +110,7 @@ class Simulation:
     def host(self, name: str) -> Host:
         """A new host. Links, faults and the trace use its name. A fault may give it a bad clock or a slow CPU."""
         host = self.world.add_host(name)
-        strike_at_birth(self.world, host)
+        draw_birth_faults(self.world, host)
         return host
 
     # -- workload
@@ -191,7 +191,7 @@ class Simulation:
                 host.slow(0)
             if host.clock_rate != 1.0:
                 host.skew(rate=1.0)
-            if not host.up and host.mortal:
+            if not host.up and host.restartable:
                 host.restart()
         world.loop.change_policy(None)
         self.note("phase", "healed")

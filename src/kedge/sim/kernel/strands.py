@@ -57,7 +57,7 @@ class WorldCall(msgspec.Struct, eq=False):
 class HostProcess:
     """One incarnation of a host, with its pending work. A crash ends it; a restart makes the next one."""
 
-    __slots__ = ("graveyard", "host_name", "idle", "number", "open", "plain_context", "queue", "run_queue", "slot")
+    __slots__ = ("host_name", "idle", "number", "open", "parked", "plain_context", "queue", "run_queue", "slot")
 
     def __init__(self, host_name: str, number: int, slot: int) -> None:
         self.host_name = host_name
@@ -75,7 +75,7 @@ class HostProcess:
         """False while `queue` is not `run_queue`. Invariant: `idle` implies `open`."""
         self.plain_context: Context | None = None
         """See `SimLoop.plain_context`."""
-        self.graveyard: list[object] = []
+        self.parked: list[object] = []
         """Keeps the work of a crashed process referenced, so that no `finally` block of it ever runs."""
 
     def __repr__(self) -> str:

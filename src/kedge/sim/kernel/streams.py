@@ -62,7 +62,7 @@ class RemoteStream(AsyncIterator[Any]):
 
     async def __anext__(self) -> Any:
         if self._items:
-            await asyncio.sleep(0)  # a scheduling point, even when an item is there
+            await asyncio.sleep(0)  # a scheduling point, even if an item is available
         while not self._items:
             if self._end is not None:
                 raise self._end
@@ -148,12 +148,12 @@ class StreamSender:
         self._room = asyncio.Event()
         self._full = False
         """Whether a push source waits for room in the window."""
-        self._lives = (caller.process, callee.process)
+        self._processes = (caller.process, callee.process)
         self._last_arrival_s = 0.0
         self._broken = False
         self._point = world.faults.point(f"delivery of {what}", f"{callee.name}>{caller.name}", DELIVERY_FAULTS)
         self.receiver = RemoteStream(self)
-        world.on_death.append(self._process_died)
+        world.on_crash.append(self._process_died)
 
     async def pump(self) -> None:
         self._task = asyncio.current_task()
@@ -179,7 +179,7 @@ class StreamSender:
     def _deliver_nowait(self, item: Any) -> bool:
         """Send an item, unless a fault strikes. False if the fault broke the stream."""
         world = self._world
-        fault = self._point.ask()
+        fault = self._point.draw_fault()
         extra_s = 0.0
         if fault:
             if fault == "disconnect":
@@ -240,13 +240,13 @@ class StreamSender:
                 return
             if lost or network.is_cut(source, target):
                 self._break(Unavailable(f"{self._what}: the connection was lost"))
-            elif self._caller.process is self._lives[0] and self._caller.up:
+            elif self._caller.process is self._processes[0] and self._caller.up:
                 accept(value)
 
         world.loop.call_at_moment(due_s, arrive)
 
     def call_on_receiver(self, call: Callable[[], None]) -> None:
-        loop, process = self._world.loop, self._lives[0]
+        loop, process = self._world.loop, self._processes[0]
         loop.call_soon(call, context=loop.plain_context(process))
 
     def acknowledge(self) -> None:
@@ -254,12 +254,12 @@ class StreamSender:
         self._room.set()
         if self._full:
             self._full = False
-            loop, process = self._world.loop, self._lives[1]
+            loop, process = self._world.loop, self._processes[1]
             loop.call_soon(self._pull, context=loop.plain_context(process))
 
     def notify(self, method: str, args: tuple[Any, ...]) -> None:
         def arrive(process: HostProcess) -> None:
-            if process is self._lives[1] and not self._broken:
+            if process is self._processes[1] and not self._broken:
                 self._world.loop.call_on(process, getattr(self._source, method), *args)
 
         self._world.network.transmit(self._caller, self._callee, arrive, what=f"{method} of {self._what}")
@@ -268,16 +268,16 @@ class StreamSender:
         """The receiver has closed: stop the source when that message arrives."""
 
         def arrive(process: HostProcess) -> None:
-            if process is self._lives[1]:
+            if process is self._processes[1]:
                 self._broken = True
                 self._stop()
 
         self._world.network.transmit(self._caller, self._callee, arrive, what=f"{what} of {self._what}")
 
     def _process_died(self, process: HostProcess) -> None:
-        if process is self._lives[1]:
+        if process is self._processes[1]:
             self._break(Unavailable(f"{self._what}: {self._callee.name} crashed"))
-        elif process is self._lives[0]:
+        elif process is self._processes[0]:
             self._break(Unavailable(f"{self._what}: {self._caller.name} crashed"))
 
     def _break(self, error: Unavailable) -> None:

@@ -128,7 +128,7 @@ def simulate(
 
 
 def find_target(reference: str) -> SimulationTarget:
-    """The target a reference names; any async function of one argument will do."""
+    """The target a reference names; any async function of one argument is a target."""
     place, _, name = reference.replace("::", ":").rpartition(":")
     if not place or not name:
         raise UnknownTarget(f"{reference!r} is no target: give package.module:function or file.py:function")
@@ -149,7 +149,7 @@ def find_target(reference: str) -> SimulationTarget:
 
 def _load(place: str, reference: str) -> ModuleType:
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, "")  # a target may import its neighbours, as under `python -m`
+        sys.path.insert(0, "")  # a target may import modules beside it, as with `python -m`
     try:
         if place.endswith(".py"):
             return _load_file(Path(place))

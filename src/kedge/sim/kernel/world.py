@@ -52,7 +52,7 @@ class SimWorld:
         """Called at the end of such a run: the sections that the program adds to its file."""
         self.listeners: list[Callable[[Event], None]] = []
         """Called with every event as it is recorded: scripted faults and predicates."""
-        self.on_death: list[Callable[[HostProcess], None]] = []
+        self.on_crash: list[Callable[[HostProcess], None]] = []
         """Called with each process that crashed."""
         self._kept: dict[int, asyncio.Task[Any]] = {}
         """By `id`, whose order is never used: nothing iterates over it."""
@@ -99,11 +99,11 @@ class SimWorld:
     def send(self, source: Host, target: Host, name: str, message: object) -> None:
         send_message(self, source, target, name, message)
 
-    def bury(self, process: HostProcess) -> None:
+    def park(self, process: HostProcess) -> None:
         """Keep the work of a crashed process for the rest of the run, and break its connections."""
         self._dead.append(process)
         self._dead.extend(asyncio.all_tasks(self.loop))  # also tasks that only their own future references
-        for notify in self.on_death:
+        for notify in self.on_crash:
             notify(process)
 
     # -- tasks
@@ -151,4 +151,4 @@ class SimWorld:
         self._dead.clear()
         self.under_way.clear()
         self.listeners.clear()
-        self.on_death.clear()
+        self.on_crash.clear()

@@ -70,7 +70,7 @@ class FaultScript:
 
     def strike(self, text: str) -> None:
         self.struck.append(text)
-        self.sim.faults.struck_now(text)
+        self.sim.faults.record_strike(text)
         self.on_strike()
 
     def refuse(self, text: str) -> None:

@@ -11,8 +11,8 @@ from kedge.sim.zoo.table import outcome, summary, table
 __all__ = [
     "CleanFinding",
     "CleanResult",
-    "StrategyComparison",
     "EntryResult",
+    "StrategyComparison",
     "StrategySummary",
     "Trial",
     "UnknownZooEntry",

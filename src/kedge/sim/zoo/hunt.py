@@ -17,7 +17,14 @@ from kedge.errors import check
 from kedge.sim.kernel.hunt import make_executor
 from kedge.sim.kernel.shrink import shrink
 from kedge.sim.kernel.targets import find_target
-from kedge.sim.zoo.comparison import StrategyComparison, Trial, best_of, compare_entry, strategy_summaries, targeted_summary
+from kedge.sim.zoo.comparison import (
+    StrategyComparison,
+    Trial,
+    best_of,
+    compare_entry,
+    strategy_summaries,
+    targeted_summary,
+)
 from kedge.sim.zoo.entry import ZooEntry, entry_named
 from kedge.sim.zoo.strategies import Strategy
 from kedge.sim.zoo.worlds import STANDARD, WORLDS

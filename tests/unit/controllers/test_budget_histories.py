@@ -89,15 +89,15 @@ async def test_a_revision_of_another_history_does_not_clear_an_eviction(one_hist
     async with a_budget(one_history=one_history) as budget:
         budget.harness.transport.alter = budget.hide
         await budget.service.evict(pod_key("web-0"), DeleteOptions())
-        status_after = await budget.reconcile()
+        after = await budget.reconcile()
         if one_history:
-            assert (status_after.current_healthy, status_after.disruptions_allowed, [*status_after.disrupted_pods]) == (
+            assert (after.current_healthy, after.disruptions_allowed, [*after.disrupted_pods]) == (
                 3,
                 1,
                 [],
             )
             return
-        assert (status_after.current_healthy, status_after.disruptions_allowed, [*status_after.disrupted_pods]) == (
+        assert (after.current_healthy, after.disruptions_allowed, [*after.disrupted_pods]) == (
             2,
             0,
             ["web-0"],
@@ -106,8 +106,8 @@ async def test_a_revision_of_another_history_does_not_clear_an_eviction(one_hist
         (pods,) = budget.harness.caches.of_kind("Pod")
         pods.request_relist()
         await until(lambda: (found := pods.get(pod_key("web-0")).value) is not None and found.view.terminating)
-        status_after = await budget.reconcile()
-        assert (status_after.current_healthy, status_after.disruptions_allowed, [*status_after.disrupted_pods]) == (
+        after = await budget.reconcile()
+        assert (after.current_healthy, after.disruptions_allowed, [*after.disrupted_pods]) == (
             2,
             0,
             [],

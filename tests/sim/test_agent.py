@@ -166,10 +166,10 @@ def test_a_machine_that_lost_power_starts_its_pods_again() -> None:
         cluster = await new_cluster(sim, "node-a")
         await bind(cluster, pod())
         await until(lambda: is_ready(cluster))
-        cluster.nodes["node-a"].die()
+        cluster.nodes["node-a"].power_off()
         await asyncio.sleep(5)
         assert live(cluster) == []
-        cluster.nodes["node-a"].come_back()
+        cluster.nodes["node-a"].power_on()
         await until(lambda: live(cluster) == ["web-0"])
         await until(lambda: cluster.find(pod_key()).view.status.container_statuses[0].restart_count == 1)  # type: ignore[union-attr]
 
@@ -252,11 +252,11 @@ def test_an_agent_that_comes_back_starts_nothing_that_asks_for_at_most_one_befor
         await bind(cluster, once)
         await until(lambda: is_ready(cluster, "once-0"))
         node = cluster.nodes["node-a"]
-        node.die()
+        node.power_off()
         await asyncio.sleep(100)
         for _ in range(30):  # renewals are updates, and nothing else of an agent is
             sim.faults.script("request of api.update", "lose", where=lambda way: way.startswith("node-a"))
-        node.come_back()
+        node.power_on()
         await asyncio.sleep(20)
         assert len(node.driver.started) == 1
         sim.faults.scripts.clear()
@@ -365,9 +365,9 @@ async def hostile(sim: Simulation) -> None:
         await cluster.authority.delete(pod_key(name), DeleteOptions(grace_s=grace_s))
     await asyncio.sleep(10)
     if sim.choose("a machine loses power", (False, True)):
-        cluster.nodes["node-b"].die()
+        cluster.nodes["node-b"].power_off()
         await asyncio.sleep(10)
-        cluster.nodes["node-b"].come_back()
+        cluster.nodes["node-b"].power_on()
     if sim.choose("a node is removed", (False, True)):
         await cluster.authority.delete(Key("Node", "", "node-c"))
         sim.sometimes("a node was registered anew")

@@ -24,7 +24,7 @@ async def standard(sim: Simulation, *, nodes: int = 6) -> dict[str, Any]:
     await asyncio.sleep(60)
     await user.roll_out(WEB, "web:2")
     await asyncio.sleep(40)
-    cluster.nodes["node-0"].die()
+    cluster.nodes["node-0"].power_off()
     await asyncio.sleep(30)
     sim.sometimes("rolled back", await user.roll_back(WEB) is not None)
     await user.scale(WEB, nodes - 2)

@@ -116,7 +116,7 @@ class JudgedCluster:
                 await self._cluster_faults
         for node in self.cluster.nodes.values():
             if not node.host.up:
-                node.come_back()
+                node.power_on()
             with suppress(OperatingError):  # a deleted node registers again with its full size
                 size = {"status": {"allocatable": {"cpu": self.size.cpu}}}
                 await self.cluster.authority.patch(node.key, size, subresource="status")
@@ -132,16 +132,7 @@ class JudgedCluster:
 
     def lose(self, node: Node, *, for_s: float | None = None) -> None:
         """Cut the power of a machine, for a while or for the rest of the run."""
-        node.die()
-        if for_s is not None:
-            dead = node.host.process
-            world = self.sim.world
-
-            def come_back() -> None:
-                if node.host.process is dead:
-                    node.come_back()
-
-            world.loop.call_later(for_s, come_back, context=world.context)
+        node.power_off(for_s=for_s)
 
     def set_load(self, app: str, *, cores: float) -> None:
         """Let the ready replicas of an app share a load of `cores`."""

@@ -83,6 +83,7 @@ class ControlPlaneProcess:
 class Node:
     """One machine: its container processes, and the host of its agent."""
 
+    sim: Simulation
     name: str
     host: Host
     driver: SimulatedDriver
@@ -91,12 +92,21 @@ class Node:
     agents: list[Agent] = field(default_factory=list)
     """Every incarnation of its agent."""
 
-    def die(self) -> None:
-        """Lose power: agent and processes end, and no state of them survives."""
+    def power_off(self, *, for_s: float | None = None) -> None:
+        """End agent and processes; no state of them survives. With `for_s`, power on again after that time."""
         self.host.crash()
         self.driver.power_off()
+        if for_s is None:
+            return
+        world, dead = self.sim.world, self.host.process
 
-    def come_back(self) -> None:
+        def restart() -> None:
+            if self.host.process is dead:
+                self.power_on()
+
+        world.loop.call_later(for_s, restart, context=world.context)
+
+    def power_on(self) -> None:
         self.host.restart()
 
     @property
@@ -234,7 +244,7 @@ class Cluster:
         name = machine.name
         host = self.sim.host(name)
         driver = SimulatedDriver(self.sim, host, name, subnet=len(self.nodes), on_start=self._process_started)
-        node = self.nodes[name] = Node(name, host, driver, machine, limits or self.limits)
+        node = self.nodes[name] = Node(self.sim, name, host, driver, machine, limits or self.limits)
         self.drivers[name] = driver
         host.boot(lambda host: self._run_agent(host, node))
         return node

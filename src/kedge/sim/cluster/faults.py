@@ -172,15 +172,7 @@ class ClusterFaults:
         node = sim.faults.pick("it strikes", nodes)
         match kind:
             case "node death" | "reboot":
-                node.die()
-                outage_s = 2.0 if kind == "reboot" else sim.faults.pick("long it is off", OUTAGES_S)
-                dead = node.host.process
-
-                def come_back() -> None:
-                    if node.host.process is dead:
-                        node.come_back()
-
-                sim.world.loop.call_later(outage_s, come_back, context=sim.world.context)
+                node.power_off(for_s=2.0 if kind == "reboot" else sim.faults.pick("long it is off", OUTAGES_S))
             case "shrink" | "grow":
                 await self._resize(node.key, grow=kind == "grow")
             case "crash process":

@@ -203,7 +203,7 @@ def conditions_refer_to_the_generation_they_observed(step: Step) -> Iterator[Fin
 def the_autoscaler_waits_for_pending_replicas(step: Step) -> Iterator[Finding]:
     """While replicas are pending or not ready, the autoscaler adds at most a bounded number of others.
 
-    Whatever the metrics are: a replica that waits for a node, or is not ready, is no reason to add another.
+    A replica that is pending or not ready is no reason to add another, whatever the metrics are.
     """
     if "autoscal" not in step.controller:
         return

@@ -28,7 +28,7 @@ class Predicate(Protocol):
     def summary(self) -> str: ...
 
     def mismatch(self, cluster: ScriptedCluster) -> str:
-        """What was found instead; empty if the predicate holds."""
+        """The state found instead; empty if the predicate holds."""
 
 
 def kind_named(part: YamlNode) -> Kind:
@@ -52,7 +52,7 @@ def key_named(part: YamlNode) -> Key:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class ValueComparison:
     """`is`, `at least` and `at most`, each optional."""
 
     equal: Any = None
@@ -74,9 +74,9 @@ class Comparison:
         return (self.least is None or amount >= self.least) and (self.most is None or amount <= self.most)
 
 
-def _comparison(fields: Fields, what: str) -> Comparison:
-    found = Comparison(fields.take("is", anything, None), _number(fields, "at least"), _number(fields, "at most"))
-    if found == Comparison():
+def _comparison(fields: Fields, what: str) -> ValueComparison:
+    found = ValueComparison(fields.take("is", anything, None), _number(fields, "at least"), _number(fields, "at most"))
+    if found == ValueComparison():
         fields.part.fail(f"{what} lacks a comparison: add `is`, `at least` or `at most`")
     return found
 
@@ -95,7 +95,7 @@ class ObjectPredicate:
     status: str = ""
     reason: str = ""
     path: str = ""
-    comparison: Comparison = field(default_factory=Comparison)
+    comparison: ValueComparison = field(default_factory=ValueComparison)
 
     @property
     def summary(self) -> str:
@@ -145,7 +145,7 @@ class CountPredicate:
     labels: Mapping[str, str]
     traits: Mapping[str, Any]
     """For pods: `live`, `bound`, `ready` and `node`."""
-    comparison: Comparison
+    comparison: ValueComparison
 
     @property
     def summary(self) -> str:

@@ -49,7 +49,7 @@ class ScenarioRun:
     target: SimulationTarget
     outcome: RunOutcome
     recording: Recording
-    """What the cluster did, as records."""
+    """The records of the cluster."""
     begin_s: float
     """When the first step began, in virtual seconds."""
 
@@ -147,10 +147,13 @@ class _ScenarioRunner:
         self._on_step = on_step
         plan = scenario.world
         self.cluster = ScriptedCluster(
-            sim, FaultScript(sim), servers=plan.servers, limits=plan.limits, admission=chain_of(plan.admission)
+            sim,
+            FaultScript(sim, self._look),
+            servers=plan.servers,
+            limits=plan.limits,
+            admission=chain_of(plan.admission),
         )
         self.cluster.record()
-        self.cluster.script.on_strike = self._look
         self._waiting: list[tuple[Predicate, asyncio.Event]] = []
         self._state = ScenarioState(self.cluster, User(self.cluster))
 
@@ -283,7 +286,7 @@ class _ScenarioRunner:
         self._sim.heal()
         for node in self.cluster.nodes.values():
             if not node.host.up:
-                node.come_back()
+                node.power_on()
         expect_settled(self._judge)
         await self._sim.converge(within_s=self._scenario.settle_s, every_s=1.0, stays_s=5.0)
         if self._sim.world.violation is None:

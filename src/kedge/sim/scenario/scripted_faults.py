@@ -60,13 +60,14 @@ class FaultScript:
     """The faults that steps have placed so far."""
 
     sim: Simulation
+    on_strike: Callable[[], None]
+    """Called after each fault and each refusal."""
     lost: list[LostReply] = field(default_factory=list)
     late: list[LateWatch] = field(default_factory=list)
     struck: list[str] = field(default_factory=list)
     """Every scripted fault that struck, as text."""
     refused: list[str] = field(default_factory=list)
     """Every write that the API server refused, as text."""
-    on_strike: Callable[[], None] = lambda: None
 
     def strike(self, text: str) -> None:
         self.struck.append(text)

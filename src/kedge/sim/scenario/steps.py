@@ -442,16 +442,16 @@ def _bounce(state: ScenarioState, host: Host, down_s: float) -> None:
 async def lose_node(state: ScenarioState, args: Any) -> None:
     """Cut the power of a machine: its agent and processes end. With `of`, a machine that runs the workload."""
     node = state.node(args["node"]) if args["node"] else state.node_of(args["of"])
-    node.die()
+    node.power_off()
     if args["lasting"]:
-        state.later(args["lasting"], lambda: None if node.host.up else node.come_back())
+        state.later(args["lasting"], lambda: None if node.host.up else node.power_on())
 
 
 @verb("bring back node", sole="node", node=must(text))
 async def bring_back_node(state: ScenarioState, args: Any) -> None:
     node = state.node(args["node"])
     if not node.host.up:
-        node.come_back()
+        node.power_on()
 
 
 @verb("repair scans", sole="for", **{"for": may(_copies, REPAIR)})

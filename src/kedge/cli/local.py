@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -27,6 +26,7 @@ from kedge.observe.recording.recorder import Recorder
 from kedge.server.http.server import ApiServer
 from kedge.server.service import Service
 
+_WINDOW_S = 3600.0
 ZONES = ("zone-a", "zone-b", "zone-c")
 
 
@@ -66,7 +66,7 @@ async def local_cluster(
         log = DecisionLog(state / "decisions", env)
         tasks.append(env.spawn(log.run(), name="decision log"))
         recorder = Recorder(env, log=log)
-        recorder.open_window("local cluster", until_s=math.inf)  # small enough to keep every decision
+        tasks.append(env.spawn(_keep_everything(recorder, env), name="keep every decision"))
         plane = ControlPlane(transport, env, recorder=recorder)
         tasks.append(env.spawn(service.run_upkeep(), name="upkeep"))
         tasks.append(env.spawn(plane.run(), name="control plane"))
@@ -87,6 +87,13 @@ async def local_cluster(
         if log is not None:
             log.close()
         await store.close()
+
+
+async def _keep_everything(recorder: Recorder, env: Env) -> None:
+    """A local cluster is small enough to keep every decision. A window is open for a bounded time, so it is renewed."""
+    while True:
+        recorder.open_window("local cluster", until_s=env.monotonic() + 2 * _WINDOW_S)
+        await asyncio.sleep(_WINDOW_S)
 
 
 def node_folder(state: Path, name: str) -> Path:
